@@ -1,0 +1,47 @@
+# Everything a contributor or CI runs. `make help` lists the targets.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: help install protos format check test demo bench faults clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+install: $(INSTALLED)  ## virtual environment with pinned dependencies
+
+$(INSTALLED): pyproject.toml constraints.txt requirements-nodeps.txt
+	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) not found; set PYTHON to a Python 3.11" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r requirements-nodeps.txt
+	@touch $@
+
+protos: $(INSTALLED)  ## generated code from protos/*.proto
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. protos/*.proto
+
+format: $(INSTALLED)  ## ruff's formatting and safe fixes
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+check: $(INSTALLED)  ## ruff, mypy strict, import rules, generated protos (runs in CI)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	@$(MAKE) --no-print-directory protos
+	git diff --exit-code -- protos
+
+test: $(INSTALLED)  ## every test that needs no container (runs in CI)
+	$(BIN)/pytest
+	$(BIN)/pytest e2e_tests --mode=local
+
+demo: $(INSTALLED)  ## the whole loop on real events (EXAMPLE=flights|digits, EVENTS=, FULL=1)
+	$(BIN)/python -m headrace demo $(or $(EXAMPLE),flights) $(if $(FULL),--full,) $(if $(EVENTS),--events $(EVENTS),)
+
+bench: $(INSTALLED)  ## every benchmark; tables on the terminal, JSON under build/bench
+	$(BIN)/python -m benchmarks
+
+clean:  ## build products, not the virtual environment
+	rm -rf build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,213 @@
+"""What the registry knows, as plain values: streams, models, rounds, leases, versions, aliases, changes.
+
+Structured values without a fixed shape (metrics, configuration, progress) are JSON-ready mappings here and *_json text
+on the wire. Times are epoch seconds, UTC.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+JsonMap = Mapping[str, Any]
+PRODUCTION = "production"
+CANARY = "canary"
+
+
+@dataclass(frozen=True)
+class Stream:
+    name: str
+    schema_version: int
+    schema_json: str
+    created_at: float
+
+
+@dataclass(frozen=True)
+class Model:
+    name: str
+    stream: str
+    definition_digest: str
+    created_at: float
+    aliases: Mapping[str, int] = field(default_factory=dict)
+    newest_version: int = 0
+    round_sequence: int = 0
+    consecutive_failures: int = 0
+    retry_at: float = 0.0
+    last_failure: str = ""
+
+
+@dataclass(frozen=True, order=True)
+class OffsetRange:
+    """Records [from_offset, to_offset) of one partition."""
+
+    partition: int
+    from_offset: int
+    to_offset: int
+
+
+class RoundState(StrEnum):
+    PLANNED = "planned"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """What a planner decides. With the definition it names, it fixes the weights that come out."""
+
+    model: str
+    sequence: int
+    parent_version: int
+    stream: str
+    schema_version: int
+    ranges: tuple[OffsetRange, ...]
+    definition_digest: str
+    configuration: JsonMap
+    configuration_digest: str
+    code_digest: str
+    seed: int
+    example_count: int
+    trigger: str
+    last_event_at: float
+
+
+@dataclass(frozen=True)
+class Round:
+    round_id: str
+    plan: RoundPlan
+    planned_at: float
+    state: RoundState
+    reason: str = ""
+    lease_holder: str = ""
+    lease_expires_at: float = 0.0
+    attempts: int = 0
+    progress: JsonMap = field(default_factory=dict)
+    version: int = 0
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """One file of a manifest. `path` is relative, with forward slashes; `digest` is SHA-256 in hex."""
+
+    path: str
+    size_bytes: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    state: JsonMap
+    files: tuple[FileEntry, ...]
+    saved_at: float
+
+
+@dataclass(frozen=True)
+class Lease:
+    round: Round
+    token: int
+    expires_at: float
+    resume_point: ResumePoint | None = None
+
+
+class Decision(StrEnum):
+    PROMOTE = "promote"
+    CANARY = "canary"
+    REJECT = "reject"
+    HOLD = "hold"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    decision: Decision
+    reasons: tuple[str, ...]
+    rule: JsonMap
+
+
+class VersionStatus(StrEnum):
+    ACCEPTED = "accepted"
+    REJECTED = "rejected"
+    ARCHIVED = "archived"
+
+
+@dataclass(frozen=True)
+class VersionDraft:
+    """What a trainer hands in at the end of a round.
+
+    Manifest paths: `saved_model/...` (what is served), `checkpoint/...` (where the next round starts),
+    `tensorboard/...` (event files).
+    """
+
+    weights_digest: str
+    metrics: JsonMap
+    """{"candidate": {...}, "parent": {...}, "progressive": {...}}; the first two on the same held-out slice."""
+    gate: JsonMap
+    """The rule of the definition: {"metric": "auc", "max_regression": 0.005, "min_value": ..., "canary": false}."""
+    events_trained: int
+    events_held_out: int
+    events_unusable: int
+    files: tuple[FileEntry, ...]
+    step: int
+    timings: JsonMap
+    environment: JsonMap
+
+
+@dataclass(frozen=True)
+class Version:
+    model: str
+    version: int
+    status: VersionStatus
+    round_id: str
+    parent_version: int
+    stream: str
+    schema_version: int
+    ranges: tuple[OffsetRange, ...]
+    definition_digest: str
+    configuration_digest: str
+    code_digest: str
+    seed: int
+    weights_digest: str
+    metrics: JsonMap
+    verdict: Verdict
+    events_trained: int
+    events_held_out: int
+    events_unusable: int
+    files: tuple[FileEntry, ...]
+    created_at: float
+    last_event_at: float
+    timings: JsonMap
+    environment: JsonMap
+    step: int
+
+
+@dataclass(frozen=True)
+class AliasChange:
+    model: str
+    alias: str
+    from_version: int
+    to_version: int
+    by: str
+    reason: str
+    at: float
+
+
+class ChangeKind(StrEnum):
+    HEARTBEAT = "heartbeat"
+    RESET = "reset"
+    STREAM = "stream"
+    MODEL = "model"
+    ROUND = "round"
+    VERSION = "version"
+    ALIAS = "alias"
+
+
+@dataclass(frozen=True)
+class Change:
+    """One entry of the registry's change log; `detail` is the alias or the round id."""
+
+    revision: int
+    kind: ChangeKind
+    name: str
+    version: int
+    detail: str
+    at: float

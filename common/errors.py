@@ -1,0 +1,54 @@
+"""Every failure a caller can meet, named after what the caller should do about it.
+
+    HeadraceError
+    ├── InvalidInput   INVALID_ARGUMENT     400   fix the request
+    ├── NotFound       NOT_FOUND            404   look elsewhere
+    ├── Conflict       FAILED_PRECONDITION  409   re-read, decide again
+    ├── Overloaded     RESOURCE_EXHAUSTED   429   slow down
+    ├── Unavailable    UNAVAILABLE          503   retry with backoff
+    └── DataLoss       DATA_LOSS            500   stop and call a human
+
+The message is one sentence: what, which, and what was expected. The doors translate (common/rpc.py, common/web.py);
+nothing else needs to know a status code.
+"""
+
+
+class HeadraceError(Exception):
+    """Base of the six; never raised itself."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class InvalidInput(HeadraceError):
+    """The request cannot succeed as it is."""
+
+    def __init__(self, message: str, *, refused: tuple[tuple[int, str], ...] = ()) -> None:
+        """`refused` names the offending items of a list by index, with the reason of each."""
+        super().__init__(message)
+        self.refused = refused
+
+
+class NotFound(HeadraceError):
+    """The thing asked for does not exist."""
+
+
+class Conflict(HeadraceError):
+    """The caller's picture of the state is out of date, or the state forbids the change."""
+
+
+class Overloaded(HeadraceError):
+    """A bound is reached; the same request may succeed later."""
+
+    def __init__(self, message: str, *, retry_after_seconds: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class Unavailable(HeadraceError):
+    """Something this depends on is away for now."""
+
+
+class DataLoss(HeadraceError):
+    """Stored bytes are not what was stored."""

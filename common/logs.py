@@ -1,0 +1,51 @@
+"""One way to log: one line per event on standard error, JSON or plain text, with the fields passed as `extra`."""
+
+import json
+import logging
+import sys
+import time
+from typing import Literal
+
+LogFormat = Literal["text", "json"]
+_STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def _extra_fields(record: logging.LogRecord) -> dict[str, object]:
+    return {key: value for key, value in vars(record).items() if key not in _STANDARD_FIELDS}
+
+
+class _JsonFormatter(logging.Formatter):
+    def __init__(self, service: str) -> None:
+        super().__init__()
+        self._service = service
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "at": round(record.created, 6),
+            "level": record.levelname.lower(),
+            "service": self._service,
+            "message": record.getMessage(),
+            **_extra_fields(record),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+class _TextFormatter(logging.Formatter):
+    def __init__(self, service: str) -> None:
+        super().__init__()
+        self._service = service
+
+    def format(self, record: logging.LogRecord) -> str:
+        clock = time.strftime("%H:%M:%S", time.localtime(record.created)) + f".{int(record.msecs):03d}"
+        fields = "".join(f" {key}={value}" for key, value in _extra_fields(record).items())
+        line = f"{clock} {self._service} {record.levelname.lower()}: {record.getMessage()}{fields}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def configure_logs(service: str, *, log_format: LogFormat = "text", level: str = "INFO") -> None:
+    """Sends the root logger's lines to standard error. Call once, first thing in __main__."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonFormatter(service) if log_format == "json" else _TextFormatter(service))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -1,0 +1,39 @@
+"""Settings: read once, in a service's __main__, from environment variables; frozen afterwards.
+
+pydantic-settings ignores a misspelt variable; here it stops the start.
+"""
+
+import os
+from typing import Self
+
+from pydantic import ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from common.errors import InvalidInput
+
+
+class ServiceSettings(BaseSettings):
+    """Base of every service's settings. Subclasses set `env_prefix` (for example `INGEST_`)."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="forbid")
+
+    @classmethod
+    def from_environment(cls) -> Self:
+        """Reads the settings.
+
+        Raises:
+            InvalidInput: a variable with this service's prefix is unknown, or a value is not of its type.
+        """
+        prefix = str(cls.model_config.get("env_prefix", ""))
+        known = {f"{prefix}{name}".upper() for name in cls.model_fields}
+        unknown = sorted(name for name in os.environ if name.upper().startswith(prefix) and name.upper() not in known)
+        if prefix and unknown:
+            raise InvalidInput(f"unknown setting {', '.join(unknown)}; {cls.__name__} knows {', '.join(sorted(known))}")
+        try:
+            return cls()
+        except ValidationError as error:
+            faults = "; ".join(
+                f"{prefix}{'.'.join(str(part) for part in fault['loc']).upper()}: {fault['msg']}"
+                for fault in error.errors()
+            )
+            raise InvalidInput(f"invalid setting: {faults}") from error

@@ -1,0 +1,545 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Stream(_message.Message):
+    __slots__ = ("name", "schema_version", "schema_json", "created_at")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_JSON_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    schema_version: int
+    schema_json: str
+    created_at: float
+    def __init__(self, name: _Optional[str] = ..., schema_version: _Optional[int] = ..., schema_json: _Optional[str] = ..., created_at: _Optional[float] = ...) -> None: ...
+
+class RegisterStreamRequest(_message.Message):
+    __slots__ = ("name", "schema_json")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_JSON_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    schema_json: str
+    def __init__(self, name: _Optional[str] = ..., schema_json: _Optional[str] = ...) -> None: ...
+
+class GetStreamRequest(_message.Message):
+    __slots__ = ("name", "schema_version")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    schema_version: int
+    def __init__(self, name: _Optional[str] = ..., schema_version: _Optional[int] = ...) -> None: ...
+
+class ListStreamsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListStreamsResponse(_message.Message):
+    __slots__ = ("streams",)
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
+    streams: _containers.RepeatedCompositeFieldContainer[Stream]
+    def __init__(self, streams: _Optional[_Iterable[_Union[Stream, _Mapping]]] = ...) -> None: ...
+
+class DefinitionFile(_message.Message):
+    __slots__ = ("path", "content")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    content: bytes
+    def __init__(self, path: _Optional[str] = ..., content: _Optional[bytes] = ...) -> None: ...
+
+class Definition(_message.Message):
+    __slots__ = ("digest", "files")
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    digest: str
+    files: _containers.RepeatedCompositeFieldContainer[DefinitionFile]
+    def __init__(self, digest: _Optional[str] = ..., files: _Optional[_Iterable[_Union[DefinitionFile, _Mapping]]] = ...) -> None: ...
+
+class Model(_message.Message):
+    __slots__ = ("name", "stream", "definition_digest", "created_at", "aliases", "newest_version", "round_sequence", "consecutive_failures", "retry_at", "last_failure")
+    class AliasesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    DEFINITION_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    ALIASES_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_VERSION_FIELD_NUMBER: _ClassVar[int]
+    ROUND_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    CONSECUTIVE_FAILURES_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AT_FIELD_NUMBER: _ClassVar[int]
+    LAST_FAILURE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    stream: str
+    definition_digest: str
+    created_at: float
+    aliases: _containers.ScalarMap[str, int]
+    newest_version: int
+    round_sequence: int
+    consecutive_failures: int
+    retry_at: float
+    last_failure: str
+    def __init__(self, name: _Optional[str] = ..., stream: _Optional[str] = ..., definition_digest: _Optional[str] = ..., created_at: _Optional[float] = ..., aliases: _Optional[_Mapping[str, int]] = ..., newest_version: _Optional[int] = ..., round_sequence: _Optional[int] = ..., consecutive_failures: _Optional[int] = ..., retry_at: _Optional[float] = ..., last_failure: _Optional[str] = ...) -> None: ...
+
+class RegisterModelRequest(_message.Message):
+    __slots__ = ("name", "stream", "files", "by")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    stream: str
+    files: _containers.RepeatedCompositeFieldContainer[DefinitionFile]
+    by: str
+    def __init__(self, name: _Optional[str] = ..., stream: _Optional[str] = ..., files: _Optional[_Iterable[_Union[DefinitionFile, _Mapping]]] = ..., by: _Optional[str] = ...) -> None: ...
+
+class GetModelRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class ListModelsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListModelsResponse(_message.Message):
+    __slots__ = ("models",)
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    models: _containers.RepeatedCompositeFieldContainer[Model]
+    def __init__(self, models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ...) -> None: ...
+
+class GetDefinitionRequest(_message.Message):
+    __slots__ = ("digest",)
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    digest: str
+    def __init__(self, digest: _Optional[str] = ...) -> None: ...
+
+class OffsetRange(_message.Message):
+    __slots__ = ("partition", "from_offset", "to_offset")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    FROM_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TO_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    from_offset: int
+    to_offset: int
+    def __init__(self, partition: _Optional[int] = ..., from_offset: _Optional[int] = ..., to_offset: _Optional[int] = ...) -> None: ...
+
+class Round(_message.Message):
+    __slots__ = ("round_id", "model", "sequence", "parent_version", "stream", "schema_version", "ranges", "definition_digest", "configuration_json", "configuration_digest", "code_digest", "seed", "example_count", "trigger", "planned_at", "state", "reason", "lease_holder", "lease_expires_at", "attempts", "progress_json", "version", "last_event_at")
+    ROUND_ID_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    PARENT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    DEFINITION_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    CONFIGURATION_JSON_FIELD_NUMBER: _ClassVar[int]
+    CONFIGURATION_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    CODE_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    EXAMPLE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TRIGGER_FIELD_NUMBER: _ClassVar[int]
+    PLANNED_AT_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    LEASE_HOLDER_FIELD_NUMBER: _ClassVar[int]
+    LEASE_EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_JSON_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    LAST_EVENT_AT_FIELD_NUMBER: _ClassVar[int]
+    round_id: str
+    model: str
+    sequence: int
+    parent_version: int
+    stream: str
+    schema_version: int
+    ranges: _containers.RepeatedCompositeFieldContainer[OffsetRange]
+    definition_digest: str
+    configuration_json: str
+    configuration_digest: str
+    code_digest: str
+    seed: int
+    example_count: int
+    trigger: str
+    planned_at: float
+    state: str
+    reason: str
+    lease_holder: str
+    lease_expires_at: float
+    attempts: int
+    progress_json: str
+    version: int
+    last_event_at: float
+    def __init__(self, round_id: _Optional[str] = ..., model: _Optional[str] = ..., sequence: _Optional[int] = ..., parent_version: _Optional[int] = ..., stream: _Optional[str] = ..., schema_version: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ..., definition_digest: _Optional[str] = ..., configuration_json: _Optional[str] = ..., configuration_digest: _Optional[str] = ..., code_digest: _Optional[str] = ..., seed: _Optional[int] = ..., example_count: _Optional[int] = ..., trigger: _Optional[str] = ..., planned_at: _Optional[float] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., lease_holder: _Optional[str] = ..., lease_expires_at: _Optional[float] = ..., attempts: _Optional[int] = ..., progress_json: _Optional[str] = ..., version: _Optional[int] = ..., last_event_at: _Optional[float] = ...) -> None: ...
+
+class PlanRoundRequest(_message.Message):
+    __slots__ = ("round",)
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    round: Round
+    def __init__(self, round: _Optional[_Union[Round, _Mapping]] = ...) -> None: ...
+
+class ListRoundsRequest(_message.Message):
+    __slots__ = ("model", "limit")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    limit: int
+    def __init__(self, model: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ListRoundsResponse(_message.Message):
+    __slots__ = ("rounds",)
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    rounds: _containers.RepeatedCompositeFieldContainer[Round]
+    def __init__(self, rounds: _Optional[_Iterable[_Union[Round, _Mapping]]] = ...) -> None: ...
+
+class FileEntry(_message.Message):
+    __slots__ = ("path", "size_bytes", "digest")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    size_bytes: int
+    digest: str
+    def __init__(self, path: _Optional[str] = ..., size_bytes: _Optional[int] = ..., digest: _Optional[str] = ...) -> None: ...
+
+class ResumePoint(_message.Message):
+    __slots__ = ("state_json", "files", "saved_at")
+    STATE_JSON_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    SAVED_AT_FIELD_NUMBER: _ClassVar[int]
+    state_json: str
+    files: _containers.RepeatedCompositeFieldContainer[FileEntry]
+    saved_at: float
+    def __init__(self, state_json: _Optional[str] = ..., files: _Optional[_Iterable[_Union[FileEntry, _Mapping]]] = ..., saved_at: _Optional[float] = ...) -> None: ...
+
+class Lease(_message.Message):
+    __slots__ = ("round", "token", "expires_at", "resume_point")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
+    RESUME_POINT_FIELD_NUMBER: _ClassVar[int]
+    round: Round
+    token: int
+    expires_at: float
+    resume_point: ResumePoint
+    def __init__(self, round: _Optional[_Union[Round, _Mapping]] = ..., token: _Optional[int] = ..., expires_at: _Optional[float] = ..., resume_point: _Optional[_Union[ResumePoint, _Mapping]] = ...) -> None: ...
+
+class LeaseRoundRequest(_message.Message):
+    __slots__ = ("holder", "ttl_seconds", "models")
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    TTL_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    holder: str
+    ttl_seconds: float
+    models: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, holder: _Optional[str] = ..., ttl_seconds: _Optional[float] = ..., models: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class LeaseRoundResponse(_message.Message):
+    __slots__ = ("lease",)
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    lease: Lease
+    def __init__(self, lease: _Optional[_Union[Lease, _Mapping]] = ...) -> None: ...
+
+class RenewLeaseRequest(_message.Message):
+    __slots__ = ("round_id", "token", "ttl_seconds", "progress_json")
+    ROUND_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    TTL_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_JSON_FIELD_NUMBER: _ClassVar[int]
+    round_id: str
+    token: int
+    ttl_seconds: float
+    progress_json: str
+    def __init__(self, round_id: _Optional[str] = ..., token: _Optional[int] = ..., ttl_seconds: _Optional[float] = ..., progress_json: _Optional[str] = ...) -> None: ...
+
+class ReleaseRoundRequest(_message.Message):
+    __slots__ = ("round_id", "token", "reason")
+    ROUND_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    round_id: str
+    token: int
+    reason: str
+    def __init__(self, round_id: _Optional[str] = ..., token: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class FailRoundRequest(_message.Message):
+    __slots__ = ("round_id", "token", "reason")
+    ROUND_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    round_id: str
+    token: int
+    reason: str
+    def __init__(self, round_id: _Optional[str] = ..., token: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class PutResumePointRequest(_message.Message):
+    __slots__ = ("round_id", "token", "state_json", "files")
+    ROUND_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    STATE_JSON_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    round_id: str
+    token: int
+    state_json: str
+    files: _containers.RepeatedCompositeFieldContainer[FileEntry]
+    def __init__(self, round_id: _Optional[str] = ..., token: _Optional[int] = ..., state_json: _Optional[str] = ..., files: _Optional[_Iterable[_Union[FileEntry, _Mapping]]] = ...) -> None: ...
+
+class MissingFilesRequest(_message.Message):
+    __slots__ = ("digests",)
+    DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    digests: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, digests: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class MissingFilesResponse(_message.Message):
+    __slots__ = ("digests",)
+    DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    digests: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, digests: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class GetUploadRequest(_message.Message):
+    __slots__ = ("digest",)
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    digest: str
+    def __init__(self, digest: _Optional[str] = ...) -> None: ...
+
+class GetUploadResponse(_message.Message):
+    __slots__ = ("received_bytes", "complete")
+    RECEIVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    received_bytes: int
+    complete: bool
+    def __init__(self, received_bytes: _Optional[int] = ..., complete: bool = ...) -> None: ...
+
+class UploadFileRequest(_message.Message):
+    __slots__ = ("digest", "size_bytes", "offset", "data")
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    digest: str
+    size_bytes: int
+    offset: int
+    data: bytes
+    def __init__(self, digest: _Optional[str] = ..., size_bytes: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class UploadFileResponse(_message.Message):
+    __slots__ = ("digest", "size_bytes")
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    digest: str
+    size_bytes: int
+    def __init__(self, digest: _Optional[str] = ..., size_bytes: _Optional[int] = ...) -> None: ...
+
+class DownloadFileRequest(_message.Message):
+    __slots__ = ("digest", "offset")
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    digest: str
+    offset: int
+    def __init__(self, digest: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class FileChunk(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
+
+class Verdict(_message.Message):
+    __slots__ = ("decision", "reasons", "rule_json")
+    DECISION_FIELD_NUMBER: _ClassVar[int]
+    REASONS_FIELD_NUMBER: _ClassVar[int]
+    RULE_JSON_FIELD_NUMBER: _ClassVar[int]
+    decision: str
+    reasons: _containers.RepeatedScalarFieldContainer[str]
+    rule_json: str
+    def __init__(self, decision: _Optional[str] = ..., reasons: _Optional[_Iterable[str]] = ..., rule_json: _Optional[str] = ...) -> None: ...
+
+class Version(_message.Message):
+    __slots__ = ("model", "version", "status", "round_id", "parent_version", "stream", "schema_version", "ranges", "definition_digest", "configuration_digest", "code_digest", "seed", "weights_digest", "metrics_json", "verdict", "events_trained", "events_held_out", "events_unusable", "files", "created_at", "last_event_at", "timings_json", "environment_json", "step")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    ROUND_ID_FIELD_NUMBER: _ClassVar[int]
+    PARENT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    DEFINITION_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    CONFIGURATION_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    CODE_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    METRICS_JSON_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_TRAINED_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_HELD_OUT_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_UNUSABLE_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    LAST_EVENT_AT_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_JSON_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_JSON_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    version: int
+    status: str
+    round_id: str
+    parent_version: int
+    stream: str
+    schema_version: int
+    ranges: _containers.RepeatedCompositeFieldContainer[OffsetRange]
+    definition_digest: str
+    configuration_digest: str
+    code_digest: str
+    seed: int
+    weights_digest: str
+    metrics_json: str
+    verdict: Verdict
+    events_trained: int
+    events_held_out: int
+    events_unusable: int
+    files: _containers.RepeatedCompositeFieldContainer[FileEntry]
+    created_at: float
+    last_event_at: float
+    timings_json: str
+    environment_json: str
+    step: int
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., status: _Optional[str] = ..., round_id: _Optional[str] = ..., parent_version: _Optional[int] = ..., stream: _Optional[str] = ..., schema_version: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ..., definition_digest: _Optional[str] = ..., configuration_digest: _Optional[str] = ..., code_digest: _Optional[str] = ..., seed: _Optional[int] = ..., weights_digest: _Optional[str] = ..., metrics_json: _Optional[str] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., events_trained: _Optional[int] = ..., events_held_out: _Optional[int] = ..., events_unusable: _Optional[int] = ..., files: _Optional[_Iterable[_Union[FileEntry, _Mapping]]] = ..., created_at: _Optional[float] = ..., last_event_at: _Optional[float] = ..., timings_json: _Optional[str] = ..., environment_json: _Optional[str] = ..., step: _Optional[int] = ...) -> None: ...
+
+class RegisterVersionRequest(_message.Message):
+    __slots__ = ("round_id", "token", "version")
+    ROUND_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    round_id: str
+    token: int
+    version: Version
+    def __init__(self, round_id: _Optional[str] = ..., token: _Optional[int] = ..., version: _Optional[_Union[Version, _Mapping]] = ...) -> None: ...
+
+class GetVersionRequest(_message.Message):
+    __slots__ = ("model", "version")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    version: int
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+
+class ListVersionsRequest(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    def __init__(self, model: _Optional[str] = ...) -> None: ...
+
+class ListVersionsResponse(_message.Message):
+    __slots__ = ("versions",)
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    versions: _containers.RepeatedCompositeFieldContainer[Version]
+    def __init__(self, versions: _Optional[_Iterable[_Union[Version, _Mapping]]] = ...) -> None: ...
+
+class SetAliasRequest(_message.Message):
+    __slots__ = ("model", "alias", "version", "by", "reason")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    ALIAS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    alias: str
+    version: int
+    by: str
+    reason: str
+    def __init__(self, model: _Optional[str] = ..., alias: _Optional[str] = ..., version: _Optional[int] = ..., by: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class RollbackRequest(_message.Message):
+    __slots__ = ("model", "by", "reason")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    by: str
+    reason: str
+    def __init__(self, model: _Optional[str] = ..., by: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ListAliasHistoryRequest(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    def __init__(self, model: _Optional[str] = ...) -> None: ...
+
+class AliasChange(_message.Message):
+    __slots__ = ("model", "alias", "from_version", "to_version", "by", "reason", "at")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    ALIAS_FIELD_NUMBER: _ClassVar[int]
+    FROM_VERSION_FIELD_NUMBER: _ClassVar[int]
+    TO_VERSION_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    alias: str
+    from_version: int
+    to_version: int
+    by: str
+    reason: str
+    at: float
+    def __init__(self, model: _Optional[str] = ..., alias: _Optional[str] = ..., from_version: _Optional[int] = ..., to_version: _Optional[int] = ..., by: _Optional[str] = ..., reason: _Optional[str] = ..., at: _Optional[float] = ...) -> None: ...
+
+class ListAliasHistoryResponse(_message.Message):
+    __slots__ = ("changes",)
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    changes: _containers.RepeatedCompositeFieldContainer[AliasChange]
+    def __init__(self, changes: _Optional[_Iterable[_Union[AliasChange, _Mapping]]] = ...) -> None: ...
+
+class WatchRequest(_message.Message):
+    __slots__ = ("since_revision",)
+    SINCE_REVISION_FIELD_NUMBER: _ClassVar[int]
+    since_revision: int
+    def __init__(self, since_revision: _Optional[int] = ...) -> None: ...
+
+class Change(_message.Message):
+    __slots__ = ("revision", "kind", "name", "version", "detail", "at")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        KIND_UNSPECIFIED: _ClassVar[Change.Kind]
+        HEARTBEAT: _ClassVar[Change.Kind]
+        RESET: _ClassVar[Change.Kind]
+        STREAM: _ClassVar[Change.Kind]
+        MODEL: _ClassVar[Change.Kind]
+        ROUND: _ClassVar[Change.Kind]
+        VERSION: _ClassVar[Change.Kind]
+        ALIAS: _ClassVar[Change.Kind]
+    KIND_UNSPECIFIED: Change.Kind
+    HEARTBEAT: Change.Kind
+    RESET: Change.Kind
+    STREAM: Change.Kind
+    MODEL: Change.Kind
+    ROUND: Change.Kind
+    VERSION: Change.Kind
+    ALIAS: Change.Kind
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    revision: int
+    kind: Change.Kind
+    name: str
+    version: int
+    detail: str
+    at: float
+    def __init__(self, revision: _Optional[int] = ..., kind: _Optional[_Union[Change.Kind, str]] = ..., name: _Optional[str] = ..., version: _Optional[int] = ..., detail: _Optional[str] = ..., at: _Optional[float] = ...) -> None: ...

@@ -1,0 +1,97 @@
+"""What must happen in Redis in one step, as Lua scripts. They run on Redis 6.2 and newer; time is Redis' own clock.
+
+Send them with EVALSHA and load them again on NOSCRIPT (a restarted Redis has forgotten them).
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Script:
+    """A Lua script and the SHA-1 (hex) under which Redis keeps it."""
+
+    text: str
+
+    @property
+    def sha(self) -> bytes:
+        return hashlib.sha1(self.text.encode()).hexdigest().encode()  # noqa: S324  (Redis names scripts so)
+
+
+ENQUEUE = Script("""
+-- Appends requests while the queue holds fewer than `limit`, waiting and running together.
+-- KEYS: queue, serving set    ARGV: limit, request...
+-- Answer: how many of them were taken, from the first on; -1 when no runner serves the queue.
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+if redis.call('ZCOUNT', KEYS[2], '(' .. now, '+inf') == 0 then
+  return -1
+end
+local room = ARGV[1] - redis.call('XLEN', KEYS[1])
+local taken = math.min(#ARGV - 1, math.max(room, 0))
+for i = 2, taken + 1 do
+  redis.call('XADD', KEYS[1], '*', 'r', ARGV[i])
+end
+return taken
+""")
+
+COMPLETE = Script("""
+-- Hands out the answers of a batch and takes its requests off the queue. Answering a request twice is harmless:
+-- whoever asked ignores an answer to a request that is not open.
+-- KEYS: queue, reply list...    ARGV: group, expiry of a reply list in ms, count, id x count, one ReplyBatch per list
+local count = tonumber(ARGV[3])
+for i = 2, #KEYS do
+  redis.call('RPUSH', KEYS[i], ARGV[2 + count + i])
+  redis.call('PEXPIRE', KEYS[i], ARGV[2])
+end
+local ids = {}
+for i = 1, count do
+  ids[i] = ARGV[3 + i]
+end
+if count > 0 then
+  redis.call('XACK', KEYS[1], ARGV[1], unpack(ids))
+  redis.call('XDEL', KEYS[1], unpack(ids))
+end
+return count
+""")
+
+REQUEUE = Script("""
+-- Puts back requests that a runner took and did not answer, those of them that are still pending at it, and forgets
+-- the runner once nothing is pending at it. Two managers may do this at once: each request is put back once.
+-- KEYS: queue    ARGV: group, runner id, then id and request (failed_attempts counted up) in turn
+-- Answer: how many were put back.
+local moved = 0
+for i = 3, #ARGV, 2 do
+  if #redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[i], ARGV[i], 1, ARGV[2]) > 0 then
+    redis.call('XADD', KEYS[1], '*', 'r', ARGV[i + 1])
+    redis.call('XACK', KEYS[1], ARGV[1], ARGV[i])
+    redis.call('XDEL', KEYS[1], ARGV[i])
+    moved = moved + 1
+  end
+end
+if #redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1, ARGV[2]) == 0 then
+  redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], ARGV[2])
+end
+return moved
+""")
+
+RENEW = Script("""
+-- Says that a runner serves some queues for the next `ttl` milliseconds.
+-- KEYS: serving set...    ARGV: runner id, ttl in ms
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+for i = 1, #KEYS do
+  redis.call('ZADD', KEYS[i], now + ARGV[2], ARGV[1])
+end
+return now
+""")
+
+EXPIRED = Script("""
+-- Runners that stopped renewing. Whoever recovers what they held removes them from the set afterwards (ZREM).
+-- KEYS: serving set    Answer: runner ids
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now)
+""")
+
+ALL = (ENQUEUE, COMPLETE, REQUEUE, RENEW, EXPIRED)

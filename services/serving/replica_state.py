@@ -1,0 +1,109 @@
+"""What a replica serves right now, as the manager tells the front: one JSON object per line over a socket pair.
+
+The manager sends a full snapshot on each change and at least every SNAPSHOT_SECONDS. The front sends commands back:
+{"command": "stop"} asks the manager to drain its runners and end.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import orjson
+
+SNAPSHOT_SECONDS = 1.0
+STOP_COMMAND = b'{"command":"stop"}\n'
+
+
+class ServingState(StrEnum):
+    """TensorFlow Serving's states of a version."""
+
+    START = "START"
+    LOADING = "LOADING"
+    AVAILABLE = "AVAILABLE"
+    UNLOADING = "UNLOADING"
+    END = "END"
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One input or output of a signature."""
+
+    dtype: str
+    """TensorFlow's name of the type: DT_FLOAT, DT_INT64, DT_STRING, ..."""
+    shape: tuple[int, ...] | None
+    """-1 for a size that is not fixed; None when not even the rank is known."""
+    tensor_name: str = ""
+
+
+@dataclass(frozen=True)
+class Signature:
+    method_name: str
+    inputs: Mapping[str, TensorSpec]
+    outputs: Mapping[str, TensorSpec]
+
+
+@dataclass(frozen=True)
+class VersionState:
+    """One version on this replica, from the first attempt to load it on. Ended ones stay for the status call."""
+
+    model: str
+    version: int
+    state: ServingState
+    aliases: tuple[str, ...] = ()
+    """The aliases whose queues this version's runner reads."""
+    signatures: Mapping[str, Signature] = field(default_factory=dict)
+    """By name; known once the version is AVAILABLE."""
+    error_code: int = 0
+    """Canonical status code of a failed load, else 0."""
+    error_message: str = ""
+    runner_id: str = ""
+    engine: str = ""
+    load_seconds: float = 0.0
+    private_bytes: int = 0
+    available_at: float = 0.0
+    """Epoch seconds when it began to answer; 0 before."""
+
+
+@dataclass(frozen=True)
+class ReplicaState:
+    replica: str
+    conditions: Mapping[str, str]
+    """What the replica needs to be ready, by name: "" when it holds, else the reason why not (registry, models)."""
+    models: Mapping[str, Mapping[str, int]]
+    """Every model the registry knows: {model: {alias: version}}."""
+    versions: tuple[VersionState, ...]
+
+
+def encode(state: ReplicaState) -> bytes:
+    """One line, with its line end."""
+    return orjson.dumps(asdict(state)) + b"\n"
+
+
+def decode(line: bytes) -> ReplicaState:
+    """The inverse of encode; raises ValueError, KeyError or TypeError on anything else."""
+    document = orjson.loads(line)
+    return ReplicaState(
+        replica=document["replica"],
+        conditions=document["conditions"],
+        models=document["models"],
+        versions=tuple(_version(item) for item in document["versions"]),
+    )
+
+
+def _version(item: dict[str, Any]) -> VersionState:
+    signatures = {name: _signature(signature) for name, signature in item["signatures"].items()}
+    return VersionState(
+        **item | {"state": ServingState(item["state"]), "aliases": tuple(item["aliases"]), "signatures": signatures}
+    )
+
+
+def _signature(item: dict[str, Any]) -> Signature:
+    return Signature(item["method_name"], _specs(item["inputs"]), _specs(item["outputs"]))
+
+
+def _specs(item: dict[str, Any]) -> dict[str, TensorSpec]:
+    return {
+        name: TensorSpec(spec["dtype"], None if spec["shape"] is None else tuple(spec["shape"]), spec["tensor_name"])
+        for name, spec in item.items()
+    }

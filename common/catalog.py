@@ -4,10 +4,12 @@ Structured values without a fixed shape (metrics, configuration, progress) are J
 on the wire. Times are epoch seconds, UTC.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from common.errors import InvalidInput
 
 JsonMap = Mapping[str, Any]
 PRODUCTION = "production"
@@ -43,6 +45,32 @@ class OffsetRange:
     partition: int
     from_offset: int
     to_offset: int
+
+
+SKIPPED = "skipped"
+"""The key of a plan's configuration under which ranges stand that are left out: those of a rejected round where the
+rule says on_reject: skip, or records that the log no longer keeps. See `ranges_as_json`."""
+
+
+def ranges_as_json(ranges: Iterable[OffsetRange]) -> list[dict[str, int]]:
+    """[{"partition": 0, "from_offset": 0, "to_offset": 10}, ...] in order."""
+    return [asdict(offsets) for offsets in sorted(ranges)]
+
+
+def ranges_from_json(value: object) -> tuple[OffsetRange, ...]:
+    """The inverse of ranges_as_json.
+
+    Raises:
+        InvalidInput: it is not a list of such mappings.
+    """
+    names = {"partition", "from_offset", "to_offset"}
+    if not isinstance(value, list | tuple) or not all(
+        isinstance(item, Mapping) and set(item) == names for item in value
+    ):
+        raise InvalidInput(f"ranges must be a list of mappings with {', '.join(sorted(names))}, got {value!r}")
+    if not all(type(number) is int for item in value for number in item.values()):
+        raise InvalidInput(f"ranges must hold whole numbers, got {value!r}")
+    return tuple(OffsetRange(**item) for item in value)
 
 
 class RoundState(StrEnum):
@@ -178,6 +206,9 @@ class Version:
     timings: JsonMap
     environment: JsonMap
     step: int
+    end_position: Mapping[int, int] = field(default_factory=dict)
+    """{partition: offset}: where the next round starts when this version is its parent. It covers every partition that
+    the version or one of its parents learned from or left out, also those without records in its own ranges."""
 
 
 @dataclass(frozen=True)

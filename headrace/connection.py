@@ -1,0 +1,195 @@
+"""One HTTP door as the client sees it: keep-alive, a deadline on every call, retries where they are safe, six errors.
+
+Only the standard library and orjson, so that importing the client stays quick.
+"""
+
+import http.client
+import random
+import select
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+
+from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
+
+_ERROR_OF_KIND: dict[str, type[HeadraceError]] = {
+    kind.__name__: kind for kind in (InvalidInput, NotFound, Conflict, Overloaded, Unavailable, DataLoss)
+}
+_ERROR_OF_STATUS: dict[int, type[HeadraceError]] = {
+    400: InvalidInput,
+    404: NotFound,
+    405: InvalidInput,
+    409: Conflict,
+    413: InvalidInput,
+    415: InvalidInput,
+    422: InvalidInput,
+    429: Overloaded,
+}
+_IDLE_CONNECTIONS = 32
+_FIRST_BACKOFF_SECONDS = 0.05
+_LONGEST_BACKOFF_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Status, headers (lower case) and body of an answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+
+    def json(self) -> Any:
+        """Raises Unavailable when the body is not JSON (something else answers at this address)."""
+        try:
+            return orjson.loads(self.content)
+        except orjson.JSONDecodeError as error:
+            raise Unavailable(f"the answer is not JSON: {self.content[:80]!r}") from error
+
+
+class Door:
+    """Thread-safe; every thread that calls at the same time has a connection of its own, kept for the next call."""
+
+    def __init__(self, name: str, url: str, *, timeout_seconds: float) -> None:
+        """`name` is the service's, for error messages; `url` is http://host:port.
+
+        Raises:
+            InvalidInput: the URL is of another kind.
+        """
+        parts = urlsplit(url)
+        try:
+            port = parts.port
+        except ValueError:
+            port = None
+        if parts.scheme != "http" or not parts.hostname or port is None or parts.path not in ("", "/"):
+            raise InvalidInput(f"the address of {name} must read http://host:port, got {url!r}")
+        self.name = name
+        self.url = url.rstrip("/")
+        self._host, self._port = parts.hostname, port
+        self._timeout_seconds = timeout_seconds
+        self._lock = threading.Lock()
+        self._idle: list[http.client.HTTPConnection] = []
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        repeatable: bool,
+    ) -> Answer:
+        """Sends the request and returns the answer.
+
+        A repeatable request is sent again, with growing and random pauses, while the service is away or overloaded and
+        the time allows; any other is sent once.
+
+        Raises:
+            one of the six, as the service answered; Unavailable when it did not answer in time.
+        """
+        deadline = time.monotonic() + self._timeout_seconds
+        pause_seconds = _FIRST_BACKOFF_SECONDS
+        while True:
+            try:
+                return self._call_once(method, path, body, headers or {}, deadline)
+            except (Overloaded, Unavailable) as error:
+                asked = error.retry_after_seconds if isinstance(error, Overloaded) else 0.0
+                wait_seconds = max(asked, pause_seconds) * random.uniform(0.5, 1.0)  # noqa: S311  # jitter, no secret
+                if not repeatable or time.monotonic() + wait_seconds >= deadline:
+                    raise
+            time.sleep(wait_seconds)
+            pause_seconds = min(2 * pause_seconds, _LONGEST_BACKOFF_SECONDS)
+
+    def ask(self, path: str) -> Answer:
+        """GET, once, whatever the status. Raises Unavailable when there is no answer."""
+        return self._exchange("GET", path, None, {}, time.monotonic() + self._timeout_seconds)
+
+    def close(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def _call_once(
+        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], deadline: float
+    ) -> Answer:
+        answer = self._exchange(method, path, body, headers, deadline)
+        if answer.status >= 400:
+            raise error_of(self.name, answer.status, answer.headers, answer.content)
+        return answer
+
+    def _exchange(
+        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], deadline: float
+    ) -> Answer:
+        connection = self._take(max(0.001, deadline - time.monotonic()))
+        try:
+            connection.request(method, path, body, dict(headers))
+            response = connection.getresponse()
+            content = response.read()
+        except TimeoutError as error:
+            connection.close()
+            raise Unavailable(
+                f"{self.name} at {self.url} did not answer {method} {path} within {self._timeout_seconds:g} s"
+            ) from error
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise Unavailable(f"{self.name} at {self.url} cannot be reached: {error}") from error
+        if response.will_close:
+            connection.close()
+        else:
+            self._give_back(connection)
+        return Answer(response.status, {key.lower(): value for key, value in response.getheaders()}, content)
+
+    def _take(self, timeout_seconds: float) -> http.client.HTTPConnection:
+        while True:
+            with self._lock:
+                connection = self._idle.pop() if self._idle else None
+            if connection is None:
+                return http.client.HTTPConnection(self._host, self._port, timeout=timeout_seconds)
+            sock = connection.sock
+            # Readable while nothing was asked: the service has closed it.
+            if sock is None or select.select([sock], [], [], 0)[0]:
+                connection.close()
+                continue
+            sock.settimeout(timeout_seconds)
+            return connection
+
+    def _give_back(self, connection: http.client.HTTPConnection) -> None:
+        with self._lock:
+            if len(self._idle) < _IDLE_CONNECTIONS:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+
+def error_of(name: str, status: int, headers: Mapping[str, str], content: bytes) -> HeadraceError:
+    """The error that an answer stands for.
+
+    Our services say {"error": {"kind", "message", "refused"?}}; serving's TensorFlow Serving routes {"error": "text"}.
+    """
+    try:
+        document = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        document = None
+    told = document.get("error") if isinstance(document, dict) else None
+    if isinstance(told, dict):
+        kind = _ERROR_OF_KIND.get(str(told.get("kind")), _ERROR_OF_STATUS.get(status, Unavailable))
+        return _raised(kind, str(told.get("message", "")), headers, told.get("refused") or ())
+    message = told if isinstance(told, str) else f"{name} answered {status}: {content[:200].decode(errors='replace')}"
+    return _raised(_ERROR_OF_STATUS.get(status, Unavailable), message, headers, ())
+
+
+def _raised(kind: type[HeadraceError], message: str, headers: Mapping[str, str], refused: Any) -> HeadraceError:
+    if kind is InvalidInput:
+        return InvalidInput(message, refused=tuple((int(item["index"]), str(item["reason"])) for item in refused))
+    if kind is Overloaded:
+        try:
+            seconds = float(headers.get("retry-after", "1"))
+        except ValueError:
+            seconds = 1.0
+        return Overloaded(message, retry_after_seconds=seconds)
+    return kind(message)

@@ -1,0 +1,162 @@
+"""Where a local platform keeps things, and the file in which its supervisor says what runs where.
+
+<data>/platform.json   what runs: written by the supervisor, read by `headrace status`, `down`, `logs` and the client
+<data>/desired.json    what should run: written by the launcher, read by the supervisor
+<data>/lock            held by the supervisor for as long as it lives
+<data>/logs/<name>.log one per process
+<data>/log             the event log's segments      <data>/<service>   what each service keeps
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from common.errors import InvalidInput, NotFound
+
+HOST = "127.0.0.1"
+SERVICES = ("registry", "ingest", "trainer", "serving")
+HTTP_PORT_OF: Mapping[str, int] = {"registry": 8701, "ingest": 8601, "trainer": 8801, "serving": 8501}
+GRPC_PORT_OF: Mapping[str, int] = {"registry": 8700, "ingest": 8600, "trainer": 8800, "serving": 8500}
+REPLICA_PORT_STEP = 10
+MAX_REPLICAS = 9
+"""Serving replica i listens at serving's ports + 10 i, up to where ingest's begin."""
+
+
+def _url(port: int) -> str:
+    return f"http://{HOST}:{port}"
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """The services' HTTP doors."""
+
+    registry: str = _url(HTTP_PORT_OF["registry"])
+    ingest: str = _url(HTTP_PORT_OF["ingest"])
+    trainer: str = _url(HTTP_PORT_OF["trainer"])
+    serving: tuple[str, ...] = (_url(HTTP_PORT_OF["serving"]),)
+
+
+@dataclass(frozen=True)
+class ProcessState:
+    """One process as its supervisor sees it.
+
+    Attributes:
+        pid: 0 while it does not run.
+        phase: starting, ready, not ready, restarting, stopping, stopped.
+        note: what is missing, or how it ended.
+        restart_count: how often it was started again after it died.
+        ready_after_seconds: from its start until it was first ready; 0.0 before.
+    """
+
+    name: str
+    pid: int = 0
+    http_port: int = 0
+    grpc_port: int = 0
+    phase: str = "starting"
+    note: str = ""
+    restart_count: int = 0
+    started_at: float = 0.0
+    ready_after_seconds: float = 0.0
+    log_path: str = ""
+
+
+@dataclass(frozen=True)
+class PlatformState:
+    supervisor_pid: int
+    data_dir: str
+    started_at: float
+    processes: tuple[ProcessState, ...] = field(default=())
+
+    def process(self, name: str) -> ProcessState:
+        """Raises InvalidInput when there is none of that name."""
+        for process in self.processes:
+            if process.name == name:
+                return process
+        raise InvalidInput(f"there is no process {name!r}; there are {', '.join(p.name for p in self.processes)}")
+
+    @property
+    def is_ready(self) -> bool:
+        return all(process.phase == "ready" for process in self.processes)
+
+    @property
+    def addresses(self) -> Addresses:
+        replicas = [process for process in self.processes if process.name.startswith("serving-")]
+        return Addresses(
+            registry=_url(self.process("registry").http_port),
+            ingest=_url(self.process("ingest").http_port),
+            trainer=_url(self.process("trainer").http_port),
+            serving=tuple(_url(replica.http_port) for replica in replicas),
+        )
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> Self:
+        processes = tuple(ProcessState(**item) for item in mapping["processes"])
+        return cls(mapping["supervisor_pid"], mapping["data_dir"], mapping["started_at"], processes)
+
+
+@dataclass(frozen=True)
+class Desired:
+    """What should run: how many serving replicas, and which processes not."""
+
+    replica_count: int = 1
+    stopped: tuple[str, ...] = ()
+
+
+def state_path(data_dir: Path) -> Path:
+    return data_dir / "platform.json"
+
+
+def desired_path(data_dir: Path) -> Path:
+    return data_dir / "desired.json"
+
+
+def lock_path(data_dir: Path) -> Path:
+    return data_dir / "lock"
+
+
+def log_path(data_dir: Path, name: str) -> Path:
+    return data_dir / "logs" / f"{name}.log"
+
+
+def write_json(path: Path, document: Mapping[str, Any]) -> None:
+    """Aside, then renamed: a reader sees the old or the new file."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.write_text(json.dumps(document, indent=2) + "\n")
+    aside.replace(path)
+
+
+def write_state(state: PlatformState) -> None:
+    write_json(state_path(Path(state.data_dir)), asdict(state))
+
+
+def read_state(data_dir: Path) -> PlatformState:
+    """What the supervisor wrote last.
+
+    Raises:
+        NotFound: no platform runs on the directory.
+    """
+    try:
+        state = PlatformState.from_mapping(json.loads(state_path(data_dir).read_text()))
+    except FileNotFoundError as error:
+        raise NotFound(f"no platform runs on {data_dir}; start one with `headrace up --data {data_dir}`") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidInput(f"{state_path(data_dir)} was not written by this release: {error}") from error
+    if not is_supervisor(state.supervisor_pid):
+        raise NotFound(f"the platform on {data_dir} has ended without cleaning up; `headrace up` starts it again")
+    return state
+
+
+def addresses_of(data_dir: Path) -> Addresses:
+    """Raises NotFound when no platform runs on the directory."""
+    return read_state(data_dir).addresses
+
+
+def is_supervisor(pid: int) -> bool:
+    """Whether the process lives and is a supervisor, not another that has got its number."""
+    try:
+        return b"headrace.supervisor" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False

@@ -1,0 +1,65 @@
+"""Are the ports free, and if not, who has them?"""
+
+import errno
+import random
+import socket
+from collections.abc import Mapping
+
+from common.errors import Conflict
+from headrace.places import GRPC_PORT_OF, HOST, HTTP_PORT_OF, REPLICA_PORT_STEP
+
+_OFFSETS = range(1_000, 24_000, 1_000)
+
+
+def check_free(name_of: Mapping[int, str]) -> None:
+    """`name_of` is {port: who wants it}.
+
+    Raises:
+        Conflict: with each port that is taken, and its holder where the system tells.
+    """
+    taken = [port for port in name_of if not _is_free(port)]
+    if taken:
+        holders = "; ".join(f"{port} ({name_of[port]}) is held by {_holder(port)}" for port in taken)
+        raise Conflict(f"port {holders}; stop it, or move all ports with --port-offset N")
+
+
+def find_free_offset(replica_count: int) -> int:
+    """An offset at which every port of a platform is free: 0 when it is, else a random one.
+
+    Raises:
+        Conflict: none was found.
+    """
+    for offset in [0, *random.sample(_OFFSETS, len(_OFFSETS))]:
+        wanted = [*HTTP_PORT_OF.values(), *GRPC_PORT_OF.values()]
+        wanted += [HTTP_PORT_OF["serving"] + REPLICA_PORT_STEP * index for index in range(replica_count)]
+        wanted += [GRPC_PORT_OF["serving"] + REPLICA_PORT_STEP * index for index in range(replica_count)]
+        if all(_is_free(port + offset) for port in wanted):
+            return offset
+    raise Conflict("no free ports were found for a platform on this machine")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                return False
+            raise
+        return True
+
+
+def _holder(port: int) -> str:
+    import psutil  # only when something is wrong; costs tens of milliseconds
+
+    try:
+        for connection in psutil.net_connections("tcp"):
+            if connection.laddr and connection.laddr.port == port and connection.status == psutil.CONN_LISTEN:
+                if connection.pid is None:
+                    break
+                command = " ".join(psutil.Process(connection.pid).cmdline())
+                return f"process {connection.pid}, {command[:80]}"
+    except psutil.Error:
+        pass
+    return "a process of another user"

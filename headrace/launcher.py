@@ -117,6 +117,12 @@ class Launcher:
             os.kill(pid, signal.SIGTERM)
         self._wait_for_end(pid)
 
+    def close(self) -> None:
+        """Stops what this launcher has started, if it still runs."""
+        if self._supervisor is not None and self._supervisor.poll() is None:
+            self._supervisor.terminate()
+            self._wait_for_end(self._supervisor.pid)
+
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> int:
         """Sends a signal to one process as a crash would; the supervisor starts it again. Returns its pid.
 

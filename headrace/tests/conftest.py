@@ -1,0 +1,67 @@
+"""Stand-ins for the four services: real processes with real doors and signals, without what the services do."""
+
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.launcher import Launcher
+
+_FAKE_SERVICE = textwrap.dedent(
+    """
+    import http.server, json, os, signal, subprocess, sys, threading
+
+    name = __package__.rpartition(".")[2].upper()
+    # A child of its own, as serving and the trainer have, which does not care for SIGTERM.
+    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    child = subprocess.Popen([sys.executable, "-c", stubborn])
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self):
+            body = json.dumps({"conditions": {"registry": "ok"}, "child": child.pid}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ[f"{name}_HTTP_PORT"])), Handler)
+
+    def stop(*_):
+        print("stopping", file=sys.stderr, flush=True)
+        threading.Thread(target=server.shutdown).start()
+
+    signal.signal(signal.SIGTERM, stop)
+    print("started", file=sys.stderr, flush=True)
+    server.serve_forever()
+    """
+)
+
+
+@pytest.fixture
+def fake_services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Has `python -m services.X` start a stand-in; returns the folder that holds them."""
+    folder = tmp_path / "fakes"
+    for name in ("registry", "ingest", "trainer", "serving"):
+        (folder / "services" / name).mkdir(parents=True)
+        (folder / "services" / name / "__init__.py").touch()
+        (folder / "services" / name / "__main__.py").write_text(_FAKE_SERVICE)
+    (folder / "services" / "__init__.py").touch()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    return folder
+
+
+@pytest.fixture
+def launcher(tmp_path: Path, fake_services: Path) -> Iterator[Launcher]:
+    """A running platform of stand-ins with one serving replica, on free ports."""
+    launcher = Launcher(tmp_path / "data")
+    launcher.up(port_offset=None)
+    launcher.wait_until_ready(timeout_seconds=20)
+    yield launcher
+    launcher.close()

@@ -1,0 +1,340 @@
+"""The event log on Apache Kafka, by kafka-python (imported nowhere else).
+
+Writing: one idempotent producer with acks=all for the process; partitions are chosen by the caller. Reading: a consumer
+without a group or commits, assigned and sought by hand, borrowed from a small pool for one iteration. Positions and
+topics: the admin client. How long records are kept and how often they are copied is the cluster's configuration.
+"""
+
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, OffsetSpec, TopicPartition
+from kafka import errors as kafka_errors
+
+from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
+from common.eventlog.base import NewRecord, Record, RecordHeaders, RecordInfo, RequestMark
+
+_LARGEST_RECORD_BYTES = 16 << 20
+_REQUEST_TIMEOUT_MS = 15_000
+_BOOTSTRAP_TIMEOUT_MS = 10_000
+_DELIVERY_TIMEOUT_MS = 30_000
+_APPEND_TIMEOUT_SECONDS = 40.0
+_READ_TIMEOUT_SECONDS = 30.0
+_READERS_LIMIT = 16
+_IDLE_CONSUMERS_LIMIT = 4
+_REFUSE_AFTER_FAILURE_SECONDS = 1.0
+_REQUEST = struct.Struct("<16s8sI")
+
+_Client = TypeVar("_Client", KafkaAdminClient, KafkaConsumer, KafkaProducer)
+KafkaMessage = Any  # kafka-python has no types
+
+
+class KafkaLog:
+    """Thread-safe. Connects when first used; every wait has a timeout and ends in Unavailable."""
+
+    def __init__(self, servers: Sequence[str]) -> None:
+        """`servers` are host:port; the rest of the cluster is found through any of them."""
+        self._servers = list(servers)
+        self._lock = threading.Lock()
+        self._closed = False
+        self._refused_until = 0.0
+        self._producer: KafkaProducer | None = None
+        self._admin: KafkaAdminClient | None = None
+        self._idle_consumers: list[KafkaConsumer] = []
+        self._readers = threading.BoundedSemaphore(_READERS_LIMIT)
+        self._partition_counts: dict[str, int] = {}
+
+    def create_topic(self, topic: str, *, partition_count: int) -> None:
+        """See EventLog.create_topic. Copies and retention are the cluster's defaults."""
+        options = {"num_partitions": partition_count, "configs": {"max.message.bytes": str(_LARGEST_RECORD_BYTES)}}
+        with _kafka_errors(f"topic {topic!r}"):
+            try:
+                self._administer().create_topics(
+                    {topic: options}, timeout_ms=_REQUEST_TIMEOUT_MS, wait_for_metadata=True
+                )
+            except kafka_errors.TopicAlreadyExistsError:
+                pass  # the count below decides
+        existing = self.partition_count(topic)
+        if existing != partition_count:
+            raise Conflict(f"topic {topic!r} has {existing} partitions; asked for {partition_count}")
+
+    def partition_count(self, topic: str) -> int:
+        known = self._partition_counts.get(topic)
+        if known is not None:
+            return known
+        with _kafka_errors(f"topic {topic!r}"):
+            description = self._administer().describe_topics([topic])[0]
+            if description["error_code"]:
+                raise kafka_errors.for_code(description["error_code"])
+        self._partition_counts[topic] = len(description["partitions"])
+        return self._partition_counts[topic]
+
+    def append(self, topic: str, partition: int, records: Sequence[NewRecord]) -> list[int]:
+        """See EventLog.append. The producer sends what concurrent calls hand in together, in few requests."""
+        self._check_partition(topic, partition)
+        producer = self._produce()
+        deadline = time.monotonic() + _APPEND_TIMEOUT_SECONDS
+        try:
+            with _kafka_errors(f"topic {topic!r}, partition {partition}"):
+                futures = [
+                    producer.send(topic, record.value, partition=partition, headers=_encode_headers(record.headers))
+                    for record in records
+                ]
+                return [future.get(max(0.0, deadline - time.monotonic())).offset for future in futures]
+        except Unavailable as error:
+            if not isinstance(error.__cause__, kafka_errors.KafkaTimeoutError):
+                self._replace_producer(producer)
+            raise
+
+    def start_position(self, topic: str) -> dict[int, int]:
+        return self._offsets(topic, range(self.partition_count(topic)), OffsetSpec.EARLIEST)
+
+    def end_position(self, topic: str) -> dict[int, int]:
+        return self._offsets(topic, range(self.partition_count(topic)), OffsetSpec.LATEST)
+
+    def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[Record]:
+        """See EventLog.read; a bad range is refused at the call. Up to 16 iterations at a time, then Overloaded."""
+        self._check_range(topic, partition, start, end)
+        return (
+            Record(partition, message.offset, message.value, _decode_headers(message))
+            for message in self._messages(topic, partition, start, end)
+        )
+
+    def scan(self, topic: str, partition: int, start: int, end: int) -> Iterator[RecordInfo]:
+        """See EventLog.scan. Kafka sends the values all the same."""
+        self._check_range(topic, partition, start, end)
+        return (
+            RecordInfo(partition, message.offset, len(message.value), _decode_headers(message))
+            for message in self._messages(topic, partition, start, end)
+        )
+
+    def close(self) -> None:
+        """Waits up to 5 s for records under way. Later calls raise Unavailable."""
+        with self._lock:
+            self._closed = True
+            producer, self._producer = self._producer, None
+            admin, self._admin = self._admin, None
+            consumers, self._idle_consumers = self._idle_consumers, []
+        if producer is not None:
+            producer.close(timeout=5.0)
+        if admin is not None:
+            admin.close()
+        for consumer in consumers:
+            consumer.close(autocommit=False)
+
+    def _messages(self, topic: str, partition: int, start: int, end: int) -> Iterator[KafkaMessage]:
+        """The messages with start <= offset < end. Ends by the consumer's position, since offsets may have gaps."""
+        if start == end:
+            return
+        what = f"topic {topic!r}, partition {partition}"
+        source = TopicPartition(topic, partition)
+        with self._borrowed_consumer() as consumer:
+            with _kafka_errors(what):
+                consumer.assign([source])
+                consumer.seek(source, start)
+            deadline = time.monotonic() + _READ_TIMEOUT_SECONDS
+            position = start
+            while position < end:
+                with _kafka_errors(what):
+                    messages = consumer.poll(timeout_ms=500).get(source, [])
+                    position = consumer.position(source, timeout_ms=_REQUEST_TIMEOUT_MS)
+                for message in messages:
+                    if message.offset >= end:
+                        return
+                    yield message
+                if messages:
+                    deadline = time.monotonic() + _READ_TIMEOUT_SECONDS
+                elif time.monotonic() > deadline:
+                    raise Unavailable(f"{what}: no record came for {_READ_TIMEOUT_SECONDS:.0f} s at offset {position}")
+
+    @contextmanager
+    def _borrowed_consumer(self) -> Iterator[KafkaConsumer]:
+        if not self._readers.acquire(timeout=_READ_TIMEOUT_SECONDS):
+            raise Overloaded(f"{_READERS_LIMIT} iterations over Kafka are under way; none ended in time")
+        try:
+            with self._lock:
+                consumer = self._idle_consumers.pop() if self._idle_consumers else None
+            consumer = consumer or self._connect(self._new_consumer)
+            healthy = True
+            try:
+                yield consumer
+            except (HeadraceError, kafka_errors.KafkaError):
+                healthy = False
+                raise
+            finally:
+                self._give_back(consumer if healthy else None, consumer)
+        finally:
+            self._readers.release()
+
+    def _give_back(self, healthy: KafkaConsumer | None, consumer: KafkaConsumer) -> None:
+        if healthy is not None:
+            healthy.assign([])
+            with self._lock:
+                if not self._closed and len(self._idle_consumers) < _IDLE_CONSUMERS_LIMIT:
+                    self._idle_consumers.append(healthy)
+                    return
+        consumer.close(autocommit=False)
+
+    def _offsets(self, topic: str, partitions: Sequence[int], spec: OffsetSpec) -> dict[int, int]:
+        wanted = {TopicPartition(topic, partition): spec for partition in partitions}
+        with _kafka_errors(f"topic {topic!r}"):
+            found = self._administer().list_partition_offsets(wanted, timeout_ms=_REQUEST_TIMEOUT_MS)
+        return {source.partition: offset.offset for source, offset in found.items()}
+
+    def _check_partition(self, topic: str, partition: int) -> None:
+        existing = self.partition_count(topic)
+        if not 0 <= partition < existing:
+            raise NotFound(f"topic {topic!r} has no partition {partition}; it has {existing}")
+
+    def _check_range(self, topic: str, partition: int, start: int, end: int) -> None:
+        self._check_partition(topic, partition)
+        last = self._offsets(topic, [partition], OffsetSpec.LATEST)[partition]
+        if not 0 <= start <= end <= last:
+            raise InvalidInput(
+                f"topic {topic!r}, partition {partition}: cannot read [{start}, {end}); the end is {last}"
+            )
+        oldest = self._offsets(topic, [partition], OffsetSpec.EARLIEST)[partition]
+        if start < oldest and start < end:
+            raise DataLoss(
+                f"topic {topic!r}, partition {partition}: offset {start} is no longer kept; the oldest is {oldest}"
+            )
+
+    def _administer(self) -> KafkaAdminClient:
+        with self._lock:
+            if self._admin is not None:
+                return self._admin
+        admin = self._connect(self._new_admin)
+        with self._lock:
+            if self._admin is None and not self._closed:
+                self._admin = admin
+                return admin
+            first = self._admin
+        admin.close()  # another thread was faster
+        return first or self._administer()
+
+    def _produce(self) -> KafkaProducer:
+        with self._lock:
+            if self._producer is not None:
+                return self._producer
+        producer = self._connect(self._new_producer)
+        with self._lock:
+            if self._producer is None and not self._closed:
+                self._producer = producer
+                return producer
+            first = self._producer
+        producer.close(timeout=0)
+        return first or self._produce()
+
+    def _replace_producer(self, failed: KafkaProducer) -> None:
+        """An idempotent producer that met certain errors refuses everything from then on; the next append has a new
+        one. Appends of other threads that it still holds fail with it."""
+        with self._lock:
+            if self._producer is failed:
+                self._producer = None
+        failed.close(timeout=0)
+
+    def _connect(self, make: Callable[[], _Client]) -> _Client:
+        """Makes a client. After a failure, the next second's calls are refused at once instead of waiting as well."""
+        with self._lock:
+            if self._closed:
+                raise Unavailable(f"the event log at {', '.join(self._servers)} is closed")
+            if time.monotonic() < self._refused_until:
+                raise Unavailable(f"Kafka at {', '.join(self._servers)} cannot be reached")
+        try:
+            return make()
+        except kafka_errors.KafkaError as error:
+            with self._lock:
+                self._refused_until = time.monotonic() + _REFUSE_AFTER_FAILURE_SECONDS
+            raise Unavailable(f"Kafka at {', '.join(self._servers)} cannot be reached: {error}") from error
+
+    def _new_admin(self) -> KafkaAdminClient:
+        return KafkaAdminClient(
+            bootstrap_servers=self._servers,
+            bootstrap_timeout_ms=_BOOTSTRAP_TIMEOUT_MS,
+            request_timeout_ms=_REQUEST_TIMEOUT_MS,
+            reconnect_backoff_max_ms=1_000,
+        )
+
+    def _new_producer(self) -> KafkaProducer:
+        return KafkaProducer(
+            bootstrap_servers=self._servers,
+            bootstrap_timeout_ms=_BOOTSTRAP_TIMEOUT_MS,
+            enable_idempotence=True,
+            acks="all",
+            linger_ms=0,
+            batch_size=1 << 20,
+            max_request_size=_LARGEST_RECORD_BYTES,
+            max_block_ms=_REQUEST_TIMEOUT_MS,
+            request_timeout_ms=_REQUEST_TIMEOUT_MS,
+            delivery_timeout_ms=_DELIVERY_TIMEOUT_MS,
+            reconnect_backoff_max_ms=1_000,
+            allow_auto_create_topics=False,
+        )
+
+    def _new_consumer(self) -> KafkaConsumer:
+        return KafkaConsumer(
+            bootstrap_servers=self._servers,
+            bootstrap_timeout_ms=_BOOTSTRAP_TIMEOUT_MS,
+            group_id=None,
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            allow_auto_create_topics=False,
+            max_partition_fetch_bytes=4 << 20,
+            fetch_max_bytes=_LARGEST_RECORD_BYTES,
+            request_timeout_ms=_REQUEST_TIMEOUT_MS,
+            reconnect_backoff_max_ms=1_000,
+        )
+
+
+def _encode_headers(headers: RecordHeaders) -> list[tuple[str, bytes]]:
+    return [
+        ("schema_version", b"%d" % headers.schema_version),
+        ("example_count", b"%d" % headers.example_count),
+        ("ingest_time", repr(headers.ingest_time).encode()),
+        ("chunk_id", headers.chunk_id),
+        (
+            "requests",
+            b"".join(
+                _REQUEST.pack(mark.key_digest, mark.body_digest, mark.accepted_count) for mark in headers.requests
+            ),
+        ),
+    ]
+
+
+def _decode_headers(message: KafkaMessage) -> RecordHeaders:
+    headers = dict(message.headers)
+    try:
+        return RecordHeaders(
+            schema_version=int(headers["schema_version"]),
+            example_count=int(headers["example_count"]),
+            ingest_time=float(headers["ingest_time"]),
+            chunk_id=headers["chunk_id"],
+            requests=tuple(RequestMark(*fields) for fields in _REQUEST.iter_unpack(headers["requests"])),
+        )
+    except (KeyError, ValueError, struct.error) as error:
+        raise DataLoss(
+            f"topic {message.topic!r}, partition {message.partition}: offset {message.offset} has headers that are not "
+            f"an event record's: {error}"
+        ) from error
+
+
+@contextmanager
+def _kafka_errors(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (kafka_errors.UnknownTopicOrPartitionError, kafka_errors.UnknownTopicIdError) as error:
+        raise NotFound(f"there is no {what} in Kafka") from error
+    except kafka_errors.OffsetOutOfRangeError as error:
+        raise DataLoss(f"{what}: records that were to be read are no longer kept") from error
+    except kafka_errors.CorruptRecordError as error:
+        raise DataLoss(f"{what}: a record does not match its checksum") from error
+    except (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError) as error:
+        raise InvalidInput(f"{what}: a record is larger than Kafka takes ({_LARGEST_RECORD_BYTES} bytes)") from error
+    except (kafka_errors.InvalidTopicError, kafka_errors.InvalidPartitionsError) as error:
+        raise InvalidInput(f"{what} is refused by Kafka: {error}") from error
+    except kafka_errors.KafkaError as error:
+        raise Unavailable(f"{what}: Kafka does not answer as it should: {error}") from error

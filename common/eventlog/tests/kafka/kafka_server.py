@@ -1,0 +1,142 @@
+"""Starts a real Apache Kafka on loopback: jars by Maven (versions pinned in pom.xml), one KRaft node, free ports."""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_HERE = Path(__file__).parent
+_CACHE = Path.home() / ".cache" / "headrace" / "kafka"
+_INSTALL_TIMEOUT_SECONDS = 300
+_START_TIMEOUT_SECONDS = 60
+_CLUSTER_ID = "aGVhZHJhY2UtdGVzdHMxMQ"
+
+
+class NoKafkaError(Exception):
+    """Neither Java nor the jars can be had on this machine."""
+
+
+def jars() -> Path:
+    """The folder with Kafka's jars, filled by Maven the first time.
+
+    Raises:
+        NoKafkaError: there is no Java, or the jars are not cached and Maven is missing or cannot get them.
+    """
+    if not shutil.which("java"):
+        raise NoKafkaError("no java on PATH")
+    pom = _HERE / "pom.xml"
+    folder = _CACHE / hashlib.sha256(pom.read_bytes()).hexdigest()[:16]
+    _CACHE.mkdir(parents=True, exist_ok=True)
+    with (_CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            _copy_jars(pom, folder)
+    return folder
+
+
+def _copy_jars(pom: Path, folder: Path) -> None:
+    if not shutil.which("mvn"):
+        raise NoKafkaError("no mvn on PATH, and Kafka's jars are not cached")
+    aside = folder.with_suffix(".new")
+    shutil.rmtree(aside, ignore_errors=True)
+    command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={aside}"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_INSTALL_TIMEOUT_SECONDS, check=False, cwd=_CACHE
+        )
+    except subprocess.TimeoutExpired as error:
+        raise NoKafkaError(f"mvn did not get Kafka's jars within {_INSTALL_TIMEOUT_SECONDS} s") from error
+    if done.returncode:
+        raise NoKafkaError(f"mvn cannot get Kafka's jars: {(done.stdout + done.stderr)[-500:]}")
+    aside.rename(folder)
+
+
+@dataclass
+class KafkaServer:
+    """One broker with its data in a folder of its own; the data survives kill() and start()."""
+
+    directory: Path
+    port: int = field(default_factory=lambda: _free_port())
+    controller_port: int = field(default_factory=lambda: _free_port())
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        properties = self.directory / "server.properties"
+        if not properties.exists():
+            template = (_HERE / "server.properties").read_text()
+            properties.write_text(
+                template.format(port=self.port, controller_port=self.controller_port, directory=self.directory)
+            )
+            subprocess.run(
+                self._java("kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(properties)),
+                check=True, stdout=subprocess.DEVNULL, timeout=_START_TIMEOUT_SECONDS,
+            )  # fmt: skip
+        with (self.directory / "server.log").open("ab") as log:
+            self.process = subprocess.Popen(self._java("kafka.Kafka", str(properties)), stdout=log, stderr=log)
+        deadline = time.monotonic() + _START_TIMEOUT_SECONDS
+        while not self._answers():
+            assert self.process.poll() is None, f"Kafka ended at once: {self._log_tail()}"
+            assert time.monotonic() < deadline, f"Kafka did not start: {self._log_tail()}"
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(timeout=10)
+
+    def stop(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()  # nothing in the data folder is wanted any more
+            self.process.wait(timeout=10)
+
+    def _java(self, *arguments: str) -> list[str]:
+        return [
+            "java", "-Xmx384m", "-Xms128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+            f"-Dlog4j2.configurationFile={_HERE / 'log4j2.properties'}", "-cp", f"{jars()}/*", *arguments,
+        ]  # fmt: skip
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1.0):
+                return True
+        except OSError:
+            return False
+
+    def _log_tail(self) -> str:
+        return (self.directory / "server.log").read_text(errors="replace")[-1000:]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def main() -> None:
+    """`python -m common.eventlog.tests.kafka.kafka_server DIR`: a broker by hand, until interrupted."""
+    import sys
+
+    directory = Path(sys.argv[1]).absolute()
+    directory.mkdir(parents=True, exist_ok=True)
+    server = KafkaServer(directory)
+    server.start()
+    print(server.address, os.getpid(), flush=True)
+    try:
+        signal.pause()
+    finally:
+        server.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,17 @@
+"""What the trainer counts, for /metrics."""
+
+from prometheus_client import Counter, Gauge, Histogram
+
+ROUNDS = Counter("headrace_trainer_rounds", "Attempts at rounds, by how they ended", ["model", "outcome"])
+PLANS = Counter("headrace_trainer_plans", "Rounds planned by this trainer, by what fired", ["model", "trigger"])
+ROUND_SECONDS = Histogram(
+    "headrace_trainer_round_seconds",
+    "From the fork of a round's process to its registered version",
+    ["model"],
+    buckets=(0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600),
+)
+EXAMPLES_TRAINED = Counter("headrace_trainer_examples_trained", "Examples in registered versions", ["model"])
+LAG_EXAMPLES = Gauge(
+    "headrace_trainer_lag_examples", "Examples in the log that no accepted version and no skip covers", ["model"]
+)
+ZYGOTE_STARTS = Counter("headrace_trainer_zygote_starts", "How often the process that forks rounds was started")

@@ -1,0 +1,37 @@
+"""Equal rounds give equal weights: one place for seeds, orders and thread counts."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+
+def configure(*, intra_op_threads: int, inter_op_threads: int) -> None:
+    """Once per process, before TensorFlow runs its first op. Sums depend on how many threads share them."""
+    tf.config.threading.set_intra_op_parallelism_threads(intra_op_threads)
+    tf.config.threading.set_inter_op_parallelism_threads(inter_op_threads)
+    tf.config.experimental.enable_op_determinism()
+
+
+def start_from_seed(seed: int) -> None:
+    """Forgets Keras's name counters and seeds every generator, so that a model built now is the same every time."""
+    keras.utils.clear_session(free_memory=False)
+    keras.utils.set_random_seed(seed % 2**32)
+
+
+def block_order(seed: int, *, pass_index: int, block_index: int, count: int) -> NDArray[np.int64]:
+    """The order in which a block's examples are trained on: a permutation of 0..count-1 from Philox(key = all three)."""
+    key = [seed % 2**64, pass_index << 32 | block_index]
+    return np.random.Generator(np.random.Philox(key=np.array(key, np.uint64))).permutation(count)
+
+
+def batch_bounds(count: int, batch_size: int) -> NDArray[np.int32]:
+    """Cuts 0..count into the fewest batches of at most batch_size that differ by at most one example.
+
+    No runt at a block's end, nothing to carry over into the next block.
+
+    Returns:
+        batches + 1 increasing bounds; [0] when there is nothing.
+    """
+    batches = -(-count // batch_size)
+    return np.array([count * index // max(batches, 1) for index in range(batches + 1)], np.int32)

@@ -1,0 +1,1 @@
+"""Ready-made models from a feature spec, as Keras functional models with named inputs."""

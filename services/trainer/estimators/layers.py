@@ -1,0 +1,92 @@
+"""The layers between ids and numbers. Variables are named after the features they belong to, one table per feature."""
+
+from collections.abc import Mapping, Sequence
+
+import keras
+import tensorflow as tf
+
+
+class LinearTerms(keras.layers.Layer):
+    """Sum over features of one weight per id (and per numeric column), without a bias: float32 [n, units].
+
+    The tables are joined for the lookup, so that a step costs one gather however many features there are; an id of -1
+    adds nothing.
+    """
+
+    def __init__(self, tables: Mapping[str, int], numeric: Mapping[str, int], *, units: int, l2: float, name: str) -> None:
+        """`tables`: ids by categorical feature. `numeric`: columns by numeric feature."""
+        super().__init__(name=name)
+        regularizer = keras.regularizers.L2(l2) if l2 else None
+        self._sizes = dict(tables)
+        self._tables = {
+            feature: self.add_weight(
+                shape=(size, units), initializer="zeros", name=f"{feature}_weights", regularizer=regularizer
+            )
+            for feature, size in [*tables.items(), *numeric.items()]
+        }
+
+    def call(self, columns: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        terms = []
+        if self._sizes:
+            offset, shifted = 0, []
+            for feature, size in self._sizes.items():
+                ids = columns[feature]
+                shifted.append(tf.where(ids < 0, -1, ids + offset))
+                offset += size
+            table = tf.concat([tf.convert_to_tensor(self._tables[feature]) for feature in self._sizes], axis=0)
+            terms.append(tf.reduce_sum(rows_of(table, tf.concat(shifted, axis=1)), axis=1))
+        numeric = [feature for feature in self._tables if feature not in self._sizes]
+        if numeric:
+            weights = tf.concat([tf.convert_to_tensor(self._tables[feature]) for feature in numeric], axis=0)
+            terms.append(tf.concat([columns[feature] for feature in numeric], axis=1) @ weights)
+        return tf.add_n(terms)
+
+    def compute_output_shape(self, input_shape: Mapping[str, Sequence[int | None]]) -> tuple[int | None, int]:
+        return (None, next(iter(self._tables.values())).shape[1])
+
+
+class EmbeddingTable(keras.layers.Layer):
+    """Rows of one learned table, combined over an example's ids; called once per feature that shares it."""
+
+    def __init__(self, size: int, dimension: int, *, l2: float, name: str) -> None:
+        super().__init__(name=name)
+        self._table = self.add_weight(
+            shape=(size, dimension),
+            initializer=keras.initializers.TruncatedNormal(stddev=dimension**-0.5),
+            regularizer=keras.regularizers.L2(l2) if l2 else None,
+            name="table",
+        )
+
+    def call(self, ids: tf.Tensor, combiner: str) -> tf.Tensor:
+        """int32 ids [n, values], -1 for none, to float32 [n, dimension]; zeros when there is no id at all."""
+        rows = rows_of(tf.convert_to_tensor(self._table), ids)
+        if ids.shape[1] == 1:
+            return rows[:, 0]
+        total = tf.reduce_sum(rows, axis=1)
+        if combiner == "sum":
+            return total
+        count = tf.reduce_sum(tf.cast(ids >= 0, tf.float32), axis=1, keepdims=True)
+        return tf.math.divide_no_nan(total, count if combiner == "mean" else tf.sqrt(count))
+
+    def compute_output_shape(self, ids_shape: Sequence[int | None]) -> tuple[int | None, int]:
+        return (ids_shape[0], self._table.shape[1])
+
+
+class Counts(keras.layers.Layer):
+    """How often each id occurs: int32 ids [n, values] to float32 [n, size]."""
+
+    def __init__(self, size: int, *, name: str) -> None:
+        super().__init__(name=name)
+        self._size = size
+
+    def call(self, ids: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(tf.one_hot(ids, self._size, dtype=tf.float32), axis=1)
+
+    def compute_output_shape(self, ids_shape: Sequence[int | None]) -> tuple[int | None, int]:
+        return (ids_shape[0], self._size)
+
+
+def rows_of(table: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+    """float32 [n, values, dimension]; zeros for id -1."""
+    rows = tf.gather(table, tf.maximum(ids, 0))
+    return rows * tf.cast(ids >= 0, tf.float32)[..., tf.newaxis]

@@ -1,0 +1,81 @@
+"""Serialized Examples to raw tensors, by the stream's schema.
+
+A raw tensor has shape [n] for a scalar feature, [n, *shape] for a fixed shape, and [n, longest] for any length, padded
+with the empty word, -1 or 0.0. Absent optional features get the schema's default.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from common.errors import InvalidInput
+from common.schema import Feature, Schema
+
+Raw = Mapping[str, tf.Tensor]
+DTYPES: Mapping[str, tf.DType] = {"float32": tf.float32, "int64": tf.int64, "string": tf.string}
+_PADDING: Mapping[str, float | int | str] = {"float32": 0.0, "int64": -1, "string": ""}
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """Attributes:
+    raw: tensors of the examples that parse, in order.
+    kept: their indexes in what was given.
+    refused: (index, reason) of the others.
+    """
+
+    raw: dict[str, tf.Tensor]
+    kept: list[int]
+    refused: list[tuple[int, str]]
+
+
+def tensor_spec(feature: Feature) -> tf.TensorSpec:
+    """Of a batch of the raw feature, any number of rows; named like the feature."""
+    return tf.TensorSpec([None, *feature.shape], DTYPES[feature.dtype], name=feature.name)
+
+
+def parse_spec(features: Sequence[Feature]) -> dict[str, object]:
+    """What tf.io.parse_example needs for the features."""
+    return {feature.name: _parse_spec_of(feature) for feature in features}
+
+
+def parse(examples: Sequence[bytes], features: Sequence[Feature]) -> Parsed:
+    """Parses all at once; when one does not parse, one by one, so that only the bad ones are set aside."""
+    spec = parse_spec(features)
+    try:
+        raw = tf.io.parse_example(tf.constant(list(examples), tf.string, shape=[len(examples)]), spec)
+        return Parsed(raw, list(range(len(examples))), [])
+    except tf.errors.InvalidArgumentError:
+        return _parse_singly(examples, spec)
+
+
+def _parse_singly(examples: Sequence[bytes], spec: Mapping[str, object]) -> Parsed:
+    kept: list[int] = []
+    refused: list[tuple[int, str]] = []
+    for index, example in enumerate(examples):
+        try:
+            tf.io.parse_example([example], spec)
+            kept.append(index)
+        except tf.errors.InvalidArgumentError as error:
+            refused.append((index, _reason(error.message)))
+    good = tf.constant([examples[index] for index in kept], tf.string, shape=[len(kept)])
+    return Parsed(tf.io.parse_example(good, spec), kept, refused)
+
+
+def _reason(message: str) -> str:
+    """TensorFlow's sentence without the names of its kernels."""
+    return message.split("{{function_node")[0].removeprefix("{{").strip()[:300]
+
+
+def _parse_spec_of(feature: Feature) -> object:
+    dtype = DTYPES[feature.dtype]
+    if feature.is_variable_length:
+        return tf.io.FixedLenSequenceFeature([], dtype, allow_missing=True, default_value=_PADDING[feature.dtype])
+    default = None
+    if not feature.required:
+        if feature.default is None:
+            raise InvalidInput(f"feature {feature.name} is optional and has no default")
+        default = tf.fill(feature.shape, tf.constant(feature.default, dtype)) if feature.shape else feature.default
+        default = default.numpy().tolist() if feature.shape else default
+    return tf.io.FixedLenFeature(feature.shape, dtype, default_value=default)

@@ -1,0 +1,227 @@
+"""The transform: raw tensors to ids and numbers. The same graph in training, evaluation and every export.
+
+Ids are int32 [n, values], -1 where there is none; numbers are float32 [n, columns]. Everything is plain tensor
+arithmetic on constants (no lookup tables, no assets), so a frozen graph needs no initialisation. TensorFlow's own kernels
+give the edge cases: Bucketize puts a boundary into the upper bucket, string_to_hash_bucket_fast is Fingerprint64.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+
+from common.errors import InvalidInput
+from common.feature_spec import (
+    Bucketized,
+    Categorical,
+    Crossed,
+    Embedding,
+    FeatureSpec,
+    Hashed,
+    Identity,
+    Indicator,
+    Numeric,
+    Vocabulary,
+)
+from common.schema import Schema
+from services.trainer.features.parsing import Raw
+from services.trainer.features.statistics import Moments, Statistics, Words
+
+_SEPARATOR = "\x1f"
+_FINGERPRINTS = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Transformed:
+    """Attributes:
+    columns: by feature name, what the network takes.
+    refused: by feature name, bool [n]: the example breaks the feature's rule (`error`).
+    outside: by feature name, int64 scalar: values without an id of their own (out of vocabulary, out of range).
+    """
+
+    columns: dict[str, tf.Tensor]
+    refused: dict[str, tf.Tensor]
+    outside: dict[str, tf.Tensor]
+
+
+class Transform:
+    """Holds the specs that a network needs, their statistics and the schema; stateless otherwise."""
+
+    def __init__(
+        self, specs: Mapping[str, FeatureSpec], needed: Iterable[str], statistics: Statistics, schema: Schema
+    ) -> None:
+        """`needed`: what the network takes; an embedding or indicator stands for its ids."""
+        self._specs, self._statistics, self._schema = specs, statistics, schema
+        self.outputs = sorted({ids_of(specs, name) for name in needed})
+        self.raw_names = sorted({raw for name in self.outputs for raw in raw_names_of(specs, name)})
+        self._lookups = {
+            spec.name: _WordLookup(_words_of(spec, statistics))
+            for spec in specs.values()
+            if isinstance(spec, Vocabulary)
+        }
+
+    def __call__(self, raw: Raw) -> Transformed:
+        """Applies every rule but refuses nothing itself."""
+        done = Transformed({}, {}, {})
+        for name in self.outputs:
+            self._compute(name, raw, done)
+        return Transformed({name: done.columns[name] for name in self.outputs}, done.refused, done.outside)
+
+    def strict(self, raw: Raw) -> dict[str, tf.Tensor]:
+        """The columns; running it fails with InvalidArgument when an example breaks a rule (serving)."""
+        done = self(raw)
+        checks = [
+            tf.debugging.assert_equal(
+                tf.reduce_any(refused), False, message=f"{name}: {_rule_in_words(self._specs[name])}"
+            )
+            for name, refused in done.refused.items()
+        ]
+        with tf.control_dependencies([check for check in checks if check is not None]):
+            return {name: tf.identity(column) for name, column in done.columns.items()}
+
+    def width(self, name: str) -> int | None:
+        """Values or columns per example; None for any number."""
+        spec = self._specs[name]
+        return 1 if isinstance(spec, Crossed) else self._schema.feature(str(spec.of)).value_count
+
+    def _compute(self, name: str, raw: Raw, done: Transformed) -> tf.Tensor:
+        if name in done.columns:
+            return done.columns[name]
+        spec = self._specs[name]
+        if isinstance(spec, Numeric):
+            done.columns[name] = self._numbers(spec, raw)
+        elif isinstance(spec, Bucketized):
+            values = _two_dimensional(raw[spec.of])
+            done.columns[name] = tf.raw_ops.Bucketize(input=values, boundaries=list(spec.boundaries))
+        elif isinstance(spec, Crossed):
+            texts = [self._member_text(member, raw, done) for member in spec.of]
+            joined = tf.strings.join(texts, separator=_SEPARATOR)
+            done.columns[name] = tf.cast(tf.strings.to_hash_bucket_fast(joined, spec.bins), tf.int32)
+        elif isinstance(spec, Vocabulary | Identity | Hashed):
+            done.columns[name] = self._ids(spec, raw, done)
+        return done.columns[name]
+
+    def _numbers(self, spec: Numeric, raw: Raw) -> tf.Tensor:
+        values = tf.cast(_two_dimensional(raw[spec.of]), tf.float32)
+        if spec.normalize == "none":
+            return values
+        moments = self._statistics[spec.name]
+        assert isinstance(moments, Moments)
+        zscore = spec.normalize == "zscore"
+        offset = moments.mean if zscore else moments.minimum
+        size = moments.deviation if zscore else moments.maximum - moments.minimum
+        scale = np.divide(1.0, size, out=np.zeros_like(size), where=size > 0)
+        return (values - offset.astype(np.float32)) * scale.astype(np.float32)
+
+    def _ids(self, spec: Vocabulary | Identity | Hashed, raw: Raw, done: Transformed) -> tf.Tensor:
+        values = _two_dimensional(raw[spec.of])
+        absent = self._absent(spec.of, values)
+        if isinstance(spec, Hashed):
+            ids = tf.cast(tf.strings.to_hash_bucket_fast(_text(values), spec.bins), tf.int32)
+            return tf.where(absent, -1, ids)
+        ids, outside = self._word_ids(spec, values) if isinstance(spec, Vocabulary) else _identity_ids(spec, values)
+        outside = tf.logical_and(outside, tf.logical_not(absent))
+        done.outside[spec.name] = tf.reduce_sum(tf.cast(outside, tf.int64))
+        rule = spec.oov if isinstance(spec, Vocabulary) else spec.out_of_range
+        if rule == "error":
+            done.refused[spec.name] = tf.reduce_any(outside, axis=1)
+        return tf.where(absent, -1, ids)
+
+    def _word_ids(self, spec: Vocabulary, values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        words = _text(values)
+        ids = self._lookups[spec.name](words)
+        outside = ids < 0
+        if spec.oov == "bucket":
+            bucket = tf.cast(tf.strings.to_hash_bucket_fast(words, spec.oov_buckets), tf.int32)
+            ids = tf.where(outside, spec.max_words + bucket, ids)
+        return ids, outside
+
+    def _absent(self, raw_name: str, values: tf.Tensor) -> tf.Tensor:
+        """What pads a feature of any length; elsewhere every value is a value."""
+        if not self._schema.feature(raw_name).is_variable_length:
+            return tf.zeros_like(values, tf.bool)
+        return tf.equal(values, "") if values.dtype == tf.string else values < 0
+
+    def _member_text(self, member: str, raw: Raw, done: Transformed) -> tf.Tensor:
+        return _text(self._compute(member, raw, done) if member in self._specs else _two_dimensional(raw[member]))
+
+
+class _WordLookup:
+    """Word to id by binary search over fingerprints, then a comparison with the word itself."""
+
+    def __init__(self, words: tuple[bytes, ...]) -> None:
+        fingerprints = tf.strings.to_hash_bucket_fast(tf.constant(words, tf.string, shape=[len(words)]), _FINGERPRINTS)
+        keys = fingerprints.numpy()
+        if len(np.unique(keys)) != len(words):
+            raise InvalidInput("two words of a vocabulary have the same fingerprint, remove one of them")
+        order = np.argsort(keys)
+        self._keys = keys[order]
+        self._words = [words[index] for index in order]
+        self._ids = order.astype(np.int32)
+
+    def __call__(self, words: tf.Tensor) -> tf.Tensor:
+        """int32 ids, -1 for an unknown word; the shape of `words`."""
+        if not len(self._keys):
+            return tf.fill(tf.shape(words), -1)
+        flat = tf.reshape(words, [-1])
+        found = tf.searchsorted(self._keys, tf.strings.to_hash_bucket_fast(flat, _FINGERPRINTS))
+        found = tf.minimum(found, len(self._keys) - 1)
+        is_known = tf.equal(tf.gather(tf.constant(self._words, tf.string), found), flat)
+        return tf.reshape(tf.where(is_known, tf.gather(self._ids, found), -1), tf.shape(words))
+
+
+def ids_of(specs: Mapping[str, FeatureSpec], name: str) -> str:
+    """The feature that the transform computes for a network's feature: the ids of an embedding or indicator."""
+    spec = specs[name]
+    return spec.of if isinstance(spec, Embedding | Indicator) else name
+
+
+def raw_names_of(specs: Mapping[str, FeatureSpec], name: str) -> set[str]:
+    """The raw features below a feature."""
+    spec = specs[name]
+    members = spec.of if isinstance(spec, Crossed) else (str(spec.of),)
+    if isinstance(spec, Crossed | Embedding | Indicator):
+        return {raw for member in members for raw in (raw_names_of(specs, member) if member in specs else {member})}
+    return set(members)
+
+
+def categorical(specs: Mapping[str, FeatureSpec], name: str) -> Categorical:
+    """The categorical feature behind a name."""
+    spec = specs[ids_of(specs, name)]
+    assert isinstance(spec, Categorical)
+    return spec
+
+
+def _words_of(spec: Vocabulary, statistics: Statistics) -> tuple[bytes, ...]:
+    if spec.words is not None:
+        return tuple(word.encode() for word in spec.words)
+    fitted = statistics[spec.name]
+    assert isinstance(fitted, Words)
+    return fitted.words
+
+
+def _identity_ids(spec: Identity, values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    outside = tf.logical_or(values < 0, values >= spec.size)
+    if spec.out_of_range == "clip":
+        return tf.cast(tf.clip_by_value(values, 0, spec.size - 1), tf.int32), outside
+    return tf.cast(tf.where(outside, tf.constant(-1, tf.int64), values), tf.int32), outside
+
+
+def _rule_in_words(spec: FeatureSpec) -> str:
+    if isinstance(spec, Identity):
+        return f"a value is outside 0..{spec.size - 1}"
+    return "a word is not in the vocabulary"
+
+
+def _two_dimensional(values: tf.Tensor) -> tf.Tensor:
+    """[n] or [n, ...] to [n, values]."""
+    if values.shape.rank == 2:
+        return values
+    if values.shape.rank == 1:
+        return values[:, tf.newaxis]
+    return tf.reshape(values, [tf.shape(values)[0], int(np.prod(values.shape[1:]))])
+
+
+def _text(values: tf.Tensor) -> tf.Tensor:
+    return values if values.dtype == tf.string else tf.strings.as_string(values)

@@ -1,0 +1,126 @@
+"""A definition made ready to train and to score: the transform, the network, the loss.
+
+Estimators are split: the transform (raw features to ids and numbers) has nothing to learn, so training runs it once per
+block and the network once per batch. A Keras module takes the raw features itself; there the transform is empty.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from common.definition import Definition
+from common.schema import Feature, Schema
+from services.trainer import determinism, heads
+from services.trainer.estimators.network import build_network, needed_features
+from services.trainer.features.parsing import Raw
+from services.trainer.features.statistics import Statistics
+from services.trainer.features.transform import Transform, Transformed
+from services.trainer.keras_module import (
+    LossFunction,
+    MetricsFunction,
+    UserModule,
+    blame_definition,
+    build_from_module,
+    load_module,
+)
+
+_SCORE_ROWS = 4096
+Columns = Mapping[str, tf.Tensor]
+
+
+@dataclass(frozen=True)
+class BuiltModel:
+    """Attributes:
+    inputs: the raw features it needs, in order of name.
+    class_count: 2 for binary, k for multiclass, 0 for regression.
+    """
+
+    definition: Definition
+    schema: Schema
+    inputs: tuple[Feature, ...]
+    transform: Transform | None
+    network: keras.Model
+    class_count: int
+    user_loss: LossFunction | None
+    user_metrics: MetricsFunction | None
+
+    def transformed(self, raw: Raw) -> Transformed:
+        """What training works on: refuses nothing, says what it would refuse."""
+        if self.transform is None:
+            return Transformed({feature.name: raw[feature.name] for feature in self.inputs}, {}, {})
+        return self.transform(raw)
+
+    def outputs(self, columns: Columns, *, training: bool) -> tf.Tensor:
+        """float32 [n] (binary, regression) or [n, k]: logits or predictions."""
+        inputs = keras.tree.map_structure(lambda tensor: columns[tensor.name], self.network.input)
+        return heads.outputs_of(self.definition.task, self.network(inputs, training=training))
+
+    def losses(self, labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+        """Per example, float32 [n]."""
+        if self.user_loss is None:
+            return heads.loss_of(self.definition.task, labels, outputs)
+        return tf.cast(self.user_loss(labels, outputs), tf.float32)
+
+    def serve(self, raw: Raw) -> dict[str, tf.Tensor]:
+        """The exported function: raw features to named outputs."""
+        columns = self.transform.strict(raw) if self.transform else raw
+        return heads.served_outputs(self.definition.task, self.outputs(columns, training=False))
+
+
+def load_user_module(
+    definition: Definition, files: Mapping[str, bytes], *, digest: str, directory: Path
+) -> UserModule | None:
+    """The definition's Keras module, or None for an estimator."""
+    if definition.module is None:
+        return None
+    return load_module(files, definition.module, digest=digest, directory=directory)
+
+
+def build(
+    definition: Definition, schema: Schema, statistics: Statistics, module: UserModule | None, *, seed: int
+) -> BuiltModel:
+    """Builds it from the seed: equal arguments give equal initial weights and equal variable paths.
+
+    Raises:
+        DefinitionFailedError: a user's module does not give a usable model.
+    """
+    determinism.start_from_seed(seed)
+    if module is None:
+        parameters = definition.estimator_parameters
+        assert parameters is not None
+        transform = Transform(definition.features, needed_features(parameters), statistics, schema)
+        inputs = tuple(schema.feature(name) for name in transform.raw_names)
+        network = build_network(definition, transform)
+        classes = 0 if definition.task == "regression" else parameters.classes
+        return BuiltModel(definition, schema, inputs, transform, network, classes, None, None)
+    assert definition.module is not None
+    network = build_from_module(module, schema, definition.module_parameters, path=definition.module)
+    names = sorted({tensor.name for tensor in network.inputs})
+    classes = {"binary": 2, "regression": 0}.get(definition.task, int(network.outputs[0].shape[-1] or 0))
+    inputs = tuple(schema.feature(name) for name in names)
+    return BuiltModel(definition, schema, inputs, None, network, classes, module.loss, module.metrics)
+
+
+class Scorer:
+    """Predictions of a frozen model, compiled once: columns of any number of rows to outputs as float32 arrays."""
+
+    def __init__(self, model: BuiltModel) -> None:
+        self._model = model
+        self._call = tf.function(lambda columns: model.outputs(columns, training=False), reduce_retracing=True)
+
+    def __call__(self, columns: Columns, count: int) -> NDArray[np.float32]:
+        """`count` rows; scored a few thousand at a time, so that memory stays small."""
+        width = () if self._model.definition.task != "multiclass" else (self._model.class_count,)
+        if not count:
+            return np.zeros((0, *width), np.float32)
+        parts = []
+        with blame_definition(self._model.definition.module or "the estimator"):
+            for start in range(0, count, _SCORE_ROWS):
+                rows = {name: column[start : start + _SCORE_ROWS] for name, column in columns.items()}
+                parts.append(self._call(rows).numpy())
+        return np.concatenate(parts).astype(np.float32)

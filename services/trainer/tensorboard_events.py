@@ -1,0 +1,62 @@
+"""TensorBoard event files: loss and learning rate per step, metrics at the round's last step.
+
+Scalars in the layout of TensorFlow 2's summaries (plugin `scalars`, a float32 tensor), through tensorboard's own writer.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+from tensorboard.compat.proto.types_pb2 import DT_FLOAT
+from tensorboard.plugins.scalar import metadata
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+
+@dataclass(frozen=True)
+class Curves:
+    """`losses` and `learning_rates`: one per step, the first taken at `first_step`."""
+
+    first_step: int
+    losses: Sequence[float]
+    learning_rates: Sequence[float]
+
+
+def write_events(directory: Path, curves: Curves, metrics: Mapping[str, Any], *, wall_time: float) -> None:
+    """Writes one event file.
+
+    Args:
+        metrics: {"candidate": {"auc": ...}, ...} becomes candidate/auc.
+        wall_time: epoch seconds, of all events.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    writer = EventFileWriter(str(directory), max_queue_size=1000)
+    try:
+        for event in _events(curves, metrics, wall_time):
+            writer.add_event(event)
+    finally:
+        writer.close()
+
+
+def _events(curves: Curves, metrics: Mapping[str, Any], wall_time: float) -> Iterator[Event]:
+    for offset, (loss, rate) in enumerate(zip(curves.losses, curves.learning_rates, strict=True)):
+        values = [_scalar("loss", loss), _scalar("learning_rate", rate)]
+        yield Event(wall_time=wall_time, step=curves.first_step + offset, summary=Summary(value=values))
+    last_step = curves.first_step + max(len(curves.losses) - 1, 0)
+    scalars = [
+        _scalar(f"{part}/{name}", float(value))
+        for part, measured in metrics.items()
+        for name, value in measured.items()
+        if isinstance(value, int | float)
+    ]
+    yield Event(wall_time=wall_time, step=last_step, summary=Summary(value=scalars))
+
+
+def _scalar(tag: str, value: float) -> Summary.Value:
+    tensor = TensorProto(dtype=DT_FLOAT, tensor_shape=TensorShapeProto(), float_val=[value])
+    kind = metadata.create_summary_metadata(display_name="", description="")
+    return Summary.Value(tag=tag, tensor=tensor, metadata=kind)

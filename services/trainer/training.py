@@ -1,0 +1,110 @@
+"""Training on blocks of examples. One block is one call into a compiled graph that loops over its batches.
+
+A block is put into a seeded order, cut into even batches, and each batch takes one optimizer step. Nothing but the
+variables crosses from one block to the next, so a round resumed after block k goes on exactly as if it had not stopped.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from services.trainer import determinism
+from services.trainer.checkpoint import trained_variables
+from services.trainer.keras_module import DefinitionFailedError, blame_definition
+from services.trainer.model import BuiltModel, Columns
+from services.trainer.optimizers import make_optimizer
+
+
+class LossNotFiniteError(Exception):
+    """A batch's loss is NaN or infinite; the weights are as they were before that step."""
+
+    def __init__(self, step: int, loss: float) -> None:
+        super().__init__(f"the loss became {loss} at step {step}")
+        self.step = step
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """Columns of the network, labels [n] and weights float32 [n] of a block's trained examples."""
+
+    columns: Columns
+    labels: tf.Tensor
+    weights: tf.Tensor
+    count: int
+
+
+class Training:
+    """A model with its optimizer. `variables` (checkpoint.py) hold all of its state."""
+
+    def __init__(self, model: BuiltModel, *, seed: int) -> None:
+        self.model = model
+        self.optimizer = make_optimizer(model.definition.training.optimizer)
+        self._variables = model.network.trainable_variables
+        if not self._variables:
+            raise DefinitionFailedError("the model has nothing to train: no trainable variables")
+        self.optimizer.build(self._variables)
+        self._seed = seed
+        self._compiled = tf.function(self._train_batches, reduce_retracing=True, autograph=True)
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps since the first round."""
+        return int(self.optimizer.iterations)
+
+    @property
+    def variables(self) -> dict[str, tf.Variable]:
+        return trained_variables(self.model.network, self.optimizer)
+
+    def train_block(self, examples: TrainingSet, *, pass_index: int, block_index: int) -> NDArray[np.float32]:
+        """Takes one step per batch and returns the loss of each, in order.
+
+        Raises:
+            LossNotFiniteError: with the step.
+            DefinitionFailedError: the user's model or loss raised.
+        """
+        if not examples.count:
+            return np.zeros(0, np.float32)
+        order = determinism.block_order(
+            self._seed, pass_index=pass_index, block_index=block_index, count=examples.count
+        )
+        bounds = determinism.batch_bounds(examples.count, self.model.definition.training.batch_size)
+        first_step = self.step
+        with blame_definition(self.model.definition.module or "the estimator"):
+            losses = self._compiled(
+                dict(examples.columns), examples.labels, examples.weights, tf.constant(order), tf.constant(bounds)
+            ).numpy()
+        if not np.isfinite(losses).all():
+            bad = int(np.argmin(np.isfinite(losses)))
+            raise LossNotFiniteError(first_step + bad, float(losses[bad]))
+        return losses
+
+    def _train_batches(
+        self, columns: dict[str, tf.Tensor], labels: tf.Tensor, weights: tf.Tensor, order: tf.Tensor, bounds: tf.Tensor
+    ) -> tf.Tensor:
+        columns = {name: tf.gather(column, order) for name, column in columns.items()}
+        labels, weights = tf.gather(labels, order), tf.gather(weights, order)
+        steps = tf.size(bounds) - 1
+        losses = tf.TensorArray(tf.float32, size=steps, element_shape=[])
+        is_finite = tf.constant(True)
+        for step in tf.range(steps):
+            if is_finite:
+                start, end = bounds[step], bounds[step + 1]
+                batch = {name: column[start:end] for name, column in columns.items()}
+                loss = self._train_batch(batch, labels[start:end], weights[start:end])
+                is_finite = tf.math.is_finite(loss)
+                losses = losses.write(step, loss)
+        return losses.stack()
+
+    def _train_batch(self, columns: Columns, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            outputs = self.model.outputs(columns, training=True)
+            data_loss = tf.math.divide_no_nan(
+                tf.reduce_sum(self.model.losses(labels, outputs) * weights), tf.reduce_sum(weights)
+            )
+            loss = tf.add_n([data_loss, *self.model.network.losses])
+        gradients = tape.gradient(loss, self._variables)
+        if tf.math.is_finite(loss):
+            self.optimizer.apply(gradients, self._variables)
+        return loss

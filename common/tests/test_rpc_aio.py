@@ -1,0 +1,107 @@
+"""The asyncio gRPC server: errors become statuses, health follows readiness, reflection lists the services."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from common.errors import Conflict, Overloaded
+from common.health import Health
+from common.rpc_aio import open_aio_channel, start_aio_server
+from protos import ingest_pb2, ingest_pb2_grpc
+
+_SERVICE = "headrace.IngestService"
+_TIMEOUT_SECONDS = 10.0
+
+
+class _Servicer(ingest_pb2_grpc.IngestServiceServicer):
+    async def Append(self, request: ingest_pb2.AppendRequest, context: Any) -> ingest_pb2.AppendResponse:  # noqa: N802
+        if request.stream == "busy":
+            raise Overloaded("the intake is full")
+        if request.stream == "broken":
+            raise KeyError("a fault of ours")
+        return ingest_pb2.AppendResponse(accepted=len(request.examples))
+
+    async def AppendStream(  # noqa: N802
+        self, requests: AsyncIterator[ingest_pb2.AppendRequest], context: Any
+    ) -> ingest_pb2.AppendResponse:
+        async for _ in requests:
+            raise Conflict("taken with another body")
+        return ingest_pb2.AppendResponse()
+
+
+@asynccontextmanager
+async def _channel(health: Health) -> AsyncIterator[grpc.aio.Channel]:
+    server, port = await start_aio_server(
+        "127.0.0.1:0",
+        lambda server: ingest_pb2_grpc.add_IngestServiceServicer_to_server(_Servicer(), server),
+        service_names=(_SERVICE,),
+        service_health=health,
+    )
+    try:
+        async with open_aio_channel(f"127.0.0.1:{port}") as channel:
+            yield channel
+    finally:
+        await server.stop(None)
+
+
+async def _status_of(call: Any) -> tuple[grpc.StatusCode, str]:
+    try:
+        await asyncio.wait_for(call, _TIMEOUT_SECONDS)
+    except grpc.aio.AioRpcError as error:
+        return error.code(), error.details() or ""
+    return grpc.StatusCode.OK, ""
+
+
+def test_each_error_becomes_its_status_with_its_sentence() -> None:
+    async def run() -> None:
+        async with _channel(Health()) as channel:
+            stub = ingest_pb2_grpc.IngestServiceStub(channel)
+            request = ingest_pb2.AppendRequest
+            assert await _status_of(stub.Append(request(stream="flights"))) == (grpc.StatusCode.OK, "")
+            code, details = await _status_of(stub.Append(request(stream="busy")))
+            assert (code, details) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "the intake is full")
+            code, details = await _status_of(stub.AppendStream(iter([request()])))
+            assert (code, details) == (grpc.StatusCode.FAILED_PRECONDITION, "taken with another body")
+            code, details = await _status_of(stub.Append(request(stream="broken")))
+            assert code == grpc.StatusCode.INTERNAL
+            assert "KeyError" in details
+
+    asyncio.run(run())
+
+
+def test_health_follows_readiness_from_any_thread() -> None:
+    async def run() -> None:
+        health = Health("log")
+        async with _channel(health) as channel:
+            watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=_SERVICE))
+
+            async def wait_for(status: int) -> None:
+                while (await asyncio.wait_for(watch.read(), _TIMEOUT_SECONDS)).status != status:
+                    pass
+
+            await wait_for(health_pb2.HealthCheckResponse.NOT_SERVING)
+            await asyncio.to_thread(health.satisfy, "log")
+            await wait_for(health_pb2.HealthCheckResponse.SERVING)
+            await asyncio.to_thread(health.stop)
+            await wait_for(health_pb2.HealthCheckResponse.NOT_SERVING)
+            watch.cancel()
+
+    asyncio.run(run())
+
+
+def test_reflection_names_the_service() -> None:
+    async def run() -> None:
+        async with _channel(Health()) as channel:
+            call = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(
+                iter([reflection_pb2.ServerReflectionRequest(list_services="")])
+            )
+            answer = await asyncio.wait_for(call.read(), _TIMEOUT_SECONDS)
+            assert _SERVICE in {service.name for service in answer.list_services_response.service}
+            call.cancel()
+
+    asyncio.run(run())

@@ -9,14 +9,15 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, OffsetSpec, TopicPartition
 from kafka import errors as kafka_errors
 
 from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
-from common.eventlog.base import NewRecord, Record, RecordHeaders, RecordInfo, RequestMark
+from common.eventlog.base import NewRecord, Record, RecordHeaders, RecordInfo
+from common.eventlog.headers import check_headers, pack_marks, unpack_marks
 
 _LARGEST_RECORD_BYTES = 16 << 20
 _REQUEST_TIMEOUT_MS = 15_000
@@ -27,7 +28,6 @@ _READ_TIMEOUT_SECONDS = 30.0
 _READERS_LIMIT = 16
 _IDLE_CONSUMERS_LIMIT = 4
 _REFUSE_AFTER_FAILURE_SECONDS = 1.0
-_REQUEST = struct.Struct("<16s8sI")
 
 _Client = TypeVar("_Client", KafkaAdminClient, KafkaConsumer, KafkaProducer)
 KafkaMessage = Any  # kafka-python has no types
@@ -52,12 +52,9 @@ class KafkaLog:
         """See EventLog.create_topic. Copies and retention are the cluster's defaults."""
         options = {"num_partitions": partition_count, "configs": {"max.message.bytes": str(_LARGEST_RECORD_BYTES)}}
         with _kafka_errors(f"topic {topic!r}"):
-            try:
-                self._administer().create_topics(
-                    {topic: options}, timeout_ms=_REQUEST_TIMEOUT_MS, wait_for_metadata=True
-                )
-            except kafka_errors.TopicAlreadyExistsError:
-                pass  # the count below decides
+            admin = self._administer()
+            with suppress(kafka_errors.TopicAlreadyExistsError):  # the count below decides
+                admin.create_topics({topic: options}, timeout_ms=_REQUEST_TIMEOUT_MS, wait_for_metadata=True)
         existing = self.partition_count(topic)
         if existing != partition_count:
             raise Conflict(f"topic {topic!r} has {existing} partitions; asked for {partition_count}")
@@ -75,6 +72,8 @@ class KafkaLog:
 
     def append(self, topic: str, partition: int, records: Sequence[NewRecord]) -> list[int]:
         """See EventLog.append. The producer sends what concurrent calls hand in together, in few requests."""
+        for record in records:
+            check_headers(record.headers)
         self._check_partition(topic, partition)
         producer = self._produce()
         deadline = time.monotonic() + _APPEND_TIMEOUT_SECONDS
@@ -296,12 +295,7 @@ def _encode_headers(headers: RecordHeaders) -> list[tuple[str, bytes]]:
         ("example_count", b"%d" % headers.example_count),
         ("ingest_time", repr(headers.ingest_time).encode()),
         ("chunk_id", headers.chunk_id),
-        (
-            "requests",
-            b"".join(
-                _REQUEST.pack(mark.key_digest, mark.body_digest, mark.accepted_count) for mark in headers.requests
-            ),
-        ),
+        ("requests", pack_marks(headers.requests)),
     ]
 
 
@@ -313,7 +307,7 @@ def _decode_headers(message: KafkaMessage) -> RecordHeaders:
             example_count=int(headers["example_count"]),
             ingest_time=float(headers["ingest_time"]),
             chunk_id=headers["chunk_id"],
-            requests=tuple(RequestMark(*fields) for fields in _REQUEST.iter_unpack(headers["requests"])),
+            requests=unpack_marks(headers["requests"]),
         )
     except (KeyError, ValueError, struct.error) as error:
         raise DataLoss(

@@ -26,15 +26,15 @@ from dataclasses import dataclass
 
 from google_crc32c import value as crc32c
 
-from common.errors import DataLoss, InvalidInput
-from common.eventlog.base import NewRecord, RecordHeaders, RequestMark
+from common.errors import DataLoss
+from common.eventlog.base import NewRecord, RecordHeaders
+from common.eventlog.headers import MARK_BYTES, pack_marks, unpack_marks
 
 _MAGIC = b"HRix"
 _HEAD = struct.Struct("<4sIQQQQIiId16sI")
-_REQUEST = struct.Struct("<16s8sI")
 _CHECKSUM = struct.Struct("<I")
 _SMALLEST_BYTES = _HEAD.size + _CHECKSUM.size
-LARGEST_ENTRY_BYTES = 1 << 24
+LARGEST_ENTRY_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,33 +55,12 @@ class IndexEntry:
 def encode_entries(
     records: Sequence[NewRecord], *, first_offset: int, value_start: int, commit_start: int
 ) -> list[bytes]:
-    """The entries of records that are written together.
-
-    Raises:
-        InvalidInput: a header is out of range, a digest or chunk id has the wrong length.
-    """
+    """The entries of records that are written together, whose headers have been checked."""
     entries = []
     for offset, record in enumerate(records, start=first_offset):
         entries.append(_encode_entry(record, offset, value_start, commit_start))
         value_start += len(record.value)
     return entries
-
-
-def check_headers(headers: RecordHeaders) -> None:
-    """Raises InvalidInput for headers that cannot be stored."""
-    if len(headers.chunk_id) != 16:
-        raise InvalidInput(f"chunk_id has {len(headers.chunk_id)} bytes; expected 16")
-    for mark in headers.requests:
-        if len(mark.key_digest) != 16 or len(mark.body_digest) != 8:
-            raise InvalidInput(
-                f"request mark has digests of {len(mark.key_digest)} and {len(mark.body_digest)} bytes; "
-                "expected 16 and 8"
-            )
-    counts = (headers.example_count, *(mark.accepted_count for mark in headers.requests))
-    if not all(0 <= count < 1 << 32 for count in counts) or not 0 <= headers.schema_version < 1 << 31:
-        raise InvalidInput(f"record headers hold a number out of range: {headers}")
-    if len(headers.requests) * _REQUEST.size > LARGEST_ENTRY_BYTES - _SMALLEST_BYTES:
-        raise InvalidInput(f"record names {len(headers.requests)} requests, too many for one record")
 
 
 def _encode_entry(record: NewRecord, offset: int, value_start: int, commit_start: int) -> bytes:
@@ -90,7 +69,7 @@ def _encode_entry(record: NewRecord, offset: int, value_start: int, commit_start
         (
             _HEAD.pack(
                 _MAGIC,
-                _SMALLEST_BYTES + _REQUEST.size * len(headers.requests),
+                _SMALLEST_BYTES + MARK_BYTES * len(headers.requests),
                 commit_start,
                 offset,
                 value_start,
@@ -102,7 +81,7 @@ def _encode_entry(record: NewRecord, offset: int, value_start: int, commit_start
                 headers.chunk_id,
                 len(headers.requests),
             ),
-            *(_REQUEST.pack(mark.key_digest, mark.body_digest, mark.accepted_count) for mark in headers.requests),
+            pack_marks(headers.requests),
         )
     )
     return body + _CHECKSUM.pack(crc32c(body))
@@ -115,15 +94,12 @@ def entry_at(data: bytes, start: int) -> IndexEntry | None:
     (magic, entry_bytes, commit_start, offset, value_start, value_bytes, value_crc, schema_version, example_count,
      ingest_time, chunk_id, request_count) = _HEAD.unpack_from(data, start)  # fmt: skip
     end = start + entry_bytes
-    if magic != _MAGIC or entry_bytes != _SMALLEST_BYTES + request_count * _REQUEST.size or end > len(data):
+    if magic != _MAGIC or entry_bytes != _SMALLEST_BYTES + request_count * MARK_BYTES or end > len(data):
         return None
     checksum_start = end - _CHECKSUM.size
     if crc32c(data[start:checksum_start]) != _CHECKSUM.unpack_from(data, checksum_start)[0]:
         return None
-    requests: tuple[RequestMark, ...] = ()
-    if request_count:
-        marks = data[start + _HEAD.size : checksum_start]
-        requests = tuple(RequestMark(*fields) for fields in _REQUEST.iter_unpack(marks))
+    requests = unpack_marks(data[start + _HEAD.size : checksum_start]) if request_count else ()
     headers = RecordHeaders(schema_version, example_count, ingest_time, chunk_id, requests)
     return IndexEntry(offset, value_start, value_bytes, value_crc, headers, commit_start, entry_bytes)
 

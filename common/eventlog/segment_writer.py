@@ -18,6 +18,7 @@ from google_crc32c import value as crc32c
 
 from common.errors import DataLoss, HeadraceError, Unavailable
 from common.eventlog.base import NewRecord
+from common.eventlog.headers import check_headers
 from common.eventlog.segment_files import (
     CommitFile,
     create_segment,
@@ -28,7 +29,7 @@ from common.eventlog.segment_files import (
     read_at,
     write_at,
 )
-from common.eventlog.segment_index import check_headers, encode_entries, parse_tail
+from common.eventlog.segment_index import encode_entries, parse_tail
 
 logger = logging.getLogger(__name__)
 _APPEND_TIMEOUT_SECONDS = 60.0

@@ -1,0 +1,42 @@
+"""What both adapters do with record headers: refuse what cannot be stored, and lay out the request marks.
+
+A request mark is 28 bytes, little-endian: 16s key_digest, 8s body_digest, u32 accepted_count.
+"""
+
+import struct
+from collections.abc import Sequence
+
+from common.errors import InvalidInput
+from common.eventlog.base import RecordHeaders, RequestMark
+
+MARK_BYTES = 28
+_MARK = struct.Struct("<16s8sI")
+_MARKS_LIMIT = 100_000
+
+
+def pack_marks(marks: Sequence[RequestMark]) -> bytes:
+    return b"".join(_MARK.pack(mark.key_digest, mark.body_digest, mark.accepted_count) for mark in marks)
+
+
+def unpack_marks(data: bytes) -> tuple[RequestMark, ...]:
+    """Raises struct.error when `data` is not a whole number of marks."""
+    return tuple(RequestMark(*fields) for fields in _MARK.iter_unpack(data))
+
+
+def check_headers(headers: RecordHeaders) -> None:
+    """Raises InvalidInput for headers that cannot be stored."""
+    if len(headers.chunk_id) != 16:
+        raise InvalidInput(f"chunk_id has {len(headers.chunk_id)} bytes; expected 16")
+    for mark in headers.requests:
+        if len(mark.key_digest) != 16 or len(mark.body_digest) != 8:
+            raise InvalidInput(
+                f"request mark has digests of {len(mark.key_digest)} and {len(mark.body_digest)} bytes; "
+                "expected 16 and 8"
+            )
+    counts = (headers.example_count, *(mark.accepted_count for mark in headers.requests))
+    if not all(0 <= count < 1 << 32 for count in counts) or not 0 <= headers.schema_version < 1 << 31:
+        raise InvalidInput(
+            f"schema version {headers.schema_version} or one of the counts {counts} is negative or too large"
+        )
+    if len(headers.requests) > _MARKS_LIMIT:
+        raise InvalidInput(f"record names {len(headers.requests)} requests; at most {_MARKS_LIMIT} fit")

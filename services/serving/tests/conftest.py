@@ -3,9 +3,12 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from services.serving.tests.runner_process import Zygote
 
 
 @pytest.fixture(scope="session")
@@ -19,3 +22,11 @@ def saved_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return directory
+
+
+@pytest.fixture(scope="session")
+def zygote() -> Iterator[Zygote]:
+    """One zygote for all tests that need runners; it takes seconds to import TensorFlow."""
+    started = Zygote()
+    yield started
+    started.stop()

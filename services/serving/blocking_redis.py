@@ -1,0 +1,153 @@
+"""A blocking connection to Redis on hiredis, for runners and managers: many commands in one write, replies in order.
+
+redis-py spends more per command than a small model does; a runner's loop needs no more than this.
+"""
+
+import contextlib
+import socket
+import time
+from collections.abc import Sequence
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import hiredis
+
+from common.errors import InvalidInput, Unavailable
+
+Argument = bytes | str | int | float
+_RECEIVE_BYTES = 256 * 1024
+_DEFAULT_PORT = 6379
+
+
+class RedisRefused(Exception):
+    """Redis answered a command with an error; `code` is its first word (NOSCRIPT, NOGROUP, ...)."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.code = message.partition(" ")[0]
+
+
+class BlockingRedis:
+    """One connection. Not thread-safe. After Unavailable it is closed; the next command opens it again."""
+
+    def __init__(self, url: str, *, timeout_seconds: float = 5.0) -> None:
+        """Does not connect.
+
+        Args:
+            url: `redis://[user:password@]host[:port][/database]` or `unix:///path[?db=N]`.
+
+        Raises:
+            InvalidInput: the URL is of another kind.
+        """
+        self._address, self._login, self._database = _parse(url)
+        self._shown = f"Redis at {url.rpartition('@')[2]}"
+        self._timeout_seconds = timeout_seconds
+        self._socket: socket.socket | None = None
+        self._reader = hiredis.Reader()
+
+    def connect(self) -> None:
+        """Opens the connection anew; raises Unavailable."""
+        self.close()
+        self._reader = hiredis.Reader(notEnoughData=_MISSING)
+        try:
+            self._socket = _open(self._address, self._timeout_seconds)
+            if self._login:
+                self.call("AUTH", *self._login)
+            if self._database:
+                self.call("SELECT", self._database)
+        except (OSError, RedisRefused) as error:
+            raise self._lost(error) from error
+
+    def close(self) -> None:
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.close()
+            self._socket = None
+
+    def call(self, *command: Argument) -> object:
+        """Sends a command and waits for its answer; raises RedisRefused or Unavailable."""
+        answer = self.exchange([command])[0]
+        if isinstance(answer, RedisRefused):
+            raise answer
+        return answer
+
+    def demand(self, *command: Argument) -> object:
+        """Like call, where a refusal can only mean that Redis is not itself: it raises Unavailable then too."""
+        try:
+            return self.call(*command)
+        except RedisRefused as error:
+            raise Unavailable(f"{self._shown} refused {command[0]!s}: {error}") from error
+
+    def exchange(self, commands: Sequence[Sequence[Argument]], *, timeout_seconds: float | None = None) -> list[object]:
+        """Sends the commands in one write; returns their answers in order, refusals as RedisRefused values.
+
+        Args:
+            timeout_seconds: how long all the answers may take.
+
+        Raises:
+            Unavailable: no connection, or it broke; nobody knows then which commands were done.
+        """
+        if self._socket is None:
+            self.connect()
+        assert self._socket is not None
+        deadline = time.monotonic() + (timeout_seconds or self._timeout_seconds)
+        answers: list[object] = []
+        try:
+            self._socket.settimeout(self._timeout_seconds)
+            self._socket.sendall(b"".join(hiredis.pack_command(tuple(command)) for command in commands))
+            while len(answers) < len(commands):
+                answer = self._reader.gets()
+                if answer is _MISSING:
+                    self._receive(deadline)
+                    continue
+                answers.append(RedisRefused(str(answer)) if isinstance(answer, hiredis.ReplyError) else answer)
+        except (OSError, hiredis.ProtocolError) as error:
+            raise self._lost(error) from error
+        return answers
+
+    def _receive(self, deadline: float) -> None:
+        assert self._socket is not None
+        left_seconds = deadline - time.monotonic()
+        if left_seconds <= 0:
+            raise TimeoutError("no answer in time")
+        self._socket.settimeout(left_seconds)
+        data = self._socket.recv(_RECEIVE_BYTES)
+        if not data:
+            raise ConnectionError("it closed the connection")
+        self._reader.feed(data)
+
+    def _lost(self, error: Exception) -> Unavailable:
+        self.close()
+        return Unavailable(f"{self._shown} is away: {error}")
+
+
+class _Missing:
+    """What the reader answers while a reply is not whole; None is a reply of its own."""
+
+
+_MISSING = _Missing()
+
+
+def _open(address: str | tuple[str, int], timeout_seconds: float) -> socket.socket:
+    if isinstance(address, str):
+        opened = socket.socket(socket.AF_UNIX)
+        opened.settimeout(timeout_seconds)
+        opened.connect(address)
+        return opened
+    opened = socket.create_connection(address, timeout=timeout_seconds)
+    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return opened
+
+
+def _parse(url: str) -> tuple[str | tuple[str, int], tuple[str, ...], int]:
+    """(path or (host, port), login words for AUTH, database)."""
+    parts = urlsplit(url)
+    login = tuple(unquote(word) for word in (parts.username, parts.password) if word)
+    try:
+        if parts.scheme == "unix":
+            return parts.path, login, int(parse_qs(parts.query).get("db", ["0"])[0])
+        if parts.scheme == "redis":
+            address = (parts.hostname or "127.0.0.1", parts.port or _DEFAULT_PORT)
+            return address, login, int(parts.path.strip("/") or 0)
+    except ValueError as error:
+        raise InvalidInput(f"REDIS_URL is {url!r}, which is malformed: {error}") from error
+    raise InvalidInput(f"REDIS_URL is {url!r}, expected redis://host:port/db or unix:///path")

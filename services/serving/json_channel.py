@@ -1,0 +1,62 @@
+"""Messages between the processes of one replica: JSON objects, one a line, over a Unix socket pair."""
+
+import contextlib
+import socket
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import orjson
+
+Message = Mapping[str, Any]
+_RECEIVE_BYTES = 64 * 1024
+_MOST_FDS = 16
+_SEND_TIMEOUT_SECONDS = 5.0
+
+
+class ChannelClosed(Exception):
+    """The other side is gone."""
+
+
+class JsonChannel:
+    """One end of a socket pair. One thread may send while another receives."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        self._socket.settimeout(_SEND_TIMEOUT_SECONDS)
+        self._partial = b""
+        self._fds: list[int] = []
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, message: Message, *, fds: Iterable[int] = ()) -> None:
+        """Sends one message, with copies of open files; raises ChannelClosed."""
+        self.send_line(orjson.dumps(message) + b"\n", fds=fds)
+
+    def send_line(self, line: bytes, *, fds: Iterable[int] = ()) -> None:
+        """Sends what is encoded already, line end included; raises ChannelClosed, also when nobody reads for 5 s."""
+        try:
+            sent = socket.send_fds(self._socket, [line], list(fds))
+            self._socket.sendall(line[sent:])
+        except OSError as error:
+            raise ChannelClosed(str(error)) from error
+
+    def receive(self) -> list[dict[str, Any]]:
+        """The messages that are there; call when the socket is readable. Raises ChannelClosed at the end."""
+        try:
+            data, fds, _, _ = socket.recv_fds(self._socket, _RECEIVE_BYTES, _MOST_FDS)
+        except OSError as error:
+            raise ChannelClosed(str(error)) from error
+        self._fds.extend(fds)
+        if not data:
+            raise ChannelClosed("end of file")
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        return [orjson.loads(line) for line in lines]
+
+    def take_fd(self) -> int:
+        """The next open file that came with a message, in the order of sending."""
+        return self._fds.pop(0)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.close()

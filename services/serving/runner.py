@@ -1,0 +1,218 @@
+"""A runner: one process that serves one version. It loads it, warms it up, says so, and then turns its loop:
+take what waits, run it as few batches, hand out the answers, all with one write to Redis per turn.
+
+What a crash leaves behind: requests taken and not answered stay pending under this runner's id; recovery.py puts
+them back.
+"""
+
+import logging
+import os
+import random
+import resource
+import signal
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+
+from common.errors import Unavailable
+from services.serving import engine, scheduling
+from services.serving.batching import Batcher, Taken, warm_up_inputs
+from services.serving.json_channel import JsonChannel
+from services.serving.prediction import RequestFailed
+from services.serving.queue_keys import runner_id
+from services.serving.runner_control import Assignment, RunnerControl
+from services.serving.runner_queue import Completion, RunnerQueue, ServingMembership, completions
+from services.serving.runner_spec import RunnerSpec
+from services.serving.scheduling import LoadPriority
+
+logger = logging.getLogger(__name__)
+LOAD_FAILED_STATUS = 3
+_BLOCK_MILLISECONDS = 1000
+_IDLE_WAIT_SECONDS = 1.0
+_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.02, 1.0
+
+
+class Runner:
+    """The loop of a loaded version."""
+
+    def __init__(
+        self,
+        queue: RunnerQueue,
+        batcher: Batcher,
+        assignment: Assignment,
+        *,
+        max_batch_size: int,
+        linger_seconds: float,
+    ) -> None:
+        self._queue = queue
+        self._batcher = batcher
+        self._assignment = assignment
+        self._max_batch_size = max_batch_size
+        self._linger_seconds = linger_seconds
+        self._unsent: list[Completion] = []
+        self._targets: tuple[str, ...] = ()
+
+    def run(self) -> None:
+        """Returns when the runner was told to leave and everything it took is answered."""
+        self._reconnect()
+        while True:
+            self._adopt()
+            if not self._targets and not self._unsent:
+                if self._assignment.is_leaving():
+                    return
+                self._assignment.wait_for_work(_IDLE_WAIT_SECONDS)
+                continue
+            try:
+                taken = self._take()
+            except Unavailable as error:
+                logger.warning("%s", error.message)
+                self._reconnect()
+                continue
+            if taken:
+                self._answer(taken)
+
+    def _adopt(self) -> None:
+        targets = self._assignment.adopt()
+        dropped = set(self._targets) - set(targets)
+        self._targets = targets
+        for target in dropped:
+            try:
+                self._flush()
+                self._queue.leave(target)
+            except Unavailable as error:
+                logger.info("did not leave %s in order: %s", target, error.message)
+
+    def _take(self) -> list[Taken]:
+        """Sends what is done and takes what waits; waits for a fuller batch when there is a linger."""
+        taken = self._queue.exchange(
+            self._unsent, self._targets, count=self._max_batch_size, block_milliseconds=_BLOCK_MILLISECONDS
+        )
+        self._unsent = []
+        if not taken or not self._linger_seconds:
+            return taken
+        until = time.monotonic() + self._linger_seconds
+        while len(taken) < self._max_batch_size and (left_seconds := until - time.monotonic()) > 0:
+            if left_seconds < 0.001:
+                time.sleep(left_seconds)
+            taken += self._queue.exchange(
+                [], self._targets, count=self._max_batch_size - len(taken), block_milliseconds=int(left_seconds * 1000)
+            )
+        return taken
+
+    def _answer(self, taken: Sequence[Taken]) -> None:
+        """Answers everything; the answers of the last call of the model stay unsent for the next write."""
+        self._assignment.busy_since = time.monotonic()
+        self._run([item for item in taken if not item.request.failed_attempts])
+        suspects = [item for item in taken if item.request.failed_attempts]
+        for suspect in suspects:
+            # A request that was there when a runner died runs by itself, so that it cannot take others with it again.
+            try:
+                self._flush()
+                self._queue.mark_alone(suspect)
+            except Unavailable:
+                break  # They stay pending here and are taken up after the reconnect.
+            self._run([suspect])
+        self._assignment.busy_since = 0.0
+
+    def _run(self, taken: Sequence[Taken]) -> None:
+        groups, refused = self._batcher.plan(taken, now_micros=time.time_ns() // 1000)
+        self._unsent += completions(refused)
+        for index, group in enumerate(groups):
+            if index:
+                self._flush_if_possible()
+            self._unsent += completions(self._batcher.answer(group))
+
+    def _flush(self) -> None:
+        self._queue.exchange(self._unsent, (), count=1, block_milliseconds=0)
+        self._unsent = []
+
+    def _flush_if_possible(self) -> None:
+        try:
+            self._flush()
+        except Unavailable as error:
+            logger.warning("%s", error.message)
+
+    def _reconnect(self) -> None:
+        """Tries until Redis is back; then sends what is done and takes up what was taken and not seen."""
+        retry_seconds = _FIRST_RETRY_SECONDS
+        while True:
+            try:
+                self._queue.connect()
+                self._flush()
+                taken = self._queue.own_pending(self._targets, count=self._max_batch_size)
+                break
+            except Unavailable as error:
+                logger.info("%s; trying again", error.message)
+                time.sleep(retry_seconds * random.uniform(0.5, 1.0))  # noqa: S311
+                retry_seconds = min(retry_seconds * 2, _LONGEST_RETRY_SECONDS)
+        if taken:
+            self._answer(taken)
+
+
+def run(spec: RunnerSpec, control: socket.socket, priority: LoadPriority) -> int:
+    """A runner's life, from the fork on; returns the exit status. Reports over `control` (see runner_control.py):
+    {"event": "ready", ...} once warm, or {"event": "failed", "code", "message"}."""
+    channel = JsonChannel(control)
+    started = time.monotonic()
+    notes = []
+    scheduling.step_back(priority)
+    try:
+        loaded = engine.load(Path(spec.directory), intra_op_threads=spec.intra_op_threads)
+        notes += _warm_up(loaded, spec.max_batch_size)
+    except RequestFailed as error:
+        channel.send({"event": "failed", "code": error.code, "message": error.message})
+        return LOAD_FAILED_STATUS
+    scheduling.return_to_normal(priority)
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    batcher = Batcher(loaded, version=spec.version, max_batch_size=spec.max_batch_size)
+    name = runner_id(spec.replica, spec.model, spec.version, os.getpid())
+    queue = RunnerQueue(spec.redis_url, model=spec.model, runner_id=name)
+    assignment = Assignment()
+
+    def on_terminate(number: int, frame: FrameType | None) -> None:
+        assignment.leave()
+
+    signal.signal(signal.SIGTERM, on_terminate)
+    control_thread = RunnerControl(
+        channel,
+        ServingMembership(spec.redis_url, model=spec.model, runner_id=name),
+        assignment,
+        counts=batcher.counts,
+        connection_id=lambda: queue.connection_id,
+    )
+    channel.send({
+        "event": "ready",
+        "runner_id": name,
+        "signatures": {key: asdict(signature) for key, signature in loaded.signatures.items()},
+        "engine": loaded.kind,
+        "load_seconds": time.monotonic() - started,
+        "load_cpu_seconds": usage.ru_utime + usage.ru_stime,
+        "notes": notes,
+    })  # fmt: skip
+    control_thread.start()
+    Runner(
+        queue,
+        batcher,
+        assignment,
+        max_batch_size=spec.max_batch_size,
+        linger_seconds=spec.batch_timeout_micros / 1e6,
+    ).run()
+    control_thread.stop()
+    queue.close()
+    return 0
+
+
+def _warm_up(loaded: engine.Engine, max_batch_size: int) -> list[str]:
+    """Runs each signature on made-up inputs, once alone and once in a full batch, so that the first real request pays
+    for nothing. A model may refuse made-up inputs; that is noted and no fault."""
+    notes = []
+    for name in loaded.callable_signatures():
+        try:
+            for batch_size in (1, max_batch_size):
+                loaded.run(name, warm_up_inputs(loaded.signatures[name], batch_size))
+        except RequestFailed as error:
+            notes.append(f"signature {name} was not warmed up: {error.message[:200]}")
+    return notes

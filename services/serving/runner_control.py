@@ -1,0 +1,156 @@
+"""What a runner's second thread does: takes the manager's orders, keeps the runner's place in the serving sets, and
+reports. It never touches the model."""
+
+import logging
+import random
+import select
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+
+from common.errors import Unavailable
+from services.serving.batching import Counts
+from services.serving.json_channel import ChannelClosed, JsonChannel
+from services.serving.queue_keys import RUNNER_RENEW_SECONDS
+from services.serving.runner_queue import ServingMembership
+
+logger = logging.getLogger(__name__)
+_WAKE_SECONDS = 0.02
+_LEAVE_SECONDS = 2.0
+
+
+class Assignment:
+    """The queues a runner should read: set by one thread, adopted by the other between two batches. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._wanted: tuple[str, ...] = ()
+        self._adopted: tuple[str, ...] = ()
+        self._leaving = False
+        self.busy_since = 0.0
+        """Monotonic seconds since which the model is running, 0 while it is not."""
+
+    def want(self, targets: tuple[str, ...]) -> None:
+        with self._changed:
+            self._wanted = targets
+            self._changed.notify_all()
+
+    def leave(self) -> None:
+        """Finish what was taken, take nothing more, end."""
+        with self._changed:
+            self._wanted = ()
+            self._leaving = True
+            self._changed.notify_all()
+
+    def adopt(self) -> tuple[str, ...]:
+        """What to read from now on."""
+        with self._changed:
+            self._adopted = self._wanted
+            return self._adopted
+
+    def is_leaving(self) -> bool:
+        with self._changed:
+            return self._leaving
+
+    def wanted(self) -> tuple[str, ...]:
+        with self._changed:
+            return self._wanted
+
+    def adopted(self) -> tuple[str, ...]:
+        with self._changed:
+            return self._adopted
+
+    def wait_for_work(self, timeout_seconds: float) -> None:
+        """Returns when there is something to read or the runner is leaving, or when the time is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._wanted) or self._leaving, timeout_seconds)
+
+
+class RunnerControl:
+    """The thread. Messages in: {"targets": [...]}, {"leave": true}. Out: {"event": "serving" | "counts", ...}."""
+
+    def __init__(
+        self,
+        channel: JsonChannel,
+        membership: ServingMembership,
+        assignment: Assignment,
+        *,
+        counts: Counts,
+        connection_id: Callable[[], int],
+    ) -> None:
+        self._channel = channel
+        self._membership = membership
+        self._assignment = assignment
+        self._counts = counts
+        self._connection_id = connection_id
+        self._done = threading.Event()
+        self._announced: set[str] = set()
+        self._reported: tuple[str, ...] | None = None
+        self._renew_at = 0.0
+        self._thread = threading.Thread(target=self._run, name="control", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Takes the runner out of the serving sets and ends the thread."""
+        self._done.set()
+        self._thread.join(_LEAVE_SECONDS)
+
+    def _run(self) -> None:
+        try:
+            while not self._done.is_set():
+                self._turn()
+        except ChannelClosed:
+            logger.info("the manager is gone; finishing")
+            self._assignment.leave()
+        self._in_redis(lambda: self._membership.leave(self._announced))
+        self._membership.close()
+
+    def _turn(self) -> None:
+        settled = self._assignment.wanted() == self._assignment.adopted()
+        wait_seconds = max(self._renew_at - time.monotonic(), 0.0) if settled else _WAKE_SECONDS
+        if select.select([self._channel], [], [], min(wait_seconds, _LEAVE_SECONDS / 4))[0]:
+            for message in self._channel.receive():
+                self._obey(message)
+        wanted = self._assignment.wanted()
+        if time.monotonic() >= self._renew_at or not set(wanted) <= self._announced:
+            self._renew(wanted)
+        if wanted != self._assignment.adopted():
+            self._in_redis(lambda: self._membership.wake(self._connection_id()))
+            return
+        self._settle(wanted)
+
+    def _obey(self, message: dict[str, object]) -> None:
+        targets = message.get("targets")
+        if isinstance(targets, list):
+            self._assignment.want(tuple(str(target) for target in targets))
+        if message.get("leave"):
+            self._assignment.leave()
+
+    def _renew(self, wanted: tuple[str, ...]) -> None:
+        self._renew_at = time.monotonic() + RUNNER_RENEW_SECONDS * random.uniform(0.8, 1.0)  # noqa: S311
+        self._in_redis(lambda: self._membership.renew(wanted))
+        self._announced |= set(wanted)
+        busy_since = self._assignment.busy_since
+        busy_seconds = time.monotonic() - busy_since if busy_since else 0.0
+        self._channel.send({"event": "counts", "busy_seconds": busy_seconds} | asdict(self._counts))
+
+    def _settle(self, targets: tuple[str, ...]) -> None:
+        """The loop reads exactly these queues now: leave the others' serving sets and tell the manager."""
+        dropped = self._announced - set(targets)
+        if dropped and self._in_redis(lambda: self._membership.leave(dropped)):
+            self._announced -= dropped
+        if self._reported != targets:
+            self._reported = targets
+            self._channel.send({"event": "serving", "targets": list(targets)})
+
+    def _in_redis(self, action: Callable[[], None]) -> bool:
+        """False when Redis is away: the next turn tries again."""
+        try:
+            action()
+        except Unavailable as error:
+            logger.debug("%s", error)
+            return False
+        return True

@@ -1,0 +1,85 @@
+"""What a front does to the queue, for the tests of runners: enqueue requests, collect the answers."""
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from protos import queue_pb2
+from services.serving.blocking_redis import BlockingRedis
+from services.serving.prediction import write_tensor
+from services.serving.queue_keys import CONSUMER_GROUP, DEFAULT_TARGET, REQUEST_FIELD, queue_key, replies_key
+
+DEADLINE_SECONDS = 30.0
+
+
+def request(
+    request_id: bytes,
+    inputs: dict[str, np.ndarray],
+    *,
+    signature: str = "",
+    output_filter: tuple[str, ...] = (),
+    deadline_at_micros: int = 0,
+) -> queue_pb2.PredictionRequest:
+    message = queue_pb2.PredictionRequest(
+        request_id=request_id, signature=signature, output_filter=output_filter, deadline_at_micros=deadline_at_micros
+    )
+    for name, array in inputs.items():
+        write_tensor(message.inputs.add(), name, array)
+    return message
+
+
+@dataclass
+class Asker:
+    """Enqueues without asking whether anybody serves, and waits for answers with a deadline."""
+
+    redis_url: str
+    model: str
+    name: str = "asker"
+    answers: dict[bytes, queue_pb2.PredictionReply] = field(default_factory=dict)
+    answered_twice: set[bytes] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._redis = BlockingRedis(self.redis_url)
+
+    def enqueue(self, *requests: queue_pb2.PredictionRequest, target: str = DEFAULT_TARGET) -> None:
+        for message in requests:
+            message.reply_to = replies_key(self.name).decode()
+        key = queue_key(self.model, target)
+        self._redis.exchange([["XADD", key, "*", REQUEST_FIELD, item.SerializeToString()] for item in requests])
+
+    def collect(self) -> None:
+        """Waits a moment for answers and takes whatever is there."""
+        first = self._redis.call("BLPOP", replies_key(self.name), 0.2)
+        rest = self._redis.call("LPOP", replies_key(self.name), 1000)
+        blobs = [*(first[1:] if isinstance(first, list) else []), *(rest if isinstance(rest, list) else [])]
+        for blob in blobs:
+            for reply in queue_pb2.ReplyBatch.FromString(blob).replies:
+                if reply.request_id in self.answers:
+                    self.answered_twice.add(reply.request_id)
+                self.answers[reply.request_id] = reply
+
+    def wait_for(self, *request_ids: bytes) -> list[queue_pb2.PredictionReply]:
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while not all(request_id in self.answers for request_id in request_ids):
+            self.collect()
+            missing = [request_id for request_id in request_ids if request_id not in self.answers]
+            assert time.monotonic() < deadline, f"no answer to {missing[:5]} ({len(missing)} of {len(request_ids)})"
+        return [self.answers[request_id] for request_id in request_ids]
+
+    def ask(self, message: queue_pb2.PredictionRequest, *, target: str = DEFAULT_TARGET) -> queue_pb2.PredictionReply:
+        self.enqueue(message, target=target)
+        return self.wait_for(message.request_id)[0]
+
+    def queue_length(self, target: str = DEFAULT_TARGET) -> int:
+        return int(str(self._redis.call("XLEN", queue_key(self.model, target))))
+
+    def ask_again(self, message: queue_pb2.PredictionRequest) -> queue_pb2.PredictionReply:
+        """Asks, over a connection that may have to be opened anew first."""
+        self._redis.connect()
+        return self.ask(message)
+
+    def consumers(self, target: str = DEFAULT_TARGET) -> list[str]:
+        answer = self._redis.call("XINFO", "CONSUMERS", queue_key(self.model, target), CONSUMER_GROUP)
+        assert isinstance(answer, list)
+        return [fields[1].decode() for fields in answer]

@@ -17,7 +17,6 @@ from pathlib import Path
 
 from common.errors import Unavailable
 
-_LOCK_TIMEOUT_SECONDS = 30.0
 _LOCK_POLL_SECONDS = 0.0002
 _OFFSET_BYTES = 8
 
@@ -78,7 +77,8 @@ def read_at(descriptor: int, start: int, length: int) -> bytes:
 class CommitFile:
     """The `committed` file: the lock of the appenders and the end position for the readers."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, lock_timeout_seconds: float = 30.0) -> None:
+        self._lock_timeout_seconds = lock_timeout_seconds
         self._committed = os.open(directory / "committed", os.O_RDWR | os.O_CREAT, 0o644)
         self._turn = os.open(directory / "turn", os.O_RDWR | os.O_CREAT, 0o644)
         self._path = directory / "committed"
@@ -100,8 +100,8 @@ class CommitFile:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Excludes every other process, and every other CommitFile. Raises Unavailable after 30 s of waiting."""
-        deadline = time.monotonic() + _LOCK_TIMEOUT_SECONDS
+        """Excludes every other process, and every other CommitFile. Raises Unavailable when the time to wait is over."""
+        deadline = time.monotonic() + self._lock_timeout_seconds
         self._acquire(self._turn, deadline)
         try:
             self._acquire(self._committed, deadline)
@@ -119,7 +119,7 @@ class CommitFile:
             except BlockingIOError as error:
                 if time.monotonic() > deadline:
                     raise Unavailable(
-                        f"{self._path} is locked by another process for over {_LOCK_TIMEOUT_SECONDS:.0f} s"
+                        f"{self._path} is locked by another process for over {self._lock_timeout_seconds:.0f} s"
                     ) from error
                 time.sleep(_LOCK_POLL_SECONDS)
             else:

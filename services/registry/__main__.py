@@ -1,0 +1,133 @@
+"""python -m services.registry: settings, catalog, two doors, then wait."""
+
+import fcntl
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TextIO
+
+import grpc
+
+from common.errors import HeadraceError, Unavailable
+from common.health import Health
+from common.lifecycle import Stop, close_all
+from common.logs import configure_logs
+from common.rpc import start_server
+from common.web import WebServer, bind
+from protos import registry_pb2_grpc
+from services.registry.catalog import Catalog, CatalogLimits
+from services.registry.collection import CollectionRules
+from services.registry.grpc_api import SERVICE_NAME, RegistryServicer
+from services.registry.http_api import create_registry_app
+from services.registry.leases import LeaseRules
+from services.registry.rounds import Backoff
+from services.registry.settings import RegistrySettings
+
+logger = logging.getLogger(__name__)
+# Calls other than watches that run at once; an upload holds one from its first to its last byte.
+_CALLS = 32
+_GRPC_GRACE_SECONDS = 5.0
+
+
+def main() -> int:
+    """Exit status 0 after SIGTERM, 1 when it cannot start."""
+    started_at = time.monotonic()
+    try:
+        settings = RegistrySettings.from_environment()
+    except HeadraceError as error:
+        print(f"registry: {error.message}", file=sys.stderr)
+        return 1
+    configure_logs("registry", log_format=settings.log_format, level=settings.log_level)
+    stop = Stop()
+    stop.listen_for_signals()
+    try:
+        with _only_one(settings.data_dir):
+            _serve(settings, stop, started_at)
+    except HeadraceError as error:
+        logger.error("cannot run: %s", error.message)
+        return 1
+    return 0
+
+
+def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> None:
+    service_health = Health("catalog")
+    catalog = Catalog(settings.data_dir, _limits_of(settings))
+    service_health.satisfy("catalog")
+    web = WebServer(create_registry_app(catalog, service_health), bind(settings.host, settings.http_port))
+    server, grpc_port = start_server(
+        f"{settings.host}:{settings.grpc_port}",
+        lambda server: registry_pb2_grpc.add_RegistryServiceServicer_to_server(RegistryServicer(catalog), server),
+        service_names=(SERVICE_NAME,),
+        service_health=service_health,
+        max_workers=settings.max_watchers + _CALLS,
+        max_concurrent_calls=settings.max_watchers + 2 * _CALLS,
+    )
+    web.start()
+    logger.info(
+        "ready",
+        extra={
+            "http_port": web.port,
+            "grpc_port": grpc_port,
+            "data_dir": str(settings.data_dir),
+            "seconds": round(time.monotonic() - started_at, 3),
+        },
+    )
+    while not stop.wait(settings.collect_every_seconds):
+        _collect(catalog)
+    logger.info("stopping")
+    service_health.stop()
+    catalog.end_watches()
+    close_all(lambda: _stop_grpc(server), web.stop, catalog.close)
+
+
+def _stop_grpc(server: grpc.Server) -> None:
+    """No new calls; those that run have a while to finish."""
+    server.stop(_GRPC_GRACE_SECONDS).wait(_GRPC_GRACE_SECONDS + 1)
+
+
+def _collect(catalog: Catalog) -> None:
+    try:
+        collected = catalog.collect()
+    except Exception:  # outermost loop: the next run may succeed
+        logger.exception("garbage collection failed")
+        return
+    if collected.removed_files or collected.archived_versions:
+        logger.info("collected", extra={"files": collected.removed_files, "freed_bytes": collected.freed_bytes})
+
+
+def _limits_of(settings: RegistrySettings) -> CatalogLimits:
+    backoff = Backoff(settings.backoff_first_seconds, settings.backoff_ceiling_seconds)
+    return CatalogLimits(
+        lease_rules=LeaseRules(settings.max_lost_leases, backoff),
+        collection_rules=CollectionRules(settings.keep_versions, settings.upload_grace_seconds),
+        keep_changes=settings.keep_changes,
+        max_file_bytes=settings.max_file_bytes,
+        max_watchers=settings.max_watchers,
+        heartbeat_seconds=settings.heartbeat_seconds,
+    )
+
+
+def _only_one(data_dir: Path) -> TextIO:
+    """Holds the folder for this process until it ends, however it ends.
+
+    Raises:
+        Unavailable: another registry has it, or it cannot be made.
+    """
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        lock = (data_dir / "lock").open("a")
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise Unavailable(f"another registry runs on {data_dir}") from error
+    except OSError as error:
+        raise Unavailable(f"the data folder {data_dir} cannot be used: {error.strerror}") from error
+    lock.truncate(0)
+    lock.write(f"{os.getpid()}\n")
+    lock.flush()
+    return lock
+
+
+if __name__ == "__main__":
+    sys.exit(main())

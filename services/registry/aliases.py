@@ -1,0 +1,164 @@
+"""Aliases: which version `production` (or any other label) names, and the full record of who moved it.
+
+Rolling back undoes the last move of production that has not been undone: moves form a stack, a rollback takes the top
+off and production goes to what is below. So the next rollback walks further back, a version that was rolled back is
+never come back to by rolling back, and a move made by hand (also one to an older version) is undone like any other.
+Versions whose files are gone are passed over.
+"""
+
+from collections.abc import Container, Iterable
+
+from sqlalchemy import Connection, Row, delete, insert, select
+from sqlalchemy.dialects.sqlite import insert as upsert
+
+from common.catalog import PRODUCTION, AliasChange, ChangeKind, Model, VersionStatus
+from common.errors import Conflict, InvalidInput, NotFound
+from common.schema import check_name
+from services.registry import models
+from services.registry.database import Transaction
+from services.registry.tables import alias_history, aliases, versions
+
+SET = "set"
+ROLLBACK = "rollback"
+_MAX_TEXT = 2000
+
+
+def set_alias(transaction: Transaction, model: str, alias: str, version: int, *, by: str, reason: str) -> Model:
+    """Points the alias at a kept version; version 0 removes it. Setting what is set already leaves no trace.
+
+    A rejected version may be named by a person: moved to production it counts as accepted from then on, its verdict
+    stays as it was.
+
+    Raises:
+        NotFound: there is no such model, version, or alias to remove.
+        Conflict: the version's files are gone, or production would be removed.
+        InvalidInput: `by` is empty, or the name is not one.
+    """
+    check_name("alias", alias)
+    check_author(by, reason)
+    current = models.get_model(transaction.connection, model).aliases.get(alias, 0)
+    if version == 0:
+        return _remove(transaction, model, alias, current, by=by, reason=reason)
+    status = _status(transaction.connection, model, version)
+    if status == VersionStatus.ARCHIVED:
+        raise Conflict(f"version {version} of {model} is archived, its files are gone; {alias} stays at {current}")
+    if current == version:
+        return models.get_model(transaction.connection, model)
+    if alias == PRODUCTION and status == VersionStatus.REJECTED:
+        _accept(transaction, model, version)
+    move(transaction, model, alias, current, version, how=SET, by=by, reason=reason)
+    return models.get_model(transaction.connection, model)
+
+
+def rollback(transaction: Transaction, model: str, *, by: str, reason: str) -> Model:
+    """Moves production back to the version it named before (see the module's text).
+
+    Raises:
+        Conflict: there is no version to go back to.
+        NotFound, InvalidInput.
+    """
+    check_author(by, reason)
+    current = models.get_model(transaction.connection, model).aliases.get(PRODUCTION, 0)
+    query = select(alias_history).where(alias_history.c.model == model, alias_history.c.alias == PRODUCTION)
+    moves = [(row.move, row.to_version) for row in transaction.connection.execute(query.order_by(alias_history.c.id))]
+    kept = select(versions.c.version).where(versions.c.model == model, versions.c.status != str(VersionStatus.ARCHIVED))
+    target = rollback_target(moves, set(transaction.connection.execute(kept).scalars()))
+    if target is None:
+        raise Conflict(f"there is no version of {model} to roll back to; production stays at {current}")
+    move(transaction, model, PRODUCTION, current, target, how=ROLLBACK, by=by, reason=reason)
+    return models.get_model(transaction.connection, model)
+
+
+def rollback_target(moves: Iterable[tuple[str, int]], kept: Container[int]) -> int | None:
+    """Where a rollback leads after these (move, to_version) of production, oldest first; None when nowhere."""
+    stack: list[int] = []
+    for how, version in moves:
+        if how == SET:
+            stack.append(version)
+            continue
+        stack.pop()
+        while stack and stack[-1] != version:
+            stack.pop()  # was passed over: archived at the time, or the same version again
+    current = stack.pop() if stack else 0
+    below = (version for version in reversed(stack) if version in kept and version != current)
+    return next(below, None)
+
+
+def move(
+    transaction: Transaction, model: str, alias: str, current: int, version: int, *, how: str, by: str, reason: str
+) -> None:
+    """Points the alias at the version, with the entry in its history; the caller has checked that it may."""
+    row = upsert(aliases).values(model=model, alias=alias, version=version)
+    transaction.connection.execute(
+        row.on_conflict_do_update(index_elements=["model", "alias"], set_={"version": version})
+    )
+    _remember(transaction, model, alias, current, version, how=how, by=by, reason=reason)
+
+
+def list_history(connection: Connection, model: str) -> list[AliasChange]:
+    """Oldest first. Raises NotFound."""
+    models.get_model(connection, model)
+    query = select(alias_history).where(alias_history.c.model == model).order_by(alias_history.c.id)
+    return [_change_of(row) for row in connection.execute(query)]
+
+
+def check_author(by: str, reason: str) -> None:
+    """Raises InvalidInput when nobody is named."""
+    if not by.strip():
+        raise InvalidInput("by must name who makes the change")
+    if len(by) > _MAX_TEXT or len(reason) > _MAX_TEXT:
+        raise InvalidInput(f"by and reason may have {_MAX_TEXT} characters each")
+
+
+def _remove(transaction: Transaction, model: str, alias: str, current: int, *, by: str, reason: str) -> Model:
+    if alias == PRODUCTION:
+        raise Conflict(f"production of {model} cannot be removed, only moved")
+    if current == 0:
+        raise NotFound(f"model {model} has no alias {alias}")
+    transaction.connection.execute(delete(aliases).where(aliases.c.model == model, aliases.c.alias == alias))
+    _remember(transaction, model, alias, current, 0, how=SET, by=by, reason=reason)
+    return models.get_model(transaction.connection, model)
+
+
+def _remember(
+    transaction: Transaction, model: str, alias: str, current: int, version: int, *, how: str, by: str, reason: str
+) -> None:
+    transaction.connection.execute(
+        insert(alias_history).values(
+            model=model,
+            alias=alias,
+            from_version=current,
+            to_version=version,
+            move=how,
+            changed_by=by,
+            reason=reason,
+            at=transaction.now,
+        )
+    )
+    transaction.record(ChangeKind.ALIAS, model, version=version, detail=alias)
+
+
+def _status(connection: Connection, model: str, version: int) -> str:
+    query = select(versions.c.status).where(versions.c.model == model, versions.c.version == version)
+    status = connection.execute(query).scalar_one_or_none()
+    if status is None:
+        raise NotFound(f"model {model} has no version {version}")
+    return str(status)
+
+
+def _accept(transaction: Transaction, model: str, version: int) -> None:
+    chosen = (versions.c.model == model) & (versions.c.version == version)
+    transaction.connection.execute(versions.update().where(chosen).values(status=str(VersionStatus.ACCEPTED)))
+    transaction.record(ChangeKind.VERSION, model, version=version)
+
+
+def _change_of(row: Row[tuple[object, ...]]) -> AliasChange:
+    return AliasChange(
+        model=row.model,
+        alias=row.alias,
+        from_version=row.from_version,
+        to_version=row.to_version,
+        by=row.changed_by,
+        reason=row.reason,
+        at=row.at,
+    )

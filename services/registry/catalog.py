@@ -1,0 +1,206 @@
+"""The registry's core: everything both doors can ask for, each change one transaction.
+
+The ideas are next door: streams, models, rounds and leases, the gate, versions, aliases, blobs, watching, collection.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.catalog import (
+    AliasChange,
+    Change,
+    FileEntry,
+    JsonMap,
+    Lease,
+    Model,
+    Round,
+    RoundPlan,
+    Stream,
+    Version,
+    VersionDraft,
+)
+from common.errors import InvalidInput, NotFound
+from services.registry import aliases, leases, models, rounds, streams, versions
+from services.registry.blobs import Blobs
+from services.registry.collection import Collected, CollectionRules, collect
+from services.registry.database import Clock, Database
+from services.registry.leases import LeaseRules
+from services.registry.manifest import check_digest, check_manifest
+from services.registry.watch import Watch
+
+
+@dataclass(frozen=True)
+class CatalogLimits:
+    """Bounds and rules; the settings say what each means."""
+
+    lease_rules: LeaseRules
+    collection_rules: CollectionRules
+    keep_changes: int
+    max_file_bytes: int
+    max_watchers: int
+    heartbeat_seconds: float
+
+
+class Catalog:
+    """Thread-safe. One per data folder: SQLite file, blobs and unfinished uploads live below it."""
+
+    def __init__(self, data_dir: Path, limits: CatalogLimits, *, clock: Clock = time.time) -> None:
+        """Raises DataLoss, Unavailable."""
+        self._limits = limits
+        self._blobs = Blobs(data_dir, max_file_bytes=limits.max_file_bytes)
+        self._database = Database(data_dir / "catalog.sqlite", keep_changes=limits.keep_changes, clock=clock)
+        self._watch = Watch(
+            self._database, heartbeat_seconds=limits.heartbeat_seconds, max_watchers=limits.max_watchers
+        )
+
+    def end_watches(self) -> None:
+        """Ends every watch with Unavailable, so that the doors can close."""
+        self._watch.close()
+
+    def close(self) -> None:
+        self._watch.close()
+        self._database.close()
+
+    # streams and models
+
+    def register_stream(self, name: str, schema_json: str) -> Stream:
+        with self._database.write() as transaction:
+            return streams.register_stream(transaction, name, schema_json)
+
+    def get_stream(self, name: str, schema_version: int = 0) -> Stream:
+        with self._database.read() as connection:
+            return streams.get_stream(connection, name, schema_version)
+
+    def list_streams(self) -> list[Stream]:
+        with self._database.read() as connection:
+            return streams.list_streams(connection)
+
+    def register_model(self, name: str, *, stream: str, files: Mapping[str, bytes], by: str) -> Model:
+        aliases.check_author(by, "")
+        with self._database.write() as transaction:
+            return models.register_model(transaction, name, stream=stream, files=files, by=by)
+
+    def get_model(self, name: str) -> Model:
+        with self._database.read() as connection:
+            return models.get_model(connection, name)
+
+    def list_models(self) -> list[Model]:
+        with self._database.read() as connection:
+            return models.list_models(connection)
+
+    def get_definition(self, digest: str) -> dict[str, bytes]:
+        with self._database.read() as connection:
+            return models.get_definition(connection, digest)
+
+    # rounds and leases
+
+    def plan_round(self, plan: RoundPlan) -> Round:
+        with self._database.write() as transaction:
+            return rounds.plan_round(transaction, plan)
+
+    def list_rounds(self, model: str, limit: int) -> list[Round]:
+        with self._database.read() as connection:
+            return rounds.list_rounds(connection, model, limit)
+
+    def lease_round(self, holder: str, *, ttl_seconds: float, models: Sequence[str] = ()) -> Lease | None:
+        with self._database.write() as transaction:
+            return leases.lease_round(
+                transaction, holder=holder, ttl_seconds=ttl_seconds, models=models, rules=self._limits.lease_rules
+            )
+
+    def renew_lease(self, round_id: str, token: int, *, ttl_seconds: float, progress: JsonMap) -> Lease:
+        with self._database.write() as transaction:
+            return leases.renew_lease(
+                transaction, round_id=round_id, token=token, ttl_seconds=ttl_seconds, progress=progress
+            )
+
+    def release_round(self, round_id: str, token: int, *, reason: str) -> Round:
+        with self._database.write() as transaction:
+            return leases.release_round(transaction, round_id=round_id, token=token, reason=reason)
+
+    def fail_round(self, round_id: str, token: int, *, reason: str) -> Round:
+        with self._database.write() as transaction:
+            return leases.fail_round(
+                transaction, round_id=round_id, token=token, reason=reason, rules=self._limits.lease_rules
+            )
+
+    def put_resume_point(self, round_id: str, token: int, *, state: JsonMap, files: Sequence[FileEntry]) -> Round:
+        check_manifest(files)
+        with self._database.write() as transaction:
+            self._check_present(files)
+            return leases.put_resume_point(transaction, round_id=round_id, token=token, state=state, files=files)
+
+    # versions and aliases
+
+    def register_version(self, round_id: str, token: int, draft: VersionDraft) -> Version:
+        rule = versions.check_draft(draft)
+        with self._database.write() as transaction:
+            self._check_present(draft.files)
+            return versions.register_version(transaction, round_id=round_id, token=token, draft=draft, rule=rule)
+
+    def get_version(self, model: str, version: int) -> Version:
+        with self._database.read() as connection:
+            return versions.get_version(connection, model, version)
+
+    def list_versions(self, model: str) -> list[Version]:
+        with self._database.read() as connection:
+            return versions.list_versions(connection, model)
+
+    def set_alias(self, model: str, alias: str, version: int, *, by: str, reason: str) -> Model:
+        with self._database.write() as transaction:
+            return aliases.set_alias(transaction, model, alias, version, by=by, reason=reason)
+
+    def rollback(self, model: str, *, by: str, reason: str) -> Model:
+        with self._database.write() as transaction:
+            return aliases.rollback(transaction, model, by=by, reason=reason)
+
+    def alias_history(self, model: str) -> list[AliasChange]:
+        with self._database.read() as connection:
+            return aliases.list_history(connection, model)
+
+    # files
+
+    def missing_files(self, digests: Iterable[str]) -> list[str]:
+        return self._blobs.missing(digests)
+
+    def received_bytes(self, digest: str) -> tuple[int, bool]:
+        return self._blobs.received_bytes(digest)
+
+    def receive_file(self, digest: str, size_bytes: int, offset: int, chunks: Iterable[bytes]) -> int:
+        return self._blobs.receive(digest, size_bytes, offset, chunks)
+
+    def read_file(self, digest: str, offset: int = 0) -> Iterator[bytes]:
+        return self._blobs.read(digest, offset)
+
+    def file_size(self, digest: str) -> int:
+        """Bytes of a complete file. Raises NotFound."""
+        size_bytes = self._blobs.size_of(check_digest(digest))
+        if size_bytes is None:
+            raise NotFound(f"there is no file {digest}")
+        return size_bytes
+
+    def collect(self) -> Collected:
+        return collect(self._database, self._blobs, self._limits.collection_rules)
+
+    # changes
+
+    def watch(self, since_revision: int, *, is_active: Callable[[], bool]) -> Iterator[Change]:
+        return self._watch.follow(since_revision, is_active=is_active)
+
+    def wake_watchers(self) -> None:
+        self._watch.wake()
+
+    @property
+    def watcher_count(self) -> int:
+        return self._watch.watcher_count
+
+    def _check_present(self, files: Sequence[FileEntry]) -> None:
+        """Inside a writing transaction, which garbage collection waits for. Raises InvalidInput."""
+        for file in files:
+            size = self._blobs.size_of(file.digest)
+            if size is None:
+                raise InvalidInput(f"file {file.path} ({file.digest}) has not been uploaded")
+            if size != file.size_bytes:
+                raise InvalidInput(f"file {file.path} is said to have {file.size_bytes} bytes, it has {size}")

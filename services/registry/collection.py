@@ -1,0 +1,98 @@
+"""Garbage collection: files that no version and no open round needs; and old versions beyond those to keep.
+
+It runs inside one writing transaction, so that nothing can begin to need a file between the look and the deletion:
+versions and resume points are stored under the same lock. A crash in the middle leaves files that the next run takes.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, Connection, select, update
+
+from common.catalog import ChangeKind, VersionStatus
+from common.errors import InvalidInput
+from services.registry.blobs import Blobs
+from services.registry.database import Database, Transaction
+from services.registry.rounds import OPEN_STATES, plan_of
+from services.registry.tables import aliases, rounds, version_files, versions
+
+
+@dataclass(frozen=True)
+class CollectionRules:
+    """What may go.
+
+    Attributes:
+        keep_versions: newest versions kept of each model, besides those an alias or an open round needs; 0 keeps all.
+        grace_seconds: a file nobody refers to stays this long, since an upload comes before the version that names it.
+    """
+
+    keep_versions: int
+    grace_seconds: float
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What one run removed."""
+
+    archived_versions: tuple[tuple[str, int], ...]
+    removed_files: int
+    removed_uploads: int
+    freed_bytes: int
+
+
+def collect(database: Database, blobs: Blobs, rules: CollectionRules) -> Collected:
+    """Archives what is too old, then deletes what nothing refers to."""
+    if rules.keep_versions < 0 or rules.grace_seconds < 0:
+        raise InvalidInput("keep_versions and grace_seconds must not be negative")
+    with database.write() as transaction:
+        archived = tuple(_archive_old(transaction, rules.keep_versions))
+    stored = blobs.digests()
+    removed = freed = 0
+    with database.write() as transaction:
+        unused_since = transaction.now - rules.grace_seconds
+        for digest in set(stored) - needed_digests(transaction.connection):
+            size = blobs.remove(digest, unused_since=unused_since)
+            removed, freed = removed + (size is not None), freed + (size or 0)
+        uploads = blobs.remove_stale_uploads(unused_since=unused_since)
+    return Collected(archived, removed, uploads, freed)
+
+
+def needed_digests(connection: Connection) -> set[str]:
+    """Of every file of a version that is not archived, and of every open round's resume point."""
+    kept = (
+        select(version_files.c.digest)
+        .join(
+            versions,
+            (versions.c.model == version_files.c.model) & (versions.c.version == version_files.c.version),
+        )
+        .where(versions.c.status != str(VersionStatus.ARCHIVED))
+    )
+    digests = set(connection.execute(kept).scalars())
+    for row in connection.execute(select(rounds.c.resume_point_json).where(_is_open())):
+        if row.resume_point_json:
+            digests.update(file["digest"] for file in json.loads(row.resume_point_json)["files"])
+    return digests
+
+
+def _archive_old(transaction: Transaction, keep_versions: int) -> Iterator[tuple[str, int]]:
+    if keep_versions == 0:
+        return
+    connection = transaction.connection
+    needed = {(row.model, row.version) for row in connection.execute(select(aliases))}
+    for row in connection.execute(select(rounds).where(_is_open())):
+        needed.add((row.model, plan_of(row).parent_version))
+    kept = versions.c.status != str(VersionStatus.ARCHIVED)
+    newest_first = select(versions.c.model, versions.c.version).where(kept).order_by(versions.c.version.desc())
+    seen: dict[str, int] = {}
+    for model, version in connection.execute(newest_first).all():
+        seen[model] = seen.get(model, 0) + 1
+        if seen[model] > keep_versions and (model, version) not in needed:
+            chosen = (versions.c.model == model) & (versions.c.version == version)
+            connection.execute(update(versions).where(chosen).values(status=str(VersionStatus.ARCHIVED)))
+            transaction.record(ChangeKind.VERSION, model, version=version)
+            yield model, version
+
+
+def _is_open() -> ColumnElement[bool]:
+    return rounds.c.state.in_([str(state) for state in OPEN_STATES])

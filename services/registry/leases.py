@@ -1,0 +1,172 @@
+"""Who trains a round: one holder at a time, fenced by a token that grows with every lease of the round.
+
+A renewal only says that the holder lives: it is stored, but it is no entry of the change log.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import select, update
+
+from common.catalog import FileEntry, JsonMap, Lease, Round, RoundState
+from common.catalog_wire import json_text
+from common.errors import Conflict, InvalidInput
+from services.registry.database import Transaction
+from services.registry.rounds import (
+    Backoff,
+    RoundRow,
+    change_round,
+    end_failed,
+    get_round,
+    resume_point_json,
+    resume_point_of,
+    round_of,
+    row_of,
+)
+from services.registry.tables import rounds
+
+_MAX_TTL_SECONDS = 3600.0
+_MAX_TEXT = 10_000
+_MAX_JSON = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class LeaseRules:
+    """max_lost_leases: a round that was lost this often (its holder died or fell silent) fails at the next."""
+
+    max_lost_leases: int
+    backoff: Backoff
+
+
+def lease_round(
+    transaction: Transaction, *, holder: str, ttl_seconds: float, models: Sequence[str], rules: LeaseRules
+) -> Lease | None:
+    """The holder's own running round (the process before it is gone), else the oldest planned or expired one.
+
+    None when there is nothing to do. Raises InvalidInput.
+    """
+    if not holder or len(holder) > 256:
+        raise InvalidInput(f"the holder must be a name of 1 to 256 characters, got {holder[:50]!r}")
+    _check_ttl(ttl_seconds)
+    for row in _candidates(transaction, holder, models):
+        lost = row.lost_leases + (row.state == RoundState.RUNNING)
+        if lost > rules.max_lost_leases:
+            reason = f"given up after {lost} lost leases, the last one held by {row.lease_holder}"
+            end_failed(transaction, row, reason, rules.backoff)
+            continue
+        expires_at = transaction.now + ttl_seconds
+        change_round(
+            transaction,
+            row,
+            state=str(RoundState.RUNNING),
+            lease_holder=holder,
+            lease_expires_at=expires_at,
+            token=row.token + 1,
+            attempts=row.attempts + 1,
+            lost_leases=lost,
+        )
+        leased = get_round(transaction.connection, row.round_id)
+        return Lease(leased, row.token + 1, expires_at, resume_point_of(row))
+    return None
+
+
+def _candidates(transaction: Transaction, holder: str, models: Sequence[str]) -> list[RoundRow]:
+    running = rounds.c.state == str(RoundState.RUNNING)
+    own = running & (rounds.c.lease_holder == holder)
+    expired = running & (rounds.c.lease_expires_at <= transaction.now)
+    planned = rounds.c.state == str(RoundState.PLANNED)
+    query = (
+        select(rounds)
+        .where(own | expired | planned)
+        .order_by(own.desc(), rounds.c.planned_at, rounds.c.round_id)
+        .limit(100)
+    )
+    if models:
+        query = query.where(rounds.c.model.in_(models))
+    return list(transaction.connection.execute(query))
+
+
+def renew_lease(transaction: Transaction, *, round_id: str, token: int, ttl_seconds: float, progress: JsonMap) -> Lease:
+    """Holds the round for another ttl_seconds from now, also when the lease has run out and nobody else has taken it.
+
+    Raises:
+        Conflict: the lease has ended or another has the round.
+        InvalidInput, NotFound.
+    """
+    _check_ttl(ttl_seconds)
+    row = held_row(transaction, round_id, token)
+    expires_at = transaction.now + ttl_seconds
+    progress_json = _bounded_json("progress", progress)
+    transaction.connection.execute(
+        update(rounds)
+        .where(rounds.c.round_id == round_id)
+        .values(lease_expires_at=expires_at, progress_json=progress_json)
+    )
+    return Lease(get_round(transaction.connection, round_id), token, expires_at, resume_point_of(row))
+
+
+def release_round(transaction: Transaction, *, round_id: str, token: int, reason: str) -> Round:
+    """Gives the round back: it may be leased again at once. Said again by the same holder, it changes nothing."""
+    row = row_of(transaction.connection, round_id)
+    if row.state == RoundState.PLANNED and row.token == token:
+        return round_of(row)
+    row = held_row(transaction, round_id, token)
+    change_round(
+        transaction,
+        row,
+        state=str(RoundState.PLANNED),
+        reason=reason[:_MAX_TEXT],
+        lease_holder="",
+        lease_expires_at=0.0,
+    )
+    return get_round(transaction.connection, round_id)
+
+
+def fail_round(transaction: Transaction, *, round_id: str, token: int, reason: str, rules: LeaseRules) -> Round:
+    """Ends the round for good. Said again by the same holder, it changes nothing."""
+    if not reason:
+        raise InvalidInput(f"round {round_id} cannot fail without a reason")
+    row = row_of(transaction.connection, round_id)
+    if row.state == RoundState.FAILED and row.token == token:
+        return round_of(row)
+    end_failed(transaction, held_row(transaction, round_id, token), reason[:_MAX_TEXT], rules.backoff)
+    return get_round(transaction.connection, round_id)
+
+
+def put_resume_point(
+    transaction: Transaction, *, round_id: str, token: int, state: JsonMap, files: Sequence[FileEntry]
+) -> Round:
+    """Replaces the round's resume point; the caller has made sure that the files are there."""
+    row = held_row(transaction, round_id, token)
+    _bounded_json("the resume point's state", state)
+    change_round(transaction, row, resume_point_json=resume_point_json(state, files, transaction.now))
+    return get_round(transaction.connection, round_id)
+
+
+def held_row(transaction: Transaction, round_id: str, token: int) -> RoundRow:
+    """The round, if the token is that of its running lease.
+
+    Raises:
+        Conflict: it is not: the lease has ended, or another has the round.
+        NotFound.
+    """
+    row = row_of(transaction.connection, round_id)
+    if row.state != RoundState.RUNNING:
+        raise Conflict(f"round {round_id} is {row.state}; lease {token} of it has ended")
+    if row.token != token:
+        raise Conflict(
+            f"round {round_id} is held by {row.lease_holder} under token {row.token}; token {token} is stale"
+        )
+    return row
+
+
+def _check_ttl(ttl_seconds: float) -> None:
+    if not 0 < ttl_seconds <= _MAX_TTL_SECONDS:
+        raise InvalidInput(f"ttl_seconds must be above 0 and at most {_MAX_TTL_SECONDS:.0f}, got {ttl_seconds}")
+
+
+def _bounded_json(name: str, value: JsonMap) -> str:
+    text = json_text(value)
+    if len(text) > _MAX_JSON:
+        raise InvalidInput(f"{name} is larger than {_MAX_JSON} characters")
+    return text

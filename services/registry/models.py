@@ -1,0 +1,131 @@
+"""Models: which stream they learn from, their newest definition, and how planning and training of them fare."""
+
+import hashlib
+from collections.abc import Mapping
+
+from sqlalchemy import Connection, Row, insert, select, update
+
+from common.catalog import ChangeKind, Model
+from common.definition import parse_definition
+from common.errors import Conflict, InvalidInput, NotFound
+from common.schema import Schema, check_name
+from services.registry import streams
+from services.registry.database import Transaction
+from services.registry.tables import aliases, definition_files, models
+
+_MAX_FILES = 256
+
+
+def definition_digest(files: Mapping[str, bytes]) -> str:
+    """SHA-256, hex, over the sorted (path, SHA-256 of content) pairs, each ended by a newline."""
+    lines = (f"{path} {hashlib.sha256(content).hexdigest()}\n" for path, content in sorted(files.items()))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def register_model(transaction: Transaction, name: str, *, stream: str, files: Mapping[str, bytes], by: str) -> Model:
+    """A new model, or a new definition of one; its failures are forgotten, since they were the old definition's.
+
+    Raises:
+        InvalidInput: the definition is not valid, or names another model or stream.
+        NotFound: the stream is not registered.
+        Conflict: the model learns from another stream already.
+    """
+    check_name("model", name)
+    if len(files) > _MAX_FILES:
+        raise InvalidInput(f"the definition has {len(files)} files, at most {_MAX_FILES} are taken")
+    definition = parse_definition(files)
+    if (definition.name, definition.stream) != (name, stream):
+        raise InvalidInput(
+            f"model.yaml is of model {definition.name} on stream {definition.stream}, the request of {name} on {stream}"
+        )
+    newest = streams.get_stream(transaction.connection, stream, 0)
+    definition.check_schema(Schema.from_json(newest.schema_json))
+    digest = definition_digest(files)
+    row = _find(transaction.connection, name)
+    if row is not None and row.stream != stream:
+        raise Conflict(f"model {name} learns from stream {row.stream} and cannot change to {stream}")
+    if row is not None and row.definition_digest == digest:
+        return get_model(transaction.connection, name)
+    _store_definition(transaction.connection, digest, files)
+    if row is None:
+        _insert(transaction, name, stream=stream, digest=digest, by=by)
+    else:
+        change(transaction, name, definition_digest=digest, registered_by=by, **NO_FAILURES)
+    transaction.record(ChangeKind.MODEL, name)
+    return get_model(transaction.connection, name)
+
+
+NO_FAILURES: Mapping[str, int | float | str] = {"consecutive_failures": 0, "retry_at": 0.0, "last_failure": ""}
+
+
+def change(transaction: Transaction, name: str, **values: int | float | str) -> None:
+    """Sets columns of the model's row."""
+    transaction.connection.execute(update(models).where(models.c.name == name).values(**values))
+
+
+def get_model(connection: Connection, name: str) -> Model:
+    """Raises NotFound."""
+    row = _find(connection, name)
+    if row is None:
+        raise NotFound(f"model {name} is not registered")
+    named = connection.execute(select(aliases).where(aliases.c.model == name).order_by(aliases.c.alias))
+    return _model_of(row, {alias.alias: alias.version for alias in named})
+
+
+def list_models(connection: Connection) -> list[Model]:
+    """In order of name."""
+    named: dict[str, dict[str, int]] = {}
+    for alias in connection.execute(select(aliases).order_by(aliases.c.alias)):
+        named.setdefault(alias.model, {})[alias.alias] = alias.version
+    rows = connection.execute(select(models).order_by(models.c.name))
+    return [_model_of(row, named.get(row.name, {})) for row in rows]
+
+
+def get_definition(connection: Connection, digest: str) -> dict[str, bytes]:
+    """{path: content}. Raises NotFound."""
+    query = select(definition_files).where(definition_files.c.digest == digest).order_by(definition_files.c.path)
+    files = {row.path: bytes(row.content) for row in connection.execute(query)}
+    if not files:
+        raise NotFound(f"there is no definition {digest}")
+    return files
+
+
+def _find(connection: Connection, name: str) -> Row[tuple[object, ...]] | None:
+    return connection.execute(select(models).where(models.c.name == name)).one_or_none()
+
+
+def _store_definition(connection: Connection, digest: str, files: Mapping[str, bytes]) -> None:
+    known = select(definition_files.c.path).where(definition_files.c.digest == digest).limit(1)
+    if connection.execute(known).one_or_none() is None:
+        rows = [{"digest": digest, "path": path, "content": content} for path, content in files.items()]
+        connection.execute(insert(definition_files), rows)
+
+
+def _insert(transaction: Transaction, name: str, *, stream: str, digest: str, by: str) -> None:
+    transaction.connection.execute(
+        insert(models).values(
+            name=name,
+            stream=stream,
+            definition_digest=digest,
+            registered_by=by,
+            created_at=transaction.now,
+            newest_version=0,
+            round_sequence=0,
+            **NO_FAILURES,
+        )
+    )
+
+
+def _model_of(row: Row[tuple[object, ...]], named: Mapping[str, int]) -> Model:
+    return Model(
+        name=row.name,
+        stream=row.stream,
+        definition_digest=row.definition_digest,
+        created_at=row.created_at,
+        aliases=named,
+        newest_version=row.newest_version,
+        round_sequence=row.round_sequence,
+        consecutive_failures=row.consecutive_failures,
+        retry_at=row.retry_at,
+        last_failure=row.last_failure,
+    )

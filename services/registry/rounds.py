@@ -1,0 +1,217 @@
+"""Rounds: immutable plans, one successor at a time, and how each ends. Who trains one is in leases.py."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from sqlalchemy import Connection, Row, insert, select, update
+
+from common.catalog import (
+    PRODUCTION,
+    ChangeKind,
+    FileEntry,
+    JsonMap,
+    Model,
+    ResumePoint,
+    Round,
+    RoundPlan,
+    RoundState,
+    ranges_as_json,
+    ranges_from_json,
+)
+from common.catalog_wire import json_text
+from common.errors import Conflict, InvalidInput, NotFound
+from services.registry import models, streams
+from services.registry.database import Transaction
+from services.registry.ranges import check_contiguous
+from services.registry.tables import rounds, versions
+
+RoundRow = Row[tuple[object, ...]]
+OPEN_STATES = (RoundState.PLANNED, RoundState.RUNNING)
+_MAX_LISTED = 1000
+_MAX_SEED = 2**64
+
+
+@dataclass(frozen=True)
+class Backoff:
+    """The pause after the n-th failed round in a row: first_seconds * 2^(n-1), at most ceiling_seconds."""
+
+    first_seconds: float
+    ceiling_seconds: float
+
+    def seconds_after(self, failures: int) -> float:
+        return float(min(self.ceiling_seconds, self.first_seconds * 2.0 ** min(failures - 1, 60)))
+
+
+def plan_round(transaction: Transaction, plan: RoundPlan) -> Round:
+    """Stores the model's next round. The same plan again gives the same round.
+
+    Raises:
+        Conflict: another round took this place, one is still open, the parent is not what production names, the
+            definition is not the newest, or the ranges do not follow the parent's.
+        InvalidInput: the plan cannot be right for any state.
+        NotFound: the model or the schema version is not registered.
+    """
+    connection = transaction.connection
+    model = models.get_model(connection, plan.model)
+    plan_json = _plan_json(plan)
+    row = connection.execute(
+        select(rounds).where(rounds.c.model == plan.model, rounds.c.sequence == plan.sequence)
+    ).one_or_none()
+    if row is not None:
+        if row.plan_json == plan_json:
+            return round_of(row)
+        raise Conflict(f"round {row.round_id} has been planned already, with other content")
+    _check_place(connection, model, plan)
+    _check_lineage(connection, model, plan)
+    round_id = f"{plan.model}-{plan.sequence:06d}"
+    connection.execute(
+        insert(rounds).values(
+            round_id=round_id,
+            model=plan.model,
+            sequence=plan.sequence,
+            plan_json=plan_json,
+            planned_at=transaction.now,
+            state=str(RoundState.PLANNED),
+            reason="",
+            lease_holder="",
+            lease_expires_at=0.0,
+            token=0,
+            attempts=0,
+            lost_leases=0,
+            progress_json="{}",
+            version=0,
+            resume_point_json="",
+        )
+    )
+    models.change(transaction, plan.model, round_sequence=plan.sequence)
+    transaction.record(ChangeKind.ROUND, plan.model, detail=round_id)
+    return get_round(connection, round_id)
+
+
+def _check_place(connection: Connection, model: Model, plan: RoundPlan) -> None:
+    if plan.sequence != model.round_sequence + 1:
+        raise Conflict(f"the next round of {model.name} is number {model.round_sequence + 1}, not {plan.sequence}")
+    open_states = [str(state) for state in OPEN_STATES]
+    still_open = connection.execute(
+        select(rounds.c.round_id, rounds.c.state).where(rounds.c.model == model.name, rounds.c.state.in_(open_states))
+    ).first()
+    if still_open is not None:
+        raise Conflict(f"round {still_open.round_id} of {model.name} is still {still_open.state}")
+    production = model.aliases.get(PRODUCTION, 0)
+    if plan.parent_version != production:
+        raise Conflict(
+            f"the parent must be what production of {model.name} names, version {production}, not {plan.parent_version}"
+        )
+
+
+def _check_lineage(connection: Connection, model: Model, plan: RoundPlan) -> None:
+    if plan.stream != model.stream:
+        raise InvalidInput(f"model {model.name} learns from stream {model.stream}, not {plan.stream}")
+    if plan.definition_digest != model.definition_digest:
+        raise Conflict(
+            f"the newest definition of {model.name} is {model.definition_digest}, not {plan.definition_digest}"
+        )
+    if plan.schema_version < 1:
+        raise InvalidInput(f"the schema version must be at least 1, got {plan.schema_version}")
+    streams.get_stream(connection, plan.stream, plan.schema_version)
+    if not 0 <= plan.seed < _MAX_SEED:
+        raise InvalidInput(f"the seed must be an unsigned 64-bit number, got {plan.seed}")
+    if plan.example_count < 0:
+        raise InvalidInput(f"example_count must not be negative, got {plan.example_count}")
+    check_contiguous(plan, parent_end_of(connection, plan))
+
+
+def parent_end_of(connection: Connection, plan: RoundPlan) -> dict[int, int]:
+    """{partition: offset} where the plan's parent ended; {} without a parent."""
+    query = select(versions.c.end_position_json).where(
+        versions.c.model == plan.model, versions.c.version == plan.parent_version
+    )
+    text = connection.execute(query).scalar_one_or_none()
+    return {int(partition): offset for partition, offset in json.loads(text or "{}").items()}
+
+
+def end_failed(transaction: Transaction, row: RoundRow, reason: str, backoff: Backoff) -> None:
+    """The round will not be tried again; production stays, and the model backs off."""
+    model = models.get_model(transaction.connection, row.model)
+    failures = model.consecutive_failures + 1
+    change_round(
+        transaction, row, state=str(RoundState.FAILED), reason=reason, lease_expires_at=0.0, resume_point_json=""
+    )
+    models.change(
+        transaction,
+        model.name,
+        consecutive_failures=failures,
+        retry_at=transaction.now + backoff.seconds_after(failures),
+        last_failure=reason,
+    )
+    transaction.record(ChangeKind.MODEL, model.name)
+
+
+def change_round(transaction: Transaction, row: RoundRow, **values: int | float | str) -> None:
+    """Sets columns of the round and records the change."""
+    transaction.connection.execute(update(rounds).where(rounds.c.round_id == row.round_id).values(**values))
+    transaction.record(ChangeKind.ROUND, row.model, detail=row.round_id)
+
+
+def list_rounds(connection: Connection, model: str, limit: int) -> list[Round]:
+    """Newest first. Raises NotFound, InvalidInput."""
+    if not 0 < limit <= _MAX_LISTED:
+        raise InvalidInput(f"limit must be 1 to {_MAX_LISTED}, got {limit}")
+    models.get_model(connection, model)
+    query = select(rounds).where(rounds.c.model == model).order_by(rounds.c.sequence.desc()).limit(limit)
+    return [round_of(row) for row in connection.execute(query)]
+
+
+def get_round(connection: Connection, round_id: str) -> Round:
+    """Raises NotFound."""
+    return round_of(row_of(connection, round_id))
+
+
+def row_of(connection: Connection, round_id: str) -> RoundRow:
+    """Raises NotFound."""
+    row = connection.execute(select(rounds).where(rounds.c.round_id == round_id)).one_or_none()
+    if row is None:
+        raise NotFound(f"there is no round {round_id}")
+    return row
+
+
+def round_of(row: RoundRow) -> Round:
+    return Round(
+        round_id=row.round_id,
+        plan=plan_of(row),
+        planned_at=row.planned_at,
+        state=RoundState(row.state),
+        reason=row.reason,
+        lease_holder=row.lease_holder,
+        lease_expires_at=row.lease_expires_at,
+        attempts=row.attempts,
+        progress=json.loads(row.progress_json),
+        version=row.version,
+    )
+
+
+def plan_of(row: RoundRow) -> RoundPlan:
+    values = json.loads(row.plan_json)
+    return RoundPlan(**{**values, "ranges": ranges_from_json(values["ranges"])})
+
+
+def _plan_json(plan: RoundPlan) -> str:
+    return json_text({**asdict(plan), "ranges": ranges_as_json(plan.ranges)})
+
+
+def resume_point_json(state: JsonMap, files: Sequence[FileEntry], saved_at: float) -> str:
+    return json_text({"state": state, "files": [asdict(file) for file in files], "saved_at": saved_at})
+
+
+def resume_point_of(row: RoundRow) -> ResumePoint | None:
+    if not row.resume_point_json:
+        return None
+    values: Mapping[str, object] = json.loads(row.resume_point_json)
+    files = values["files"]
+    assert isinstance(files, list)
+    return ResumePoint(
+        state=json.loads(row.resume_point_json)["state"],
+        files=tuple(FileEntry(**file) for file in files),
+        saved_at=float(str(values["saved_at"])),
+    )

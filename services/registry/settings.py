@@ -1,0 +1,49 @@
+"""Every REGISTRY_* setting."""
+
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from common.logs import LogFormat
+from common.settings import ServiceSettings
+
+
+class RegistrySettings(ServiceSettings):
+    """The registry's settings; environment variables with the prefix REGISTRY_."""
+
+    model_config = SettingsConfigDict(env_prefix="REGISTRY_")
+
+    host: str = "127.0.0.1"
+    """Address both doors listen on."""
+    http_port: int = Field(8701, ge=0, le=65535)
+    """HTTP, for people; 0 takes a free port."""
+    grpc_port: int = Field(8700, ge=0, le=65535)
+    """gRPC, for services; 0 takes a free port."""
+    log_format: LogFormat = "text"
+    """text or json."""
+    log_level: str = "INFO"
+    """DEBUG, INFO, WARNING or ERROR."""
+    data_dir: Path = Path("data/registry")
+    """Folder of the catalog, the files and unfinished uploads; one registry at a time."""
+
+    max_file_bytes: int = Field(16 * 1024**3, gt=0)
+    """Largest file taken."""
+    max_lost_leases: int = Field(100, ge=1)
+    """A round whose trainer died or fell silent this often fails at the next attempt."""
+    backoff_first_seconds: float = Field(2.0, gt=0)
+    """How long no round is planned after a model's first failed round; doubled with each further failure in a row."""
+    backoff_ceiling_seconds: float = Field(600.0, gt=0)
+    """Longest such pause."""
+    keep_versions: int = Field(0, ge=0)
+    """Newest versions of a model whose files are kept, besides those an alias or a round needs; 0 keeps all."""
+    upload_grace_seconds: float = Field(3600.0, ge=0)
+    """How long a file stays that nothing refers to."""
+    collect_every_seconds: float = Field(600.0, gt=0)
+    """Time between garbage collections."""
+    keep_changes: int = Field(100_000, ge=1)
+    """Newest entries of the change log that are kept for watchers."""
+    max_watchers: int = Field(64, ge=1, le=1000)
+    """Watchers at once; each holds one thread."""
+    heartbeat_seconds: float = Field(2.0, gt=0, le=5)
+    """A watcher hears at least this often."""

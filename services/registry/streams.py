@@ -1,0 +1,68 @@
+"""Streams and the versions of their schemas: only compatible changes, so that every old event stays readable."""
+
+from sqlalchemy import Connection, Row, insert, select
+
+from common.catalog import ChangeKind, Stream
+from common.errors import InvalidInput, NotFound
+from common.schema import Schema, check_compatible, check_name
+from services.registry.database import Transaction
+from services.registry.tables import streams
+
+_MAX_SCHEMA_BYTES = 1024 * 1024
+
+
+def register_stream(transaction: Transaction, name: str, schema_json: str) -> Stream:
+    """A new stream, a new version of its schema, or, when the newest schema is this one already, nothing new.
+
+    Raises:
+        InvalidInput: the name or the schema is not valid.
+        Conflict: the schema is not compatible with the newest; the reasons are named.
+    """
+    check_name("stream", name)
+    if len(schema_json.encode()) > _MAX_SCHEMA_BYTES:
+        raise InvalidInput(f"the schema of {name} is larger than {_MAX_SCHEMA_BYTES} bytes")
+    schema = Schema.from_json(schema_json)
+    newest = _find(transaction.connection, name, 0)
+    if newest is not None:
+        if newest.schema_json == schema.to_json():
+            return newest
+        check_compatible(Schema.from_json(newest.schema_json), schema)
+    stream = Stream(name, newest.schema_version + 1 if newest else 1, schema.to_json(), transaction.now)
+    transaction.connection.execute(
+        insert(streams).values(
+            name=name,
+            schema_version=stream.schema_version,
+            schema_json=stream.schema_json,
+            created_at=stream.created_at,
+        )
+    )
+    transaction.record(ChangeKind.STREAM, name)
+    return stream
+
+
+def get_stream(connection: Connection, name: str, schema_version: int) -> Stream:
+    """Schema version 0 means the newest. Raises NotFound."""
+    stream = _find(connection, name, schema_version)
+    if stream is not None:
+        return stream
+    if schema_version and _find(connection, name, 0) is not None:
+        raise NotFound(f"stream {name} has no schema version {schema_version}")
+    raise NotFound(f"stream {name} is not registered")
+
+
+def list_streams(connection: Connection) -> list[Stream]:
+    """Each with its newest schema, in order of name."""
+    rows = connection.execute(select(streams).order_by(streams.c.name, streams.c.schema_version))
+    return list({row.name: _stream_of(row) for row in rows}.values())
+
+
+def _find(connection: Connection, name: str, schema_version: int) -> Stream | None:
+    query = select(streams).where(streams.c.name == name).order_by(streams.c.schema_version.desc()).limit(1)
+    if schema_version:
+        query = query.where(streams.c.schema_version == schema_version)
+    row = connection.execute(query).one_or_none()
+    return _stream_of(row) if row is not None else None
+
+
+def _stream_of(row: Row[tuple[object, ...]]) -> Stream:
+    return Stream(row.name, row.schema_version, row.schema_json, row.created_at)

@@ -1,0 +1,200 @@
+"""Versions: what came of a round, visible whole or not at all, and never changed afterwards."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from sqlalchemy import Connection, Row, insert, select
+
+from common.catalog import (
+    CANARY,
+    PRODUCTION,
+    ChangeKind,
+    Decision,
+    FileEntry,
+    Model,
+    RoundState,
+    Verdict,
+    Version,
+    VersionDraft,
+    VersionStatus,
+)
+from common.catalog_wire import json_text
+from common.errors import Conflict, InvalidInput, NotFound
+from services.registry import aliases, models
+from services.registry.database import Transaction
+from services.registry.gate import GateRule, judge, parse_rule
+from services.registry.leases import held_row
+from services.registry.manifest import check_manifest
+from services.registry.ranges import end_position
+from services.registry.rounds import RoundRow, change_round, parent_end_of, plan_of, row_of
+from services.registry.tables import rounds, version_files, versions
+
+_REQUIRED_FOLDERS = ("checkpoint/", "saved_model/")
+_MAX_DRAFT_CHARACTERS = 4 * 1024 * 1024
+
+
+def check_draft(draft: VersionDraft) -> GateRule:
+    """The draft's gate rule.
+
+    Raises:
+        InvalidInput: the draft cannot become a version, whatever the state of its round.
+    """
+    check_manifest(draft.files)
+    for folder in _REQUIRED_FOLDERS:
+        if not any(file.path.startswith(folder) for file in draft.files):
+            raise InvalidInput(f"a version needs files in {folder}, the draft has none")
+    counts = (draft.events_trained, draft.events_held_out, draft.events_unusable, draft.step)
+    if min(counts) < 0:
+        raise InvalidInput(f"event counts and step must not be negative, got {counts}")
+    if len(_draft_json(draft)) > _MAX_DRAFT_CHARACTERS:
+        raise InvalidInput(f"the draft's metrics and environment pass {_MAX_DRAFT_CHARACTERS} characters")
+    return parse_rule(draft.gate)
+
+
+def register_version(
+    transaction: Transaction, *, round_id: str, token: int, draft: VersionDraft, rule: GateRule
+) -> Version:
+    """Ends the round with a version: token, gate and aliases in one transaction. The caller has checked the files.
+
+    The same token and draft again give the same version, since the first answer may have been lost.
+
+    Raises:
+        Conflict: the lease is no longer the caller's, or the round ended otherwise.
+        NotFound: there is no such round.
+    """
+    connection = transaction.connection
+    row = row_of(connection, round_id)
+    if row.state == RoundState.DONE and row.token == token:
+        return _registered_before(connection, row, draft)
+    row = held_row(transaction, round_id, token)
+    plan = plan_of(row)
+    model = models.get_model(connection, plan.model)
+    verdict = judge(
+        rule, metrics=draft.metrics, has_parent=plan.parent_version > 0, held_out_count=draft.events_held_out
+    )
+    verdict = _hold_if_moved(verdict, model, plan.parent_version)
+    version = model.newest_version + 1
+    status = VersionStatus.REJECTED if verdict.decision is Decision.REJECT else VersionStatus.ACCEPTED
+    connection.execute(
+        insert(versions).values(
+            model=model.name,
+            version=version,
+            status=str(status),
+            round_id=round_id,
+            draft_json=_draft_json(draft),
+            verdict_json=json_text(asdict(verdict)),
+            end_position_json=json_text(
+                {str(k): v for k, v in end_position(plan, parent_end_of(connection, plan)).items()}
+            ),
+            created_at=transaction.now,
+        )
+    )
+    connection.execute(
+        insert(version_files), [{"model": model.name, "version": version, **asdict(file)} for file in draft.files]
+    )
+    models.change(transaction, model.name, newest_version=version, **models.NO_FAILURES)
+    change_round(
+        transaction,
+        row,
+        state=str(RoundState.DONE),
+        version=version,
+        reason="",
+        lease_expires_at=0.0,
+        resume_point_json="",
+    )
+    transaction.record(ChangeKind.VERSION, model.name, version=version)
+    _move_alias(transaction, model, version, verdict, round_id)
+    return get_version(connection, model.name, version)
+
+
+def _hold_if_moved(verdict: Verdict, model: Model, parent_version: int) -> Verdict:
+    production = model.aliases.get(PRODUCTION, 0)
+    if verdict.decision is Decision.REJECT or production == parent_version:
+        return verdict
+    moved = f"production was moved from version {parent_version} to {production} while this one was made"
+    return replace(verdict, decision=Decision.HOLD, reasons=(*verdict.reasons, moved))
+
+
+def _move_alias(transaction: Transaction, model: Model, version: int, verdict: Verdict, round_id: str) -> None:
+    alias = {Decision.PROMOTE: PRODUCTION, Decision.CANARY: CANARY}.get(verdict.decision)
+    if alias is None:
+        return
+    current = model.aliases.get(alias, 0)
+    reason = f"{round_id} passed the gate: {'; '.join(verdict.reasons)}"
+    aliases.move(transaction, model.name, alias, current, version, how=aliases.SET, by="gate", reason=reason)
+
+
+def _registered_before(connection: Connection, row: RoundRow, draft: VersionDraft) -> Version:
+    stored = connection.execute(select(versions.c.draft_json).where(versions.c.round_id == row.round_id)).scalar_one()
+    version = get_version(connection, str(row.model), int(row.version))
+    if stored != _draft_json(draft) or version.files != tuple(sorted(draft.files, key=lambda file: file.path)):
+        raise Conflict(f"round {row.round_id} is done with version {row.version}, from another draft")
+    return version
+
+
+def get_version(connection: Connection, model: str, version: int) -> Version:
+    """With its files. Raises NotFound."""
+    query = _joined().where(versions.c.model == model, versions.c.version == version)
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        models.get_model(connection, model)
+        raise NotFound(f"model {model} has no version {version}")
+    files = connection.execute(
+        select(version_files)
+        .where(version_files.c.model == model, version_files.c.version == version)
+        .order_by(version_files.c.path)
+    )
+    return _version_of(row, [FileEntry(file.path, file.size_bytes, file.digest) for file in files])
+
+
+def list_versions(connection: Connection, model: str) -> list[Version]:
+    """Oldest first, without their files. Raises NotFound."""
+    models.get_model(connection, model)
+    query = _joined().where(versions.c.model == model).order_by(versions.c.version)
+    return [_version_of(row, []) for row in connection.execute(query)]
+
+
+def _joined() -> Any:
+    """Versions with the plan of their round; the columns of a row carry the tables' names."""
+    return select(versions, rounds.c.plan_json).join(rounds, rounds.c.round_id == versions.c.round_id)
+
+
+def _version_of(row: Row[Any], files: Sequence[FileEntry]) -> Version:
+    plan = plan_of(row)
+    draft: Mapping[str, Any] = json.loads(row.draft_json)
+    verdict = json.loads(row.verdict_json)
+    return Version(
+        model=row.model,
+        version=row.version,
+        status=VersionStatus(row.status),
+        round_id=row.round_id,
+        parent_version=plan.parent_version,
+        stream=plan.stream,
+        schema_version=plan.schema_version,
+        ranges=plan.ranges,
+        definition_digest=plan.definition_digest,
+        configuration_digest=plan.configuration_digest,
+        code_digest=plan.code_digest,
+        seed=plan.seed,
+        weights_digest=draft["weights_digest"],
+        metrics=draft["metrics"],
+        verdict=Verdict(Decision(verdict["decision"]), tuple(verdict["reasons"]), verdict["rule"]),
+        events_trained=draft["events_trained"],
+        events_held_out=draft["events_held_out"],
+        events_unusable=draft["events_unusable"],
+        files=tuple(files),
+        created_at=row.created_at,
+        last_event_at=plan.last_event_at,
+        timings=draft["timings"],
+        environment=draft["environment"],
+        step=draft["step"],
+        end_position={int(partition): offset for partition, offset in json.loads(row.end_position_json).items()},
+    )
+
+
+def _draft_json(draft: VersionDraft) -> str:
+    values = asdict(replace(draft, files=()))
+    del values["files"]
+    return json_text(values)

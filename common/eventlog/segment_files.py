@@ -100,7 +100,7 @@ class CommitFile:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Excludes every other process, and every other CommitFile. Raises Unavailable when the time to wait is over."""
+        """Excludes every other process and CommitFile. Raises Unavailable when the time to wait is over."""
         deadline = time.monotonic() + self._lock_timeout_seconds
         self._acquire(self._turn, deadline)
         try:

@@ -5,6 +5,7 @@ Send them with EVALSHA and load them again on NOSCRIPT (a restarted Redis has fo
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -13,7 +14,7 @@ class Script:
 
     text: str
 
-    @property
+    @cached_property
     def sha(self) -> bytes:
         return hashlib.sha1(self.text.encode()).hexdigest().encode()  # noqa: S324  (Redis names scripts so)
 

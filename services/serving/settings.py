@@ -21,7 +21,7 @@ class ServingSettings(ServiceSettings):
     log_level: str = "INFO"
     data_dir: Path = Path("build/serving")
     registry_address: str = "127.0.0.1:8700"
-    redis_url: str = "redis://127.0.0.1:6379/0"
+    redis_url: str = Field("redis://127.0.0.1:6379/0", pattern=r"^(redis://|unix:///)")
     replica: str = ""
     """Unique among the replicas that share a queue; empty: host name and process id."""
 

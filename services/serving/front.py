@@ -1,0 +1,309 @@
+"""The core of the front: which queue answers a request, and every request that is open, until it is answered once.
+
+    resolve(model, ...) -> Route          what the replica serves, as its manager last said
+    submit(route, request, ...)           into the queue; `on_reply` is called exactly once:
+                                          with the runner's answer, or with an error of our own (deadline, full, away)
+
+A request stays here, serialized, until its answer is there. When Redis comes back after an outage everything open is
+enqueued again: it may then run twice, and the second answer finds nobody who waits for it.
+"""
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from prometheus_client import Counter
+
+from common.health import Health
+from protos import queue_pb2
+from services.serving.prediction import DEADLINE_EXCEEDED, INTERNAL, INVALID_ARGUMENT, RequestFailed
+from services.serving.queue_client import NO_RUNNER, REFUSED, Queue, QueueClient
+from services.serving.queue_keys import DEFAULT_TARGET, alias_target, replies_key, version_target
+from services.serving.replica_state import ReplicaState, ServingState, Signature, VersionState
+
+logger = logging.getLogger(__name__)
+
+CONDITION = "queue"
+NOT_FOUND, RESOURCE_EXHAUSTED, UNAVAILABLE = 5, 8, 14
+OnReply = Callable[[queue_pb2.PredictionReply], None]
+_OUTAGE_GRACE_SECONDS = 5.0
+"""How long open requests wait for a lost Redis before they are answered with 503."""
+_RESEND_SECONDS = 0.2
+_RESENT = Counter("headrace_serving_resent_requests", "Open requests enqueued again after Redis was away")
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where requests for one target of a model go, and what the version behind it expects."""
+
+    queue: Queue
+    version: VersionState
+
+    def signature(self, name: str) -> Signature | None:
+        return self.version.signatures.get(name)
+
+
+class _Open:
+    """A request that was accepted and not answered yet."""
+
+    __slots__ = ("deadline", "is_taken", "on_reply", "queue", "request")
+
+    def __init__(self, queue: Queue, request: bytes, deadline: float, on_reply: OnReply) -> None:
+        self.queue = queue
+        self.request = request
+        self.deadline = deadline
+        self.on_reply = on_reply
+        self.is_taken = False
+
+
+class Front:
+    """Runs in one event loop; not thread-safe."""
+
+    def __init__(
+        self,
+        *,
+        redis_url: str,
+        front_id: str,
+        queue_limit: int,
+        in_flight_limit: int,
+        timeout_seconds: float,
+        health: Health,
+    ) -> None:
+        self._health = health
+        self.timeout_seconds = timeout_seconds
+        self.state: ReplicaState | None = None
+        self._limit = in_flight_limit
+        self._reply_to = replies_key(front_id).decode()
+        self._ids = itertools.count(1)
+        self._open: dict[bytes, _Open] = {}
+        self._routes: dict[tuple[str, str], Route] = {}
+        self._queues: dict[tuple[str, str], Queue] = {}
+        self._loop = asyncio.get_running_loop()
+        self._sweep_at = float("inf")
+        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._outage_timer: asyncio.TimerHandle | None = None
+        self.queue_client = QueueClient(
+            redis_url,
+            front_id,
+            queue_limit=queue_limit,
+            on_taken=self._on_taken,
+            on_replies=self._on_replies,
+            on_connected=self._on_connected,
+            on_lost=self._on_lost,
+        )
+
+    @property
+    def open_count(self) -> int:
+        return len(self._open)
+
+    @property
+    def routes(self) -> Mapping[tuple[str, str], Route]:
+        """By (model, target)."""
+        return self._routes
+
+    # What is served
+
+    def update(self, state: ReplicaState) -> None:
+        """Takes the manager's snapshot.
+
+        A route whose runner just went away is kept while the registry still has its target: requests queue up until
+        the next runner is there, and the queue itself refuses them when none has been there for some seconds.
+        """
+        routes: dict[tuple[str, str], Route] = {}
+        for version in state.versions:
+            if version.state is ServingState.AVAILABLE:
+                targets = [version_target(version.version), *map(alias_target, version.aliases)]
+                for target in targets:
+                    known = routes.get((version.model, target))
+                    if known is None or known.version.version < version.version:
+                        routes[version.model, target] = Route(self._queue(version.model, target), version)
+        ended = {(v.model, version_target(v.version)) for v in state.versions if v.state is ServingState.END}
+        for key, route in self._routes.items():
+            model, target = key
+            aliases = state.models.get(model)
+            if key in routes or aliases is None or key in ended:
+                continue
+            kind, _, name = target.partition("/")
+            if kind == "version" or name in aliases:
+                routes[key] = route
+        self._routes = routes
+        self._queues = {key: queue for key, queue in self._queues.items() if key in routes}
+        self.state = state
+
+    def _queue(self, model: str, target: str) -> Queue:
+        return self._queues.setdefault((model, target), Queue(model, target))
+
+    def resolve(self, model: str, *, version: int | None = None, label: str | None = None) -> Route:
+        """The route of a request.
+
+        Raises:
+            RequestFailed: in TensorFlow Serving's words where it has some: NOT_FOUND for a model or version nobody
+                has, INVALID_ARGUMENT for a label nobody has, UNAVAILABLE for what should be there and is not yet.
+        """
+        if label is not None:
+            target = alias_target(label)
+        else:
+            target = DEFAULT_TARGET if version is None else version_target(version)
+        route = self._routes.get((model, target))
+        if route is None:
+            raise self._missing(model, version, label)
+        return route
+
+    def _missing(self, model: str, version: int | None, label: str | None) -> RequestFailed:
+        state = self.state
+        if state is None:
+            return RequestFailed(UNAVAILABLE, "this replica is starting: it does not know its models yet")
+        aliases = state.models.get(model, {})
+        wanted = version
+        if version is None:
+            wanted = aliases.get(label if label is not None else DEFAULT_TARGET.removeprefix("alias/"))
+        expected = next((v for v in state.versions if v.model == model and v.version == wanted), None)
+        if expected is not None and expected.state is ServingState.END and expected.error_code:
+            return RequestFailed(
+                UNAVAILABLE, f"version {wanted} of model {model} could not be loaded: {expected.error_message}"
+            )
+        is_coming = expected is not None and expected.state is not ServingState.END
+        if is_coming or (version is None and wanted is not None):
+            return RequestFailed(UNAVAILABLE, f"version {wanted} of model {model} is being loaded")
+        if not state.models and any(state.conditions.values()):
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in state.conditions.items() if reason)
+            return RequestFailed(UNAVAILABLE, f"this replica does not know its models yet ({reasons})")
+        if label is not None:
+            return RequestFailed(INVALID_ARGUMENT, f"Unrecognized servable version label: {label}")
+        asked = f"Latest({model})" if version is None else f"Specific({model}, {version})"
+        return RequestFailed(NOT_FOUND, f"Servable not found for request: {asked}")
+
+    # What is open
+
+    def submit(
+        self,
+        route: Route,
+        request: queue_pb2.PredictionRequest,
+        on_reply: OnReply,
+        *,
+        timeout_seconds: float | None = None,
+    ) -> bytes:
+        """Enqueues a request whose signature and inputs are filled in; returns its id.
+
+        Raises:
+            RequestFailed: nothing was accepted (too much is open, or Redis is away); `on_reply` is not called.
+        """
+        if len(self._open) >= self._limit:
+            raise RequestFailed(RESOURCE_EXHAUSTED, f"this front has {self._limit} requests open, its limit; try again")
+        if not self.queue_client.is_connected:
+            raise RequestFailed(UNAVAILABLE, "the request queue (Redis) is away; try again")
+        timeout = self.timeout_seconds if timeout_seconds is None else min(timeout_seconds, self.timeout_seconds)
+        request_id = next(self._ids).to_bytes(8, "little")
+        request.request_id = request_id
+        request.reply_to = self._reply_to
+        request.deadline_at_micros = int((time.time() + timeout) * 1e6)
+        serialized = request.SerializeToString()
+        deadline = self._loop.time() + timeout
+        self._open[request_id] = _Open(route.queue, serialized, deadline, on_reply)
+        if deadline < self._sweep_at:
+            self._sweep_later(deadline)
+        self.queue_client.enqueue(route.queue, request_id, serialized)
+        return request_id
+
+    def forget(self, request_id: bytes) -> None:
+        """The client is gone: its answer, if it comes, finds nobody."""
+        self._open.pop(request_id, None)
+
+    def give_up(self) -> int:
+        """Answers whatever is open with 503, because the process ends; returns how many there were."""
+        left = len(self._open)
+        self._fail_all(UNAVAILABLE, "this replica is stopping; try again")
+        return left
+
+    def _on_replies(self, batch: bytes) -> None:
+        for reply in queue_pb2.ReplyBatch.FromString(batch).replies:
+            request = self._open.pop(reply.request_id, None)
+            if request is None:
+                continue
+            try:
+                request.on_reply(reply)
+            except Exception:
+                logger.exception("an answer could not be handed on", extra={"queue": request.queue.key.decode()})
+                request.on_reply(_failure(reply.request_id, INTERNAL, "the answer of the runner cannot be read"))
+
+    def _on_taken(self, queue: Queue, requests: list[tuple[bytes, bytes]], taken: int) -> None:
+        for request_id, _ in requests[: max(taken, 0)]:
+            request = self._open.get(request_id)
+            if request is not None:
+                request.is_taken = True
+        if taken == len(requests):
+            return
+        code, message = _refusal(queue, taken)
+        again = []
+        for request_id, _ in requests[max(taken, 0) :]:
+            request = self._open.get(request_id)
+            if request is None:
+                continue
+            if request.is_taken:  # before an outage: it was accepted, so it is tried until its deadline
+                again.append(request_id)
+            else:
+                self._fail(request_id, code, message)
+        if again:
+            self._loop.call_later(_RESEND_SECONDS, self._enqueue_again, again)
+
+    def _on_connected(self) -> None:
+        self._health.satisfy(CONDITION)
+        if self._outage_timer is not None:
+            self._outage_timer.cancel()
+            self._outage_timer = None
+        if self._open:
+            logger.info("enqueueing open requests again", extra={"count": len(self._open)})
+        self._enqueue_again(list(self._open))
+
+    def _enqueue_again(self, request_ids: list[bytes]) -> None:
+        for request_id in request_ids:
+            request = self._open.get(request_id)
+            if request is not None and self.queue_client.is_connected:
+                _RESENT.inc()
+                self.queue_client.enqueue(request.queue, request_id, request.request)
+
+    def _on_lost(self) -> None:
+        self._health.fail(CONDITION, "Redis is away")
+        if self._outage_timer is None:
+            self._outage_timer = self._loop.call_later(
+                _OUTAGE_GRACE_SECONDS, self._fail_all, UNAVAILABLE, "the request queue (Redis) is away; try again"
+            )
+
+    def _fail_all(self, code: int, message: str) -> None:
+        for request_id in list(self._open):
+            self._fail(request_id, code, message)
+
+    def _fail(self, request_id: bytes, code: int, message: str) -> None:
+        request = self._open.pop(request_id, None)
+        if request is not None:
+            request.on_reply(queue_pb2.PredictionReply(request_id=request_id, error_code=code, error_message=message))
+
+    def _sweep_later(self, at: float) -> None:
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+        self._sweep_at = at
+        self._sweep_timer = self._loop.call_at(at, self._sweep)
+
+    def _sweep(self) -> None:
+        """Answers what is past its deadline. One timer for all: it is set to the earliest deadline seen."""
+        now = self._loop.time()
+        self._sweep_timer, self._sweep_at = None, float("inf")
+        for request_id in [key for key, request in self._open.items() if request.deadline <= now]:
+            self._fail(request_id, DEADLINE_EXCEEDED, "the deadline passed before a runner answered")
+        if self._open:
+            self._sweep_later(min(request.deadline for request in self._open.values()))
+
+
+def _failure(request_id: bytes, code: int, message: str) -> queue_pb2.PredictionReply:
+    return queue_pb2.PredictionReply(request_id=request_id, error_code=code, error_message=message)
+
+
+def _refusal(queue: Queue, taken: int) -> tuple[int, str]:
+    if taken == NO_RUNNER:
+        return UNAVAILABLE, f"nobody serves model {queue.model} ({queue.target}) right now; try again"
+    if taken == REFUSED:
+        return UNAVAILABLE, "the request queue (Redis) refuses to write; try again"
+    return RESOURCE_EXHAUSTED, f"the queue of model {queue.model} ({queue.target}) is full; try again"

@@ -1,0 +1,158 @@
+"""The HTTP door: TensorFlow Serving's routes, and the replica's own status.
+
+Plain predictions do not come here, fast_http.py takes them first; compressed, chunked or otherwise unusual ones do.
+"""
+
+import asyncio
+import re
+import zlib
+from typing import Any
+from urllib.parse import unquote
+
+import orjson
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+
+from common.health import Health
+from common.web import create_app
+from services.serving.fast_http import TIMEOUT_HEADER
+from services.serving.front import Front
+from services.serving.json_values import invalid
+from services.serving.model_info import metadata_json, replica_json, status_json, versions_of
+from services.serving.prediction import UNIMPLEMENTED, RequestFailed
+from services.serving.rest_predict import HTTP_STATUS_OF, RestPredict, error_body, predict_path, version_of
+
+_MODEL = r"/v1/models(?:/([^/:]+))?(?:/versions/([0-9]+)|/labels/([^/:]+))?"
+_STATUS_PATH = re.compile(_MODEL + r"(/metadata)?", re.IGNORECASE)
+_OTHER_VERBS_PATH = re.compile(_MODEL + r":(classify|regress)")
+_TARGETS = ("", "/versions/{version}", "/labels/{label}")
+_PAYLOAD_TOO_LARGE = 413
+_GZIP_WINDOW_BITS = 31
+
+
+class _Door:
+    """One handler for everything below /v1/: the whole path with its query decides, as in TensorFlow Serving."""
+
+    def __init__(self, front: Front, predict: RestPredict, max_body_bytes: int) -> None:
+        self._front = front
+        self._predict = predict
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, request: Request) -> Response:
+        path = request.scope["raw_path"]
+        query = request.scope["query_string"]
+        try:
+            return await self._answer(request, path + b"?" + query if query else path)
+        except RequestFailed as error:
+            return _response(HTTP_STATUS_OF.get(error.code, 500), error_body(error.message))
+
+    async def _answer(self, request: Request, url: bytes) -> Response:
+        text = url.decode("latin-1")
+        if request.method == "POST" and predict_path(url) is not None:
+            return await self._run(request, url)
+        if request.method == "POST" and (other := _OTHER_VERBS_PATH.fullmatch(text)):
+            raise RequestFailed(UNIMPLEMENTED, f"{other.group(4)} is not served here yet; use predict")
+        found = _STATUS_PATH.fullmatch(text) if request.method == "GET" else None
+        if found is None:
+            raise invalid(f"Malformed request: {request.method} {text}")
+        model, digits, label, metadata = found.groups()
+        version = version_of(digits)
+        if model is None:
+            raise invalid("Missing model name in request.")
+        if metadata != "/metadata":
+            versions = versions_of(self._front.state, unquote(model), version)
+            return _response(200, orjson.dumps(status_json(versions)))
+        route = self._front.resolve(unquote(model), version=version, label=None if label is None else unquote(label))
+        return _response(200, orjson.dumps(metadata_json(route)))
+
+    async def _run(self, request: Request, url: bytes) -> Response:
+        path = predict_path(url)
+        assert path is not None
+        body = await self._body(request)
+        if body is None:
+            limit = f"the request body is larger than {self._max_body_bytes} bytes"
+            return _response(_PAYLOAD_TOO_LARGE, error_body(limit), close=True)
+        answered: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+
+        def answer(status: int, content: bytes) -> None:
+            if not answered.done():
+                answered.set_result(_response(status, content))
+
+        request_id = self._predict.start(path, body, answer, timeout_seconds=_timeout_of(request))
+        try:
+            return await answered
+        finally:
+            if request_id is not None:
+                self._predict.abandon(request_id)
+
+    async def _body(self, request: Request) -> bytes | None:
+        """The body, inflated where it is gzip; None when it is too large. What does not inflate counts as empty."""
+        if int(request.headers.get("content-length", "0")) > self._max_body_bytes:
+            return None
+        received = bytearray()
+        async for chunk in request.stream():
+            received += chunk
+            if len(received) > self._max_body_bytes:
+                return None
+        if request.headers.get("content-encoding", "").lower() != "gzip":
+            return bytes(received)
+        inflater = zlib.decompressobj(_GZIP_WINDOW_BITS)
+        try:
+            body = inflater.decompress(received, self._max_body_bytes + 1)
+        except zlib.error:
+            return b""
+        if len(body) > self._max_body_bytes:
+            return None
+        return body if inflater.eof else b""
+
+
+def _timeout_of(request: Request) -> float | None:
+    value = request.headers.get(TIMEOUT_HEADER.decode())
+    if value is None:
+        return None
+    if not value.isdigit():
+        raise invalid(f"header {TIMEOUT_HEADER.decode()} is {value!r}, expected whole milliseconds")
+    return int(value) / 1000
+
+
+def _response(status: int, body: bytes, *, close: bool = False) -> Response:
+    headers = {"connection": "close"} if close else None
+    return Response(body, status_code=status, media_type="application/json", headers=headers)
+
+
+def create_serving_app(front: Front, predict: RestPredict, service_health: Health, *, max_body_bytes: int) -> FastAPI:
+    """The FastAPI app with TensorFlow Serving's routes and GET /headrace/status."""
+    app = create_app("Headrace serving", service_health)
+    door = _Door(front, predict, max_body_bytes)
+
+    @app.get("/headrace/status", tags=["replica"])
+    async def status() -> dict[str, Any]:
+        """The replica, its versions with state, runner, memory and load time, and the depth of each queue."""
+        return await replica_json(front)
+
+    async def tensorflow_serving(request: Request) -> Response:
+        return await door(request)
+
+    for target in _TARGETS:
+        model = "/v1/models/{model}" + target
+        for path, method, summary in (
+            (f"{model}:predict", "POST", "Predict: {instances: [...]} by rows, or {inputs: ...} by columns"),
+            (f"{model}/metadata", "GET", "The signatures of a version"),
+            (model, "GET", "The state of the model's versions"),
+        ):
+            parameters = [
+                {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+                for name in re.findall(r"{(\w+)}", path)
+            ]
+            app.add_api_route(
+                path,
+                tensorflow_serving,
+                methods=[method],
+                summary=summary,
+                tags=["TensorFlow Serving"],
+                openapi_extra={"parameters": parameters},
+                response_class=Response,
+            )
+    every_method = ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"]
+    app.add_api_route("/v1/{rest:path}", tensorflow_serving, methods=every_method, include_in_schema=False)
+    return app

@@ -1,0 +1,103 @@
+"""The manager as a child of the front: started, listened to, started again when it dies, stopped in the end.
+
+    python -m services.serving.manager <fd> <parent pid>
+
+`fd` is the manager's end of a Unix socket pair (replica_state.py says what is spoken over it).
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+from collections.abc import Callable
+
+from common.health import Health
+from services.serving.replica_state import STOP_COMMAND, ReplicaState, decode
+
+logger = logging.getLogger(__name__)
+
+CONDITION = "manager"
+_LONGEST_LINE_BYTES = 64 * 1024 * 1024
+_SILENCE_SECONDS = 10.0
+_FIRST_BACKOFF_SECONDS = 0.2
+_LAST_BACKOFF_SECONDS = 5.0
+_KILL_SECONDS = 2.0
+
+
+class ManagerProcess:
+    """Runs in one event loop. `on_state` gets each snapshot, health the conditions in it and its own, "manager"."""
+
+    def __init__(
+        self, *, on_state: Callable[[ReplicaState], None], health: Health, command: tuple[str, ...] = ()
+    ) -> None:
+        self._on_state = on_state
+        self._health = health
+        self._command = command or (sys.executable, "-m", "services.serving.manager")
+        self._process: asyncio.subprocess.Process | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._is_stopping = False
+
+    async def run(self) -> None:
+        """Keeps a manager running until `stop`."""
+        backoff = _FIRST_BACKOFF_SECONDS
+        while not self._is_stopping:
+            reader = await self._start()
+            if await self._listen(reader):
+                backoff = _FIRST_BACKOFF_SECONDS
+            assert self._process is not None
+            code = await self._process.wait()
+            if not self._is_stopping:
+                self._health.fail(CONDITION, f"the manager ended with status {code}; starting it again")
+                logger.error("the manager ended; starting it again", extra={"status": code})
+                await asyncio.sleep(backoff)
+                backoff = min(backoff * 2, _LAST_BACKOFF_SECONDS)
+
+    async def stop(self, timeout_seconds: float) -> None:
+        """Asks the manager to drain and end; kills it when the time is over. Its children die with it."""
+        self._is_stopping = True
+        if self._process is None or self._process.returncode is not None:
+            return
+        if self._writer is not None:
+            self._writer.write(STOP_COMMAND)
+        try:
+            await asyncio.wait_for(self._process.wait(), timeout_seconds)
+        except TimeoutError:
+            logger.warning("the manager did not end in time; killing it")
+            self._process.kill()
+            await asyncio.wait_for(self._process.wait(), _KILL_SECONDS)
+
+    async def _start(self) -> asyncio.StreamReader:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command,
+                str(theirs.fileno()),
+                str(os.getpid()),
+                pass_fds=(theirs.fileno(),),
+                stdin=asyncio.subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C reaches the front alone, which then stops everything in order
+            )
+        reader, self._writer = await asyncio.open_unix_connection(sock=ours, limit=_LONGEST_LINE_BYTES)
+        return reader
+
+    async def _listen(self, reader: asyncio.StreamReader) -> bool:
+        """Until the manager's end closes; whether it said anything."""
+        has_spoken = False
+        while True:
+            try:
+                line = await asyncio.wait_for(reader.readline(), _SILENCE_SECONDS)
+            except TimeoutError:
+                self._health.fail(CONDITION, f"the manager has said nothing for {_SILENCE_SECONDS:.0f} s")
+                continue
+            if not line:
+                return has_spoken
+            state = decode(line)
+            has_spoken = True
+            self._health.satisfy(CONDITION)
+            for name, reason in state.conditions.items():
+                if reason:
+                    self._health.fail(name, reason)
+                else:
+                    self._health.satisfy(name)
+            self._on_state(state)

@@ -1,0 +1,206 @@
+"""The front's side of the queue: the requests of one loop turn go out in one write, answers come in batches.
+
+Two connections: one writes requests, the other waits at this front's reply list. Both come and go together; in between
+`is_connected` is false and nothing can be enqueued.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from functools import partial
+
+import hiredis
+
+from common.errors import Unavailable
+from services.serving.queue_keys import queue_key, replies_key, serving_key
+from services.serving.queue_scripts import ENQUEUE
+from services.serving.redis_connection import RedisConnection, Reply, connect, pack
+
+logger = logging.getLogger(__name__)
+
+NO_RUNNER, REFUSED = -1, -2
+_BLPOP_SECONDS = 1
+_TICK_SECONDS = 0.5
+_SILENCE_SECONDS = 2.0
+"""A Redis that has owed a reply for this long counts as lost."""
+_FIRST_BACKOFF_SECONDS = 0.02
+_LAST_BACKOFF_SECONDS = 1.0
+
+
+class Queue:
+    """One queue as a front sees it: its keys, and the requests of this turn that were not written yet."""
+
+    __slots__ = ("key", "model", "serving_key", "target", "unwritten")
+
+    def __init__(self, model: str, target: str) -> None:
+        self.model = model
+        self.target = target
+        self.key = queue_key(model, target)
+        self.serving_key = serving_key(model, target)
+        self.unwritten: list[tuple[bytes, bytes]] = []
+
+
+OnTaken = Callable[[Queue, list[tuple[bytes, bytes]], int], None]
+"""(queue, [(request id, request)], how many were taken, or NO_RUNNER, or REFUSED when Redis answers with an error)."""
+
+
+class QueueClient:
+    """Runs in one event loop; not thread-safe.
+
+    Args:
+        on_taken: told how many requests of a write were taken.
+        on_replies: given each ReplyBatch, serialized.
+        on_connected, on_lost: told when the queue comes and goes.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        front_id: str,
+        *,
+        queue_limit: int,
+        on_taken: OnTaken,
+        on_replies: Callable[[bytes], None],
+        on_connected: Callable[[], None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._url = url
+        self._replies_key = replies_key(front_id)
+        self._limit = str(queue_limit).encode()
+        self._on_taken = on_taken
+        self._on_replies = on_replies
+        self._on_connected = on_connected
+        self._on_lost = on_lost
+        self._loop = asyncio.get_running_loop()
+        self._unwritten: list[Queue] = []
+        self._requests: RedisConnection | None = None
+        self._replies: RedisConnection | None = None
+        self._lost = asyncio.Event()
+        self._blpop = pack(b"BLPOP", self._replies_key, str(_BLPOP_SECONDS))
+        self.is_connected = False
+
+    def enqueue(self, queue: Queue, request_id: bytes, request: bytes) -> None:
+        """Puts a request (serialized PredictionRequest) into the write of this turn."""
+        if not queue.unwritten:
+            if not self._unwritten:
+                self._loop.call_soon(self._write)
+            self._unwritten.append(queue)
+        queue.unwritten.append((request_id, request))
+
+    async def depth(self, queue: Queue) -> tuple[int, int]:
+        """Requests in the queue (waiting and running), and live runners. Raises Unavailable."""
+        connection = self._requests
+        if connection is None or not self.is_connected:
+            raise Unavailable("Redis is away")
+        length = await connection.ask(b"XLEN", queue.key)
+        seconds = await connection.ask(b"TIME")
+        assert isinstance(length, int)
+        assert isinstance(seconds, list)
+        runners = await connection.ask(b"ZCOUNT", queue.serving_key, b"(%b000" % seconds[0], b"+inf")
+        assert isinstance(runners, int)
+        return length, runners
+
+    async def run(self) -> None:
+        """Connects, and connects again when the connection is lost; ends by being cancelled."""
+        backoff = _FIRST_BACKOFF_SECONDS
+        try:
+            while True:
+                try:
+                    await self._connect()
+                except Unavailable as error:
+                    self._close()
+                    logger.warning("the queue is away", extra={"reason": error.message})
+                    await asyncio.sleep(backoff * random.uniform(0.5, 1.0))  # noqa: S311  (jitter)
+                    backoff = min(backoff * 2, _LAST_BACKOFF_SECONDS)
+                    continue
+                backoff = _FIRST_BACKOFF_SECONDS
+                await self._until_lost()
+                logger.warning("the connection to the queue was lost")
+        finally:
+            self._close()
+
+    async def _connect(self) -> None:
+        self._lost.clear()
+        self._requests = await connect(self._url, self._lose)
+        await self._requests.ask(b"SCRIPT", b"LOAD", ENQUEUE.text)
+        self._replies = await connect(self._url, self._lose)
+        if self._lost.is_set():
+            raise Unavailable("the connection to Redis was lost while it was made")
+        self.is_connected = True
+        logger.info("connected to the queue")
+        # Two waiting commands: while the answers of one are handled, the next already waits inside Redis.
+        self._replies.send(self._blpop * 2, self._popped, self._popped)
+        self._on_connected()
+
+    async def _until_lost(self) -> None:
+        assert self._requests is not None
+        assert self._replies is not None
+        while not self._lost.is_set():
+            try:
+                await asyncio.wait_for(self._lost.wait(), _TICK_SECONDS)
+            except TimeoutError:
+                self._requests.send(pack(b"PING"), _ignore)
+                late = self._requests.silent_seconds() > _SILENCE_SECONDS
+                if late or self._replies.silent_seconds() > _SILENCE_SECONDS + _BLPOP_SECONDS:
+                    self._close()
+
+    def _lose(self) -> None:
+        self._lost.set()
+        self._close()
+
+    def _close(self) -> None:
+        was_connected, self.is_connected = self.is_connected, False
+        for connection in (self._requests, self._replies):
+            if connection is not None:
+                connection.close()
+        if was_connected:
+            for queue in self._unwritten:
+                queue.unwritten = []
+            self._unwritten = []
+            self._on_lost()
+
+    def _write(self) -> None:
+        queues, self._unwritten = self._unwritten, []
+        for queue in queues:
+            requests, queue.unwritten = queue.unwritten, []
+            self._send(queue, requests)
+
+    def _send(self, queue: Queue, requests: list[tuple[bytes, bytes]]) -> None:
+        if self._requests is None:
+            return
+        command = pack(
+            b"EVALSHA",
+            ENQUEUE.sha,
+            b"2",
+            queue.key,
+            queue.serving_key,
+            self._limit,
+            *[request for _, request in requests],
+        )
+        self._requests.send(command, partial(self._answered, queue, requests))
+
+    def _answered(self, queue: Queue, requests: list[tuple[bytes, bytes]], reply: Reply) -> None:
+        if isinstance(reply, int):
+            self._on_taken(queue, requests, reply)
+            return
+        if isinstance(reply, hiredis.ReplyError) and str(reply).startswith("NOSCRIPT") and self._requests is not None:
+            self._requests.send(pack(b"SCRIPT", b"LOAD", ENQUEUE.text), _ignore)
+            self._send(queue, requests)
+            return
+        logger.error("the queue refused a write", extra={"queue": queue.key.decode(), "reason": str(reply)})
+        self._on_taken(queue, requests, REFUSED)
+
+    def _popped(self, reply: Reply) -> None:
+        if isinstance(reply, hiredis.ReplyError):
+            logger.error("the reply list cannot be read", extra={"reason": str(reply)})
+            self._lose()
+            return
+        if self._replies is not None:
+            self._replies.send(self._blpop, self._popped)
+        if isinstance(reply, list):
+            self._on_replies(reply[1])
+
+
+def _ignore(reply: Reply) -> None:
+    """The reply only proves that Redis is there."""

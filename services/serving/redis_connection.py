@@ -1,0 +1,136 @@
+"""A thin Redis connection on the event loop: bytes out, replies in order, one callback each; no pool, no retry.
+
+redis-py's asyncio client costs ten times as much per command (shared/reference: peers, queue table), which is the whole
+budget of a prediction.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from urllib.parse import unquote, urlsplit
+
+import hiredis
+
+from common.errors import InvalidInput, Unavailable
+
+Reply = object
+"""bytes, int, None, a list of replies, or a hiredis.ReplyError."""
+OnReply = Callable[[Reply], None]
+Argument = bytes | str | int
+_CONNECT_TIMEOUT_SECONDS = 2.0
+
+
+def pack(*arguments: Argument) -> bytes:
+    packed: bytes = hiredis.pack_command(arguments)
+    return packed
+
+
+class RedisConnection(asyncio.Protocol):
+    """One connection. `on_lost` is called once when it ends, after which nothing is sent and no callback comes."""
+
+    def __init__(self, on_lost: Callable[[], None]) -> None:
+        self._on_lost = on_lost
+        self._reader = hiredis.Reader()
+        self._callbacks: deque[OnReply] = deque()
+        self._transport: asyncio.Transport | None = None
+        self._heard_at = time.monotonic()
+        self.is_open = False
+
+    def send(self, commands: bytes, *callbacks: OnReply) -> None:
+        """Writes packed commands, one callback per command. On a lost connection nothing happens."""
+        if not self.is_open or self._transport is None:
+            return
+        if not self._callbacks:
+            self._heard_at = time.monotonic()
+        self._callbacks.extend(callbacks)
+        self._transport.write(commands)
+
+    async def ask(self, *arguments: Argument, timeout_seconds: float = _CONNECT_TIMEOUT_SECONDS) -> Reply:
+        """Sends one command and waits for its reply.
+
+        Raises:
+            Unavailable: the connection is lost, no reply came in time, or Redis answered with an error.
+        """
+        answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+        def answer(reply: Reply) -> None:
+            if not answered.done():
+                answered.set_result(reply)
+
+        if not self.is_open:
+            raise Unavailable("the connection to Redis is lost")
+        self.send(pack(*arguments), answer)
+        try:
+            reply = await asyncio.wait_for(answered, timeout_seconds)
+        except TimeoutError as error:
+            raise Unavailable(f"Redis did not answer {arguments[0]!r} within {timeout_seconds:g} s") from error
+        if isinstance(reply, hiredis.ReplyError):
+            raise Unavailable(f"Redis answered {arguments[0]!r} with an error: {reply}")
+        return reply
+
+    def silent_seconds(self) -> float:
+        """For how long a command has waited without anything arriving; 0 when none waits."""
+        return time.monotonic() - self._heard_at if self._callbacks else 0.0
+
+    def close(self) -> None:
+        """Ends the connection at once; `on_lost` follows."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self.is_open = True
+
+    def data_received(self, data: bytes) -> None:
+        self._heard_at = time.monotonic()
+        reader = self._reader
+        reader.feed(data)
+        try:
+            while (reply := reader.gets()) is not False:
+                self._callbacks.popleft()(reply)
+        except hiredis.ProtocolError:
+            self.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self.is_open:
+            self.is_open = False
+            self._callbacks.clear()
+            self._on_lost()
+
+
+async def connect(url: str, on_lost: Callable[[], None]) -> RedisConnection:
+    """Connects, authenticates and selects the database of the URL.
+
+    Args:
+        url: redis://[user:password@]host[:port][/db] or unix:///path[?db=n].
+
+    Raises:
+        InvalidInput: the URL is of neither form.
+        Unavailable: Redis cannot be reached or does not let us in.
+    """
+    parts = urlsplit(url)
+    loop = asyncio.get_running_loop()
+
+    def protocol() -> RedisConnection:
+        return RedisConnection(on_lost)
+
+    if parts.scheme == "unix":
+        opened = loop.create_unix_connection(protocol, parts.path)
+        database = parts.query.removeprefix("db=")
+    elif parts.scheme == "redis":
+        opened = loop.create_connection(protocol, parts.hostname or "127.0.0.1", parts.port or 6379)
+        database = parts.path.strip("/")
+    else:
+        raise InvalidInput(f"REDIS_URL is {url!r}, expected redis://host:port/db or unix:///path")
+    try:
+        connection = (await asyncio.wait_for(opened, _CONNECT_TIMEOUT_SECONDS))[1]
+    except (OSError, TimeoutError) as error:
+        raise Unavailable(f"cannot reach Redis at {parts.hostname or parts.path}: {error}") from error
+    if parts.password:
+        user = [unquote(parts.username)] if parts.username else []
+        await connection.ask("AUTH", *user, unquote(parts.password))
+    if database:
+        await connection.ask("SELECT", database)
+    return connection

@@ -1,0 +1,114 @@
+"""One REST prediction from body to body, for both ways in: the fast protocol and the ASGI route."""
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from urllib.parse import unquote
+
+import orjson
+
+from protos import queue_pb2
+from services.serving.front import Front
+from services.serving.json_values import invalid
+from services.serving.predict_json import Document, read_inputs, write_answer
+from services.serving.prediction import RequestFailed, write_tensor
+from services.serving.statistics import Statistics
+
+OnAnswer = Callable[[int, bytes], None]
+"""(HTTP status, JSON body)."""
+HTTP_STATUS_OF = {
+    0: 200, 1: 499, 2: 500, 3: 400, 4: 504, 5: 404, 6: 409, 7: 403, 8: 429, 9: 400, 10: 409, 11: 400, 12: 501, 13: 500,
+    14: 503, 15: 500, 16: 401,
+}  # fmt: skip
+"""Canonical status code -> HTTP status, TensorFlow Serving's table."""
+_INTERNAL = 13
+_MAX_INT64 = 2**63 - 1
+_PATH = re.compile(r"/v1/models/([^/:]+)(?:/versions/([0-9]+)|/labels/([^/:]+))?:predict")
+
+
+@dataclass(frozen=True)
+class ModelPath:
+    """The model that a URL names, by version or by label; neither means the production version."""
+
+    model: str
+    version: int | None = None
+    label: str | None = None
+
+
+def predict_path(url: bytes) -> ModelPath | None:
+    """None when the URL is not a predict route. Raises RequestFailed for a version that is no int64."""
+    found = _PATH.fullmatch(url.decode("latin-1"))
+    if found is None:
+        return None
+    model, version, label = found.groups()
+    return ModelPath(unquote(model), version_of(version), None if label is None else unquote(label))
+
+
+def version_of(digits: str | None) -> int | None:
+    """Raises RequestFailed when the digits are no int64."""
+    if digits is None:
+        return None
+    version = int(digits)
+    if version > _MAX_INT64:
+        raise invalid(f"Failed to convert version: {digits} to numeric.")
+    return version
+
+
+def error_body(message: str) -> bytes:
+    return orjson.dumps({"error": message})
+
+
+class RestPredict:
+    """Starts predictions; never raises: every fault is an answer."""
+
+    def __init__(self, front: Front, statistics: Statistics) -> None:
+        self._front = front
+        self._statistics = statistics
+
+    def start(
+        self, path: ModelPath, body: bytes, on_answer: OnAnswer, *, timeout_seconds: float | None = None
+    ) -> bytes | None:
+        """Begins one prediction; `on_answer` is called once, possibly before this returns.
+
+        Returns:
+            What `abandon` takes to forget the request, or None when it is answered already.
+        """
+        started_at = time.perf_counter()
+        try:
+            document = Document(body)
+            route = self._front.resolve(path.model, version=path.version, label=path.label)
+            signature = route.signature(document.signature_name)
+            if signature is None:
+                raise invalid(f'Serving signature name: "{document.signature_name}" not found in signature def')
+            inputs, rows = read_inputs(document, signature)
+            request = queue_pb2.PredictionRequest(signature=document.signature_name)
+            for name, array in inputs.items():
+                write_tensor(request.inputs.add(), name, array)
+            finish = partial(self._finish, path.model, started_at, on_answer, rows)
+            return self._front.submit(route, request, finish, timeout_seconds=timeout_seconds)
+        except RequestFailed as error:
+            known = self._front.state is not None and path.model in self._front.state.models
+            self._statistics.add(path.model if known else "", "http", error.code, 0.0)
+            on_answer(HTTP_STATUS_OF.get(error.code, 500), error_body(error.message))
+            return None
+
+    def abandon(self, request_id: bytes) -> None:
+        """The client is gone."""
+        self._front.forget(request_id)
+
+    def _finish(
+        self, model: str, started_at: float, on_answer: OnAnswer, rows: bool, reply: queue_pb2.PredictionReply
+    ) -> None:
+        code = reply.error_code
+        if code:
+            status, body = HTTP_STATUS_OF.get(code, 500), error_body(reply.error_message)
+        else:
+            try:
+                status, body = 200, write_answer(reply, rows=rows)
+            except RequestFailed as error:
+                code = error.code
+                status, body = HTTP_STATUS_OF.get(code, 500), error_body(error.message)
+        self._statistics.add(model, "http", code, time.perf_counter() - started_at)
+        on_answer(status, body)

@@ -1,0 +1,109 @@
+"""Tensors between the gRPC door and the queue: TensorFlow's TensorProto on one side, the queue's Tensor on the other.
+
+Numbers are copied as bytes where the two wire formats allow it and never pass through Python objects one by one, except
+for integers in typed fields, which protobuf packs as varints.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from protos import queue_pb2, tfserving_pb2
+from services.serving.prediction import INVALID_ARGUMENT, NUMPY_TYPES, UNIMPLEMENTED, RequestFailed
+
+_TYPED_FIELDS = {
+    "DT_FLOAT": "float_val", "DT_DOUBLE": "double_val", "DT_HALF": "half_val", "DT_INT8": "int_val",
+    "DT_INT16": "int_val", "DT_INT32": "int_val", "DT_UINT8": "int_val", "DT_UINT16": "int_val",
+    "DT_INT64": "int64_val", "DT_BOOL": "bool_val", "DT_UINT32": "uint32_val", "DT_UINT64": "uint64_val",
+    "DT_STRING": "string_val",
+}  # fmt: skip
+_NAMES = {number: name for name, number in tfserving_pb2.DataType.items()}
+_NUMPY_DTYPES = {name: np.dtype(NUMPY_TYPES[name]) for name in _TYPED_FIELDS}
+_STRING_DTYPE = "O"
+_DTYPES_BY_CODE: dict[str, tuple[int, str]] = {
+    dtype.str: (tfserving_pb2.DataType.Value(name), name) for name, dtype in _NUMPY_DTYPES.items()
+}
+_DTYPES_BY_CODE[_STRING_DTYPE] = (tfserving_pb2.DT_STRING, "DT_STRING")
+_MAX_ELEMENTS = 1 << 28
+"""A shape that asks for more is refused before memory is taken for it."""
+
+
+def read_tensor_proto(alias: str, proto: tfserving_pb2.TensorProto, tensor: queue_pb2.Tensor) -> None:
+    """Fills in the queue's tensor from a request's.
+
+    Too few typed values repeat the last one, none at all mean zeros or empty strings (TensorFlow's rule).
+
+    Raises:
+        RequestFailed: the values do not fit the shape, or the type cannot be carried.
+    """
+    name = _NAMES.get(proto.dtype, "")
+    field = _TYPED_FIELDS.get(name)
+    if field is None:
+        if proto.dtype == tfserving_pb2.DT_INVALID or not name:
+            raise _unparsable(alias)
+        raise RequestFailed(UNIMPLEMENTED, f'input "{alias}" has type {name}, which cannot be served')
+    shape = [dim.size for dim in proto.tensor_shape.dim]
+    count = math.prod(shape)
+    if proto.tensor_shape.unknown_rank or any(size < 0 for size in shape) or count > _MAX_ELEMENTS:
+        raise _unparsable(alias)
+    tensor.name = alias
+    tensor.shape.extend(shape)
+    if name == "DT_STRING":
+        tensor.dtype = _STRING_DTYPE
+        tensor.strings.extend(_filled(alias, list(proto.string_val), count, b""))
+        return
+    dtype = _NUMPY_DTYPES[name]
+    tensor.dtype = dtype.str
+    if proto.tensor_content:
+        if len(proto.tensor_content) != count * dtype.itemsize:
+            raise _unparsable(alias)
+        tensor.data = proto.tensor_content
+        return
+    tensor.data = _typed_bytes(alias, getattr(proto, field), name, count)
+
+
+def _typed_bytes(alias: str, values: Any, name: str, count: int) -> bytes:
+    dtype = _NUMPY_DTYPES[name]
+    if len(values) > count:
+        raise _unparsable(alias)
+    wire = np.dtype("<u2") if name == "DT_HALF" else dtype
+    given: np.ndarray = np.array(values, np.int64).astype(wire) if wire.itemsize < 4 else np.array(values, wire)
+    if len(given) == count:
+        return given.tobytes()
+    array = np.zeros(count, wire)
+    array[: len(given)] = given
+    if len(given):
+        array[len(given) :] = given[-1]
+    return array.tobytes()
+
+
+def _filled(alias: str, values: list[bytes], count: int, empty: bytes) -> list[bytes]:
+    if len(values) > count:
+        raise _unparsable(alias)
+    return values + [values[-1] if values else empty] * (count - len(values))
+
+
+def _unparsable(alias: str) -> RequestFailed:
+    return RequestFailed(INVALID_ARGUMENT, f"tensor parsing error: {alias}")
+
+
+def write_tensor_proto(tensor: queue_pb2.Tensor, proto: tfserving_pb2.TensorProto) -> None:
+    """Fills in an answer's tensor, in typed fields, as TensorFlow Serving does.
+
+    Raises:
+        RequestFailed: the type has no TensorProto field.
+    """
+    found = _DTYPES_BY_CODE.get(tensor.dtype)
+    if found is None:
+        raise RequestFailed(UNIMPLEMENTED, f'output "{tensor.name}" has numpy type {tensor.dtype}')
+    number, name = found
+    proto.dtype = number  # type: ignore[assignment]  # the stub wants the enum's wrapper class
+    add = proto.tensor_shape.dim.add
+    for size in tensor.shape:
+        add().size = size
+    if tensor.dtype == _STRING_DTYPE:
+        proto.string_val.extend(tensor.strings)
+        return
+    wire = "<u2" if name == "DT_HALF" else tensor.dtype
+    getattr(proto, _TYPED_FIELDS[name]).extend(np.frombuffer(tensor.data, wire).tolist())

@@ -1,0 +1,100 @@
+"""Starts the trainer: `python -m services.trainer`, settings TRAINER_*. This process never imports TensorFlow."""
+
+import logging
+import sys
+import threading
+
+from common import rpc
+from common.catalog import ChangeKind
+from common.errors import HeadraceError
+from common.eventlog.open import open_event_log
+from common.health import Health
+from common.lifecycle import Stop, close_all
+from common.logs import configure_logs
+from common.registry_client import RegistryClient
+from common.web import WebServer, bind
+from services.trainer.http_api import create_http_app
+from services.trainer.planner import Planner
+from services.trainer.rounds import RoundLoop, holder_id, own_data_dir
+from services.trainer.settings import TrainerSettings
+from services.trainer.watch import follow
+
+logger = logging.getLogger(__name__)
+ROUND_FUNCTION = "services.trainer.round_process:run_round"
+_GRPC_STOP_SECONDS = 2.0
+_MAX_REGISTRY_CALL_SECONDS = 5.0
+
+
+def main(round_function: str = ROUND_FUNCTION) -> int:
+    """Exit status 0 after a stop that was asked for, 1 when the trainer cannot start.
+
+    Args:
+        round_function: "module:function", what a round's process runs; the tests put their own here.
+    """
+    stop = Stop()
+    stop.listen_for_signals()
+    try:
+        settings = TrainerSettings.from_environment()
+        configure_logs("trainer", log_format=settings.log_format, level=settings.log_level)
+        _run(settings, round_function, stop)
+    except HeadraceError as error:
+        print(f"trainer: {error.message}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
+    health = Health("registry", "event_log", "zygote")
+    own_data_dir(settings.data_dir)
+    log = open_event_log(settings.event_log)
+    call_seconds = min(_MAX_REGISTRY_CALL_SECONDS, settings.lease_ttl_seconds / 3)
+    registry = RegistryClient(settings.registry_address, timeout_seconds=call_seconds)
+    planner = Planner(settings, registry=registry, log=log, health=health, on_planned=lambda: rounds.wake())
+    rounds = RoundLoop(
+        settings,
+        holder=holder_id(settings.data_dir, settings.id),
+        registry=registry,
+        round_function=round_function,
+        health=health,
+        known_models=planner.known_models,
+        on_ended=planner.wake,
+    )
+
+    def on_change(kind: ChangeKind, name: str) -> None:
+        planner.mark_stale(kind, name)
+        rounds.wake()
+
+    web = WebServer(create_http_app(planner, rounds, health, settings), bind(settings.host, settings.http_port))
+    grpc_server, grpc_port = rpc.start_server(
+        f"{settings.host}:{settings.grpc_port}",
+        lambda server: None,
+        service_names=(),
+        service_health=health,
+        max_workers=4,
+    )
+    web.start()
+    logger.info("trainer started", extra={"http_port": web.port, "grpc_port": grpc_port, "trainer": rounds.holder})
+    threading.Thread(target=follow, args=(registry, on_change, stop), name="watch", daemon=True).start()
+    threads = [
+        threading.Thread(target=rounds.run, args=(stop,), name="rounds"),
+        threading.Thread(target=planner.run, args=(stop,), name="planner"),
+    ]
+    for thread in threads:
+        thread.start()
+    while not stop.wait(60.0):
+        pass
+    health.stop()
+    rounds.wake()
+    planner.wake()
+    for thread in threads:
+        thread.join()
+
+    def stop_grpc() -> None:
+        grpc_server.stop(_GRPC_STOP_SECONDS).wait(_GRPC_STOP_SECONDS)
+
+    close_all(web.stop, stop_grpc, registry.close, log.close)
+    logger.info("trainer stopped")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""HTTP door of the trainer: ask for a round, see what goes on."""
+
+import os
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from pydantic import BaseModel, ConfigDict, Field
+
+from common.catalog import Round
+from common.health import Health
+from common.web import create_app
+from services.trainer.planner import Planner
+from services.trainer.rounds import RoundLoop
+from services.trainer.settings import TrainerSettings
+
+
+class TrainRequest(BaseModel):
+    """Who asks for a round, and why; kept with the round."""
+
+    model_config = ConfigDict(extra="forbid")
+    by: str = Field(min_length=1, max_length=256)
+    reason: str = Field("", max_length=4096)
+
+
+def create_http_app(planner: Planner, rounds: RoundLoop, health: Health, settings: TrainerSettings) -> FastAPI:
+    app = create_app("Headrace trainer", health)
+
+    @app.post("/v1/models/{model}:train", status_code=202, tags=["rounds"])
+    def train(model: str, request: TrainRequest) -> dict[str, Any]:
+        """Plans a round over what is new. 409 when there is nothing new or a round is open already."""
+        return round_as_json(planner.plan_now(model, by=request.by, reason=request.reason))
+
+    @app.get("/v1/status", tags=["rounds"])
+    def status() -> dict[str, Any]:
+        """What this trainer is doing, and per model the lag in examples, the open round and the next trigger."""
+        return {
+            "trainer": rounds.holder,
+            "attempt": _attempt_as_json(rounds),
+            "models": planner.status(),
+            "faults": planner.faults(),
+            "zygote": rounds.zygote_status(),
+            "devices": _devices(),
+            "threads": {
+                "intra_op": settings.usable_intra_op_threads(),
+                "inter_op": settings.inter_op_threads,
+                "cores": len(os.sched_getaffinity(0)),
+            },
+        }
+
+    return app
+
+
+def round_as_json(found: Round) -> dict[str, Any]:
+    """The round with the plan's fields beside its own."""
+    values = asdict(found)
+    plan = values.pop("plan")
+    return {**plan, **values}
+
+
+def _attempt_as_json(rounds: RoundLoop) -> dict[str, Any] | None:
+    attempt = rounds.attempt
+    if attempt is None:
+        return None
+    return {
+        "model": attempt.assignment.plan.model,
+        "round_id": attempt.assignment.round.round_id,
+        "examples": attempt.assignment.plan.example_count,
+        "seconds": round(time.time() - attempt.began_at, 3),
+        "progress": asdict(attempt.progress),
+    }
+
+
+def _devices() -> list[str]:
+    """What a round can compute on: TensorFlow is not asked, since only rounds' processes may start it."""
+    return ["cpu", *sorted(path.name for path in Path("/dev").glob("nvidia[0-9]*"))]

@@ -1,0 +1,121 @@
+"""Round functions without TensorFlow, run by a real zygote in a real child.
+
+What a round does is read from the file named by FAKE_ROUND_FILE when it starts, so that a test can change it between
+attempts: the name of one of the functions below.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from common.catalog import VersionDraft
+from common.errors import DataLoss, Unavailable
+from common.eventlog.open import open_event_log
+from common.registry_client import RegistryClient, manifest_of
+from services.trainer.assignment import Done, Failed, FailureKind, Message, Progress, RoundAssignment, Stopped
+from services.trainer.dataset import read_blocks
+
+BEHAVIOUR_FILE = "FAKE_ROUND_FILE"
+Report = Callable[[Message], None]
+StopRequested = Callable[[], bool]
+
+
+def run_round(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
+    behaviour = Path(os.environ[BEHAVIOUR_FILE]).read_text().strip()
+    globals()[behaviour](assignment, report, stop_requested)
+
+
+def finish(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
+    report(Progress("train", examples_done=5, loss=0.5))
+    report(Done(version=1, decision="promote", events_trained=5))
+
+
+def describe(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
+    """Says what sort of process this is, in the reason of a failure."""
+    facts = {
+        "niceness": os.nice(0),
+        "leads_its_group": os.getpgrp() == os.getpid(),
+        "oom_score_adj": Path("/proc/self/oom_score_adj").read_text().strip(),
+        "threads": len(list(Path("/proc/self/task").iterdir())),
+        "round": assignment.round.round_id,
+    }
+    report(Failed(repr(facts), FailureKind.DEFINITION))
+
+
+def hang(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
+    """Until it is killed; does not look whether it should stop."""
+    report(Progress("train", examples_done=3))
+    while True:
+        time.sleep(60)
+
+
+def obey(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
+    """Trains for ever, but stops when asked."""
+    report(Progress("train", examples_done=3))
+    while not stop_requested():
+        time.sleep(0.01)
+    report(Stopped(examples_done=3))
+
+
+def die(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def crash(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
+    raise RuntimeError("a fault of the trainer's own")
+
+
+def miss_a_service(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
+    raise Unavailable("the log is away")
+
+
+def meet_damage(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
+    raise DataLoss("offset 7 is damaged")
+
+
+def fail(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
+    report(Failed("the loss is not a number", FailureKind.NUMERIC))
+
+
+def register(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
+    """A version whose one file holds how many examples the ranges gave; its AUC passes any gate."""
+    _register(assignment, report, auc=0.9)
+
+
+def register_a_bad_one(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
+    """A version that the gate rejects."""
+    _register(assignment, report, auc=0.1)
+
+
+def _register(assignment: RoundAssignment, report: Report, *, auc: float) -> None:
+    log = open_event_log(assignment.event_log)
+    registry = RegistryClient(assignment.registry_address)
+    topic = f"examples.{assignment.plan.stream}"
+    blocks = read_blocks(log, topic, assignment.plan.ranges, block_examples=assignment.block_examples)
+    count = sum(len(block.examples) for block in blocks)
+    output = Path(assignment.work_dir) / "output"
+    for folder in ("saved_model", "checkpoint"):
+        (output / folder).mkdir(parents=True, exist_ok=True)
+        (output / folder / "count.txt").write_text(f"{assignment.round.round_id} {count}\n")
+    (output / "saved_model" / "saved_model.pb").write_text("a model\n")
+    files = manifest_of(output)
+    registry.upload(output, files)
+    report(Progress("register", examples_done=count))
+    version = registry.register_version(
+        assignment.lease,
+        VersionDraft(
+            weights_digest="0" * 64,
+            metrics={"candidate": {"auc": auc}, "parent": {}, "progressive": {}},
+            gate={"metric": "auc", "min_value": 0.5, "on_reject": "retry", "lower_is_better": False},
+            events_trained=count,
+            events_held_out=0,
+            events_unusable=0,
+            files=files,
+            step=1,
+            timings={},
+            environment={},
+        ),
+    )
+    report(Done(version.version, str(version.verdict.decision), count))

@@ -27,6 +27,7 @@ _EXECUTOR_TYPE = "SINGLE_THREADED_EXECUTOR"
 _FILTERED_CALLABLES = 32
 _CALLER_THREAD_POOL = -1
 _v1 = tf.compat.v1
+tf.get_logger().setLevel("ERROR")  # Each load would say that v1's loader is old; the v2 one cannot do this.
 # TensorFlow loads modules at first use; what is touched here is shared by all runners instead of private to each.
 _LOAD: Callable[..., Any] = _v1.saved_model.load
 _SESSION: Callable[..., Any] = _v1.Session

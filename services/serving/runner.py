@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 LOAD_FAILED_STATUS = 3
 _BLOCK_MILLISECONDS = 1000
 _IDLE_WAIT_SECONDS = 1.0
+_EMPTY_SECONDS = 10.0
 _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.02, 1.0
 
 
@@ -75,15 +76,28 @@ class Runner:
                 self._answer(taken)
 
     def _adopt(self) -> None:
-        targets = self._assignment.adopt()
+        """Follows a change of the assignment: hands out what is done, empties and leaves the queues it gives up."""
+        targets = self._assignment.wanted()
         dropped = set(self._targets) - set(targets)
-        self._targets = targets
-        for target in dropped:
-            try:
+        try:
+            if dropped:
+                self._empty(tuple(dropped & self._assignment.to_empty()))
                 self._flush()
+            for target in dropped:
                 self._queue.leave(target)
-            except Unavailable as error:
-                logger.info("did not leave %s in order: %s", target, error.message)
+        except Unavailable as error:
+            logger.info("left a queue without order", extra={"queues": sorted(dropped), "reason": error.message})
+        self._targets = targets
+        self._assignment.adopt(targets)
+
+    def _empty(self, targets: tuple[str, ...]) -> None:
+        until = time.monotonic() + _EMPTY_SECONDS
+        while targets and time.monotonic() < until:
+            taken = self._queue.exchange(self._unsent, targets, count=self._max_batch_size, block_milliseconds=0)
+            self._unsent = []
+            if not taken:
+                return
+            self._answer(taken)
 
     def _take(self) -> list[Taken]:
         """Sends what is done and takes what waits; waits for a fuller batch when there is a linger."""
@@ -104,7 +118,6 @@ class Runner:
 
     def _answer(self, taken: Sequence[Taken]) -> None:
         """Answers everything; the answers of the last call of the model stay unsent for the next write."""
-        self._assignment.busy_since = time.monotonic()
         self._run([item for item in taken if not item.request.failed_attempts])
         suspects = [item for item in taken if item.request.failed_attempts]
         for suspect in suspects:
@@ -115,7 +128,6 @@ class Runner:
             except Unavailable:
                 break  # They stay pending here and are taken up after the reconnect.
             self._run([suspect])
-        self._assignment.busy_since = 0.0
 
     def _run(self, taken: Sequence[Taken]) -> None:
         groups, refused = self._batcher.plan(taken, now_micros=time.time_ns() // 1000)
@@ -123,7 +135,9 @@ class Runner:
         for index, group in enumerate(groups):
             if index:
                 self._flush_if_possible()
+            self._assignment.busy_since = time.monotonic()
             self._unsent += completions(self._batcher.answer(group))
+            self._assignment.busy_since = 0.0
 
     def _flush(self) -> None:
         self._queue.exchange(self._unsent, (), count=1, block_milliseconds=0)

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from typing import Any
 
 from common.errors import Unavailable
 from services.serving.batching import Counts
@@ -26,14 +27,17 @@ class Assignment:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._wanted: tuple[str, ...] = ()
+        self._to_empty: frozenset[str] = frozenset()
         self._adopted: tuple[str, ...] = ()
         self._leaving = False
         self.busy_since = 0.0
         """Monotonic seconds since which the model is running, 0 while it is not."""
 
-    def want(self, targets: tuple[str, ...]) -> None:
+    def want(self, targets: tuple[str, ...], *, to_empty: frozenset[str] = frozenset()) -> None:
+        """Read these from now on. Those of `to_empty` are read a last time: nobody will take what waits there."""
         with self._changed:
             self._wanted = targets
+            self._to_empty |= to_empty
             self._changed.notify_all()
 
     def leave(self) -> None:
@@ -43,11 +47,15 @@ class Assignment:
             self._leaving = True
             self._changed.notify_all()
 
-    def adopt(self) -> tuple[str, ...]:
-        """What to read from now on."""
+    def adopt(self, targets: tuple[str, ...]) -> None:
+        """Says that the loop reads exactly these from now on, and holds nothing of others."""
         with self._changed:
-            self._adopted = self._wanted
-            return self._adopted
+            self._adopted = targets
+            self._to_empty -= frozenset(targets)
+
+    def to_empty(self) -> frozenset[str]:
+        with self._changed:
+            return self._to_empty
 
     def is_leaving(self) -> bool:
         with self._changed:
@@ -68,7 +76,8 @@ class Assignment:
 
 
 class RunnerControl:
-    """The thread. Messages in: {"targets": [...]}, {"leave": true}. Out: {"event": "serving" | "counts", ...}."""
+    """The thread. Messages in: {"targets": [...], "to_empty": [...]}, {"leave": true}.
+    Messages out: {"event": "serving", "targets"}, {"event": "counts", ...}."""
 
     def __init__(
         self,
@@ -122,10 +131,14 @@ class RunnerControl:
             return
         self._settle(wanted)
 
-    def _obey(self, message: dict[str, object]) -> None:
+    def _obey(self, message: dict[str, Any]) -> None:
         targets = message.get("targets")
         if isinstance(targets, list):
-            self._assignment.want(tuple(str(target) for target in targets))
+            to_empty = frozenset(str(target) for target in message.get("to_empty", ()))
+            # Out of the serving set first: then nothing more is put into these queues, and empty means done.
+            self._in_redis(lambda: self._membership.leave(to_empty))
+            self._announced -= to_empty
+            self._assignment.want(tuple(str(target) for target in targets), to_empty=to_empty)
         if message.get("leave"):
             self._assignment.leave()
 

@@ -23,6 +23,8 @@ from services.serving.queue_scripts import COMPLETE, RENEW, REQUEUE
 
 _READ_GRACE_SECONDS = 5.0
 _NEW, _OWN_PENDING = b">", b"0"
+RAN_ALONE = 1000
+"""A delivery count that only mark_alone sets: this request was being run by itself."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,9 @@ class RunnerQueue:
     def mark_alone(self, taken: Taken) -> None:
         """Notes in Redis that this request now runs by itself: if the runner dies, this one is to blame."""
         key = queue_key(self._model, taken.target)
-        self._redis.demand("XCLAIM", key, CONSUMER_GROUP, self._runner_id, 0, taken.entry_id, "RETRYCOUNT", 2, "JUSTID")
+        self._redis.demand(
+            "XCLAIM", key, CONSUMER_GROUP, self._runner_id, 0, taken.entry_id, "RETRYCOUNT", RAN_ALONE, "JUSTID"
+        )
 
     def leave(self, target: str) -> None:
         """Forgets this runner as a consumer of a queue, unless something is still pending at it."""
@@ -160,7 +164,7 @@ class RunnerQueue:
             return []
         targets = {queue_key(self._model, target): target for target in self._known_targets}
         return [
-            Taken(targets[key], entry_id, _request(fields))
+            Taken(targets[key], entry_id, parse_request(fields))
             for key, entries in answer
             for entry_id, fields in entries
             if fields
@@ -202,7 +206,7 @@ def make_group(redis: BlockingRedis, key: bytes) -> None:
             raise Unavailable(f"Redis refused to make the group of {key.decode()}: {error}") from error
 
 
-def _request(fields: Sequence[bytes]) -> queue_pb2.PredictionRequest:
+def parse_request(fields: Sequence[bytes]) -> queue_pb2.PredictionRequest:
     """The request of an entry; a message that cannot be read becomes an empty one, which is answered with an error."""
     request = queue_pb2.PredictionRequest()
     for name, value in zip(fields[::2], fields[1::2], strict=True):

@@ -83,3 +83,19 @@ class Asker:
         answer = self._redis.call("XINFO", "CONSUMERS", queue_key(self.model, target), CONSUMER_GROUP)
         assert isinstance(answer, list)
         return [fields[1].decode() for fields in answer]
+
+    def pending_at(self, runner: str, target: str = DEFAULT_TARGET) -> int:
+        """How many requests a runner holds."""
+        answer = self._redis.call("XPENDING", queue_key(self.model, target), CONSUMER_GROUP, "-", "+", 1000, runner)
+        assert isinstance(answer, list)
+        return len(answer)
+
+    def expire(self, serving: bytes, runner: str) -> None:
+        """Makes it look as if the runner had not renewed for long."""
+        self._redis.call("ZADD", serving, 1, runner)
+
+    def somebody_waits(self) -> bool:
+        """True while a client of Redis is in a blocking read."""
+        information = self._redis.call("INFO", "clients")
+        assert isinstance(information, bytes)
+        return b"blocked_clients:0\r" not in information

@@ -11,7 +11,7 @@ import io
 import json
 import os
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src.backend.common import global_state
 from numpy.typing import NDArray
 
 from common.errors import DataLoss, InvalidInput
@@ -58,21 +57,18 @@ class WarmStart:
         return asdict(self)
 
 
-def trained_variables(network: keras.Model, optimizer: keras.optimizers.Optimizer) -> dict[str, keras.Variable]:
-    """Everything that training changes, by path: weights, states of seed generators, optimizer slots and its step.
+def variables_by_path(**kinds: Sequence[keras.Variable]) -> dict[str, keras.Variable]:
+    """<kind>/<path> to variable, for example model/hidden_0/kernel.
 
     Raises:
         InvalidInput: two variables have the same path.
     """
     variables: dict[str, keras.Variable] = {}
-    generator = global_state.get_global_attribute("global_seed_generator")
-    everything = [("model", variable) for variable in network.variables]
-    everything += [("optimizer", variable) for variable in optimizer.variables]
-    everything += [("seed", generator.state)] if generator is not None else []
-    for kind, variable in everything:
-        path = f"{kind}/{variable.path}"
-        if variables.setdefault(path, variable) is not variable:
-            raise InvalidInput(f"two variables of the model have the path {variable.path}; give their layers names")
+    for kind, members in kinds.items():
+        for variable in members:
+            path = f"{kind}/{variable.path}"
+            if variables.setdefault(path, variable) is not variable:
+                raise InvalidInput(f"two variables of the model have the path {variable.path}; give their layers names")
     return variables
 
 

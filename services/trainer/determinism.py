@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import tensorflow as tf
+from keras.src.random.seed_generator import global_seed_generator
 from numpy.typing import NDArray
 
 
@@ -13,14 +14,19 @@ def configure(*, intra_op_threads: int, inter_op_threads: int) -> None:
     tf.config.experimental.enable_op_determinism()
 
 
-def start_from_seed(seed: int) -> None:
-    """Forgets Keras's name counters and seeds every generator, so that a model built now is the same every time."""
+def start_from_seed(seed: int) -> keras.Variable:
+    """Forgets Keras's name counters and seeds every generator, so that a model built now is the same every time.
+
+    Returns:
+        The state of Keras's own generator, which layers without one of their own draw from; it belongs to the model.
+    """
     keras.utils.clear_session(free_memory=False)
     keras.utils.set_random_seed(seed % 2**32)
+    return global_seed_generator().state
 
 
 def block_order(seed: int, *, pass_index: int, block_index: int, count: int) -> NDArray[np.int64]:
-    """The order in which a block's examples are trained on: a permutation of 0..count-1 from Philox(key = all three)."""
+    """The order in which a block's examples are taken: a permutation of 0..count-1, Philox keyed by all three."""
     key = [seed % 2**64, pass_index << 32 | block_index]
     return np.random.Generator(np.random.Philox(key=np.array(key, np.uint64))).permutation(count)
 

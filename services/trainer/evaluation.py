@@ -115,7 +115,7 @@ def _regression(labels: Floats, predictions: Floats, weights: Floats) -> dict[st
     return {"rmse": float(np.sqrt(_mean(errors**2, weights))), "mae": _mean(np.abs(errors), weights)}
 
 
-def _mean(values: NDArray[np.generic], weights: Floats) -> float:
+def _mean(values: Floats | NDArray[np.bool_], weights: Floats) -> float:
     return float((values * weights).sum() / weights.sum())
 
 

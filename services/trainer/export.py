@@ -8,7 +8,7 @@
 The transform, its vocabularies and statistics are part of the graph; nothing needs initialising but the variables.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from common.errors import DataLoss
-from services.trainer.features.parsing import parse_spec, tensor_spec
+from services.trainer.features.parsing import Raw, parse_spec, tensor_spec
 from services.trainer.model import BuiltModel
 
 RAW_SIGNATURE, EXAMPLES_SIGNATURE = "serving_default", "serving_examples"
@@ -46,25 +46,22 @@ def export(model: BuiltModel, directory: Path) -> None:
     (directory / "fingerprint.pb").unlink(missing_ok=True)
 
 
-def check(
-    model: BuiltModel, directory: Path, raw: Mapping[str, NDArray[np.generic]], examples: list[bytes]
-) -> None:
-    """Loads the export as a runner does and compares both signatures with the model on a few examples.
+def check(model: BuiltModel, directory: Path, raw: Raw, examples: Sequence[bytes]) -> None:
+    """Loads the export as a runner does and compares both signatures with the model.
 
     Args:
-        raw: the raw features of the examples, as parsed.
+        raw: the raw features of the same few examples, as parsed.
 
     Raises:
         DataLoss: an output differs.
     """
-    expected = {
-        name: value.numpy() for name, value in model.serve({f.name: tf.constant(raw[f.name]) for f in model.inputs}).items()
-    }
+    expected = {name: output.numpy() for name, output in model.serve(raw).items()}
+    values = {feature.name: raw[feature.name].numpy() for feature in model.inputs}
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         loaded = tf.compat.v1.saved_model.loader.load(session, ["serve"], str(directory))
-        feeds: dict[str, dict[str, object]] = {
-            RAW_SIGNATURE: {feature.name: raw[feature.name] for feature in model.inputs},
-            EXAMPLES_SIGNATURE: {"examples": examples},
+        feeds: Mapping[str, Mapping[str, object]] = {
+            RAW_SIGNATURE: values,
+            EXAMPLES_SIGNATURE: {"examples": list(examples)},
         }
         for name, inputs in feeds.items():
             signature = loaded.signature_def[name]

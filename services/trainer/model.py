@@ -38,6 +38,7 @@ class BuiltModel:
     """Attributes:
     inputs: the raw features it needs, in order of name.
     class_count: 2 for binary, k for multiclass, 0 for regression.
+    seed_state: of Keras's own generator; draws of layers without one follow from it.
     """
 
     definition: Definition
@@ -48,6 +49,7 @@ class BuiltModel:
     class_count: int
     user_loss: LossFunction | None
     user_metrics: MetricsFunction | None
+    seed_state: keras.Variable
 
     def transformed(self, raw: Raw) -> Transformed:
         """What training works on: refuses nothing, says what it would refuse."""
@@ -89,7 +91,7 @@ def build(
     Raises:
         DefinitionFailedError: a user's module does not give a usable model.
     """
-    determinism.start_from_seed(seed)
+    seed_state = determinism.start_from_seed(seed)
     if module is None:
         parameters = definition.estimator_parameters
         assert parameters is not None
@@ -97,13 +99,13 @@ def build(
         inputs = tuple(schema.feature(name) for name in transform.raw_names)
         network = build_network(definition, transform)
         classes = 0 if definition.task == "regression" else parameters.classes
-        return BuiltModel(definition, schema, inputs, transform, network, classes, None, None)
+        return BuiltModel(definition, schema, inputs, transform, network, classes, None, None, seed_state)
     assert definition.module is not None
     network = build_from_module(module, schema, definition.module_parameters, path=definition.module)
     names = sorted({tensor.name for tensor in network.inputs})
     classes = {"binary": 2, "regression": 0}.get(definition.task, int(network.outputs[0].shape[-1] or 0))
     inputs = tuple(schema.feature(name) for name in names)
-    return BuiltModel(definition, schema, inputs, None, network, classes, module.loss, module.metrics)
+    return BuiltModel(definition, schema, inputs, None, network, classes, module.loss, module.metrics, seed_state)
 
 
 class Scorer:

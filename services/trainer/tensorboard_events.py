@@ -1,6 +1,6 @@
 """TensorBoard event files: loss and learning rate per step, metrics at the round's last step.
 
-Scalars in the layout of TensorFlow 2's summaries (plugin `scalars`, a float32 tensor), through tensorboard's own writer.
+Scalars in the layout of TensorFlow 2's summaries (plugin `scalars`, a float32 tensor), by tensorboard's own writer.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

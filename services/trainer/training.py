@@ -6,23 +6,20 @@ variables crosses from one block to the next, so a round resumed after block k g
 
 from dataclasses import dataclass
 
+import keras
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
 from services.trainer import determinism
-from services.trainer.checkpoint import trained_variables
+from services.trainer.checkpoint import variables_by_path
 from services.trainer.keras_module import DefinitionFailedError, blame_definition
 from services.trainer.model import BuiltModel, Columns
 from services.trainer.optimizers import make_optimizer
 
 
-class LossNotFiniteError(Exception):
-    """A batch's loss is NaN or infinite; the weights are as they were before that step."""
-
-    def __init__(self, step: int, loss: float) -> None:
-        super().__init__(f"the loss became {loss} at step {step}")
-        self.step = step
+class NotFiniteError(Exception):
+    """A loss or a weight is NaN or infinite; the message says which, and at which step."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +51,21 @@ class Training:
         return int(self.optimizer.iterations)
 
     @property
-    def variables(self) -> dict[str, tf.Variable]:
-        return trained_variables(self.model.network, self.optimizer)
+    def variables(self) -> dict[str, keras.Variable]:
+        """By path, as checkpoint.py stores them."""
+        return variables_by_path(
+            model=self.model.network.variables, optimizer=self.optimizer.variables, seed=[self.model.seed_state]
+        )
+
+    def continue_from(self, step: int) -> None:
+        """Sets the global step: it goes on even where another optimizer starts with empty slots."""
+        self.optimizer.iterations.assign(step)
 
     def train_block(self, examples: TrainingSet, *, pass_index: int, block_index: int) -> NDArray[np.float32]:
         """Takes one step per batch and returns the loss of each, in order.
 
         Raises:
-            LossNotFiniteError: with the step.
+            NotFiniteError: with the step; the weights are as they were before it.
             DefinitionFailedError: the user's model or loss raised.
         """
         if not examples.count:
@@ -77,7 +81,7 @@ class Training:
             ).numpy()
         if not np.isfinite(losses).all():
             bad = int(np.argmin(np.isfinite(losses)))
-            raise LossNotFiniteError(first_step + bad, float(losses[bad]))
+            raise NotFiniteError(f"the loss became {losses[bad]} at step {first_step + bad}")
         return losses
 
     def _train_batches(

@@ -13,7 +13,9 @@ class LinearTerms(keras.layers.Layer):
     adds nothing.
     """
 
-    def __init__(self, tables: Mapping[str, int], numeric: Mapping[str, int], *, units: int, l2: float, name: str) -> None:
+    def __init__(
+        self, tables: Mapping[str, int], numeric: Mapping[str, int], *, units: int, l2: float, name: str
+    ) -> None:
         """`tables`: ids by categorical feature. `numeric`: columns by numeric feature."""
         super().__init__(name=name)
         regularizer = keras.regularizers.L2(l2) if l2 else None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from common.errors import InvalidInput
-from common.schema import Feature, Schema
+from common.schema import Feature
 
 Raw = Mapping[str, tf.Tensor]
 DTYPES: Mapping[str, tf.DType] = {"float32": tf.float32, "int64": tf.int64, "string": tf.string}
@@ -72,10 +72,9 @@ def _parse_spec_of(feature: Feature) -> object:
     dtype = DTYPES[feature.dtype]
     if feature.is_variable_length:
         return tf.io.FixedLenSequenceFeature([], dtype, allow_missing=True, default_value=_PADDING[feature.dtype])
-    default = None
+    default: object = None
     if not feature.required:
         if feature.default is None:
             raise InvalidInput(f"feature {feature.name} is optional and has no default")
-        default = tf.fill(feature.shape, tf.constant(feature.default, dtype)) if feature.shape else feature.default
-        default = default.numpy().tolist() if feature.shape else default
+        default = [feature.default] * (feature.value_count or 0) if feature.shape else feature.default
     return tf.io.FixedLenFeature(feature.shape, dtype, default_value=default)

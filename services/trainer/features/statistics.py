@@ -39,7 +39,7 @@ class Moments:
         return deviation
 
     def merged(self, other: "Moments") -> "Moments":
-        """Over both sets of examples: Chan, Golub, LeVeque: Updating formulae ... for computing sample variances (1979)."""
+        """Over both sets: Chan, Golub, LeVeque: Updating formulae ... for computing sample variances (1979)."""
         if not self.count or not other.count:
             return other if not self.count else self
         count = self.count + other.count

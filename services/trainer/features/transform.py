@@ -1,8 +1,8 @@
 """The transform: raw tensors to ids and numbers. The same graph in training, evaluation and every export.
 
 Ids are int32 [n, values], -1 where there is none; numbers are float32 [n, columns]. Everything is plain tensor
-arithmetic on constants (no lookup tables, no assets), so a frozen graph needs no initialisation. TensorFlow's own kernels
-give the edge cases: Bucketize puts a boundary into the upper bucket, string_to_hash_bucket_fast is Fingerprint64.
+arithmetic on constants (no lookup tables, no assets), so a frozen graph needs no initialisation. TensorFlow's kernels
+decide the edge cases: Bucketize puts a boundary into the upper bucket, string_to_hash_bucket_fast is Fingerprint64.
 """
 
 from collections.abc import Iterable, Mapping

@@ -39,6 +39,9 @@ def _value(hint: Any, value: Any) -> Any:
     origin = typing.get_origin(hint)
     if origin is tuple:
         return tuple(_value(typing.get_args(hint)[0], item) for item in value or ())
+    if origin is Mapping and typing.get_args(hint)[0] is int:
+        # JSON has no numbers as keys.
+        return {int(key): item for key, item in value.items()}
     if origin in (typing.Union, types.UnionType):
         inner = next(part for part in typing.get_args(hint) if part is not type(None))
         return None if value is None else _value(inner, value)

@@ -196,7 +196,9 @@ class Client:
         """
         body = _encode({"by": self._by, "reason": reason})
         path = f"/v1/models/{_segment(model)}:train"
-        return build(Round, self._trainer.call("POST", path, body, headers=_JSON, repeatable=False).json())
+        document = self._trainer.call("POST", path, body, headers=_JSON, repeatable=False).json()
+        # The trainer puts the plan's fields beside the round's own.
+        return build(Round, {"plan": document, **document})
 
     def trainer_status(self) -> Mapping[str, Any]:
         """Per model: lag in examples, the running round and its progress, the next trigger."""

@@ -223,5 +223,5 @@ def remove_data(data_dir: Path) -> None:
     """
     with contextlib.suppress(NotFound):
         read_state(data_dir)
-        raise Conflict(f"a platform runs on {data_dir}; stop it with `headrace down --data {data_dir}`")
+        raise Conflict(f"a platform runs on {data_dir}; stop it with `headrace --data {data_dir} down`")
     shutil.rmtree(data_dir, ignore_errors=True)

@@ -15,8 +15,6 @@ from headrace.places import GRPC_PORT_OF, HOST, HTTP_PORT_OF, REPLICA_PORT_STEP,
 
 _LONGEST_SOCKET_PATH = 100
 """A Unix socket's path may have 107 bytes (unix(7)); some room for redis-server's own suffixes."""
-_TRAINER_NICE = 10
-"""On a small machine a round must not take the processor from the predictions."""
 _QUIET = {
     "TF_CPP_MIN_LOG_LEVEL": "2",
     # numpy and OpenMP would each start a thread per core in every process; TensorFlow's pools are set by the services.
@@ -85,9 +83,9 @@ class LocalPlatform:
         return self._service("ingest", "ingest", self._log_and_registry(), stop_rank=0)
 
     def trainer(self) -> ProcessSpec:
-        directory = self.data_dir / "trainer"
-        settings = {**self._log_and_registry(), "DATA_DIR": str(directory), "NICE": str(_TRAINER_NICE)}
-        return self._service("trainer", "trainer", settings, stop_rank=1, stop_seconds=20.0)
+        settings = {**self._log_and_registry(), "DATA_DIR": str(self.data_dir / "trainer")}
+        # A running round may take 20 s to save where it is.
+        return self._service("trainer", "trainer", settings, stop_rank=1, stop_seconds=25.0)
 
     def replica(self, index: int) -> ProcessSpec:
         name = f"serving-{index}"

@@ -153,7 +153,7 @@ def take_lock(data_dir: Path) -> int:
         except HeadraceError:
             holder = "another process"
         raise Conflict(
-            f"a platform runs on {data_dir} already ({holder}); stop it with `headrace down --data {data_dir}`"
+            f"a platform runs on {data_dir} already ({holder}); stop it with `headrace --data {data_dir} down`"
         ) from error
     return descriptor
 

@@ -1,0 +1,5 @@
+"""`python -m headrace` is `headrace`."""
+
+from headrace.cli import main
+
+main()

@@ -1,0 +1,116 @@
+"""`headrace`: the command line.
+
+Everything heavy (rich, the launcher, YAML) is imported by the command that needs it: `headrace --help` is quick.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
+from headrace.commands import demo, events, models, platform
+from headrace.commands.session import Session
+
+EXIT_STATUS_OF: dict[type[HeadraceError], int] = {
+    InvalidInput: 3,
+    NotFound: 4,
+    Conflict: 5,
+    Overloaded: 6,
+    Unavailable: 7,
+    DataLoss: 8,
+}
+INTERRUPTED = 130
+_EPILOG = (
+    "Exit status: 0 done, 1 a demo's promise was broken, 2 wrong usage, 3 invalid input, 4 not found, 5 conflict "
+    "(re-read and decide again), 6 overloaded (slow down), 7 unavailable (retry), 8 data loss (call a human), "
+    "130 interrupted. Errors are one sentence on standard error; with --json, one JSON object."
+)
+
+
+class Commands(TyperGroup):
+    """Turns errors into a sentence and an exit status; nobody sees a traceback for something foreseen."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except HeadraceError as error:
+            _show(error, as_json=bool(ctx.params.get("as_json")))
+            raise typer.Exit(EXIT_STATUS_OF[type(error)]) from error
+        except KeyboardInterrupt as error:
+            raise typer.Exit(INTERRUPTED) from error
+        except BrokenPipeError as error:
+            # The reader of our output has gone (`headrace versions m | head -1`); the rest of it has nowhere to go.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from error
+
+
+def _show(error: HeadraceError, *, as_json: bool) -> None:
+    refused = error.refused if isinstance(error, InvalidInput) else ()
+    if as_json:
+        body: dict[str, object] = {"kind": type(error).__name__, "message": error.message}
+        if refused:
+            body["refused"] = [{"index": index, "reason": reason} for index, reason in refused]
+        typer.echo(json.dumps({"error": body}), err=True)
+        return
+    typer.secho("error: ", fg="red", nl=False, err=True)
+    typer.echo(error.message, err=True)
+    for index, reason in refused[:10]:
+        typer.echo(f"  event {index}: {reason}", err=True)
+    if len(refused) > 10:
+        typer.echo(f"  and {len(refused) - 10} more", err=True)
+
+
+app = typer.Typer(
+    cls=Commands,
+    name="headrace",
+    help="Continuous training and serving of TensorFlow models on a live stream.",
+    epilog=_EPILOG,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    data: Annotated[
+        Path, typer.Option("--data", envvar="HEADRACE_DATA", help="The local platform's data directory.")
+    ] = Path("data"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
+    platform_kind: Annotated[
+        str, typer.Option("--platform", help="Which kind of platform: local (processes of this machine).")
+    ] = "local",
+) -> None:
+    if platform_kind != "local":
+        raise InvalidInput(f"there is no platform {platform_kind!r}; this release knows local")
+    context.obj = Session(data.absolute(), as_json)
+
+
+app.command()(platform.up)
+app.command()(platform.down)
+app.command()(platform.status)
+app.command()(platform.logs)
+app.command()(models.apply)
+app.command("ingest")(events.ingest)
+app.command()(models.train)
+app.command("models")(models.list_models)
+app.command("versions")(models.list_versions)
+app.command()(models.promote)
+app.command()(models.rollback)
+app.command()(models.predict)
+app.command("demo")(demo.run_demo)
+
+
+def main() -> None:
+    app()
+
+
+if __name__ == "__main__":
+    main()

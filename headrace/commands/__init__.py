@@ -1,0 +1,1 @@
+"""The commands of the command line, by what they act on. Each parses, calls, prints; none decides."""

@@ -1,0 +1,224 @@
+"""up, down, status, logs: the platform itself."""
+
+import contextlib
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from common.errors import HeadraceError, InvalidInput
+from headrace.commands.session import Session, age, print_table, table_of
+from headrace.places import MAX_REPLICAS, PlatformState
+
+if TYPE_CHECKING:
+    from headrace.launcher import Launcher
+
+_COLOUR_OF = {"ready": "green", "stopped": "dim", "restarting": "red", "not ready": "red"}
+
+
+def up(
+    context: typer.Context,
+    replicas: Annotated[int, typer.Option(help="Serving replicas.", min=1, max=MAX_REPLICAS)] = 1,
+    port_offset: Annotated[int, typer.Option(help="Added to every default port.", min=0, max=50_000)] = 0,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Leave it running in the background.")] = False,
+) -> None:
+    """Start the platform on this machine; Ctrl-C stops it, unless --detach."""
+    from headrace.launcher import Launcher
+
+    session: Session = context.obj
+    launcher = Launcher(session.data_dir)
+    with _ending_on_sigterm():
+        launcher.up(replicas=replicas, port_offset=port_offset, detached=detach)
+        try:
+            state = _wait(launcher, session)
+        except BaseException:
+            launcher.close()
+            raise
+        session.show(asdict(state), lambda: _print_doors(state, detached=detach))
+        if not detach:
+            _stay(launcher, session)
+
+
+def down(context: typer.Context) -> None:
+    """Stop the platform in order; nothing that was accepted is lost."""
+    from headrace.launcher import Launcher
+
+    session: Session = context.obj
+    began = time.monotonic()
+    Launcher(session.data_dir).down()
+    seconds = round(time.monotonic() - began, 1)
+    session.show({"stopped": True, "seconds": seconds}, lambda: typer.echo(f"stopped in {seconds:g} s"))
+
+
+def status(context: typer.Context) -> None:
+    """Show what runs, whether it is ready, and where."""
+    from headrace.launcher import Launcher
+
+    session: Session = context.obj
+    state = Launcher(session.data_dir).state()
+    memory = {process.name: _memory_mb(process.pid) for process in state.processes}
+    document = asdict(state) | {"is_ready": state.is_ready, "memory_mb": memory}
+
+    def table() -> None:
+        columns = {"process": "left", "state": "left", "http": "right", "grpc": "right", "pid": "right"}
+        columns |= {"memory MB": "right", "up": "right", "restarts": "right", "": "left"}
+        rows = [
+            [*_cells(process), memory[process.name], _uptime(process), process.restart_count, process.note]
+            for process in state.processes
+        ]
+        print_table(f"platform on {state.data_dir}, up {age(time.time() - state.started_at)}", columns, rows)
+
+    session.show(document, table)
+
+
+def logs(
+    context: typer.Context,
+    name: Annotated[str | None, typer.Argument(help="One process; all without.")] = None,
+    lines: Annotated[int, typer.Option("--lines", "-n", help="How many of each.", min=0)] = 20,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as they grow, until Ctrl-C.")] = False,
+) -> None:
+    """Show the logs; they are kept when the platform is down."""
+    session: Session = context.obj
+    paths = sorted((session.data_dir / "logs").glob("*.log"))
+    if name is not None:
+        paths = [path for path in paths if path.stem == name]
+    if not paths:
+        known = ", ".join(sorted(path.stem for path in (session.data_dir / "logs").glob("*.log")))
+        raise InvalidInput(f"there is no log {name or ''} in {session.data_dir}/logs; there is {known or 'none'}")
+    width = max(len(path.stem) for path in paths)
+    ends: dict[Path, int] = {}
+    for path in paths:
+        ends[path] = _print_tail(path, lines, width if name is None else 0)
+    while follow:
+        for path, end in ends.items():
+            ends[path] = _print_new(path, end, width if name is None else 0)
+        time.sleep(0.2)
+
+
+def _print_tail(path: Path, lines: int, width: int) -> int:
+    """Returns how far the file was read, in bytes."""
+    with path.open("rb") as file:
+        kept = deque(file, maxlen=lines)
+        end = file.tell()
+    for line in kept:
+        _print_line(path.stem, line, width)
+    return end
+
+
+def _print_new(path: Path, start: int, width: int) -> int:
+    with path.open("rb") as file:
+        file.seek(start)
+        for line in file:
+            if not line.endswith(b"\n"):
+                break
+            _print_line(path.stem, line, width)
+            start += len(line)
+    return start
+
+
+def _print_line(name: str, line: bytes, width: int) -> None:
+    prefix = f"{name:<{width}} | " if width else ""
+    typer.echo(prefix + line.decode(errors="replace").rstrip("\n"))
+
+
+def _wait(launcher: "Launcher", session: Session) -> PlatformState:
+    if session.as_json or not sys.stdout.isatty():
+        return launcher.wait_until_ready()
+    from rich.live import Live
+
+    with Live(refresh_per_second=10, transient=True) as live:
+        return launcher.wait_until_ready(on_change=lambda state: live.update(_live_table(state)))
+
+
+def _stay(launcher: "Launcher", session: Session) -> None:
+    """Shows what runs until Ctrl-C or `headrace down` from elsewhere."""
+    shown = not session.as_json and sys.stdout.isatty()
+    try:
+        if shown:
+            _show_live(launcher)
+        else:
+            while _or_none(launcher) is not None:
+                time.sleep(0.2)
+        typer.echo("the platform was stopped", err=True)
+    except KeyboardInterrupt:
+        typer.echo("stopping ...", err=True)
+        # A second Ctrl-C would leave the stop to the supervisor, which goes on without us.
+        launcher.close()
+
+
+def _show_live(launcher: "Launcher") -> None:
+    from rich.live import Live
+
+    with Live(refresh_per_second=4) as live:
+        while (state := _or_none(launcher)) is not None:
+            live.update(_live_table(state))
+            time.sleep(0.25)
+
+
+def _or_none(launcher: "Launcher") -> PlatformState | None:
+    try:
+        return launcher.state()
+    except HeadraceError:
+        return None
+
+
+def _live_table(state: PlatformState) -> Any:
+    columns = {"process": "left", "state": "left", "http": "right", "grpc": "right", "pid": "right"}
+    columns |= {"up": "right", "restarts": "right", "": "left"}
+    rows = [[*_cells(process), _uptime(process), process.restart_count, process.note] for process in state.processes]
+    return table_of("", columns, rows)
+
+
+def _cells(process: Any) -> list[object]:
+    colour = _COLOUR_OF.get(process.phase, "yellow")
+    ports = [port or "" for port in (process.http_port, process.grpc_port)]
+    return [process.name, f"[{colour}]{process.phase}[/]", *ports, process.pid or ""]
+
+
+def _uptime(process: Any) -> str:
+    return age(time.time() - process.started_at) if process.pid else ""
+
+
+def _print_doors(state: PlatformState, *, detached: bool) -> None:
+    slowest = max(state.processes, key=lambda process: process.ready_after_seconds)
+    typer.echo(f"ready in {slowest.ready_after_seconds:.1f} s (the slowest was {slowest.name})")
+    for process in state.processes:
+        if process.http_port:
+            typer.echo(
+                f"  {process.name:<10} http://127.0.0.1:{process.http_port}   grpc 127.0.0.1:{process.grpc_port}"
+            )
+    stop = f"`headrace --data {state.data_dir} down`" if detached else "Ctrl-C"
+    typer.echo(f"  data and logs in {state.data_dir}; {stop} stops it")
+
+
+def _memory_mb(pid: int) -> int:
+    """Proportional set size of the process and its children: what is shared after a fork counts once."""
+    import psutil
+
+    total = 0
+    with contextlib.suppress(psutil.Error):
+        for process in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)] if pid else []:
+            with contextlib.suppress(psutil.Error):
+                total += process.memory_full_info().pss
+    return round(total / 1e6)
+
+
+@contextlib.contextmanager
+def _ending_on_sigterm() -> Iterator[None]:
+    """SIGTERM and SIGHUP (the terminal is gone) stop the platform as Ctrl-C does."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler if callable(handler) or isinstance(handler, int) else signal.SIG_DFL)

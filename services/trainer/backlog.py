@@ -35,9 +35,9 @@ class _Partition:
 
     start: int
     scanned_to: int
-    offsets: array[int] = field(default_factory=lambda: array("q"))
-    counts: array[int] = field(default_factory=lambda: array("q"))
-    times: array[float] = field(default_factory=lambda: array("d"))
+    offsets: "array[int]" = field(default_factory=lambda: array("q"))
+    counts: "array[int]" = field(default_factory=lambda: array("q"))
+    times: "array[float]" = field(default_factory=lambda: array("d"))
 
     def records_from(self, partition: int, offset: int) -> Iterator[tuple[float, int, int, int]]:
         """(ingest time, partition, offset, examples): the order of services/trainer/dataset.py."""

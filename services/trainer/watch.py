@@ -24,7 +24,7 @@ def follow(registry: RegistryClient, on_change: Callable[[ChangeKind, str], None
             for change in registry.watch(revision):
                 if stop.is_requested():
                     return
-                revision = max(revision, change.revision)
+                revision = change.revision
                 if change.kind is not ChangeKind.HEARTBEAT:
                     on_change(change.kind, change.name)
         except (Unavailable, Overloaded) as error:

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,25 +23,11 @@ from services.trainer.assignment import (
     decode_message,
     encode_message,
 )
+from services.trainer.tests.platform_processes import is_running, wait_until
 from services.trainer.zygote import CRASHED
 from services.trainer.zygote_handle import RoundChild, ZygoteHandle
 
 FAKE = "services.trainer.tests.fake_rounds:run_round"
-DEADLINE_SECONDS = 30.0
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {DEADLINE_SECONDS:.0f} s: {what}"
-        time.sleep(0.01)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 @pytest.fixture

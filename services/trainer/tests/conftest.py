@@ -1,0 +1,78 @@
+"""Fixtures for the tests of the trainer's control: a registry process, an event log, a trainer with fake rounds."""
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from common.eventlog.segment_log import SegmentLog
+from common.registry_client import RegistryClient
+from services.trainer.tests.platform_processes import (
+    MODEL,
+    SCHEMA,
+    STREAM,
+    TOPIC,
+    Events,
+    RegistryProcess,
+    TrainerProcess,
+    definition,
+)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def registry_process(tmp_path: Path) -> Iterator[RegistryProcess]:
+    process = RegistryProcess(tmp_path / "registry", _free_port())
+    process.start()
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def registry(registry_process: RegistryProcess) -> Iterator[RegistryClient]:
+    """A client of a registry that knows the stream, and a model that trains on every 10 examples."""
+    client = RegistryClient(registry_process.address, timeout_seconds=10.0)
+    client.register_stream(STREAM, json.dumps(SCHEMA))
+    client.register_model(MODEL, stream=STREAM, files={"model.yaml": definition()}, by="test")
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> Iterator[Events]:
+    log = SegmentLog(tmp_path / "log")
+    log.create_topic(TOPIC, partition_count=2)
+    yield Events(log)
+    log.close()
+
+
+@pytest.fixture
+def trainer(tmp_path: Path, registry_process: RegistryProcess, events: Events) -> Iterator[TrainerProcess]:
+    """Not started yet; a lease lasts 2 s."""
+    behaviour = tmp_path / "behaviour"
+    behaviour.write_text("register")
+    process = TrainerProcess(
+        tmp_path / "trainer",
+        {
+            "FAKE_ROUND_FILE": str(behaviour),
+            "TRAINER_HTTP_PORT": str(_free_port()),
+            "TRAINER_GRPC_PORT": "0",
+            "TRAINER_DATA_DIR": str(tmp_path / "trainer"),
+            "TRAINER_REGISTRY_ADDRESS": registry_process.address,
+            "TRAINER_EVENT_LOG": f"segments:{tmp_path / 'log'}",
+            "TRAINER_LEASE_TTL_SECONDS": "2",
+            "TRAINER_LEASE_GRACE_SECONDS": "30",
+            "TRAINER_STOP_GRACE_SECONDS": "5",
+            "TRAINER_POLL_INTERVAL_SECONDS": "0.05",
+        },
+    )
+    yield process
+    if process.process is not None and process.process.poll() is None:
+        process.stop()

@@ -11,6 +11,8 @@ from typing import Any
 
 from headrace.client import Client
 
+_PIPE_WIDTH = 200
+
 
 @dataclass(frozen=True)
 class Session:
@@ -43,7 +45,9 @@ def print_table(title: str, columns: Mapping[str, str], rows: Sequence[Sequence[
     """Columns are {heading: "left" or "right"}."""
     from rich.console import Console
 
-    Console().print(table_of(title, columns, rows))
+    # Where nobody looks, nothing needs to fit.
+    width = None if sys.stdout.isatty() else _PIPE_WIDTH
+    Console(width=width).print(table_of(title, columns, rows))
 
 
 def table_of(title: str, columns: Mapping[str, str], rows: Sequence[Sequence[object]]) -> Any:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.launcher import Launcher
+from headrace.tests.answering_server import Server, answering_server
 
 _FAKE_SERVICE = textwrap.dedent(
     """
@@ -65,3 +66,9 @@ def launcher(tmp_path: Path, fake_services: Path) -> Iterator[Launcher]:
     launcher.wait_until_ready(timeout_seconds=20)
     yield launcher
     launcher.close()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with answering_server() as server:
+        yield server

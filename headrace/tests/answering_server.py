@@ -1,0 +1,89 @@
+"""A small HTTP server that answers what a test says, and answers of the platform to give it."""
+
+import http.server
+import json
+import queue
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+VERSION = {
+    "model": "m", "version": 2, "status": "accepted", "round_id": "r", "parent_version": 1, "stream": "s",
+    "schema_version": 1, "ranges": [{"partition": 0, "from_offset": 3, "to_offset": 9}], "definition_digest": "d",
+    "configuration_digest": "c", "code_digest": "k", "seed": 7, "weights_digest": "w",
+    "metrics": {"candidate": {"auc": 0.7}},
+    "verdict": {"decision": "promote", "reasons": [], "rule": {"metric": "auc"}},
+    "events_trained": 90, "events_held_out": 10, "events_unusable": 0, "created_at": 1.0, "last_event_at": 0.5,
+    "timings": {}, "environment": {}, "step": 4, "end_position": {"0": 9}, "field_of_a_later_release": 1,
+}  # fmt: skip
+ROUND = {
+    "round_id": "r", "planned_at": 1.0, "state": "planned", "sequence": 3, "model": "m", "parent_version": 2,
+    "stream": "s", "schema_version": 1, "ranges": [{"partition": 0, "from_offset": 9, "to_offset": 12}],
+    "definition_digest": "d", "configuration": {}, "configuration_digest": "c", "code_digest": "k", "seed": 7,
+    "example_count": 30, "trigger": "manual", "last_event_at": 2.0,
+}  # fmt: skip
+
+
+@dataclass
+class Request:
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+    client_port: int
+
+
+@dataclass
+class Server:
+    """Answers each request with the next of `answers` (status, document, headers); keeps the last one for the rest."""
+
+    url: str = ""
+    answers: "queue.Queue[tuple[int, Any, dict[str, str]]]" = field(default_factory=queue.Queue)
+    requests: list[Request] = field(default_factory=list)
+    last: tuple[int, Any, dict[str, str]] = (200, {}, {})
+
+    def will_answer(self, status: int, document: Any, **headers: str) -> None:
+        self.answers.put((status, document, {name.replace("_", "-"): value for name, value in headers.items()}))
+
+    def next_answer(self) -> tuple[int, Any, dict[str, str]]:
+        if not self.answers.empty():
+            self.last = self.answers.get_nowait()
+        return self.last
+
+
+@contextmanager
+def answering_server() -> Iterator[Server]:
+    state = Server()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def answer(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            headers = {key.lower(): value for key, value in self.headers.items()}
+            state.requests.append(Request(self.command, self.path, headers, body, self.client_address[1]))
+            status, document, extra = state.next_answer()
+            content = document if isinstance(document, bytes) else json.dumps(document).encode()
+            self.send_response(status)
+            for name, value in extra.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_GET = do_POST = do_PUT = answer  # noqa: N815
+
+        def log_message(self, *arguments: Any) -> None:
+            pass
+
+    httpd = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    httpd.daemon_threads = True
+    state.url = f"http://127.0.0.1:{httpd.server_address[1]}"
+    thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield state
+    httpd.shutdown()
+    thread.join()
+    httpd.server_close()

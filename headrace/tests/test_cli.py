@@ -1,0 +1,240 @@
+"""The command line, run in this process, against a server that answers what the test says."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from typer.testing import CliRunner, Result
+
+from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
+from headrace.cli import EXIT_STATUS_OF, app
+from headrace.places import PlatformState, ProcessState, write_state
+from headrace.tests.answering_server import ROUND, VERSION, Server
+
+MODEL = {
+    "name": "m", "stream": "s", "definition_digest": "d" * 64, "created_at": 1.0, "newest_version": 2,
+    "aliases": {"production": 2, "canary": 1}, "round_sequence": 3,
+}  # fmt: skip
+STREAM = {
+    "name": "s", "schema_version": 1, "created_at": 1.0,
+    "schema_json": '{"features": [{"name": "distance", "dtype": "float32"}], "labels": []}',
+}  # fmt: skip
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(server: Server, tmp_path: Path) -> Iterator[Run]:
+    """Runs a command on a platform all of whose doors are the test's server."""
+    port = int(server.url.rpartition(":")[2])
+    script = "print('here', flush=True); input()"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", script, "headrace.supervisor"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"here\n"
+    names = ("registry", "ingest", "trainer", "serving-0")
+    processes = tuple(ProcessState(name, http_port=port, phase="ready") for name in names)
+    write_state(PlatformState(holder.pid, str(tmp_path), 1.0, processes))
+
+    def run(*arguments: str, stdin: str | None = None) -> Result:
+        return CliRunner().invoke(app, ["--data", str(tmp_path), *arguments], input=stdin)
+
+    yield run
+    holder.communicate(b"\n", timeout=10)
+
+
+@pytest.mark.parametrize("kind", [InvalidInput, NotFound, Conflict, Overloaded, Unavailable, DataLoss])
+def test_each_error_is_one_sentence_and_has_an_exit_status_of_its_own(
+    run: Run, server: Server, kind: type[HeadraceError]
+) -> None:
+    server.will_answer(400, {"error": {"kind": kind.__name__, "message": "the model is not what was expected"}})
+    result = run("train", "m")
+    assert result.exit_code == EXIT_STATUS_OF[kind]
+    assert result.stderr == "error: the model is not what was expected\n"
+    assert result.stdout == ""
+    assert len(set(EXIT_STATUS_OF.values()) | {0, 1, 2}) == 9
+
+
+def test_errors_are_json_for_machines(run: Run, server: Server) -> None:
+    server.will_answer(409, {"error": {"kind": "Conflict", "message": "nothing is new"}})
+    result = run("--json", "train", "m")
+    assert json.loads(result.stderr) == {"error": {"kind": "Conflict", "message": "nothing is new"}}
+
+
+def test_without_a_platform_the_error_says_how_to_start_one(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["--data", str(tmp_path / "none"), "models"])
+    assert result.exit_code == EXIT_STATUS_OF[NotFound]
+    assert f"`headrace --data {tmp_path / 'none'} up`" in result.stderr
+
+
+def test_wrong_usage_is_status_2_and_another_platform_is_refused(run: Run) -> None:
+    assert run("modls").exit_code == 2
+    assert run("promote", "m", "0").exit_code == 2
+    result = run("--platform", "moon", "models")
+    assert (result.exit_code, "this release knows local" in result.stderr) == (EXIT_STATUS_OF[InvalidInput], True)
+
+
+def test_models_and_versions_as_json_hold_what_the_registry_says(run: Run, server: Server) -> None:
+    server.will_answer(200, {"models": [MODEL]})
+    (model,) = json.loads(run("--json", "models").stdout)
+    assert model["aliases"] == {"production": 2, "canary": 1}
+    server.will_answer(200, MODEL)
+    server.will_answer(200, {"versions": [VERSION]})
+    document = json.loads(run("--json", "versions", "m").stdout)
+    assert document["aliases"] == {"production": 2, "canary": 1}
+    assert document["versions"][0]["verdict"]["decision"] == "promote"
+    assert document["versions"][0]["ranges"] == [{"partition": 0, "from_offset": 3, "to_offset": 9}]
+
+
+def test_versions_for_people_show_verdict_metric_and_what_is_live(run: Run, server: Server) -> None:
+    server.will_answer(200, MODEL)
+    server.will_answer(200, {"versions": [VERSION]})
+    lines = run("versions", "m").stdout.splitlines()
+    row = next(line for line in lines if "promote" in line)
+    assert row.split()[:7] == ["2", "1", "90", "10", "auc", "-", "0.7000"]
+    assert row.split()[-1] == "production"
+
+
+def test_train_promote_and_rollback_say_what_came_of_it(run: Run, server: Server) -> None:
+    server.will_answer(202, ROUND)
+    assert run("train", "m").stdout == "round 3 of m is planned: 30 examples, from version 2\n"
+    server.will_answer(200, MODEL)
+    assert run("promote", "m", "1", "--alias", "canary", "--reason", "try").stdout == "canary of m is version 1\n"
+    assert run("rollback", "m").stdout == "production of m is version 2\n"
+    promoted, rolled_back = server.requests[1:]
+    assert (promoted.method, promoted.path) == ("PUT", "/v1/models/m/aliases/canary")
+    body = orjson.loads(promoted.body)
+    assert (body["version"], body["reason"], "@" in body["by"]) == (1, "try", True)
+    assert rolled_back.path == "/v1/models/m:rollback"
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ('{"distance": 1.5}', {"instances": [{"distance": 1.5}]}),
+        ("[1, 2]", {"instances": [1, 2]}),
+        ('{"inputs": {"x": [1]}}', {"inputs": {"x": [1]}}),
+    ],
+)
+@pytest.mark.parametrize("from_stdin", [True, False])
+def test_predict_takes_an_instance_a_list_or_a_whole_request(
+    run: Run, server: Server, given: str, sent: Any, from_stdin: bool
+) -> None:
+    server.will_answer(200, {"predictions": [0.5]})
+    result = run("predict", "m", stdin=given) if from_stdin else run("predict", "m", given)
+    assert orjson.loads(server.requests[0].body) == sent
+    assert orjson.loads(result.stdout) == {"predictions": [0.5]}
+
+
+def test_predict_of_something_else_than_json_is_refused_before_it_is_sent(run: Run, server: Server) -> None:
+    result = run("predict", "m", "{not json")
+    assert result.exit_code == EXIT_STATUS_OF[InvalidInput]
+    assert not server.requests
+
+
+def test_apply_registers_the_stream_and_then_the_model_with_its_files(run: Run, server: Server, tmp_path: Path) -> None:
+    folder = tmp_path / "definition"
+    folder.mkdir()
+    (folder / "stream.yaml").write_text("stream: s\nfeatures: [{name: distance, dtype: float32}]\n")
+    (folder / "model.yaml").write_text("name: m\nstream: s\nmodule: model.py\nwords: words.txt\n")
+    for name in ("model.py", "layers.py", "replay.py", "words.txt", "notes.txt", "README.md"):
+        (folder / name).write_text(name)
+    server.will_answer(200, STREAM)
+    server.will_answer(200, MODEL)
+    result = run("apply", str(folder))
+    assert "stream s: schema version 1" in result.stdout
+    assert "version 2 is live" in result.stdout
+    stream, model = server.requests
+    assert orjson.loads(stream.body) == {"features": [{"name": "distance", "dtype": "float32"}]}
+    body = orjson.loads(model.body)
+    assert sorted(body["files"]) == ["layers.py", "model.py", "model.yaml", "words.txt"]
+
+
+def test_apply_of_a_folder_with_nothing_to_apply_says_so(run: Run, tmp_path: Path) -> None:
+    result = run("apply", str(tmp_path / "nothing"))
+    assert (result.exit_code, "neither stream.yaml nor model.yaml" in result.stderr) == (3, True)
+
+
+def test_ingest_sends_typed_rows_and_adds_up(run: Run, server: Server, tmp_path: Path) -> None:
+    path = tmp_path / "events.csv"
+    path.write_text("distance\n1\n2\n")
+    server.will_answer(200, STREAM)
+    server.will_answer(200, {"accepted": 1, "refused": [{"index": 1, "reason": "bad"}]})
+    result = run("--json", "ingest", str(path), "--stream", "s", "--on-invalid", "deadletter")
+    totals = json.loads(result.stdout)
+    assert (totals["accepted"], totals["refused"], totals["already_there"]) == (1, 1, 0)
+    sent = server.requests[1]
+    assert sent.path == "/v1/streams/s/events?on_invalid=deadletter"
+    assert sent.body == b'{"distance":1.0}\n{"distance":2.0}\n'
+
+
+def test_a_resumed_upload_sends_each_batch_under_the_key_it_had(run: Run, server: Server, tmp_path: Path) -> None:
+    path = tmp_path / "events.ndjson"
+    path.write_text('{"distance": 1}\n' * 12_000)
+    server.will_answer(200, STREAM)
+    server.will_answer(200, {"accepted": 5000})
+    server.will_answer(409, {"error": {"kind": "Conflict", "message": "cut off"}})
+    first = run("ingest", str(path), "--stream", "s")
+    assert first.exit_code == EXIT_STATUS_OF[Conflict]
+    assert "5,000 events were taken" in first.stderr
+    key = first.stderr.partition("--resume ")[2].split()[0]
+    server.will_answer(200, STREAM)
+    server.will_answer(200, {"accepted": 5000, "duplicate": True})
+    server.will_answer(200, {"accepted": 5000})
+    server.will_answer(200, {"accepted": 2000})
+    second = json.loads(run("--json", "ingest", str(path), "--stream", "s", "--resume", key).stdout)
+    assert (second["accepted"], second["already_there"]) == (7000, 5000)
+    keys = [request.headers["idempotency-key"] for request in server.requests if "events" in request.path]
+    assert keys[:2] == keys[2:4]
+    assert len(set(keys)) == 3
+
+
+def test_a_rejected_file_names_the_events_and_where_their_batch_begins(
+    run: Run, server: Server, tmp_path: Path
+) -> None:
+    path = tmp_path / "events.ndjson"
+    path.write_text('{"distance": 1}\n' * 6_000)
+    refused = [{"index": 4, "reason": "distance is missing"}]
+    server.will_answer(200, STREAM)
+    server.will_answer(200, {"accepted": 5000})
+    server.will_answer(400, {"error": {"kind": "InvalidInput", "message": "1 of 1000 is invalid", "refused": refused}})
+    result = run("ingest", str(path), "--stream", "s")
+    assert result.exit_code == EXIT_STATUS_OF[InvalidInput]
+    assert "event 4: distance is missing" in result.stderr
+    assert "count from event 5,000 of the file" in result.stderr
+
+
+def test_options_that_do_not_exist_are_refused(run: Run, tmp_path: Path) -> None:
+    for option, value in (("--format", "xml"), ("--on-invalid", "ignore")):
+        result = run("ingest", str(tmp_path / "events.csv"), "--stream", "s", option, value)
+        assert (result.exit_code, value in result.stderr) == (EXIT_STATUS_OF[InvalidInput], True)
+    assert run("demo", "flights", "--full", "--events", "5").exit_code == EXIT_STATUS_OF[InvalidInput]
+    assert run("demo", "moon").exit_code == EXIT_STATUS_OF[InvalidInput]
+
+
+def test_help_names_every_exit_status() -> None:
+    text = CliRunner().invoke(app, ["--help"]).stdout
+    assert all(f"{status} " in text for status in EXIT_STATUS_OF.values())
+
+
+def test_logs_show_the_end_of_each_log(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "ingest.log").write_text("".join(f"line {number}\n" for number in range(50)))
+    (tmp_path / "logs" / "trainer.log").write_text("a round\n")
+    assert run("logs", "ingest", "--lines", "2").stdout == "line 48\nline 49\n"
+    assert "trainer | a round" in run("logs").stdout
+    assert "there is ingest, trainer" in run("logs", "nobody").stderr
+
+
+def test_the_help_loads_nothing_heavy() -> None:
+    heavy = ["tensorflow", "numpy", "grpc", "psutil", "yaml", "pydantic", "headrace.launcher", "headrace.demo.run"]
+    script = f"import sys, headrace.cli; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.strip() == "[]"
+    assert os.access(Path(sys.executable).parent / "headrace", os.X_OK)

@@ -1,0 +1,201 @@
+"""The client against a small HTTP server that answers what the test says."""
+
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from common.catalog import Decision, RoundState
+from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
+from headrace import Addresses, Client
+from headrace.tests.answering_server import ROUND, VERSION, Server
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Client]:
+    with Client(Addresses(server.url, server.url, server.url, (server.url,)), timeout_seconds=5, by="tester") as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(400, InvalidInput), (404, NotFound), (409, Conflict), (429, Overloaded), (503, Unavailable), (500, DataLoss)],
+)
+def test_each_of_the_six_errors_comes_back_as_itself(
+    server: Server, client: Client, status: int, kind: type[HeadraceError]
+) -> None:
+    server.will_answer(status, {"error": {"kind": kind.__name__, "message": "what, which, what was expected"}})
+    with pytest.raises(kind, match="what, which, what was expected"):
+        client.train("m")
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(400, InvalidInput), (404, NotFound), (429, Overloaded), (504, Unavailable), (500, Unavailable)],
+)
+def test_errors_in_tensorflow_servings_words_become_one_of_the_six(
+    server: Server, status: int, kind: type[HeadraceError]
+) -> None:
+    server.will_answer(status, {"error": "Servable not found for request: Latest(m)"})
+    addresses = Addresses(server.url, server.url, server.url, (server.url,))
+    with Client(addresses, timeout_seconds=0.2) as client, pytest.raises(kind, match="Servable not found"):
+        client.predict("m", instances=[1])
+
+
+def test_refused_events_are_named_by_index(server: Server, client: Client) -> None:
+    refused = [{"index": 3, "reason": "distance is missing"}]
+    server.will_answer(400, {"error": {"kind": "InvalidInput", "message": "1 of 4 events", "refused": refused}})
+    with pytest.raises(InvalidInput) as caught:
+        client.append("s", [{}])
+    assert caught.value.refused == ((3, "distance is missing"),)
+
+
+def test_an_overloaded_ingest_is_tried_again_under_the_same_idempotency_key(server: Server, client: Client) -> None:
+    overloaded = {"error": {"kind": "Overloaded", "message": "full"}}
+    server.will_answer(429, overloaded, Retry_After="0")
+    server.will_answer(503, {"error": {"kind": "Unavailable", "message": "the log is away"}})
+    server.will_answer(200, {"accepted": 2, "refused": [], "position": {"0": 7}, "duplicate": True})
+    answer = client.append("s", [{"x": 1.0}, {"x": 2.0}])
+    assert (answer.accepted, answer.position, answer.duplicate) == (2, {0: 7}, True)
+    keys = [request.headers["idempotency-key"] for request in server.requests]
+    assert len(keys) == 3
+    assert len(set(keys)) == 1
+
+
+def test_every_append_has_a_key_of_its_own(server: Server, client: Client) -> None:
+    server.will_answer(200, {"accepted": 1})
+    client.append("s", [{"x": 1.0}])
+    client.append("s", [{"x": 1.0}])
+    assert len({request.headers["idempotency-key"] for request in server.requests}) == 2
+
+
+@pytest.mark.parametrize("call", ["train", "rollback", "promote"])
+def test_what_may_not_be_repeated_is_sent_once(server: Server, client: Client, call: str) -> None:
+    calls: dict[str, Callable[[], object]] = {
+        "train": lambda: client.train("m"),
+        "rollback": lambda: client.rollback("m"),
+        "promote": lambda: client.promote("m", 1),
+    }
+    server.will_answer(503, {"error": {"kind": "Unavailable", "message": "away"}})
+    with pytest.raises(Unavailable):
+        calls[call]()
+    assert len(server.requests) == 1
+
+
+def test_who_acts_is_told(server: Server, client: Client) -> None:
+    server.will_answer(409, {"error": {"kind": "Conflict", "message": "nothing is new"}})
+    with pytest.raises(Conflict):
+        client.train("m", reason="because")
+    assert orjson.loads(server.requests[0].body) == {"by": "tester", "reason": "because"}
+
+
+def test_a_connection_is_kept_for_the_next_call(server: Server, client: Client) -> None:
+    server.will_answer(200, {"models": []})
+    client.models()
+    client.models()
+    assert len({request.client_port for request in server.requests}) == 1
+
+
+def test_threads_do_not_share_a_connection(server: Server, client: Client) -> None:
+    server.will_answer(200, {"predictions": [0.5]})
+    answers: list[Any] = []
+
+    def ask() -> None:
+        answers.extend(client.predict("m", instances=[1]) for _ in range(50))
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=20)
+    assert answers == [[0.5]] * 200
+
+
+def test_a_service_that_cannot_be_reached_is_unavailable_and_named(free_port: int) -> None:
+    address = f"http://127.0.0.1:{free_port}"
+    with (
+        Client(Addresses(registry=address), timeout_seconds=0.3) as client,
+        pytest.raises(Unavailable, match=f"registry at {address} cannot be reached"),
+    ):
+        client.models()
+
+
+def test_a_service_that_does_not_answer_is_given_up_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with (
+            Client(Addresses(trainer=address), timeout_seconds=0.3) as client,
+            pytest.raises(Unavailable, match=r"did not answer POST /v1/models/m:train within 0\.3 s"),
+        ):
+            client.train("m")
+
+
+def test_versions_come_as_dataclasses(server: Server, client: Client) -> None:
+    server.will_answer(200, {"versions": [VERSION]})
+    (version,) = client.versions("m")
+    assert version.verdict.decision is Decision.PROMOTE
+    assert version.ranges[0].to_offset == 9
+    assert version.end_position == {0: 9}
+    assert version.files == ()
+
+
+def test_rounds_are_read_in_the_registrys_and_in_the_trainers_form(server: Server, client: Client) -> None:
+    nested = {"round_id": "r", "planned_at": 1.0, "state": "planned", "plan": ROUND}
+    server.will_answer(200, {"rounds": [nested]})
+    server.will_answer(202, ROUND)
+    (listed,), planned = client.rounds("m"), client.train("m")
+    assert listed == planned
+    assert listed.state is RoundState.PLANNED
+    assert listed.plan.example_count == 30
+
+
+def test_an_answer_of_another_program_is_unavailable_not_a_crash(server: Server, client: Client) -> None:
+    server.will_answer(200, b"<html>")
+    with pytest.raises(Unavailable, match="not JSON"):
+        client.models()
+    server.will_answer(200, {"models": [{"name": "m"}]})
+    with pytest.raises(Unavailable, match="not a whole Model"):
+        client.models()
+
+
+def test_arrays_are_fine_as_values(server: Server, client: Client) -> None:
+    server.will_answer(200, {"outputs": [1]})
+    pixels = np.arange(6, dtype=np.float32).reshape(2, 3)
+    client.predict("m", inputs={"pixels": pixels.T, "name": np.array(["a"])}, label="canary")
+    sent = server.requests[0]
+    assert sent.path == "/v1/models/m/labels/canary:predict"
+    assert orjson.loads(sent.body) == {"inputs": {"pixels": pixels.T.tolist(), "name": ["a"]}}
+
+
+def test_predict_takes_rows_or_columns_and_a_version_or_a_label(client: Client) -> None:
+    with pytest.raises(InvalidInput, match="either instances"):
+        client.predict("m")
+    with pytest.raises(InvalidInput, match="not both"):
+        client.predict("m", instances=[1], version=1, label="canary")
+
+
+def test_status_tells_what_a_service_lacks(server: Server, client: Client) -> None:
+    server.will_answer(503, {"conditions": {"event_log": "starting"}})
+    statuses = client.status()
+    assert [status.name for status in statuses] == ["registry", "ingest", "trainer", "serving-0"]
+    assert not statuses[0].is_ready
+    assert statuses[0].conditions == {"event_log": "starting"}
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:8701", "https://127.0.0.1:8701", "http://host", "http://h:1/path"])
+def test_an_address_of_another_form_is_refused(address: str) -> None:
+    with pytest.raises(InvalidInput, match="must read http://host:port"):
+        Client(Addresses(registry=address))
+
+
+def test_importing_the_client_loads_nothing_heavy() -> None:
+    heavy = ["tensorflow", "keras", "numpy", "grpc", "google.protobuf", "httpx", "pydantic", "fastapi", "rich", "typer"]
+    script = f"import sys, headrace; headrace.Client(); print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.strip() == "[]"

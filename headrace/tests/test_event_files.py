@@ -1,0 +1,114 @@
+"""Files of events become request bodies: the same each time, typed by the schema, with the place of every fault."""
+
+import struct
+from pathlib import Path
+
+import orjson
+import pytest
+
+from common.errors import InvalidInput
+from common.eventlog.tfrecord import cut, frame
+from common.schema import Schema
+from headrace import event_files
+from headrace.event_files import batches, format_of
+
+SCHEMA = Schema.from_mapping(
+    {
+        "features": [
+            {"name": "distance", "dtype": "float32"},
+            {"name": "carrier", "dtype": "string"},
+            {"name": "pixels", "dtype": "float32", "shape": [2]},
+            {"name": "delay", "dtype": "float32", "required": False, "default": 0.0},
+        ],
+        "labels": [{"name": "late", "dtype": "int64"}],
+    }
+)
+
+
+def _events(path: Path, kind: event_files.FileFormat) -> list[object]:
+    return [orjson.loads(line) for batch in batches(path, kind, SCHEMA) for line in batch.body.splitlines()]
+
+
+def test_csv_cells_get_the_types_of_the_schema(tmp_path: Path) -> None:
+    path = tmp_path / "events.csv"
+    path.write_text('carrier,distance,late,pixels,delay\n007,12,1,"[0.5, 1]",\n"U,A",3.5,0,"[2, 3]",4\n')
+    assert _events(path, "csv") == [
+        {"carrier": "007", "distance": 12.0, "late": 1, "pixels": [0.5, 1]},
+        {"carrier": "U,A", "distance": 3.5, "late": 0, "pixels": [2, 3], "delay": 4.0},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("", "is empty; a CSV file begins with a line of column names"),
+        ("distance,colour\n1,red\n", "columns that the schema does not know: colour; it knows distance, carrier"),
+        ("distance,carrier\n1\n", "line 2: 1 values for 2 columns"),
+        ("distance,carrier\n1,UA\nfar,UA\n", "line 3: distance 'far' is not a float32"),
+        ("late\n1.5\n", "line 2: late '1.5' is not a int64"),
+        ("pixels\n1 2\n", "line 2: pixels '1 2' is not a JSON list of float32"),
+    ],
+)
+def test_a_fault_in_a_csv_file_is_named_with_its_line(tmp_path: Path, text: str, fault: str) -> None:
+    path = tmp_path / "events.csv"
+    path.write_text(text)
+    with pytest.raises(InvalidInput, match=fault.replace("(", "\\(")):
+        _events(path, "csv")
+
+
+def test_ndjson_lines_go_as_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "events.ndjson"
+    path.write_bytes(b'{"late": 1}\n\n{"late": 0}')
+    (batch,) = batches(path, "ndjson", SCHEMA)
+    assert batch.body == b'{"late": 1}\n{"late": 0}\n'
+    assert (batch.count, batch.end_offset) == (2, path.stat().st_size)
+
+
+def test_tfrecord_frames_go_as_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "events.tfrecord"
+    path.write_bytes(frame([b"one", b"two", b""]))
+    (batch,) = batches(path, "tfrecord", SCHEMA)
+    assert cut(batch.body)[0] == [b"one", b"two", b""]
+    assert batch.content_type == "application/x-tfrecord"
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (frame([b"one", b"two"])[:-3], "record 1 at byte 19 is cut off"),
+        (frame([b"one"]) + b"\x01\x02", "record 1 at byte 19 is cut off"),
+        (
+            struct.pack("<QI", 1 << 40, 0) + b"text",
+            "is no TFRecord file: record 0 at byte 0 claims 1099511627776 bytes",
+        ),
+    ],
+)
+def test_a_cut_or_foreign_tfrecord_file_is_refused(tmp_path: Path, content: bytes, fault: str) -> None:
+    path = tmp_path / "events.tfrecord"
+    path.write_bytes(content)
+    with pytest.raises(InvalidInput, match=fault):
+        list(batches(path, "tfrecord", SCHEMA))
+
+
+def test_a_file_is_cut_at_the_same_places_every_time(tmp_path: Path) -> None:
+    path = tmp_path / "events.ndjson"
+    path.write_bytes(b"".join(b'{"late": %d}\n' % number for number in range(event_files.BATCH_EVENTS * 2 + 5)))
+    first, second = list(batches(path, "ndjson", SCHEMA)), list(batches(path, "ndjson", SCHEMA))
+    assert first == second
+    assert [(batch.first, batch.count) for batch in first] == [(0, 5_000), (5_000, 5_000), (10_000, 5)]
+    assert b"".join(batch.body for batch in first) == path.read_bytes()
+
+
+def test_large_events_make_smaller_batches(tmp_path: Path) -> None:
+    path = tmp_path / "events.ndjson"
+    path.write_bytes(b"x" * 1_000_000 + b"\n" + b"y" * 1_000_000 + b"\n")
+    path.write_bytes(path.read_bytes() * 5)
+    assert [batch.count for batch in batches(path, "ndjson", SCHEMA)] == [5, 5]
+
+
+def test_the_format_is_told_by_the_name_or_asked_for(tmp_path: Path) -> None:
+    assert [format_of(Path(name)) for name in ("a.csv", "a.jsonl", "a.TFRecord")] == ["csv", "ndjson", "tfrecord"]
+    with pytest.raises(InvalidInput, match="--format"):
+        format_of(Path("events.txt"))
+    with pytest.raises(InvalidInput, match="cannot be read: No such file"):
+        list(batches(tmp_path / "none.csv", "csv", SCHEMA))

@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import cast
 from urllib.parse import unquote, urlsplit
 
 import hiredis
@@ -79,8 +80,7 @@ class RedisConnection(asyncio.Protocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are not asyncio's subclasses
         self.is_open = True
 
     def data_received(self, data: bytes) -> None:

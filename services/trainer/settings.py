@@ -16,34 +16,34 @@ class TrainerSettings(ServiceSettings):
     model_config = SettingsConfigDict(env_prefix="TRAINER_", frozen=True, extra="forbid")
 
     host: str = "127.0.0.1"
-    http_port: int = Field(8801, ge=0, le=65535)
-    grpc_port: int = Field(8800, ge=0, le=65535)
+    http_port: int = Field(default=8801, ge=0, le=65535)
+    grpc_port: int = Field(default=8800, ge=0, le=65535)
     log_format: LogFormat = "text"
     log_level: str = "INFO"
     data_dir: Path = Path("build/trainer")
     registry_address: str = "127.0.0.1:8700"
     event_log: str
     """`segments:/absolute/dir` or `kafka:host:port[,host:port]`; the one that ingest writes."""
-    id: str = Field("", max_length=128)
+    id: str = Field(default="", max_length=128)
     """Who holds the leases. Empty: made once and kept in DATA_DIR, so that a restarted trainer is the same one."""
 
-    poll_interval_seconds: float = Field(0.1, ge=0.01, le=60)
+    poll_interval_seconds: float = Field(default=0.1, ge=0.01, le=60)
     """How often the planner looks at the log's end."""
-    lease_ttl_seconds: float = Field(15.0, ge=0.5, le=3600)
+    lease_ttl_seconds: float = Field(default=15.0, ge=0.5, le=3600)
     """Without a renewal for so long, another trainer may take the round; renewed at a third of it."""
-    lease_grace_seconds: float = Field(60.0, ge=0, le=3600)
+    lease_grace_seconds: float = Field(default=60.0, ge=0, le=3600)
     """How long a round goes on past the end of its lease while the registry does not answer."""
-    resume_interval_seconds: float = Field(10.0, ge=0, le=3600)
+    resume_interval_seconds: float = Field(default=10.0, ge=0, le=3600)
     """A round saves a resume point so often; 0: after every block."""
-    stop_grace_seconds: float = Field(20.0, ge=0, le=3600)
+    stop_grace_seconds: float = Field(default=20.0, ge=0, le=3600)
     """How long a running round may take to save a resume point after SIGTERM."""
 
-    block_examples: int = Field(16_384, ge=1)
+    block_examples: int = Field(default=16_384, ge=1)
     """Examples per block of newly planned rounds; part of a round's configuration."""
-    intra_op_threads: int = Field(0, ge=0)
+    intra_op_threads: int = Field(default=0, ge=0)
     """TensorFlow's threads within an operation, for newly planned rounds; 0: the cores this process may use."""
-    inter_op_threads: int = Field(1, ge=1)
-    nice: int = Field(10, ge=0, le=19)
+    inter_op_threads: int = Field(default=1, ge=1)
+    nice: int = Field(default=10, ge=0, le=19)
     """Niceness of a round's process, so that training takes what serving leaves over."""
 
     def usable_intra_op_threads(self) -> int:

@@ -100,7 +100,7 @@ class SegmentLog:
             return {number: part.commit_file.end_offset() for number, part in enumerate(self._partitions(topic))}
 
     def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[Record]:
-        """See EventLog.read; a bad range is refused at the call. Holds about 4 MiB, or one value if larger."""
+        """See EventLog.read; a bad range is refused at the call. Holds about 1 MiB, or one value if larger."""
         reader = self._reader(topic, partition, start, end)
         return _translated(reader.read(start, end), topic, partition)
 

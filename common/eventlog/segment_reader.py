@@ -18,12 +18,12 @@ from common.eventlog.segment_files import data_path, first_offsets, index_path, 
 from common.eventlog.segment_index import LARGEST_ENTRY_BYTES, IndexEntry, entry_at, skip_entries
 
 _INDEX_READ_BYTES = 256 << 10
-_SLAB_BYTES = 4 << 20
+_SLAB_BYTES = 1 << 20
 _PLACES_LIMIT = 64
 
 
 class SegmentReader:
-    """Thread-safe. Holds about 4 MiB, or one value if that is larger, for each iteration under way."""
+    """Thread-safe. Holds about 1 MiB, or one value if that is larger, for each iteration under way."""
 
     def __init__(self, directory: Path, partition: int) -> None:
         self._directory = directory

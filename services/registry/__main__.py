@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TextIO
 
 import grpc
+from prometheus_client import REGISTRY
 
 from common.errors import HeadraceError, Unavailable
 from common.health import Health
@@ -22,6 +23,7 @@ from services.registry.collection import CollectionRules
 from services.registry.grpc_api import SERVICE_NAME, RegistryServicer
 from services.registry.http_api import create_registry_app
 from services.registry.leases import LeaseRules
+from services.registry.metrics import CatalogMetrics
 from services.registry.rounds import Backoff
 from services.registry.settings import RegistrySettings
 
@@ -54,6 +56,7 @@ def main() -> int:
 def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> None:
     service_health = Health("catalog")
     catalog = Catalog(settings.data_dir, _limits_of(settings))
+    REGISTRY.register(CatalogMetrics(catalog))
     service_health.satisfy("catalog")
     web = WebServer(create_registry_app(catalog, service_health), bind(settings.host, settings.http_port))
     server, grpc_port = start_server(

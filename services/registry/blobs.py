@@ -17,7 +17,6 @@ from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFo
 from services.registry.manifest import DIGEST_PATTERN, check_digest
 
 CHUNK_BYTES = 1024 * 1024
-_TAKEOVER_SECONDS = 5.0
 
 
 @dataclass
@@ -30,12 +29,12 @@ class _Upload:
     taken_over: bool = False
     sealed: bool = False
 
-    def yields(self) -> bool:
-        """True when the upload was silent and has now lost its turn."""
+    def yields_after(self, seconds: float) -> bool:
+        """True when the upload was silent for that long and has now lost its turn."""
         if not self.lock.acquire(blocking=False):
             return False
         try:
-            silent = time.monotonic() - self.last_write >= _TAKEOVER_SECONDS
+            silent = time.monotonic() - self.last_write >= seconds
             self.taken_over = self.taken_over or (silent and not self.sealed)
             return self.taken_over
         finally:
@@ -54,10 +53,12 @@ class _Upload:
 class Blobs:
     """Thread-safe; one process per folder."""
 
-    def __init__(self, directory: Path, *, max_file_bytes: int) -> None:
+    def __init__(self, directory: Path, *, max_file_bytes: int, takeover_seconds: float = 5.0) -> None:
+        """takeover_seconds: an upload that was silent for so long gives way to another of the same file."""
         self._blobs = directory / "blobs"
         self._uploads = directory / "uploads"
         self._max_file_bytes = max_file_bytes
+        self._takeover_seconds = takeover_seconds
         self._lock = threading.Lock()
         self._running: dict[str, _Upload] = {}
         self._blobs.mkdir(parents=True, exist_ok=True)
@@ -105,10 +106,10 @@ class Blobs:
             raise InvalidInput(f"file {digest} is of {size_bytes} bytes, at most {self._max_file_bytes} are taken")
         if not 0 <= offset <= size_bytes:
             raise InvalidInput(f"offset {offset} is outside the {size_bytes} bytes of {digest}")
-        known = self.size_of(digest)
-        if known is not None:
-            return known
-        with self._running_upload(digest) as upload, _disk_errors(digest):
+        with _disk_errors(digest), self._running_upload(digest) as upload:
+            known = self.size_of(digest)
+            if known is not None:
+                return known
             self._write_part(digest, size_bytes, offset, chunks, upload)
             self._publish(digest, size_bytes)
         return size_bytes
@@ -181,14 +182,14 @@ class Blobs:
         upload = _Upload()
         with self._lock:
             before = self._running.get(digest)
-            if before is not None and not before.yields():
+            if before is not None and not before.yields_after(self._takeover_seconds):
                 raise Unavailable(f"another upload of {digest} is running")
             self._running[digest] = upload
         try:
             yield upload
         finally:
             with self._lock:
-                if self._running[digest] is upload:
+                if self._running.get(digest) is upload:
                     del self._running[digest]
 
     def _write_part(self, digest: str, size_bytes: int, offset: int, chunks: Iterable[bytes], upload: _Upload) -> None:

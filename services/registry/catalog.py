@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sqlalchemy import func, select
+
 from common.catalog import (
     AliasChange,
     Change,
@@ -28,6 +30,8 @@ from services.registry.collection import Collected, CollectionRules, collect
 from services.registry.database import Clock, Database
 from services.registry.leases import LeaseRules
 from services.registry.manifest import check_digest, check_manifest
+from services.registry.tables import rounds as rounds_table
+from services.registry.tables import versions as versions_table
 from services.registry.watch import Watch
 
 
@@ -192,9 +196,22 @@ class Catalog:
     def wake_watchers(self) -> None:
         self._watch.wake()
 
+    # for operators
+
     @property
     def watcher_count(self) -> int:
         return self._watch.watcher_count
+
+    def counts(self) -> dict[tuple[str, str], int]:
+        """{("rounds" or "versions", state or status): how many there are}."""
+        with self._database.read() as connection:
+            by_state = connection.execute(select(rounds_table.c.state, func.count()).group_by(rounds_table.c.state))
+            by_status = connection.execute(
+                select(versions_table.c.status, func.count()).group_by(versions_table.c.status)
+            )
+            return {("rounds", state): count for state, count in by_state} | {
+                ("versions", status): count for status, count in by_status
+            }
 
     def _check_present(self, files: Sequence[FileEntry]) -> None:
         """Inside a writing transaction, which garbage collection waits for. Raises InvalidInput."""

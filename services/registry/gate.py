@@ -128,8 +128,17 @@ def _bounds_sentence(rule: GateRule, value: float) -> str:
 def _metric(metrics: JsonMap, side: str, name: str) -> float:
     """NaN when it is missing or no number."""
     values = metrics.get(side)
-    value = values.get(name) if isinstance(values, Mapping) else None
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    return _as_float(values.get(name) if isinstance(values, Mapping) else None)
+
+
+def _as_float(value: object) -> float:
+    """NaN for what is no number, infinity for a whole number that is too large."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def _shown(value: float) -> str:
@@ -150,9 +159,10 @@ def _lower_is_better(given: Mapping[str, Any], metric: str) -> bool:
 def _number(key: str, value: object) -> float | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InvalidInput(f"the gate's {key} must be a number, got {value!r}")
-    return float(value)
+    number = _as_float(value)
+    if not math.isfinite(number):
+        raise InvalidInput(f"the gate's {key} must be a finite number, got {str(value)[:50]}")
+    return number
 
 
 def _count(key: str, value: object) -> int:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from common.catalog_wire import json_text
-from common.errors import HeadraceError, InvalidInput
+from common.errors import InvalidInput
 from common.health import Health
 from common.web import HTTP_STATUS_OF, create_app, error_body
 from services.registry.catalog import Catalog
@@ -187,21 +187,18 @@ class BoundedBodies:
             nonlocal received
             message = await receive()
             received += len(message.get("body", b""))
-            if received > self._max_bytes:
-                raise _TooLarge(f"the request's body is larger than {self._max_bytes} bytes")
-            return message
+            return {"type": "http.disconnect"} if received > self._max_bytes else message
 
-        try:
-            await self._app(scope, bounded, send)
-        except _TooLarge as error:
-            await _refuse(error, send)
+        async def unless_refused(message: Message) -> None:
+            if received <= self._max_bytes:
+                await send(message)
 
-
-class _TooLarge(InvalidInput):
-    pass
+        await self._app(scope, bounded, unless_refused)
+        if received > self._max_bytes:
+            await _refuse(InvalidInput(f"the request's body is larger than {self._max_bytes} bytes"), send)
 
 
-async def _refuse(error: HeadraceError, send: Send) -> None:
+async def _refuse(error: InvalidInput, send: Send) -> None:
     body = json_text(error_body(error)).encode()
     headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": HTTP_STATUS_OF[InvalidInput], "headers": headers})

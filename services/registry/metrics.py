@@ -1,9 +1,24 @@
-"""What the registry counts, for Prometheus."""
+"""What operators see at /metrics: read from the catalog at each scrape, so that a restart loses nothing."""
 
-from prometheus_client import Counter, Gauge
+from collections.abc import Iterator
 
-UPLOADED_BYTES = Counter("headrace_registry_uploaded_bytes", "Bytes of files received")
-DOWNLOADED_BYTES = Counter("headrace_registry_downloaded_bytes", "Bytes of files sent")
-ROUNDS_ENDED = Counter("headrace_registry_rounds_ended", "Rounds that ended, by outcome", ["model", "outcome"])
-WATCHERS = Gauge("headrace_registry_watchers", "Watchers connected")
-COLLECTED_BYTES = Counter("headrace_registry_collected_bytes", "Bytes freed by garbage collection")
+from prometheus_client.metrics_core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from services.registry.catalog import Catalog
+
+
+class CatalogMetrics(Collector):
+    """Rounds by state, versions by status, watchers."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        rounds = GaugeMetricFamily("headrace_registry_rounds", "Rounds by state", labels=["state"])
+        versions = GaugeMetricFamily("headrace_registry_versions", "Versions by status", labels=["status"])
+        for (kind, label), count in self._catalog.counts().items():
+            (rounds if kind == "rounds" else versions).add_metric([label], count)
+        watchers = GaugeMetricFamily("headrace_registry_watchers", "Watchers connected")
+        watchers.add_metric([], self._catalog.watcher_count)
+        yield from (rounds, versions, watchers)

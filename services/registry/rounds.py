@@ -1,7 +1,7 @@
 """Rounds: immutable plans, one successor at a time, and how each ends. Who trains one is in leases.py."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from sqlalchemy import Connection, Row, insert, select, update
@@ -207,11 +207,5 @@ def resume_point_json(state: JsonMap, files: Sequence[FileEntry], saved_at: floa
 def resume_point_of(row: RoundRow) -> ResumePoint | None:
     if not row.resume_point_json:
         return None
-    values: Mapping[str, object] = json.loads(row.resume_point_json)
-    files = values["files"]
-    assert isinstance(files, list)
-    return ResumePoint(
-        state=json.loads(row.resume_point_json)["state"],
-        files=tuple(FileEntry(**file) for file in files),
-        saved_at=float(str(values["saved_at"])),
-    )
+    point = json.loads(row.resume_point_json)
+    return ResumePoint(point["state"], tuple(FileEntry(**file) for file in point["files"]), point["saved_at"])

@@ -1,0 +1,116 @@
+"""What the tests build catalogs from: a clock to turn by hand, a small stream and model, plans, files, drafts."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from common.catalog import PRODUCTION, FileEntry, JsonMap, Lease, OffsetRange, RoundPlan, Version, VersionDraft
+from services.registry.catalog import Catalog, CatalogLimits
+from services.registry.collection import CollectionRules
+from services.registry.leases import LeaseRules
+from services.registry.rounds import Backoff
+
+SCHEMA: JsonMap = {
+    "features": [{"name": "x", "dtype": "float32"}],
+    "labels": [{"name": "y", "dtype": "int64", "min": 0, "max": 1}],
+}
+LIMITS = CatalogLimits(
+    lease_rules=LeaseRules(max_lost_leases=3, backoff=Backoff(first_seconds=2.0, ceiling_seconds=60.0)),
+    collection_rules=CollectionRules(keep_versions=0, grace_seconds=100.0),
+    keep_changes=1000,
+    max_file_bytes=10_000_000,
+    max_watchers=4,
+    heartbeat_seconds=0.05,
+)
+GATE: JsonMap = {"metric": "auc", "max_regression": 0.01, "min_value": 0.5}
+
+
+@dataclass
+class Clock:
+    """Time that passes only when told to."""
+
+    now: float = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def pass_seconds(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def definition(name: str = "m", stream: str = "s", *, seed: int = 7) -> dict[str, bytes]:
+    """model.yaml of the smallest model there is."""
+    text = f"name: {name}\nstream: {stream}\nlabel: y\nseed: {seed}\nestimator: linear_classifier\n"
+    return {"model.yaml": f"{text}features: {{x: {{type: numeric}}}}\n".encode()}
+
+
+def new_catalog(directory: Path, clock: Clock, limits: CatalogLimits = LIMITS) -> Catalog:
+    """With stream s and model m."""
+    catalog = Catalog(directory, limits, clock=clock)
+    catalog.register_stream("s", json.dumps(SCHEMA))
+    catalog.register_model("m", stream="s", files=definition(), by="test")
+    return catalog
+
+
+def next_plan(catalog: Catalog, *, model: str = "m", count: int = 10) -> RoundPlan:
+    """The plan that is due: from where production ended, `count` records of partition 0."""
+    known = catalog.get_model(model)
+    parent = known.aliases.get(PRODUCTION, 0)
+    start = catalog.get_version(model, parent).end_position.get(0, 0) if parent else 0
+    return RoundPlan(
+        model=model,
+        sequence=known.round_sequence + 1,
+        parent_version=parent,
+        stream=known.stream,
+        schema_version=1,
+        ranges=(OffsetRange(0, start, start + count),),
+        definition_digest=known.definition_digest,
+        configuration={"batch_size": 32},
+        configuration_digest="c0ffee",
+        code_digest="c0de",
+        seed=2**64 - 1,
+        example_count=count * 100,
+        trigger="manual",
+        last_event_at=999_999.5,
+    )
+
+
+def store(catalog: Catalog, content: bytes) -> FileEntry:
+    """Uploads the bytes; the entry's path is to be replaced."""
+    digest = hashlib.sha256(content).hexdigest()
+    catalog.receive_file(digest, len(content), 0, [content])
+    return FileEntry("file", len(content), digest)
+
+
+def draft(
+    catalog: Catalog,
+    *,
+    auc: float = 0.7,
+    parent_auc: float | None = 0.7,
+    gate: JsonMap = GATE,
+    contents: Mapping[str, bytes] | None = None,
+) -> VersionDraft:
+    """A draft whose files are uploaded."""
+    contents = contents or {"checkpoint/state": b"weights", "saved_model/saved_model.pb": b"graph"}
+    files = tuple(replace(store(catalog, content), path=path) for path, content in contents.items())
+    metrics = {"candidate": {"auc": auc}} | ({"parent": {"auc": parent_auc}} if parent_auc is not None else {})
+    return VersionDraft("digest-of-weights", metrics, gate, 900, 100, 0, files, 30, {"train": 1.5}, {"python": "3"})
+
+
+def lease(catalog: Catalog, holder: str = "trainer", *, models: Sequence[str] = ()) -> Lease:
+    found = catalog.lease_round(holder, ttl_seconds=10.0, models=models)
+    assert found is not None
+    return found
+
+
+def publish(catalog: Catalog, *, model: str = "m", auc: float = 0.7, gate: JsonMap = GATE) -> Version:
+    """Plans, leases and registers the next version, whose files are its own."""
+    planned = catalog.plan_round(next_plan(catalog, model=model))
+    held = lease(catalog, models=[model])
+    own = planned.round_id.encode()
+    contents = {"checkpoint/state": b"weights of " + own, "saved_model/saved_model.pb": b"graph of " + own}
+    return catalog.register_version(
+        held.round.round_id, held.token, draft(catalog, auc=auc, gate=gate, contents=contents)
+    )

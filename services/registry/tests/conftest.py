@@ -1,0 +1,47 @@
+"""A catalog in a folder of its own with a clock to turn by hand, and real registry processes."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from common.registry_client import RegistryClient
+from services.registry.catalog import Catalog
+from services.registry.tests.building import Clock, new_catalog
+from services.registry.tests.processes import RegistryProcess
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def catalog(tmp_path: Path, clock: Clock) -> Iterator[Catalog]:
+    """With stream s and model m."""
+    made = new_catalog(tmp_path, clock)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[RegistryProcess]:
+    """A running registry process; its data survives kill() and start()."""
+    process = RegistryProcess(tmp_path / "registry")
+    process.start()
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def connect(registry: RegistryProcess) -> Iterator[Callable[[], RegistryClient]]:
+    """Opens clients of the registry process, closed at the end."""
+    clients: list[RegistryClient] = []
+
+    def open_client() -> RegistryClient:
+        clients.append(RegistryClient(registry.address))
+        return clients[-1]
+
+    yield open_client
+    for client in clients:
+        client.close()

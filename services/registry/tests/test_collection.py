@@ -1,0 +1,191 @@
+"""Garbage collection takes what nothing needs, and never what a version or a lease needs."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
+
+from common.catalog import FileEntry, VersionStatus
+from common.errors import Conflict, HeadraceError, NotFound
+from services.registry.catalog import Catalog
+from services.registry.collection import CollectionRules
+from services.registry.tests.building import LIMITS, Clock, draft, lease, new_catalog, next_plan, publish, store
+
+GRACE_SECONDS = 100.0
+
+
+def _bytes_of(catalog: Catalog, file: FileEntry) -> bytes:
+    return b"".join(catalog.read_file(file.digest))
+
+
+@pytest.fixture
+def real_clock(tmp_path: Path) -> Clock:
+    """Beginning at the file system's time, since grace is counted from when a file was stored."""
+    probe = tmp_path / "probe"
+    probe.touch()
+    return Clock(probe.stat().st_mtime)
+
+
+def test_a_file_that_nothing_needs_goes_after_the_grace_period(tmp_path: Path, real_clock: Clock) -> None:
+    catalog = new_catalog(tmp_path, real_clock)
+    orphan = store(catalog, b"orphan")
+    assert catalog.collect().removed_files == 0
+    real_clock.pass_seconds(GRACE_SECONDS + 60)
+    collected = catalog.collect()
+    assert (collected.removed_files, collected.freed_bytes) == (1, 6)
+    with pytest.raises(NotFound):
+        _bytes_of(catalog, orphan)
+    catalog.close()
+
+
+def test_asking_for_a_file_keeps_it_for_another_grace_period(tmp_path: Path, real_clock: Clock) -> None:
+    catalog = new_catalog(tmp_path, real_clock)
+    orphan = store(catalog, b"orphan")
+    path = tmp_path / "blobs" / orphan.digest[:2] / orphan.digest
+    os.utime(path, (0, 0))
+    assert catalog.missing_files([orphan.digest]) == []
+    assert catalog.collect().removed_files == 0, "its uploader was told a moment ago that it need not send it"
+    catalog.close()
+
+
+def test_an_upload_that_nobody_takes_up_goes_too(tmp_path: Path, real_clock: Clock) -> None:
+    catalog = new_catalog(tmp_path, real_clock)
+    with pytest.raises(HeadraceError):
+        catalog.receive_file("0" * 64, 10, 0, [b"half"])
+    assert catalog.collect().removed_uploads == 0
+    real_clock.pass_seconds(GRACE_SECONDS + 60)
+    assert catalog.collect().removed_uploads == 1
+    assert catalog.received_bytes("0" * 64) == (0, False)
+    catalog.close()
+
+
+def test_old_versions_are_archived_but_not_those_that_are_needed(tmp_path: Path, real_clock: Clock) -> None:
+    catalog = new_catalog(tmp_path, real_clock, replace(LIMITS, collection_rules=CollectionRules(2, GRACE_SECONDS)))
+    for _ in range(3):
+        publish(catalog)
+    catalog.plan_round(next_plan(catalog))
+    catalog.set_alias("m", "shadow", 1, by="ada", reason="compare")
+    assert catalog.collect().archived_versions == ()
+    held = lease(catalog)
+    catalog.set_alias("m", "production", 1, by="ada", reason="trial")
+    assert catalog.collect().archived_versions == (), "2 is among the newest two, 3 the open round's parent"
+    catalog.register_version(held.round.round_id, held.token, draft(catalog))
+    publish(catalog)
+    real_clock.pass_seconds(GRACE_SECONDS + 60)
+    collected = catalog.collect()
+    assert collected.archived_versions == (("m", 3), ("m", 2))
+    assert collected.removed_files == 4
+    assert catalog.get_version("m", 2).status is VersionStatus.ARCHIVED
+    assert len(catalog.get_version("m", 2).files) == 2, "what it consisted of stays on record"
+    with pytest.raises(Conflict, match="version 2 of m is archived"):
+        catalog.set_alias("m", "production", 2, by="ada", reason="")
+    for kept in (1, 4, 5):
+        assert all(_bytes_of(catalog, file) for file in catalog.get_version("m", kept).files)
+    catalog.close()
+
+
+def test_a_rollback_passes_over_archived_versions(tmp_path: Path, real_clock: Clock) -> None:
+    catalog = new_catalog(tmp_path, real_clock, replace(LIMITS, collection_rules=CollectionRules(1, GRACE_SECONDS)))
+    publish(catalog)
+    catalog.set_alias("m", "stable", 1, by="ada", reason="good")
+    publish(catalog)
+    publish(catalog)
+    assert catalog.collect().archived_versions == (("m", 2),)
+    assert catalog.rollback("m", by="ada", reason="3 is bad").aliases["production"] == 1
+    catalog.close()
+
+
+class NothingNeededIsCollected(RuleBasedStateMachine):
+    """Whatever happens in whatever order: every file of a kept version and of a resume point can be read."""
+
+    contents = Bundle("contents")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = TemporaryDirectory(prefix="headrace-gc-")
+        probe = Path(self.directory.name) / "probe"
+        probe.touch()
+        self.clock = Clock(probe.stat().st_mtime)
+        rules = CollectionRules(keep_versions=1, grace_seconds=GRACE_SECONDS)
+        self.catalog = new_catalog(Path(self.directory.name), self.clock, replace(LIMITS, collection_rules=rules))
+        self.token = 0
+        self.round_id = ""
+
+    @rule(target=contents, content=st.binary(min_size=1, max_size=3))
+    def upload(self, content: bytes) -> bytes:
+        store(self.catalog, content)
+        return content
+
+    @rule(target=contents, seconds=st.sampled_from([1.0, GRACE_SECONDS + 60]))
+    def time_passes(self, seconds: float) -> object:
+        self.clock.pass_seconds(seconds)
+        return multiple()
+
+    @rule()
+    def plan_and_lease(self) -> None:
+        try:
+            self.round_id = self.catalog.plan_round(next_plan(self.catalog)).round_id
+        except Conflict:
+            self.clock.pass_seconds(60.0)
+        held = self.catalog.lease_round("a", ttl_seconds=10.0)
+        self.token = held.token if held else 0
+
+    @rule(content=contents)
+    def save_resume_point(self, content: bytes) -> None:
+        if self.token:
+            entry = replace(store(self.catalog, content), path="state")
+            self.catalog.put_resume_point(self.round_id, self.token, state={}, files=[entry])
+
+    @rule(content=contents, auc=st.sampled_from([0.1, 0.7]))
+    def register(self, content: bytes, auc: float) -> None:
+        if self.token:
+            files = {"checkpoint/a": content, "saved_model/b": b"graph"}
+            made = draft(self.catalog, auc=auc, parent_auc=auc, contents=files)
+            self.catalog.register_version(self.round_id, self.token, made)
+            self.token = 0
+
+    @rule()
+    def fail(self) -> None:
+        if self.token:
+            self.catalog.fail_round(self.round_id, self.token, reason="broken")
+            self.token = 0
+
+    @rule(alias=st.sampled_from(["production", "shadow"]), version=st.integers(1, 4))
+    def move(self, alias: str, version: int) -> None:
+        try:
+            self.catalog.set_alias("m", alias, version, by="ada", reason="")
+        except (Conflict, NotFound):
+            return
+
+    @rule()
+    def collect(self) -> None:
+        self.catalog.collect()
+
+    @invariant()
+    def every_needed_file_can_be_read(self) -> None:
+        for listed in self.catalog.list_versions("m"):
+            if listed.status is not VersionStatus.ARCHIVED:
+                for file in self.catalog.get_version("m", listed.version).files:
+                    assert len(_bytes_of(self.catalog, file)) == file.size_bytes
+        for alias, version in self.catalog.get_model("m").aliases.items():
+            assert self.catalog.get_version("m", version).status is not VersionStatus.ARCHIVED, alias
+
+    @invariant()
+    def the_resume_point_can_be_read(self) -> None:
+        if self.token:
+            held = self.catalog.renew_lease(self.round_id, self.token, ttl_seconds=10.0, progress={})
+            for file in held.resume_point.files if held.resume_point else ():
+                assert len(_bytes_of(self.catalog, file)) == file.size_bytes
+
+    def teardown(self) -> None:
+        self.catalog.close()
+        self.directory.cleanup()
+
+
+TestNothingNeededIsCollected = NothingNeededIsCollected.TestCase
+TestNothingNeededIsCollected.settings = settings(max_examples=10, stateful_step_count=20, deadline=None)

@@ -1,0 +1,126 @@
+"""The gate is a pure function; these are its laws."""
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from common.catalog import Decision, JsonMap, Verdict
+from common.errors import InvalidInput
+from services.registry.gate import judge, parse_rule
+
+VALUES = st.floats(-1e6, 1e6)
+MARGINS = st.floats(0, 1e3)
+NO_NUMBERS = st.sampled_from([math.nan, math.inf, -math.inf, None, "0.9", True, [0.9]])
+
+
+def _judge(rule: JsonMap, candidate: object, parent: object = None, *, held_out_count: int = 100) -> Verdict:
+    metric = str(rule.get("metric", "auc"))
+    metrics: dict[str, Any] = {"candidate": {metric: candidate}, "parent": {metric: parent}}
+    return judge(parse_rule(rule), metrics=metrics, has_parent=parent is not None, held_out_count=held_out_count)
+
+
+@given(VALUES, VALUES, MARGINS)
+def test_a_candidate_passes_exactly_when_it_is_not_worse_than_allowed(
+    candidate: float, parent: float, margin: float
+) -> None:
+    assume(abs(parent - candidate - margin) > 1e-9 and abs(candidate - parent - margin) > 1e-9)
+    higher = _judge({"metric": "auc", "max_regression": margin}, candidate, parent)
+    assert (higher.decision is Decision.PROMOTE) == (parent - candidate <= margin)
+    lower = _judge({"metric": "log_loss", "max_regression": margin}, candidate, parent)
+    assert (lower.decision is Decision.PROMOTE) == (candidate - parent <= margin)
+
+
+@given(VALUES, MARGINS)
+def test_a_candidate_as_good_as_the_parent_always_passes(value: float, margin: float) -> None:
+    for direction in ("higher", "lower"):
+        rule = {"metric": "m", "max_regression": margin, "direction": direction}
+        assert _judge(rule, value, value).decision is Decision.PROMOTE
+
+
+@given(VALUES, VALUES, VALUES)
+def test_bounds_hold_with_and_without_a_parent(value: float, least: float, most: float) -> None:
+    rule = {"metric": "auc", "min_value": least, "max_value": most}
+    for parent in (None, value):
+        assert (_judge(rule, value, parent).decision is Decision.PROMOTE) == (least <= value <= most)
+
+
+@given(NO_NUMBERS, VALUES)
+def test_what_is_no_number_is_rejected_on_either_side(bad: object, good: float) -> None:
+    rule = {"metric": "auc", "max_regression": 1e9}
+    assert _judge(rule, bad, good).decision is Decision.REJECT
+    if bad is not None:
+        assert _judge(rule, good, bad).decision is Decision.REJECT
+    assert judge(parse_rule(rule), metrics={}, has_parent=False, held_out_count=9).decision is Decision.REJECT
+
+
+@given(VALUES, VALUES, MARGINS, st.booleans(), st.integers(0, 200))
+def test_every_verdict_gives_reasons_and_keeps_the_rule(
+    candidate: float, parent: float, margin: float, canary: bool, held_out_count: int
+) -> None:
+    rule = {"metric": "auc", "max_regression": margin, "canary": canary, "min_examples": 100}
+    verdict = _judge(rule, candidate, parent, held_out_count=held_out_count)
+    assert verdict.reasons
+    assert verdict.rule == rule
+    passed = Decision.CANARY if canary else Decision.PROMOTE
+    assert verdict.decision in (passed, Decision.REJECT)
+    if held_out_count < 100:
+        assert verdict.decision is Decision.REJECT
+
+
+def test_reasons_are_sentences_with_numbers() -> None:
+    rule = {"metric": "auc", "max_regression": 0.005, "min_value": 0.5, "min_examples": 50}
+    assert _judge(rule, 0.4, 0.71, held_out_count=7).reasons == (
+        "7 held-out examples are too few to judge by, the gate needs 50",
+        "auc 0.4 is below the least allowed, 0.5",
+        "auc 0.4 is 0.31 worse than the parent's 0.71, 0.005 worse is allowed",
+    )
+    assert _judge(rule, 0.72, 0.71).reasons == (
+        "auc 0.72 is within its bounds",
+        "auc 0.72 is 0.01 better than the parent's 0.71, 0.005 worse is allowed",
+    )
+    assert _judge(rule, math.nan).reasons == ("the candidate's auc is missing or not a number",)
+
+
+@pytest.mark.parametrize("metric", ["loss", "log_loss", "rmse", "mae", "mse", "val_loss", "mean_absolute_error"])
+def test_less_of_an_error_is_better(metric: str) -> None:
+    rule = {"metric": metric, "max_regression": 0.0}
+    assert _judge(rule, 0.1, 0.2).decision is Decision.PROMOTE
+    assert _judge(rule, 0.2, 0.1).decision is Decision.REJECT
+    assert _judge({**rule, "direction": "higher"}, 0.2, 0.1).decision is Decision.PROMOTE
+    assert _judge({**rule, "lower_is_better": False}, 0.2, 0.1).decision is Decision.PROMOTE
+
+
+def test_the_exact_margin_passes_in_spite_of_rounding() -> None:
+    assert _judge({"metric": "auc", "max_regression": 0.1}, 0.7 - 0.1, 0.7).decision is Decision.PROMOTE
+
+
+def test_null_counts_as_left_out() -> None:
+    rule = {"metric": "auc", "max_regression": None, "min_value": None, "max_value": None}
+    assert _judge(rule, 0.1, 0.9).decision is Decision.PROMOTE
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"metric": "auc", "max_regresion": 0.1},
+        {"metric": 3},
+        {"min_value": 0.5},
+        {"metric": "auc", "max_regression": -0.1},
+        {"metric": "auc", "min_value": "0.5"},
+        {"metric": "auc", "min_value": True},
+        {"metric": "auc", "min_value": math.nan},
+        {"metric": "auc", "min_value": 10**400},
+        {"metric": "auc", "min_examples": 1.5},
+        {"metric": "auc", "min_examples": -1},
+        {"metric": "auc", "canary": "yes"},
+        {"metric": "auc", "on_reject": "panic"},
+        {"metric": "auc", "direction": "up"},
+        {"metric": "auc", "direction": "lower", "lower_is_better": True},
+    ],
+)
+def test_a_rule_that_cannot_be_meant_is_refused(rule: JsonMap) -> None:
+    with pytest.raises(InvalidInput, match="gate"):
+        parse_rule(rule)

@@ -1,0 +1,94 @@
+"""Streams take compatible schemas only; models are checked before they are stored."""
+
+import copy
+import json
+
+import pytest
+
+from common.errors import Conflict, InvalidInput, NotFound
+from services.registry.catalog import Catalog
+from services.registry.models import definition_digest
+from services.registry.tests.building import SCHEMA, definition, lease, next_plan
+
+
+def _with_feature(**feature: object) -> str:
+    schema = copy.deepcopy(dict(SCHEMA))
+    schema["features"].append({"name": "z", "dtype": "float32", **feature})
+    return json.dumps(schema)
+
+
+def test_the_same_schema_again_makes_no_new_version(catalog: Catalog) -> None:
+    again = catalog.register_stream("s", json.dumps(SCHEMA, indent=4))
+    assert again.schema_version == 1
+
+
+def test_an_optional_feature_makes_a_new_version_and_old_ones_stay_readable(catalog: Catalog) -> None:
+    newer = catalog.register_stream("s", _with_feature(required=False, default=0.0))
+    assert newer.schema_version == 2
+    assert catalog.get_stream("s") == newer
+    assert json.loads(catalog.get_stream("s", 1).schema_json) == SCHEMA
+    assert [stream.schema_version for stream in catalog.list_streams()] == [2]
+
+
+def test_an_incompatible_schema_is_refused_with_the_reason(catalog: Catalog) -> None:
+    with pytest.raises(Conflict, match="z is new and required"):
+        catalog.register_stream("s", _with_feature())
+    assert catalog.get_stream("s").schema_version == 1
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"features": [], "labels": [], "more": 1}'])
+def test_what_is_no_schema_is_refused(catalog: Catalog, text: str) -> None:
+    with pytest.raises(InvalidInput):
+        catalog.register_stream("t", text)
+    with pytest.raises(NotFound):
+        catalog.get_stream("t")
+
+
+def test_unknown_names_are_not_found(catalog: Catalog) -> None:
+    with pytest.raises(NotFound, match="stream nobody is not registered"):
+        catalog.get_stream("nobody")
+    with pytest.raises(NotFound, match="no schema version 9"):
+        catalog.get_stream("s", 9)
+    with pytest.raises(NotFound, match="model nobody is not registered"):
+        catalog.get_model("nobody")
+    with pytest.raises(NotFound, match="no definition"):
+        catalog.get_definition("0" * 64)
+
+
+def test_a_definition_is_stored_by_its_digest(catalog: Catalog) -> None:
+    model = catalog.get_model("m")
+    assert model.definition_digest == definition_digest(definition())
+    assert catalog.get_definition(model.definition_digest) == definition()
+
+
+def test_the_definition_must_be_of_the_model_and_stream_named(catalog: Catalog) -> None:
+    with pytest.raises(InvalidInput, match="of model m on stream s, the request of other on s"):
+        catalog.register_model("other", stream="s", files=definition("m"), by="test")
+    with pytest.raises(NotFound, match="stream t is not registered"):
+        catalog.register_model("m2", stream="t", files=definition("m2", "t"), by="test")
+    with pytest.raises(InvalidInput, match=r"model\.yaml"):
+        catalog.register_model("m2", stream="s", files={"other.yaml": b"{}"}, by="test")
+    with pytest.raises(InvalidInput, match="by must name"):
+        catalog.register_model("m2", stream="s", files=definition("m2"), by=" ")
+
+
+def test_the_definition_must_fit_the_schema(catalog: Catalog) -> None:
+    wrong = {"model.yaml": definition("m2")["model.yaml"].replace(b"{x:", b"{nothing:")}
+    with pytest.raises(InvalidInput, match="nothing"):
+        catalog.register_model("m2", stream="s", files=wrong, by="test")
+
+
+def test_a_model_cannot_change_its_stream(catalog: Catalog) -> None:
+    catalog.register_stream("t", json.dumps(SCHEMA))
+    with pytest.raises(Conflict, match="learns from stream s"):
+        catalog.register_model("m", stream="t", files=definition("m", "t"), by="test")
+
+
+def test_a_new_definition_forgets_the_failures_of_the_old_one(catalog: Catalog) -> None:
+    planned = catalog.plan_round(next_plan(catalog))
+    catalog.fail_round(planned.round_id, lease(catalog).token, reason="NaN loss")
+    assert catalog.get_model("m").consecutive_failures == 1
+    catalog.register_model("m", stream="s", files=definition(), by="test")
+    assert catalog.get_model("m").consecutive_failures == 1, "the same definition changes nothing"
+    model = catalog.register_model("m", stream="s", files=definition(seed=8), by="test")
+    assert (model.consecutive_failures, model.retry_at, model.last_failure) == (0, 0.0, "")

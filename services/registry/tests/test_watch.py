@@ -1,0 +1,113 @@
+"""A watcher hears every change once, in order, at once, and is told when it has missed some."""
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from common.catalog import Change, ChangeKind
+from common.errors import InvalidInput, Overloaded, Unavailable
+from services.registry.catalog import Catalog
+from services.registry.tests.building import LIMITS, SCHEMA, Clock, new_catalog, publish
+
+
+def _follow(catalog: Catalog, since_revision: int = 0) -> Iterator[Change]:
+    return catalog.watch(since_revision, is_active=lambda: True)
+
+
+def _changes_until_heartbeat(watch: Iterator[Change]) -> list[Change]:
+    changes: list[Change] = []
+    for change in watch:
+        if change.kind is ChangeKind.HEARTBEAT:
+            return changes
+        changes.append(change)
+    raise AssertionError("the watch ended")
+
+
+def test_every_state_change_is_heard_once_in_order(catalog: Catalog) -> None:
+    publish(catalog)
+    catalog.set_alias("m", "shadow", 1, by="ada", reason="")
+    changes = _changes_until_heartbeat(_follow(catalog))
+    assert [change.revision for change in changes] == list(range(1, len(changes) + 1))
+    assert [(change.kind, change.name, change.version, change.detail) for change in changes] == [
+        ("stream", "s", 0, ""),
+        ("model", "m", 0, ""),
+        ("round", "m", 0, "m-000001"),
+        ("round", "m", 0, "m-000001"),
+        ("round", "m", 0, "m-000001"),
+        ("version", "m", 1, ""),
+        ("alias", "m", 1, "production"),
+        ("alias", "m", 1, "shadow"),
+    ]
+
+
+def test_a_watch_goes_on_after_the_revision_it_names(catalog: Catalog) -> None:
+    publish(catalog)
+    everything = _changes_until_heartbeat(_follow(catalog))
+    for since in range(len(everything) + 1):
+        assert _changes_until_heartbeat(_follow(catalog, since)) == (everything[since:] if since else everything)
+
+
+def test_a_watcher_is_woken_by_a_commit_and_not_by_its_heartbeat(tmp_path: Path, clock: Clock) -> None:
+    catalog = new_catalog(tmp_path, clock, replace(LIMITS, heartbeat_seconds=3600.0))
+    heard: list[Change] = []
+    watch = _follow(catalog)
+    first = [next(watch), next(watch)]
+    thread = threading.Thread(target=lambda: heard.append(next(watch)))
+    thread.start()
+    catalog.register_stream("t", json.dumps(SCHEMA))
+    thread.join(timeout=30)
+    assert [(change.kind, change.name) for change in heard] == [("stream", "t")]
+    assert heard[0].revision == first[-1].revision + 1
+    catalog.close()
+
+
+def test_a_failed_change_is_not_heard_and_leaves_no_gap(catalog: Catalog) -> None:
+    with pytest.raises(InvalidInput):
+        catalog.register_stream("t", "{}")
+    catalog.register_stream("t", json.dumps(SCHEMA))
+    assert [change.revision for change in _changes_until_heartbeat(_follow(catalog))] == [1, 2, 3]
+
+
+def test_a_watcher_that_missed_compacted_changes_is_told_to_read_everything(tmp_path: Path, clock: Clock) -> None:
+    catalog = new_catalog(tmp_path, clock, replace(LIMITS, keep_changes=10))
+    for number in range(300):
+        catalog.register_stream(f"t{number}", json.dumps(SCHEMA))
+    kept = _changes_until_heartbeat(_follow(catalog))
+    assert 10 <= len(kept) < 300
+    first = next(_follow(catalog, 1))
+    assert (first.kind, first.revision) == (ChangeKind.RESET, 302)
+    assert _changes_until_heartbeat(_follow(catalog, kept[0].revision - 1)) == kept, "just not missed"
+    catalog.close()
+
+
+def test_a_watcher_of_another_catalog_is_told_to_read_everything(catalog: Catalog) -> None:
+    watch = _follow(catalog, 10_000)
+    assert (next(watch).kind, next(watch).kind) == (ChangeKind.RESET, ChangeKind.HEARTBEAT)
+    catalog.register_stream("t", json.dumps(SCHEMA))
+    assert next(change for change in watch if change.kind is not ChangeKind.HEARTBEAT).name == "t"
+    with pytest.raises(InvalidInput, match="since_revision"):
+        next(_follow(catalog, -1))
+
+
+def test_watchers_are_bounded_and_give_back_their_place(catalog: Catalog) -> None:
+    watches = [_follow(catalog) for _ in range(4)]
+    for watch in watches:
+        next(watch)
+    with pytest.raises(Overloaded, match="4 watchers are connected"):
+        next(_follow(catalog))
+    watches.pop().close()  # type: ignore[attr-defined]  # it is a generator
+    assert next(_follow(catalog)).revision == 1
+
+
+def test_a_watch_ends_when_it_is_no_longer_wanted_or_the_registry_stops(catalog: Catalog) -> None:
+    assert list(catalog.watch(0, is_active=lambda: False)) == []
+    watch = _follow(catalog)
+    _changes_until_heartbeat(watch)
+    catalog.end_watches()
+    with pytest.raises(Unavailable, match="stopping"):
+        next(watch)
+    assert catalog.watcher_count == 0

@@ -1,0 +1,148 @@
+"""HTTP: events in, a stream's state, its dead letters. Translates only; the intake decides."""
+
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import orjson
+from fastapi import FastAPI, Query, Request
+from fastapi.responses import Response
+
+from common.errors import InvalidInput
+from common.health import Health
+from common.web import create_app
+from services.ingest import bodies
+from services.ingest.budget import Share
+from services.ingest.deadletters import newest_letters
+from services.ingest.intake import AppendRequest, BodyFormat, Intake, OnInvalid
+from services.ingest.keys import Answer
+from services.ingest.replay import replay
+from services.ingest.settings import JSON_MEMORY_FACTOR
+from services.ingest.streams import deadletter_topic
+
+_FORMAT_OF: dict[str, BodyFormat] = {bodies.JSON: "json", bodies.NDJSON: "ndjson", bodies.TFRECORD: "tfrecord"}
+_FRAMED_MEMORY_FACTOR = 3
+_LISTED_LETTERS = 1_000
+_EVENTS_OPENAPI = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            bodies.JSON: {"schema": {"type": "object", "properties": {"events": {"type": "array"}}}},
+            bodies.NDJSON: {"schema": {"type": "string", "description": "one event per line"}},
+            bodies.TFRECORD: {"schema": {"type": "string", "format": "binary"}},
+        },
+    },
+    "parameters": [
+        {
+            "name": "on_invalid",
+            "in": "query",
+            "schema": {"type": "string", "enum": ["reject", "deadletter"], "default": "reject"},
+        },
+        {"name": "Idempotency-Key", "in": "header", "schema": {"type": "string", "maxLength": 256}},
+        {"name": "Content-Encoding", "in": "header", "schema": {"type": "string", "enum": ["gzip", "identity"]}},
+    ],
+}
+
+
+def create_ingest_app(intake: Intake, service_health: Health) -> FastAPI:
+    app = create_app("Headrace ingest", service_health)
+
+    @app.post("/v1/streams/{stream}/events", tags=["events"], openapi_extra=_EVENTS_OPENAPI)
+    async def append(stream: str, request: Request) -> Response:
+        """Appends events; answers when the log holds them."""
+        with intake.budget.open() as share:
+            answer = await intake.append(await _append_request(stream, request, share, intake))
+            return Response(orjson.dumps(_answer_body(answer), option=orjson.OPT_NON_STR_KEYS), media_type=bodies.JSON)
+
+    @app.get("/v1/streams", tags=["streams"])
+    async def streams() -> dict[str, list[str]]:
+        """Names of the streams that events can be sent to."""
+        return {"streams": intake.schemas.names()}
+
+    @app.get("/v1/streams/{stream}", tags=["streams"])
+    async def status(stream: str) -> dict[str, Any]:
+        """Schema version, positions, and what this process took since it started."""
+        return await intake.status(stream)
+
+    @app.get("/v1/streams/{stream}/deadletters", tags=["dead letters"])
+    async def deadletters(stream: str, limit: int = Query(100, ge=1, le=_LISTED_LETTERS)) -> dict[str, Any]:
+        """The newest dead letters, newest first."""
+        await intake.open(stream)
+        letters = await intake.in_thread(newest_letters, intake.log, stream, limit)
+        return {"topic": deadletter_topic(stream), "dead_letters": letters}
+
+    @app.post("/v1/streams/{stream}/deadletters:replay", tags=["dead letters"])
+    async def replay_deadletters(stream: str) -> dict[str, Any]:
+        """Checks every kept dead letter under the newest schema and appends those that pass, each once for all time."""
+        report = await replay(intake, stream)
+        return {
+            "replayed": report.replayed,
+            "replayed_before": report.replayed_before,
+            "refused_count": report.refused_count,
+            "refused": [
+                {"offset": offset, "index": index, "reason": reason} for offset, index, reason in report.refused
+            ],
+        }
+
+    return app
+
+
+async def _append_request(stream: str, request: Request, share: Share, intake: Intake) -> AppendRequest:
+    unknown = sorted(set(request.query_params) - {"on_invalid"})
+    if unknown:
+        raise InvalidInput(f"unknown query parameter {', '.join(unknown)}; known: on_invalid")
+    on_invalid = request.query_params.get("on_invalid", "reject")
+    if on_invalid not in ("reject", "deadletter"):
+        raise InvalidInput(f"on_invalid is {on_invalid!r}, expected reject or deadletter")
+    body_format = _body_format(request)
+    factor = _FRAMED_MEMORY_FACTOR if body_format == "tfrecord" else JSON_MEMORY_FACTOR
+    max_bytes = intake.settings.max_body_bytes
+    body = await _body(request, share, factor=factor, max_bytes=max_bytes)
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding == "gzip":
+        share.resize(max_bytes * factor)
+        body = await intake.in_thread(lambda: bodies.inflate(body, max_bytes=max_bytes))
+        share.resize(len(body) * factor)
+    elif encoding != "identity":
+        raise InvalidInput(f"Content-Encoding is {encoding!r}, expected gzip or none")
+    return AppendRequest(
+        stream=stream,
+        body=body,
+        body_format=body_format,
+        on_invalid=cast("OnInvalid", on_invalid),
+        idempotency_key=request.headers.get("idempotency-key", ""),
+    )
+
+
+def _body_format(request: Request) -> BodyFormat:
+    content_type = request.headers.get("content-type", "")
+    body_format = _FORMAT_OF.get(content_type.partition(";")[0].strip().lower())
+    if body_format is None:
+        raise InvalidInput(f"Content-Type is {content_type!r}, expected one of {', '.join(bodies.CONTENT_TYPES)}")
+    return body_format
+
+
+async def _body(request: Request, share: Share, *, factor: int, max_bytes: int) -> bytes:
+    """The raw body, counted against the budget as it comes in."""
+    announced = int(request.headers.get("content-length") or 0)
+    if announced > max_bytes:
+        raise InvalidInput(f"the body has {announced} bytes, expected at most {max_bytes}; send smaller requests")
+    share.resize(announced * factor)
+    parts: list[bytes] = []
+    size = 0
+    async for part in cast("AsyncIterator[bytes]", request.stream()):
+        size += len(part)
+        if size > max_bytes:
+            raise InvalidInput(f"the body has more than the {max_bytes} bytes allowed; send smaller requests")
+        if size > announced:
+            share.resize(size * factor)
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _answer_body(answer: Answer) -> dict[str, Any]:
+    return {
+        "accepted": answer.accepted,
+        "refused": [{"index": item.index, "reason": item.reason} for item in answer.refused],
+        "position": answer.position,
+        "duplicate": answer.duplicate,
+    }

@@ -1,0 +1,294 @@
+"""The intake: a request becomes valid examples, chunks, log records, and only then an answer.
+
+What a crash leaves behind: a request that was not answered may be in the log in part or whole. Every record names the
+requests with an idempotency key whose events it holds, and how many; so a retry of such a request, also after a
+restart, appends exactly what is missing. A request without a key that is retried may be taken twice.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar
+
+from common.catalog import Stream
+from common.errors import Conflict, HeadraceError, InvalidInput, Unavailable
+from common.eventlog.base import EventLog
+from services.ingest import bodies, metrics
+from services.ingest.budget import Budget
+from services.ingest.chunks import Appended, FramedEvents, Item
+from services.ingest.deadletters import dead_letter
+from services.ingest.keys import Answer, KeyWindow, Refusal, RequestKey
+from services.ingest.schemas import Schemas
+from services.ingest.settings import IngestSettings
+from services.ingest.streams import OpenStream, deadletter_topic, open_stream
+from services.ingest.validation import Checked, Validator
+
+logger = logging.getLogger(__name__)
+OnInvalid = Literal["reject", "deadletter"]
+BodyFormat = Literal["json", "ndjson", "tfrecord"]
+Result = TypeVar("Result")
+_APPEND_THREADS = 16
+_NAMED_REFUSALS = 3
+_KEY_CHARACTERS = 256
+
+
+@dataclass(frozen=True)
+class AppendRequest:
+    """`body` in its format, unpacked; serialized examples as TFRecord frames."""
+
+    stream: str
+    body: bytes
+    body_format: BodyFormat
+    on_invalid: OnInvalid = "reject"
+    idempotency_key: str = ""
+
+
+@dataclass
+class _Running:
+    body_digest: bytes
+    task: asyncio.Task[Answer]
+
+
+class Intake:
+    """Belongs to one event loop; the log is given to it when it could be opened."""
+
+    def __init__(self, settings: IngestSettings, schemas: Schemas) -> None:
+        self.settings = settings
+        self.schemas = schemas
+        self.budget = Budget(settings.max_in_flight_bytes)
+        self._window = KeyWindow(window_seconds=settings.key_window_seconds, window_count=settings.key_window_count)
+        self._log: EventLog | None = None
+        self._log_reason = "the event log is not open yet"
+        self._streams: dict[str, OpenStream] = {}
+        self._opening: dict[str, asyncio.Task[OpenStream]] = {}
+        self._running: dict[tuple[str, bytes], _Running] = {}
+        self._executor = ThreadPoolExecutor(_APPEND_THREADS, thread_name_prefix="append")
+
+    def attach_log(self, log: EventLog) -> None:
+        self._log = log
+
+    def log_is_away(self, reason: str) -> None:
+        self._log_reason = reason
+
+    @property
+    def has_log(self) -> bool:
+        return self._log is not None
+
+    @property
+    def log(self) -> EventLog:
+        """Raises Unavailable until the log could be opened."""
+        if self._log is None:
+            raise Unavailable(self._log_reason)
+        return self._log
+
+    def close(self) -> None:
+        self._executor.shutdown(wait=True)
+
+    async def in_thread(self, call: Callable[..., Result], *arguments: Any) -> Result:
+        """Runs what blocks beside the loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, call, *arguments)
+
+    async def append(self, request: AppendRequest, *, on_queued: Callable[[], None] = lambda: None) -> Answer:
+        """Takes a request; returns when the log holds what is accepted of it.
+
+        `on_queued` is called when the events have their place in line: a request given from then on comes after it.
+
+        Raises:
+            InvalidInput: the body cannot be read, or (on_invalid "reject") holds events that are refused: all named.
+            NotFound: no such stream.
+            Conflict: the idempotency key was used with another body.
+            Unavailable: the log, or for an unknown stream the registry, does not answer.
+        """
+        try:
+            answer = await self._append(request, on_queued)
+        except HeadraceError as error:
+            metrics.REQUESTS.labels(type(error).__name__).inc()
+            raise
+        metrics.REQUESTS.labels("duplicate" if answer.duplicate else "ok").inc()
+        return answer
+
+    async def _append(self, request: AppendRequest, on_queued: Callable[[], None]) -> Answer:
+        stream = await self.open(request.stream)
+        if not request.idempotency_key:
+            return await _kept_alive(self._take(stream, request, None, on_queued))
+        if len(request.idempotency_key) > _KEY_CHARACTERS:
+            raise InvalidInput(
+                f"the idempotency key has {len(request.idempotency_key)} characters, expected at most {_KEY_CHARACTERS}"
+            )
+        key = RequestKey.of(request.idempotency_key, request.body)
+        running = self._running.get((stream.name, key.key_digest))
+        if running is not None:
+            _check_same(running.body_digest, key)
+            return replace(await asyncio.shield(running.task), duplicate=True)
+        known = self._window.find(stream.name, key.key_digest)
+        if known is not None:
+            _check_same(known.body_digest, key)
+            if known.answer is not None:
+                return known.answer
+        task = asyncio.get_running_loop().create_task(self._take(stream, request, key, on_queued))
+        self._running[stream.name, key.key_digest] = _Running(key.body_digest, task)
+        task.add_done_callback(lambda _: self._running.pop((stream.name, key.key_digest), None))
+        return await asyncio.shield(task)
+
+    async def _take(
+        self, stream: OpenStream, request: AppendRequest, key: RequestKey | None, on_queued: Callable[[], None]
+    ) -> Answer:
+        validator, checked = await self._checked(stream, request, key)
+        refused = tuple(Refusal(item.index, item.reason) for item in checked.rejected)
+        if refused and request.on_invalid == "reject":
+            stream.refused_count += len(refused)
+            metrics.EVENTS_REFUSED.labels(stream.name, "invalid").inc(len(refused))
+            raise _refusal(refused, len(refused) + len(checked.examples))
+        waits: list[tuple[int, asyncio.Future[Appended]]] = []
+        if refused:
+            letters = [dead_letter(stream.name, item, validator.schema_version) for item in checked.rejected]
+            item = Item(FramedEvents.of(letters), validator.schema_version, key)
+            waits.append((-1, stream.deadletter_writer.put(item)))
+        for partition, events in _by_partition(stream, checked, key):
+            waits.append((partition, stream.writers[partition].put(Item(events, validator.schema_version, key))))
+        on_queued()
+        places = await _all(waits)
+        answer = Answer(
+            accepted=len(checked.examples),
+            refused=refused,
+            position={partition: place.end_offset for partition, place in places if partition >= 0},
+            duplicate=bool(places) and not any(place.added for _, place in places),
+        )
+        stream.refused_count += len(refused)
+        stream.accepted_count += (added := sum(place.added for partition, place in places if partition >= 0))
+        metrics.EVENTS_ACCEPTED.labels(stream.name).inc(added)
+        metrics.EVENTS_REFUSED.labels(stream.name, "deadletter").inc(len(refused))
+        if key is not None:
+            self._window.keep_answer(stream.name, key, answer, schema_version=validator.schema_version)
+        return answer
+
+    async def _checked(
+        self, stream: OpenStream, request: AppendRequest, key: RequestKey | None
+    ) -> tuple[Validator, Checked]:
+        """Checks under the newest schema; a request that is in the log in part, under the schema it was taken with."""
+        known = self._window.find(stream.name, key.key_digest) if key else None
+        if known is not None:
+            taken_with = await self.in_thread(self.schemas.version, stream.name, known.schema_version)
+            return await self._check(stream, taken_with, request)
+        schema = self._known(stream.name)
+        validator, checked = await self._check(stream, schema, request)
+        if checked.rejected and self.schemas.may_be_old(stream.name):
+            newest = await self._newest(stream.name, schema)
+            if newest.schema_version != schema.schema_version:
+                return await self._check(stream, newest, request)
+        return validator, checked
+
+    def _known(self, name: str) -> Stream:
+        known = self.schemas.known(name)
+        assert known is not None, "a stream is opened only after its schema is known"
+        return known
+
+    async def _newest(self, name: str, known: Stream) -> Stream:
+        """Asks the registry again before events are refused; what is known counts while it is away."""
+        try:
+            return await self.in_thread(self.schemas.fetch, name)
+        except HeadraceError:
+            return known
+
+    async def _check(self, stream: OpenStream, schema: Stream, request: AppendRequest) -> tuple[Validator, Checked]:
+        validator = stream.validator(schema)
+        with_keys = bool(validator.schema.key) and len(stream.writers) > 1
+        if request.body_format == "tfrecord":
+            checked = await validator.check_examples(request.body, with_keys=with_keys)
+            self._check_count(len(checked.examples) + len(checked.rejected))
+            return validator, checked
+        read = bodies.events_of_json if request.body_format == "json" else bodies.events_of_ndjson
+        events = read(request.body)
+        self._check_count(len(events))
+        return validator, await validator.check_json(events, with_keys=with_keys)
+
+    def _check_count(self, event_count: int) -> None:
+        if event_count > self.settings.max_request_events:
+            raise InvalidInput(
+                f"the request has {event_count} events, expected at most {self.settings.max_request_events}"
+            )
+
+    async def status(self, name: str) -> dict[str, Any]:
+        """A stream's schema version, positions, and counts since this process started; raises as `open`."""
+        stream = await self.open(name)
+        letters = deadletter_topic(name)
+        return {
+            "stream": name,
+            "schema_version": self._known(name).schema_version,
+            "topic": stream.topic,
+            "start": await self.in_thread(self.log.start_position, stream.topic),
+            "end": await self.in_thread(self.log.end_position, stream.topic),
+            "deadletters": {
+                "topic": letters,
+                "start": await self.in_thread(self.log.start_position, letters),
+                "end": await self.in_thread(self.log.end_position, letters),
+            },
+            "accepted_since_start": stream.accepted_count,
+            "refused_since_start": stream.refused_count,
+        }
+
+    async def open(self, name: str) -> OpenStream:
+        """The stream, opened when first asked for.
+
+        Raises:
+            NotFound: the registry has no such stream.
+            Unavailable: the log, or for an unknown stream the registry, does not answer.
+        """
+        opened = self._streams.get(name)
+        if opened is not None:
+            return opened
+        if self.schemas.known(name) is None:
+            await self.in_thread(self.schemas.fetch, name)
+        if name not in self._opening:
+            task = asyncio.get_running_loop().create_task(self._open(name))
+            self._opening[name] = task
+            task.add_done_callback(lambda _: self._opening.pop(name, None))
+        return await asyncio.shield(self._opening[name])
+
+    async def _open(self, name: str) -> OpenStream:
+        stream = await self.in_thread(open_stream, name, self.log, self._window, self.settings, self._executor)
+        self._streams[name] = stream
+        return stream
+
+
+async def _kept_alive(work: Coroutine[Any, Any, Result]) -> Result:
+    """Finishes the work also when the client that asked for it goes away."""
+    return await asyncio.shield(asyncio.get_running_loop().create_task(work))
+
+
+async def _all(waits: Sequence[tuple[int, asyncio.Future[Appended]]]) -> list[tuple[int, Appended]]:
+    """Waits for every append, then raises the first error among them."""
+    if waits:
+        await asyncio.wait([future for _, future in waits])
+    errors = [error for _, future in waits if (error := future.exception()) is not None]
+    if errors:
+        raise errors[0]
+    return [(partition, future.result()) for partition, future in waits]
+
+
+def _by_partition(stream: OpenStream, checked: Checked, key: RequestKey | None) -> list[tuple[int, FramedEvents]]:
+    if not checked.examples:
+        return []
+    if not checked.keys:
+        events = FramedEvents.of(checked.examples, checked.framed)
+        return [(stream.partition_of_request(key.key_digest if key else None), events)]
+    groups: dict[int, list[bytes]] = {}
+    for example, event_key in zip(checked.examples, checked.keys, strict=True):
+        groups.setdefault(stream.partition_of_event(event_key), []).append(example)
+    return [(partition, FramedEvents.of(examples)) for partition, examples in sorted(groups.items())]
+
+
+def _check_same(body_digest: bytes, key: RequestKey) -> None:
+    if body_digest != key.body_digest:
+        raise Conflict("the idempotency key was used before with another body; use a new key for a new request")
+
+
+def _refusal(refused: tuple[Refusal, ...], event_count: int) -> InvalidInput:
+    named = "; ".join(f"event {item.index}: {item.reason}" for item in refused[:_NAMED_REFUSALS])
+    more = f"; and {len(refused) - _NAMED_REFUSALS} more" if len(refused) > _NAMED_REFUSALS else ""
+    return InvalidInput(
+        f"{len(refused)} of {event_count} events are refused and none is taken: {named}{more}",
+        refused=tuple((item.index, item.reason) for item in refused),
+    )

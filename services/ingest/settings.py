@@ -1,0 +1,52 @@
+"""Ingest's settings, from INGEST_* variables."""
+
+from typing import Self
+
+from pydantic import Field, model_validator
+from pydantic_settings import SettingsConfigDict
+
+from common.logs import LogFormat
+from common.settings import ServiceSettings
+
+JSON_MEMORY_FACTOR = 8
+"""Parsed JSON takes about so many bytes of memory per byte of body."""
+
+
+class IngestSettings(ServiceSettings):
+    model_config = SettingsConfigDict(env_prefix="INGEST_", frozen=True, extra="forbid")
+
+    host: str = "127.0.0.1"
+    http_port: int = Field(8601, ge=0, le=65535)
+    grpc_port: int = Field(8600, ge=0, le=65535)
+    log_format: LogFormat = "text"
+    log_level: str = "INFO"
+    registry_address: str = "127.0.0.1:8700"
+    # segments:/absolute/dir or kafka:host:port[,host:port].
+    event_log: str
+    # Of topics that are made by this service; existing ones keep theirs.
+    partition_count: int = Field(1, ge=1, le=1000)
+
+    # A chunk (one log record) closes at whichever comes first.
+    chunk_bytes: int = Field(512 * 1024, ge=1024, le=900 * 1024)
+    chunk_events: int = Field(8192, ge=1)
+    linger_seconds: float = Field(0.003, ge=0.0, le=1.0)
+
+    max_body_bytes: int = Field(16 * 1024 * 1024, ge=1024)
+    max_request_events: int = Field(100_000, ge=1)
+    # Of one encoded event. Kafka takes records of 1 MiB unless told otherwise.
+    max_event_bytes: int = Field(900 * 1024, ge=64, le=64 * 1024 * 1024)
+    # Estimated memory of the requests that are being taken; past it they are refused with 429.
+    max_in_flight_bytes: int = Field(256 * 1024 * 1024, ge=1024)
+
+    # Idempotency keys are known for so long, and so many of them.
+    key_window_seconds: float = Field(900.0, gt=0.0)
+    key_window_count: int = Field(100_000, ge=1)
+
+    @model_validator(mode="after")
+    def _one_body_must_fit(self) -> Self:
+        if self.max_body_bytes * JSON_MEMORY_FACTOR > self.max_in_flight_bytes:
+            raise ValueError(
+                f"max_in_flight_bytes must be at least {JSON_MEMORY_FACTOR} times max_body_bytes, or no body of that "
+                "size could ever be taken"
+            )
+        return self

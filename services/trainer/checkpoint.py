@@ -98,7 +98,7 @@ def weights_digest(arrays: Arrays) -> str:
     """SHA-256 over every array: name, dtype, shape, bytes, in order of name; hex."""
     digest = hashlib.sha256()
     for name in sorted(arrays):
-        array = np.ascontiguousarray(arrays[name])
+        array = np.asarray(arrays[name], order="C")
         for part in (name, array.dtype.str, json.dumps(list(array.shape))):
             digest.update(part.encode() + b"\0")
         digest.update(array.tobytes())
@@ -137,7 +137,7 @@ def _npz(arrays: Arrays) -> bytes:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for path in sorted(arrays):
             content = io.BytesIO()
-            np.lib.format.write_array(content, np.ascontiguousarray(arrays[path]), allow_pickle=False)
+            np.lib.format.write_array(content, np.asarray(arrays[path], order="C"), allow_pickle=False)
             archive.writestr(zipfile.ZipInfo(f"{path}.npy", _EPOCH_OF_ZIP), content.getbuffer())
     return buffer.getvalue()
 

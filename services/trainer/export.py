@@ -28,6 +28,7 @@ def export(model: BuiltModel, directory: Path) -> None:
     module = tf.Module(name="model")
     module.weights = [variable.value for variable in model.network.variables]
     spec = parse_spec(model.inputs)
+    is_module = model.definition.module is not None
 
     def serve(**raw: tf.Tensor) -> dict[str, tf.Tensor]:
         return model.serve(raw)
@@ -38,8 +39,8 @@ def export(model: BuiltModel, directory: Path) -> None:
     raw_specs = {feature.name: tensor_spec(feature) for feature in model.inputs}
     examples_spec = tf.TensorSpec([None], tf.string, name="examples")
     signatures = {
-        RAW_SIGNATURE: tf.function(serve, autograph=False).get_concrete_function(**raw_specs),
-        EXAMPLES_SIGNATURE: tf.function(serve_examples, autograph=False).get_concrete_function(examples_spec),
+        RAW_SIGNATURE: tf.function(serve, autograph=is_module).get_concrete_function(**raw_specs),
+        EXAMPLES_SIGNATURE: tf.function(serve_examples, autograph=is_module).get_concrete_function(examples_spec),
     }
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     tf.saved_model.save(module, str(directory), signatures=signatures, options=options)

@@ -13,6 +13,7 @@ Files of one definition import each other relatively (`from . import blocks`).
 
 import copy
 import importlib
+import re
 import sys
 import traceback
 import types
@@ -105,12 +106,17 @@ def blame_definition(path: str) -> Iterator[None]:
 
 
 def describe(error: BaseException) -> str:
-    """The last line of the traceback, with the place in the definition's own files where there is one."""
-    last = traceback.format_exception_only(error)[-1].strip().split("\n")[0][:500]
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _PACKAGE_PREFIX in frame.filename]
-    if not frames:
+    """The traceback's last line, with the place in the definition's own files where there is one."""
+    text = "".join(traceback.format_exception_only(error)).strip()
+    in_graph = "in user code:" in text  # AutoGraph puts a traceback of its own into the message
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    last = (lines[-1] if in_graph else lines[0])[:500]
+    trace = text if in_graph else "".join(traceback.format_tb(error.__traceback__))
+    places = re.findall(rf'File "[^"]*{_PACKAGE_PREFIX}[^"]*/([^"/]+)", line (\d+), in (\S+)', trace)
+    if not places:
         return last
-    return f"{last} ({Path(frames[-1].filename).name}, line {frames[-1].lineno}, in {frames[-1].name})"
+    file, line, function = places[-1]
+    return f"{last} ({file}, line {line}, in {function})"
 
 
 def _check_inputs(inputs: list[keras.KerasTensor], schema: Schema, path: str) -> None:

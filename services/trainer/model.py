@@ -113,7 +113,11 @@ class Scorer:
 
     def __init__(self, model: BuiltModel) -> None:
         self._model = model
-        self._call = tf.function(lambda columns: model.outputs(columns, training=False), reduce_retracing=True)
+        self._call = tf.function(
+            lambda columns: model.outputs(columns, training=False),
+            reduce_retracing=True,
+            autograph=model.definition.module is not None,
+        )
 
     def __call__(self, columns: Columns, count: int) -> NDArray[np.float32]:
         """`count` rows; scored a few thousand at a time, so that memory stays small."""

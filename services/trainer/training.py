@@ -43,7 +43,10 @@ class Training:
             raise DefinitionFailedError("the model has nothing to train: no trainable variables")
         self.optimizer.build(self._variables)
         self._seed = seed
-        self._compiled = tf.function(self._train_batches, reduce_retracing=True, autograph=True)
+        # A user's Python may branch on tensors, as under Keras's own fit; ours does not, and traces faster without.
+        self._compiled = tf.function(
+            self._train_batches, reduce_retracing=True, autograph=model.definition.module is not None
+        )
 
     @property
     def step(self) -> int:
@@ -65,7 +68,7 @@ class Training:
         """Takes one step per batch and returns the loss of each, in order.
 
         Raises:
-            NotFiniteError: with the step; the weights are as they were before it.
+            NotFiniteError: with the step; the weights cannot be used any more.
             DefinitionFailedError: the user's model or loss raised.
         """
         if not examples.count:
@@ -90,15 +93,19 @@ class Training:
         columns = {name: tf.gather(column, order) for name, column in columns.items()}
         labels, weights = tf.gather(labels, order), tf.gather(weights, order)
         steps = tf.size(bounds) - 1
+
+        def take_step(step: tf.Tensor, is_finite: tf.Tensor, losses: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            start, end = bounds[step], bounds[step + 1]
+            batch = {name: column[start:end] for name, column in columns.items()}
+            loss = self._train_batch(batch, labels[start:end], weights[start:end])
+            return step + 1, tf.math.is_finite(loss), losses.write(step, loss)
+
         losses = tf.TensorArray(tf.float32, size=steps, element_shape=[])
-        is_finite = tf.constant(True)
-        for step in tf.range(steps):
-            if is_finite:
-                start, end = bounds[step], bounds[step + 1]
-                batch = {name: column[start:end] for name, column in columns.items()}
-                loss = self._train_batch(batch, labels[start:end], weights[start:end])
-                is_finite = tf.math.is_finite(loss)
-                losses = losses.write(step, loss)
+        *_, losses = tf.while_loop(
+            lambda step, is_finite, losses: tf.logical_and(is_finite, step < steps),
+            take_step,
+            (tf.constant(0), tf.constant(True), losses),
+        )
         return losses.stack()
 
     def _train_batch(self, columns: Columns, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
@@ -109,6 +116,6 @@ class Training:
             )
             loss = tf.add_n([data_loss, *self.model.network.losses])
         gradients = tape.gradient(loss, self._variables)
-        if tf.math.is_finite(loss):
+        with tf.control_dependencies([loss]):
             self.optimizer.apply(gradients, self._variables)
         return loss

@@ -4,6 +4,7 @@ A raw tensor has shape [n] for a scalar feature, [n, *shape] for a fixed shape, 
 with the empty word, -1 or 0.0. Absent optional features get the schema's default.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -46,7 +47,7 @@ def parse(examples: Sequence[bytes], features: Sequence[Feature]) -> Parsed:
     try:
         raw = tf.io.parse_example(tf.constant(list(examples), tf.string, shape=[len(examples)]), spec)
         return Parsed(raw, list(range(len(examples))), [])
-    except tf.errors.InvalidArgumentError:
+    except (tf.errors.InvalidArgumentError, UnicodeDecodeError):
         return _parse_singly(examples, spec)
 
 
@@ -57,6 +58,8 @@ def _parse_singly(examples: Sequence[bytes], spec: Mapping[str, object]) -> Pars
         try:
             tf.io.parse_example([example], spec)
             kept.append(index)
+        except UnicodeDecodeError:  # TensorFlow puts the bytes into its sentence
+            refused.append((index, "not a tf.train.Example"))
         except tf.errors.InvalidArgumentError as error:
             refused.append((index, _reason(error.message)))
     good = tf.constant([examples[index] for index in kept], tf.string, shape=[len(kept)])
@@ -64,8 +67,8 @@ def _parse_singly(examples: Sequence[bytes], spec: Mapping[str, object]) -> Pars
 
 
 def _reason(message: str) -> str:
-    """TensorFlow's sentence without the names of its kernels."""
-    return message.split("{{function_node")[0].removeprefix("{{").strip()[:300]
+    """TensorFlow's sentence without the names of its nodes and kernels."""
+    return re.sub(r"\{\{.*?\}\}|\[Op:.*?\].*|Name: <unknown>, ", "", message).strip()[:300]
 
 
 def _parse_spec_of(feature: Feature) -> object:

@@ -4,6 +4,7 @@ Fitted on trained examples, never on held-out ones, in float64 and in the round'
 statistics. Later rounds carry them and add to them only where the definition says `update`.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -95,7 +96,7 @@ class Fitting:
         for spec in self._wanted:
             values = raw[spec.of]
             if isinstance(spec, Numeric):
-                seen = Moments.of(values.reshape(len(values), -1))
+                seen = Moments.of(values.reshape(len(values), math.prod(values.shape[1:])))
                 self._moments[spec.name] = self._moments[spec.name].merged(seen) if spec.name in self._moments else seen
                 continue
             self._counts.setdefault(spec.name, Counter()).update(_texts(values, is_padded=spec.of in self._padded))

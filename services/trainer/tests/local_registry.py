@@ -3,6 +3,7 @@
 Not a stand-in for its rules (leases, gate, chains are the registry's own tests); bytes and manifests are real.
 """
 
+import hashlib
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -103,9 +104,7 @@ class LocalRegistry:
         parent_version: int = 0,
     ) -> Lease:
         """Stores the definition and leases a round over the ranges."""
-        digest = f"{len(self.definitions):064d}"
-        known = [key for key, files in self.definitions.items() if files == definition]
-        digest = known[0] if known else digest
+        digest = hashlib.sha256(repr(sorted(definition.items())).encode()).hexdigest()
         self.definitions[digest] = dict(definition)
         plan = RoundPlan(
             model="model",

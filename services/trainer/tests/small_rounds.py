@@ -1,4 +1,4 @@
-"""Small rounds for the tests: a stream, its events in a segment log, and `train`, which conducts one round in-process."""
+"""Small rounds for the tests: a stream, its events in a segment log, and `train`, which conducts a round in-process."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -63,6 +63,11 @@ class VersionState:
     private_bytes: int = 0
     available_at: float = 0.0
     """Epoch seconds when it began to answer; 0 before."""
+    runner_pid: int = 0
+    batches: int = 0
+    """Calls of the model since its runner started, and the requests and examples (rows) that went through them."""
+    requests: int = 0
+    examples: int = 0
 
 
 @dataclass(frozen=True)

@@ -202,6 +202,7 @@ def run(spec: RunnerSpec, control: socket.socket, priority: LoadPriority) -> int
         "runner_id": name,
         "signatures": {key: asdict(signature) for key, signature in loaded.signatures.items()},
         "engine": loaded.kind,
+        "load_priority": priority,
         "load_seconds": time.monotonic() - started,
         "load_cpu_seconds": usage.ru_utime + usage.ru_stime,
         "notes": notes,

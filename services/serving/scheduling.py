@@ -13,7 +13,6 @@ from enum import StrEnum
 from pathlib import Path
 
 _NICE_VALUE = 19
-_TASKS = Path("/proc/self/task")
 
 
 class LoadPriority(StrEnum):
@@ -40,13 +39,18 @@ def step_back(priority: LoadPriority) -> None:
         os.setpriority(os.PRIO_PROCESS, 0, _NICE_VALUE)
 
 
-def return_to_normal(priority: LoadPriority) -> None:
-    """Undoes step_back for every thread of this process: TensorFlow's pools have inherited it. Raises OSError."""
+def return_to_normal(priority: LoadPriority, *, pid: int | None = None) -> None:
+    """Undoes step_back for every thread of this process, or of another one: TensorFlow's pools have inherited it.
+
+    Raises:
+        OSError: not permitted, or there is no such process.
+    """
     if priority is LoadPriority.NORMAL:
         return
+    tasks = Path(f"/proc/{pid or os.getpid()}/task")
     # Twice: a thread may start another one while the list is gone through; once the starters are normal, so are those.
     for _ in range(2):
-        for task in _TASKS.iterdir():
+        for task in tasks.iterdir():
             with contextlib.suppress(ProcessLookupError):
                 _normalise(int(task.name), priority)
 

@@ -36,6 +36,23 @@ class ServingSettings(ServiceSettings):
     """How long requests in flight may take to finish after SIGTERM."""
 
     max_batch_size: int = Field(64, ge=1)
-    """Examples a runner puts through the model at once, at most, unless one request alone holds more."""
+    """Examples a runner puts through the model at once, at most; a larger request is run in parts."""
     batch_timeout_micros: int = Field(0, ge=0)
     """How long a runner lingers for a fuller batch; 0 takes what is there."""
+
+    models: str = ""
+    """Names of the models to serve, separated by commas; empty: every model of the registry."""
+    kept_versions: int = Field(3, ge=1)
+    """Versions of each model that stay on disk, those in use not counted, so that going back to one is quick."""
+    parallel_loads: int = Field(2, ge=1)
+    """Versions that may be loaded at the same time; one that takes long does not count."""
+    load_timeout_seconds: float = Field(120.0, gt=0)
+    """A version that is not ready by then has failed to load."""
+    load_attempts: int = Field(3, ge=1)
+    """How often loading a version is tried before it is given up."""
+    idle_load_seconds: float = Field(1.0, ge=0)
+    """How long a version is loaded with only the time that nobody else wants; then it gets its share."""
+    run_timeout_seconds: float = Field(60.0, gt=0)
+    """A runner that is in one call of its model for longer is ended, and started anew."""
+    intra_op_threads: int = Field(1, ge=1)
+    """Threads that one operation of a model may use."""

@@ -8,7 +8,14 @@ import numpy as np
 from protos import queue_pb2
 from services.serving.blocking_redis import BlockingRedis
 from services.serving.prediction import write_tensor
-from services.serving.queue_keys import CONSUMER_GROUP, DEFAULT_TARGET, REQUEST_FIELD, queue_key, replies_key
+from services.serving.queue_keys import (
+    CONSUMER_GROUP,
+    DEFAULT_TARGET,
+    REQUEST_FIELD,
+    queue_key,
+    replies_key,
+    serving_key,
+)
 
 DEADLINE_SECONDS = 30.0
 
@@ -99,3 +106,9 @@ class Asker:
         information = self._redis.call("INFO", "clients")
         assert isinstance(information, bytes)
         return b"blocked_clients:0\r" not in information
+
+    def servers(self, target: str = DEFAULT_TARGET) -> list[str]:
+        """The runners that say they serve a queue."""
+        answer = self._redis.call("ZRANGE", serving_key(self.model, target), 0, -1)
+        assert isinstance(answer, list)
+        return [member.decode() for member in answer]

@@ -1,0 +1,192 @@
+"""The manager with a real registry, Redis and runners: aliases decide what is served, and nothing is lost."""
+
+import functools
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conftest import RedisServer
+from services.serving.prediction import read_tensor
+from services.serving.replica_state import ReplicaState, ServingState
+from services.serving.tests.manager_process import ManagerProcess
+from services.serving.tests.queue_asker import Asker, request
+from services.serving.tests.registry_process import RegistryProcess
+from services.serving.tests.runner_process import eventually, is_running
+
+StartManager = Callable[..., ManagerProcess]
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[RegistryProcess]:
+    process = RegistryProcess(tmp_path / "registry")
+    process.start()
+    process.add_model("m")
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+def start_manager(tmp_path: Path, redis_server: RedisServer, registry: RegistryProcess) -> Iterator[StartManager]:
+    started: list[ManagerProcess] = []
+
+    def start(**settings: str) -> ManagerProcess:
+        manager = ManagerProcess(
+            tmp_path / "serving", redis_url=redis_server.url, registry_address=registry.address, **settings
+        )
+        manager.start()
+        started.append(manager)
+        return manager
+
+    yield start
+    for manager in started:
+        manager.kill()
+
+
+@pytest.fixture
+def asker(redis_server: RedisServer) -> Asker:
+    return Asker(redis_server.url, "m")
+
+
+def x(*values: float) -> dict[str, np.ndarray]:
+    return {"x": np.array([[value, 0, 0] for value in values], "<f4").reshape(-1, 3)}
+
+
+def break_model(saved_model: Path, target: Path) -> Path:
+    """A copy whose saved_model.pb is not one."""
+    target.mkdir()
+    (target / "saved_model.pb").write_bytes(b"this is no SavedModel")
+    (target / "fingerprint.pb").write_bytes((saved_model / "fingerprint.pb").read_bytes())
+    return target
+
+
+def has_new_runner(old_pid: int, state: ReplicaState) -> bool:
+    return state.versions[0].runner_pid not in (0, old_pid)
+
+
+def test_what_production_names_is_loaded_served_and_exchanged_and_the_old_process_ends(
+    registry: RegistryProcess, start_manager: StartManager, asker: Asker, saved_models: Path
+) -> None:
+    registry.add_version("m", saved_models / "affine/1")
+    manager = start_manager()
+    first = manager.wait_available("m", 1, "production")
+    assert first.signatures["serving_default"].inputs["x"].shape == (-1, 3)
+    assert asker.ask(request(b"a", x(5))).version == 1
+    assert asker.ask(request(b"b", x(5)), target="version/1").version == 1
+
+    registry.add_version("m", saved_models / "affine/2")
+    second = manager.wait_available("m", 2, "production")
+    manager.wait_state("m", 1, ServingState.END)
+    assert not is_running(first.runner_pid)
+    reply = asker.ask(request(b"c", x(5)))
+    assert (reply.version, read_tensor(reply.outputs[0]).tolist()) == (2, [2005.0])
+    assert is_running(second.runner_pid)
+
+    registry.client.rollback("m", by="test", reason="try it")
+    manager.wait_available("m", 1, "production")
+    manager.wait_state("m", 2, ServingState.END)
+    assert asker.ask(request(b"d", x(5))).version == 1
+    assert manager.stop() == 0
+
+
+def test_the_runners_and_the_zygote_end_with_a_manager_that_is_killed(
+    registry: RegistryProcess, start_manager: StartManager, saved_models: Path
+) -> None:
+    registry.add_version("m", saved_models / "affine/1")
+    manager = start_manager()
+    pid = manager.wait_available("m", 1).runner_pid
+    manager.kill()
+    eventually(lambda: not is_running(pid), "the runner's end")
+
+
+def test_a_broken_version_is_given_up_with_its_reason_and_the_old_one_goes_on(
+    registry: RegistryProcess, start_manager: StartManager, asker: Asker, saved_models: Path, tmp_path: Path
+) -> None:
+    registry.add_version("m", saved_models / "affine/1")
+    manager = start_manager(load_attempts="2")
+    manager.wait_available("m", 1, "production")
+    registry.add_version("m", break_model(saved_models / "affine/2", tmp_path / "broken"))
+    broken = manager.wait_state("m", 2, ServingState.END)
+    assert broken.error_code
+    assert "cannot load" in broken.error_message
+    assert manager.wait_available("m", 1, "production")
+    assert asker.ask(request(b"a", x(1))).version == 1
+
+    registry.add_model("other")
+    registry.add_version("other", saved_models / "affine/1")
+    manager.wait_available("other", 1, "production")
+    registry.add_version("m", saved_models / "affine/3")
+    manager.wait_available("m", 3, "production")
+    assert asker.ask(request(b"b", x(1))).version == 3
+    assert manager.stop() == 0
+
+
+def test_a_killed_runner_is_replaced_and_what_it_held_is_answered(
+    registry: RegistryProcess, start_manager: StartManager, asker: Asker, saved_models: Path
+) -> None:
+    registry.add_version("m", saved_models / "affine/1")
+    manager = start_manager()
+    names = []
+    for turn in range(3):
+        pid = manager.wait_available("m", 1, "production").runner_pid
+        names.append([f"{turn}/{i}".encode() for i in range(100)])
+        asker.enqueue(*(request(name, x(i)) for i, name in enumerate(names[-1])))
+        os.kill(pid, signal.SIGKILL)
+        manager.wait_until(functools.partial(has_new_runner, pid), "a new runner")
+    for turn_names in names:
+        replies = asker.wait_for(*turn_names)
+        assert [read_tensor(reply.outputs[0]).tolist() for reply in replies] == [[1000.0 + i] for i in range(100)]
+    assert asker.queue_length() == 0
+    assert manager.stop() == 0
+
+
+def test_labels_and_canaries_have_runners_of_their_own_and_removed_ones_stop_being_served(
+    registry: RegistryProcess, start_manager: StartManager, asker: Asker, saved_models: Path
+) -> None:
+    registry.add_version("m", saved_models / "affine/1")
+    registry.add_version("m", saved_models / "affine/2")
+    registry.client.set_alias("m", "stable", 1, by="test", reason="keep")
+    manager = start_manager()
+    manager.wait_available("m", 1, "stable")
+    manager.wait_available("m", 2, "production")
+    assert asker.ask(request(b"a", x(1)), target="alias/stable").version == 1
+    assert asker.ask(request(b"b", x(1))).version == 2
+    registry.client.set_alias("m", "stable", 2, by="test", reason="move")
+    manager.wait_available("m", 2, "production", "stable")
+    manager.wait_state("m", 1, ServingState.END)
+    assert asker.ask(request(b"c", x(1)), target="alias/stable").version == 2
+    registry.client.set_alias("m", "stable", 0, by="test", reason="remove")
+    manager.wait_until(lambda state: manager.version("m", 2).aliases == ("production",), "the label being let go")
+    assert asker.servers("alias/stable") == []
+    assert manager.stop() == 0
+
+
+def test_a_registry_that_is_away_takes_nothing_away_and_is_followed_again_when_it_is_back(
+    registry: RegistryProcess, start_manager: StartManager, asker: Asker, saved_models: Path
+) -> None:
+    registry.add_version("m", saved_models / "affine/1")
+    manager = start_manager()
+    manager.wait_available("m", 1, "production")
+    registry.kill()
+    assert asker.ask(request(b"a", x(1))).version == 1
+    registry.start()
+    registry.add_version("m", saved_models / "affine/2")
+    manager.wait_available("m", 2, "production")
+    assert manager.stop() == 0
+
+
+def test_a_manager_that_starts_before_its_registry_says_so_and_goes_on_by_itself(
+    registry: RegistryProcess, start_manager: StartManager, saved_models: Path
+) -> None:
+    registry.add_version("m", saved_models / "affine/1")
+    registry.kill()
+    manager = start_manager()
+    state = manager.wait_until(lambda state: bool(state.conditions["registry"]), "the reason being shown")
+    assert state.versions == ()
+    registry.start()
+    manager.wait_available("m", 1, "production")
+    state = manager.wait_until(lambda state: not any(state.conditions.values()), "the replica being ready")
+    assert manager.stop() == 0

@@ -1,0 +1,147 @@
+"""One version on this replica, from the wish to have it to the end of its runner.
+
+    START ──► LOADING ──► AVAILABLE ──► UNLOADING ──► END
+                │  ▲          │                        ▲
+                │  └──────────┘ its runner died        │
+                └──────────── given up ────────────────┘
+
+The slot keeps the book; replica.py decides.
+"""
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from services.serving.json_channel import ChannelClosed, JsonChannel
+from services.serving.queue_keys import alias_target
+from services.serving.replica_state import ServingState, Signature, TensorSpec, VersionState
+
+_ALIAS_PREFIX = alias_target("")
+
+
+@dataclass
+class RunnerHandle:
+    """A runner as the manager knows it."""
+
+    channel: JsonChannel
+    forked_at: float
+    """Monotonic seconds."""
+    pid: int = 0
+    runner_id: str = ""
+    is_ready: bool = False
+    is_hurried: bool = False
+    is_leaving: bool = False
+    assigned: tuple[str, ...] = ()
+    """The queues it was told to read."""
+    reading: tuple[str, ...] = ()
+    """The queues it said it reads."""
+    failure: tuple[int, str] | None = None
+    """(code, message) of what it said, or was said about it, before it ended."""
+
+    def assign(self, targets: tuple[str, ...], *, to_empty: tuple[str, ...]) -> None:
+        """Tells it which queues to read, unless it was told so already."""
+        if targets != self.assigned:
+            self.assigned = targets
+            self._send({"targets": list(targets), "to_empty": list(to_empty)})
+
+    def leave(self) -> None:
+        if not self.is_leaving:
+            self.is_leaving = True
+            self._send({"leave": True})
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        try:
+            self.channel.send(message)
+        except ChannelClosed:
+            return  # It is dying; the zygote will say so.
+
+
+@dataclass
+class VersionSlot:
+    model: str
+    version: int
+    state: ServingState = ServingState.START
+    directory: Path | None = None
+    """Its files on this machine; None until they are there."""
+    runner: RunnerHandle | None = None
+    is_fetching: bool = False
+    is_dropped: bool = False
+    """Nobody wants it any more."""
+    failed_loads: int = 0
+    crashes_in_a_row: int = 0
+    retry_at: float = 0.0
+    """Monotonic seconds before which the next attempt must not begin."""
+    error_code: int = 0
+    error_message: str = ""
+    signatures: Mapping[str, Signature] = field(default_factory=dict)
+    engine: str = ""
+    load_seconds: float = 0.0
+    private_bytes: int = 0
+    available_at: float = 0.0
+    counts: Mapping[str, Any] = field(default_factory=dict)
+
+    def can_serve(self) -> bool:
+        return self.runner is not None and self.runner.is_ready and not self.runner.is_leaving
+
+    def keep(self) -> None:
+        """It is needed: if it was being let go and is still there, it stays."""
+        if self.state is ServingState.UNLOADING and self.can_serve():
+            self.state, self.is_dropped = ServingState.AVAILABLE, False
+
+    def targets_read(self) -> tuple[str, ...]:
+        return self.runner.reading if self.runner is not None else ()
+
+    def take_ready(self, message: Mapping[str, Any], *, now: float) -> None:
+        """Its runner is warm. now: epoch seconds."""
+        self.state = ServingState.AVAILABLE
+        self.signatures = {name: _signature(item) for name, item in message["signatures"].items()}
+        self.engine = "; ".join([message["engine"], f"loaded as {message['load_priority']}", *message["notes"]])
+        self.load_seconds = message["load_seconds"]
+        self.available_at = now
+        self.failed_loads = 0
+        self.error_code, self.error_message = 0, ""
+
+    def snapshot(self) -> VersionState:
+        """As the front is told."""
+        aliases = (target for target in self.targets_read() if target.startswith(_ALIAS_PREFIX))
+        return VersionState(
+            model=self.model,
+            version=self.version,
+            state=self.state,
+            aliases=tuple(sorted(target.removeprefix(_ALIAS_PREFIX) for target in aliases)),
+            signatures=self.signatures,
+            error_code=self.error_code,
+            error_message=self.error_message,
+            runner_id=self.runner.runner_id if self.runner else "",
+            engine=self.engine,
+            load_seconds=self.load_seconds,
+            private_bytes=self.private_bytes,
+            available_at=self.available_at,
+            runner_pid=self.runner.pid if self.runner else 0,
+            batches=self.counts.get("batches", 0),
+            requests=self.counts.get("requests", 0),
+            examples=self.counts.get("examples", 0),
+        )
+
+
+def ending_in_words(status: int) -> str:
+    """How a process ended, from the exit status that the zygote reports."""
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return f"signal {-status} ({signal.Signals(-status).name})"
+    except ValueError:
+        return f"signal {-status}"
+
+
+def _signature(item: Mapping[str, Any]) -> Signature:
+    return Signature(item["method_name"], _specs(item["inputs"]), _specs(item["outputs"]))
+
+
+def _specs(item: Mapping[str, Any]) -> dict[str, TensorSpec]:
+    return {
+        name: TensorSpec(spec["dtype"], None if spec["shape"] is None else tuple(spec["shape"]), spec["tensor_name"])
+        for name, spec in item.items()
+    }

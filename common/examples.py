@@ -285,7 +285,7 @@ def _float32(value: object) -> float:
         raise ValueError(f"is {shown(value)}, expected a finite number")
     try:
         return to_float32(value)
-    except OverflowError:
+    except (OverflowError, struct.error):  # struct.error: an int that no float64 holds
         raise ValueError(f"is {shown(value)}, expected a number that float32 can hold") from None
 
 

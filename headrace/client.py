@@ -267,6 +267,17 @@ class Client:
         path = f"/v1/models/{_segment(model)}{chosen}:predict"
         return self._serving.call("POST", path, body, headers=_JSON, repeatable=True)
 
+    def signatures(self, model: str) -> Mapping[str, Any]:
+        """The live version's signatures by name, each with inputs, outputs and method_name, as TensorFlow Serving
+        tells them.
+
+        Raises:
+            NotFound: no version of the model is served.
+        """
+        document = self._get(self._serving, f"/v1/models/{_segment(model)}/metadata")
+        signatures: Mapping[str, Any] = document["metadata"]["signature_def"]["signature_def"]
+        return signatures
+
     # the platform
 
     def status(self) -> list[ServiceStatus]:

@@ -68,6 +68,7 @@ class PlatformState:
     supervisor_pid: int
     data_dir: str
     started_at: float
+    port_offset: int = 0
     processes: tuple[ProcessState, ...] = field(default=())
 
     def process(self, name: str) -> ProcessState:
@@ -94,7 +95,9 @@ class PlatformState:
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Self:
         processes = tuple(ProcessState(**item) for item in mapping["processes"])
-        return cls(mapping["supervisor_pid"], mapping["data_dir"], mapping["started_at"], processes)
+        return cls(
+            mapping["supervisor_pid"], mapping["data_dir"], mapping["started_at"], mapping["port_offset"], processes
+        )
 
 
 @dataclass(frozen=True)

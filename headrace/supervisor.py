@@ -97,7 +97,10 @@ class Supervisor:
         ]
         if states != self._published:
             self._published = states
-            write_state(PlatformState(os.getpid(), str(self._platform.data_dir), self._started_at, states))
+            platform = self._platform
+            write_state(
+                PlatformState(os.getpid(), str(platform.data_dir), self._started_at, platform.port_offset, states)
+            )
 
     def _read_desired(self) -> None:
         try:

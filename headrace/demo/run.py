@@ -138,8 +138,9 @@ class _Demo:
             time.sleep(_LOOK_SECONDS)
             seen = watcher.look()
             self._check_going(seen, deadline)
-            if self._asker is None and self._is_served(seen) and seen.inputs:
-                self._asker = self._start_asker(state, definition, seen.inputs)
+            if self._asker is None and self._is_served(seen):
+                self._asker = self._start_asker(state, definition, client.signatures(definition.model))
+            self._picture.step = "training on what is left" if self._fed().get("done") else "replaying"
             self._show_progress(seen)
             if not self._fed().get("done"):
                 continue
@@ -193,8 +194,9 @@ class _Demo:
         )
         return self._start("headrace.demo.feeder", feeder.to_json())
 
-    def _start_asker(self, state: PlatformState, definition: DefinitionFolder, inputs: tuple[str, ...]) -> _Lines:
-        """Asks with real events, without their labels, one instance a request."""
+    def _start_asker(self, state: PlatformState, definition: DefinitionFolder, signatures: Mapping[str, Any]) -> _Lines:
+        """Asks with real events, without what the model does not take, one instance a request."""
+        inputs = sorted(signatures["serving_default"]["inputs"])
         requests = self._settings.directory / "requests.ndjson"
         instances = ({name: event[name] for name in inputs} for event in replay(self._folder, _SAMPLE_REQUESTS))
         requests.write_bytes(b"\n".join(orjson.dumps({"instances": [instance]}) for instance in instances))
@@ -264,7 +266,7 @@ class _Demo:
             stage = current.progress.get("stage", current.state)
             done = int(current.progress.get("examples_done") or 0)
             picture.round_line = f"round {current.plan.sequence}: {stage} {done:,} of {current.plan.example_count:,}"
-        self._show("replaying" if not fed.get("done") else "training on what is left")
+        self._screen.show(picture)
 
 
 def _publish(
@@ -282,12 +284,14 @@ def _publish(
             f"{report['events_accepted']:,} events accepted = {report['events_trained']:,} trained on + "
             f"{report['events_held_out']:,} held out",
             highlight=False,
+            soft_wrap=True,
         )
         console.print(
             f"{predictions['sent']:,} predictions, {predictions['failed']} failed; p50 {predictions['p50_ms']} ms, "
             f"p99 {predictions['p99_ms']} ms, p99 during reloads {predictions['p99_during_reload_ms']} ms",
             highlight=False,
+            soft_wrap=True,
         )
-        console.print(f"{seconds:.0f} s in all; report in {path}", highlight=False)
+        console.print(f"{seconds:.0f} s in all; report in {path}", highlight=False, soft_wrap=True)
     for sentence in broken:
         print(f"broken: {sentence}", file=sys.stderr)

@@ -87,7 +87,7 @@ class Screen:
         clock = f"{time.monotonic() - self._began:6.1f} s  "
         if picture.step != self._told_step:
             self._told_step = picture.step
-            self._console.print(f"{clock}{picture.step}", highlight=False)
+            self._console.print(f"{clock}{picture.step}", highlight=False, soft_wrap=True)
         for row in picture.rows[self._told_rows :]:
             self._told_rows += 1
             parent, candidate = row[f"{picture.metric}_parent"], row[f"{picture.metric}_candidate"]
@@ -95,6 +95,7 @@ class Screen:
                 f"{clock}version {row['version']}: {row['examples']:,} events, {picture.metric} {_shown(parent)} -> "
                 f"{_shown(candidate)}, {row['verdict']}; {asked_line(picture.asked)}",
                 highlight=False,
+                soft_wrap=True,
             )
 
 
@@ -108,12 +109,13 @@ def asked_line(asked: Mapping[str, Any]) -> str:
 
 
 def versions_table(rows: Sequence[Mapping[str, Any]], metric: str) -> Any:
-    columns = {"version": "right", "log offsets": "left", "events": "right", f"{metric} parent": "right"}
-    columns |= {f"{metric} candidate": "right", "verdict": "left", "fresh after": "right"}
+    columns = {"version": "right", "log offsets": "right", "events": "right", f"{metric}, parent → candidate": "right"}
+    columns |= {"verdict": "left", "fresh after": "right"}
     cells = [
         [
-            row["version"], _range(row), f"{row['examples']:,}", _shown(row[f"{metric}_parent"]),
-            _shown(row[f"{metric}_candidate"]), _SHORT_VERDICT.get(row["verdict"], row["verdict"]),
+            row["version"], _range(row), f"{row['examples']:,}",
+            f"{_shown(row[f'{metric}_parent'])} → {_shown(row[f'{metric}_candidate'])}",
+            _VERDICT.get(row["verdict"], row["verdict"]),
             "-" if row["freshness_seconds"] is None else f"{row['freshness_seconds']:.1f} s",
         ]
         for row in rows

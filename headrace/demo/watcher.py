@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from common.catalog import PRODUCTION, Decision, Model, Round, RoundState, Version
+from common.catalog import Decision, Model, Round, RoundState, Version
 from common.errors import Unavailable
 from headrace.client import Client
 
@@ -27,8 +27,6 @@ class Seen:
     versions: list[Version] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
     loads: dict[tuple[int, int], Load] = field(default_factory=dict)
-    inputs: tuple[str, ...] = ()
-    """Names of the live version's inputs."""
 
     @property
     def open_round(self) -> Round | None:
@@ -102,10 +100,3 @@ class Watcher:
             self.seen.loads.setdefault(
                 (replica, number), Load(replica, number, available_at - load_seconds, available_at)
             )
-            if PRODUCTION in item.get("aliases", ()):
-                self.seen.inputs = tuple(_inputs(item.get("signatures") or {}))
-
-
-def _inputs(signatures: Mapping[str, Any]) -> list[str]:
-    signature = signatures.get("serving_default") or {}
-    return sorted(signature.get("inputs") or {})

@@ -40,7 +40,7 @@ def run(server: Server, tmp_path: Path) -> Iterator[Run]:
     assert holder.stdout.readline() == b"here\n"
     names = ("registry", "ingest", "trainer", "serving-0")
     processes = tuple(ProcessState(name, http_port=port, phase="ready") for name in names)
-    write_state(PlatformState(holder.pid, str(tmp_path), 1.0, processes))
+    write_state(PlatformState(holder.pid, str(tmp_path), 1.0, 0, processes))
 
     def run(*arguments: str, stdin: str | None = None) -> Result:
         return CliRunner().invoke(app, ["--data", str(tmp_path), *arguments], input=stdin)

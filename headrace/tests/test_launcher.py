@@ -164,5 +164,5 @@ def test_a_platform_in_the_foreground_ends_with_the_process_that_started_it(
 
 def test_the_state_file_is_readable_by_other_programs(launcher: Launcher) -> None:
     document = json.loads((launcher.data_dir / "platform.json").read_text())
-    assert {"supervisor_pid", "data_dir", "started_at", "processes"} == set(document)
+    assert {"supervisor_pid", "data_dir", "started_at", "port_offset", "processes"} == set(document)
     assert {"name", "pid", "http_port", "grpc_port", "phase"} <= set(document["processes"][0])

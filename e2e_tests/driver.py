@@ -1,0 +1,72 @@
+"""What an end-to-end test may do to a platform, whatever the platform is made of."""
+
+from pathlib import Path
+from typing import Protocol
+
+from headrace import Addresses, Client
+
+
+class Platform(Protocol):
+    """A running platform of a test's own. Names of processes: redis, registry, ingest, trainer, serving-0, ...
+
+    What does not happen in time raises headrace.Unavailable with the reason.
+    """
+
+    @property
+    def data_dir(self) -> Path:
+        """Everything that the platform keeps."""
+
+    @property
+    def event_log_dir(self) -> Path:
+        """The folder of the event log's segments, below data_dir."""
+
+    @property
+    def addresses(self) -> Addresses:
+        """The HTTP doors, as they are now."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The processes that there are, stopped ones too."""
+
+    def client(self, *, timeout_seconds: float = 30.0) -> Client: ...
+
+    def grpc_port(self, name: str) -> int: ...
+
+    def pid(self, name: str) -> int:
+        """0 while it does not run."""
+
+    def child_pids(self, name: str) -> list[int]:
+        """Its children, all generations: the trainer's rounds; serving's manager, zygote and runners."""
+
+    def log_text(self, name: str) -> str:
+        """Everything that the process and those before it have logged."""
+
+    def restart_count(self, name: str) -> int:
+        """How often it was started again after it had died."""
+
+    def kill(self, name: str) -> None:
+        """SIGKILL; the platform starts it again by itself. Returns when it is gone."""
+
+    def kill_child(self, name: str, command_part: str) -> int:
+        """SIGKILL to one child of the process whose command line holds `command_part`; returns its pid."""
+
+    def stop(self, name: str) -> None:
+        """Stops it as an operator would; it stays stopped. Returns when it has ended."""
+
+    def start(self, name: str) -> None:
+        """Undoes stop; returns when it is ready."""
+
+    def restart(self, name: str) -> None:
+        """stop and start."""
+
+    def scale_serving(self, replicas: int) -> None:
+        """Returns when so many replicas are ready."""
+
+    def restart_everything(self) -> None:
+        """Stops all of it in order and starts it again on the same data; returns when it is ready."""
+
+    def kill_everything(self) -> None:
+        """As restart_everything, but by SIGKILL to every process at once, as a power cut would."""
+
+    def wait_until_ready(self, *, timeout_seconds: float = 60.0) -> None:
+        """Returns when every process that should run is ready."""

@@ -1,0 +1,113 @@
+"""The platform of this machine's processes, by headrace/launcher.py."""
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+import psutil
+
+from headrace import Addresses, Client, Conflict
+from headrace.launcher import Launcher
+
+
+class LocalPlatform:
+    """Fills driver.Platform. Logs are in <data>/logs; ports are free ones, kept over restarts."""
+
+    def __init__(self, data_dir: Path, *, replicas: int = 1) -> None:
+        self._launcher = Launcher(data_dir)
+        self._replicas = replicas
+        self._launcher.up(replicas=replicas, port_offset=None)
+        self.wait_until_ready()
+
+    @property
+    def data_dir(self) -> Path:
+        return self._launcher.data_dir
+
+    @property
+    def event_log_dir(self) -> Path:
+        return self.data_dir / "log"
+
+    @property
+    def addresses(self) -> Addresses:
+        return self._launcher.state().addresses
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(process.name for process in self._launcher.state().processes)
+
+    def client(self, *, timeout_seconds: float = 30.0) -> Client:
+        return self._launcher.client(timeout_seconds=timeout_seconds, by="e2e test")
+
+    def grpc_port(self, name: str) -> int:
+        return self._launcher.state().process(name).grpc_port
+
+    def pid(self, name: str) -> int:
+        return self._launcher.state().process(name).pid
+
+    def child_pids(self, name: str) -> list[int]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return [child.pid for child in psutil.Process(self.pid(name)).children(recursive=True)]
+        return []
+
+    def log_text(self, name: str) -> str:
+        path = self.data_dir / "logs" / f"{name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def restart_count(self, name: str) -> int:
+        return self._launcher.state().process(name).restart_count
+
+    def kill(self, name: str) -> None:
+        self._launcher.kill(name)
+
+    def kill_child(self, name: str, command_part: str) -> int:
+        for pid in self.child_pids(name):
+            with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+                process = psutil.Process(pid)
+                if command_part in " ".join([process.name(), *process.cmdline()]):
+                    os.kill(pid, signal.SIGKILL)
+                    return pid
+        raise Conflict(f"{name} has no child with {command_part!r} in its command line")
+
+    def stop(self, name: str) -> None:
+        self._launcher.stop(name)
+
+    def start(self, name: str) -> None:
+        self._launcher.start(name)
+        self.wait_until_ready()
+
+    def restart(self, name: str) -> None:
+        self.stop(name)
+        self.start(name)
+
+    def scale_serving(self, replicas: int) -> None:
+        self._launcher.scale(replicas)
+        self._replicas = replicas
+        self.wait_until_ready()
+
+    def restart_everything(self) -> None:
+        offset = self._port_offset()
+        self._launcher.down()
+        self._launcher.up(replicas=self._replicas, port_offset=offset)
+        self.wait_until_ready()
+
+    def kill_everything(self) -> None:
+        offset = self._port_offset()
+        supervisor = psutil.Process(self._launcher.state().supervisor_pid)
+        processes = [supervisor, *supervisor.children(recursive=True)]
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        _, alive = psutil.wait_procs(processes, timeout=10)
+        assert not alive, f"not gone after SIGKILL: {alive}"
+        self._launcher.up(replicas=self._replicas, port_offset=offset)
+        self.wait_until_ready()
+
+    def wait_until_ready(self, *, timeout_seconds: float = 60.0) -> None:
+        self._launcher.wait_until_ready(timeout_seconds=timeout_seconds)
+
+    def close(self) -> None:
+        self._launcher.close()
+
+    def _port_offset(self) -> int:
+        return self._launcher.state().port_offset

@@ -91,13 +91,14 @@ async def _serve(settings: ServingSettings, sock: socket.socket) -> None:
         timeout_graceful_shutdown=math.ceil(settings.drain_seconds + _LAST_ANSWERS_SECONDS),
     )
     web_server = _WebServer(config)
+    manager = ManagerProcess(on_state=front.update, health=health)
+    await manager.start()
     grpc_server, grpc_port = await start_aio_server(
         f"{settings.host}:{settings.grpc_port}",
         lambda server: grpc_api.add_services(server, front, statistics),
         service_names=grpc_api.SERVICE_NAMES,
         service_health=health,
     )
-    manager = ManagerProcess(on_state=front.update, health=health)
     tasks = [loop.create_task(work) for work in (web_server.serve([sock]), front.queue_client.run(), manager.run())]
     logger.info("serving", extra={"http_port": sock.getsockname()[1], "grpc_port": grpc_port})
     gc.collect()

@@ -36,14 +36,16 @@ class ManagerProcess:
         self._command = command or (sys.executable, "-m", "services.serving.manager")
         self._process: asyncio.subprocess.Process | None = None
         self._writer: asyncio.StreamWriter | None = None
+        self._reader: asyncio.StreamReader | None = None
         self._is_stopping = False
 
     async def run(self) -> None:
-        """Keeps a manager running until `stop`."""
+        """Keeps the manager, once started, running until `stop`."""
         backoff = _FIRST_BACKOFF_SECONDS
         while not self._is_stopping:
-            reader = await self._start()
-            if await self._listen(reader):
+            if self._reader is None:
+                await self.start()
+            if await self._listen():
                 backoff = _FIRST_BACKOFF_SECONDS
             assert self._process is not None
             code = await self._process.wait()
@@ -67,7 +69,8 @@ class ManagerProcess:
             self._process.kill()
             await asyncio.wait_for(self._process.wait(), _KILL_SECONDS)
 
-    async def _start(self) -> asyncio.StreamReader:
+    async def start(self) -> None:
+        """Starts the process; the first time before gRPC has threads, which do not like forks."""
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = await asyncio.create_subprocess_exec(
@@ -78,11 +81,12 @@ class ManagerProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C reaches the front alone, which then stops everything in order
             )
-        reader, self._writer = await asyncio.open_unix_connection(sock=ours, limit=_LONGEST_LINE_BYTES)
-        return reader
+        self._reader, self._writer = await asyncio.open_unix_connection(sock=ours, limit=_LONGEST_LINE_BYTES)
 
-    async def _listen(self, reader: asyncio.StreamReader) -> bool:
+    async def _listen(self) -> bool:
         """Until the manager's end closes; whether it said anything."""
+        assert self._reader is not None
+        reader, self._reader = self._reader, None
         has_spoken = False
         while True:
             try:

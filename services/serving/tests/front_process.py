@@ -18,6 +18,7 @@ from services.serving.http_api import create_serving_app
 from services.serving.replica_state import ReplicaState
 from services.serving.rest_predict import RestPredict
 from services.serving.statistics import Statistics
+from services.serving.tests.fake_runner import FakeRunner
 
 _Result = TypeVar("_Result")
 _TIMEOUT_SECONDS = 20.0
@@ -42,6 +43,8 @@ class FrontThread:
         self.port: int = self._sock.getsockname()[1]
         self.grpc_port = 0
         self.health = Health(CONDITION)
+        self.runner: FakeRunner
+        """Where a fixture runs one beside the front."""
 
     @property
     def url(self) -> str:

@@ -28,10 +28,12 @@ def row_sums(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequ
 
 @pytest.fixture
 def front(redis_server: RedisServer) -> Iterator[FrontThread]:
-    limits = {"max_body_bytes": _MAX_BODY_BYTES, "keep_alive_seconds": 2}
-    with FrontThread(redis_server.url, replica_state(version()), **limits) as front:  # type: ignore[arg-type]  # ints
-        with FakeRunner(redis_server.url, row_sums) as front.runner:  # type: ignore[attr-defined]  # for the tests here
-            yield front
+    state = replica_state(version())
+    with (
+        FrontThread(redis_server.url, state, max_body_bytes=_MAX_BODY_BYTES, keep_alive_seconds=2) as front,
+        FakeRunner(redis_server.url, row_sums) as front.runner,
+    ):
+        yield front
 
 
 class Wire:
@@ -174,7 +176,7 @@ def test_bytes_that_are_no_http_get_400(wire: Wire) -> None:
 
 
 def test_a_client_that_hangs_up_while_waiting_harms_nobody(front: FrontThread) -> None:
-    runner: FakeRunner = front.runner  # type: ignore[attr-defined]  # set by the fixture
+    runner = front.runner
     runner.answers.clear()
     gone, stays = Wire(front), Wire(front)
     gone.send(post([1, 2]))
@@ -202,7 +204,7 @@ def test_a_client_that_does_not_read_stops_being_read(front: FrontThread) -> Non
         lazy.settimeout(0.5)
         request = post([1, 2], path="/v1/models/m/versions/99999999999999999999:predict")
         sent = 0
-        with pytest.raises(TimeoutError):
+        with pytest.raises(TimeoutError):  # noqa: PT012  (which send blocks is not known)
             while sent < 1 << 28:
                 sent += lazy.send(request * 50)
 
@@ -214,7 +216,7 @@ def test_a_deadline_header_that_is_no_number_is_refused(wire: Wire) -> None:
 
 
 def test_stopping_finishes_what_runs_and_closes_the_connection(front: FrontThread) -> None:
-    runner: FakeRunner = front.runner  # type: ignore[attr-defined]  # set by the fixture
+    runner = front.runner
     runner.answers.clear()
     busy, idle = Wire(front), Wire(front)
     busy.send(post([1, 2]))

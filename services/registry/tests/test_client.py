@@ -1,0 +1,203 @@
+"""The client: files arrive whole or not at all, calls outlast a restart, errors are the six."""
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from common.catalog import FileEntry
+from common.errors import Conflict, DataLoss, InvalidInput, NotFound, Overloaded, Unavailable
+from common.registry_client import RegistryClient, manifest_of
+from services.registry.tests.building import definition
+from services.registry.tests.over_the_wire import next_plan, publish, register_all
+from services.registry.tests.processes import RegistryProcess, wait_until
+
+Connect = Callable[[], RegistryClient]
+
+
+def _folder(directory: Path, **contents: bytes) -> tuple[FileEntry, ...]:
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        (directory / name).write_bytes(content)
+    return manifest_of(directory)
+
+
+def _blob(registry: RegistryProcess, digest: str) -> Path:
+    return registry.data_dir / "blobs" / digest[:2] / digest
+
+
+def test_a_manifest_names_every_file_with_its_size_and_digest(tmp_path: Path) -> None:
+    (tmp_path / "b" / "c").mkdir(parents=True)
+    (tmp_path / "b" / "c" / "two").write_bytes(b"22")
+    (tmp_path / "a").write_bytes(b"")
+    assert manifest_of(tmp_path) == (
+        FileEntry("a", 0, hashlib.sha256(b"").hexdigest()),
+        FileEntry("b/c/two", 2, hashlib.sha256(b"22").hexdigest()),
+    )
+    assert [entry.path for entry in manifest_of(tmp_path, "saved_model")] == ["saved_model/a", "saved_model/b/c/two"]
+
+
+def test_only_what_is_missing_travels_either_way(connect: Connect, tmp_path: Path) -> None:
+    client = connect()
+    files = _folder(tmp_path / "from", a=b"1" * 1000, b=b"2" * 10, same=b"2" * 10, empty=b"")
+    assert client.upload(tmp_path / "from", files) == 1010
+    assert client.upload(tmp_path / "from", files) == 0
+    (tmp_path / "to").mkdir()
+    (tmp_path / "to" / "a").write_bytes(b"1" * 1000)
+    (tmp_path / "to" / "b").write_bytes(b"3" * 10)
+    assert client.download(files, tmp_path / "to") == 20
+    assert manifest_of(tmp_path / "to") == files
+    assert client.download(files, tmp_path / "to") == 0
+
+
+def test_many_large_files_arrive_as_they_were(connect: Connect, tmp_path: Path) -> None:
+    contents = {f"file{number}": os.urandom(number * 300_000) for number in range(9)}
+    files = _folder(tmp_path / "from", **contents)
+    client = connect()
+    assert client.upload(tmp_path / "from", files) == sum(map(len, contents.values()))
+    client.download(files, tmp_path / "to")
+    assert manifest_of(tmp_path / "to") == files
+
+
+def test_a_damaged_file_is_reported_and_never_appears(
+    registry: RegistryProcess, connect: Connect, tmp_path: Path
+) -> None:
+    files = _folder(tmp_path / "from", good=b"good", bad=b"x" * 3_000_000)
+    client = connect()
+    client.upload(tmp_path / "from", files)
+    damaged = next(file for file in files if file.path == "bad")
+    _blob(registry, damaged.digest).write_bytes(b"y" + b"x" * 2_999_999)
+    with pytest.raises(DataLoss, match=f"file {damaged.digest} is damaged"):
+        client.download([damaged], tmp_path / "to")
+    assert list((tmp_path / "to").iterdir()) == []
+
+
+def test_a_file_that_changed_after_its_manifest_is_refused(connect: Connect, tmp_path: Path) -> None:
+    files = _folder(tmp_path, a=b"before")
+    (tmp_path / "a").write_bytes(b"after!")
+    with pytest.raises(InvalidInput, match="hash to"):
+        connect().upload(tmp_path, files)
+    (tmp_path / "a").unlink()
+    with pytest.raises(InvalidInput, match="there is no file a"):
+        connect().upload(tmp_path, files)
+
+
+def test_an_upload_begins_anew_when_what_was_left_of_the_last_one_is_not_of_the_file(
+    registry: RegistryProcess, connect: Connect, tmp_path: Path
+) -> None:
+    (file,) = _folder(tmp_path / "from", a=os.urandom(2_000_000))
+    part = registry.data_dir / "uploads" / f"{file.digest}.part"
+    part.write_bytes(b"not of this file")
+    client = connect()
+    client.upload(tmp_path / "from", [file])
+    assert _blob(registry, file.digest).read_bytes() == (tmp_path / "from" / "a").read_bytes()
+
+
+@pytest.mark.parametrize("path", ["../escaped", "/tmp/escaped", "a/../../escaped", ""])
+def test_nothing_is_written_outside_the_folder(connect: Connect, tmp_path: Path, path: str) -> None:
+    (file,) = _folder(tmp_path / "from", a=b"1")
+    client = connect()
+    client.upload(tmp_path / "from", [file])
+    with pytest.raises(InvalidInput, match="not a relative path"):
+        client.download([replace(file, path=path)], tmp_path / "to")
+    assert not (tmp_path / "escaped").exists()
+
+
+def test_errors_arrive_as_what_they_are(connect: Connect, tmp_path: Path) -> None:
+    client = connect()
+    register_all(client)
+    with pytest.raises(NotFound, match="model nobody is not registered"):
+        client.get_model("nobody")
+    with pytest.raises(InvalidInput, match="not JSON"):
+        client.register_stream("t", "{")
+    client.plan_round(next_plan(client))
+    with pytest.raises(Conflict, match="is still planned"):
+        client.plan_round(replace(next_plan(client), sequence=2))
+    with pytest.raises(Conflict, match="to roll back to"):
+        client.rollback("m", by="ada", reason="")
+    with pytest.raises(NotFound, match="there is no file"):
+        client.download([FileEntry("a", 1, "0" * 64)], tmp_path)
+
+
+def test_values_survive_the_wire(connect: Connect, tmp_path: Path) -> None:
+    client = connect()
+    register_all(client)
+    assert client.get_definition(client.get_model("m").definition_digest) == definition()
+    plan = replace(next_plan(client), seed=2**64 - 1, configuration={"a": [1, {"b": None}]})
+    planned = client.plan_round(plan)
+    assert planned.plan == plan
+    assert client.list_rounds("m") == [planned]
+    lease = client.lease_round("trainer", ttl_seconds=60.0, models=["m"])
+    assert lease is not None
+    assert client.lease_round("other", ttl_seconds=60.0, models=["m"]) is None
+    assert client.release_round(lease, reason="stopping").reason == "stopping"
+    lease = client.lease_round("trainer", ttl_seconds=60.0)
+    assert lease is not None
+    assert client.fail_round(lease, reason="broken").state == "failed"
+    version = publish(client, tmp_path)
+    assert client.get_version("m", 1) == version
+    assert client.list_versions("m") == [replace(version, files=())]
+    assert client.set_alias("m", "shadow", 1, by="ada", reason="x").aliases == {"production": 1, "shadow": 1}
+    assert [change.alias for change in client.alias_history("m")] == ["production", "shadow"]
+
+
+def test_a_call_made_while_the_registry_restarts_is_answered(registry: RegistryProcess, connect: Connect) -> None:
+    client = connect()
+    register_all(client)
+    registry.kill()
+    names: list[str] = []
+    thread = threading.Thread(target=lambda: names.append(client.get_model("m").name))
+    thread.start()
+    registry.start()
+    thread.join(timeout=60)
+    assert names == ["m"]
+
+
+def test_a_registry_that_is_away_is_unavailable(free_port: int) -> None:
+    client = RegistryClient(f"127.0.0.1:{free_port}", timeout_seconds=0.3)
+    with pytest.raises(Unavailable, match=f"the registry at 127.0.0.1:{free_port}"):
+        client.list_models()
+    with pytest.raises(Unavailable):
+        client.rollback("m", by="ada", reason="")
+    with pytest.raises(Unavailable):
+        next(client.watch())
+    client.close()
+
+
+def test_a_watch_ends_with_unavailable_when_the_registry_dies(registry: RegistryProcess, connect: Connect) -> None:
+    client = connect()
+    register_all(client)
+    watch = client.watch()
+    assert [next(watch).kind for _ in range(2)] == ["stream", "model"]
+    registry.kill()
+    with pytest.raises(Unavailable):
+        list(watch)
+    registry.start()
+    assert next(client.watch(1)).kind == "model"
+
+
+def test_a_closed_watch_gives_back_its_place(tmp_path: Path) -> None:
+    registry = RegistryProcess(tmp_path / "registry", {"REGISTRY_MAX_WATCHERS": "1"})
+    registry.start()
+    client = RegistryClient(registry.address)
+    watch = client.watch()
+    next(watch)
+    refused = client.watch()
+    with pytest.raises(Overloaded, match="1 watchers are connected"):
+        next(refused)
+    watch.close()  # type: ignore[attr-defined]  # it is a generator
+
+    def is_free() -> bool:
+        again = client.watch()
+        try:
+            return next(again).kind == "heartbeat"
+        except Overloaded:
+            return False
+
+    wait_until(is_free, "the place's return")
+    client.close()
+    registry.stop()

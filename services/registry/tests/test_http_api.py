@@ -1,0 +1,184 @@
+"""The HTTP door: what a person with curl meets."""
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from common.catalog import FileEntry
+from common.health import Health
+from common.web import WebServer, bind
+from services.registry.catalog import Catalog
+from services.registry.http_api import MAX_BODY_BYTES, create_registry_app
+from services.registry.tests.building import SCHEMA, definition, lease, next_plan, publish, store
+from services.registry.tests.processes import RegistryProcess
+
+
+@pytest.fixture
+def http(catalog: Catalog) -> Iterator[httpx.Client]:
+    server = WebServer(create_registry_app(catalog, Health()), bind("127.0.0.1", 0))
+    server.start()
+    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30.0) as client:
+        yield client
+    server.stop()
+
+
+def _put_model(http: httpx.Client, name: str, files: dict[str, bytes], **more: object) -> httpx.Response:
+    encoded = {path: base64.b64encode(content).decode() for path, content in files.items()}
+    return http.put(f"/v1/models/{name}", json={"stream": "s", "files": encoded, "by": "ada", **more})
+
+
+def test_streams_are_registered_and_shown(http: httpx.Client) -> None:
+    answer = http.put("/v1/streams/t", json=SCHEMA)
+    assert (answer.status_code, answer.json()["schema_version"]) == (200, 1)
+    assert json.loads(http.get("/v1/streams/t").json()["schema_json"]) == SCHEMA
+    assert http.get("/v1/streams/t", params={"schema_version": 1}).json() == answer.json()
+    assert [stream["name"] for stream in http.get("/v1/streams").json()["streams"]] == ["s", "t"]
+
+
+def test_models_are_registered_and_their_definition_is_shown(http: httpx.Client) -> None:
+    answer = _put_model(http, "m2", definition("m2"))
+    assert answer.status_code == 200
+    assert http.get("/v1/models/m2").json() == answer.json()
+    assert [model["name"] for model in http.get("/v1/models").json()["models"]] == ["m", "m2"]
+    shown = http.get(f"/v1/definitions/{answer.json()['definition_digest']}").json()
+    assert base64.b64decode(shown["files"]["model.yaml"]) == definition("m2")["model.yaml"]
+
+
+def test_versions_and_rounds_are_shown_with_the_catalogs_field_names(http: httpx.Client, catalog: Catalog) -> None:
+    publish(catalog)
+    rejected = publish(catalog, auc=float("nan"))
+    listed = http.get("/v1/models/m/versions").json()["versions"]
+    assert [(version["version"], version["status"]) for version in listed] == [(1, "accepted"), (2, "rejected")]
+    assert listed[1]["metrics"]["candidate"]["auc"] is None, "JSON has no NaN"
+    version = http.get("/v1/models/m/versions/2").json()
+    assert [FileEntry(**file) for file in version["files"]] == list(rejected.files)
+    assert (version["end_position"], version["seed"]) == ({"0": 20}, 2**64 - 1)
+    assert version["verdict"]["decision"] == "reject"
+    rounds = http.get("/v1/models/m/rounds", params={"limit": 1}).json()["rounds"]
+    assert [(found["round_id"], found["state"], found["plan"]["parent_version"]) for found in rounds] == [
+        ("m-000002", "done", 1)
+    ]
+
+
+def test_aliases_are_moved_rolled_back_and_removed_with_a_record(http: httpx.Client, catalog: Catalog) -> None:
+    publish(catalog)
+    publish(catalog)
+    body = {"version": 1, "by": "ada", "reason": "compare"}
+    assert http.put("/v1/models/m/aliases/shadow", json=body).json()["aliases"] == {"production": 2, "shadow": 1}
+    assert http.delete("/v1/models/m/aliases/shadow", params={"by": "ada"}).json()["aliases"] == {"production": 2}
+    rolled_back = http.post("/v1/models/m:rollback", json={"by": "bob", "reason": "bad fares"})
+    assert rolled_back.json()["aliases"] == {"production": 1}
+    changes = http.get("/v1/models/m/history").json()["changes"]
+    assert [(c["alias"], c["from_version"], c["to_version"], c["by"]) for c in changes] == [
+        ("production", 0, 1, "gate"),
+        ("production", 1, 2, "gate"),
+        ("shadow", 0, 1, "ada"),
+        ("shadow", 1, 0, "ada"),
+        ("production", 2, 1, "bob"),
+    ]
+
+
+def test_files_are_downloaded_whole_or_not(http: httpx.Client, catalog: Catalog, tmp_path: Path) -> None:
+    content = bytes(range(256)) * 10_000
+    entry = store(catalog, content)
+    answer = http.get(f"/v1/files/{entry.digest}")
+    assert (answer.content, answer.headers["content-length"]) == (content, str(len(content)))
+    assert http.get(f"/v1/files/{'0' * 64}").status_code == 404
+    assert http.get("/v1/files/etc").status_code == 400
+
+
+def test_a_damaged_file_never_arrives_whole(registry: RegistryProcess) -> None:
+    content = b"x" * 3_000_000
+    digest = hashlib.sha256(content).hexdigest()
+    (registry.data_dir / "blobs" / digest[:2]).mkdir()
+    (registry.data_dir / "blobs" / digest[:2] / digest).write_bytes(b"y" + content[1:])
+    with pytest.raises(httpx.RemoteProtocolError):
+        httpx.get(f"{registry.url}/v1/files/{digest}")
+
+
+def test_garbage_is_collected_on_request(http: httpx.Client) -> None:
+    assert http.post("/v1/gc").json() == {
+        "archived_versions": [],
+        "removed_files": 0,
+        "removed_uploads": 0,
+        "freed_bytes": 0,
+    }
+
+
+REFUSED: dict[str, tuple[Callable[[httpx.Client], httpx.Response], int, str]] = {
+    "unknown model": (lambda http: http.get("/v1/models/nobody"), 404, "model nobody is not registered"),
+    "unknown version": (lambda http: http.get("/v1/models/m/versions/3"), 404, "no version 3"),
+    "no number": (lambda http: http.get("/v1/models/m/versions/three"), 400, "valid integer"),
+    "bad limit": (lambda http: http.get("/v1/models/m/rounds?limit=0"), 400, "limit"),
+    "huge limit": (lambda http: http.get("/v1/models/m/rounds?limit=100000"), 400, "limit must be 1 to 1000"),
+    "no JSON": (
+        lambda http: http.put("/v1/streams/t", content=b"{", headers={"content-type": "application/json"}),
+        400,
+        "JSON decode error",
+    ),
+    "no mapping": (lambda http: http.put("/v1/streams/t", json=[1]), 400, "valid dictionary"),
+    "no schema": (lambda http: http.put("/v1/streams/t", json={"a": 1}), 400, "schema"),
+    "bad name": (lambda http: http.put("/v1/streams/9t", json=SCHEMA), 400, "is not a name"),
+    "no base64": (
+        lambda http: http.put("/v1/models/m2", json={"stream": "s", "files": {"model.yaml": "€"}, "by": "a"}),
+        400,
+        "model.yaml is not base64",
+    ),
+    "unknown key": (lambda http: _put_model(http, "m2", definition("m2"), owner="x"), 400, "owner"),
+    "nobody": (
+        lambda http: http.put("/v1/models/m/aliases/a", json={"version": 1, "by": ""}),
+        400,
+        "by must name who",
+    ),
+    "nothing to roll back": (lambda http: http.post("/v1/models/m:rollback", json={"by": "a"}), 409, "to roll back to"),
+}
+
+
+@pytest.mark.parametrize(("call", "status", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_is_wrong_is_said_in_a_sentence(
+    http: httpx.Client, call: Callable[[httpx.Client], httpx.Response], status: int, message: str
+) -> None:
+    answer = call(http)
+    assert answer.status_code == status
+    assert message in answer.json()["error"]["message"]
+
+
+def test_a_body_beyond_the_bound_is_refused_however_it_comes(http: httpx.Client) -> None:
+    large = b" " * (MAX_BODY_BYTES + 1)
+
+    def pieces() -> Iterator[bytes]:
+        for start in range(0, len(large), 1_000_000):
+            yield large[start : start + 1_000_000]
+
+    for content in (large, pieces()):
+        answer = http.put("/v1/streams/t", content=content)
+        assert (answer.status_code, answer.json()["error"]["kind"]) == (400, "InvalidInput")
+        assert "larger than" in answer.json()["error"]["message"]
+    assert http.get("/v1/streams/t").status_code == 404
+
+
+def test_operators_see_health_and_counts(registry: RegistryProcess) -> None:
+    assert httpx.get(f"{registry.url}/healthz").status_code == 200
+    assert httpx.get(f"{registry.url}/readyz").json() == {"conditions": {"catalog": "ok"}}
+    metrics = httpx.get(f"{registry.url}/metrics").text
+    assert "headrace_registry_watchers 0.0" in metrics
+    paths = httpx.get(f"{registry.url}/openapi.json").json()["paths"]
+    assert "/v1/models/{model}:rollback" in paths
+
+
+def test_rounds_are_counted_by_state(catalog: Catalog) -> None:
+    publish(catalog)
+    publish(catalog, auc=0.1)
+    catalog.plan_round(next_plan(catalog))
+    lease(catalog)
+    assert catalog.counts() == {
+        ("rounds", "done"): 2,
+        ("rounds", "running"): 1,
+        ("versions", "accepted"): 1,
+        ("versions", "rejected"): 1,
+    }

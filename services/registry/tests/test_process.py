@@ -1,0 +1,264 @@
+"""The registry as a process: killed, restarted, stopped, raced for, on a full disk."""
+
+import hashlib
+import multiprocessing
+import os
+import resource
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import grpc
+import pytest
+
+from common.catalog import FileEntry, Version, VersionStatus
+from common.errors import Conflict, InvalidInput, Unavailable
+from common.registry_client import RegistryClient, manifest_of
+from common.rpc import open_channel
+from protos import registry_pb2 as pb
+from protos import registry_pb2_grpc
+from services.registry.tests.over_the_wire import next_plan, publish, register_all, write_version
+from services.registry.tests.processes import RegistryProcess, wait_until
+
+Connect = Callable[[], RegistryClient]
+MIB = 1024 * 1024
+
+
+def _half_uploaded(registry: RegistryProcess, content: bytes) -> tuple[threading.Thread, threading.Event]:
+    """An upload that has sent half of the bytes and goes on only when the event is set."""
+    digest = hashlib.sha256(content).hexdigest()
+    go_on = threading.Event()
+
+    def pieces() -> Iterator[pb.UploadFileRequest]:
+        half = len(content) // 2
+        yield pb.UploadFileRequest(digest=digest, size_bytes=len(content), data=content[:half])
+        go_on.wait(timeout=60)
+        yield pb.UploadFileRequest(data=content[half:])
+
+    def upload() -> None:
+        with open_channel(registry.address) as channel:
+            try:
+                registry_pb2_grpc.RegistryServiceStub(channel).UploadFile(pieces(), timeout=60)
+            except grpc.RpcError:
+                return
+
+    thread = threading.Thread(target=upload)
+    thread.start()
+    part = registry.data_dir / "uploads" / f"{digest}.part"
+    wait_until(lambda: part.exists() and part.stat().st_size == len(content) // 2, "half the upload")
+    return thread, go_on
+
+
+def test_killed_in_an_upload_it_shows_no_partial_version_and_the_upload_is_taken_up_again(
+    registry: RegistryProcess, connect: Connect, tmp_path: Path
+) -> None:
+    client = connect()
+    register_all(client)
+    client.plan_round(next_plan(client))
+    lease = client.lease_round("trainer", ttl_seconds=600.0)
+    assert lease is not None
+    draft = write_version(tmp_path / "version", os.urandom(4 * MIB))
+    large = next(file for file in draft.files if file.path == "checkpoint/state")
+    thread, go_on = _half_uploaded(registry, (tmp_path / "version" / large.path).read_bytes())
+
+    with pytest.raises(InvalidInput, match="has not been uploaded"):
+        client.register_version(lease, draft)
+    registry.kill()
+    go_on.set()
+    thread.join(timeout=60)
+    registry.start()
+
+    assert client.list_versions("m") == []
+    assert client.get_model("m").aliases == {}
+    with pytest.raises(InvalidInput, match="has not been uploaded"):
+        client.register_version(lease, draft)
+    others = sum(file.size_bytes for file in draft.files if file is not large)
+    assert client.upload(tmp_path / "version", draft.files) == 2 * MIB + others, "only what was missing"
+    version = client.register_version(lease, draft)
+    assert client.download(version.files, tmp_path / "copy") == sum(file.size_bytes for file in draft.files)
+    assert manifest_of(tmp_path / "copy") == version.files
+
+
+def test_a_client_that_uploads_while_the_registry_is_killed_again_and_again_gets_through(
+    registry: RegistryProcess, connect: Connect, tmp_path: Path
+) -> None:
+    for number in range(6):
+        (tmp_path / f"file-{number}").write_bytes(os.urandom(3 * MIB))
+    files = tuple(FileEntry(*entry) for entry in _entries(tmp_path))
+    client = connect()
+    client.list_models()
+    sent: list[int] = []
+    thread = threading.Thread(target=lambda: sent.append(client.upload(tmp_path, files)))
+    thread.start()
+    uploads, blobs = registry.data_dir / "uploads", registry.data_dir / "blobs"
+    for kept in (1, 3):
+        wait_until(
+            lambda kept=kept: (
+                len(list(blobs.glob("??/*"))) >= kept  # type: ignore[misc]  # bound per turn
+                and (any(uploads.iterdir()) or not thread.is_alive())
+            ),
+            "an upload",
+        )
+        registry.kill()
+        registry.start()
+    thread.join(timeout=60)
+    assert len(sent) == 1
+    assert client.download(files, tmp_path / "copy") == sum(file.size_bytes for file in files)
+
+
+def _entries(directory: Path) -> list[tuple[str, int, str]]:
+    return [
+        (path.name, path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest())
+        for path in sorted(directory.glob("file-*"))
+    ]
+
+
+def test_a_restart_keeps_everything(registry: RegistryProcess, connect: Connect, tmp_path: Path) -> None:
+    client = connect()
+    register_all(client)
+    publish(client, tmp_path / "1")
+    publish(client, tmp_path / "2")
+    client.set_alias("m", "shadow", 1, by="ada", reason="compare")
+    client.rollback("m", by="ada", reason="bad")
+    client.plan_round(next_plan(client))
+    held = client.lease_round("a", ttl_seconds=600.0)
+    assert held is not None
+    held = client.renew_lease(held, ttl_seconds=600.0, progress={"examples": 7})
+    client.put_resume_point(held, state={"step": 1}, files=client.get_version("m", 1).files)
+    before = _everything(client)
+
+    registry.kill()
+    registry.start()
+
+    assert _everything(client) == before
+    client.renew_lease(held, ttl_seconds=600.0, progress={})
+    assert client.lease_round("b", ttl_seconds=600.0) is None
+    again = client.lease_round("a", ttl_seconds=600.0)
+    assert again is not None
+    assert again.resume_point is not None
+    assert (again.token, again.resume_point.state) == (held.token + 1, {"step": 1})
+
+
+def _everything(client: RegistryClient) -> tuple[object, ...]:
+    versions = [client.get_version("m", version.version) for version in client.list_versions("m")]
+    changes = []
+    for change in client.watch():
+        if change.kind == "heartbeat":
+            break
+        changes.append(change)
+    digest = client.get_model("m").definition_digest
+    return (
+        client.list_streams(),
+        client.list_models(),
+        client.list_rounds("m"),
+        versions,
+        client.alias_history("m"),
+        client.get_definition(digest),
+        changes,
+    )
+
+
+def train_until(address: str, directory: str, version_count: int) -> list[int]:
+    """A trainer process: plans, leases and registers in a race with others; the versions that it made."""
+    client = RegistryClient(address, timeout_seconds=60.0)
+    made: list[int] = []
+    holder = f"trainer-{os.getpid()}"
+    while client.get_model("m").newest_version < version_count:
+        with suppress(Conflict):  # another planned it
+            client.plan_round(replace(next_plan(client), trigger="race"))
+        lease = client.lease_round(holder, ttl_seconds=0.02)  # so short that it is often lost
+        if lease is None:
+            continue
+        folder = Path(directory) / holder / lease.round.round_id
+        draft = write_version(folder, lease.round.round_id.encode())
+        client.upload(folder, draft.files)
+        with suppress(Conflict):  # another took the round meanwhile
+            made.append(client.register_version(lease, draft).version)
+    client.close()
+    return made
+
+
+def test_trainer_processes_that_race_make_one_chain_of_versions(
+    registry: RegistryProcess, connect: Connect, tmp_path: Path
+) -> None:
+    client = connect()
+    register_all(client)
+    with ProcessPoolExecutor(3, mp_context=multiprocessing.get_context("spawn")) as pool:
+        running = [pool.submit(train_until, registry.address, str(tmp_path), 12) for _ in range(3)]
+        made = [version for trainer in running for version in trainer.result(timeout=90)]
+    versions: list[Version] = client.list_versions("m")
+    assert len(versions) >= 12
+    assert sorted(made) == [version.version for version in versions], "each made by exactly one"
+    assert [version.parent_version for version in versions] == list(range(len(versions)))
+    assert all(version.status is VersionStatus.ACCEPTED for version in versions)
+    edges = [(version.ranges[0].from_offset, version.ranges[0].to_offset) for version in versions]
+    assert edges == [(10 * number, 10 * number + 10) for number in range(len(versions))]
+    assert len({version.round_id for version in versions}) == len(versions)
+
+
+def test_a_full_disk_is_reported_and_the_upload_goes_on_when_there_is_room(
+    registry: RegistryProcess, connect: Connect, tmp_path: Path
+) -> None:
+    (tmp_path / "file-0").write_bytes(os.urandom(3 * MIB))
+    (file,) = (FileEntry(*entry) for entry in _entries(tmp_path))
+    assert registry.process is not None
+    resource.prlimit(registry.process.pid, resource.RLIMIT_FSIZE, (2 * MIB, resource.RLIM_INFINITY))
+    client = RegistryClient(registry.address, timeout_seconds=1.0)
+    with pytest.raises(Unavailable, match="cannot be stored: File too large"):
+        client.upload(tmp_path, [file])
+    client.close()
+    assert list((registry.data_dir / "blobs").glob("??/*")) == []
+    resource.prlimit(registry.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert 0 < connect().upload(tmp_path, [file]) < 3 * MIB
+
+
+def test_it_stops_when_asked_to_though_watchers_are_connected(registry: RegistryProcess, connect: Connect) -> None:
+    watch = connect().watch()
+    assert next(watch).kind == "heartbeat"
+    assert registry.stop() == 0
+    with pytest.raises(Unavailable):
+        list(watch)
+
+
+def test_a_folder_has_one_registry_at_a_time(registry: RegistryProcess) -> None:
+    second = RegistryProcess(registry.data_dir)
+    done = _run(second.environment())
+    assert done.returncode == 1
+    assert "another registry runs on" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "match"),
+    [
+        ("REGISTRY_DATADIR", "/tmp", "unknown setting REGISTRY_DATADIR"),
+        ("REGISTRY_HEARTBEAT_SECONDS", "60", "REGISTRY_HEARTBEAT_SECONDS: Input should be less than or equal to 5"),
+        ("REGISTRY_DATA_DIR", "/proc/nowhere", "data folder /proc/nowhere cannot be used"),
+    ],
+)
+def test_a_setting_that_cannot_be_meant_stops_the_start(tmp_path: Path, name: str, value: str, match: str) -> None:
+    done = _run(RegistryProcess(tmp_path, {name: value}).environment())
+    assert done.returncode == 1
+    assert match in done.stderr
+
+
+@pytest.mark.parametrize("content", [b"this is no database, and long enough to be told from one" * 100, None])
+def test_a_catalog_that_cannot_be_read_stops_the_start(tmp_path: Path, content: bytes | None) -> None:
+    if content is None:
+        (tmp_path / "catalog.sqlite").mkdir()
+    else:
+        (tmp_path / "catalog.sqlite").write_bytes(content)
+    done = _run(RegistryProcess(tmp_path).environment())
+    assert done.returncode == 1
+    assert "cannot run: the catalog" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def _run(environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "services.registry"], env=environment, capture_output=True, text=True, timeout=60
+    )

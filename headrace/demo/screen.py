@@ -14,7 +14,7 @@ from rich.text import Text
 
 from headrace.commands.session import table_of
 
-_SHORT_VERDICT = {
+_VERDICT = {
     "promote": "[green]promoted[/]",
     "reject": "[red]rejected[/]",
     "canary": "canary",

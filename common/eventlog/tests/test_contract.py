@@ -9,7 +9,8 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -24,15 +25,47 @@ from common.eventlog.tests.records import examples_of, read_all, record
 _DEADLINE_SECONDS = 60.0
 
 
-def _start_writer(url: str, topic: str, name: str, *, appends: int, threads: int = 1) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "common.eventlog.tests.writer", str(os.getpid()), url, topic, name]
-    writer = subprocess.Popen([*command, str(appends), str(threads)], stdout=subprocess.PIPE, text=True)
+Writer = subprocess.Popen[str]
+
+
+def _start_writers(url: str, topic: str, names: Sequence[str], *, appends: int, threads: int = 1) -> list[Writer]:
+    """Processes that have all opened the log before the first of them appends."""
+    writers = []
+    for name in names:
+        command = [sys.executable, "-m", "common.eventlog.tests.writer", str(os.getpid()), url, topic, name]
+        command += [str(appends), str(threads)]
+        writers.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+    for writer in writers:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
+    return writers
+
+
+def _finish(writer: Writer) -> list[tuple[int, bytes]]:
+    """What a writer that may end by itself had acknowledged."""
+    output = writer.communicate(timeout=_DEADLINE_SECONDS)[0]
+    assert writer.returncode == 0
+    return _acknowledged(output.splitlines(keepends=True))
+
+
+def _kill(writer: Writer, *, after_lines: int) -> list[tuple[int, bytes]]:
+    """What a writer had acknowledged when it was killed."""
+    assert writer.stdin is not None
     assert writer.stdout is not None
-    assert writer.stdout.readline() == "ready\n"
-    return writer
+    lines = [writer.stdout.readline() for _ in range(after_lines)]
+    writer.send_signal(signal.SIGKILL)
+    lines += writer.stdout.readlines()
+    writer.stdin.close()
+    writer.stdout.close()
+    assert writer.wait(timeout=10) == -signal.SIGKILL
+    return _acknowledged(lines)
 
 
-def _acknowledged(lines: Iterator[str]) -> list[tuple[int, bytes]]:
+def _acknowledged(lines: Iterable[str]) -> list[tuple[int, bytes]]:
     """(offset, example) of each whole line."""
     found = []
     for line in lines:
@@ -199,62 +232,57 @@ def test_threads_share_a_log(log: EventLog, topic: str) -> None:
     assert len(records) == 160
 
 
-def test_processes_append_to_one_partition(under_test: LogUnderTest, log: EventLog, topic: str) -> None:
-    writers = [_start_writer(under_test.url, topic, f"w{name}", appends=40, threads=2) for name in range(3)]
-    acknowledged = []
-    for writer in writers:
-        acknowledged += _acknowledged(iter(writer.communicate(timeout=_DEADLINE_SECONDS)[0].splitlines(keepends=True)))
-        assert writer.returncode == 0
+def test_processes_append_to_one_partition_at_the_same_time(
+    under_test: LogUnderTest, log: EventLog, topic: str
+) -> None:
+    writers = _start_writers(under_test.url, topic, ["a", "b", "c"], appends=100, threads=2)
+    acknowledged = [pair for writer in writers for pair in _finish(writer)]
     records = read_all(log, topic)
     assert sorted((each.offset, examples_of([each])[0]) for each in records) == sorted(acknowledged)
-    assert len(records) == 3 * 2 * 60
+    assert len(records) == 3 * 2 * 150
     by_writer: dict[bytes, list[int]] = {}
     for example in examples_of(records):
         writer_name, _, number = example.rpartition(b" ")
         by_writer.setdefault(writer_name, []).append(int(number))
-    assert all(numbers == list(range(60)) for numbers in by_writer.values())
-    assert len(by_writer) == 6
+    assert list(by_writer.values()) == [list(range(150))] * 6
+    processes = [example.split()[0] for example in examples_of(records)]
+    turns = sum(before != after for before, after in pairwise(processes))
+    assert turns > 2, "the processes wrote one after the other, so this run tried nothing"
 
 
 def test_a_reader_beside_writers_sees_each_record_whole_once_and_in_order(
     under_test: LogUnderTest, log: EventLog, topic: str
 ) -> None:
-    writer = _start_writer(under_test.url, topic, "w", appends=60, threads=3)
+    writers = _start_writers(under_test.url, topic, ["a", "b"], appends=60, threads=2)
     seen: list[Record] = []
     position, deadline = 0, time.monotonic() + _DEADLINE_SECONDS
-    while len(seen) < 3 * 90:
+    while len(seen) < 2 * 2 * 90:
         assert time.monotonic() < deadline
         end = log.end_position(topic)[0]
         seen += log.read(topic, 0, position, end)
         position = end
-    output = writer.communicate(timeout=_DEADLINE_SECONDS)[0]
-    assert sorted(zip([each.offset for each in seen], examples_of(seen), strict=True)) == sorted(
-        _acknowledged(iter(output.splitlines(keepends=True)))
-    )
+    acknowledged = [pair for writer in writers for pair in _finish(writer)]
+    assert sorted(zip([each.offset for each in seen], examples_of(seen), strict=True)) == sorted(acknowledged)
     assert [each.offset for each in seen] == sorted(each.offset for each in seen)
 
 
 @pytest.mark.slow
 def test_kill_9_of_a_writer_loses_and_tears_nothing(under_test: LogUnderTest, log: EventLog, topic: str) -> None:
+    """Two processes write; one is killed in the middle of it, then the other, which had gone on."""
     choice = random.Random(11)
-    kills = 12 if under_test.directory else 3
+    turns = 12 if under_test.directory else 3
     acknowledged: list[tuple[int, bytes]] = []
-    for turn in range(kills):
-        writer = _start_writer(under_test.url, topic, f"turn {turn}", appends=100_000, threads=4)
-        assert writer.stdout is not None
-        lines = [writer.stdout.readline() for _ in range(choice.randint(1, 120))]
-        writer.send_signal(signal.SIGKILL)
-        lines += writer.stdout.readlines()
-        writer.stdout.close()
-        writer.wait(timeout=10)
-        acknowledged += _acknowledged(iter(lines))
-        log.append(topic, 0, [record(b"between")])
+    for turn in range(turns):
+        names = [f"{turn}a", f"{turn}b"]
+        first, second = _start_writers(under_test.url, topic, names, appends=100_000, threads=3)
+        acknowledged += _kill(first, after_lines=choice.randint(1, 80))
+        acknowledged += _kill(second, after_lines=choice.randint(1, 80))
+        log.append(topic, 0, [record(b"between %d" % turn)])
     records = read_all(log, topic)
-    found = Counter((each.offset, examples_of([each])[0]) for each in records)
-    assert set(acknowledged) <= set(found)
-    assert len(acknowledged) >= kills
-    times = Counter(example for example in examples_of(records) if example != b"between")
-    assert set(times.values()) == {1}
+    found = {each.offset: examples_of([each])[0] for each in records}
+    assert len(acknowledged) > 2 * turns
+    assert dict(acknowledged).items() <= found.items()
+    assert set(Counter(examples_of(records)).values()) == {1}
     if under_test.directory:
         _assert_tfrecord_files(under_test.directory / topic / "0", examples_of(records))
 

@@ -1,7 +1,8 @@
 """A writer process: `python -m common.eventlog.tests.writer PARENT_PID URL TOPIC NAME APPENDS THREADS`.
 
 Each thread appends one or two records at a time to partition 0; an example says "NAME THREAD NUMBER". After each
-acknowledgement it prints "OFFSET EXAMPLE" for each record. Prints "ready" once the log is open.
+acknowledgement it prints "OFFSET EXAMPLE" for each record. Prints "ready" once the log is open, and begins when it is
+sent a line, so that several can be made to write at the same time.
 """
 
 import sys
@@ -30,6 +31,7 @@ def main() -> None:
     log = open_event_log(url)
     log.end_position(topic)
     print("ready", flush=True)
+    sys.stdin.readline()
     writers = [
         threading.Thread(target=_write, args=(log, topic, f"{name} {number}", int(appends)))
         for number in range(int(threads))

@@ -7,9 +7,13 @@
 | regression | predictions [n, 1]      | any number   | prediction float32 [n]                               |
 """
 
+from collections.abc import Mapping
+
 import tensorflow as tf
 
 from common.definition import Task
+
+LABEL_DTYPES: Mapping[Task, tf.DType] = {"binary": tf.int64, "multiclass": tf.int64, "regression": tf.float32}
 
 
 def outputs_of(task: Task, network_output: tf.Tensor) -> tf.Tensor:
@@ -22,9 +26,8 @@ def loss_of(task: Task, labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
     """Per example, float32 [n]: cross-entropy of the logits, or the squared error."""
     if task == "multiclass":
         return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=outputs)
-    labels = tf.cast(labels, tf.float32)
     if task == "binary":
-        return tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=outputs)
+        return tf.nn.sigmoid_cross_entropy_with_logits(labels=tf.cast(labels, tf.float32), logits=outputs)
     return tf.square(outputs - labels)
 
 
@@ -39,5 +42,5 @@ def served_outputs(task: Task, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
 def is_label(task: Task, labels: tf.Tensor, class_count: int) -> tf.Tensor:
     """bool [n]: the label is one that the task can have."""
     if task == "regression":
-        return tf.math.is_finite(tf.cast(labels, tf.float32))
+        return tf.math.is_finite(labels)
     return tf.logical_and(labels >= 0, labels < class_count)

@@ -4,7 +4,7 @@ Estimators are split: the transform (raw features to ids and numbers) has nothin
 block and the network once per batch. A Keras module takes the raw features itself; there the transform is empty.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,6 +62,17 @@ class BuiltModel:
         inputs = keras.tree.map_structure(lambda tensor: columns[tensor.name], self.network.input)
         return heads.outputs_of(self.definition.task, self.network(inputs, training=training))
 
+    def column_specs(self) -> dict[str, tf.TensorSpec]:
+        """Of the network's inputs, for any number of rows: one compilation serves every block and batch."""
+        return {tensor.name: tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in self.network.inputs}
+
+    def compiled(self, function: Callable[..., tf.Tensor], *specs: object) -> Callable[..., tf.Tensor]:
+        """A tf.function for these argument types only.
+
+        A user's Python may branch on tensors, as under Keras's own fit; ours does not, and traces faster without.
+        """
+        return tf.function(function, input_signature=specs, autograph=self.definition.module is not None)
+
     def losses(self, labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
         """Per example, float32 [n]."""
         if self.user_loss is None:
@@ -113,11 +124,7 @@ class Scorer:
 
     def __init__(self, model: BuiltModel) -> None:
         self._model = model
-        self._call = tf.function(
-            lambda columns: model.outputs(columns, training=False),
-            reduce_retracing=True,
-            autograph=model.definition.module is not None,
-        )
+        self._call = model.compiled(lambda columns: model.outputs(columns, training=False), model.column_specs())
 
     def __call__(self, columns: Columns, count: int) -> NDArray[np.float32]:
         """`count` rows; scored a few thousand at a time, so that memory stays small."""
@@ -125,8 +132,9 @@ class Scorer:
         if not count:
             return np.zeros((0, *width), np.float32)
         parts = []
+        names = self._model.column_specs()
         with blame_definition(self._model.definition.module or "the estimator"):
             for start in range(0, count, _SCORE_ROWS):
-                rows = {name: column[start : start + _SCORE_ROWS] for name, column in columns.items()}
+                rows = {name: columns[name][start : start + _SCORE_ROWS] for name in names}
                 parts.append(self._call(rows).numpy())
         return np.concatenate(parts).astype(np.float32)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from services.trainer import determinism
 from services.trainer.checkpoint import variables_by_path
+from services.trainer.heads import LABEL_DTYPES
 from services.trainer.keras_module import DefinitionFailedError, blame_definition
 from services.trainer.model import BuiltModel, Columns
 from services.trainer.optimizers import make_optimizer
@@ -24,7 +25,7 @@ class NotFiniteError(Exception):
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """Columns of the network, labels [n] and weights float32 [n] of a block's trained examples."""
+    """Of a block's trained examples: the network's columns, labels [n] (heads.LABEL_DTYPES), weights float32 [n]."""
 
     columns: Columns
     labels: tf.Tensor
@@ -43,9 +44,13 @@ class Training:
             raise DefinitionFailedError("the model has nothing to train: no trainable variables")
         self.optimizer.build(self._variables)
         self._seed = seed
-        # A user's Python may branch on tensors, as under Keras's own fit; ours does not, and traces faster without.
-        self._compiled = tf.function(
-            self._train_batches, reduce_retracing=True, autograph=model.definition.module is not None
+        self._compiled = model.compiled(
+            self._train_batches,
+            model.column_specs(),
+            tf.TensorSpec([None], LABEL_DTYPES[model.definition.task]),
+            tf.TensorSpec([None], tf.float32),
+            tf.TensorSpec([None], tf.int64),
+            tf.TensorSpec([None], tf.int32),
         )
 
     @property
@@ -80,7 +85,7 @@ class Training:
         first_step = self.step
         with blame_definition(self.model.definition.module or "the estimator"):
             losses = self._compiled(
-                dict(examples.columns), examples.labels, examples.weights, tf.constant(order), tf.constant(bounds)
+                examples.columns, examples.labels, examples.weights, tf.constant(order), tf.constant(bounds)
             ).numpy()
         if not np.isfinite(losses).all():
             bad = int(np.argmin(np.isfinite(losses)))

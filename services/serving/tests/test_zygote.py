@@ -1,0 +1,101 @@
+"""The zygote and what it forks: small, reported, never left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import RedisServer
+from services.serving.memory import private_bytes
+from services.serving.tests.queue_asker import Asker
+from services.serving.tests.runner_process import Zygote, eventually, is_running
+
+_MOST_PRIVATE_BYTES = 40 * 1024 * 1024
+
+
+def test_a_small_version_costs_at_most_forty_megabytes_of_its_own(
+    zygote: Zygote, redis_server: RedisServer, saved_models: Path
+) -> None:
+    runner = zygote.start_runner(redis_server.url, saved_models / "network").serve()
+    assert 0 < private_bytes(runner.pid) <= _MOST_PRIVATE_BYTES
+    assert runner.leave() == 0
+    assert private_bytes(runner.pid) == 0
+
+
+def test_a_ready_runner_and_every_thread_of_it_are_scheduled_normally(
+    zygote: Zygote, redis_server: RedisServer, saved_models: Path
+) -> None:
+    runner = zygote.start_runner(redis_server.url, saved_models / "network").serve()
+    assert runner.ready["load_priority"] == zygote.ready["load_priority"]
+    threads = [int(task.name) for task in Path(f"/proc/{runner.pid}/task").iterdir()]
+    assert len(threads) > 1
+    assert {os.sched_getscheduler(thread) for thread in threads} == {os.SCHED_OTHER}
+    assert {os.getpriority(os.PRIO_PROCESS, thread) for thread in threads} == {os.getpriority(os.PRIO_PROCESS, 0)}
+    assert runner.leave() == 0
+
+
+def test_without_the_right_to_come_back_a_runner_loads_at_normal_priority() -> None:
+    code = (
+        "import os, resource\n"
+        "from services.serving import scheduling\n"
+        "resource.setrlimit(resource.RLIMIT_NICE, (0, 0))\n"
+        "os.geteuid() or os.setuid(65534)\n"
+        "print(scheduling.best_permitted(), os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    assert done.stdout.split() == ["normal", str(os.SCHED_OTHER), str(os.getpriority(os.PRIO_PROCESS, 0))], done.stderr
+
+
+def test_what_cannot_be_loaded_is_reported_with_tensorflows_reason(
+    zygote: Zygote, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    (tmp_path / "saved_model.pb").write_bytes(b"this is no SavedModel")
+    runner = zygote.start_runner(redis_server.url, tmp_path)
+    failed = runner.message("failed")
+    assert failed["code"]
+    assert "cannot load" in failed["message"]
+    assert runner.wait() == 3
+
+
+def test_nothing_is_taken_from_the_queue_before_a_runner_is_told_what_to_serve(
+    zygote: Zygote, redis_server: RedisServer, saved_models: Path
+) -> None:
+    runner = zygote.start_runner(redis_server.url, saved_models / "affine/1")
+    runner.message("ready")
+    assert Asker(redis_server.url, "m").servers() == []
+    runner.kill(signal.SIGKILL)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_the_way_a_runner_ended_is_reported(
+    zygote: Zygote, redis_server: RedisServer, saved_models: Path, number: signal.Signals
+) -> None:
+    runner = zygote.start_runner(redis_server.url, saved_models / "affine/1").serve()
+    os.kill(runner.pid, number)
+    assert runner.wait() == -number
+
+
+def test_zygote_and_runners_end_when_their_manager_is_killed(redis_server: RedisServer, saved_models: Path) -> None:
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from services.serving.tests.runner_process import Zygote\n"
+        "zygote = Zygote()\n"
+        "runner = zygote.start_runner(sys.argv[1], Path(sys.argv[2])).serve()\n"
+        "print(zygote.process.pid, runner.pid, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    manager = subprocess.Popen(
+        [sys.executable, "-c", code, redis_server.url, str(saved_models / "affine/1")],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert manager.stdout is not None
+    pids = [int(word) for word in manager.stdout.readline().split()]
+    assert len(pids) == 2
+    assert all(is_running(pid) for pid in pids)
+    manager.kill()
+    manager.communicate(timeout=30)
+    eventually(lambda: not any(is_running(pid) for pid in pids), "the end of the zygote and its runner")

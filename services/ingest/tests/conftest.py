@@ -1,0 +1,165 @@
+"""An intake over a real SegmentLog, with streams from memory, and a log that can be told to fail."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.catalog import Change, Stream
+from common.errors import NotFound, Unavailable
+from common.eventlog import tfrecord
+from common.eventlog.base import EventLog, NewRecord, Record, RecordInfo
+from common.eventlog.segment_log import SegmentLog
+from common.examples import ExampleCodec
+from common.schema import Schema
+from services.ingest.intake import Intake
+from services.ingest.schemas import Schemas
+from services.ingest.settings import IngestSettings
+
+SCHEMA: dict[str, Any] = {
+    "features": [
+        {"name": "distance", "dtype": "float32", "min": 0},
+        {"name": "carrier", "dtype": "string", "vocabulary": ["AA", "UA"]},
+        {"name": "id", "dtype": "int64"},
+    ],
+    "labels": [{"name": "late", "dtype": "int64", "min": 0, "max": 1}],
+}
+
+
+def event(number: int, **changes: Any) -> dict[str, Any]:
+    return {"distance": number + 0.5, "carrier": "AA", "id": number, "late": number % 2} | changes
+
+
+class StreamsInMemory:
+    """A registry that holds streams and can be away."""
+
+    def __init__(self) -> None:
+        self.streams: dict[str, list[Stream]] = {}
+        self.is_away = False
+        self.calls = 0
+
+    def register(self, name: str, schema: dict[str, Any]) -> None:
+        versions = self.streams.setdefault(name, [])
+        versions.append(Stream(name, len(versions) + 1, json.dumps(schema), 0.0))
+
+    def get_stream(self, name: str, *, schema_version: int = 0) -> Stream:
+        self.calls += 1
+        if self.is_away:
+            raise Unavailable("the registry cannot be reached")
+        if name not in self.streams:
+            raise NotFound(f"there is no stream {name!r}")
+        return self.streams[name][schema_version - 1]
+
+    def list_streams(self) -> list[Stream]:
+        if self.is_away:
+            raise Unavailable("the registry cannot be reached")
+        return [versions[-1] for versions in self.streams.values()]
+
+    def watch(self, since_revision: int = 0) -> Iterator[Change]:
+        raise Unavailable("nothing to watch")
+
+
+class LogThatFails:
+    """Passes on to a real log; appends fail before or after the log has taken part of the records, when told so."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self.is_away = False
+        self.records_taken_before_failing: int | None = None
+        self.before_append: Callable[[], object] = lambda: None
+        self.append_calls = 0
+
+    def append(self, topic: str, partition: int, records: Sequence[NewRecord]) -> list[int]:
+        self.append_calls += 1
+        self.before_append()
+        if self.is_away:
+            raise Unavailable("the log is away")
+        if self.records_taken_before_failing is not None:
+            self._log.append(topic, partition, records[: self.records_taken_before_failing])
+            self.records_taken_before_failing = None
+            raise Unavailable("the log went away")
+        return self._log.append(topic, partition, records)
+
+    def create_topic(self, topic: str, *, partition_count: int) -> None:
+        self._check()
+        self._log.create_topic(topic, partition_count=partition_count)
+
+    def partition_count(self, topic: str) -> int:
+        self._check()
+        return self._log.partition_count(topic)
+
+    def start_position(self, topic: str) -> dict[int, int]:
+        self._check()
+        return self._log.start_position(topic)
+
+    def end_position(self, topic: str) -> dict[int, int]:
+        self._check()
+        return self._log.end_position(topic)
+
+    def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[Record]:
+        return self._log.read(topic, partition, start, end)
+
+    def scan(self, topic: str, partition: int, start: int, end: int) -> Iterator[RecordInfo]:
+        return self._log.scan(topic, partition, start, end)
+
+    def close(self) -> None:
+        self._log.close()
+
+    def _check(self) -> None:
+        if self.is_away:
+            raise Unavailable("the log is away")
+
+
+class World:
+    """A registry, a log folder, and as many intakes over them as a test starts."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.registry = StreamsInMemory()
+        self.registry.register("flights", SCHEMA)
+        self.settings = IngestSettings.model_validate({"event_log": f"segments:{directory}", "linger_seconds": 0.001})
+        self.log = LogThatFails(SegmentLog(directory))
+        self._intakes: list[Intake] = []
+
+    def intake(self, **settings: Any) -> Intake:
+        """A new process's intake, in effect: it knows nothing but what the log and the registry hold."""
+        settings_now = IngestSettings.model_validate(self.settings.model_dump() | settings)
+        intake = Intake(settings_now, Schemas(self.registry))
+        intake.attach_log(self.log)
+        self._intakes.append(intake)
+        return intake
+
+    def records(self, topic: str = "examples.flights") -> list[Record]:
+        try:
+            ends = self.log.end_position(topic)
+        except NotFound:
+            return []
+        return [record for partition, end in ends.items() for record in self.log.read(topic, partition, 0, end)]
+
+    def ids(self) -> list[int]:
+        """The ids of all events in the log, in order of partition and offset."""
+        codec = ExampleCodec(Schema.from_mapping(SCHEMA))
+        found: list[Any] = []
+        for record in self.records():
+            examples, _ = tfrecord.cut(record.value)
+            assert record.headers.example_count == len(examples)
+            found += [codec.decode(item)["id"][0] for item in examples]
+        return found
+
+    def close(self) -> None:
+        for intake in self._intakes:
+            intake.close()
+        self.log.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path / "log")
+    yield made
+    made.close()
+
+
+def with_changes(schema: dict[str, Any], *features: dict[str, Any]) -> dict[str, Any]:
+    return schema | {"features": [*schema["features"], *features]}

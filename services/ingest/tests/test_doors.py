@@ -1,0 +1,321 @@
+"""HTTP and gRPC: every body type, and a clear answer to every bad one."""
+
+import asyncio
+import gzip
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+
+from common.eventlog import tfrecord
+from common.examples import ExampleCodec
+from common.health import Health
+from common.rpc_aio import open_aio_channel, start_aio_server
+from common.schema import Schema
+from protos import ingest_pb2 as pb
+from protos import ingest_pb2_grpc
+from services.ingest.grpc_api import REFUSED_METADATA_KEY, SERVICE_NAME, IngestServicer
+from services.ingest.http_api import create_ingest_app
+from services.ingest.intake import Intake
+from services.ingest.tests.conftest import SCHEMA, World, event, with_changes
+
+_TIMEOUT_SECONDS = 20.0
+_URL = "/v1/streams/flights/events"
+CODEC = ExampleCodec(Schema.from_mapping(SCHEMA))
+JSON = {"content-type": "application/json"}
+NDJSON = {"content-type": "application/x-ndjson"}
+TFRECORD = {"content-type": "application/x-tfrecord"}
+
+
+def _with_client(intake: Intake, work: Callable[[httpx.AsyncClient], Awaitable[Any]]) -> Any:
+    async def run() -> Any:
+        transport = httpx.ASGITransport(create_ingest_app(intake, Health()))
+        async with httpx.AsyncClient(transport=transport, base_url="http://ingest") as client:
+            return await asyncio.wait_for(work(client), _TIMEOUT_SECONDS)
+
+    return asyncio.run(run())
+
+
+def _post(world: World, body: bytes, headers: dict[str, str], url: str = _URL, **settings: Any) -> httpx.Response:
+    intake = world.intake(**settings)
+
+    async def work(client: httpx.AsyncClient) -> httpx.Response:
+        return await client.post(url, content=body, headers=headers)
+
+    answer: httpx.Response = _with_client(intake, work)
+    assert intake.budget.used_bytes == 0
+    return answer
+
+
+def _body(*events: dict[str, Any]) -> bytes:
+    return json.dumps({"events": events}).encode()
+
+
+def _framed(*events: dict[str, Any]) -> bytes:
+    return tfrecord.frame([CODEC.encode(item) for item in events])
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        (_body(event(0), event(1)), JSON),
+        (_body(event(0), event(1)), {"content-type": "application/json; charset=utf-8"}),
+        (b"\n".join(json.dumps(event(n)).encode() for n in range(2)), NDJSON),
+        (b"\r\n\n" + b"\r\n".join(json.dumps(event(n)).encode() for n in range(2)) + b"\r\n", NDJSON),
+        (_framed(event(0), event(1)), TFRECORD),
+        (gzip.compress(_body(event(0), event(1))), JSON | {"content-encoding": "gzip"}),
+        (gzip.compress(_framed(event(0))) + gzip.compress(_framed(event(1))), TFRECORD | {"content-encoding": "gzip"}),
+    ],
+)
+def test_every_body_type_is_taken(world: World, body: bytes, headers: dict[str, str]) -> None:
+    answer = _post(world, body, headers)
+    assert answer.json() == {"accepted": 2, "refused": [], "position": {"0": 1}, "duplicate": False}
+    assert world.ids() == [0, 1]
+
+
+_BROKEN_CRC = bytearray(_framed(event(0), event(1)))
+_BROKEN_CRC[20] ^= 1
+_BROKEN_LENGTH = bytearray(_framed(event(0), event(1)))
+_BROKEN_LENGTH[0] ^= 1
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "sentence"),
+    [
+        (b"", JSON, "the body is not JSON"),
+        (b"[1]", JSON, 'the body must be an object with one member, {"events": [...]}'),
+        (b'{"events": 1}', JSON, 'the body must be an object with one member, {"events": [...]}'),
+        (b'{"events": [], "x": 1}', JSON, 'the body must be an object with one member, {"events": [...]}'),
+        (b'{"events": [{]}', JSON, "the body is not JSON"),
+        (b'{"events": [{"carrier": "A\xff"}]}', JSON, "the body is not valid UTF-8 at byte 26"),
+        (b'{"events": ' + b"[" * 100_000, JSON, "the body is not JSON"),
+        (b'{"NaN": ' + b"[" * 100_000, JSON, "the body is not JSON"),
+        (json.dumps(event(0, carrier="\xff")).encode("latin-1"), NDJSON, "carrier is 'ÿ', expected one of AA, UA"),
+        (b'{"a": 1}\n{"carrier": "A\xff"}', NDJSON, "event 1 is not valid UTF-8 at byte 14"),
+        (b'{"a": 1}\n{"a"', NDJSON, "event 1 is not JSON"),
+        (b'{"events": [{"distance": NaN}]}', JSON, "distance is NaN, expected a finite number"),
+        (b'{"events": [{"distance": -Infinity}]}', JSON, "distance is -Infinity, expected a finite number"),
+        (b'{"events": [{"distance": 1e999}]}', JSON, "distance is Infinity, expected a finite number"),
+        (b'{"events": [{"distance": 1e39}]}', JSON, "distance is 1e+39, expected a number that float32 can hold"),
+        (b'{"events": [{"id": 9223372036854775808}]}', JSON, "id is 9223372036854775808, expected an integer from"),
+        (b'{"events": [{"id": ' + b"9" * 400 + b"}]}", JSON, "expected an integer from -2^63 to 2^63-1"),
+        (b'{"events": [{"id": ' + b"9" * 5000 + b"}]}", JSON, "the body is not JSON"),
+        (b'{"events": [{"id": 1.5}]}', JSON, "id is 1.5, expected an integer from -2^63 to 2^63-1"),
+        (b'{"events": [{"id": true}]}', JSON, "id is true, expected an integer from -2^63 to 2^63-1"),
+        (b'{"events": [{"carrier": "\\ud800"}]}', JSON, "expected text that UTF-8 can write"),
+        (_framed(event(0))[:-1], TFRECORD, "inside an example that should end at byte"),
+        (_framed(event(0)) + b"\x01\x02", TFRECORD, "inside the header of the example at byte"),
+        (bytes(_BROKEN_CRC), TFRECORD, "TFRecord example 0 at byte 0 does not match the checksum of its data"),
+        (bytes(_BROKEN_LENGTH), TFRECORD, "TFRecord example at byte 0 has a length that does not match its checksum"),
+        (tfrecord.frame([b"\xff\xff"]), TFRECORD, "the bytes are not a serialized tf.train.Example"),
+        (_body(event(0)), {"content-type": "text/plain"}, "Content-Type is 'text/plain', expected one of"),
+        (_body(event(0)), JSON | {"content-encoding": "br"}, "Content-Encoding is 'br', expected gzip or none"),
+        (b"not gzip", JSON | {"content-encoding": "gzip"}, "the body is not gzip, as Content-Encoding says"),
+        (gzip.compress(_body(event(0)))[:-9], JSON | {"content-encoding": "gzip"}, "the gzip body is cut short"),
+        (_body(event(0)), JSON | {"idempotency-key": "k" * 257}, "the idempotency key has 257 characters"),
+    ],
+)
+def test_a_bad_body_is_refused_in_one_sentence(
+    world: World, body: bytes, headers: dict[str, str], sentence: str
+) -> None:
+    answer = _post(world, body, headers)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["kind"] == "InvalidInput"
+    assert sentence in answer.json()["error"]["message"]
+    assert world.ids() == []
+
+
+def test_refused_events_are_named_by_index(world: World) -> None:
+    answer = _post(world, _body(event(0), event(1, late=2), event(2)), JSON)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["refused"] == [{"index": 1, "reason": "late is 2, expected at most 1"}]
+
+
+def test_bad_events_of_every_body_type_become_dead_letters(world: World) -> None:
+    url = f"{_URL}?on_invalid=deadletter"
+    bad_example = tfrecord.frame([CODEC.encode(event(0)), b"\xff", CODEC.encode(event(1))])
+    lines = json.dumps(event(2)).encode() + b"\n{oops\n" + json.dumps(event(3)).encode()
+    for body, headers in ((bad_example, TFRECORD), (lines, NDJSON), (_body(event(4), event(5, late=2)), JSON)):
+        answer = _post(world, body, headers, url)
+        assert (answer.status_code, [item["index"] for item in answer.json()["refused"]]) == (200, [1])
+    assert world.ids() == [0, 1, 2, 3, 4]
+
+    async def listed(client: httpx.AsyncClient) -> Any:
+        return (await client.get("/v1/streams/flights/deadletters", params={"limit": 2})).json()["dead_letters"]
+
+    newest, before = _with_client(world.intake(), listed)
+    assert (newest["format"], json.loads(newest["payload"])) == ("json", event(5, late=2))
+    assert before["payload"] == "{oops"
+    assert "event 1 is not JSON" in before["reason"]
+
+
+def test_replayed_dead_letters_are_taken_once(world: World) -> None:
+    bad = event(1, wind=3.0)
+    _post(world, _body(event(0), bad, event(2, late=9)), JSON, f"{_URL}?on_invalid=deadletter")
+    _post(world, tfrecord.frame([CODEC.encode(event(3)), b"\xff"]), TFRECORD, f"{_URL}?on_invalid=deadletter")
+    wind = {"name": "wind", "dtype": "float32", "required": False, "default": 0.0}
+    world.registry.register("flights", with_changes(SCHEMA, wind))
+
+    async def replay(client: httpx.AsyncClient) -> Any:
+        return (await client.post("/v1/streams/flights/deadletters:replay")).json()
+
+    first = _with_client(world.intake(), replay)
+    assert (first["replayed"], first["replayed_before"], first["refused_count"]) == (1, 0, 2)
+    assert [item["reason"] for item in first["refused"]] == [
+        "late is 9, expected at most 1",
+        "the bytes are not a serialized tf.train.Example",
+    ]
+    # A window so short that it has forgotten the first replay: the log itself has to be asked.
+    again = _with_client(world.intake(key_window_seconds=1e-6), replay)
+    assert (again["replayed"], again["replayed_before"], again["refused_count"]) == (0, 1, 2)
+    assert len(world.records()) == 3
+
+
+def test_bodies_beyond_the_limit_are_refused(world: World) -> None:
+    limits: dict[str, Any] = {"max_body_bytes": 2048, "max_in_flight_bytes": 2048 * 8}
+    large = _body(*(event(number) for number in range(100)))
+    answer = _post(world, large, JSON, **limits)
+    assert answer.status_code == 400
+    assert f"the body has {len(large)} bytes, expected at most 2048" in answer.json()["error"]["message"]
+    packed = gzip.compress(large)
+    assert len(packed) < 2048
+    answer = _post(world, packed, JSON | {"content-encoding": "gzip"}, **limits)
+    assert answer.status_code == 400
+    assert "the body inflates to more than the 2048 bytes allowed" in answer.json()["error"]["message"]
+
+    async def without_length(client: httpx.AsyncClient) -> httpx.Response:
+        async def parts() -> AsyncIterator[bytes]:
+            for start in range(0, len(large), 512):
+                yield large[start : start + 512]
+
+        return await client.post(_URL, content=parts(), headers=JSON)
+
+    answer = _with_client(world.intake(**limits), without_length)
+    assert answer.status_code == 400
+    assert "the body has more than the 2048 bytes allowed" in answer.json()["error"]["message"]
+    assert world.ids() == []
+
+
+def test_unknown_streams_options_and_states_have_their_codes(world: World) -> None:
+    assert _post(world, _body(event(0)), JSON, "/v1/streams/trains/events").status_code == 404
+    answer = _post(world, _body(event(0)), JSON, f"{_URL}?on_invalid=drop")
+    assert answer.json()["error"]["message"] == "on_invalid is 'drop', expected reject or deadletter"
+    answer = _post(world, _body(event(0)), JSON, f"{_URL}?on_error=reject")
+    assert answer.json()["error"]["message"] == "unknown query parameter on_error; known: on_invalid"
+    world.log.is_away = True
+    assert _post(world, _body(event(0)), JSON).status_code == 503
+
+
+def test_past_the_bound_requests_are_told_when_to_come_back(world: World) -> None:
+    intake = world.intake()
+
+    async def work(client: httpx.AsyncClient) -> httpx.Response:
+        with intake.budget.open() as share:
+            share.resize(intake.settings.max_in_flight_bytes)
+            return await client.post(_URL, content=_body(event(0)), headers=JSON)
+
+    answer = _with_client(intake, work)
+    assert answer.status_code == 429
+    assert int(answer.headers["retry-after"]) >= 1
+    assert answer.json()["error"]["kind"] == "Overloaded"
+
+
+def test_a_stream_tells_its_positions_and_counts(world: World) -> None:
+    intake = world.intake()
+
+    async def work(client: httpx.AsyncClient) -> Any:
+        await client.post(_URL, content=_body(event(0), event(1)), headers=JSON)
+        await client.post(_URL, content=_body(event(0, late=5)), headers=JSON)
+        return (await client.get("/v1/streams/flights")).json(), (await client.get("/metrics")).text
+
+    status, figures = _with_client(intake, work)
+    assert (status["schema_version"], status["start"], status["end"]) == (1, {"0": 0}, {"0": 1})
+    assert (status["accepted_since_start"], status["refused_since_start"]) == (2, 1)
+    assert 'headrace_ingest_events_accepted_total{stream="flights"}' in figures
+    assert 'headrace_ingest_events_refused_total{reason="invalid",stream="flights"}' in figures
+
+
+@asynccontextmanager
+async def _stub(intake: Intake) -> AsyncIterator[Any]:
+    server, port = await start_aio_server(
+        "127.0.0.1:0",
+        lambda server: ingest_pb2_grpc.add_IngestServiceServicer_to_server(IngestServicer(intake), server),
+        service_names=(SERVICE_NAME,),
+        service_health=Health(),
+    )
+    try:
+        async with open_aio_channel(f"127.0.0.1:{port}") as channel:
+            yield ingest_pb2_grpc.IngestServiceStub(channel)
+    finally:
+        await server.stop(None)
+
+
+def _request(*numbers: int, **fields: Any) -> pb.AppendRequest:
+    return pb.AppendRequest(stream="flights", examples=[CODEC.encode(event(n)) for n in numbers], **fields)
+
+
+def _with_stub(world: World, work: Callable[[Any], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with _stub(world.intake()) as stub:
+            await asyncio.wait_for(work(stub), _TIMEOUT_SECONDS)
+
+    asyncio.run(run())
+
+
+def test_append_over_grpc_is_taken_once_per_key(world: World) -> None:
+    async def work(stub: Any) -> None:
+        first = await stub.Append(_request(0, 1, idempotency_key="k"))
+        assert (first.accepted, dict(first.position), first.duplicate) == (2, {0: 1}, False)
+        assert (await stub.Append(_request(0, 1, idempotency_key="k"))).duplicate is True
+
+    _with_stub(world, work)
+    assert world.ids() == [0, 1]
+
+
+def test_refused_events_over_grpc_are_named_in_the_metadata(world: World) -> None:
+    async def work(stub: Any) -> None:
+        request = _request(0, 1)
+        request.examples[1] = b"\xff"
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.Append(request)
+        assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        answer = pb.AppendResponse.FromString(dict(caught.value.trailing_metadata() or ())[REFUSED_METADATA_KEY])
+        assert [item.index for item in answer.refused] == [1]
+        request.on_invalid = pb.ON_INVALID_DEADLETTER
+        assert (await stub.Append(request)).accepted == 1
+        request.on_invalid = 7  # type: ignore[assignment]  # an open enum takes any number
+        with pytest.raises(grpc.aio.AioRpcError, match="on_invalid is 7, expected REJECT"):
+            await stub.Append(request)
+
+    _with_stub(world, work)
+    assert world.ids() == [0]
+
+
+def test_a_stream_of_requests_is_taken_in_order_and_added_up(world: World) -> None:
+    async def work(stub: Any) -> None:
+        requests = [_request(*range(first, first + 10)) for first in range(0, 500, 10)]
+        requests[3].examples[2] = b"\xff"
+        for request in requests:
+            request.on_invalid = pb.ON_INVALID_DEADLETTER
+        answer = await stub.AppendStream(iter(requests))
+        assert (answer.accepted, [item.index for item in answer.refused]) == (499, [32])
+        assert answer.duplicate is False
+
+    _with_stub(world, work)
+    assert world.ids() == [number for number in range(500) if number != 32]
+
+
+def test_a_stream_that_is_refused_says_how_far_it_came(world: World) -> None:
+    async def work(stub: Any) -> None:
+        requests = [_request(0, 1), _request(2, 3), _request(4)]
+        requests[1].examples[1] = b"\xff"
+        with pytest.raises(grpc.aio.AioRpcError, match=r"events from 2 on is refused .2 events before it are taken"):
+            await stub.AppendStream(iter(requests))
+
+    _with_stub(world, work)
+    assert world.ids()[:2] == [0, 1]
+    assert 2 not in world.ids()

@@ -1,0 +1,344 @@
+"""The intake: nothing acknowledged is lost or doubled, whatever fails and however often a request is sent."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import orjson
+import pytest
+
+from common.errors import Conflict, InvalidInput, NotFound, Overloaded, Unavailable
+from common.eventlog import tfrecord
+from common.examples import ExampleCodec
+from common.schema import Schema
+from services.ingest.intake import AppendRequest, Intake, OnInvalid
+from services.ingest.keys import Answer, Refusal
+from services.ingest.tests.conftest import SCHEMA, World, event, with_changes
+
+_TIMEOUT_SECONDS = 20.0
+
+
+def _run(work: Awaitable[Any]) -> Any:
+    async def limited() -> Any:
+        return await asyncio.wait_for(work, _TIMEOUT_SECONDS)
+
+    return asyncio.run(limited())
+
+
+def _json(*events: Any, key: str = "", on_invalid: OnInvalid = "reject", stream: str = "flights") -> AppendRequest:
+    body = orjson.dumps({"events": list(events)})
+    return AppendRequest(stream, body, "json", on_invalid=on_invalid, idempotency_key=key)
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(_TIMEOUT_SECONDS):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+def test_events_are_in_the_log_when_the_answer_comes(world: World) -> None:
+    answer = _run(world.intake().append(_json(event(0), event(1))))
+    assert answer == Answer(accepted=2, refused=(), position={0: 1})
+    assert world.ids() == [0, 1]
+    assert world.records()[0].headers.schema_version == 1
+
+
+def test_framed_examples_are_stored_byte_for_byte(world: World) -> None:
+    codec = ExampleCodec(Schema.from_mapping(SCHEMA))
+    body = tfrecord.frame([codec.encode(event(number)) for number in range(5)])
+    assert _run(world.intake().append(AppendRequest("flights", body, "tfrecord"))).accepted == 5
+    assert b"".join(record.value for record in world.records()) == body
+
+
+def test_a_stream_nobody_registered_is_not_found(world: World) -> None:
+    with pytest.raises(NotFound, match="no stream 'trains'"):
+        _run(world.intake().append(_json(event(0), stream="trains")))
+
+
+def test_one_bad_event_keeps_all_others_out(world: World) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        _run(world.intake().append(_json(event(0), event(1, late=7), event(2, carrier="ZZ"))))
+    assert [index for index, _ in caught.value.refused] == [1, 2]
+    assert "2 of 3 events are refused and none is taken" in caught.value.message
+    assert world.ids() == []
+
+
+def test_bad_events_go_to_the_dead_letters_and_good_ones_in(world: World) -> None:
+    answer = _run(world.intake().append(_json(event(0), event(1, late=7), event(2), on_invalid="deadletter")))
+    assert (answer.accepted, answer.refused) == (2, (Refusal(1, "late is 7, expected at most 1"),))
+    assert world.ids() == [0, 2]
+    assert [record.headers.example_count for record in world.records("deadletter.flights")] == [1]
+
+
+def test_many_requests_share_chunks_and_appends(world: World) -> None:
+    async def run() -> list[Answer]:
+        intake = world.intake(linger_seconds=0.05)
+        await intake.open("flights")
+        return await asyncio.gather(*(intake.append(_json(event(number))) for number in range(100)))
+
+    answers = _run(run())
+    assert sum(answer.accepted for answer in answers) == 100
+    assert sorted(world.ids()) == list(range(100))
+    assert world.log.append_calls <= 5
+    assert len(world.records()) <= 5
+
+
+def test_chunks_close_by_count_and_by_size(world: World) -> None:
+    _run(world.intake(chunk_events=10).append(_json(*(event(number) for number in range(25)))))
+    assert [record.headers.example_count for record in world.records()] == [10, 10, 5]
+    _run(world.intake(chunk_bytes=1024).append(_json(*(event(number) for number in range(25)))))
+    assert all(len(record.value) <= 1024 for record in world.records()[3:])
+    assert world.ids() == [*range(25), *range(25)]
+
+
+def test_a_retry_with_its_key_is_told_the_first_answer(world: World) -> None:
+    async def run() -> None:
+        intake = world.intake()
+        request = _json(event(0), event(1, late=7), key="k", on_invalid="deadletter")
+        first = await intake.append(request)
+        second = await intake.append(request)
+        assert (first.duplicate, second.duplicate) == (False, True)
+        assert (second.accepted, second.refused, second.position) == (first.accepted, first.refused, first.position)
+
+    _run(run())
+    assert world.ids() == [0]
+
+
+def test_a_retry_after_a_restart_is_told_the_same(world: World) -> None:
+    request = _json(event(0), event(1, late=7), event(2), key="k", on_invalid="deadletter")
+    first = _run(world.intake().append(request))
+    _run(world.intake().append(_json(event(9))))
+    second = _run(world.intake().append(request))
+    assert second == Answer(first.accepted, first.refused, first.position, duplicate=True)
+    assert world.ids() == [0, 2, 9]
+    assert len(world.records("deadletter.flights")) == 1
+
+
+def test_one_key_with_two_bodies_is_a_conflict_also_after_a_restart(world: World) -> None:
+    async def run(intake: Intake) -> None:
+        with pytest.raises(Conflict, match="used before with another body"):
+            await intake.append(_json(event(1), key="k"))
+
+    intake = world.intake()
+
+    async def first_then_other() -> None:
+        await intake.append(_json(event(0), key="k"))
+        await run(intake)
+
+    _run(first_then_other())
+    _run(run(world.intake()))
+    assert world.ids() == [0]
+
+
+def test_the_same_request_twice_at_once_is_taken_once(world: World) -> None:
+    async def run() -> None:
+        intake = world.intake(linger_seconds=0.02)
+        answers = await asyncio.gather(*(intake.append(_json(event(0), key="k")) for _ in range(5)))
+        assert sorted(answer.duplicate for answer in answers) == [False, True, True, True, True]
+        one, other = _json(event(1), key="l"), _json(event(2), key="l")
+        first, second = await asyncio.gather(intake.append(one), intake.append(other), return_exceptions=True)
+        assert isinstance(first, Answer)
+        assert isinstance(second, Conflict)
+
+    _run(run())
+    assert world.ids() == [0, 1]
+
+
+def test_a_refused_request_does_not_use_up_its_key(world: World) -> None:
+    async def run() -> None:
+        intake = world.intake()
+        with pytest.raises(InvalidInput):
+            await intake.append(_json(event(0, late=3), key="k"))
+        assert (await intake.append(_json(event(0), key="k"))).duplicate is False
+
+    _run(run())
+    assert world.ids() == [0]
+
+
+@pytest.mark.parametrize("taken", [0, 1, 2, 3])
+@pytest.mark.parametrize("restart", [False, True])
+def test_an_append_that_failed_halfway_is_completed_by_the_retry(world: World, taken: int, restart: bool) -> None:
+    request = _json(*(event(number) for number in range(25)), key="k")
+
+    async def fail(intake: Intake) -> None:
+        await intake.open("flights")
+        world.log.records_taken_before_failing = taken
+        with pytest.raises(Unavailable):
+            await intake.append(request)
+
+    async def run(intake: Intake) -> None:
+        await fail(intake)
+        second = world.intake(chunk_events=10) if restart else intake
+        answer = await second.append(request)
+        assert answer.accepted == 25
+        assert answer.duplicate is (taken == 3)
+
+    _run(run(world.intake(chunk_events=10)))
+    assert world.ids() == list(range(25))
+
+
+def test_a_key_taken_by_another_process_is_seen(world: World) -> None:
+    async def run() -> None:
+        one, other = world.intake(), world.intake()
+        await one.open("flights")
+        await other.open("flights")
+        assert (await one.append(_json(event(0), key="k"))).duplicate is False
+        assert (await other.append(_json(event(0), key="k"))).duplicate is True
+
+    _run(run())
+    assert world.ids() == [0]
+
+
+def test_a_request_taken_in_part_is_completed_under_the_schema_it_came_with(world: World) -> None:
+    request = _json(event(0, wind=1.0), *(event(number) for number in range(1, 8)), key="k", on_invalid="deadletter")
+
+    async def run() -> None:
+        intake = world.intake(chunk_events=2)
+        await intake.open("flights")
+        world.log.records_taken_before_failing = 2
+        with pytest.raises(Unavailable):
+            await intake.append(request)
+        world.registry.register(
+            "flights",
+            with_changes(SCHEMA, {"name": "wind", "dtype": "float32", "required": False, "default": 0.0}),
+        )
+        answer = await world.intake().append(request)
+        assert answer.accepted == 7
+        assert [item.index for item in answer.refused] == [0]
+
+    _run(run())
+    assert sorted(world.ids()) == list(range(1, 8))
+
+
+def test_a_new_schema_version_is_learned_when_events_need_it(world: World) -> None:
+    async def run() -> None:
+        intake = world.intake()
+        await intake.append(_json(event(0)))
+        wind = {"name": "wind", "dtype": "float32", "required": False, "default": 0.0}
+        world.registry.register("flights", with_changes(SCHEMA, wind))
+        await _until(lambda: intake.schemas.may_be_old("flights"))
+        assert (await intake.append(_json(event(1, wind=2.0)))).accepted == 1
+
+    _run(run())
+    assert [record.headers.schema_version for record in world.records()] == [1, 2]
+
+
+def test_known_streams_are_taken_while_the_registry_is_away(world: World) -> None:
+    async def run() -> None:
+        intake = world.intake()
+        await intake.append(_json(event(0)))
+        world.registry.is_away = True
+        assert (await intake.append(_json(event(1)))).accepted == 1
+        with pytest.raises(InvalidInput):
+            await intake.append(_json(event(2, late=9)))
+        with pytest.raises(Unavailable, match="registry"):
+            await intake.append(_json(event(3), stream="trains"))
+
+    _run(run())
+    assert world.ids() == [0, 1]
+
+
+def test_a_log_that_is_away_is_said_and_its_return_noticed(world: World) -> None:
+    async def run() -> None:
+        intake = world.intake()
+        world.log.is_away = True
+        with pytest.raises(Unavailable, match="the log is away"):
+            await intake.append(_json(event(0)))
+        world.log.is_away = False
+        await intake.append(_json(event(1)))
+        world.log.is_away = True
+        with pytest.raises(Unavailable, match="the log is away"):
+            await intake.append(_json(event(2)))
+        world.log.is_away = False
+        await intake.append(_json(event(3)))
+
+    _run(run())
+    assert world.ids() == [1, 3]
+
+
+def test_the_bound_on_memory_refuses_and_is_given_back(world: World) -> None:
+    intake = world.intake()
+    with intake.budget.open() as share:
+        share.resize(intake.settings.max_in_flight_bytes)
+        with pytest.raises(Overloaded) as caught, intake.budget.open() as other:
+            other.resize(1)
+        assert caught.value.retry_after_seconds >= 1
+    assert intake.budget.used_bytes == 0
+
+
+def test_what_arrives_during_an_append_goes_into_the_next_one(world: World) -> None:
+    release = threading.Event()
+    world.log.before_append = lambda: release.wait(_TIMEOUT_SECONDS)
+
+    async def run() -> None:
+        intake = world.intake(linger_seconds=0.0)
+        await intake.open("flights")
+        first = asyncio.create_task(intake.append(_json(event(0))))
+        await _until(lambda: world.log.append_calls == 1)
+        queued = 0
+
+        def count() -> None:
+            nonlocal queued
+            queued += 1
+
+        others = [asyncio.create_task(intake.append(_json(event(n)), on_queued=count)) for n in range(1, 6)]
+        await _until(lambda: queued == 5)
+        release.set()
+        await asyncio.gather(first, *others)
+
+    _run(run())
+    assert world.log.append_calls == 2
+    assert world.ids() == [0, 1, 2, 3, 4, 5]
+
+
+def test_events_of_one_key_stay_together_whichever_way_they_come(world: World) -> None:
+    world.registry.register("keyed", SCHEMA | {"key": "id"})
+    codec = ExampleCodec(Schema.from_mapping(SCHEMA))
+
+    async def run() -> None:
+        intake = world.intake(partition_count=4)
+        await intake.append(_json(*(event(number % 10) for number in range(40)), stream="keyed"))
+        body = tfrecord.frame([codec.encode(event(number)) for number in range(10)])
+        await intake.append(AppendRequest("keyed", body, "tfrecord"))
+
+    _run(run())
+    places: dict[Any, set[int]] = {}
+    for record in world.records("examples.keyed"):
+        for item in tfrecord.cut(record.value)[0]:
+            places.setdefault(codec.decode(item)["id"][0], set()).add(record.partition)
+    assert len(places) == 10
+    assert all(len(partitions) == 1 for partitions in places.values())
+    assert len(set.union(*places.values())) > 1
+
+
+def test_requests_without_event_keys_take_turns_and_retries_go_back(world: World) -> None:
+    async def run() -> None:
+        intake = world.intake(partition_count=4)
+        positions = [(await intake.append(_json(event(number)))).position for number in range(4)]
+        assert positions == [{0: 1}, {1: 1}, {2: 1}, {3: 1}]
+        first = await intake.append(_json(event(7), key="k"))
+        assert (await world.intake().append(_json(event(7), key="k"))).position == first.position
+
+    _run(run())
+    assert sorted(world.ids()) == [0, 1, 2, 3, 7]
+
+
+def test_too_many_or_too_large_events_are_refused(world: World) -> None:
+    world.registry.register("notes", {"features": [{"name": "note", "dtype": "string"}], "labels": []})
+
+    async def run() -> None:
+        intake = world.intake(max_request_events=3, max_event_bytes=100)
+        with pytest.raises(InvalidInput, match="the request has 4 events, expected at most 3"):
+            await intake.append(_json(*(event(number) for number in range(4))))
+        with pytest.raises(
+            InvalidInput, match=r"event 1: the event takes .* bytes as an Example, expected at most 100"
+        ):
+            await intake.append(_json({"note": "a"}, {"note": "w" * 200}, stream="notes"))
+
+    _run(run())
+
+
+def test_an_empty_request_is_taken_and_leaves_no_record(world: World) -> None:
+    assert _run(world.intake().append(_json())) == Answer(accepted=0, refused=(), position={})
+    assert world.records() == []

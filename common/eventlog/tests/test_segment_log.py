@@ -4,9 +4,12 @@ import fcntl
 import os
 import resource
 import shutil
+import subprocess
+import sys
 import tempfile
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -187,6 +190,19 @@ def test_a_deletion_cut_short_by_a_crash_is_finished_later(directory: Path) -> N
         file.stem for file in sorted(_partition(directory).glob("*.index"))
     ]
     log.close()
+
+
+def test_reading_holds_about_a_mebibyte_however_long_the_range(log: SegmentLog) -> None:
+    for _ in range(20):
+        log.append(_TOPIC, 0, [record(b"x" * 200_000) for _ in range(10)])
+    tracemalloc.start()
+    try:
+        size_bytes = sum(len(each.value) for each in log.read(_TOPIC, 0, 0, 200))
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert size_bytes > 40_000_000
+    assert peak_bytes < 4_000_000
 
 
 # Crashes
@@ -419,3 +435,26 @@ def _wait_until_locked(path: Path) -> None:
                 return
             fcntl.flock(file, fcntl.LOCK_UN)
     raise AssertionError(f"nobody waits at {path}")
+
+
+# The inspector
+
+
+def _inspect(directory: Path, topic: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "common.eventlog", f"segments:{directory}", topic, "--verify"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False)
+
+
+def test_the_inspector_tells_what_a_topic_holds_and_finds_damage(log: SegmentLog, directory: Path) -> None:
+    log.append(_TOPIC, 0, [record(b"a", b"b"), record(b"c")])
+    sound = _inspect(directory, _TOPIC)
+    assert sound.returncode == 0
+    assert "offsets [0, 2), 2 records, 3 examples" in sound.stdout
+    assert "verified 3 examples" in sound.stdout
+    log.append(_TOPIC, 0, [NewRecord(record(b"one").value, replace(record().headers, example_count=5))])
+    wrong = _inspect(directory, _TOPIC)
+    assert wrong.returncode == 1
+    assert "offset 2 holds 1 examples; its headers say 5" in wrong.stderr
+    absent = _inspect(directory, "examples.nowhere")
+    assert absent.returncode == 1
+    assert "no topic 'examples.nowhere'" in absent.stderr

@@ -1,0 +1,133 @@
+"""The process: doors first, dependencies in the background, settings checked, a clean end."""
+
+import asyncio
+import json
+import socket
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from common.rpc_aio import open_aio_channel
+from services.ingest.tests.conftest import SCHEMA, event, with_changes
+from services.ingest.tests.processes import Process, get, register, until
+
+
+@pytest.fixture
+def ports() -> list[int]:
+    """Four ports that were free a moment ago: ingest HTTP and gRPC, registry HTTP and gRPC."""
+    probes = [socket.socket() for _ in range(4)]
+    for probe in probes:
+        probe.bind(("127.0.0.1", 0))
+    found = [int(probe.getsockname()[1]) for probe in probes]
+    for probe in probes:
+        probe.close()
+    return found
+
+
+@pytest.fixture
+def ingest(tmp_path: Path, ports: list[int]) -> Iterator[Process]:
+    process = Process(
+        "services.ingest", tmp_path, "INGEST_", http_port=ports[0], grpc_port=ports[1],
+        registry_address=f"127.0.0.1:{ports[3]}", event_log=f"segments:{tmp_path}/mount/log",
+    )  # fmt: skip
+    yield process
+    if process.popen is not None and process.popen.poll() is None:
+        process.kill()
+
+
+@pytest.fixture
+def registry(tmp_path: Path, ports: list[int]) -> Iterator[Process]:
+    process = Process(
+        "services.registry", tmp_path, "REGISTRY_", http_port=ports[2], grpc_port=ports[3],
+        data_dir=tmp_path / "registry",
+    )  # fmt: skip
+    yield process
+    if process.popen is not None and process.popen.poll() is None:
+        process.kill()
+
+
+def _post(port: int, *events: dict[str, Any]) -> Any:
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/v1/streams/flights/events",
+        data=json.dumps({"events": events}).encode(),
+        headers={"content-type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return json.load(answer)
+
+
+def test_it_waits_for_its_dependencies_and_says_what_is_missing(
+    tmp_path: Path, ports: list[int], ingest: Process, registry: Process
+) -> None:
+    (tmp_path / "mount").write_text("in the way: the log's folder cannot be made")
+    ingest.start()
+    until(lambda: get(ports[0], "/healthz")[0] == 200, "answering /healthz")
+    until(lambda: "mount" in get(ports[0], "/readyz")[1]["conditions"]["log"], "naming the log")
+    until(lambda: "registry" in get(ports[0], "/readyz")[1]["conditions"]["registry"], "naming the registry")
+    assert get(ports[0], "/readyz")[0] == 503
+
+    (tmp_path / "mount").unlink()
+    registry.start()
+    until(lambda: get(ports[0], "/readyz")[0] == 200, "becoming ready")
+    assert get(ports[0], "/v1/streams/flights")[0] == 404
+    register(ports[3], "flights", SCHEMA)
+    assert _post(ports[0], event(0))["accepted"] == 1
+    until(lambda: get(ports[0], "/v1/streams")[1] == {"streams": ["flights"]}, "listing the stream")
+
+    wind = {"name": "wind", "dtype": "float32", "required": False, "default": 0.0}
+    register(ports[3], "flights", with_changes(SCHEMA, wind))
+    until(lambda: get(ports[0], "/v1/streams/flights")[1]["schema_version"] == 2, "learning the schema by the watch")
+    registry.kill()
+    until(lambda: get(ports[0], "/readyz")[0] == 503, "noticing that the registry is away")
+    assert _post(ports[0], event(1, wind=1.0))["position"] == {"0": 2}
+    registry.start()
+    until(lambda: get(ports[0], "/readyz")[0] == 200, "finding the registry again")
+    assert ingest.stop() == 0
+
+
+def test_grpc_health_tells_that_it_is_not_ready(ports: list[int], ingest: Process) -> None:
+    ingest.start()
+    until(lambda: get(ports[0], "/healthz")[0] == 200, "answering /healthz")
+
+    async def status() -> int:
+        async with open_aio_channel(f"127.0.0.1:{ports[1]}") as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            request = health_pb2.HealthCheckRequest(service="headrace.IngestService")
+            return int((await stub.Check(request, timeout=10)).status)
+
+    assert asyncio.run(status()) == health_pb2.HealthCheckResponse.NOT_SERVING
+    assert ingest.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"event_log": "files:/tmp"}, "has an unknown scheme"),
+        ({"event_log": "segments:/tmp/x", "lingr_seconds": "1"}, "unknown setting INGEST_LINGR_SECONDS"),
+        ({"event_log": "segments:/tmp/x", "http_port": "high"}, "invalid setting: INGEST_HTTP_PORT"),
+        ({"event_log": "segments:/tmp/x", "max_in_flight_bytes": "2000"}, "at least 8 times max_body_bytes"),
+        ({}, "INGEST_EVENT_LOG"),
+    ],
+)
+def test_a_wrong_setting_stops_the_start(tmp_path: Path, settings: dict[str, str], sentence: str) -> None:
+    process = Process("services.ingest", tmp_path, "INGEST_", **{"http_port": 0, "grpc_port": 0} | settings)
+    process.start()
+    assert process.exit_status() == 1
+    assert sentence in process.log_text()
+
+
+def test_a_taken_port_stops_the_start(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        process = Process(
+            "services.ingest", tmp_path, "INGEST_", http_port=port, grpc_port=0, event_log=f"segments:{tmp_path}/log"
+        )
+        process.start()
+        assert process.exit_status() == 1
+        assert f"cannot listen on 127.0.0.1:{port}" in process.log_text()

@@ -108,6 +108,8 @@ class Planner:
         with self._lock:
             if not self._refresh():
                 return
+            if not self._tracked:
+                self._health.satisfy("event_log")  # nothing asks for it yet
             logs: dict[str, _Log | str] = {}
             for tracked in self._tracked.values():
                 stream = tracked.state.model.stream

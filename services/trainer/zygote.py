@@ -61,6 +61,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # control decides; a terminal or a container signals everybody
     began = time.monotonic()
     run_round = _resolve(round_function)
+    for library in ("tensorflow", "absl"):  # they tell of every export
+        logging.getLogger(library).setLevel(logging.ERROR)
     gc.collect()
     gc.freeze()  # the children's collector leaves the shared pages alone
     control = socket.socket(fileno=int(fd))

@@ -223,6 +223,12 @@ def test_the_trainer_says_what_it_is_doing(trainer: TrainerProcess, registry: Re
     assert "tensorflow" not in maps
 
 
+def test_a_trainer_without_any_model_is_ready(trainer: TrainerProcess) -> None:
+    trainer.start()
+    wait_until(lambda: trainer.get("/readyz")[0] == 200, "it is ready")
+    assert trainer.status()["models"] == []
+
+
 def test_a_round_can_be_asked_for(trainer: TrainerProcess, registry: RegistryClient, events: Events) -> None:
     trainer.start()
     wait_until(lambda: trainer.get("/readyz")[0] == 200, "it is ready")

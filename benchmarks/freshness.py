@@ -1,0 +1,233 @@
+"""Freshness (DESIGN.md section 5, row 1): from an event's acknowledgement to a model that has learned from it.
+
+Served by every replica, whole model, gate included, while events come at a fixed rate.
+
+`python -m benchmarks.freshness [--seconds 120] [--rate 1000] [--replicas 2]`
+
+The platform runs as `headrace up` starts it. A feeder posts a tenth of a second's events at a time and notes when each
+post was answered and where in the log it ended. An event counts as served when every replica answers with a promoted
+version whose chain of parents covers it.
+"""
+
+import argparse
+import shutil
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from benchmarks.report import Cell, publish
+from common.catalog import Version
+from common.errors import Unavailable
+from headrace.client import NDJSON, Client
+from headrace.definition_folder import DefinitionFolder, read_folder
+from headrace.demo.feeder import replay
+from headrace.demo.percentiles import percentile
+from headrace.demo.watcher import Seen, Watcher
+from headrace.launcher import Launcher
+
+_EXAMPLE_DIR = Path("examples/flights")
+_TRIGGERS = b"triggers: {min_examples: 4000, max_interval_seconds: 5, cooldown_seconds: 0.5, max_round_examples: 50000}"
+_GATE = b"gate: {metric: auc, max_regression: 0.05, min_value: 0.5, on_reject: retry}"
+_POSTS_PER_SECOND = 10
+_LOOK_SECONDS = 0.5
+_DRAIN_SECONDS = 90.0
+_TARGET_SECONDS = 15.0
+_STAGES = ("download", "read", "build", "train", "evaluate", "export", "upload")
+
+
+@dataclass(frozen=True)
+class Post:
+    """One acknowledged request; times are epoch seconds."""
+
+    acknowledged_at: float
+    event_count: int
+    end_offset: int
+    """Of partition 0, the only one: every event of the post lies below it."""
+
+
+class Feeder:
+    """Posts events at a fixed rate in a thread of its own; what was late is posted at once, not left out."""
+
+    def __init__(self, client: Client, stream: str, bodies: Sequence[bytes], events_per_post: int) -> None:
+        self.posts: list[Post] = []
+        self.error: Exception | None = None
+        self._client, self._stream, self._bodies = client, stream, bodies
+        self._events_per_post = events_per_post
+        self._thread = threading.Thread(target=self._run, name="feeder", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
+        begin = time.monotonic()
+        try:
+            for index, body in enumerate(self._bodies):
+                time.sleep(max(0.0, begin + index / _POSTS_PER_SECOND - time.monotonic()))
+                answer = self._client.append_body(self._stream, body, NDJSON)
+                self.posts.append(Post(time.time(), answer.accepted, answer.position[0]))
+        except Exception as error:
+            self.error = error
+
+
+def main() -> int:
+    arguments = _arguments()
+    data_dir = Path(tempfile.mkdtemp(prefix="headrace-freshness-"))
+    launcher = Launcher(data_dir)
+    try:
+        launcher.up(replicas=arguments.replicas, port_offset=None)
+        launcher.wait_until_ready(timeout_seconds=90.0)
+        posts, seen = _run(launcher, seconds=arguments.seconds, rate=arguments.rate)
+    finally:
+        launcher.close()
+    slowest = _publish(posts, seen, arguments)
+    shutil.rmtree(data_dir, ignore_errors=True)
+    return 0 if slowest <= _TARGET_SECONDS else 1
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.freshness")
+    parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--rate", type=int, default=1000, help="events per second")
+    parser.add_argument("--replicas", type=int, default=2)
+    return parser.parse_args()
+
+
+def _definition() -> tuple[DefinitionFolder, Mapping[str, Any], Mapping[str, bytes]]:
+    """The flights example with triggers for short rounds, and a gate wide enough for the noise of 400 held-out events.
+
+    Returns:
+        The folder's names, the stream's schema, the model's files.
+    """
+    folder = read_folder(_EXAMPLE_DIR)
+    assert folder.schema is not None
+    assert folder.files is not None
+    lines = folder.files["model.yaml"].split(b"\n")
+    changed = [
+        _TRIGGERS if line.startswith(b"triggers:") else _GATE if line.startswith(b"gate:") else line for line in lines
+    ]
+    return folder, folder.schema, {**folder.files, "model.yaml": b"\n".join(changed)}
+
+
+def _run(launcher: Launcher, *, seconds: float, rate: int) -> tuple[list[Post], Seen]:
+    folder, schema, files = _definition()
+    events_per_post = rate // _POSTS_PER_SECOND
+    events = list(replay(_EXAMPLE_DIR, int(seconds * _POSTS_PER_SECOND) * events_per_post))
+    bodies = [
+        b"\n".join(map(orjson.dumps, events[start : start + events_per_post]))
+        for start in range(0, len(events), events_per_post)
+    ]
+    with launcher.client(by="benchmark") as client, launcher.client(by="feeder") as feeding:
+        client.register_stream(folder.stream, schema)
+        client.register_model(folder.model, stream=folder.stream, files=files)
+        feeder = Feeder(feeding, folder.stream, bodies, events_per_post)
+        feeder.start()
+        watcher = Watcher(client, folder.model)
+        replica_count = len(launcher.state().addresses.serving)
+        give_up_at = time.monotonic() + seconds + _DRAIN_SECONDS
+        while feeder.is_running() or not _all_served(feeder.posts, watcher.seen, replica_count):
+            if feeder.error is not None:
+                raise feeder.error
+            if time.monotonic() > give_up_at:
+                raise Unavailable(f"not every event was served {_DRAIN_SECONDS:.0f} s after the last one")
+            watcher.look()
+            time.sleep(_LOOK_SECONDS)
+        return feeder.posts, watcher.seen
+
+
+def _served(seen: Seen, replica_count: int) -> list[tuple[int, float, Version]]:
+    """(end offset, served by every replica at, version) of the promoted versions, oldest first."""
+    found = []
+    for version in seen.versions:
+        served_at = seen.served_at(version, replica_count) if seen.is_promoted(version) else None
+        if served_at is not None:
+            found.append((version.end_position[0], served_at, version))
+    return found
+
+
+def _all_served(posts: Sequence[Post], seen: Seen, replica_count: int) -> bool:
+    served = _served(seen, replica_count)
+    return bool(posts and served) and served[-1][0] >= posts[-1].end_offset
+
+
+def _fresh_seconds(posts: Sequence[Post], served: Sequence[tuple[int, float, Version]]) -> dict[int, list[float]]:
+    """Seconds of each event from its acknowledgement until it was served, ascending, by version."""
+    ends = [end for end, _, _ in served]
+    by_version: dict[int, list[float]] = {version.version: [] for _, _, version in served}
+    for post in posts:
+        _, served_at, version = served[bisect_right(ends, post.end_offset - 1)]
+        by_version[version.version] += [served_at - post.acknowledged_at] * post.event_count
+    return {version: sorted(seconds) for version, seconds in by_version.items()}
+
+
+def _row(version: Version, seconds: Sequence[float], served_at: float, planned_at: float) -> dict[str, Cell]:
+    timings: Mapping[str, float] = version.timings
+    return {
+        "version": version.version,
+        "events": len(seconds),
+        "p50 s": percentile(seconds, 0.5),
+        "p95 s": percentile(seconds, 0.95),
+        "last event s": served_at - version.last_event_at,
+        "wait for trigger": planned_at - version.last_event_at,
+        "lease+fork": timings["queue"],
+        **{stage: timings.get(stage, 0.0) for stage in _STAGES},
+        "whole round": version.created_at - planned_at,
+        "load": served_at - version.created_at,
+    }
+
+
+def _publish(posts: Sequence[Post], seen: Seen, arguments: argparse.Namespace) -> float:
+    served = _served(seen, arguments.replicas)
+    by_version = _fresh_seconds(posts, served)
+    rows = []
+    for _, served_at, version in served:
+        found = seen.round_of(version)
+        assert found is not None
+        rows.append(_row(version, by_version[version.version], served_at, found.planned_at))
+    every = sorted(value for seconds in by_version.values() for value in seconds)
+    total: dict[str, Cell] = dict.fromkeys(rows[0])
+    for key in rows[0]:
+        values = [row[key] for row in rows]
+        total[key] = statistics.median(float(value) for value in values if isinstance(value, int | float))
+    p50, p95 = percentile(every, 0.5), percentile(every, 0.95)
+    assert p50 is not None
+    assert p95 is not None
+    total |= {"version": "all", "events": len(every), "p50 s": p50, "p95 s": p95}
+    rejected = sum(not seen.is_promoted(version) for version in seen.versions)
+    publish(
+        "freshness",
+        f"Freshness at {arguments.rate:,} events/s, {arguments.replicas} replicas: seconds from acknowledged to served "
+        f"by every replica (target: p95 <= {_TARGET_SECONDS:.0f} s)",
+        [*rows, total],
+        notes=[
+            "p50 and p95 are over events and hold the wait for the trigger (4,000 events or 5 s).",
+            "The last line is over all events; its other columns are medians over the versions.",
+            "'last event' runs from the ingest of the newest event of the range; the stages after it make it up.",
+            f"{len(served)} versions promoted, {rejected} rejected by the gate (their events wait for a later one).",
+        ],
+        facts={
+            "events": len(every),
+            "rate": arguments.rate,
+            "replicas": arguments.replicas,
+            "target_p95_seconds": _TARGET_SECONDS,
+            "p50_seconds": p50,
+            "p95_seconds": p95,
+            "versions": len(served),
+        },
+    )
+    return p95
+
+
+if __name__ == "__main__":
+    sys.exit(main())

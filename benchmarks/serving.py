@@ -1,0 +1,129 @@
+"""Rows 4 and 8: predictions per second and latency over one serving instance, beside the bare model.
+
+The whole path runs: HTTP, front, Redis queue, runner. The load generator shares the machine with it.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from benchmarks.report import Cell, publish
+from benchmarks.serving_load import load, processes
+from benchmarks.serving_load.model import INPUTS
+
+_SECONDS = int(os.environ.get("BENCH_SECONDS", "6"))
+_WARM_UP_SECONDS = 3
+_MAX_BATCH_SIZE = 64
+_RECORDED = {1: (1_202, 241), 16: (7_170, 2_862), 64: (13_014, 9_893), 256: (12_532, 11_660)}
+"""connections -> (the sketch, mosec) in predictions/s: shared/reference/peers.md, 2 cores, wrk on the same cores."""
+_TARGET_OVER_MOSEC = {1: 4.0, 16: 2.5, 64: 1.3, 256: 1.3}
+_ADDED_LIMITS_MS = {"p50": 1.0, "p99": 3.0}
+_MOST_RESIDENT_MB = 120
+_START_LIMIT_SECONDS = 1.0
+
+
+def _body(path: Path) -> Path:
+    row = np.random.default_rng(1).standard_normal(INPUTS).astype(np.float32)
+    path.write_text(json.dumps({"instances": [[float(f"{value:.9g}") for value in row]]}))
+    return path
+
+
+def _model_seconds(saved_model: Path) -> dict[int, float]:
+    """Seconds per call of the runner's engine, by batch size, in a process of its own."""
+    sizes = [str(min(connections, _MAX_BATCH_SIZE)) for connections in _RECORDED]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.serving_load.model", "time", str(saved_model), *sorted(set(sizes), key=int)],
+        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}, capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    return {int(size): seconds for size, seconds in json.loads(done.stdout.splitlines()[-1]).items()}
+
+
+def _check(url: str, body: Path) -> None:
+    """One prediction that is a distribution over the ten classes: what is measured has to be right."""
+    with urllib.request.urlopen(urllib.request.Request(url, body.read_bytes()), timeout=10) as answer:
+        predictions = np.array(json.load(answer)["predictions"])
+    assert predictions.shape == (1, 10)
+    assert np.isclose(predictions.sum(), 1, atol=1e-5)
+
+
+def _cpu_micros(before: Mapping[str, float], after: Mapping[str, float], requests: int) -> dict[str, float]:
+    return {f"{name} CPU us": round((after[name] - before[name]) / requests * 1e6, 1) for name in before}
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder)
+        saved_model = directory / "saved_model"
+        environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+        save = [sys.executable, "-m", "benchmarks.serving_load.model", "save", str(saved_model)]
+        subprocess.run(save, env=environment, check=True, timeout=120, stdout=subprocess.DEVNULL)
+        model_seconds = _model_seconds(saved_model)
+        with processes.serving(directory / "run", saved_model) as running:
+            url = f"{running.url}/v1/models/{processes.MODEL}:predict"
+            body = _body(directory / "body.json")
+            _check(url, body)
+            load.run(url, body, connections=32, seconds=_WARM_UP_SECONDS)
+            rows: list[Mapping[str, Cell]] = []
+            alone: load.Load | None = None
+            for connections, (sketch, mosec) in _RECORDED.items():
+                before = running.cpu_seconds()
+                seen = load.run(url, body, connections=connections, seconds=_SECONDS)
+                after = running.cpu_seconds()
+                alone = alone or seen
+                call_seconds = model_seconds[min(connections, _MAX_BATCH_SIZE)]
+                rows.append(
+                    {
+                        "connections": connections,
+                        "predictions/s": round(seen.per_second),
+                        "p50 ms": seen.p50_ms,
+                        "p99 ms": seen.p99_ms,
+                        "errors": seen.errors,
+                        "target/s": round(max(sketch, mosec * _TARGET_OVER_MOSEC[connections])),
+                        "sketch/s (recorded)": sketch,
+                        "mosec/s (recorded)": mosec,
+                        "bare model call us": round(call_seconds * 1e6),
+                        "bare model/s": round(min(connections, _MAX_BATCH_SIZE) / call_seconds),
+                        **_cpu_micros(before, after, seen.requests),
+                    }
+                )
+            resident_mb = psutil.Process(running.front_pid).memory_info().rss / 2**20
+            runner_mb = psutil.Process(running.pids["runner"]).memory_full_info().uss / 2**20
+        assert alone is not None
+        publish(
+            "serving",
+            "Predictions over one instance (row 4)",
+            rows,
+            notes=[
+                f"Load: {load.generator()}, {_SECONDS} s a line, same {os.cpu_count()} cores; 64 floats as JSON.",
+                "Bare model: the runner's own call of the same model, called in a loop with min(connections, 64) rows.",
+                "Recorded columns are from shared/reference/peers.md, another run on such a machine.",
+                f"Machine load while this ran: {os.getloadavg()[0]:.1f}.",
+            ],
+        )
+        call_ms = model_seconds[1] * 1e3
+        added: list[Mapping[str, Cell]] = [
+            {
+                "what": f"the path around the model, 1 connection, {name}, ms",
+                "measured": value - call_ms,
+                "limit": limit,
+            }
+            for (name, limit), value in zip(_ADDED_LIMITS_MS.items(), (alone.p50_ms, alone.p99_ms), strict=True)
+        ]
+        added += [
+            {"what": "front: start to /healthz, s", "measured": running.start_seconds, "limit": _START_LIMIT_SECONDS},
+            {"what": "front: resident, MB", "measured": resident_mb, "limit": _MOST_RESIDENT_MB},
+            {"what": "runner: private, MB", "measured": runner_mb, "limit": 40},
+        ]
+        publish("serving_path", "What the path adds (row 8), and what the front costs", added)
+
+
+if __name__ == "__main__":
+    main()

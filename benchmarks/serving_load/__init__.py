@@ -1,0 +1,1 @@
+"""What benchmarks/serving.py measures with: a model, the processes around it, and load."""

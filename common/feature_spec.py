@@ -190,7 +190,11 @@ def _vocabulary(name: str, fields: Fields, files: Mapping[str, bytes]) -> Vocabu
         max_words = fields.integer("max_words", maximum=10_000_000)
         min_count, update = fields.integer("min_count", 1), fields.flag("update", False)
         return Vocabulary(name, of, None, max_words, min_count, oov, oov_buckets, update)
-    words = _words_of_file(name, fields.text("file"), files) if fields.has("file") else fields.texts("words")
+    words = (
+        _words_of_file(name, fields.text("file"), files)
+        if fields.has("file")
+        else fields.texts("words", may_be_empty=True)
+    )
     if not words:
         raise InvalidInput(f"feature {name}: the vocabulary has no words")
     return Vocabulary(name, of, words, len(words), 1, oov, oov_buckets, False)

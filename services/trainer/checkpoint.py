@@ -86,7 +86,7 @@ def restore(variables: Mapping[str, keras.Variable], arrays: Arrays) -> WarmStar
         InvalidInput: a path is there with another shape or dtype.
     """
     stored = {path: array for path, array in arrays.items() if not path.startswith("statistics/")}
-    for path in variables.keys() & stored.keys():
+    for path in sorted(variables.keys() & stored.keys()):
         _check_same_kind(path, variables[path], stored[path])
     for path in variables.keys() & stored.keys():
         variables[path].assign(tf.constant(stored[path]))
@@ -117,7 +117,7 @@ def read(directory: Path) -> Checkpoint:
         with np.load(directory / WEIGHTS_PATH, allow_pickle=False) as stored:
             arrays = {path: stored[path] for path in stored.files}
         state = json.loads((directory / STATE_PATH).read_bytes())
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise DataLoss(f"the checkpoint in {directory} cannot be read: {error}") from error
     return Checkpoint(arrays, state)
 

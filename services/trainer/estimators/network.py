@@ -91,7 +91,8 @@ def _dense_columns(
 ) -> list[keras.KerasTensor]:
     tables: dict[str, EmbeddingTable] = {}
     columns = []
-    for name in parameters.deep:
+    # By name: rows of the first kernel must not change places when a definition lists its features in another order.
+    for name in sorted(parameters.deep):
         spec, source = specs[name], inputs[ids_of(specs, name)]
         if isinstance(spec, Embedding):
             size = id_count(categorical(specs, name))

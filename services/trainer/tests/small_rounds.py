@@ -66,7 +66,7 @@ def definition(**sections: Any) -> dict[str, bytes]:
     mapping |= {key: value for key, value in sections.items() if key not in files}
     mapping = {key: value for key, value in mapping.items() if value is not None}
     named = {path.replace("_py", ".py"): content.encode() for path, content in files.items()}
-    return {"model.yaml": yaml.safe_dump(mapping).encode(), **named}
+    return {"model.yaml": yaml.safe_dump(mapping, sort_keys=False).encode(), **named}
 
 
 def event(random: np.random.Generator) -> dict[str, Any]:
@@ -92,7 +92,9 @@ def serialized(values: Mapping[str, Any]) -> bytes:
     for name, value in sorted(values.items()):
         items = value if isinstance(value, list) else [value]
         feature = example.features.feature[name]
-        if not items or isinstance(items[0], str | bytes):
+        if not items:
+            continue
+        if isinstance(items[0], str | bytes):
             feature.bytes_list.value.extend(item if isinstance(item, bytes) else item.encode() for item in items)
         elif isinstance(items[0], float):
             feature.float_list.value.extend(items)

@@ -1,0 +1,200 @@
+"""What a definition may say, and how plainly what it may not say is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from common.definition import Gate, Triggers, parse_definition
+from common.errors import InvalidInput
+from common.feature_spec import Numeric, Vocabulary, id_count
+from common.schema import Schema
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def files(**sections: Any) -> dict[str, bytes]:
+    """A valid definition with some sections replaced; None takes one out."""
+    mapping = {
+        "name": "m",
+        "stream": "s",
+        "label": "y",
+        "estimator": "linear_classifier",
+        "features": {"x": {"type": "numeric"}, "word": {"type": "hashed", "bins": 10}},
+    } | sections
+    text = yaml.safe_dump({key: value for key, value in mapping.items() if value is not None}, sort_keys=False)
+    return {"model.yaml": text.encode()}
+
+
+SCHEMA = Schema.from_mapping(
+    {
+        "features": [
+            {"name": "x", "dtype": "float32"},
+            {"name": "word", "dtype": "string"},
+            {"name": "tags", "dtype": "string", "shape": [None]},
+        ],
+        "labels": [{"name": "y", "dtype": "int64"}, {"name": "amount", "dtype": "float32"}],
+    }
+)
+
+
+@pytest.mark.parametrize("name", ["flights", "digits"])
+def test_the_examples_are_valid_and_fit_their_streams(name: str) -> None:
+    folder = EXAMPLES / name
+    paths = [path for path in folder.iterdir() if path.name in ("model.yaml", "model.py")]
+    definition = parse_definition({path.name: path.read_bytes() for path in paths})
+    stream = yaml.safe_load((folder / "stream.yaml").read_text())
+    assert stream.pop("stream") == definition.stream
+    definition.check_schema(Schema.from_mapping(stream))
+
+
+def test_the_flights_have_only_what_is_known_before_departure() -> None:
+    stream = yaml.safe_load((EXAMPLES / "flights" / "stream.yaml").read_text())
+    names = {feature["name"] for feature in stream["features"]}
+    assert len(names) == 11
+    assert not names & {"dep_time", "dep_delay", "arr_time", "arr_delay", "air_time", "tailnum"}
+
+
+def test_what_is_left_out_has_the_defaults_of_the_dataclasses() -> None:
+    definition = parse_definition(files())
+    assert definition.triggers == Triggers()
+    assert definition.gate == Gate(metric="auc")
+    assert definition.task == "binary"
+    assert definition.estimator_parameters is not None
+    assert definition.estimator_parameters.wide == ("x", "word")
+    assert definition.features["x"] == Numeric("x", "x", "none", False)
+
+
+def test_the_gates_default_metric_follows_the_task() -> None:
+    regression = parse_definition(files(estimator="linear_regressor", label="amount"))
+    assert (regression.gate.metric, regression.gate.lower_is_better) == ("rmse", True)
+    multiclass = parse_definition(files(parameters={"classes": 3}))
+    assert (multiclass.task, multiclass.gate.metric) == ("multiclass", "accuracy")
+
+
+def test_null_switches_triggers_and_comparisons_off() -> None:
+    definition = parse_definition(files(triggers={"min_examples": None}, gate={"max_regression": None}))
+    assert definition.triggers.min_examples is None
+    assert definition.gate.max_regression is None
+
+
+def test_deep_takes_numbers_and_wide_takes_ids_by_default() -> None:
+    features = {
+        "x": {"type": "numeric"},
+        "word": {"type": "hashed", "bins": 10},
+        "vector": {"type": "embedding", "of": "word", "dimension": 2},
+    }
+    definition = parse_definition(files(estimator="wide_deep_classifier", features=features))
+    assert definition.estimator_parameters is not None
+    assert definition.estimator_parameters.wide == ("word",)
+    assert definition.estimator_parameters.deep == ("x", "vector")
+
+
+def test_ids_of_a_vocabulary_are_its_words_and_its_buckets() -> None:
+    spec = parse_definition(
+        files(features={"word": {"type": "vocabulary", "words": ["a", "b"], "oov": "bucket", "oov_buckets": 3}})
+    ).features["word"]
+    assert isinstance(spec, Vocabulary)
+    assert id_count(spec) == 5
+
+
+@pytest.mark.parametrize(
+    ("sections", "reason"),
+    [
+        ({"colour": 1}, r"model.yaml has unknown keys \['colour'\]; known: .*estimator"),
+        ({"training": {"epochs": 3}}, r"training has unknown keys \['epochs'\]; known: \['batch_size'"),
+        ({"training": {"optimizer": {"name": "adam", "momentum": 0.9}}}, r"optimizer has unknown keys \['momentum'\]"),
+        ({"training": {"optimizer": {"name": "lion"}}}, "name must be one of sgd, adam"),
+        ({"training": {"batch_size": 0}}, "batch_size must be an integer from 1"),
+        ({"training": {"batch_size": True}}, "batch_size must be an integer"),
+        ({"training": {"optimizer": {"learning_rate": {"schedule": "cosine", "initial": 1}}}}, "needs decay_steps"),
+        ({"training": {"optimizer": {"learning_rate": -1}}}, "learning_rate must be a number from 0"),
+        (
+            {"training": {"optimizer": {"learning_rate": float("nan")}}},
+            "learning_rate must be a mapping|must be a number",
+        ),
+        ({"triggers": {"drift": 1}}, r"triggers has unknown keys \['drift'\]"),
+        ({"triggers": {"min_examples": 10, "max_round_examples": 5}}, "min_examples 10 is above max_round_examples 5"),
+        ({"evaluation": {"holdout_fraction": 1.0}}, "holdout_fraction must be a number from 0 below 1"),
+        ({"gate": {"metric": "rmse"}}, "metric must be one of auc, log_loss, accuracy"),
+        ({"gate": {"metric": "calibration"}}, "metric must be one of"),
+        ({"gate": {"on_reject": "panic"}}, "on_reject must be one of retry, skip"),
+        ({"estimator": "boosted_trees"}, "estimator must be one of linear_classifier"),
+        ({"estimator": None}, "needs either estimator"),
+        ({"module": "model.py"}, "needs either estimator"),
+        ({"estimator": None, "features": None, "module": "model.py"}, "no Python file of the definition"),
+        ({"task": "binary"}, r"unknown keys \['task'\]"),
+        ({"features": None}, "needs features"),
+        ({"features": {"x": {"type": "sideways"}}}, "feature x: type must be one of numeric"),
+        ({"features": {"x": {"type": "numeric", "bins": 3}}}, r"feature x has unknown keys \['bins'\]"),
+        ({"features": {"x": {"type": "numeric", "update": True}}}, "nothing to update without normalize"),
+        ({"features": {"x": {"type": "bucketized", "boundaries": [1, 1]}}}, "boundaries must increase"),
+        ({"features": {"w": {"type": "vocabulary", "words": ["a"]}}}, "feature w needs oov"),
+        ({"features": {"w": {"type": "vocabulary", "oov": "drop"}}}, "needs one of words, file"),
+        ({"features": {"w": {"type": "vocabulary", "words": ["a", "a"], "oov": "drop"}}}, "without repetitions"),
+        ({"features": {"w": {"type": "vocabulary", "words": ["a"], "oov": "drop", "min_count": 2}}}, "unknown keys"),
+        ({"features": {"i": {"type": "identity", "size": 3}}}, "feature i needs out_of_range"),
+        ({"features": {"c": {"type": "crossed", "of": ["x"], "bins": 3}}}, "at least two members"),
+        ({"features": {"v": {"type": "embedding", "of": "x", "dimension": 2}}}, "'x' is no categorical feature"),
+        ({"parameters": {"wide": ["y"]}}, "wide names 'y'"),
+        ({"parameters": {"hidden_units": [4]}}, r"parameters has unknown keys \['hidden_units'\]"),
+        ({"estimator": "dnn_classifier", "parameters": {"deep": ["word"]}}, "deep cannot take word"),
+        ({"name": "no spaces"}, "is not a name"),
+    ],
+)
+def test_what_it_may_not_say_is_refused_by_name(sections: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidInput, match=reason):
+        parse_definition(files(**sections))
+
+
+def test_features_that_share_a_table_must_agree() -> None:
+    features = {
+        "a": {"type": "hashed", "of": "word", "bins": 5},
+        "b": {"type": "hashed", "of": "tags", "bins": 6},
+        "av": {"type": "embedding", "of": "a", "dimension": 2, "table": "t"},
+        "bv": {"type": "embedding", "of": "b", "dimension": 2, "table": "t"},
+    }
+    with pytest.raises(InvalidInput, match="av and bv share table t but need shapes"):
+        parse_definition(files(estimator="dnn_classifier", features=features))
+
+
+@pytest.mark.parametrize(
+    ("sections", "reason"),
+    [
+        ({"label": "z"}, "has no label 'z'; its labels: y, amount"),
+        ({"label": "amount"}, "must be int64 for a classifier"),
+        ({"features": {"q": {"type": "numeric"}}}, "the stream has no feature 'q'"),
+        ({"features": {"word": {"type": "numeric"}}}, "word is string, expected float32 or int64"),
+        ({"features": {"x": {"type": "identity", "size": 2, "out_of_range": "drop"}}}, "x is float32, expected int64"),
+        ({"features": {"c": {"type": "crossed", "of": ["word", "tags"], "bins": 2}}}, "tags must hold one value"),
+        ({"features": {"y": {"type": "identity", "size": 2, "out_of_range": "drop"}}}, "the stream has no feature 'y'"),
+    ],
+)
+def test_what_does_not_fit_the_schema_is_refused(sections: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidInput, match=reason):
+        parse_definition(files(**sections)).check_schema(SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"name: [", "not YAML"),
+        (b"\xff", "not YAML"),
+        (b"- a", "must be a mapping"),
+        (b"name: a\nname: b\n", "name given twice"),
+        (b"!!python/object/apply:os.system ['true']", "not YAML"),
+    ],
+)
+def test_a_file_that_is_no_plain_mapping_is_refused(content: bytes, reason: str) -> None:
+    with pytest.raises(InvalidInput, match=reason):
+        parse_definition({"model.yaml": content})
+
+
+def test_files_that_nothing_uses_and_paths_that_lead_out_are_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"nothing uses notes\.md"):
+        parse_definition(files() | {"notes.md": b""})
+    with pytest.raises(InvalidInput, match="not relative"):
+        parse_definition(files() | {"../model.py": b""})
+    with pytest.raises(InvalidInput, match=r"needs model\.yaml"):
+        parse_definition({})

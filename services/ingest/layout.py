@@ -45,6 +45,20 @@ class Block:
         return cls(octets, words, halves)
 
 
+@dataclass(frozen=True)
+class Passed:
+    """The outcome for all examples, shape [count] each.
+
+    Attributes:
+        mask: which examples are certainly valid.
+        key_starts, key_ends: where the bytes of the event key are in the frames, for these; 0 for the others.
+    """
+
+    mask: Mask
+    key_starts: Indexes
+    key_ends: Indexes
+
+
 Check = Callable[[Block, Indexes, Indexes], Mask]
 """(block, where what follows the key begins, where the map entry ends) -> which are right."""
 
@@ -56,10 +70,11 @@ class LockstepChecker:
         self._keys = [_Literal(column.entry_key) for column in codec.columns]
         self._checks = [_check_of(column) for column in codec.columns]
         self._index_of = {column.entry_key: index for index, column in enumerate(codec.columns)}
+        self._key_index = codec.columns.index(codec.key_column) if codec.key_column else -1
         self._required = [index for index, column in enumerate(codec.columns) if column.feature.required]
 
-    def passed(self, value: bytes, lengths: Indexes) -> Mask:
-        """Which examples are certainly valid.
+    def passed(self, value: bytes, lengths: Indexes) -> Passed:
+        """Which examples are certainly valid, and their keys.
 
         Args:
             value: TFRecord frames, one after the other.
@@ -67,18 +82,20 @@ class LockstepChecker:
         """
         data = np.frombuffer(value, dtype=np.uint8)
         ends = np.cumsum(lengths + (HEADER_BYTES + FOOTER_BYTES)) - FOOTER_BYTES
-        passed = np.zeros(len(lengths), dtype=np.bool_)
+        passed = Passed(np.zeros(len(lengths), dtype=np.bool_), np.zeros_like(lengths), np.zeros_like(lengths))
         first = 0
         while first < len(lengths):
             base = int(ends[first] - lengths[first])
             last = max(first + 1, int(np.searchsorted(ends, base + _BLOCK_BYTES, side="right")))
             block = Block.of(data[base : int(ends[last - 1])])
             block_ends = ends[first:last] - base
-            passed[first:last] = self._walk(block, block_ends - lengths[first:last], block_ends)
+            keys = np.full((2, last - first), -base)
+            passed.mask[first:last] = self._walk(block, block_ends - lengths[first:last], block_ends, keys)
+            passed.key_starts[first:last], passed.key_ends[first:last] = keys + base
             first = last
         return passed
 
-    def _walk(self, block: Block, starts: Indexes, ends: Indexes) -> Mask:
+    def _walk(self, block: Block, starts: Indexes, ends: Indexes, keys: Indexes) -> Mask:
         finished = np.zeros(len(starts), dtype=np.bool_)
         seen = np.zeros((len(self._keys), len(starts)), dtype=np.bool_)
         length, at = _varints(block, starts + 1)
@@ -87,7 +104,7 @@ class LockstepChecker:
         for _ in range(len(self._keys)):
             if not rows.size:
                 break
-            rows, at, ends = self._step(block, rows, at, ends, seen)
+            rows, at, ends = self._step(block, rows, at, ends, seen, keys)
             done = at == ends
             if done.any():
                 finished[rows[done]] = True
@@ -95,7 +112,7 @@ class LockstepChecker:
         return finished & seen[self._required].all(axis=0)
 
     def _step(
-        self, block: Block, rows: Indexes, at: Indexes, ends: Indexes, seen: Mask
+        self, block: Block, rows: Indexes, at: Indexes, ends: Indexes, seen: Mask, keys: Indexes
     ) -> tuple[Indexes, Indexes, Indexes]:
         """One map entry of every example that is still walking; those that do not pass stay behind."""
         length, key_at = _varints(block, at + 1)
@@ -115,7 +132,10 @@ class LockstepChecker:
             literal = self._keys[column]
             same = literal.matches(block, key_at[open_rows])
             found = open_rows[same]
-            passed[found] = self._checks[column](block, key_at[found] + literal.length, entry_ends[found])
+            after_name = key_at[found] + literal.length
+            passed[found] = self._checks[column](block, after_name, entry_ends[found])
+            if column == self._key_index:
+                keys[:, rows[found]] = after_name + _header_bytes(after_name, entry_ends[found]), entry_ends[found]
             passed[found] &= ~seen[column, rows[found]]
             seen[column, rows[found]] = True
             open_rows = open_rows[~same]
@@ -197,6 +217,8 @@ _INT_HEADER = np.uint64(int.from_bytes(bytes([0x12, 4, 0x1A, 2, 0x0A, 0]), "litt
 _WORD_HEADER = np.uint64(int.from_bytes(bytes([0x12, 4, 0x0A, 2, 0x0A, 0]), "little"))
 _HEADER_LENGTHS = np.uint64(1 << 8 | 1 << 24 | 1 << 40)
 _HEADER_BYTES = 6
+_LONG_HEADER_BYTES = 9
+_SHORT_WORD_BYTES = 123  # every length on the way fits one byte
 _IS_LONG = np.array([size > 8 for size in range(11)])
 _CONTINUED = np.array([_CONTINUATION & ((1 << 8 * min(size, 8)) - 1) for size in range(11)], dtype=np.uint64)
 _CONTINUES = np.array(
@@ -250,7 +272,7 @@ def _check_word(column: FeatureCodec) -> Check:
 
     def check(block: Block, at: Indexes, ends: Indexes) -> Mask:
         size = ends - at - _HEADER_BYTES
-        right = (size >= 0) & (size <= 123)  # 123: every length on the way fits one byte
+        right = (size >= 0) & (size <= _SHORT_WORD_BYTES)
         size = np.where(right, size, 0)
         header = block.words[at] & _LOW_BYTES[_HEADER_BYTES]
         right &= header == _WORD_HEADER + size.astype(np.uint64) * _HEADER_LENGTHS
@@ -261,10 +283,15 @@ def _check_word(column: FeatureCodec) -> Check:
     return check
 
 
+def _header_bytes(at: Indexes, ends: Indexes) -> Indexes:
+    """What precedes the value of a scalar word or integer that passed."""
+    return np.where(ends - at > _HEADER_BYTES + _SHORT_WORD_BYTES, _LONG_HEADER_BYTES, _HEADER_BYTES)
+
+
 def _is_long_word(block: Block, at: Indexes, ends: Indexes) -> Mask:
     """Words of 128 to some 16,000 bytes: every length on the way takes two bytes."""
     total = ends - at
-    right: Mask = (total >= 9 + 128) & (total < 1 << 14)
+    right: Mask = (total >= _LONG_HEADER_BYTES + 128) & (total < 1 << 14)
     if not right.any():
         return right
     header = np.zeros(len(at), dtype=np.uint64)

@@ -6,7 +6,7 @@ settle goes through it one by one. Long work gives way to other requests every f
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from common.eventlog import tfrecord
 from common.examples import ExampleCodec, varint
 from common.schema import Schema
 from services.ingest.columns import ColumnarEncoder
-from services.ingest.layout import LockstepChecker
+from services.ingest.layout import LockstepChecker, Passed
 
 PayloadFormat = Literal["json", "example"]
 _COLUMNAR_EVENTS = 512
@@ -96,24 +96,29 @@ class Validator:
         except DataLoss as error:
             raise InvalidInput(f"the body is damaged, nothing of it is taken: {error.message}") from error
         lengths = np.fromiter(map(len, examples), dtype=np.int64, count=len(examples))
-        passed = self._lockstep.passed(framed, lengths) & (lengths <= self._max_event_bytes)
-        doubtful = np.flatnonzero(~passed).tolist()
+        passed = self._lockstep.passed(framed, lengths)
+        doubtful = np.flatnonzero(~passed.mask | (lengths > self._max_event_bytes)).tolist()
+        keys = [framed[start:end] for start, end in _pairs(passed)] if with_keys else []
         if not doubtful:
-            keys = await self._keys_of(examples) if with_keys else []
             return Checked(examples=examples, framed=framed, keys=keys)
-        rejected = await self._check_doubtful(examples, doubtful)
+        rejected = await self._check_doubtful(examples, keys, doubtful)
         dropped = {item.index for item in rejected}
-        kept = [example for index, example in enumerate(examples) if index not in dropped]
-        keys = await self._keys_of(kept) if with_keys else []
-        return Checked(examples=kept, keys=keys, rejected=rejected)
+        kept = [index for index in range(len(examples)) if index not in dropped]
+        return Checked(
+            examples=[examples[index] for index in kept],
+            keys=[keys[index] for index in kept] if with_keys else [],
+            rejected=rejected,
+        )
 
-    async def _check_doubtful(self, examples: list[bytes], doubtful: list[int]) -> list[Rejected]:
-        """Puts the canonical form in place of those that are valid after all; returns the others."""
+    async def _check_doubtful(self, examples: list[bytes], keys: list[bytes], doubtful: list[int]) -> list[Rejected]:
+        """Puts the canonical form, and the key, in place of those that are valid after all; returns the others."""
         rejected: list[Rejected] = []
         for done, index in enumerate(doubtful):
             example = examples[index]
             try:
                 examples[index] = self._fitting(self._codec.check(example))
+                if keys:
+                    keys[index] = self._codec.key_of(example)
             except InvalidInput as error:
                 rejected.append(Rejected(index, error.message, example, "example"))
             if done % _EVENTS_BETWEEN_PAUSES == 0:
@@ -148,13 +153,9 @@ class Validator:
             value = column.feature.default
         return value.encode() if isinstance(value, str) else varint(int(value or 0))
 
-    async def _keys_of(self, examples: Sequence[bytes]) -> list[bytes]:
-        keys: list[bytes] = []
-        for index, example in enumerate(examples):
-            keys.append(self._codec.key_of(example))
-            if index % _EVENTS_BETWEEN_PAUSES == 0:
-                await asyncio.sleep(0)
-        return keys
+
+def _pairs(passed: Passed) -> Iterable[tuple[int, int]]:
+    return zip(passed.key_starts.tolist(), passed.key_ends.tolist(), strict=True)
 
 
 def _as_json(event: object) -> bytes:

@@ -5,6 +5,7 @@ import random
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -122,7 +123,7 @@ def test_columns_do_not_take_true_for_a_one_that_was_seen_before() -> None:
 
 def _passed(codec: ExampleCodec, examples: list[bytes]) -> list[bool]:
     lengths = np.array([len(item) for item in examples], dtype=np.int64)
-    passed: list[bool] = LockstepChecker(codec).passed(tfrecord.frame(examples), lengths).tolist()
+    passed: list[bool] = LockstepChecker(codec).passed(tfrecord.frame(examples), lengths).mask.tolist()
     return passed
 
 
@@ -252,3 +253,16 @@ def test_lockstep_works_across_its_blocks() -> None:
     large = SCALAR_CODEC.encode(dict(event, place="w" * 5000))
     examples = [large] * 500 + [good] * 3000 + [good[:-1] + b"\x02", good]
     assert _passed(SCALAR_CODEC, examples) == [True] * 3500 + [False] + [True]
+
+
+@pytest.mark.parametrize("key", ["id", "place"])
+def test_lockstep_finds_the_keys_that_the_codec_finds(key: str) -> None:
+    codec = ExampleCodec(Schema.from_mapping(SCALARS.to_mapping() | {"key": key}))
+    event = {name: value for name, value in _GOOD.items() if name not in ("counts", "tags")}
+    ids, words = [0, -1, 300, 2**63 - 1], ["", "w" * 123, "w" * 128, "w" * 3000]
+    examples = [codec.encode(dict(event, id=number, place=word)) for number, word in zip(ids, words, strict=True)] * 500
+    frames = tfrecord.frame(examples)
+    passed = LockstepChecker(codec).passed(frames, np.array([len(item) for item in examples], dtype=np.int64))
+    assert passed.mask.all()
+    spans = zip(passed.key_starts.tolist(), passed.key_ends.tolist(), strict=True)
+    assert [frames[start:end] for start, end in spans] == [codec.key_of(item) for item in examples]

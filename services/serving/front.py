@@ -15,8 +15,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from prometheus_client import Counter
-
 from common.health import Health
 from protos import queue_pb2
 from services.serving.prediction import DEADLINE_EXCEEDED, INTERNAL, INVALID_ARGUMENT, RequestFailed
@@ -32,7 +30,6 @@ OnReply = Callable[[queue_pb2.PredictionReply], None]
 _OUTAGE_GRACE_SECONDS = 5.0
 """How long open requests wait for a lost Redis before they are answered with 503."""
 _RESEND_SECONDS = 0.2
-_RESENT = Counter("headrace_serving_resent_requests", "Open requests enqueued again after Redis was away")
 
 
 @dataclass(frozen=True)
@@ -120,17 +117,8 @@ class Front:
                     known = routes.get((version.model, target))
                     if known is None or known.version.version < version.version:
                         routes[version.model, target] = Route(self._queue(version.model, target), version)
-        ended = {(v.model, version_target(v.version)) for v in state.versions if v.state is ServingState.END}
-        for key, route in self._routes.items():
-            model, target = key
-            aliases = state.models.get(model)
-            if key in routes or aliases is None or key in ended:
-                continue
-            kind, _, name = target.partition("/")
-            if kind == "version" or name in aliases:
-                routes[key] = route
-        self._routes = routes
-        self._queues = {key: queue for key, queue in self._queues.items() if key in routes}
+        self._routes = {key: route for key, route in self._routes.items() if _is_expected(key, state)} | routes
+        self._queues = {key: queue for key, queue in self._queues.items() if key in self._routes}
         self.state = state
 
     def _queue(self, model: str, target: str) -> Queue:
@@ -262,7 +250,6 @@ class Front:
         for request_id in request_ids:
             request = self._open.get(request_id)
             if request is not None and self.queue_client.is_connected:
-                _RESENT.inc()
                 self.queue_client.enqueue(request.queue, request_id, request.request)
 
     def _on_lost(self) -> None:
@@ -295,6 +282,15 @@ class Front:
             self._fail(request_id, DEADLINE_EXCEEDED, "the deadline passed before a runner answered")
         if self._open:
             self._sweep_later(min(request.deadline for request in self._open.values()))
+
+
+def _is_expected(key: tuple[str, str], state: ReplicaState) -> bool:
+    """Whether the registry has the target, so that a runner for it will be there again."""
+    model, target = key
+    kind, _, name = target.partition("/")
+    if kind == "alias":
+        return name in state.models.get(model, {})
+    return any(v.model == model and str(v.version) == name and v.state is not ServingState.END for v in state.versions)
 
 
 def _failure(request_id: bytes, code: int, message: str) -> queue_pb2.PredictionReply:

@@ -16,6 +16,8 @@ from services.serving.prediction import INVALID_ARGUMENT, NUMPY_TYPES, UNIMPLEME
 from services.serving.replica_state import TensorSpec
 
 _SHOWN_BYTES = 256
+_HIGHEST_RANK = 64
+"""numpy's; TensorFlow's is higher."""
 _INT32 = (-(2**31), 2**31 - 1)
 _INTEGER_RANGES = {
     "DT_INT8": _INT32, "DT_INT16": _INT32, "DT_INT32": _INT32, "DT_UINT8": _INT32,
@@ -38,7 +40,10 @@ def invalid(message: str) -> RequestFailed:
 
 def shown(value: object) -> str:
     """A value as it appears in messages: JSON, cut soon after 256 bytes."""
-    return orjson.dumps(value).decode()[:_SHOWN_BYTES]
+    try:
+        return orjson.dumps(value).decode()[:_SHOWN_BYTES]
+    except orjson.JSONEncodeError:  # nested too deeply, or text that is no UTF-8
+        return f"<{_kind(value)}>"
 
 
 def is_base64(value: object) -> bool:
@@ -111,6 +116,8 @@ def _read_one_by_one(value: Any, spec: TensorSpec) -> np.ndarray:
         if not first:
             break
         first = first[0]
+    if len(shape) > _HIGHEST_RANK:
+        raise invalid(f"the value is nested {len(shape)} levels deep, expected {_HIGHEST_RANK} at most")
     dtype = _NUMPY_DTYPES.get(spec.dtype)
     if dtype is None:
         raise RequestFailed(UNIMPLEMENTED, f"Conversion of JSON Value: {shown(value)} to type: {_name(spec.dtype)}")

@@ -56,6 +56,8 @@ def _lenient(body: bytes) -> Any:
         return json.JSONDecoder().raw_decode(text)[0]
     except json.JSONDecodeError as error:
         raise invalid(f"JSON Parse error: Invalid value. at offset: {error.pos}") from error
+    except ValueError as error:
+        raise invalid("JSON Parse error: Number too big to be stored in double.") from error
     except RecursionError as error:
         raise invalid("JSON Parse error: the document is nested too deeply") from error
 

@@ -21,6 +21,9 @@ logger = logging.getLogger(__name__)
 
 NO_RUNNER, REFUSED = -1, -2
 _BLPOP_SECONDS = 1
+_WAITING_POPS, _FEWEST_POPS = 16, 8
+"""Commands that wait inside Redis for answers, one after the other; filled up again when only the fewest are left, so
+that most answers cost no write."""
 _TICK_SECONDS = 0.5
 _SILENCE_SECONDS = 2.0
 """A Redis that has owed a reply for this long counts as lost."""
@@ -78,6 +81,7 @@ class QueueClient:
         self._replies: RedisConnection | None = None
         self._lost = asyncio.Event()
         self._blpop = pack(b"BLPOP", self._replies_key, str(_BLPOP_SECONDS))
+        self._waiting_pops = 0
         self.is_connected = False
 
     def enqueue(self, queue: Queue, request_id: bytes, request: bytes) -> None:
@@ -129,8 +133,8 @@ class QueueClient:
             raise Unavailable("the connection to Redis was lost while it was made")
         self.is_connected = True
         logger.info("connected to the queue")
-        # Two waiting commands: while the answers of one are handled, the next already waits inside Redis.
-        self._replies.send(self._blpop * 2, self._popped, self._popped)
+        self._waiting_pops = 0
+        self._wait_for_replies(self._replies)
         self._on_connected()
 
     async def _until_lost(self) -> None:
@@ -191,13 +195,19 @@ class QueueClient:
         logger.error("the queue refused a write", extra={"queue": queue.key.decode(), "reason": str(reply)})
         self._on_taken(queue, requests, REFUSED)
 
+    def _wait_for_replies(self, connection: RedisConnection) -> None:
+        count = _WAITING_POPS - self._waiting_pops
+        self._waiting_pops = _WAITING_POPS
+        connection.send(self._blpop * count, *[self._popped] * count)
+
     def _popped(self, reply: Reply) -> None:
         if isinstance(reply, hiredis.ReplyError):
             logger.error("the reply list cannot be read", extra={"reason": str(reply)})
             self._lose()
             return
-        if self._replies is not None:
-            self._replies.send(self._blpop, self._popped)
+        self._waiting_pops -= 1
+        if self._waiting_pops <= _FEWEST_POPS and self._replies is not None:
+            self._wait_for_replies(self._replies)
         if isinstance(reply, list):
             self._on_replies(reply[1])
 

@@ -25,6 +25,7 @@ HTTP_STATUS_OF = {
 """Canonical status code -> HTTP status, TensorFlow Serving's table."""
 _INTERNAL = 13
 _MAX_INT64 = 2**63 - 1
+_INT64_DIGITS = 19
 _PATH = re.compile(r"/v1/models/([^/:]+)(?:/versions/([0-9]+)|/labels/([^/:]+))?:predict")
 
 
@@ -50,7 +51,7 @@ def version_of(digits: str | None) -> int | None:
     """Raises RequestFailed when the digits are no int64."""
     if digits is None:
         return None
-    version = int(digits)
+    version = int(digits) if len(digits.lstrip("0")) <= _INT64_DIGITS else _MAX_INT64 + 1
     if version > _MAX_INT64:
         raise invalid(f"Failed to convert version: {digits} to numeric.")
     return version

@@ -283,6 +283,9 @@ def test_a_swap_moves_the_route_to_the_new_version(redis_server: RedisServer) ->
         front.call(lambda: front.front.update(both))
         assert front.call(lambda: front.front.resolve("m").version.version) == 4
         assert front.call(lambda: front.front.resolve("m", version=3).version.version) == 3
+        gone = replica_state(version(4), aliases={"production": 4})
+        front.call(lambda: front.front.update(gone))
+        assert predict(front, [[1, 2]], path="/v1/models/m/versions/3:predict").status_code == 404
 
 
 def test_clients_that_leave_are_forgotten(front: FrontThread, redis_server: RedisServer) -> None:

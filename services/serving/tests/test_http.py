@@ -292,6 +292,7 @@ def test_a_version_beyond_int64_is_refused(front: FrontThread) -> None:
     error = {"error": "Failed to convert version: 9223372036854775808 to numeric."}
     assert get(front, "/v1/models/m/versions/9223372036854775808:predict", "POST") == (400, error)
     assert get(front, "/v1/models/m/versions/9223372036854775808") == (400, error)
+    assert get(front, f"/v1/models/m/versions/{'9' * 5000}:predict", "POST")[0] == 400
     answer = httpx.post(front.url + "/v1/models/m/versions/0003:predict", json={"instances": [[1, 2]]})
     assert answer.status_code == 503, "leading zeros are fine; nobody serves version/3 in this test"
 

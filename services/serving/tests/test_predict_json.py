@@ -1,5 +1,6 @@
 """JSON to arrays and back, by TensorFlow Serving's rules and in its words."""
 
+import contextlib
 import json
 from typing import Any
 
@@ -207,3 +208,41 @@ def test_outputs_that_cannot_be_written_are_refused() -> None:
         with pytest.raises(RequestFailed) as caught:
             write_answer(reply(**arrays), rows=rows)
         assert (caught.value.code, caught.value.message) == (3, message)
+
+
+json_values = st.recursive(
+    st.one_of(
+        st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3), st.just({"b64": "YQ=="}),
+        st.sampled_from(["x", "a", "b"]),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(["x", "a", "b", "b64"]), inner, max_size=3)
+    ),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@given(
+    document=st.fixed_dictionaries({}, optional={"instances": json_values, "inputs": json_values}),
+    dtype=st.sampled_from(["DT_FLOAT", "DT_INT64", "DT_UINT8", "DT_BOOL", "DT_STRING", "DT_HALF", "DT_UINT64"]),
+    names=st.sampled_from(["x", "ab"]),
+)
+@settings(max_examples=300, deadline=None)
+def test_any_document_is_read_or_refused_in_words(document: dict[str, Any], dtype: str, names: str) -> None:
+    expected = signature(**dict.fromkeys(names, dtype))
+    inputs: dict[str, np.ndarray] = {}
+    with contextlib.suppress(RequestFailed):
+        inputs = read(document, expected)
+        assert set(inputs) == set(names)
+    for array in inputs.values():
+        write_tensor(queue_pb2.Tensor(), "x", array)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"[" * 100_000, b'{"inputs":' + b"[" * 900 + b"1" + b"]" * 900 + b"}", b'{"instances":[' + b"1" * 5000 + b"]}",
+     b'{"instances":["\xff"]}', b'{"signature_name":"\xed\xa0\x80","instances":{"\xff":"\xff"}}'],
+)  # fmt: skip
+def test_hostile_documents_are_refused_in_words(body: bytes) -> None:
+    for dtype in ("DT_FLOAT", "DT_BOOL", "DT_INT64"):
+        assert fault(body, signature(x=dtype))

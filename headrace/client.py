@@ -201,8 +201,8 @@ class Client:
         return build(Round, {"plan": document, **document})
 
     def trainer_status(self) -> Mapping[str, Any]:
-        """Per model: lag in examples, the running round and its progress, the next trigger."""
-        status: Mapping[str, Any] = self._get(self._trainer, "/v1/status")
+        """Per model: lag in examples, the running round and its progress, the next trigger. Sent once."""
+        status: Mapping[str, Any] = self._get(self._trainer, "/v1/status", repeatable=False)
         return status
 
     # aliases
@@ -288,16 +288,18 @@ class Client:
         return [_status_of(name, url) for name, url in named.items()]
 
     def replica_states(self) -> list[Mapping[str, Any]]:
-        """/headrace/status of each serving replica: versions, states, runners, memory, queue."""
+        """/headrace/status of each serving replica: versions, states, runners, memory, queue. Sent once."""
         states = []
         for index, url in enumerate(self.addresses.serving):
             door = Door(f"serving-{index}", url, timeout_seconds=_STATUS_TIMEOUT_SECONDS)
-            states.append(self._get(door, "/headrace/status"))
-            door.close()
+            try:
+                states.append(self._get(door, "/headrace/status", repeatable=False))
+            finally:
+                door.close()
         return states
 
-    def _get(self, door: Door, path: str) -> Any:
-        return door.call("GET", path, repeatable=True).json()
+    def _get(self, door: Door, path: str, *, repeatable: bool = True) -> Any:
+        return door.call("GET", path, repeatable=repeatable).json()
 
     def _put(self, path: str, body: Mapping[str, Any], *, repeatable: bool = True) -> Answer:
         return self._registry.call("PUT", path, _encode(body), headers=_JSON, repeatable=repeatable)

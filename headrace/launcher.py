@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -77,9 +77,13 @@ class Launcher:
         self._poll(lambda: self._is_up(), 5.0, "the supervisor did not write its state")
 
     def wait_until_ready(
-        self, *, timeout_seconds: float = 60.0, on_change: Callable[[PlatformState], None] | None = None
+        self,
+        *,
+        timeout_seconds: float = 60.0,
+        names: Collection[str] = (),
+        on_change: Callable[[PlatformState], None] | None = None,
     ) -> PlatformState:
-        """Returns once every process that should run is ready.
+        """Returns once every process that should run is ready, or those of `names`.
 
         Raises:
             Unavailable: the time is over; says which process lacks what.
@@ -89,7 +93,8 @@ class Launcher:
             state = self.state()
             if on_change is not None:
                 on_change(state)
-            waiting = [process for process in state.processes if process.phase not in ("ready", "stopped")]
+            waited_for = [process for process in state.processes if not names or process.name in names]
+            waiting = [process for process in waited_for if process.phase not in ("ready", "stopped")]
             if not waiting:
                 return state
             if time.monotonic() >= deadline:

@@ -33,6 +33,8 @@ _LONGEST_SECONDS = 900.0
 _LOOK_SECONDS = 0.2
 _AFTERGLOW_SECONDS = 2.0
 """Predictions go on so long after the last version is served, so that its reload is measured whole."""
+_QUIET_SECONDS = 2.0
+"""No round was open for so long: none is coming by a trigger soon."""
 _CONNECTIONS = 8
 _SAMPLE_REQUESTS = 256
 _FAILED_ROUNDS = 3
@@ -112,12 +114,14 @@ class _Demo:
         self._feeder: _Lines | None = None
         self._asker: _Lines | None = None
         self._answers_path = settings.directory / "predictions.csv"
+        self._quiet_since = time.monotonic()
 
     def run(self) -> tuple[dict[str, Any], list[str]]:
         definition = read_folder(self._folder)
         self._show("starting the platform")
         self._launcher.up(replicas=self._settings.replicas, port_offset=None)
-        state = self._launcher.wait_until_ready(on_change=self._show_start)
+        # The others come up while the first events flow.
+        state = self._launcher.wait_until_ready(names=("registry", "ingest"), on_change=self._show_start)
         with Client(state.addresses, by="headrace demo") as client:
             definition.apply(client)
             watcher = Watcher(client, definition.model)
@@ -133,7 +137,6 @@ class _Demo:
     def _follow(self, client: Client, watcher: Watcher, definition: DefinitionFolder, state: PlatformState) -> None:
         """Until every event is in a judged version's range and the last promoted version is served everywhere."""
         deadline = time.monotonic() + _LONGEST_SECONDS
-        idle_since: float | None = None
         while True:
             time.sleep(_LOOK_SECONDS)
             seen = watcher.look()
@@ -142,23 +145,23 @@ class _Demo:
                 self._asker = self._start_asker(state, definition, client.signatures(definition.model))
             self._picture.step = "training on what is left" if self._fed().get("done") else "replaying"
             self._show_progress(seen)
-            if not self._fed().get("done"):
+            if not self._fed().get("done") or seen.open_round is not None:
+                self._quiet_since = time.monotonic()
                 continue
             position = {int(partition): offset for partition, offset in self._fed()["position"].items()}
-            if seen.covers(position) and seen.open_round is None:
-                if self._is_served(seen) and self._asker is not None:
-                    break
-                continue
-            # What is left is fewer events than min_examples: ask for it rather than wait for max_interval.
-            idle_since = None if seen.open_round is not None else idle_since or time.monotonic()
-            if idle_since is not None and time.monotonic() - idle_since > 2.0:
-                self._ask_for_round(client, definition.model)
-                idle_since = None
+            if not seen.covers(position):
+                self._ask_for_the_rest(client, definition.model)
+            elif self._is_served(seen) and self._asker is not None:
+                break
         self._show("the last predictions")
         time.sleep(_AFTERGLOW_SECONDS)
         self._show_progress(watcher.look())
 
-    def _ask_for_round(self, client: Client, model: str) -> None:
+    def _ask_for_the_rest(self, client: Client, model: str) -> None:
+        """What is left is fewer events than min_examples: asks for a round rather than wait for max_interval."""
+        if time.monotonic() - self._quiet_since < _QUIET_SECONDS:
+            return
+        self._quiet_since = time.monotonic()
         try:
             client.train(model, reason="the rest of the replay")
         except Conflict:
@@ -260,13 +263,17 @@ class _Demo:
         picture.asked = self._asker.last if self._asker is not None else {}
         metric, replicas = self._expected.metric, self._settings.replicas
         picture.rows = [version_row(seen, version, metric, replicas) for version in seen.versions]
-        current = seen.open_round
-        picture.round_line = ""
-        if current is not None:
-            stage = current.progress.get("stage", current.state)
-            done = int(current.progress.get("examples_done") or 0)
-            picture.round_line = f"round {current.plan.sequence}: {stage} {done:,} of {current.plan.example_count:,}"
+        picture.round_line = _round_line(seen)
         self._screen.show(picture)
+
+
+def _round_line(seen: Seen) -> str:
+    current = seen.open_round
+    if current is None:
+        return ""
+    stage = seen.progress.get("stage") or current.progress.get("stage") or str(current.state)
+    done = int(seen.progress.get("examples_done") or 0)
+    return f"round {current.plan.sequence}: {stage} {done:,} of {current.plan.example_count:,}"
 
 
 def _publish(

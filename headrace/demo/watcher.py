@@ -27,6 +27,8 @@ class Seen:
     versions: list[Version] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
     loads: dict[tuple[int, int], Load] = field(default_factory=dict)
+    progress: Mapping[str, Any] = field(default_factory=dict)
+    """Of the round that a trainer is at: stage, examples_done."""
 
     @property
     def open_round(self) -> Round | None:
@@ -76,13 +78,15 @@ class Watcher:
         self.seen = Seen()
 
     def look(self) -> Seen:
-        """Asks the registry and every replica. A replica that does not answer just now is asked again next time."""
+        """Asks the registry, the trainer and every replica. A trainer or replica that is away is asked
+        again next time."""
         seen = self.seen
         seen.model = self._client.model(self._model)
         seen.rounds = self._client.rounds(self._model, limit=1000)
         if seen.model.newest_version != (seen.versions[-1].version if seen.versions else 0):
             seen.versions = self._client.versions(self._model)
         try:
+            seen.progress = (self._client.trainer_status().get("attempt") or {}).get("progress") or {}
             states = self._client.replica_states()
         except Unavailable:
             return seen

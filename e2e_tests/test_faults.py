@@ -1,10 +1,11 @@
-"""Kill -9, again and again, at random points of the rounds: the weights must not know of it. HEADRACE_SEED repeats a run."""
+"""Kill -9, again and again, at random points of the rounds: the weights must not know. HEADRACE_SEED repeats a run."""
 
 import os
 import random
 import shutil
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -13,7 +14,7 @@ from e2e_tests.conftest import MakePlatform
 from e2e_tests.driver import Platform
 from e2e_tests.waiting import until
 from examples.flights.replay import events
-from headrace import Client, Version
+from headrace import Client
 from headrace.definition_folder import read_folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -26,7 +27,7 @@ FLIGHTS_DIR = Path(__file__).parent.parent / "examples" / "flights"
 
 
 @pytest.fixture
-def _hasty_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
+def hasty_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small blocks with a resume point after each, and leases that run out soon."""
     for name, value in {"BLOCK_EXAMPLES": "1024", "RESUME_INTERVAL_SECONDS": "0", "LEASE_TTL_SECONDS": "3"}.items():
         monkeypatch.setenv(f"TRAINER_{name}", value)
@@ -63,7 +64,7 @@ def _fill(platform: Platform, folder: Path) -> None:
     platform.stop("registry")
 
 
-def _all_versions(platform: Platform) -> list[Version]:
+def _all_versions(platform: Platform) -> list[Any]:
     with platform.client() as client:
         return until(
             lambda: found if len(found := client.versions(MODEL)) == ROUNDS else None,
@@ -91,9 +92,8 @@ def _kill_trainer(platform: Platform, client: Client, chance: random.Random) -> 
     return True
 
 
-def test_twenty_kills_of_the_trainer_change_no_weight(
-    make_platform: MakePlatform, tmp_path: Path, _hasty_trainer: None
-) -> None:
+@pytest.mark.usefixtures("hasty_trainer")
+def test_twenty_kills_of_the_trainer_change_no_weight(make_platform: MakePlatform, tmp_path: Path) -> None:
     seed = int(os.environ.get("HEADRACE_SEED") or random.SystemRandom().randrange(2**32))
     print(f"HEADRACE_SEED={seed}")
     undisturbed = make_platform(name="undisturbed")

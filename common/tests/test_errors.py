@@ -1,0 +1,150 @@
+"""The six errors and their translations: HTTP and gRPC tell a caller the same thing, and nothing else."""
+
+import asyncio
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
+from common.health import Health
+from common.rpc import STATUS_OF, errors_from_status, open_channel, start_server
+from common.web import HTTP_STATUS_OF, create_app
+from protos import ingest_pb2, ingest_pb2_grpc
+
+_KINDS: list[type[HeadraceError]] = [InvalidInput, NotFound, Conflict, Overloaded, Unavailable, DataLoss]
+_TIMEOUT_SECONDS = 10.0
+
+
+def _get(app: FastAPI, path: str) -> httpx.Response:
+    async def run() -> httpx.Response:
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            return await client.get(path)
+
+    return asyncio.run(run())
+
+
+def _app_that_raises(error: HeadraceError) -> FastAPI:
+    app = create_app("test", Health())
+
+    @app.get("/fail")
+    async def fail() -> None:
+        raise error
+
+    return app
+
+
+class _Failing(ingest_pb2_grpc.IngestServiceServicer):
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def Append(self, request: ingest_pb2.AppendRequest, context: Any) -> ingest_pb2.AppendResponse:  # noqa: N802
+        raise self._error
+
+
+def _call(error: Exception) -> None:
+    """Calls a server that raises `error`, through a real connection."""
+    server, port = start_server(
+        "127.0.0.1:0",
+        lambda server: ingest_pb2_grpc.add_IngestServiceServicer_to_server(_Failing(error), server),
+        service_names=("headrace.IngestService",),
+        service_health=Health(),
+    )
+    channel = open_channel(f"127.0.0.1:{port}")
+    try:
+        with errors_from_status("the service"):
+            ingest_pb2_grpc.IngestServiceStub(channel).Append(ingest_pb2.AppendRequest(), timeout=_TIMEOUT_SECONDS)
+    finally:
+        channel.close()
+        server.stop(None).wait(_TIMEOUT_SECONDS)
+
+
+def test_every_error_has_a_code_of_its_own_at_both_doors() -> None:
+    assert set(HTTP_STATUS_OF) == set(STATUS_OF) == set(_KINDS)
+    assert len(set(HTTP_STATUS_OF.values())) == len(set(STATUS_OF.values())) == len(_KINDS)
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_an_error_comes_out_of_grpc_as_it_went_in(kind: type[HeadraceError]) -> None:
+    with pytest.raises(HeadraceError) as caught:
+        _call(kind("a sentence"))
+    assert type(caught.value) is kind
+    assert caught.value.message.endswith("a sentence")
+
+
+def test_a_fault_of_ours_is_no_answer_to_rely_on() -> None:
+    with pytest.raises(Unavailable, match=r"the service failed with INTERNAL: .* KeyError"):
+        _call(KeyError("a fault"))
+
+
+def test_a_server_that_is_not_there_is_unavailable() -> None:
+    channel = open_channel("127.0.0.1:1")
+    stub = ingest_pb2_grpc.IngestServiceStub(channel)
+    with pytest.raises(Unavailable, match="the service"), errors_from_status("the service"):
+        stub.Append(ingest_pb2.AppendRequest(), timeout=_TIMEOUT_SECONDS)
+    channel.close()
+
+
+def test_grpc_statuses_are_those_of_the_table() -> None:
+    assert STATUS_OF[Conflict] is grpc.StatusCode.FAILED_PRECONDITION
+    assert STATUS_OF[Overloaded] is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_an_error_raised_in_a_route_is_a_body_with_its_kind_and_sentence(kind: type[HeadraceError]) -> None:
+    answer = _get(_app_that_raises(kind("a sentence")), "/fail")
+    assert answer.status_code == HTTP_STATUS_OF[kind]
+    assert answer.json() == {"error": {"kind": kind.__name__, "message": "a sentence"}}
+    assert ("retry-after" in answer.headers) is (kind is Overloaded)
+
+
+def test_refused_items_are_part_of_the_body() -> None:
+    error = InvalidInput("two are bad", refused=((0, "why"), (3, "why not")))
+    body = _get(_app_that_raises(error), "/fail").json()
+    assert body["error"]["refused"] == [{"index": 0, "reason": "why"}, {"index": 3, "reason": "why not"}]
+
+
+def test_an_overload_says_when_to_come_back() -> None:
+    answer = _get(_app_that_raises(Overloaded("full", retry_after_seconds=7.2)), "/fail")
+    assert int(answer.headers["retry-after"]) in (7, 8)
+
+
+def test_a_bad_parameter_is_one_sentence_of_ours() -> None:
+    app = create_app("test", Health())
+
+    @app.get("/count")
+    async def count(limit: int) -> int:
+        return limit
+
+    answer = _get(app, "/count?limit=many")
+    assert (answer.status_code, answer.json()["error"]["kind"]) == (400, "InvalidInput")
+    assert "query.limit" in answer.json()["error"]["message"]
+
+
+def test_readyz_names_every_condition_until_all_hold() -> None:
+    health = Health("log", "registry")
+    app = create_app("test", health)
+    assert _get(app, "/healthz").status_code == 200
+    health.satisfy("log")
+    health.fail("registry", "cannot be reached")
+    answer = _get(app, "/readyz")
+    assert (answer.status_code, answer.json()["conditions"]) == (503, {"log": "ok", "registry": "cannot be reached"})
+    health.satisfy("registry")
+    assert _get(app, "/readyz").status_code == 200
+    health.stop()
+    assert _get(app, "/readyz").status_code == 503
+    assert _get(app, "/metrics").headers["content-type"].startswith("text/plain")
+
+
+def test_listeners_hear_each_change_of_readiness_once() -> None:
+    health = Health("log")
+    heard: list[bool] = []
+    health.listen(heard.append)
+    health.satisfy("log")
+    health.satisfy("log")
+    health.fail("log", "away")
+    health.fail("log", "still away")
+    assert heard == [False, True, False]

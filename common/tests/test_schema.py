@@ -1,0 +1,139 @@
+"""Schemas: what a stream may declare, in which words a bad one is refused, and which changes are compatible."""
+
+from typing import Any
+
+import pytest
+
+from common.errors import Conflict, InvalidInput
+from common.schema import Feature, Schema, check_compatible, check_name
+
+FULL: dict[str, Any] = {
+    "features": [
+        {"name": "distance", "dtype": "float32", "min": 0, "max": 3000},
+        {"name": "carrier", "dtype": "string", "vocabulary": ["AA", "UA"]},
+        {"name": "pixels", "dtype": "float32", "shape": [2, 3]},
+        {"name": "tags", "dtype": "string", "shape": [None]},
+        {"name": "delay", "dtype": "float32", "required": False, "default": 0.0},
+        {"name": "weight", "dtype": "float32"},
+        {"name": "hour", "dtype": "int64"},
+        {"name": "tailnum", "dtype": "string"},
+    ],
+    "labels": [{"name": "late", "dtype": "int64", "min": 0, "max": 1}],
+    "weight": "weight",
+    "event_time": "hour",
+    "key": "tailnum",
+}
+
+
+def _with(**changes: Any) -> dict[str, Any]:
+    return FULL | changes
+
+
+def _one(**changes: Any) -> dict[str, Any]:
+    return {"features": [{"name": "a", "dtype": "float32"} | changes], "labels": []}
+
+
+def test_a_schema_comes_back_from_its_mapping_and_its_json() -> None:
+    schema = Schema.from_mapping(FULL)
+    assert Schema.from_mapping(schema.to_mapping()) == schema
+    assert Schema.from_json(schema.to_json()) == schema
+
+
+def test_equal_schemas_give_equal_text() -> None:
+    reordered = Schema.from_mapping(dict(reversed(FULL.items())))
+    assert reordered.to_json() == Schema.from_mapping(FULL).to_json()
+
+
+def test_features_know_how_many_values_they_hold() -> None:
+    schema = Schema.from_mapping(FULL)
+    counts = {feature.name: feature.value_count for feature in schema.columns}
+    assert (counts["distance"], counts["pixels"], counts["tags"]) == (1, 6, None)
+    assert schema.feature("tags").is_variable_length
+    assert schema.feature("distance").is_scalar
+    with pytest.raises(InvalidInput, match="has no feature 'speed'; it has distance, carrier"):
+        schema.feature("speed")
+
+
+@pytest.mark.parametrize(
+    ("mapping", "sentence"),
+    [
+        ([], "a schema must be a mapping"),
+        ({"features": [], "labels": []}, "the schema has no features"),
+        ({"features": 3}, "features must be a list, got 3"),
+        ({"features": [3]}, "a feature must be a mapping with name and dtype, got 3"),
+        (_with(extra=1), "the schema has unknown keys ['extra']"),
+        (_with(labels=[{"name": "hour", "dtype": "int64"}]), "the schema names hour more than once"),
+        (_with(key="distance"), "key 'distance' must be a scalar of string or int64"),
+        (_with(weight="pixels"), "weight 'pixels' must be a scalar of float32"),
+        (_with(event_time="carrier"), "event_time 'carrier' must be a scalar of int64 or float32"),
+        (_with(key="speed"), "the schema has no feature 'speed'"),
+        (_one(name="1a"), "feature name '1a' is not a name"),
+        (_one(name=None), "feature name None is not a name"),
+        (_one(dtype="float64"), "feature a: dtype 'float64' is not float32, int64 or string"),
+        (_one(sise=3), "feature 'a' has unknown keys ['sise']"),
+        (_one(shape=3), "feature a: shape must be a list of sizes, got 3"),
+        (_one(shape=[0]), "feature a: shape [0] must be positive sizes, or [null] for any length"),
+        (_one(shape=[True]), "must be positive sizes"),
+        (_one(shape=[None, 2]), "must be positive sizes"),
+        (_one(required=1), "feature a: required must be true or false, got 1"),
+        (_one(required=False), "feature a is optional and needs a default"),
+        (_one(default=1.0), "feature a has a default but is required"),
+        (_one(required=False, default="x"), "feature a: default 'x' is not a float32"),
+        (_one(required=False, default=True), "feature a: default True is not a float32"),
+        (_one(min="0"), "feature a: min must be a number, got '0'"),
+        (_one(min=float("nan")), "feature a: min must be a number, got nan"),
+        (_one(min=2, max=1), "feature a: min 2 is above max 1"),
+        (_one(dtype="string", min=0), "feature a: min does not apply to strings"),
+        (_one(vocabulary=["x"]), "feature a: vocabulary applies to strings only"),
+        (_one(dtype="string", vocabulary=["x", "x"]), "feature a: vocabulary must be different strings"),
+        (_one(dtype="string", vocabulary=[1]), "feature a: vocabulary must be different strings"),
+        (_one(dtype="int64", required=False, default=2**63), "is not a int64"),
+    ],
+)
+def test_a_bad_schema_is_refused_in_words(mapping: Any, sentence: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        Schema.from_mapping(mapping)
+    assert sentence in caught.value.message
+
+
+def test_text_that_is_not_json_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="the schema is not JSON"):
+        Schema.from_json("{")
+
+
+def test_an_optional_feature_may_be_added() -> None:
+    wind = {"name": "wind", "dtype": "float32", "required": False, "default": 0.0}
+    check_compatible(Schema.from_mapping(FULL), Schema.from_mapping(_with(features=[*FULL["features"], wind])))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"features": FULL["features"][1:]}, "distance was dropped"),
+        ({"features": [*FULL["features"], {"name": "wind", "dtype": "float32"}]}, "wind is new and required"),
+        ({"features": [{**FULL["features"][0], "dtype": "int64"}, *FULL["features"][1:]]}, "distance changed from"),
+        ({"features": [{**FULL["features"][0], "max": 9}, *FULL["features"][1:]]}, "distance changed from"),
+        ({"labels": []}, "the labels changed"),
+        ({"key": None}, "key changed from 'tailnum' to None"),
+    ],
+)
+def test_an_incompatible_change_is_refused_with_its_reason(changes: dict[str, Any], reason: str) -> None:
+    changed = {key: value for key, value in _with(**changes).items() if value is not None}
+    with pytest.raises(Conflict) as caught:
+        check_compatible(Schema.from_mapping(FULL), Schema.from_mapping(changed))
+    assert reason in caught.value.message
+
+
+@pytest.mark.parametrize("name", ["", "a b", "-a", "a/b", "a" * 129, 3, None])
+def test_what_is_no_name_is_refused(name: object) -> None:
+    with pytest.raises(InvalidInput, match="is not a name"):
+        check_name("stream", name)
+
+
+def test_names_may_hold_dots_and_dashes_after_the_first_letter() -> None:
+    assert check_name("stream", "flights-v2.test_1") == "flights-v2.test_1"
+
+
+def test_a_feature_comes_back_from_its_mapping() -> None:
+    for mapping in FULL["features"]:
+        assert Feature.from_mapping(mapping).to_mapping() == mapping

@@ -107,7 +107,7 @@ class WebServer:
     def __init__(self, app: FastAPI | Callable[..., Awaitable[None]], sock: socket.socket) -> None:
         self.port: int = sock.getsockname()[1]
         self._sock = sock
-        config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=10)  # type: ignore[arg-type]  # uvicorn's ASGI alias is narrower
+        config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=10)
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [sock]}, name="http", daemon=True)
 

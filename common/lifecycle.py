@@ -10,6 +10,7 @@ from types import FrameType
 
 logger = logging.getLogger(__name__)
 _PR_SET_PDEATHSIG = 1
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Stop:
@@ -19,9 +20,19 @@ class Stop:
         self._event = threading.Event()
 
     def listen_for_signals(self) -> None:
-        """Only in the main thread of a process without an asyncio loop of its own."""
-        signal.signal(signal.SIGTERM, self._on_signal)
-        signal.signal(signal.SIGINT, self._on_signal)
+        """Only in the main thread of a process without an asyncio loop of its own.
+
+        The kernel may hand a signal to any thread, for example one that is just being made. Python then notes it, but
+        runs the handler only when the main thread next wakes by itself, which may be a minute later. So it is not the
+        handler that stops the process, but a thread that reads the number which Python writes down at once
+        (signal.set_wakeup_fd). Nor could a handler set an Event safely: it may have interrupted that Event's wait.
+        """
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        for number in _STOP_SIGNALS:
+            signal.signal(number, _noted)
+        threading.Thread(target=self._read_signals, args=(reader,), name="signals", daemon=True).start()
 
     def request(self) -> None:
         self._event.set()
@@ -33,8 +44,14 @@ class Stop:
         """True as soon as a stop is requested, False when the time is over."""
         return self._event.wait(timeout_seconds)
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._event.set()
+    def _read_signals(self, reader: int) -> None:
+        while number := os.read(reader, 1):
+            if number[0] in _STOP_SIGNALS:
+                self._event.set()
+
+
+def _noted(number: int, frame: FrameType | None) -> None:
+    """Python has written the number to the pipe; that is all there is to do."""
 
 
 def close_all(*closers: Callable[[], None]) -> None:

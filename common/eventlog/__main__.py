@@ -1,5 +1,5 @@
-"""`python -m common.eventlog URL TOPIC [--verify]`: what a topic holds, one line per partition; --verify reads it all and
-checks every example's checksums."""
+"""`python -m common.eventlog URL TOPIC [--verify]`: what a topic holds, one line per partition; --verify reads it all
+and checks every example's checksums."""
 
 import argparse
 import sys

@@ -5,6 +5,7 @@ without a group or commits, assigned and sought by hand, borrowed from a small p
 topics: the admin client. How long records are kept and how often they are copied is the cluster's configuration.
 """
 
+import random
 import struct
 import threading
 import time
@@ -28,6 +29,7 @@ _READ_TIMEOUT_SECONDS = 30.0
 _READERS_LIMIT = 16
 _IDLE_CONSUMERS_LIMIT = 4
 _REFUSE_AFTER_FAILURE_SECONDS = 1.0
+_ASK_AGAIN_SECONDS = 10.0
 
 _Client = TypeVar("_Client", KafkaAdminClient, KafkaConsumer, KafkaProducer)
 KafkaMessage = Any  # kafka-python has no types
@@ -51,10 +53,13 @@ class KafkaLog:
     def create_topic(self, topic: str, *, partition_count: int) -> None:
         """See EventLog.create_topic. Copies and retention are the cluster's defaults."""
         options = {"num_partitions": partition_count, "configs": {"max.message.bytes": str(_LARGEST_RECORD_BYTES)}}
-        with _kafka_errors(f"topic {topic!r}"):
-            admin = self._administer()
-            with suppress(kafka_errors.TopicAlreadyExistsError):  # the count below decides
-                admin.create_topics({topic: options}, timeout_ms=_REQUEST_TIMEOUT_MS, wait_for_metadata=True)
+        exists = suppress(kafka_errors.TopicAlreadyExistsError)  # the count below decides
+        with _kafka_errors(f"topic {topic!r}"), exists:
+            self._ask(
+                lambda admin: admin.create_topics(
+                    {topic: options}, timeout_ms=_REQUEST_TIMEOUT_MS, wait_for_metadata=True
+                )
+            )
         existing = self.partition_count(topic)
         if existing != partition_count:
             raise Conflict(f"topic {topic!r} has {existing} partitions; asked for {partition_count}")
@@ -64,7 +69,7 @@ class KafkaLog:
         if known is not None:
             return known
         with _kafka_errors(f"topic {topic!r}"):
-            description = self._administer().describe_topics([topic])[0]
+            description = self._ask(lambda admin: admin.describe_topics([topic]))[0]
             if description["error_code"]:
                 raise kafka_errors.for_code(description["error_code"])
         self._partition_counts[topic] = len(description["partitions"])
@@ -181,7 +186,7 @@ class KafkaLog:
     def _offsets(self, topic: str, partitions: Sequence[int], spec: OffsetSpec) -> dict[int, int]:
         wanted = {TopicPartition(topic, partition): spec for partition in partitions}
         with _kafka_errors(f"topic {topic!r}"):
-            found = self._administer().list_partition_offsets(wanted, timeout_ms=_REQUEST_TIMEOUT_MS)
+            found = self._ask(lambda admin: admin.list_partition_offsets(wanted, timeout_ms=_REQUEST_TIMEOUT_MS))
         return {source.partition: offset.offset for source, offset in found.items()}
 
     def _check_partition(self, topic: str, partition: int) -> None:
@@ -201,6 +206,24 @@ class KafkaLog:
             raise DataLoss(
                 f"topic {topic!r}, partition {partition}: offset {start} is no longer kept; the oldest is {oldest}"
             )
+
+    def _ask(self, question: Callable[[KafkaAdminClient], Any]) -> Any:
+        """Asks again for up to 10 s where Kafka says that this may help: for a moment after a broker's restart the
+        admin client knows no node. Only for questions that may be asked twice; one that timed out has waited enough."""
+        deadline = time.monotonic() + _ASK_AGAIN_SECONDS
+        pause_seconds = 0.05
+        while True:
+            try:
+                return question(self._administer())
+            except kafka_errors.KafkaTimeoutError:
+                raise
+            except kafka_errors.UnknownTopicOrPartitionError:
+                raise  # retriable for Kafka, an answer for us
+            except kafka_errors.RetriableError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(pause_seconds * random.uniform(0.5, 1.0))  # noqa: S311 jitter
+            pause_seconds = min(1.0, 2 * pause_seconds)
 
     def _administer(self) -> KafkaAdminClient:
         with self._lock:

@@ -239,6 +239,19 @@ def test_a_stream_tells_its_positions_and_counts(world: World) -> None:
     assert 'headrace_ingest_events_refused_total{reason="invalid",stream="flights"}' in figures
 
 
+def test_the_door_for_events_is_described(world: World) -> None:
+    async def work(client: httpx.AsyncClient) -> Any:
+        return (await client.get("/openapi.json")).json()["paths"]
+
+    paths = _with_client(world.intake(), work)
+    assert set(paths["/v1/streams/{stream}/events"]["post"]["requestBody"]["content"]) == {
+        "application/json",
+        "application/x-ndjson",
+        "application/x-tfrecord",
+    }
+    assert {"/healthz", "/readyz", "/metrics", "/v1/streams/{stream}/deadletters:replay"} <= set(paths)
+
+
 @asynccontextmanager
 async def _stub(intake: Intake) -> AsyncIterator[Any]:
     server, port = await start_aio_server(

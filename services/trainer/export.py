@@ -30,18 +30,13 @@ def export(model: BuiltModel, directory: Path) -> None:
     spec = parse_spec(model.inputs)
     is_module = model.definition.module is not None
 
-    def serve(**raw: tf.Tensor) -> dict[str, tf.Tensor]:
-        return model.serve(raw)
-
-    def serve_examples(examples: tf.Tensor) -> dict[str, tf.Tensor]:
-        return model.serve(tf.io.parse_example(examples, spec))
-
-    raw_specs = {feature.name: tensor_spec(feature) for feature in model.inputs}
-    examples_spec = tf.TensorSpec([None], tf.string, name="examples")
-    signatures = {
-        RAW_SIGNATURE: tf.function(serve, autograph=is_module).get_concrete_function(**raw_specs),
-        EXAMPLES_SIGNATURE: tf.function(serve_examples, autograph=is_module).get_concrete_function(examples_spec),
-    }
+    by_features = tf.function(lambda **raw: model.serve(raw), autograph=is_module).get_concrete_function(
+        **{feature.name: tensor_spec(feature) for feature in model.inputs}
+    )
+    by_examples = tf.function(
+        lambda examples: by_features(**tf.io.parse_example(examples, spec)), autograph=False
+    ).get_concrete_function(tf.TensorSpec([None], tf.string, name="examples"))
+    signatures = {RAW_SIGNATURE: by_features, EXAMPLES_SIGNATURE: by_examples}
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     tf.saved_model.save(module, str(directory), signatures=signatures, options=options)
     (directory / "fingerprint.pb").unlink(missing_ok=True)

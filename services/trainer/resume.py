@@ -65,7 +65,8 @@ class ResumePoints:
         return self._clock() - self._saved_at >= self._interval_seconds
 
     def save(self, place: Place, point: Checkpoint, losses: NDArray[np.float32]) -> None:
-        """Raises Unavailable or Conflict as the registry says; then nothing has changed."""
+        """Raises Unavailable, Overloaded or Conflict as the registry says; then the point before stays in force."""
+        self._saved_at = self._clock()
         state = dict(point.state) | {
             "pass_index": place.pass_index,
             "block_index": place.block_index,
@@ -76,7 +77,6 @@ class ResumePoints:
         files = manifest_of(self._directory)
         self._registry.upload(self._directory, files)
         self._registry.put_resume_point(self._lease, state=state, files=files)
-        self._saved_at = self._clock()
         self.saved_count += 1
 
     def load(self) -> Resumed | None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from common.catalog import FileEntry, Version, VersionDraft
 from common.definition import Definition
-from common.errors import DataLoss, HeadraceError, InvalidInput
+from common.errors import DataLoss, HeadraceError, InvalidInput, Overloaded, Unavailable
 from common.eventlog.base import EventLog
 from common.eventlog.open import open_event_log
 from common.registry_client import RegistryClient, manifest_of
@@ -38,6 +38,8 @@ from services.trainer.round_inputs import Parent, RoundInputs, fetch_inputs
 from services.trainer.training import NotFiniteError, Training
 
 logger = logging.getLogger(__name__)
+_REGISTRY_TIMEOUT_SECONDS = 30.0
+"""A registry that restarts within this time costs a round nothing but the wait."""
 Report = Callable[[Message], None]
 
 
@@ -48,7 +50,7 @@ class _StopRequestedError(Exception):
 def run_round(assignment: RoundAssignment, report: Report, stop_requested: Callable[[], bool]) -> None:
     """As services/trainer/assignment.py says: ends with Done, Failed or Stopped, or raises one of the six."""
     determinism.configure(intra_op_threads=assignment.intra_op_threads, inter_op_threads=assignment.inter_op_threads)
-    registry = RegistryClient(assignment.registry_address)
+    registry = RegistryClient(assignment.registry_address, timeout_seconds=_REGISTRY_TIMEOUT_SECONDS)
     with closing(registry), closing(open_event_log(assignment.event_log)) as log:
         report(conduct(assignment, report, stop_requested, registry=registry, log=log))
 
@@ -301,10 +303,14 @@ class _Round:
         return Checkpoint(arrays, state)
 
     def _save_point(self, training: Training) -> None:
+        """Without a registry the round goes on; a crash then costs what was done since the point before."""
         began = time.monotonic()
         losses = np.concatenate([np.zeros(0, np.float32), *self._losses])
-        self._points.save(self.place, self._captured(training), losses)
-        self._saved_place = self.place
+        try:
+            self._points.save(self.place, self._captured(training), losses)
+            self._saved_place = self.place
+        except (Unavailable, Overloaded) as error:
+            logger.warning("no resume point", extra={"model": self._plan.model, "error": error.message})
         self._seconds["resume_points"] += time.monotonic() - began
 
     def _check_stop(self, stage: str) -> None:

@@ -25,6 +25,7 @@ from common.catalog import (
     VersionDraft,
     VersionStatus,
 )
+from common.errors import Unavailable
 
 
 @dataclass
@@ -34,6 +35,7 @@ class LocalRegistry:
     definitions: dict[str, dict[str, bytes]] = field(default_factory=dict)
     versions: list[Version] = field(default_factory=list)
     resume_point: ResumePoint | None = None
+    takes_resume_points: bool = True
 
     def get_definition(self, digest: str) -> dict[str, bytes]:
         return self.definitions[digest]
@@ -57,6 +59,8 @@ class LocalRegistry:
         return sum(entry.size_bytes for entry in files)
 
     def put_resume_point(self, lease: Lease, *, state: JsonMap, files: Sequence[FileEntry]) -> Round:
+        if not self.takes_resume_points:
+            raise Unavailable("the registry is away")
         self.resume_point = ResumePoint(dict(state), tuple(files), 0.0)
         return lease.round
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.errors import InvalidInput
+from common.errors import DataLoss, InvalidInput
 from common.eventlog.tfrecord import cut, frame
 from protos import example_pb2
 from services.trainer import checkpoint
@@ -147,6 +147,21 @@ def test_resume_points_are_saved_at_block_ends_when_they_are_due(platform: Platf
     assert [m.resume_points for m in trained_blocks(platform)] == [1, 2, 3]
     assert platform.registry.resume_point is not None
     assert platform.registry.resume_point.state["block_index"] == 3
+
+
+def test_a_round_goes_on_while_no_resume_point_can_be_saved(platform: Platform) -> None:
+    platform.append(events(60))
+    platform.registry.takes_resume_points = False
+    done = platform.train(platform.lease(definition()), resume_interval_seconds=0.0)
+    assert isinstance(done, Done)
+    assert platform.registry.resume_point is None
+
+
+def test_the_resume_point_of_another_model_is_refused(platform: Platform) -> None:
+    platform.append(events(60))
+    platform.train(platform.lease(definition()), stop_requested=after_blocks(platform, 1))
+    with pytest.raises(DataLoss, match="not of this model"):
+        platform.train(platform.lease(definition(parameters={"hidden_units": [4, 4]})))
 
 
 def test_unusable_examples_are_set_aside_with_their_reasons(platform: Platform) -> None:

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ _RECORDED = {1: (1_202, 241), 16: (7_170, 2_862), 64: (13_014, 9_893), 256: (12_
 _TARGET_OVER_MOSEC = {1: 4.0, 16: 2.5, 64: 1.3, 256: 1.3}
 _ADDED_LIMITS_MS = {"p50": 1.0, "p99": 3.0}
 _MOST_RESIDENT_MB = 120
+_MOST_PRIVATE_MB = 40
 _START_LIMIT_SECONDS = 1.0
 
 
@@ -54,8 +56,76 @@ def _check(url: str, body: Path) -> None:
     assert np.isclose(predictions.sum(), 1, atol=1e-5)
 
 
-def _cpu_micros(before: Mapping[str, float], after: Mapping[str, float], requests: int) -> dict[str, float]:
-    return {f"{name} CPU us": round((after[name] - before[name]) / requests * 1e6, 1) for name in before}
+@dataclass(frozen=True)
+class Level:
+    """What one number of connections saw; CPU seconds by process."""
+
+    connections: int
+    load: load.Load
+    cpu_seconds: Mapping[str, float]
+
+
+def _measure(running: processes.Running, body: Path) -> list[Level]:
+    url = f"{running.url}/v1/models/{processes.MODEL}:predict"
+    _check(url, body)
+    load.run(url, body, connections=32, seconds=_WARM_UP_SECONDS)
+    levels = []
+    for connections in _RECORDED:
+        before = running.cpu_seconds()
+        seen = load.run(url, body, connections=connections, seconds=_SECONDS)
+        after = running.cpu_seconds()
+        levels.append(Level(connections, seen, {name: after[name] - before[name] for name in before}))
+    return levels
+
+
+def _publish_levels(levels: Sequence[Level], model_seconds: Mapping[int, float]) -> None:
+    rows: list[Mapping[str, Cell]] = []
+    cpu: list[Mapping[str, Cell]] = []
+    for level in levels:
+        sketch, mosec = _RECORDED[level.connections]
+        batch_size = min(level.connections, _MAX_BATCH_SIZE)
+        rows.append(
+            {
+                "connections": level.connections,
+                "predictions/s": round(level.load.per_second),
+                "target/s": round(max(sketch, mosec * _TARGET_OVER_MOSEC[level.connections])),
+                "p50 ms": level.load.p50_ms,
+                "p99 ms": level.load.p99_ms,
+                "errors": level.load.errors,
+                "sketch/s (recorded)": sketch,
+                "mosec/s (recorded)": mosec,
+                "bare model call us": round(model_seconds[batch_size] * 1e6),
+                "bare model/s": round(batch_size / model_seconds[batch_size]),
+            }
+        )
+        per_request = {
+            f"{name}, us": seconds / level.load.requests * 1e6 for name, seconds in level.cpu_seconds.items()
+        }
+        cpu.append({"connections": level.connections, **per_request})
+    publish(
+        "serving",
+        "Predictions over one instance (row 4)",
+        rows,
+        notes=[
+            f"Load: {load.generator()}, {_SECONDS} s a line, same {os.cpu_count()} cores; 64 floats as JSON.",
+            "Bare model: the runner's own call of the same model, called in a loop with min(connections, 64) rows.",
+            "Recorded columns are from shared/reference/peers.md, another run on such a machine.",
+            f"Machine load while this ran: {os.getloadavg()[0]:.1f}.",
+        ],
+    )
+    publish("serving_cpu", "CPU time per prediction, by process", cpu)
+
+
+def _publish_costs(alone: load.Load, model_seconds: float, costs: Mapping[str, tuple[float, float]]) -> None:
+    call_ms = model_seconds * 1e3
+    added = {
+        f"the path around the model, 1 connection, {name}, ms": (value - call_ms, _ADDED_LIMITS_MS[name])
+        for name, value in (("p50", alone.p50_ms), ("p99", alone.p99_ms))
+    }
+    rows: list[Mapping[str, Cell]] = [
+        {"what": what, "measured": measured, "limit": limit} for what, (measured, limit) in {**added, **costs}.items()
+    ]
+    publish("serving_path", "What the path adds (row 8), and what the processes cost", rows)
 
 
 def main() -> None:
@@ -67,62 +137,16 @@ def main() -> None:
         subprocess.run(save, env=environment, check=True, timeout=120, stdout=subprocess.DEVNULL)
         model_seconds = _model_seconds(saved_model)
         with processes.serving(directory / "run", saved_model) as running:
-            url = f"{running.url}/v1/models/{processes.MODEL}:predict"
-            body = _body(directory / "body.json")
-            _check(url, body)
-            load.run(url, body, connections=32, seconds=_WARM_UP_SECONDS)
-            rows: list[Mapping[str, Cell]] = []
-            alone: load.Load | None = None
-            for connections, (sketch, mosec) in _RECORDED.items():
-                before = running.cpu_seconds()
-                seen = load.run(url, body, connections=connections, seconds=_SECONDS)
-                after = running.cpu_seconds()
-                alone = alone or seen
-                call_seconds = model_seconds[min(connections, _MAX_BATCH_SIZE)]
-                rows.append(
-                    {
-                        "connections": connections,
-                        "predictions/s": round(seen.per_second),
-                        "p50 ms": seen.p50_ms,
-                        "p99 ms": seen.p99_ms,
-                        "errors": seen.errors,
-                        "target/s": round(max(sketch, mosec * _TARGET_OVER_MOSEC[connections])),
-                        "sketch/s (recorded)": sketch,
-                        "mosec/s (recorded)": mosec,
-                        "bare model call us": round(call_seconds * 1e6),
-                        "bare model/s": round(min(connections, _MAX_BATCH_SIZE) / call_seconds),
-                        **_cpu_micros(before, after, seen.requests),
-                    }
-                )
+            levels = _measure(running, _body(directory / "body.json"))
             resident_mb = psutil.Process(running.front_pid).memory_info().rss / 2**20
-            runner_mb = psutil.Process(running.pids["runner"]).memory_full_info().uss / 2**20
-        assert alone is not None
-        publish(
-            "serving",
-            "Predictions over one instance (row 4)",
-            rows,
-            notes=[
-                f"Load: {load.generator()}, {_SECONDS} s a line, same {os.cpu_count()} cores; 64 floats as JSON.",
-                "Bare model: the runner's own call of the same model, called in a loop with min(connections, 64) rows.",
-                "Recorded columns are from shared/reference/peers.md, another run on such a machine.",
-                f"Machine load while this ran: {os.getloadavg()[0]:.1f}.",
-            ],
-        )
-        call_ms = model_seconds[1] * 1e3
-        added: list[Mapping[str, Cell]] = [
-            {
-                "what": f"the path around the model, 1 connection, {name}, ms",
-                "measured": value - call_ms,
-                "limit": limit,
-            }
-            for (name, limit), value in zip(_ADDED_LIMITS_MS.items(), (alone.p50_ms, alone.p99_ms), strict=True)
-        ]
-        added += [
-            {"what": "front: start to /healthz, s", "measured": running.start_seconds, "limit": _START_LIMIT_SECONDS},
-            {"what": "front: resident, MB", "measured": resident_mb, "limit": _MOST_RESIDENT_MB},
-            {"what": "runner: private, MB", "measured": runner_mb, "limit": 40},
-        ]
-        publish("serving_path", "What the path adds (row 8), and what the front costs", added)
+            private_mb = psutil.Process(running.pids["runner"]).memory_full_info().uss / 2**20
+        _publish_levels(levels, model_seconds)
+        costs = {
+            "front: start to /healthz, s": (running.start_seconds, _START_LIMIT_SECONDS),
+            "front: resident, MB": (resident_mb, _MOST_RESIDENT_MB),
+            "runner: private, MB": (private_mb, _MOST_PRIVATE_MB),
+        }
+        _publish_costs(levels[0].load, model_seconds[1], costs)
 
 
 if __name__ == "__main__":

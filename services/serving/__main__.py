@@ -37,6 +37,8 @@ _GC_THRESHOLD = 50_000
 """Nothing on the request path makes cycles; the default would stop the loop a hundred times more often."""
 
 _LAST_ANSWERS_SECONDS = 1.0
+_KEEP_ALIVE_SECONDS = 75
+"""Longer than clients keep idle connections: a connection that the server closes just as it is used fails a request."""
 
 
 class _WebServer(uvicorn.Server):
@@ -86,8 +88,10 @@ async def _serve(settings: ServingSettings, sock: socket.socket) -> None:
         ws="none",
         lifespan="off",
         log_config=None,
+        log_level="warning",
         access_log=False,
         server_header=False,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=math.ceil(settings.drain_seconds + _LAST_ANSWERS_SECONDS),
     )
     web_server = _WebServer(config)

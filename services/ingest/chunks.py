@@ -17,6 +17,7 @@ from services.ingest import metrics
 from services.ingest.keys import KeyWindow, RequestKey
 
 _SCAN_BLOCK_RECORDS = 2_000
+_MARK_BYTES = 32
 _FRAME_BYTES = tfrecord.HEADER_BYTES + tfrecord.FOOTER_BYTES
 
 
@@ -80,6 +81,7 @@ class _Chunk:
         self.byte_count += len(part)
         self.event_count += last - first
         if item.request is not None:
+            self.byte_count += _MARK_BYTES
             self.marks.append(RequestMark(item.request.key_digest, item.request.body_digest, last - first))
 
     def record(self, ingest_time: float) -> NewRecord:

@@ -149,7 +149,7 @@ class Intake:
         for partition, events in _by_partition(stream, checked, key):
             waits.append((partition, stream.writers[partition].put(Item(events, validator.schema_version, key))))
         on_queued()
-        places = await _all(waits)
+        places = await _all(waits, timeout_seconds=self.settings.append_timeout_seconds)
         answer = Answer(
             accepted=len(checked.examples),
             refused=refused,
@@ -258,10 +258,19 @@ async def _kept_alive(work: Coroutine[Any, Any, Result]) -> Result:
     return await asyncio.shield(asyncio.get_running_loop().create_task(work))
 
 
-async def _all(waits: Sequence[tuple[int, asyncio.Future[Appended]]]) -> list[tuple[int, Appended]]:
-    """Waits for every append, then raises the first error among them."""
+async def _all(
+    waits: Sequence[tuple[int, asyncio.Future[Appended]]], *, timeout_seconds: float
+) -> list[tuple[int, Appended]]:
+    """Waits for every append, then raises the first error among them; gives up what still waits when time is over."""
     if waits:
-        await asyncio.wait([future for _, future in waits])
+        _, late = await asyncio.wait([future for _, future in waits], timeout=timeout_seconds)
+        for future in late:
+            future.cancel()
+        if late:
+            raise Unavailable(
+                f"the event log has not answered for {timeout_seconds:.0f} s; the events may or may not be in it, "
+                "and a retry is safe with an idempotency key only"
+            )
     errors = [error for _, future in waits if (error := future.exception()) is not None]
     if errors:
         raise errors[0]

@@ -38,8 +38,11 @@ class IngestSettings(ServiceSettings):
     # Estimated memory of the requests that are being taken; past it they are refused with 429.
     max_in_flight_bytes: int = Field(256 * 1024 * 1024, ge=1024)
 
-    # Idempotency keys are known for so long, and so many of them.
-    key_window_seconds: float = Field(900.0, gt=0.0)
+    # An append that takes longer is answered with 503; what of it still waits is given up.
+    append_timeout_seconds: float = Field(30.0, gt=0.0)
+
+    # Idempotency keys are known for so long, and so many of them. A start reads as much of the log to learn them.
+    key_window_seconds: float = Field(300.0, gt=0.0)
     key_window_count: int = Field(100_000, ge=1)
 
     @model_validator(mode="after")

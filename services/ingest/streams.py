@@ -3,11 +3,10 @@
 import itertools
 from concurrent.futures import Executor
 
-import google_crc32c
-
 from common.catalog import Stream
 from common.errors import NotFound
 from common.eventlog.base import EventLog
+from common.eventlog.tfrecord import masked_crc32c
 from services.ingest.chunks import PartitionAppender
 from services.ingest.keys import KeyWindow
 from services.ingest.settings import IngestSettings
@@ -58,7 +57,7 @@ class OpenStream:
         return int.from_bytes(key_digest[:8], "little") % len(self.writers)
 
     def partition_of_event(self, event_key: bytes) -> int:
-        return int(google_crc32c.value(event_key)) % len(self.writers)
+        return masked_crc32c(event_key) % len(self.writers)
 
 
 def open_stream(

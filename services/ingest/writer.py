@@ -43,7 +43,10 @@ class PartitionWriter:
         self._task: asyncio.Task[None] | None = None
 
     def put(self, item: Item) -> asyncio.Future[Appended]:
-        """Queues the item; the future ends when the log has it, or with the error of the append."""
+        """Queues the item; the future ends when the log has it, or with the error of the append.
+
+        An item whose future is cancelled before its turn is dropped.
+        """
         future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
         if not self._waiting:
             self._first_at = time.monotonic()
@@ -61,6 +64,8 @@ class PartitionWriter:
         while self._waiting:
             await self._linger()
             taken = self._take()
+            if not taken:
+                continue
             try:
                 await self._append_taken(taken)
             except Exception:  # outermost loop: one failed append must not stop the partition
@@ -80,11 +85,13 @@ class PartitionWriter:
     def _take(self) -> list[tuple[Item, asyncio.Future[Appended]]]:
         taken: list[tuple[Item, asyncio.Future[Appended]]] = []
         taken_bytes = 0
-        while self._waiting and (not taken or taken_bytes < _APPEND_BYTES):
-            taken.append(self._waiting.popleft())
-            taken_bytes += len(taken[-1][0].events.value)
-            self._waiting_events -= len(taken[-1][0].events)
-        self._waiting_bytes -= taken_bytes
+        while self._waiting and taken_bytes < _APPEND_BYTES:
+            item, future = self._waiting.popleft()
+            self._waiting_bytes -= len(item.events.value)
+            self._waiting_events -= len(item.events)
+            if not future.cancelled():
+                taken.append((item, future))
+                taken_bytes += len(item.events.value)
         self._first_at = time.monotonic()
         self._full.clear()
         if self._waiting:

@@ -292,6 +292,24 @@ def test_what_arrives_during_an_append_goes_into_the_next_one(world: World) -> N
     assert world.ids() == [0, 1, 2, 3, 4, 5]
 
 
+def test_a_log_that_hangs_is_given_up_and_the_retry_completes(world: World) -> None:
+    release = threading.Event()
+    world.log.before_append = lambda: release.wait(_TIMEOUT_SECONDS)
+
+    async def run() -> None:
+        intake = world.intake(linger_seconds=0.0, append_timeout_seconds=0.05)
+        for number in range(3):
+            with pytest.raises(Unavailable, match="has not answered for 0 s"):
+                await intake.append(_json(event(number), key=f"k{number}"))
+        assert world.log.append_calls == 1
+        release.set()
+        await _until(lambda: len(world.records()) == 1)
+        assert [(await intake.append(_json(event(n), key=f"k{n}"))).duplicate for n in range(3)] == [True, False, False]
+
+    _run(run())
+    assert world.ids() == [0, 1, 2]
+
+
 def test_events_of_one_key_stay_together_whichever_way_they_come(world: World) -> None:
     world.registry.register("keyed", SCHEMA | {"key": "id"})
     codec = ExampleCodec(Schema.from_mapping(SCHEMA))

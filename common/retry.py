@@ -2,6 +2,7 @@
 
 import random
 import time
+from collections.abc import Callable
 
 from common.errors import Unavailable
 
@@ -15,18 +16,26 @@ class Retry:
     Waits double from 0.05 s to 1 s, each shortened by up to half at random so that callers do not come back together.
     """
 
-    def __init__(self, for_seconds: float) -> None:
+    def __init__(
+        self,
+        for_seconds: float,
+        *,
+        now: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._for_seconds = for_seconds
+        self._now = now
+        self._wait = wait
         self.progressed()
 
     def progressed(self) -> None:
         """Something was achieved: the next failure counts as the first."""
-        self._deadline = time.monotonic() + self._for_seconds
+        self._deadline = self._now() + self._for_seconds
         self._wait_seconds = _FIRST_WAIT_SECONDS
 
     def remaining_seconds(self) -> float:
         """Time left for the next attempt; more than 0."""
-        return max(0.001, self._deadline - time.monotonic())
+        return max(0.001, self._deadline - self._now())
 
     def wait_or_raise(self, error: Unavailable) -> None:
         """Waits before the next attempt.
@@ -35,7 +44,7 @@ class Retry:
             Unavailable: the error given, when the time is over.
         """
         wait_seconds = self._wait_seconds * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
-        if time.monotonic() + wait_seconds >= self._deadline:
+        if self._now() + wait_seconds >= self._deadline:
             raise error
-        time.sleep(wait_seconds)
+        self._wait(wait_seconds)
         self._wait_seconds = min(_LONGEST_WAIT_SECONDS, self._wait_seconds * 2)

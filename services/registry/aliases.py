@@ -76,9 +76,8 @@ def rollback_target(moves: Iterable[tuple[str, int]], kept: Container[int]) -> i
         if how == SET:
             stack.append(version)
             continue
-        stack.pop()
         while stack and stack[-1] != version:
-            stack.pop()  # was passed over: archived at the time, or the same version again
+            stack.pop()  # what was undone, and what was passed over then
     current = stack.pop() if stack else 0
     below = (version for version in reversed(stack) if version in kept and version != current)
     return next(below, None)

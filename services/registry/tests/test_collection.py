@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
 from common.catalog import FileEntry, VersionStatus
 from common.errors import Conflict, HeadraceError, NotFound
@@ -66,26 +66,37 @@ def test_an_upload_that_nobody_takes_up_goes_too(tmp_path: Path, real_clock: Clo
 
 def test_old_versions_are_archived_but_not_those_that_are_needed(tmp_path: Path, real_clock: Clock) -> None:
     catalog = new_catalog(tmp_path, real_clock, replace(LIMITS, collection_rules=CollectionRules(2, GRACE_SECONDS)))
-    for _ in range(3):
+    for _ in range(5):
         publish(catalog)
-    catalog.plan_round(next_plan(catalog))
     catalog.set_alias("m", "shadow", 1, by="ada", reason="compare")
-    assert catalog.collect().archived_versions == ()
-    held = lease(catalog)
-    catalog.set_alias("m", "production", 1, by="ada", reason="trial")
-    assert catalog.collect().archived_versions == (), "2 is among the newest two, 3 the open round's parent"
-    catalog.register_version(held.round.round_id, held.token, draft(catalog))
-    publish(catalog)
+    catalog.set_alias("m", "production", 2, by="ada", reason="trial")
+    catalog.plan_round(next_plan(catalog))
+    catalog.set_alias("m", "production", 5, by="ada", reason="trial over")
     real_clock.pass_seconds(GRACE_SECONDS + 60)
     collected = catalog.collect()
-    assert collected.archived_versions == (("m", 3), ("m", 2))
-    assert collected.removed_files == 4
-    assert catalog.get_version("m", 2).status is VersionStatus.ARCHIVED
-    assert len(catalog.get_version("m", 2).files) == 2, "what it consisted of stays on record"
-    with pytest.raises(Conflict, match="version 2 of m is archived"):
-        catalog.set_alias("m", "production", 2, by="ada", reason="")
-    for kept in (1, 4, 5):
+    assert collected.archived_versions == (("m", 3),), "not the newest two, the shadow, or the open round's parent"
+    assert collected.removed_files == 2
+    assert catalog.get_version("m", 3).status is VersionStatus.ARCHIVED
+    assert len(catalog.get_version("m", 3).files) == 2, "what it consisted of stays on record"
+    with pytest.raises(Conflict, match="version 3 of m is archived"):
+        catalog.set_alias("m", "production", 3, by="ada", reason="")
+    for kept in (1, 2, 4, 5):
         assert all(_bytes_of(catalog, file) for file in catalog.get_version("m", kept).files)
+    catalog.close()
+
+
+def test_a_resume_point_stays_as_long_as_its_round_is_open(tmp_path: Path, real_clock: Clock) -> None:
+    catalog = new_catalog(tmp_path, real_clock)
+    catalog.plan_round(next_plan(catalog))
+    held = lease(catalog)
+    entry = store(catalog, b"half the weights")
+    catalog.put_resume_point(held.round.round_id, held.token, state={}, files=[entry])
+    catalog.release_round(held.round.round_id, held.token, reason="stopping")
+    real_clock.pass_seconds(GRACE_SECONDS + 60)
+    assert catalog.collect().removed_files == 0
+    held = lease(catalog)
+    catalog.fail_round(held.round.round_id, held.token, reason="broken")
+    assert catalog.collect().removed_files == 1
     catalog.close()
 
 
@@ -121,10 +132,10 @@ class NothingNeededIsCollected(RuleBasedStateMachine):
         store(self.catalog, content)
         return content
 
-    @rule(target=contents, seconds=st.sampled_from([1.0, GRACE_SECONDS + 60]))
-    def time_passes(self, seconds: float) -> object:
-        self.clock.pass_seconds(seconds)
-        return multiple()
+    @initialize(target=contents)
+    def begin(self) -> bytes:
+        self.plan_and_lease()
+        return b"first"
 
     @rule()
     def plan_and_lease(self) -> None:
@@ -163,7 +174,8 @@ class NothingNeededIsCollected(RuleBasedStateMachine):
             return
 
     @rule()
-    def collect(self) -> None:
+    def collect_much_later(self) -> None:
+        self.clock.pass_seconds(GRACE_SECONDS + 60)
         self.catalog.collect()
 
     @invariant()

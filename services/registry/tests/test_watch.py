@@ -56,7 +56,7 @@ def test_a_watcher_is_woken_by_a_commit_and_not_by_its_heartbeat(tmp_path: Path,
     heard: list[Change] = []
     watch = _follow(catalog)
     first = [next(watch), next(watch)]
-    thread = threading.Thread(target=lambda: heard.append(next(watch)))
+    thread = threading.Thread(target=lambda: heard.append(next(watch)), daemon=True)
     thread.start()
     catalog.register_stream("t", json.dumps(SCHEMA))
     thread.join(timeout=30)

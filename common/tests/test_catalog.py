@@ -1,0 +1,36 @@
+"""Ranges as JSON: what planner and registry write into a plan's configuration."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.catalog import OffsetRange, ranges_as_json, ranges_from_json
+from common.errors import InvalidInput
+
+RANGES = st.lists(st.builds(OffsetRange, st.integers(0, 99), st.integers(0, 2**62), st.integers(0, 2**62)))
+
+
+@given(RANGES)
+def test_ranges_survive_json(ranges: list[OffsetRange]) -> None:
+    assert ranges_from_json(json.loads(json.dumps(ranges_as_json(ranges)))) == tuple(sorted(ranges))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        {},
+        "all",
+        [1],
+        [{}],
+        [{"partition": 0, "from_offset": 1}],
+        [{"partition": 0, "from_offset": 1, "to_offset": 2, "more": 3}],
+        [{"partition": 0, "from_offset": 1, "to_offset": 2.0}],
+        [{"partition": True, "from_offset": 1, "to_offset": 2}],
+    ],
+)
+def test_what_is_no_list_of_ranges_is_refused(value: object) -> None:
+    with pytest.raises(InvalidInput, match="ranges must"):
+        ranges_from_json(value)

@@ -26,6 +26,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from common.definition import Definition, Task
 from common.errors import HeadraceError
 from common.schema import Schema
 
@@ -70,14 +71,15 @@ def load_module(files: Mapping[str, bytes], path: str, *, digest: str, directory
     return UserModule(module.build_model, loss, metrics)
 
 
-def build_from_module(module: UserModule, schema: Schema, parameters: Mapping[str, Any], *, path: str) -> keras.Model:
+def build_from_module(module: UserModule, schema: Schema, definition: Definition) -> keras.Model:
     """Calls build_model and checks what it returns.
 
     Raises:
         DefinitionFailedError: it raises, or returns something that is not the model described above.
     """
+    path = str(definition.module)
     with blame_definition(path):
-        network = module.build_model(schema, copy.deepcopy(dict(parameters)))
+        network = module.build_model(schema, copy.deepcopy(dict(definition.module_parameters)))
     if not isinstance(network, keras.Model):
         raise DefinitionFailedError(f"{path}: build_model returned {type(network).__name__}, expected a keras.Model")
     try:
@@ -90,7 +92,7 @@ def build_from_module(module: UserModule, schema: Schema, parameters: Mapping[st
             f"got {len(inputs)} inputs and {len(outputs)} outputs"
         )
     _check_inputs(inputs, schema, path)
-    _check_output(network, path)
+    _check_output(network, definition.task, path)
     return network
 
 
@@ -134,9 +136,14 @@ def _check_inputs(inputs: list[keras.KerasTensor], schema: Schema, path: str) ->
             )
 
 
-def _check_output(network: keras.Model, path: str) -> None:
-    activation = getattr(network.layers[-1], "activation", None)
-    if activation in (keras.activations.softmax, keras.activations.sigmoid):
-        raise DefinitionFailedError(
-            f"{path}: the last layer ends in {activation.__name__}; return the logits, the platform applies it"
-        )
+def _check_output(network: keras.Model, task: Task, path: str) -> None:
+    last = network.layers[-1]
+    activation = getattr(last, "activation", None)
+    if isinstance(last, keras.layers.Softmax) or activation in (keras.activations.softmax, keras.activations.sigmoid):
+        raise DefinitionFailedError(f"{path}: the last layer is a softmax or sigmoid; return the logits")
+    shape = tuple(network.outputs[0].shape)
+    is_single = shape in ((None,), (None, 1))
+    is_many = len(shape) == 2 and isinstance(shape[1], int) and shape[1] > 1
+    if not (is_many if task == "multiclass" else is_single):
+        expected = "[n, classes]" if task == "multiclass" else "[n] or [n, 1]"
+        raise DefinitionFailedError(f"{path}: the output's shape is {shape}, a {task} model gives {expected}")

@@ -111,8 +111,7 @@ def build(
         network = build_network(definition, transform)
         classes = 0 if definition.task == "regression" else parameters.classes
         return BuiltModel(definition, schema, inputs, transform, network, classes, None, None, seed_state)
-    assert definition.module is not None
-    network = build_from_module(module, schema, definition.module_parameters, path=definition.module)
+    network = build_from_module(module, schema, definition)
     names = sorted({tensor.name for tensor in network.inputs})
     classes = {"binary": 2, "regression": 0}.get(definition.task, int(network.outputs[0].shape[-1] or 0))
     inputs = tuple(schema.feature(name) for name in names)

@@ -13,7 +13,7 @@ from common.schema import Schema
 from services.trainer import checkpoint, export
 from services.trainer.features.parsing import parse
 from services.trainer.features.statistics import Fitting
-from services.trainer.model import BuiltModel, build
+from services.trainer.model import BuiltModel, build, load_user_module
 from services.trainer.tests.small_rounds import FEATURES, SCHEMA, definition, events
 from services.trainer.training import Training, TrainingSet
 
@@ -138,3 +138,39 @@ def test_a_row_alone_and_in_a_batch_gets_the_same_answer() -> None:
         model.serve({name: value[row : row + 1] for name, value in raw.items()})["probability"][0] for row in range(5)
     ]
     np.testing.assert_allclose(alone, together[:5], rtol=1e-6)
+
+
+TWO_INPUTS = """
+import keras
+import tensorflow as tf
+
+def build_model(schema, parameters):
+    pair = keras.Input((2,), name="pair", dtype="float32")
+    tags = keras.Input((None,), name="tags", dtype="string")
+    count = keras.layers.Lambda(lambda tags: tf.reduce_sum(tf.cast(tags != "", tf.float32), 1, keepdims=True),
+                                output_shape=(1,))(tags)
+    hidden = keras.layers.Dense(parameters["units"], "relu")(keras.layers.Concatenate()([pair, count]))
+    hidden = keras.layers.BatchNormalization()(hidden)
+    return keras.Model([tags, pair], keras.layers.Dense(3)(hidden))
+"""
+
+
+def test_a_keras_module_takes_several_raw_features_by_name(tmp_path: Path) -> None:
+    files = definition(
+        estimator=None, features=None, parameters={"units": 6}, module="net.py", task="multiclass", label="kind",
+        net_py=TWO_INPUTS,
+    )  # fmt: skip
+    spec = parse_definition(files)
+    module = load_user_module(spec, files, digest="two-inputs", directory=tmp_path)
+    model = build(spec, SCHEMA_OF_TESTS, {}, module, seed=5)
+    assert [feature.name for feature in model.inputs] == ["pair", "tags"]
+    assert model.class_count == 3
+    raw = parse(EXAMPLES, SCHEMA_OF_TESTS.columns).raw
+    examples = TrainingSet(model.transformed(raw).columns, raw["kind"], tf.ones(len(EXAMPLES)), len(EXAMPLES))
+    training = Training(model, seed=5)
+    moving_mean = next(path for path in training.variables if path.endswith("moving_mean"))
+    before = training.variables[moving_mean].numpy().copy()
+    training.train_block(examples, pass_index=0, block_index=0)
+    assert (training.variables[moving_mean].numpy() != before).any()
+    export.export(model, tmp_path / "saved_model")
+    export.check(model, tmp_path / "saved_model", raw, EXAMPLES)

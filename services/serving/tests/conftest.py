@@ -3,12 +3,17 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from conftest import RedisServer
+from services.serving.tests.manager_process import ManagerProcess
+from services.serving.tests.registry_process import RegistryProcess
 from services.serving.tests.runner_process import Zygote
+
+StartManager = Callable[..., ManagerProcess]
 
 
 @pytest.fixture(scope="session")
@@ -30,3 +35,31 @@ def zygote() -> Iterator[Zygote]:
     started = Zygote()
     yield started
     started.stop()
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[RegistryProcess]:
+    """A registry with a model m that has no version yet."""
+    process = RegistryProcess(tmp_path / "registry")
+    process.start()
+    process.add_model("m")
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+def start_manager(tmp_path: Path, redis_server: RedisServer, registry: RegistryProcess) -> Iterator[StartManager]:
+    """Starts managers with the settings given; none of them outlives the test."""
+    started: list[ManagerProcess] = []
+
+    def start(**settings: str) -> ManagerProcess:
+        manager = ManagerProcess(
+            tmp_path / "serving", redis_url=redis_server.url, registry_address=registry.address, **settings
+        )
+        manager.start()
+        started.append(manager)
+        return manager
+
+    yield start
+    for manager in started:
+        manager.kill()

@@ -128,6 +128,23 @@ def save_v1_control_flow(directory: Path) -> None:
         v1.enable_control_flow_v2()
 
 
+def save_endless(directory: Path) -> None:
+    """A SavedModel whose initialisation never ends."""
+    v1 = tf.compat.v1
+    with v1.Graph().as_default(), v1.Session() as session:
+        x = v1.placeholder(tf.float32, [None], name="x")
+        count = v1.get_variable("count", [], tf.int64, use_resource=True)
+        session.run(v1.global_variables_initializer())
+        turns = tf.while_loop(lambda i: i < 10**15, lambda i: (i + 1,), (tf.constant(0, tf.int64),))[0]
+        never_done = v1.assign(count, turns)
+        builder = v1.saved_model.Builder(str(directory))
+        signature = v1.saved_model.predict_signature_def({"x": x}, {"y": x * 2})
+        builder.add_meta_graph_and_variables(
+            session, [tf.saved_model.SERVING], {"serving_default": signature}, main_op=tf.group(never_done)
+        )
+        builder.save()
+
+
 def save_all(directory: Path) -> None:
     """Writes one folder per model; `affine` has one below it per version."""
     for version in AFFINE_VERSIONS:
@@ -146,6 +163,7 @@ def save_all(directory: Path) -> None:
     tf.saved_model.save(Checked(), str(directory / "checked"))
     tf.saved_model.save(Network(), str(directory / "network"))
     save_v1_control_flow(directory / "v1_control_flow")
+    save_endless(directory / "endless")
 
 
 if __name__ == "__main__":

@@ -3,47 +3,19 @@
 import functools
 import os
 import signal
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from conftest import RedisServer
-from services.serving.prediction import read_tensor
+from services.serving.prediction import INTERNAL, read_tensor
 from services.serving.replica_state import ReplicaState, ServingState
-from services.serving.tests.manager_process import ManagerProcess
+from services.serving.tests.conftest import StartManager
 from services.serving.tests.queue_asker import Asker, request
 from services.serving.tests.registry_process import RegistryProcess
 from services.serving.tests.runner_process import eventually, is_running
-
-StartManager = Callable[..., ManagerProcess]
-
-
-@pytest.fixture
-def registry(tmp_path: Path) -> Iterator[RegistryProcess]:
-    process = RegistryProcess(tmp_path / "registry")
-    process.start()
-    process.add_model("m")
-    yield process
-    process.kill()
-
-
-@pytest.fixture
-def start_manager(tmp_path: Path, redis_server: RedisServer, registry: RegistryProcess) -> Iterator[StartManager]:
-    started: list[ManagerProcess] = []
-
-    def start(**settings: str) -> ManagerProcess:
-        manager = ManagerProcess(
-            tmp_path / "serving", redis_url=redis_server.url, registry_address=registry.address, **settings
-        )
-        manager.start()
-        started.append(manager)
-        return manager
-
-    yield start
-    for manager in started:
-        manager.kill()
 
 
 @pytest.fixture
@@ -189,4 +161,82 @@ def test_a_manager_that_starts_before_its_registry_says_so_and_goes_on_by_itself
     registry.start()
     manager.wait_available("m", 1, "production")
     state = manager.wait_until(lambda state: not any(state.conditions.values()), "the replica being ready")
+    assert manager.stop() == 0
+
+
+def test_a_version_that_never_finishes_loading_holds_up_nobody(
+    registry: RegistryProcess, start_manager: StartManager, asker: Asker, saved_models: Path
+) -> None:
+    registry.add_version("m", saved_models / "affine/1")
+    manager = start_manager(parallel_loads="1")
+    manager.wait_available("m", 1, "production")
+    registry.add_version("m", saved_models / "endless")
+    manager.wait_state("m", 2, ServingState.LOADING)
+    registry.add_model("other")
+    registry.add_version("other", saved_models / "affine/1")
+    manager.wait_available("other", 1, "production")
+    assert manager.has("m", 2, ServingState.LOADING)
+    assert asker.ask(request(b"a", x(1))).version == 1
+    registry.client.rollback("m", by="test", reason="it never comes")
+    manager.wait_state("m", 2, ServingState.END)
+    assert manager.wait_available("m", 1, "production").runner_pid
+    assert manager.stop() == 0
+
+
+def test_a_version_that_is_not_ready_in_time_is_given_up(
+    registry: RegistryProcess, start_manager: StartManager, saved_models: Path
+) -> None:
+    registry.add_version("m", saved_models / "endless")
+    manager = start_manager(load_timeout_seconds="1", load_attempts="1")
+    ended = manager.wait_state("m", 1, ServingState.END)
+    assert ended.error_message == "it was not ready after 1 s"
+    assert not ended.runner_pid
+    assert manager.stop() == 0
+
+
+def test_a_runner_that_is_stuck_in_its_model_is_ended_and_the_request_answered_with_an_error(
+    registry: RegistryProcess, start_manager: StartManager, asker: Asker, saved_models: Path
+) -> None:
+    registry.add_version("m", saved_models / "checked")
+    manager = start_manager(run_timeout_seconds="1")
+    manager.wait_available("m", 1, "production")
+    stuck = request(b"stuck", {"x": np.ones(1, "<f4"), "steps": np.array([10**12], "<i8")})
+    good = request(b"good", {"x": np.ones(1, "<f4"), "steps": np.zeros(1, "<i8")})
+    asker.enqueue(stuck, good)
+    answer, other = asker.wait_for(b"stuck", b"good")
+    assert (answer.error_code, other.error_code) == (INTERNAL, 0)
+    assert asker.queue_length() == 0
+    assert manager.stop() == 0
+
+
+def test_two_replicas_share_a_queue_and_one_answers_what_the_other_held_when_it_was_killed(
+    registry: RegistryProcess, start_manager: StartManager, asker: Asker, saved_models: Path
+) -> None:
+    registry.add_version("m", saved_models / "affine/1")
+    first, second = start_manager(replica="r1"), start_manager(replica="r2")
+    doomed = first.wait_available("m", 1, "production")
+    second.wait_available("m", 1, "production")
+    os.kill(doomed.runner_pid, signal.SIGSTOP)
+    requests = [request(b"%d" % i, x(i)) for i in range(200)]
+    asker.enqueue(*requests[:100])
+    first.kill()
+    asker.enqueue(*requests[100:])
+    replies = asker.wait_for(*(item.request_id for item in requests))
+    assert [read_tensor(reply.outputs[0]).tolist() for reply in replies] == [[1000.0 + i] for i in range(200)]
+    eventually(lambda: asker.servers() == [second.version("m", 1).runner_id], "only the living being listed")
+    assert second.stop() == 0
+
+
+def test_a_zygote_that_dies_is_replaced_with_all_its_runners(
+    registry: RegistryProcess, start_manager: StartManager, asker: Asker, saved_models: Path
+) -> None:
+    registry.add_version("m", saved_models / "affine/1")
+    manager = start_manager()
+    before = manager.wait_available("m", 1, "production")
+    (zygote,) = psutil.Process(manager.process.pid).children()
+    asker.enqueue(*(request(b"%d" % i, x(i)) for i in range(50)))
+    zygote.kill()
+    manager.wait_until(functools.partial(has_new_runner, before.runner_pid), "a new runner")
+    replies = asker.wait_for(*(b"%d" % i for i in range(50)))
+    assert [reply.error_code for reply in replies] == [0] * 50
     assert manager.stop() == 0

@@ -2,18 +2,16 @@
 
 import functools
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import psutil
-import pytest
 
 from conftest import RedisServer
 from protos import queue_pb2
 from services.serving.prediction import read_tensor
 from services.serving.replica_state import ReplicaState
-from services.serving.tests.manager_process import ManagerProcess
+from services.serving.tests.conftest import StartManager
 from services.serving.tests.queue_asker import Asker, request
 from services.serving.tests.registry_process import RegistryProcess
 
@@ -62,43 +60,30 @@ class Load:
             self.wrong.append(f"{value}: expected {expected} from version {version}, got {reply}")
 
 
-@pytest.fixture
-def registry(tmp_path: Path) -> Iterator[RegistryProcess]:
-    process = RegistryProcess(tmp_path / "registry")
-    process.start()
-    process.add_model("m")
-    yield process
-    process.kill()
-
-
 def test_no_prediction_fails_while_versions_are_swapped_and_rolled_back_and_processes_and_memory_return(
-    tmp_path: Path, redis_server: RedisServer, registry: RegistryProcess, saved_models: Path
+    redis_server: RedisServer, registry: RegistryProcess, start_manager: StartManager, saved_models: Path
 ) -> None:
     registry.add_version("m", saved_models / "affine/1")
-    manager = ManagerProcess(tmp_path / "serving", redis_url=redis_server.url, registry_address=registry.address)
-    manager.start()
-    try:
-        manager.wait_available("m", 1, "production")
-        load = Load(redis_server.url)
-        load.start()
-        for version in (2, 3):
-            registry.add_version("m", saved_models / f"affine/{version}")
-            manager.wait_until(functools.partial(serves_only, version), "the swap")
-        for version in (2, 1):
-            registry.client.rollback("m", by="test", reason="back")
-            manager.wait_until(functools.partial(serves_only, version), "the rollback")
-        load.stop()
-        assert load.finished
-        assert load.wrong == []
-        assert load.versions[0] == 1
-        assert load.versions[-1] == 1
-        assert {2, 3} <= set(load.versions)
-        # The manager has the zygote below it and the zygote one runner: what was unloaded is gone.
-        (zygote,) = psutil.Process(manager.process.pid).children()
-        assert [child.pid for child in zygote.children()] == [manager.version("m", 1).runner_pid]
-        assert manager.stop() == 0
-    finally:
-        manager.kill()
+    manager = start_manager()
+    manager.wait_available("m", 1, "production")
+    load = Load(redis_server.url)
+    load.start()
+    for version in (2, 3):
+        registry.add_version("m", saved_models / f"affine/{version}")
+        manager.wait_until(functools.partial(serves_only, version), "the swap")
+    for version in (2, 1):
+        registry.client.rollback("m", by="test", reason="back")
+        manager.wait_until(functools.partial(serves_only, version), "the rollback")
+    load.stop()
+    assert load.finished
+    assert load.wrong == []
+    assert load.versions[0] == 1
+    assert load.versions[-1] == 1
+    assert {2, 3} <= set(load.versions)
+    # The manager has the zygote below it and the zygote one runner: what was unloaded is gone.
+    (zygote,) = psutil.Process(manager.process.pid).children()
+    assert [child.pid for child in zygote.children()] == [manager.version("m", 1).runner_pid]
+    assert manager.stop() == 0
 
 
 def serves_only(version: int, state: ReplicaState) -> bool:

@@ -98,7 +98,8 @@ class Batcher:
             if prediction.rows < 0 or prediction.signature not in self._mergeable:
                 closed.append(Group([member], prediction.rows))
                 continue
-            key = _merge_key(prediction)
+            # Their dtypes are the signature's; so these can be put together along dimension 0.
+            key = (prediction.signature, prediction.output_filter, prediction.trailing_shapes)
             group = open_groups.get(key)
             if group is not None and group.rows + prediction.rows > self._max_batch_size:
                 closed.append(open_groups.pop(key))
@@ -199,12 +200,6 @@ def _zeros(name: str, spec: TensorSpec, batch_size: int) -> np.ndarray:
     if dtype == np.dtype(object):
         return np.full(shape, b"", object)
     return np.zeros(shape, dtype)
-
-
-def _merge_key(prediction: Prediction) -> tuple[object, ...]:
-    """Requests with the same key can be put together along dimension 0; their dtypes are the signature's."""
-    shapes = tuple(array.shape[1:] for _, array in sorted(prediction.inputs.items()))
-    return (prediction.signature, prediction.output_filter, shapes)
 
 
 def _is_mergeable(signature: Signature) -> bool:

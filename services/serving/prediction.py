@@ -41,6 +41,8 @@ class Prediction:
     output_filter: tuple[str, ...]
     rows: int
     """Size of every input's dimension 0; -1 when the inputs do not share one, so that it must run alone."""
+    trailing_shapes: tuple[tuple[int, ...], ...]
+    """What follows dimension 0, for each input in the signature's order."""
 
 
 def read_prediction(request: queue_pb2.PredictionRequest, signatures: Mapping[str, Signature]) -> Prediction:
@@ -53,18 +55,22 @@ def read_prediction(request: queue_pb2.PredictionRequest, signatures: Mapping[st
     signature = signatures.get(name)
     if signature is None:
         raise RequestFailed(FAILED_PRECONDITION, f'Serving signature key "{name}" not found.')
-    inputs = {tensor.name: read_tensor(tensor) for tensor in request.inputs}
-    _check_names(signature, inputs, len(request.inputs))
+    tensors = request.inputs
+    inputs = {tensor.name: read_tensor(tensor) for tensor in tensors}
+    _check_names(signature, inputs, len(tensors))
     output_filter = tuple(request.output_filter)
     if output_filter:
         _check_filter(signature, output_filter)
-    rows = -2
+    trailing_shapes = []
+    sizes = set()
     for key, spec in signature.inputs.items():
         array = inputs[key]
         _check_tensor(key, spec, array)
-        size = array.shape[0] if array.ndim else -1
-        rows = size if rows in (-2, size) else -1
-    return Prediction(name, inputs, output_filter, max(rows, -1))
+        shape = array.shape
+        sizes.add(shape[0] if shape else -1)
+        trailing_shapes.append(shape[1:])
+    rows = sizes.pop() if len(sizes) == 1 else -1
+    return Prediction(name, inputs, output_filter, rows, tuple(trailing_shapes))
 
 
 def numpy_type(name: str, spec: TensorSpec) -> "np.dtype[Any]":
@@ -82,11 +88,12 @@ def read_tensor(tensor: queue_pb2.Tensor) -> np.ndarray:
         RequestFailed: unknown dtype, or bytes and shape do not agree.
     """
     try:
-        if tensor.dtype.lstrip("|") == _STRINGS:
+        text = tensor.dtype
+        if text in _STRING_TEXTS:
             strings = np.empty(len(tensor.strings), object)
             strings[:] = tensor.strings
             return strings.reshape(tensor.shape)
-        return np.frombuffer(tensor.data, tensor.dtype).reshape(tensor.shape)
+        return np.frombuffer(tensor.data, _DTYPES_BY_TEXT.get(text) or text).reshape(tensor.shape)
     except (ValueError, TypeError) as error:
         raise RequestFailed(
             INVALID_ARGUMENT, f"tensor parsing error: {tensor.name} (dtype {tensor.dtype}): {error}"
@@ -99,15 +106,15 @@ def write_tensor(tensor: queue_pb2.Tensor, name: str, array: np.ndarray) -> None
     Raises:
         RequestFailed: the array's type cannot travel.
     """
+    text = _TEXTS.get(array.dtype)
+    if text is None:
+        raise RequestFailed(UNIMPLEMENTED, f'output "{name}" has type {array.dtype.name}, which cannot be sent')
     tensor.name = name
+    tensor.dtype = text
     tensor.shape.extend(array.shape)
-    if array.dtype == object:
-        tensor.dtype = _STRINGS
+    if text == _STRINGS:
         tensor.strings.extend(array.ravel().tolist())
         return
-    if array.dtype.str not in _TYPE_STRINGS:
-        raise RequestFailed(UNIMPLEMENTED, f'output "{name}" has type {array.dtype.name}, which cannot be sent')
-    tensor.dtype = array.dtype.str
     tensor.data = array.tobytes()
 
 
@@ -118,7 +125,9 @@ def failure(request_id: bytes, version: int, error: RequestFailed) -> queue_pb2.
 
 
 _DTYPES = {name: np.dtype(text) for name, text in NUMPY_TYPES.items()}
-_TYPE_STRINGS = frozenset(NUMPY_TYPES.values())
+_DTYPES_BY_TEXT = {dtype.str: dtype for dtype in _DTYPES.values()}
+_TEXTS = {dtype: _STRINGS if dtype.hasobject else dtype.str for dtype in _DTYPES.values()}
+_STRING_TEXTS = (_STRINGS, f"|{_STRINGS}")
 
 
 def _check_names(signature: Signature, inputs: Arrays, sent: int) -> None:
@@ -154,10 +163,17 @@ def _check_tensor(name: str, spec: TensorSpec, array: np.ndarray) -> None:
         raise RequestFailed(INVALID_ARGUMENT, f'input "{name}" has type {array.dtype.name}, expected {expected.name}')
     if spec.shape is None:
         return
-    if array.ndim != len(spec.shape) or any(
-        want not in (-1, have) for want, have in zip(spec.shape, array.shape, strict=True)
-    ):
+    if not _fits(spec.shape, array.shape):
         raise RequestFailed(
             INVALID_ARGUMENT,
             f'input "{name}" has shape {list(array.shape)}, expected {list(spec.shape)} (-1: any size)',
         )
+
+
+def _fits(expected: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    if len(expected) != len(shape):
+        return False
+    for want, have in zip(expected, shape, strict=True):  # noqa: SIM110  (a generator costs more than the checks)
+        if want not in (-1, have):
+            return False
+    return True

@@ -37,6 +37,7 @@ class Schemas:
         self._newest: dict[str, Stream] = {}
         self._older: dict[tuple[str, int], Stream] = {}
         self._asked_at: dict[str, float] = {}
+        self._revision = 0
 
     def known(self, name: str) -> Stream | None:
         """The newest schema known here; never waits."""
@@ -78,28 +79,38 @@ class Schemas:
 
     def follow(self, stop: Stop, health: Health) -> None:
         """Learns every stream and then each change, until stopped; run it in a thread of its own."""
-        revision = 0
         while not stop.is_requested():
             try:
-                for stream in self._source.list_streams():
-                    self._learn(stream)
+                self._replace(self._source.list_streams())
                 health.satisfy("registry")
-                revision = self._follow_once(revision, stop)
+                self._follow_once(stop)
             except HeadraceError as error:
+                if stop.is_requested():
+                    return
                 health.fail("registry", error.message)
                 logger.warning("the registry is away", extra={"reason": error.message})
+            except Exception:  # outermost loop: a thread that ends would leave the schemas as they are, unnoticed
+                health.fail("registry", "following the registry failed unexpectedly")
+                logger.exception("following the registry failed unexpectedly")
             stop.wait(_RETRY_SECONDS)
 
-    def _follow_once(self, revision: int, stop: Stop) -> int:
-        for change in self._source.watch(revision):
+    def _follow_once(self, stop: Stop) -> None:
+        """Until the watch breaks off; the next one goes on where this one ended."""
+        for change in self._source.watch(self._revision):
             if stop.is_requested():
-                return revision
-            if change.kind == ChangeKind.RESET:
-                return change.revision
+                return
             if change.kind == ChangeKind.STREAM:
                 self._learn(self._source.get_stream(change.name))
-            revision = max(revision, change.revision)
+            self._revision = change.revision
+            if change.kind == ChangeKind.RESET:
+                return
         raise Unavailable("the registry ended the watch")
+
+    def _replace(self, streams: list[Stream]) -> None:
+        """The registry's list is the truth, also where it has become another registry."""
+        with self._lock:
+            self._newest = {stream.name: stream for stream in streams}
+            self._older.clear()
 
     def _learn(self, stream: Stream) -> None:
         with self._lock:

@@ -37,17 +37,18 @@ class OpenStream:
         self.accepted_count = 0
         self.refused_count = 0
         self._max_event_bytes = max_event_bytes
-        self._validators: dict[int, Validator] = {}
+        self._validators: dict[tuple[int, str], Validator] = {}
         self._turns = itertools.count()
 
     def validator(self, stream: Stream) -> Validator:
         """Compiled when first asked for; a few versions are kept."""
-        found = self._validators.get(stream.schema_version)
+        version = (stream.schema_version, stream.schema_json)
+        found = self._validators.get(version)
         if found is None:
             found = Validator(stream, max_event_bytes=self._max_event_bytes)
             while len(self._validators) >= _KEPT_VALIDATORS:
                 del self._validators[min(self._validators)]
-            self._validators[stream.schema_version] = found
+            self._validators[version] = found
         return found
 
     def partition_of_request(self, key_digest: bytes | None) -> int:

@@ -1,0 +1,90 @@
+"""Following the registry: what is known stays known, and a new schema is learned from the watch."""
+
+import threading
+from collections.abc import Iterator
+
+from common.catalog import Change, ChangeKind
+from common.errors import Unavailable
+from common.health import Health
+from common.lifecycle import Stop
+from services.ingest.schemas import Schemas
+from services.ingest.tests.conftest import SCHEMA, StreamsInMemory
+from services.ingest.tests.processes import until
+
+
+class _Watched(StreamsInMemory):
+    """A registry in memory whose watch tells of a change when the test says so, and then breaks off."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changed = threading.Event()
+        self.asked_for: list[int] = []
+
+    def watch(self, since_revision: int = 0) -> Iterator[Change]:
+        self.asked_for.append(since_revision)
+        yield Change(5, ChangeKind.HEARTBEAT, "", 0, "", 0.0)
+        if not self.changed.wait(10):
+            return
+        self.changed.clear()
+        yield Change(6, ChangeKind.STREAM, "flights", 0, "", 0.0)
+        raise Unavailable("the connection broke")
+
+
+def test_the_registry_is_followed_across_breaks() -> None:
+    registry, health, stop = _Watched(), Health("registry"), Stop()
+    registry.register("flights", SCHEMA)
+    schemas = Schemas(registry)
+    follower = threading.Thread(target=schemas.follow, args=(stop, health))
+    follower.start()
+    until(lambda: schemas.names() == ["flights"], "learning the streams")
+    registry.register("flights", SCHEMA)
+    registry.changed.set()
+    until(lambda: (known := schemas.known("flights")) is not None and known.schema_version == 2, "hearing of it")
+    until(lambda: len(registry.asked_for) == 2, "watching again")
+    assert registry.asked_for == [0, 6]
+    stop.request()
+    registry.changed.set()
+    follower.join(timeout=10)
+    assert not follower.is_alive()
+
+
+def test_an_older_version_is_asked_for_once() -> None:
+    registry = StreamsInMemory()
+    registry.register("flights", SCHEMA)
+    registry.register("flights", SCHEMA)
+    schemas = Schemas(registry)
+    assert schemas.fetch("flights").schema_version == 2
+    calls = registry.calls
+    assert [schemas.version("flights", 1).schema_version for _ in range(3)] == [1, 1, 1]
+    assert schemas.version("flights", 2).schema_version == 2
+    assert registry.calls == calls + 1
+
+
+def test_the_registry_is_not_asked_again_at_once() -> None:
+    now = [100.0]
+    registry = StreamsInMemory()
+    registry.register("flights", SCHEMA)
+    schemas = Schemas(registry, clock=lambda: now[0])
+    assert schemas.may_be_old("flights")
+    schemas.fetch("flights")
+    assert not schemas.may_be_old("flights")
+    now[0] += 1.5
+    assert schemas.may_be_old("flights")
+
+
+def test_another_registry_behind_the_same_address_is_believed() -> None:
+    registry, health, stop = _Watched(), Health("registry"), Stop()
+    registry.register("flights", SCHEMA)
+    registry.register("flights", SCHEMA)
+    schemas = Schemas(registry)
+    follower = threading.Thread(target=schemas.follow, args=(stop, health))
+    follower.start()
+    until(lambda: (known := schemas.known("flights")) is not None and known.schema_version == 2, "learning version 2")
+    registry.streams.clear()
+    registry.register("flights", SCHEMA)
+    registry.changed.set()
+    until(lambda: (known := schemas.known("flights")) is not None and known.schema_version == 1, "believing version 1")
+    stop.request()
+    registry.changed.set()
+    follower.join(timeout=10)
+    assert not follower.is_alive()

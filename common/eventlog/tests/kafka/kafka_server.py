@@ -9,7 +9,10 @@ import socket
 import subprocess
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+
+from common.lifecycle import die_with_parent
 
 _HERE = Path(__file__).parent
 _CACHE = Path.home() / ".cache" / "headrace" / "kafka"
@@ -82,7 +85,10 @@ class KafkaServer:
                 check=True, stdout=subprocess.DEVNULL, timeout=_START_TIMEOUT_SECONDS,
             )  # fmt: skip
         with (self.directory / "server.log").open("ab") as log:
-            self.process = subprocess.Popen(self._java("kafka.Kafka", str(properties)), stdout=log, stderr=log)
+            self.process = subprocess.Popen(
+                self._java("kafka.Kafka", str(properties)),
+                stdout=log, stderr=log, preexec_fn=partial(die_with_parent, os.getpid()),
+            )  # fmt: skip
         deadline = time.monotonic() + _START_TIMEOUT_SECONDS
         while not self._answers():
             assert self.process.poll() is None, f"Kafka ended at once: {self._log_tail()}"

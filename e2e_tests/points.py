@@ -36,11 +36,15 @@ gate: {metric: auc, max_regression: 0.05, min_value: 0.8, on_reject: retry}
 """
 
 
-def apply(client: Client, folder: Path) -> None:
-    """Registers the stream and the model."""
+def write_definition(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "stream.yaml").write_text(_STREAM_YAML)
     (folder / "model.yaml").write_text(_MODEL_YAML)
+
+
+def apply(client: Client, folder: Path) -> None:
+    """Registers the stream and the model."""
+    write_definition(folder)
     read_folder(folder).apply(client)
 
 

@@ -25,6 +25,7 @@ EXIT_STATUS_OF: dict[type[HeadraceError], int] = {
     DataLoss: 8,
 }
 INTERRUPTED = 130
+_LISTED_REFUSALS = 10
 _EPILOG = (
     "Exit status: 0 done, 1 a demo's promise was broken, 2 wrong usage, 3 invalid input, 4 not found, 5 conflict "
     "(re-read and decide again), 6 overloaded (slow down), 7 unavailable (retry), 8 data loss (call a human), "
@@ -59,10 +60,12 @@ def _show(error: HeadraceError, *, as_json: bool) -> None:
         return
     typer.secho("error: ", fg="red", nl=False, err=True)
     typer.echo(error.message, err=True)
-    for index, reason in refused[:10]:
+    # The sentence names the first ones itself.
+    untold = [(index, reason) for index, reason in refused if reason not in error.message]
+    for index, reason in untold[:_LISTED_REFUSALS]:
         typer.echo(f"  event {index}: {reason}", err=True)
-    if len(refused) > 10:
-        typer.echo(f"  and {len(refused) - 10} more", err=True)
+    if len(untold) > _LISTED_REFUSALS:
+        typer.echo(f"  and {len(untold) - _LISTED_REFUSALS} more", err=True)
 
 
 app = typer.Typer(

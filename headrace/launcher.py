@@ -45,7 +45,7 @@ class Launcher:
         """Starts the platform and returns as soon as its processes are started; wait_until_ready() does the rest.
 
         Args:
-            port_offset: added to every default port; None takes the first free one.
+            port_offset: added to every default port; None takes a random one at which all are free.
             detached: the platform outlives this process; otherwise it is stopped, in order, when this process ends.
 
         Raises:

@@ -29,7 +29,7 @@ def ingest(
         str, typer.Option(help="reject stops at a batch with an invalid event; deadletter sets invalid events aside.")
     ] = "reject",
     resume: Annotated[
-        str | None, typer.Option(help="The key of an upload that was cut off: what arrived then is not taken again.")
+        str | None, typer.Option(help="The key of an upload that was cut off (ingest knows it for 15 minutes).")
     ] = None,
 ) -> None:
     """Append a file of events to a stream; each batch is in the log when it counts."""
@@ -56,7 +56,7 @@ def ingest(
                     totals["refused"] += len(answer.refused)
                     progress.reached(batch.end_offset, sum(totals.values()))
             except (HeadraceError, KeyboardInterrupt) as error:
-                _explain(error, totals["accepted"], key, batch_first=sum(totals.values()))
+                _explain(error, totals["accepted"], key, taken=sum(totals.values()))
                 raise
     seconds = time.monotonic() - began
     document = {**totals, "seconds": round(seconds, 3), "resume_key": key}
@@ -77,10 +77,12 @@ def _batch_key(key: str, number: int) -> str:
     return blake2b(f"{key}/{number}".encode(), digest_size=16).hexdigest()
 
 
-def _explain(error: BaseException, accepted: int, key: str, *, batch_first: int) -> None:
-    typer.echo(f"{accepted:,} events were taken; --resume {key} goes on without doubling them", err=True)
-    if isinstance(error, InvalidInput) and error.refused and batch_first:
-        typer.echo(f"indexes below count from event {batch_first:,} of the file", err=True)
+def _explain(error: BaseException, accepted: int, key: str, *, taken: int) -> None:
+    """Before the error itself: how to go on, and how to read its indexes."""
+    if taken or not isinstance(error, InvalidInput):
+        typer.echo(f"{accepted:,} events were taken; --resume {key} goes on without doubling them", err=True)
+    if isinstance(error, InvalidInput) and error.refused and taken:
+        typer.echo(f"indexes below count from event {taken:,} of the file", err=True)
 
 
 def _sentence(totals: dict[str, int], seconds: float, stream: str) -> str:

@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from common.errors import HeadraceError, InvalidInput
+from headrace.client import Client
 from headrace.commands.session import Session, age, print_table, table_of
 from headrace.places import MAX_REPLICAS, PlatformState
 
 if TYPE_CHECKING:
     from headrace.launcher import Launcher
 
+_GLANCE_SECONDS = 2.0
 _COLOUR_OF = {"ready": "green", "stopped": "dim", "restarting": "red", "not ready": "red"}
 
 
@@ -63,7 +65,8 @@ def status(context: typer.Context) -> None:
     session: Session = context.obj
     state = Launcher(session.data_dir).state()
     memory = {process.name: _memory_mb(process.pid) for process in state.processes}
-    document = asdict(state) | {"is_ready": state.is_ready, "memory_mb": memory}
+    models = _models(state)
+    document = asdict(state) | {"is_ready": state.is_ready, "memory_mb": memory, "models": models}
 
     def table() -> None:
         columns = {"process": "left", "state": "left", "http": "right", "grpc": "right", "pid": "right"}
@@ -73,6 +76,9 @@ def status(context: typer.Context) -> None:
             for process in state.processes
         ]
         print_table(f"platform on {state.data_dir}, up {age(time.time() - state.started_at)}", columns, rows)
+        if models:
+            headings = {"model": "left", "production": "right", "events waiting": "right", "next": "left"}
+            print_table("", headings, [_model_row(model) for model in models])
 
     session.show(document, table)
 
@@ -183,6 +189,27 @@ def _cells(process: Any) -> list[object]:
 
 def _uptime(process: Any) -> str:
     return age(time.time() - process.started_at) if process.pid else ""
+
+
+def _models(state: PlatformState) -> list[dict[str, Any]]:
+    """What the trainer says of each model; nothing while it is away."""
+    client = Client(state.addresses, timeout_seconds=_GLANCE_SECONDS)
+    try:
+        return list(client.trainer_status()["models"])
+    except HeadraceError:
+        return []
+    finally:
+        client.close()
+
+
+def _model_row(model: Mapping[str, Any]) -> list[object]:
+    current = model["round"]
+    coming = f"round of {current['examples']:,} events is {current['state']}" if current else ""
+    failure = model["backoff"]["last_failure"]
+    if failure and not current:
+        coming = f"last round failed: {failure}"
+    waiting = coming or model["next_round"]["waiting_for"]
+    return [model["model"], model["production_version"] or "-", f"{model['lag_examples']:,}", waiting]
 
 
 def _print_doors(state: PlatformState, *, detached: bool) -> None:

@@ -1,0 +1,78 @@
+"""A user at a terminal: the commands of the README on a platform of their own, with real services."""
+
+import csv
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from e2e_tests.points import MODEL, PROBES, points, write_definition
+from e2e_tests.waiting import until
+from headrace.ports import find_free_offset
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+class Terminal:
+    """Runs `headrace` with --json on one data directory."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir
+
+    def run(self, *arguments: str, status: int = 0, stdin: str = "") -> Any:
+        """What the command printed; asserts its exit status."""
+        command = [sys.executable, "-m", "headrace", "--data", str(self.data_dir), "--json", *arguments]
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == status, f"{arguments}: {done.stdout}{done.stderr}"
+        assert "Traceback" not in done.stderr
+        return json.loads(done.stdout or done.stderr or "null")
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    terminal = Terminal(tmp_path / "data")
+    terminal.run("up", "--detach", "--port-offset", str(find_free_offset(1)))
+    yield terminal
+    if (terminal.data_dir / "platform.json").exists():
+        terminal.run("down")
+
+
+def test_from_up_to_a_prediction_and_down_again(terminal: Terminal, tmp_path: Path) -> None:
+    write_definition(tmp_path / "points")
+    first = terminal.run("apply", str(tmp_path / "points"))
+    assert terminal.run("apply", str(tmp_path / "points")) == first
+    path = tmp_path / "points.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["a", "b", "above"])
+        writer.writeheader()
+        writer.writerows(points(1_500, seed=1))
+    assert terminal.run("ingest", str(path), "--stream", "points", "--resume", "key")["accepted"] == 1_500
+    again = terminal.run("ingest", str(path), "--stream", "points", "--resume", "key")
+    assert (again["accepted"], again["already_there"]) == (0, 1_500)
+    until(lambda: terminal.run("versions", MODEL)["aliases"].get("production") == 1, "version 1 was promoted")
+    predict = ("predict", MODEL, json.dumps(PROBES))
+    above, below = until(lambda: _predictions(terminal, *predict), "version 1 answers")
+    assert above["probability"] > 0.5 > below["probability"]
+    nothing_new = terminal.run("train", MODEL, status=5)
+    assert nothing_new["error"]["kind"] == "Conflict"
+    (model,) = terminal.run("status")["models"]
+    assert (model["production_version"], model["lag_examples"]) == (1, 0)
+    supervisor = psutil.Process(terminal.run("status")["supervisor_pid"])
+    processes = [supervisor, *supervisor.children(recursive=True)]
+    terminal.run("down")
+    # Without an init process that reaps it, the detached supervisor stays in the table as a zombie.
+    assert not [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    assert terminal.run("status", status=4)["error"]["kind"] == "NotFound"
+
+
+def _predictions(terminal: Terminal, *arguments: str) -> list[dict[str, float]] | None:
+    """None while the version is not served yet."""
+    command = [sys.executable, "-m", "headrace", "--data", str(terminal.data_dir), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode in (0, 4, 7), done.stderr
+    return json.loads(done.stdout)["predictions"] if done.returncode == 0 else None

@@ -66,6 +66,7 @@ def main() -> int:
 
 
 async def _serve(settings: ServingSettings, sock: socket.socket) -> None:
+    """Wires the front and runs it until SIGTERM or SIGINT, or until a part of it fails."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -81,7 +82,36 @@ async def _serve(settings: ServingSettings, sock: socket.socket) -> None:
     )
     statistics = Statistics(lambda: front.open_count)
     REGISTRY.register(statistics)
-    predict = RestPredict(front, statistics)
+    web_server = _web_server(settings, front, RestPredict(front, statistics), health)
+    manager = ManagerProcess(on_state=front.update, health=health)
+    await manager.start()
+    grpc_server, grpc_port = await start_aio_server(
+        f"{settings.host}:{settings.grpc_port}",
+        lambda server: grpc_api.add_services(server, front, statistics),
+        service_names=grpc_api.SERVICE_NAMES,
+        service_health=health,
+    )
+    web = loop.create_task(web_server.serve([sock]))
+    others = [loop.create_task(front.queue_client.run()), loop.create_task(manager.run())]
+    logger.info("serving", extra={"http_port": sock.getsockname()[1], "grpc_port": grpc_port})
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_GC_THRESHOLD)
+
+    await asyncio.wait([loop.create_task(stop.wait()), web, *others], return_when=asyncio.FIRST_COMPLETED)
+    logger.info("stopping", extra={"open_requests": front.open_count})
+    health.stop()
+    web_server.should_exit = True
+    await _drain(front, [web, loop.create_task(grpc_server.stop(settings.drain_seconds))], settings.drain_seconds)
+    await manager.stop(settings.drain_seconds)
+    for task in others:
+        task.cancel()
+    for result in await asyncio.gather(web, *others, return_exceptions=True):
+        if isinstance(result, Exception):
+            raise result
+
+
+def _web_server(settings: ServingSettings, front: Front, predict: RestPredict, health: Health) -> _WebServer:
     config = uvicorn.Config(
         create_serving_app(front, predict, health, max_body_bytes=settings.max_body_bytes),
         http=protocol_for(predict, max_body_bytes=settings.max_body_bytes),
@@ -94,37 +124,15 @@ async def _serve(settings: ServingSettings, sock: socket.socket) -> None:
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=math.ceil(settings.drain_seconds + _LAST_ANSWERS_SECONDS),
     )
-    web_server = _WebServer(config)
-    manager = ManagerProcess(on_state=front.update, health=health)
-    await manager.start()
-    grpc_server, grpc_port = await start_aio_server(
-        f"{settings.host}:{settings.grpc_port}",
-        lambda server: grpc_api.add_services(server, front, statistics),
-        service_names=grpc_api.SERVICE_NAMES,
-        service_health=health,
-    )
-    tasks = [loop.create_task(work) for work in (web_server.serve([sock]), front.queue_client.run(), manager.run())]
-    logger.info("serving", extra={"http_port": sock.getsockname()[1], "grpc_port": grpc_port})
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_GC_THRESHOLD)
+    return _WebServer(config)
 
-    stopped = loop.create_task(stop.wait())
-    await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
-    logger.info("stopping", extra={"open_requests": front.open_count})
-    health.stop()
-    web_server.should_exit = True
-    doors = [tasks[0], loop.create_task(grpc_server.stop(settings.drain_seconds))]
-    await asyncio.wait(doors, timeout=settings.drain_seconds)
+
+async def _drain(front: Front, doors: list[asyncio.Task[None]], drain_seconds: float) -> None:
+    """Lets the doors, which take nothing new, finish what they took; in the end the rest is answered with 503."""
+    await asyncio.wait(doors, timeout=drain_seconds)
     if left := front.give_up():
         logger.warning("requests were not finished in time", extra={"count": left})
         await asyncio.wait(doors, timeout=_LAST_ANSWERS_SECONDS)
-    await manager.stop(settings.drain_seconds)
-    for task in tasks[1:]:
-        task.cancel()
-    for result in await asyncio.gather(*tasks, return_exceptions=True):
-        if isinstance(result, Exception):
-            raise result
 
 
 if __name__ == "__main__":

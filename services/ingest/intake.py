@@ -172,7 +172,7 @@ class Intake:
         if known is not None:
             taken_with = await self.in_thread(self.schemas.version, stream.name, known.schema_version)
             return await self._check(stream, taken_with, request)
-        schema = self._known(stream.name)
+        schema = await self._schema(stream.name)
         validator, checked = await self._check(stream, schema, request)
         if checked.rejected and self.schemas.may_be_old(stream.name):
             newest = await self._newest(stream.name, schema)
@@ -180,10 +180,9 @@ class Intake:
                 return await self._check(stream, newest, request)
         return validator, checked
 
-    def _known(self, name: str) -> Stream:
-        known = self.schemas.known(name)
-        assert known is not None, "a stream is opened only after its schema is known"
-        return known
+    async def _schema(self, name: str) -> Stream:
+        """The newest schema: as known here, or asked for. Raises as Schemas.fetch."""
+        return self.schemas.known(name) or await self.in_thread(self.schemas.fetch, name)
 
     async def _newest(self, name: str, known: Stream) -> Stream:
         """Asks the registry again before events are refused; what is known counts while it is away."""
@@ -216,7 +215,7 @@ class Intake:
         letters = deadletter_topic(name)
         return {
             "stream": name,
-            "schema_version": self._known(name).schema_version,
+            "schema_version": (await self._schema(name)).schema_version,
             "topic": stream.topic,
             "start": await self.in_thread(self.log.start_position, stream.topic),
             "end": await self.in_thread(self.log.end_position, stream.topic),
@@ -239,8 +238,7 @@ class Intake:
         opened = self._streams.get(name)
         if opened is not None:
             return opened
-        if self.schemas.known(name) is None:
-            await self.in_thread(self.schemas.fetch, name)
+        await self._schema(name)
         if name not in self._opening:
             task = asyncio.get_running_loop().create_task(self._open(name))
             self._opening[name] = task

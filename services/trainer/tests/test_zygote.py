@@ -245,3 +245,14 @@ while True:
     control.wait(timeout=10)
     control.stdout.close()
     wait_until(lambda: not is_running(zygote_pid) and not is_running(child_pid), "both are gone")
+
+
+def test_the_real_zygote_has_imported_tensorflow_and_keeps_to_one_thread(behave: Callable[[str], None]) -> None:
+    handle = ZygoteHandle("services.trainer.round_process:run_round", nice=0, log_format="text", log_level="INFO")
+    try:
+        wait_until(lambda: handle.wait_until_ready(0.1), "the zygote is ready", seconds=90.0)
+        process = Path(f"/proc/{handle.pid}")
+        assert "tensorflow" in (process / "maps").read_text()
+        assert len(list((process / "task").iterdir())) == 1
+    finally:
+        handle.stop()

@@ -65,7 +65,14 @@ def plan_round(transaction: Transaction, plan: RoundPlan) -> Round:
     _check_place(connection, model, plan)
     _check_lineage(connection, model, plan)
     round_id = f"{plan.model}-{plan.sequence:06d}"
-    connection.execute(
+    _insert_round(transaction, round_id, plan, plan_json)
+    models.change(transaction, plan.model, round_sequence=plan.sequence)
+    transaction.record(ChangeKind.ROUND, plan.model, detail=round_id)
+    return get_round(connection, round_id)
+
+
+def _insert_round(transaction: Transaction, round_id: str, plan: RoundPlan, plan_json: str) -> None:
+    transaction.connection.execute(
         insert(rounds).values(
             round_id=round_id,
             model=plan.model,
@@ -84,9 +91,6 @@ def plan_round(transaction: Transaction, plan: RoundPlan) -> Round:
             resume_point_json="",
         )
     )
-    models.change(transaction, plan.model, round_sequence=plan.sequence)
-    transaction.record(ChangeKind.ROUND, plan.model, detail=round_id)
-    return get_round(connection, round_id)
 
 
 def _check_place(connection: Connection, model: Model, plan: RoundPlan) -> None:
@@ -129,6 +133,19 @@ def parent_end_of(connection: Connection, plan: RoundPlan) -> dict[int, int]:
     )
     text = connection.execute(query).scalar_one_or_none()
     return {int(partition): offset for partition, offset in json.loads(text or "{}").items()}
+
+
+def end_done(transaction: Transaction, row: RoundRow, version: int) -> None:
+    """The round has become a version."""
+    change_round(
+        transaction,
+        row,
+        state=str(RoundState.DONE),
+        version=version,
+        reason="",
+        lease_expires_at=0.0,
+        resume_point_json="",
+    )
 
 
 def end_failed(transaction: Transaction, row: RoundRow, reason: str, backoff: Backoff) -> None:

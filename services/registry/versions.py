@@ -28,7 +28,7 @@ from services.registry.gate import GateRule, judge, parse_rule
 from services.registry.leases import held_row
 from services.registry.manifest import check_manifest
 from services.registry.ranges import end_position
-from services.registry.rounds import RoundRow, change_round, parent_end_of, plan_of, row_of
+from services.registry.rounds import RoundRow, end_done, parent_end_of, plan_of, row_of
 from services.registry.tables import rounds, version_files, versions
 
 _REQUIRED_FOLDERS = ("checkpoint/", "saved_model/")
@@ -76,37 +76,34 @@ def register_version(
     )
     verdict = _hold_if_moved(verdict, model, plan.parent_version)
     version = model.newest_version + 1
+    _insert_version(transaction, version, row, draft, verdict)
+    models.change(transaction, model.name, newest_version=version, **models.NO_FAILURES)
+    end_done(transaction, row, version)
+    _move_alias(transaction, model, version, verdict, round_id)
+    return get_version(connection, model.name, version)
+
+
+def _insert_version(
+    transaction: Transaction, version: int, row: RoundRow, draft: VersionDraft, verdict: Verdict
+) -> None:
+    connection, plan = transaction.connection, plan_of(row)
+    ends = end_position(plan, parent_end_of(connection, plan))
     status = VersionStatus.REJECTED if verdict.decision is Decision.REJECT else VersionStatus.ACCEPTED
     connection.execute(
         insert(versions).values(
-            model=model.name,
+            model=plan.model,
             version=version,
             status=str(status),
-            round_id=round_id,
+            round_id=row.round_id,
             draft_json=_draft_json(draft),
             verdict_json=json_text(asdict(verdict)),
-            end_position_json=json_text(
-                {str(k): v for k, v in end_position(plan, parent_end_of(connection, plan)).items()}
-            ),
+            end_position_json=json_text({str(partition): offset for partition, offset in ends.items()}),
             created_at=transaction.now,
         )
     )
-    connection.execute(
-        insert(version_files), [{"model": model.name, "version": version, **asdict(file)} for file in draft.files]
-    )
-    models.change(transaction, model.name, newest_version=version, **models.NO_FAILURES)
-    change_round(
-        transaction,
-        row,
-        state=str(RoundState.DONE),
-        version=version,
-        reason="",
-        lease_expires_at=0.0,
-        resume_point_json="",
-    )
-    transaction.record(ChangeKind.VERSION, model.name, version=version)
-    _move_alias(transaction, model, version, verdict, round_id)
-    return get_version(connection, model.name, version)
+    files = [{"model": plan.model, "version": version, **asdict(file)} for file in draft.files]
+    connection.execute(insert(version_files), files)
+    transaction.record(ChangeKind.VERSION, plan.model, version=version)
 
 
 def _hold_if_moved(verdict: Verdict, model: Model, parent_version: int) -> Verdict:

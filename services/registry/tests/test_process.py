@@ -1,6 +1,7 @@
 """The registry as a process: killed, restarted, stopped, raced for, on a full disk."""
 
 import hashlib
+import json
 import multiprocessing
 import os
 import resource
@@ -22,6 +23,7 @@ from common.registry_client import RegistryClient, manifest_of
 from common.rpc import open_channel
 from protos import registry_pb2 as pb
 from protos import registry_pb2_grpc
+from services.registry.tests.building import SCHEMA
 from services.registry.tests.over_the_wire import next_plan, publish, register_all, write_version
 from services.registry.tests.processes import RegistryProcess, wait_until
 
@@ -215,6 +217,27 @@ def test_a_full_disk_is_reported_and_the_upload_goes_on_when_there_is_room(
     assert list((registry.data_dir / "blobs").glob("??/*")) == []
     resource.prlimit(registry.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert 0 < connect().upload(tmp_path, [file]) < 3 * MIB
+
+
+def test_a_change_that_finds_no_room_is_refused_and_leaves_no_trace(
+    registry: RegistryProcess, connect: Connect
+) -> None:
+    setup = connect()
+    register_all(setup)
+    wal_bytes = (registry.data_dir / "catalog.sqlite-wal").stat().st_size
+    assert registry.process is not None
+    resource.prlimit(registry.process.pid, resource.RLIMIT_FSIZE, (wal_bytes, resource.RLIM_INFINITY))
+    client = RegistryClient(registry.address, timeout_seconds=1.0)
+    with pytest.raises(Unavailable, match="the catalog cannot be read or written"):
+        client.register_stream("t", json.dumps(SCHEMA))
+    client.close()
+    assert [stream.name for stream in setup.list_streams()] == ["s"]
+    resource.prlimit(registry.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    setup.register_stream("t", json.dumps(SCHEMA))
+    registry.kill()
+    registry.start()
+    assert [stream.name for stream in setup.list_streams()] == ["s", "t"]
+    assert [change.name for change, _ in zip(setup.watch(), range(3), strict=False)] == ["s", "m", "t"]
 
 
 def test_it_stops_when_asked_to_though_watchers_are_connected(registry: RegistryProcess, connect: Connect) -> None:

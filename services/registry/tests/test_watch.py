@@ -37,8 +37,8 @@ def test_every_state_change_is_heard_once_in_order(catalog: Catalog) -> None:
         ("model", "m", 0, ""),
         ("round", "m", 0, "m-000001"),
         ("round", "m", 0, "m-000001"),
-        ("round", "m", 0, "m-000001"),
         ("version", "m", 1, ""),
+        ("round", "m", 0, "m-000001"),
         ("alias", "m", 1, "production"),
         ("alias", "m", 1, "shadow"),
     ]

@@ -182,7 +182,8 @@ class Intake:
 
     async def _schema(self, name: str) -> Stream:
         """The newest schema: as known here, or asked for. Raises as Schemas.fetch."""
-        return self.schemas.known(name) or await self.in_thread(self.schemas.fetch, name)
+        known = self.schemas.known(name)
+        return await self.in_thread(self.schemas.fetch, name) if known is None else known
 
     async def _newest(self, name: str, known: Stream) -> Stream:
         """Asks the registry again before events are refused; what is known counts while it is away."""

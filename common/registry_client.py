@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -45,12 +46,14 @@ class RegistryClient:
         """Connects in the background, at the first call; address: "host:port"."""
         self._address = address
         self._timeout_seconds = timeout_seconds
+        self._closed = False
         self._channel = open_channel(address)
         self._stub = registry_pb2_grpc.RegistryServiceStub(self._channel)
         self._files = FileTransfer(self._stub, timeout_seconds=timeout_seconds)
 
     def close(self) -> None:
         """Ends the connection; calls that are running raise Unavailable."""
+        self._closed = True
         self._channel.close()
 
     # streams and models
@@ -195,7 +198,7 @@ class RegistryClient:
     def rollback(self, model: str, *, by: str, reason: str) -> Model:
         """Moves production back to the version before. Never tried twice. Raises NotFound, Conflict, InvalidInput."""
         request = pb.RollbackRequest(model=model, by=by, reason=reason)
-        with errors_from_status(f"the registry at {self._address}"):
+        with self._errors("the registry"):
             return wire.model_from_wire(self._stub.Rollback(request, timeout=self._timeout_seconds))
 
     def alias_history(self, model: str) -> list[AliasChange]:
@@ -211,7 +214,7 @@ class RegistryClient:
         Raises:
             Overloaded: the registry has as many watchers as it takes.
         """
-        with errors_from_status(f"the watch of the registry at {self._address}"):
+        with self._errors("the watch of the registry"):
             changes = self._stub.Watch(pb.WatchRequest(since_revision=since_revision))
             try:
                 while (message := _next_within(changes, changes.cancel, _SILENCE_SECONDS)) is not None:
@@ -224,10 +227,23 @@ class RegistryClient:
         retry = Retry(self._timeout_seconds)
         while True:
             try:
-                with errors_from_status(f"the registry at {self._address}"):
+                with self._errors("the registry"):
                     return method(request, timeout=retry.remaining_seconds())
             except Unavailable as error:
+                if self._closed:
+                    raise
                 retry.wait_or_raise(error)
+
+    @contextmanager
+    def _errors(self, what: str) -> Iterator[None]:
+        """The six errors, also for calls on a connection that another thread has closed (grpc raises ValueError)."""
+        try:
+            with errors_from_status(f"{what} at {self._address}"):
+                yield
+        except ValueError as error:
+            if not self._closed:
+                raise
+            raise Unavailable(f"the connection to the registry at {self._address} is closed") from error
 
 
 def _next_within(changes: Iterator[pb.Change], cancel: Callable[[], object], seconds: float) -> pb.Change | None:

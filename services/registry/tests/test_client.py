@@ -168,6 +168,29 @@ def test_a_registry_that_is_away_is_unavailable(free_port: int) -> None:
     client.close()
 
 
+def test_a_closed_client_is_unavailable_at_once_also_where_it_was_waiting(registry: RegistryProcess) -> None:
+    client = RegistryClient(registry.address)
+    ended: list[Exception] = []
+
+    def follow() -> None:
+        try:
+            for _ in client.watch():
+                heard.set()
+        except Unavailable as error:
+            ended.append(error)
+
+    heard = threading.Event()
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    assert heard.wait(timeout=30)
+    client.close()
+    thread.join(timeout=30)
+    assert len(ended) == 1
+    for call in (client.list_models, lambda: client.rollback("m", by="a", reason=""), lambda: next(client.watch())):
+        with pytest.raises(Unavailable, match="is closed"):
+            call()
+
+
 def test_a_watch_ends_with_unavailable_when_the_registry_dies(registry: RegistryProcess, connect: Connect) -> None:
     client = connect()
     register_all(client)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 
 from common.catalog import RoundState
-from common.errors import Conflict, HeadraceError, Overloaded, Unavailable
+from common.errors import Conflict, HeadraceError, NotFound, Overloaded, Unavailable
 from common.lifecycle import Stop
 from common.registry_client import RegistryClient
 from services.trainer.assignment import Done, Failed, Message, Progress, Raised, RoundAssignment, Stopped
@@ -79,6 +79,17 @@ class Attempt:
         except Unavailable as error:
             self._give_back(error.message)
             raise
+        try:
+            asked_to_stop = self._accompany(child, stop)
+        except BaseException:
+            self._zygote.signal(child, signal.SIGKILL)  # nobody would renew its lease
+            raise
+        finally:
+            self._zygote.forget(child)
+        return self._settle(child, asked_to_stop=asked_to_stop)
+
+    def _accompany(self, child: RoundChild, stop: Stop) -> bool:
+        """Until the child has ended; whether it was asked to stop."""
         self._renew_at = time.monotonic() + self._settings.lease_ttl_seconds / 3
         asked_to_stop = False
         while not child.has_ended:
@@ -92,8 +103,7 @@ class Attempt:
                 self._zygote.signal(child, signal.SIGKILL)
             if now >= self._renew_at and not child.has_ended and self._is_open():
                 self._renew(child)
-        self._zygote.forget(child)
-        return self._settle(child, asked_to_stop=asked_to_stop)
+        return asked_to_stop
 
     def _is_open(self) -> bool:
         return not isinstance(self._last_word, Done | Failed | Raised)
@@ -117,7 +127,7 @@ class Attempt:
         asked_at = time.monotonic()
         try:
             self._registry.renew_lease(self._lease, ttl_seconds=ttl, progress=self._progress_map())
-        except Conflict as error:
+        except (Conflict, NotFound) as error:
             self._on_refused(child, error)
             self._renew_at = asked_at + ttl / 3
         except (Unavailable, Overloaded) as error:
@@ -128,7 +138,7 @@ class Attempt:
             self._valid_until = asked_at + ttl
             self._renew_at = asked_at + ttl / 3
 
-    def _on_refused(self, child: RoundChild, error: Conflict) -> None:
+    def _on_refused(self, child: RoundChild, error: Conflict | NotFound) -> None:
         """The lease is lost, or the child has just ended the round and has not come to say so."""
         if self._has_ended_with_a_version():
             self._kill_by(_END_GRACE_SECONDS)

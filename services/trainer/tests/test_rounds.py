@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from common.catalog import PRODUCTION, RoundState
+from common.errors import Conflict
 from common.registry_client import RegistryClient
 from services.trainer.rounds import Backoff, holder_id
 from services.trainer.tests.platform_processes import (
@@ -144,8 +147,9 @@ def test_a_child_whose_lease_is_lost_is_killed(
     assert stolen is not None
     trainer.behave("register")
     wait_until(lambda: not is_running(child_pid), "the child is killed")
-    registry.release_round(stolen, reason="test")
-    wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "the round is finished by somebody")
+    wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "the trainer has taken it back and finished it")
+    with pytest.raises(Conflict):
+        registry.renew_lease(stolen, ttl_seconds=5.0, progress={})
 
 
 def test_a_stop_saves_hands_back_and_ends_with_status_zero(
@@ -221,6 +225,22 @@ def test_the_trainer_says_what_it_is_doing(trainer: TrainerProcess, registry: Re
     maps = Path(f"/proc/{trainer.pid}/maps").read_text()
     assert "libpython" in maps or "python" in maps
     assert "tensorflow" not in maps
+
+
+def test_grpc_health_follows_readiness(
+    trainer: TrainerProcess, registry_process: RegistryProcess, free_port: int
+) -> None:
+    trainer.environment["TRAINER_GRPC_PORT"] = str(free_port)
+    trainer.start()
+    with grpc.insecure_channel(f"127.0.0.1:{free_port}") as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+
+        def status() -> int:
+            return int(stub.Check(health_pb2.HealthCheckRequest(), timeout=5.0, wait_for_ready=True).status)
+
+        wait_until(lambda: status() == health_pb2.HealthCheckResponse.SERVING, "it serves")
+        registry_process.kill()
+        wait_until(lambda: status() == health_pb2.HealthCheckResponse.NOT_SERVING, "it misses the registry")
 
 
 def test_a_trainer_without_any_model_is_ready(trainer: TrainerProcess) -> None:

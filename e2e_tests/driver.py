@@ -68,5 +68,5 @@ class Platform(Protocol):
     def kill_everything(self) -> None:
         """As restart_everything, but by SIGKILL to every process at once, as a power cut would."""
 
-    def wait_until_ready(self, *, timeout_seconds: float = 60.0) -> None:
+    def wait_until_ready(self, *, timeout_seconds: float = 120.0) -> None:
         """Returns when every process that should run is ready."""

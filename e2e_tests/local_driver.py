@@ -103,7 +103,7 @@ class LocalPlatform:
         self._launcher.up(replicas=self._replicas, port_offset=offset)
         self.wait_until_ready()
 
-    def wait_until_ready(self, *, timeout_seconds: float = 60.0) -> None:
+    def wait_until_ready(self, *, timeout_seconds: float = 120.0) -> None:
         self._launcher.wait_until_ready(timeout_seconds=timeout_seconds)
 
     def close(self) -> None:

@@ -79,7 +79,7 @@ class Launcher:
     def wait_until_ready(
         self,
         *,
-        timeout_seconds: float = 60.0,
+        timeout_seconds: float = 120.0,
         names: Collection[str] = (),
         on_change: Callable[[PlatformState], None] | None = None,
     ) -> PlatformState:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 import yaml
 
 from common.catalog import Lease, OffsetRange
@@ -14,7 +15,6 @@ from common.eventlog.open import open_event_log
 from common.eventlog.tfrecord import frame
 from common.schema import Schema
 from protos import example_pb2
-from services.trainer import determinism
 from services.trainer.assignment import Done, Failed, Message, RoundAssignment, Stopped
 from services.trainer.round_process import conduct
 from services.trainer.tests.local_registry import LocalRegistry
@@ -155,5 +155,5 @@ class Platform:
             inter_op_threads=1,
             resume_interval_seconds=resume_interval_seconds,
         )
-        determinism.configure(intra_op_threads=2, inter_op_threads=1)
+        tf.config.experimental.enable_op_determinism()  # threads stay as they are: other tests have started TensorFlow
         return conduct(assignment, self.messages.append, stop_requested, registry=self.registry, log=self.log)  # type: ignore[arg-type] # LocalRegistry has the calls that a round makes

@@ -111,13 +111,19 @@ class _Callable:
         return outputs
 
 
-def load(directory: Path, *, intra_op_threads: int = 1) -> Engine:
+def load(directory: Path, *, intra_op_threads: int = 1, is_cautious: bool = False) -> Engine:
     """Loads a SavedModel: restores its variables, initialises its tables, compiles every signature.
+
+    Args:
+        is_cautious: use the default executor from the start. A few graphs do not make the single-threaded one refuse
+            but crash (a loop outside of every function, TensorFlow 2.21).
 
     Raises:
         RequestFailed: the directory holds no SavedModel that TensorFlow can load; the message is TensorFlow's.
     """
     try:
+        if is_cautious:
+            return _load(directory, "", DEFAULT_EXECUTOR, intra_op_threads)
         try:
             return _load(directory, _EXECUTOR_TYPE, SINGLE_THREADED, intra_op_threads)
         except tf.errors.OpError as error:

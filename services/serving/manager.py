@@ -250,18 +250,19 @@ class Manager:
                             self._hear_last_words(slot)
                     self._replica.on_runner_ended(message["pid"], message["status"])
 
-    def _fork(self, model: str, version: int, directory: Path) -> JsonChannel:
+    def _fork(self, slot: VersionSlot, directory: Path) -> JsonChannel:
         if self._zygote is None or not self._zygote_ready:
             raise Unavailable("there is no zygote yet")
         spec = RunnerSpec(
             replica=self._name,
-            model=model,
-            version=version,
+            model=slot.model,
+            version=slot.version,
             directory=str(directory.absolute()),
             redis_url=self._settings.redis_url,
             max_batch_size=self._settings.max_batch_size,
             batch_timeout_micros=self._settings.batch_timeout_micros,
             intra_op_threads=self._settings.intra_op_threads,
+            is_cautious=slot.is_cautious,
         )
         channel = self._zygote.fork(asdict(spec))
         self._selector.register(channel, selectors.EVENT_READ, lambda: self._on_runner(channel))

@@ -16,7 +16,7 @@ from services.serving.json_channel import JsonChannel
 from services.serving.prediction import INTERNAL
 from services.serving.queue_keys import version_target
 from services.serving.replica_state import ServingState, VersionState
-from services.serving.version_slot import RunnerHandle, VersionSlot, ending_in_words
+from services.serving.version_slot import RunnerHandle, VersionSlot, ending_in_words, is_crash
 from services.serving.versions_wanted import Models, VersionKey, answers_for_aliases, queue_owners, wanted_versions
 
 logger = logging.getLogger(__name__)
@@ -45,8 +45,8 @@ class ReplicaActions:
 
     fetch: Callable[[str, int], None]
     """(model, version): answered by on_fetched or on_fetch_failed."""
-    fork: Callable[[str, int, Path], JsonChannel]
-    """(model, version, directory): answered by on_forked; raises Unavailable while there is no zygote."""
+    fork: Callable[[VersionSlot, Path], JsonChannel]
+    """(version, its directory): answered by on_forked; raises Unavailable while there is no zygote."""
     kill: Callable[[int], None]
     hurry: Callable[[int], None]
     """Gives a loading runner its share of the machine."""
@@ -248,7 +248,7 @@ class Replica:
         if self._loading_count() >= self._limits.parallel_loads:
             return
         try:
-            channel = self._actions.fork(slot.model, slot.version, slot.directory)
+            channel = self._actions.fork(slot, slot.directory)
         except Unavailable:
             return  # No zygote yet; the next turn asks again.
         slot.runner = RunnerHandle(channel, forked_at=time.monotonic())
@@ -269,6 +269,7 @@ class Replica:
     def _runner_ended(self, slot: VersionSlot, runner: RunnerHandle, status: int) -> None:
         runner.channel.close()
         slot.runner, slot.private_bytes = None, 0
+        slot.is_cautious = slot.is_cautious or is_crash(status)
         if runner.runner_id and not (runner.is_leaving and status == 0):
             self._actions.recover(slot.model, {*runner.assigned, *runner.reading}, runner.runner_id)
         if slot.is_dropped:

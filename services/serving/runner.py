@@ -174,7 +174,7 @@ def run(spec: RunnerSpec, control: socket.socket, priority: LoadPriority) -> int
     notes = []
     scheduling.step_back(priority)
     try:
-        loaded = engine.load(Path(spec.directory), intra_op_threads=spec.intra_op_threads)
+        loaded = engine.load(Path(spec.directory), intra_op_threads=spec.intra_op_threads, is_cautious=spec.is_cautious)
         notes += _warm_up(loaded, spec.max_batch_size)
     except RequestFailed as error:
         channel.send({"event": "failed", "code": error.code, "message": error.message})

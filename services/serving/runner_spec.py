@@ -16,3 +16,5 @@ class RunnerSpec:
     max_batch_size: int
     batch_timeout_micros: int
     intra_op_threads: int
+    is_cautious: bool = False
+    """Use TensorFlow's default executor: the last runner of this version crashed."""

@@ -69,6 +69,8 @@ class VersionSlot:
     is_fetching: bool = False
     is_dropped: bool = False
     """Nobody wants it any more."""
+    is_cautious: bool = False
+    """Its last runner crashed, so the next one uses TensorFlow's default executor."""
     failed_loads: int = 0
     crashes_in_a_row: int = 0
     retry_at: float = 0.0
@@ -124,6 +126,11 @@ class VersionSlot:
             requests=self.counts.get("requests", 0),
             examples=self.counts.get("examples", 0),
         )
+
+
+def is_crash(status: int) -> bool:
+    """True for the signals by which a process ends itself, false for those that others send."""
+    return -status in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 
 
 def ending_in_words(status: int) -> str:

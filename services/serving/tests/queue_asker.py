@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from protos import queue_pb2
-from services.serving.blocking_redis import BlockingRedis
+from services.serving.blocking_redis import BlockingRedis, RedisRefused
 from services.serving.prediction import write_tensor
 from services.serving.queue_keys import (
     CONSUMER_GROUP,
@@ -92,8 +92,11 @@ class Asker:
         return [fields[1].decode() for fields in answer]
 
     def pending_at(self, runner: str, target: str = DEFAULT_TARGET) -> int:
-        """How many requests a runner holds."""
-        answer = self._redis.call("XPENDING", queue_key(self.model, target), CONSUMER_GROUP, "-", "+", 1000, runner)
+        """How many requests a runner holds; none before the first runner came to the queue."""
+        try:
+            answer = self._redis.call("XPENDING", queue_key(self.model, target), CONSUMER_GROUP, "-", "+", 1000, runner)
+        except RedisRefused:
+            return 0
         assert isinstance(answer, list)
         return len(answer)
 

@@ -129,7 +129,7 @@ def save_v1_control_flow(directory: Path) -> None:
 
 
 def save_endless(directory: Path) -> None:
-    """A SavedModel whose initialisation never ends."""
+    """A SavedModel whose initialisation never ends; the single-threaded executor crashes on it (TensorFlow 2.21)."""
     v1 = tf.compat.v1
     with v1.Graph().as_default(), v1.Session() as session:
         x = v1.placeholder(tf.float32, [None], name="x")

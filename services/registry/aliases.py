@@ -41,7 +41,7 @@ def set_alias(transaction: Transaction, model: str, alias: str, version: int, *,
         return _remove(transaction, model, alias, current, by=by, reason=reason)
     status = _status(transaction.connection, model, version)
     if status == VersionStatus.ARCHIVED:
-        raise Conflict(f"version {version} of {model} is archived, its files are gone; {alias} stays at {current}")
+        raise Conflict(f"version {version} of {model} is archived, its files are gone; {alias} {_stays(current)}")
     if current == version:
         return models.get_model(transaction.connection, model)
     if alias == PRODUCTION and status == VersionStatus.REJECTED:
@@ -64,9 +64,13 @@ def rollback(transaction: Transaction, model: str, *, by: str, reason: str) -> M
     kept = select(versions.c.version).where(versions.c.model == model, versions.c.status != str(VersionStatus.ARCHIVED))
     target = rollback_target(moves, set(transaction.connection.execute(kept).scalars()))
     if target is None:
-        raise Conflict(f"there is no version of {model} to roll back to; production stays at {current}")
+        raise Conflict(f"there is no version of {model} to roll back to; production {_stays(current)}")
     move(transaction, model, PRODUCTION, current, target, how=ROLLBACK, by=by, reason=reason)
     return models.get_model(transaction.connection, model)
+
+
+def _stays(current: int) -> str:
+    return f"stays at {current}" if current else "still names no version"
 
 
 def rollback_target(moves: Iterable[tuple[str, int]], kept: Container[int]) -> int | None:

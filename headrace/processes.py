@@ -84,6 +84,8 @@ class LocalPlatform:
 
     def trainer(self) -> ProcessSpec:
         settings = {**self._log_and_registry(), "DATA_DIR": str(self.data_dir / "trainer")}
+        # Serving shares this machine's cores: training takes what nobody else wants.
+        settings["SCHEDULING"] = os.environ.get("TRAINER_SCHEDULING", "idle")
         # A running round may take 20 s to save where it is.
         return self._service("trainer", "trainer", settings, stop_rank=1, stop_seconds=25.0)
 

@@ -50,7 +50,7 @@ class ServingSettings(ServiceSettings):
     """A version that is not ready by then has failed to load."""
     load_attempts: int = Field(3, ge=1)
     """How often loading a version is tried before it is given up."""
-    idle_load_seconds: float = Field(1.0, ge=0)
+    idle_load_seconds: float = Field(4.0, ge=0)
     """How long a version is loaded with only the time that nobody else wants; then it gets its share."""
     run_timeout_seconds: float = Field(60.0, gt=0)
     """A runner that is in one call of its model for longer is ended, and started anew."""

@@ -62,7 +62,11 @@ class RoundLoop:
         self._settings, self._registry, self._health = settings, registry, health
         self._known_models, self._on_ended = known_models, on_ended
         self._zygote = ZygoteHandle(
-            round_function, nice=settings.nice, log_format=settings.log_format, log_level=settings.log_level
+            round_function,
+            nice=settings.nice,
+            scheduling=settings.scheduling,
+            log_format=settings.log_format,
+            log_level=settings.log_level,
         )
         self._backoff = Backoff()
         self._wake = threading.Event()

@@ -2,12 +2,16 @@
 
 import os
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from common.logs import LogFormat
 from common.settings import ServiceSettings
+
+
+Scheduling = Literal["normal", "idle"]
 
 
 class TrainerSettings(ServiceSettings):
@@ -45,6 +49,9 @@ class TrainerSettings(ServiceSettings):
     inter_op_threads: int = Field(default=1, ge=1)
     nice: int = Field(default=10, ge=0, le=19)
     """Niceness of a round's process, so that training takes what serving leaves over."""
+    scheduling: Scheduling = "normal"
+    """idle: a round's process runs only when nobody else wants the core (SCHED_IDLE, sched(7)). For machines on which
+    serving shares the cores; niceness then says nothing."""
 
     def usable_intra_op_threads(self) -> int:
         return self.intra_op_threads or len(os.sched_getaffinity(0))

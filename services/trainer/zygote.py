@@ -28,6 +28,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -52,9 +53,17 @@ _OOM_SCORE = 500  # of 1000: the kernel takes the round before it takes a servic
 _WORK_DIR_TIMEOUT_SECONDS = 10.0
 
 
+@dataclass(frozen=True)
+class Priority:
+    """How a round's process stands beside others that want the cores; its threads inherit it."""
+
+    nice: int
+    is_idle: bool
+
+
 def main() -> int:
-    """Arguments: socket fd, parent pid, module:function of the round, niceness, log format, log level."""
-    fd, parent_pid, round_function, nice, log_format, level = sys.argv[1:]
+    """Arguments: socket fd, parent pid, module:function of the round, niceness, scheduling, log format, log level."""
+    fd, parent_pid, round_function, nice, scheduling, log_format, level = sys.argv[1:]
     die_with_parent(int(parent_pid))
     configure_logs("trainer", log_format="json" if log_format == "json" else "text", level=level)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -67,7 +76,7 @@ def main() -> int:
     gc.freeze()  # the children's collector leaves the shared pages alone
     control = socket.socket(fileno=int(fd))
     _send(control, {"ready": round(time.monotonic() - began, 3)})
-    _serve(control, run_round, nice=int(nice))
+    _serve(control, run_round, Priority(int(nice), is_idle=scheduling == "idle"))
     return 0
 
 
@@ -77,7 +86,7 @@ def _resolve(name: str) -> RunRound:
     return found
 
 
-def _serve(control: socket.socket, run_round: RunRound, *, nice: int) -> None:
+def _serve(control: socket.socket, run_round: RunRound, priority: Priority) -> None:
     wake_reader, wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_writer, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
@@ -93,7 +102,7 @@ def _serve(control: socket.socket, run_round: RunRound, *, nice: int) -> None:
                 break
             request = json.loads(packet)
             if "spawn" in request:
-                pid = _fork(control, run_round, request["spawn"], report_fd=fds[0], nice=nice)
+                pid = _fork(control, run_round, request["spawn"], report_fd=fds[0], priority=priority)
                 os.close(fds[0])
                 children.add(pid)
                 _send(control, {"spawned": pid})
@@ -111,7 +120,9 @@ def _reap(control: socket.socket, children: set[int]) -> None:
             _send(control, {"exited": pid, "status": os.waitstatus_to_exitcode(status)})
 
 
-def _fork(control: socket.socket, run_round: RunRound, assignment_path: str, *, report_fd: int, nice: int) -> int:
+def _fork(
+    control: socket.socket, run_round: RunRound, assignment_path: str, *, report_fd: int, priority: Priority
+) -> int:
     zygote_pid = os.getpid()
     pid = os.fork()
     if pid:
@@ -123,7 +134,7 @@ def _fork(control: socket.socket, run_round: RunRound, assignment_path: str, *, 
         control.close()
         os.setpgid(0, 0)
         die_with_parent(zygote_pid)
-        status = _child(run_round, Path(assignment_path), report_fd=report_fd, nice=nice)
+        status = _child(run_round, Path(assignment_path), report_fd=report_fd, priority=priority)
     except BaseException:
         logger.exception("the round's process failed unexpectedly")
     finally:
@@ -131,9 +142,11 @@ def _fork(control: socket.socket, run_round: RunRound, assignment_path: str, *, 
         os._exit(status)
 
 
-def _child(run_round: RunRound, assignment_path: Path, *, report_fd: int, nice: int) -> int:
+def _child(run_round: RunRound, assignment_path: Path, *, report_fd: int, priority: Priority) -> int:
     """Runs the round; returns the exit status."""
-    os.nice(nice)
+    os.nice(priority.nice)
+    if priority.is_idle:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE))
     stop_requested = _stop_on_sigterm()
     assignment = RoundAssignment.from_json(assignment_path.read_text())

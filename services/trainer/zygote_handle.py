@@ -15,6 +15,7 @@ from pathlib import Path
 
 from common.errors import InvalidInput, Unavailable
 from services.trainer.assignment import Message, RoundAssignment, decode_message
+from services.trainer.settings import Scheduling
 from services.trainer.zygote import ENVIRONMENT, MAX_PACKET_BYTES
 
 logger = logging.getLogger(__name__)
@@ -46,8 +47,10 @@ class ZygoteHandle:
         round_function: "module:function", a RunRound.
     """
 
-    def __init__(self, round_function: str, *, nice: int, log_format: str, log_level: str) -> None:
-        self._arguments = (round_function, str(nice), log_format, log_level)
+    def __init__(
+        self, round_function: str, *, nice: int, scheduling: Scheduling, log_format: str, log_level: str
+    ) -> None:
+        self._arguments = (round_function, str(nice), scheduling, log_format, log_level)
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._children: dict[int, RoundChild] = {}

@@ -38,6 +38,7 @@ def describe(assignment: RoundAssignment, report: Report, stop_requested: StopRe
     """Says what sort of process this is, in the reason of a failure."""
     facts = {
         "niceness": os.nice(0),
+        "scheduling": os.sched_getscheduler(0),
         "leads_its_group": os.getpgrp() == os.getpid(),
         "oom_score_adj": Path("/proc/self/oom_score_adj").read_text().strip(),
         "threads": len(list(Path("/proc/self/task").iterdir())),

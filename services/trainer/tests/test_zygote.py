@@ -45,7 +45,7 @@ def behave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], N
 
 @pytest.fixture
 def zygote(behave: Callable[[str], None]) -> Iterator[ZygoteHandle]:
-    handle = ZygoteHandle(FAKE, nice=7, log_format="text", log_level="INFO")
+    handle = ZygoteHandle(FAKE, nice=7, scheduling="idle", log_format="text", log_level="INFO")
     wait_until(lambda: handle.wait_until_ready(0.1), "the zygote is ready")
     yield handle
     handle.stop()
@@ -130,6 +130,7 @@ def test_a_child_is_nice_single_threaded_and_the_first_that_the_kernel_kills(
     assert isinstance(messages[0], Failed)
     assert ast.literal_eval(messages[0].reason) == {
         "niceness": os.nice(0) + 7,
+        "scheduling": os.SCHED_IDLE,
         "leads_its_group": True,
         "oom_score_adj": "500",
         "threads": 1,
@@ -226,7 +227,7 @@ def test_zygote_and_child_die_with_the_process_that_started_them(
 from pathlib import Path
 from services.trainer.assignment import RoundAssignment
 from services.trainer.zygote_handle import ZygoteHandle
-handle = ZygoteHandle({FAKE!r}, nice=0, log_format="text", log_level="INFO")
+handle = ZygoteHandle({FAKE!r}, nice=0, scheduling="normal", log_format="text", log_level="INFO")
 while not handle.wait_until_ready(0.1):
     pass
 child = handle.spawn(RoundAssignment.from_json(Path({str(tmp_path / "assignment.json")!r}).read_text()))
@@ -248,7 +249,9 @@ while True:
 
 
 def test_the_real_zygote_has_imported_tensorflow_and_keeps_to_one_thread(behave: Callable[[str], None]) -> None:
-    handle = ZygoteHandle("services.trainer.round_process:run_round", nice=0, log_format="text", log_level="INFO")
+    handle = ZygoteHandle(
+        "services.trainer.round_process:run_round", nice=0, scheduling="normal", log_format="text", log_level="INFO"
+    )
     try:
         wait_until(lambda: handle.wait_until_ready(0.1), "the zygote is ready", seconds=90.0)
         process = Path(f"/proc/{handle.pid}")

@@ -1,0 +1,45 @@
+# One image per service: docker build --build-arg SERVICE=ingest --build-arg HTTP_PORT=8601 -t headrace/ingest .
+# It holds its own service, common and protos, and the packages of the service's extra in pyproject.toml.
+# Classic and BuildKit builders both take it. With wheels in build/wheelhouse (docker/wheelhouse.sh) nothing is
+# downloaded; without, pip asks its index.
+ARG BASE=python:3.11-slim
+
+FROM ${BASE} AS packages
+WORKDIR /build
+RUN python3 -m venv /venv
+# The pattern matches nothing where there is no wheelhouse, which COPY allows as long as another source is there.
+COPY pyproject.toml constraints.txt build/wheelhous[e] ./
+ARG SERVICE
+# `tensorflow[and-cuda]` for NVIDIA devices; the same version, whichever it is.
+ARG TENSORFLOW=tensorflow-cpu
+# The project is installed without a line of its code: only what the extra asks for is wanted here. TensorFlow's C++
+# headers and pip are of no use in an image.
+RUN touch README.md LICENSE \
+ && sed -i "s/\"tensorflow-cpu\"/\"${TENSORFLOW}\"/" pyproject.toml \
+ && sed -i "s/^tensorflow-cpu==/${TENSORFLOW%%[*}==/" constraints.txt \
+ && wheels=$(ls | grep -q '\.whl$' && echo --no-index --find-links=. || true) \
+ && /venv/bin/pip install --quiet --no-cache-dir --disable-pip-version-check $wheels -c constraints.txt ".[${SERVICE}]" \
+ && rm -rf /venv/lib/python3*/site-packages/tensorflow/include \
+ && /venv/bin/pip uninstall --quiet --yes pip
+
+FROM ${BASE} AS service
+ARG SERVICE
+ARG HTTP_PORT
+RUN test -n "$SERVICE" && test -n "$HTTP_PORT" \
+ && echo 'headrace:x:65532:65532:Headrace:/tmp:/usr/sbin/nologin' >> /etc/passwd \
+ && echo 'headrace:x:65532:' >> /etc/group \
+ && mkdir /data && chown 65532:65532 /data
+COPY --from=packages /venv /venv
+WORKDIR /app
+COPY common common
+COPY protos protos
+COPY services/__init__.py services/
+COPY services/${SERVICE} services/${SERVICE}
+RUN /venv/bin/python -m compileall -q .
+ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp \
+    SERVICE=${SERVICE} HTTP_PORT=${HTTP_PORT}
+USER 65532:65532
+EXPOSE ${HTTP_PORT}
+HEALTHCHECK --interval=5s --timeout=4s --start-period=60s --retries=3 \
+    CMD ["sh", "-c", "exec python -m common.health http://127.0.0.1:$HTTP_PORT/readyz"]
+ENTRYPOINT ["sh", "-c", "exec python -m services.$SERVICE"]

@@ -12,18 +12,20 @@ from typing import Any
 import numpy as np
 import orjson
 
+from services.serving.json_numbers import float_text
 from services.serving.prediction import INVALID_ARGUMENT, NUMPY_TYPES, UNIMPLEMENTED, RequestFailed
 from services.serving.replica_state import TensorSpec
 
-_SHOWN_BYTES = 256
+_SHOWN_CHARACTERS = 256
 _HIGHEST_RANK = 64
 """numpy's; TensorFlow's is higher."""
 _INT32 = (-(2**31), 2**31 - 1)
 _INTEGER_RANGES = {
     "DT_INT8": _INT32, "DT_INT16": _INT32, "DT_INT32": _INT32, "DT_UINT8": _INT32,
-    "DT_UINT16": _INT32, "DT_UINT32": (0, 2**32 - 1), "DT_INT64": (-(2**63), 2**63 - 1), "DT_UINT64": (0, 2**64 - 1),
+    "DT_UINT32": (0, 2**32 - 1), "DT_INT64": (-(2**63), 2**63 - 1), "DT_UINT64": (0, 2**64 - 1),
 }  # fmt: skip
 """What is accepted per type; the narrow ones take what fits int32 and wrap."""
+_WORDS: dict[type, dict[object, str]] = {type(None): {None: "null"}, bool: {True: "true", False: "false"}}
 _FLOATS = frozenset({"DT_FLOAT", "DT_DOUBLE"})
 _NUMPY_DTYPES = {name: np.dtype(code) for name, code in NUMPY_TYPES.items()}
 _JSON_NAMES = {
@@ -39,11 +41,44 @@ def invalid(message: str) -> RequestFailed:
 
 
 def shown(value: object) -> str:
-    """A value as it appears in messages: JSON, cut soon after 256 bytes."""
-    try:
-        return orjson.dumps(value).decode()[:_SHOWN_BYTES]
-    except orjson.JSONEncodeError:  # nested too deeply, or text that is no UTF-8
-        return f"<{_kind(value)}>"
+    """A value as it appears in messages: JSON with an indent of 4 and lists on one line, cut after 256 characters."""
+    parts: list[str] = []
+    left = _SHOWN_CHARACTERS
+    for part in _printed(value, "\n"):
+        parts.append(part[:left])
+        left -= len(part)
+        if left <= 0:
+            break
+    return "".join(parts)
+
+
+def _printed(value: Any, line: str) -> Iterator[str]:
+    """The parts of a value's print; `line` is a line break and the indent of the line the value begins on."""
+    if isinstance(value, dict):
+        inner = line + " " * 4
+        before = "{" + inner
+        for key, item in value.items():
+            yield f"{before}{_quoted(key)}: "
+            yield from _printed(item, inner)
+            before = "," + inner
+        yield line + "}" if value else "{}"
+    elif isinstance(value, list):
+        before = "["
+        for item in value:
+            yield before
+            yield from _printed(item, line + " " * 4)
+            before = ", "
+        yield "]" if value else "[]"
+    elif isinstance(value, str):
+        yield _quoted(value)
+    elif isinstance(value, float):
+        yield float_text(value, is_single=False)
+    else:
+        yield _WORDS.get(value.__class__, {}).get(value) or str(value)
+
+
+def _quoted(text: str) -> str:
+    return orjson.dumps(text[:_SHOWN_CHARACTERS].encode(errors="surrogateescape").decode(errors="replace")).decode()
 
 
 def is_base64(value: object) -> bool:
@@ -104,7 +139,7 @@ def _strings_at_once(value: Any) -> np.ndarray | None:
     for index, text in enumerate(value):
         if not isinstance(text, str):
             return None
-        array[index] = text.encode(errors="surrogatepass")
+        array[index] = text.encode(errors="surrogateescape")
     return array.reshape(shape)
 
 
@@ -118,10 +153,10 @@ def _read_one_by_one(value: Any, spec: TensorSpec) -> np.ndarray:
         first = first[0]
     if len(shape) > _HIGHEST_RANK:
         raise invalid(f"the value is nested {len(shape)} levels deep, expected {_HIGHEST_RANK} at most")
-    dtype = _NUMPY_DTYPES.get(spec.dtype)
-    if dtype is None:
-        raise RequestFailed(UNIMPLEMENTED, f"Conversion of JSON Value: {shown(value)} to type: {_name(spec.dtype)}")
     leaves = [_leaf(item, spec.dtype) for item in _leaves(value, 0, shape)]
+    dtype = _NUMPY_DTYPES.get(spec.dtype)
+    if dtype is None:  # an empty list of a type that the queue cannot carry
+        raise RequestFailed(UNIMPLEMENTED, f"Conversion of JSON Value: {shown(value)} to type: {_name(spec.dtype)}")
     array = np.empty(len(leaves), dtype)
     with np.errstate(over="ignore"):
         if spec.dtype in _INTEGER_RANGES:
@@ -161,14 +196,14 @@ def _leaf(value: Any, dtype: str) -> Any:
     bounds = _INTEGER_RANGES.get(dtype)
     if bounds and isinstance(value, int) and not isinstance(value, bool) and bounds[0] <= value <= bounds[1]:
         return value
-    if bounds is None and dtype not in _FLOATS and dtype != "DT_BOOL":
+    if bounds is None and dtype not in _FLOATS and dtype != "DT_BOOL" and not isinstance(value, dict):
         raise RequestFailed(UNIMPLEMENTED, f"Conversion of JSON Value: {shown(value)} to type: {_name(dtype)}")
     raise invalid(f"JSON Value: {shown(value)} Type: {_kind(value)} is not of expected type: {_name(dtype)}")
 
 
 def _string(value: Any) -> bytes:
     if isinstance(value, str):
-        return value.encode(errors="surrogatepass")
+        return value.encode(errors="surrogateescape")
     if is_base64(value):
         text = value["b64"]
         try:

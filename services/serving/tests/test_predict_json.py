@@ -164,9 +164,9 @@ def reply(**arrays: np.ndarray) -> queue_pb2.PredictionReply:
     return message
 
 
-def test_floats_are_written_with_the_fewest_digits_that_read_back_equal() -> None:
+def test_floats_are_written_with_six_digits_where_they_do_and_with_all_otherwise() -> None:
     array = np.array([0.1, 1 / 3, 2, 1e-7, 16777216], np.float32)
-    assert write_answer(reply(y=array), rows=True) == b'{"predictions":[0.1,0.33333334,2.0,1e-7,16777216.0]}'
+    assert write_answer(reply(y=array), rows=True) == b'{"predictions":[0.1,0.333333343,2.0,1e-07,16777216.0]}'
     assert write_answer(reply(y=np.array(0.1)), rows=False) == b'{"outputs":0.1}'
 
 

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help install protos format check test demo bench faults clean
+.PHONY: help install protos docs format check test demo bench faults clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -21,17 +21,20 @@ $(INSTALLED): pyproject.toml constraints.txt requirements-nodeps.txt
 protos: $(INSTALLED)  ## generated code from protos/*.proto
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. protos/*.proto
 
+docs: $(INSTALLED)  ## docs/settings.md from the settings classes
+	$(BIN)/python -m docs.make_settings
+
 format: $(INSTALLED)  ## ruff's formatting and safe fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-check: $(INSTALLED)  ## ruff, mypy strict, import rules, generated protos (runs in CI)
+check: $(INSTALLED)  ## ruff, mypy strict, import rules, generated files (runs in CI)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	@$(MAKE) --no-print-directory protos
-	git diff --exit-code -- protos
+	@$(MAKE) --no-print-directory protos docs
+	git diff --exit-code -- protos docs/settings.md
 
 test: $(INSTALLED)  ## every test that needs no container (runs in CI)
 	$(BIN)/pytest

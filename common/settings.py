@@ -15,7 +15,7 @@ from common.errors import InvalidInput
 class ServiceSettings(BaseSettings):
     """Base of every service's settings. Subclasses set `env_prefix` (for example `INGEST_`)."""
 
-    model_config = SettingsConfigDict(frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     @classmethod
     def from_environment(cls) -> Self:

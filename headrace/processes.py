@@ -66,7 +66,7 @@ class LocalPlatform:
         directory = self.data_dir / "redis"
         directory.mkdir(parents=True, exist_ok=True)
         options = ["--port", "0", "--unixsocket", str(self.redis_socket), "--unixsocketperm", "600", "--save", ""]
-        options += ["--appendonly", "yes", "--appendfsync", "everysec", "--dir", str(directory)]
+        options += ["--appendonly", "no", "--dir", str(directory)]
         return ProcessSpec(
             name="redis",
             command=(redis_binary(), *options),

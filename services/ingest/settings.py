@@ -21,29 +21,34 @@ class IngestSettings(ServiceSettings):
     log_format: LogFormat = "text"
     log_level: str = "INFO"
     registry_address: str = "127.0.0.1:8700"
-    # segments:/absolute/dir or kafka:host:port[,host:port].
     event_log: str
-    # Of topics that are made by this service; existing ones keep theirs.
+    """segments:/absolute/dir or kafka:host:port[,host:port]."""
     partition_count: int = Field(1, ge=1, le=1000)
+    """Partitions of the topics that this service makes; existing ones keep theirs."""
 
-    # A chunk (one log record) closes at whichever comes first.
     chunk_bytes: int = Field(512 * 1024, ge=1024, le=900 * 1024)
+    """A chunk (one log record) closes at this size, or by count or linger, whichever comes first."""
     chunk_events: int = Field(8192, ge=1)
+    """A chunk closes at this many events."""
     linger_seconds: float = Field(0.003, ge=0.0, le=1.0)
+    """A chunk closes at this age."""
 
     max_body_bytes: int = Field(16 * 1024 * 1024, ge=1024)
+    """Largest request body, inflated."""
     max_request_events: int = Field(100_000, ge=1)
-    # Of one encoded event. Kafka takes records of 1 MiB unless told otherwise.
+    """Most events of one request."""
     max_event_bytes: int = Field(900 * 1024, ge=64, le=64 * 1024 * 1024)
-    # Estimated memory of the requests that are being taken; past it they are refused with 429.
+    """Largest encoded event. Kafka takes records of 1 MiB unless told otherwise."""
     max_in_flight_bytes: int = Field(256 * 1024 * 1024, ge=1024)
+    """Estimated memory of the requests that are being taken; past it they are refused with 429."""
 
-    # An append that takes longer is answered with 503; what of it still waits is given up.
     append_timeout_seconds: float = Field(30.0, gt=0.0)
+    """An append that takes longer is answered with 503; what of it still waits is given up."""
 
-    # Idempotency keys are known for so long, and so many of them. A start reads as much of the log to learn them.
     key_window_seconds: float = Field(300.0, gt=0.0)
+    """Idempotency keys are known for so long; a start reads as much of the log to learn them."""
     key_window_count: int = Field(100_000, ge=1)
+    """Idempotency keys that are known at most."""
 
     @model_validator(mode="after")
     def _one_body_must_fit(self) -> Self:

@@ -47,6 +47,7 @@ class TrainerSettings(ServiceSettings):
     intra_op_threads: int = Field(default=0, ge=0)
     """TensorFlow's threads within an operation, for newly planned rounds; 0: the cores this process may use."""
     inter_op_threads: int = Field(default=1, ge=1)
+    """Operations that TensorFlow may run at once, for newly planned rounds."""
     nice: int = Field(default=10, ge=0, le=19)
     """Niceness of a round's process, so that training takes what serving leaves over."""
     scheduling: Scheduling = "normal"

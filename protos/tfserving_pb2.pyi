@@ -66,7 +66,7 @@ class TensorShapeProto(_message.Message):
     def __init__(self, dim: _Optional[_Iterable[_Union[TensorShapeProto.Dim, _Mapping]]] = ..., unknown_rank: bool = ...) -> None: ...
 
 class TensorProto(_message.Message):
-    __slots__ = ("dtype", "tensor_shape", "version_number", "tensor_content", "float_val", "double_val", "int_val", "string_val", "int64_val", "bool_val", "half_val", "uint32_val", "uint64_val")
+    __slots__ = ("dtype", "tensor_shape", "version_number", "tensor_content", "float_val", "double_val", "int_val", "string_val", "scomplex_val", "int64_val", "bool_val", "dcomplex_val", "half_val", "uint32_val", "uint64_val")
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     TENSOR_SHAPE_FIELD_NUMBER: _ClassVar[int]
     VERSION_NUMBER_FIELD_NUMBER: _ClassVar[int]
@@ -75,8 +75,10 @@ class TensorProto(_message.Message):
     DOUBLE_VAL_FIELD_NUMBER: _ClassVar[int]
     INT_VAL_FIELD_NUMBER: _ClassVar[int]
     STRING_VAL_FIELD_NUMBER: _ClassVar[int]
+    SCOMPLEX_VAL_FIELD_NUMBER: _ClassVar[int]
     INT64_VAL_FIELD_NUMBER: _ClassVar[int]
     BOOL_VAL_FIELD_NUMBER: _ClassVar[int]
+    DCOMPLEX_VAL_FIELD_NUMBER: _ClassVar[int]
     HALF_VAL_FIELD_NUMBER: _ClassVar[int]
     UINT32_VAL_FIELD_NUMBER: _ClassVar[int]
     UINT64_VAL_FIELD_NUMBER: _ClassVar[int]
@@ -88,12 +90,14 @@ class TensorProto(_message.Message):
     double_val: _containers.RepeatedScalarFieldContainer[float]
     int_val: _containers.RepeatedScalarFieldContainer[int]
     string_val: _containers.RepeatedScalarFieldContainer[bytes]
+    scomplex_val: _containers.RepeatedScalarFieldContainer[float]
     int64_val: _containers.RepeatedScalarFieldContainer[int]
     bool_val: _containers.RepeatedScalarFieldContainer[bool]
+    dcomplex_val: _containers.RepeatedScalarFieldContainer[float]
     half_val: _containers.RepeatedScalarFieldContainer[int]
     uint32_val: _containers.RepeatedScalarFieldContainer[int]
     uint64_val: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, dtype: _Optional[_Union[DataType, str]] = ..., tensor_shape: _Optional[_Union[TensorShapeProto, _Mapping]] = ..., version_number: _Optional[int] = ..., tensor_content: _Optional[bytes] = ..., float_val: _Optional[_Iterable[float]] = ..., double_val: _Optional[_Iterable[float]] = ..., int_val: _Optional[_Iterable[int]] = ..., string_val: _Optional[_Iterable[bytes]] = ..., int64_val: _Optional[_Iterable[int]] = ..., bool_val: _Optional[_Iterable[bool]] = ..., half_val: _Optional[_Iterable[int]] = ..., uint32_val: _Optional[_Iterable[int]] = ..., uint64_val: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, dtype: _Optional[_Union[DataType, str]] = ..., tensor_shape: _Optional[_Union[TensorShapeProto, _Mapping]] = ..., version_number: _Optional[int] = ..., tensor_content: _Optional[bytes] = ..., float_val: _Optional[_Iterable[float]] = ..., double_val: _Optional[_Iterable[float]] = ..., int_val: _Optional[_Iterable[int]] = ..., string_val: _Optional[_Iterable[bytes]] = ..., scomplex_val: _Optional[_Iterable[float]] = ..., int64_val: _Optional[_Iterable[int]] = ..., bool_val: _Optional[_Iterable[bool]] = ..., dcomplex_val: _Optional[_Iterable[float]] = ..., half_val: _Optional[_Iterable[int]] = ..., uint32_val: _Optional[_Iterable[int]] = ..., uint64_val: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ModelSpec(_message.Message):
     __slots__ = ("name", "version", "version_label", "signature_name")
@@ -138,6 +142,124 @@ class PredictResponse(_message.Message):
     outputs: _containers.MessageMap[str, TensorProto]
     model_spec: ModelSpec
     def __init__(self, outputs: _Optional[_Mapping[str, TensorProto]] = ..., model_spec: _Optional[_Union[ModelSpec, _Mapping]] = ...) -> None: ...
+
+class ExampleList(_message.Message):
+    __slots__ = ("examples",)
+    EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    examples: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, examples: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class ExampleListWithContext(_message.Message):
+    __slots__ = ("examples", "context")
+    EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    examples: _containers.RepeatedScalarFieldContainer[bytes]
+    context: bytes
+    def __init__(self, examples: _Optional[_Iterable[bytes]] = ..., context: _Optional[bytes] = ...) -> None: ...
+
+class Input(_message.Message):
+    __slots__ = ("example_list", "example_list_with_context")
+    EXAMPLE_LIST_FIELD_NUMBER: _ClassVar[int]
+    EXAMPLE_LIST_WITH_CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    example_list: ExampleList
+    example_list_with_context: ExampleListWithContext
+    def __init__(self, example_list: _Optional[_Union[ExampleList, _Mapping]] = ..., example_list_with_context: _Optional[_Union[ExampleListWithContext, _Mapping]] = ...) -> None: ...
+
+class ClassificationRequest(_message.Message):
+    __slots__ = ("model_spec", "input")
+    MODEL_SPEC_FIELD_NUMBER: _ClassVar[int]
+    INPUT_FIELD_NUMBER: _ClassVar[int]
+    model_spec: ModelSpec
+    input: Input
+    def __init__(self, model_spec: _Optional[_Union[ModelSpec, _Mapping]] = ..., input: _Optional[_Union[Input, _Mapping]] = ...) -> None: ...
+
+class Class(_message.Message):
+    __slots__ = ("label", "score")
+    LABEL_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    label: bytes
+    score: float
+    def __init__(self, label: _Optional[bytes] = ..., score: _Optional[float] = ...) -> None: ...
+
+class Classifications(_message.Message):
+    __slots__ = ("classes",)
+    CLASSES_FIELD_NUMBER: _ClassVar[int]
+    classes: _containers.RepeatedCompositeFieldContainer[Class]
+    def __init__(self, classes: _Optional[_Iterable[_Union[Class, _Mapping]]] = ...) -> None: ...
+
+class ClassificationResult(_message.Message):
+    __slots__ = ("classifications",)
+    CLASSIFICATIONS_FIELD_NUMBER: _ClassVar[int]
+    classifications: _containers.RepeatedCompositeFieldContainer[Classifications]
+    def __init__(self, classifications: _Optional[_Iterable[_Union[Classifications, _Mapping]]] = ...) -> None: ...
+
+class ClassificationResponse(_message.Message):
+    __slots__ = ("result", "model_spec")
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    MODEL_SPEC_FIELD_NUMBER: _ClassVar[int]
+    result: ClassificationResult
+    model_spec: ModelSpec
+    def __init__(self, result: _Optional[_Union[ClassificationResult, _Mapping]] = ..., model_spec: _Optional[_Union[ModelSpec, _Mapping]] = ...) -> None: ...
+
+class RegressionRequest(_message.Message):
+    __slots__ = ("model_spec", "input")
+    MODEL_SPEC_FIELD_NUMBER: _ClassVar[int]
+    INPUT_FIELD_NUMBER: _ClassVar[int]
+    model_spec: ModelSpec
+    input: Input
+    def __init__(self, model_spec: _Optional[_Union[ModelSpec, _Mapping]] = ..., input: _Optional[_Union[Input, _Mapping]] = ...) -> None: ...
+
+class Regression(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: float
+    def __init__(self, value: _Optional[float] = ...) -> None: ...
+
+class RegressionResult(_message.Message):
+    __slots__ = ("regressions",)
+    REGRESSIONS_FIELD_NUMBER: _ClassVar[int]
+    regressions: _containers.RepeatedCompositeFieldContainer[Regression]
+    def __init__(self, regressions: _Optional[_Iterable[_Union[Regression, _Mapping]]] = ...) -> None: ...
+
+class RegressionResponse(_message.Message):
+    __slots__ = ("result", "model_spec")
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    MODEL_SPEC_FIELD_NUMBER: _ClassVar[int]
+    result: RegressionResult
+    model_spec: ModelSpec
+    def __init__(self, result: _Optional[_Union[RegressionResult, _Mapping]] = ..., model_spec: _Optional[_Union[ModelSpec, _Mapping]] = ...) -> None: ...
+
+class InferenceTask(_message.Message):
+    __slots__ = ("model_spec", "method_name")
+    MODEL_SPEC_FIELD_NUMBER: _ClassVar[int]
+    METHOD_NAME_FIELD_NUMBER: _ClassVar[int]
+    model_spec: ModelSpec
+    method_name: str
+    def __init__(self, model_spec: _Optional[_Union[ModelSpec, _Mapping]] = ..., method_name: _Optional[str] = ...) -> None: ...
+
+class InferenceResult(_message.Message):
+    __slots__ = ("model_spec", "classification_result", "regression_result")
+    MODEL_SPEC_FIELD_NUMBER: _ClassVar[int]
+    CLASSIFICATION_RESULT_FIELD_NUMBER: _ClassVar[int]
+    REGRESSION_RESULT_FIELD_NUMBER: _ClassVar[int]
+    model_spec: ModelSpec
+    classification_result: ClassificationResult
+    regression_result: RegressionResult
+    def __init__(self, model_spec: _Optional[_Union[ModelSpec, _Mapping]] = ..., classification_result: _Optional[_Union[ClassificationResult, _Mapping]] = ..., regression_result: _Optional[_Union[RegressionResult, _Mapping]] = ...) -> None: ...
+
+class MultiInferenceRequest(_message.Message):
+    __slots__ = ("tasks", "input")
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    INPUT_FIELD_NUMBER: _ClassVar[int]
+    tasks: _containers.RepeatedCompositeFieldContainer[InferenceTask]
+    input: Input
+    def __init__(self, tasks: _Optional[_Iterable[_Union[InferenceTask, _Mapping]]] = ..., input: _Optional[_Union[Input, _Mapping]] = ...) -> None: ...
+
+class MultiInferenceResponse(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[InferenceResult]
+    def __init__(self, results: _Optional[_Iterable[_Union[InferenceResult, _Mapping]]] = ...) -> None: ...
 
 class TensorInfo(_message.Message):
     __slots__ = ("name", "dtype", "tensor_shape")

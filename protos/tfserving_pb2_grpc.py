@@ -34,10 +34,25 @@ class PredictionServiceStub(object):
         Args:
             channel: A grpc.Channel.
         """
+        self.Classify = channel.unary_unary(
+                '/headrace.tfs.PredictionService/Classify',
+                request_serializer=protos_dot_tfserving__pb2.ClassificationRequest.SerializeToString,
+                response_deserializer=protos_dot_tfserving__pb2.ClassificationResponse.FromString,
+                _registered_method=True)
+        self.Regress = channel.unary_unary(
+                '/headrace.tfs.PredictionService/Regress',
+                request_serializer=protos_dot_tfserving__pb2.RegressionRequest.SerializeToString,
+                response_deserializer=protos_dot_tfserving__pb2.RegressionResponse.FromString,
+                _registered_method=True)
         self.Predict = channel.unary_unary(
                 '/headrace.tfs.PredictionService/Predict',
                 request_serializer=protos_dot_tfserving__pb2.PredictRequest.SerializeToString,
                 response_deserializer=protos_dot_tfserving__pb2.PredictResponse.FromString,
+                _registered_method=True)
+        self.MultiInference = channel.unary_unary(
+                '/headrace.tfs.PredictionService/MultiInference',
+                request_serializer=protos_dot_tfserving__pb2.MultiInferenceRequest.SerializeToString,
+                response_deserializer=protos_dot_tfserving__pb2.MultiInferenceResponse.FromString,
                 _registered_method=True)
         self.GetModelMetadata = channel.unary_unary(
                 '/headrace.tfs.PredictionService/GetModelMetadata',
@@ -49,7 +64,25 @@ class PredictionServiceStub(object):
 class PredictionServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
+    def Classify(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Regress(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Predict(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def MultiInference(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -64,10 +97,25 @@ class PredictionServiceServicer(object):
 
 def add_PredictionServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'Classify': grpc.unary_unary_rpc_method_handler(
+                    servicer.Classify,
+                    request_deserializer=protos_dot_tfserving__pb2.ClassificationRequest.FromString,
+                    response_serializer=protos_dot_tfserving__pb2.ClassificationResponse.SerializeToString,
+            ),
+            'Regress': grpc.unary_unary_rpc_method_handler(
+                    servicer.Regress,
+                    request_deserializer=protos_dot_tfserving__pb2.RegressionRequest.FromString,
+                    response_serializer=protos_dot_tfserving__pb2.RegressionResponse.SerializeToString,
+            ),
             'Predict': grpc.unary_unary_rpc_method_handler(
                     servicer.Predict,
                     request_deserializer=protos_dot_tfserving__pb2.PredictRequest.FromString,
                     response_serializer=protos_dot_tfserving__pb2.PredictResponse.SerializeToString,
+            ),
+            'MultiInference': grpc.unary_unary_rpc_method_handler(
+                    servicer.MultiInference,
+                    request_deserializer=protos_dot_tfserving__pb2.MultiInferenceRequest.FromString,
+                    response_serializer=protos_dot_tfserving__pb2.MultiInferenceResponse.SerializeToString,
             ),
             'GetModelMetadata': grpc.unary_unary_rpc_method_handler(
                     servicer.GetModelMetadata,
@@ -86,6 +134,60 @@ class PredictionService(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod
+    def Classify(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.tfs.PredictionService/Classify',
+            protos_dot_tfserving__pb2.ClassificationRequest.SerializeToString,
+            protos_dot_tfserving__pb2.ClassificationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Regress(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.tfs.PredictionService/Regress',
+            protos_dot_tfserving__pb2.RegressionRequest.SerializeToString,
+            protos_dot_tfserving__pb2.RegressionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def Predict(request,
             target,
             options=(),
@@ -102,6 +204,33 @@ class PredictionService(object):
             '/headrace.tfs.PredictionService/Predict',
             protos_dot_tfserving__pb2.PredictRequest.SerializeToString,
             protos_dot_tfserving__pb2.PredictResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MultiInference(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.tfs.PredictionService/MultiInference',
+            protos_dot_tfserving__pb2.MultiInferenceRequest.SerializeToString,
+            protos_dot_tfserving__pb2.MultiInferenceResponse.FromString,
             options,
             channel_credentials,
             insecure,

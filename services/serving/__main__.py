@@ -25,7 +25,7 @@ from services.serving import front as front_core
 from services.serving import grpc_api, manager_process
 from services.serving.fast_http import protocol_for
 from services.serving.front import Front
-from services.serving.http_api import create_serving_app
+from services.serving.http_api import CORS_HEADERS, create_serving_app
 from services.serving.manager_process import ManagerProcess
 from services.serving.rest_predict import RestPredict
 from services.serving.settings import ServingSettings
@@ -113,8 +113,14 @@ async def _serve(settings: ServingSettings, sock: socket.socket) -> None:
 
 def _web_server(settings: ServingSettings, front: Front, predict: RestPredict, health: Health) -> _WebServer:
     config = uvicorn.Config(
-        create_serving_app(front, predict, health, max_body_bytes=settings.max_body_bytes),
-        http=protocol_for(predict, max_body_bytes=settings.max_body_bytes),
+        create_serving_app(
+            front, predict, health, max_body_bytes=settings.max_body_bytes, enable_cors=settings.enable_cors
+        ),
+        http=protocol_for(
+            predict,
+            max_body_bytes=settings.max_body_bytes,
+            extra_headers=CORS_HEADERS if settings.enable_cors else None,
+        ),
         ws="none",
         lifespan="off",
         log_config=None,

@@ -8,6 +8,7 @@ where the same prediction is an ordinary route. Both ways share uvicorn's order 
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -80,6 +81,7 @@ class PredictProtocol(HttpToolsProtocol):
     _paths: dict[bytes, ModelPath]
     _headers_from: object = None
     _headers_text = b""
+    extra_headers: Mapping[str, str]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -249,17 +251,24 @@ class PredictProtocol(HttpToolsProtocol):
         )
 
     def _default_headers(self) -> bytes:
-        """uvicorn's Date header; it makes a new list every second."""
+        """uvicorn's Date header, of which it makes a new list every second, and those of this server."""
         headers = self.server_state.default_headers
         cls = type(self)
         if cls._headers_from is not headers:
             cls._headers_from = headers
-            cls._headers_text = b"".join(b"%b: %b\r\n" % header for header in headers)
+            extra = [(name.encode(), value.encode()) for name, value in cls.extra_headers.items()]
+            cls._headers_text = b"".join(b"%b: %b\r\n" % header for header in (*headers, *extra))
         return cls._headers_text
 
 
-def protocol_for(predict: RestPredict, *, max_body_bytes: int) -> type[asyncio.Protocol]:
-    """The class for uvicorn.Config(http=...)."""
-    return type(
-        "BoundPredictProtocol", (PredictProtocol,), {"predict": predict, "max_body_bytes": max_body_bytes, "_paths": {}}
-    )
+def protocol_for(
+    predict: RestPredict, *, max_body_bytes: int, extra_headers: Mapping[str, str] | None = None
+) -> type[asyncio.Protocol]:
+    """The class for uvicorn.Config(http=...); `extra_headers` go with every answer of the short way."""
+    bound = {
+        "predict": predict,
+        "max_body_bytes": max_body_bytes,
+        "extra_headers": extra_headers or {},
+        "_paths": {},
+    }
+    return type("BoundPredictProtocol", (PredictProtocol,), bound)

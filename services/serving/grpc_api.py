@@ -4,17 +4,27 @@ The messages are ours (protos/tfserving.proto) with TensorFlow Serving's field n
 """
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import grpc
 
 from protos import queue_pb2, tfserving_pb2
+from services.serving.classify import (
+    CLASSIFY_METHOD,
+    REGRESS_METHOD,
+    check_method,
+    examples_of,
+    request_for,
+    result_of,
+    signature_for,
+)
 from services.serving.front import Front, Route
 from services.serving.json_values import invalid
 from services.serving.model_info import SIGNATURE_DEF, metadata_proto, status_proto, versions_of
-from services.serving.prediction import UNIMPLEMENTED, RequestFailed
+from services.serving.prediction import FAILED_PRECONDITION, RequestFailed, check_names
 from services.serving.queue_keys import DEFAULT_SIGNATURE
 from services.serving.statistics import Statistics
 from services.serving.tensors import read_tensor_proto, write_tensor_proto
@@ -32,12 +42,15 @@ def add_services(server: grpc.aio.Server, front: Front, statistics: Statistics) 
     door = _Door(front, statistics)
     messages = tfserving_pb2
     prediction = {
+        "Classify": _unary(door.classify, messages.ClassificationRequest),
+        "Regress": _unary(door.regress, messages.RegressionRequest),
         "Predict": _unary(door.predict, messages.PredictRequest),
+        "MultiInference": _unary(door.multi_inference, messages.MultiInferenceRequest),
         "GetModelMetadata": _unary(door.get_model_metadata, messages.GetModelMetadataRequest),
-    } | {name: _unary(_not_served(name), None) for name in ("Classify", "Regress", "MultiInference")}
+    }
     model = {
         "GetModelStatus": _unary(door.get_model_status, messages.GetModelStatusRequest),
-        "HandleReloadConfigRequest": _unary(_not_served("HandleReloadConfigRequest"), None),
+        "HandleReloadConfigRequest": _unary(_refuse_reload, None),
     }
     server.add_generic_rpc_handlers(
         (
@@ -70,11 +83,12 @@ def _answering(behaviour: _Handler) -> _Handler:
     return call
 
 
-def _not_served(name: str) -> _Handler:
-    async def refuse(request: Any, context: Any) -> Any:
-        raise RequestFailed(UNIMPLEMENTED, f"{name} is not served here yet; use Predict")
-
-    return refuse
+async def _refuse_reload(request: Any, context: Any) -> Any:
+    raise RequestFailed(
+        FAILED_PRECONDITION,
+        "this server takes its models from a registry and has no configuration of its own to reload; "
+        "move the model's alias in the registry instead",
+    )
 
 
 class _Door:
@@ -83,22 +97,110 @@ class _Door:
         self._statistics = statistics
 
     async def predict(self, request: tfserving_pb2.PredictRequest, context: Any) -> tfserving_pb2.PredictResponse:
-        started_at = time.perf_counter()
-        spec = request.model_spec
-        code = 0
-        try:
+        with self._counted(request.model_spec.name):
             route = self._route(request)
-            asked = queue_pb2.PredictionRequest(signature=spec.signature_name, output_filter=request.output_filter)
-            for alias, proto in request.inputs.items():
+            spec = request.model_spec
+            name = spec.signature_name or DEFAULT_SIGNATURE
+            signature = route.signature(name)
+            if signature is None:
+                raise RequestFailed(FAILED_PRECONDITION, f'Serving signature key "{name}" not found.')
+            check_names(signature, request.inputs)
+            asked = queue_pb2.PredictionRequest(signature=name, output_filter=request.output_filter)
+            for alias, proto in sorted(request.inputs.items()):
                 read_tensor_proto(alias, proto, asked.inputs.add())
             reply = await self._reply(route, asked, context.time_remaining())
-            return _response(spec, reply)
+            response = tfserving_pb2.PredictResponse(model_spec=_answered_by(spec, reply))
+            for tensor in reply.outputs:
+                write_tensor_proto(tensor, response.outputs[tensor.name])
+            return response
+
+    async def classify(
+        self, request: tfserving_pb2.ClassificationRequest, context: Any
+    ) -> tfserving_pb2.ClassificationResponse:
+        with self._counted(request.model_spec.name):
+            spec, result = await self._on_examples(CLASSIFY_METHOD, request, context)
+            return tfserving_pb2.ClassificationResponse(model_spec=spec, result=result)
+
+    async def regress(self, request: tfserving_pb2.RegressionRequest, context: Any) -> tfserving_pb2.RegressionResponse:
+        with self._counted(request.model_spec.name):
+            spec, result = await self._on_examples(REGRESS_METHOD, request, context)
+            return tfserving_pb2.RegressionResponse(model_spec=spec, result=result)
+
+    async def _on_examples(self, method: str, request: Any, context: Any) -> tuple[tfserving_pb2.ModelSpec, Any]:
+        """Classifies or regresses: which version answered, and what."""
+        route = self._route(request)
+        return await self._run_method(route, method, request.model_spec, request.input, context.time_remaining())
+
+    async def _run_method(
+        self,
+        route: Route,
+        method: str,
+        spec: tfserving_pb2.ModelSpec,
+        given: tfserving_pb2.Input,
+        timeout_seconds: float | None,
+    ) -> tuple[tfserving_pb2.ModelSpec, Any]:
+        signature = signature_for(method, route, spec.signature_name)
+        examples = examples_of(given)
+        reply = await self._reply(route, request_for(spec.signature_name, signature, examples), timeout_seconds)
+        return _answered_by(spec, reply), result_of(method, reply, len(examples))
+
+    async def multi_inference(
+        self, request: tfserving_pb2.MultiInferenceRequest, context: Any
+    ) -> tfserving_pb2.MultiInferenceResponse:
+        with self._counted(request.tasks[0].model_spec.name if request.tasks else ""):
+            route = self._route_of_tasks(request.tasks)
+            timeout_seconds = context.time_remaining()
+            answers = await asyncio.gather(
+                *(
+                    self._run_method(route, task.method_name, task.model_spec, request.input, timeout_seconds)
+                    for task in request.tasks
+                )
+            )
+            response = tfserving_pb2.MultiInferenceResponse()
+            for task, (spec, result) in zip(request.tasks, answers, strict=True):
+                item = response.results.add(model_spec=spec)
+                classifies = task.method_name == CLASSIFY_METHOD
+                (item.classification_result if classifies else item.regression_result).CopyFrom(result)
+            return response
+
+    def _route_of_tasks(self, tasks: Sequence[tfserving_pb2.InferenceTask]) -> Route:
+        """The route of the first task, by the number of its version, so that one version answers all of them.
+
+        Raises:
+            RequestFailed: the tasks do not go together, or one of them cannot be run.
+        """
+        if not tasks or not tasks[0].model_spec.name:
+            raise invalid("ModelSpec has no name specified.")
+        route = self._route(tasks[0])
+        names: set[str] = set()
+        for task in tasks:
+            spec = task.model_spec
+            name = spec.signature_name or DEFAULT_SIGNATURE
+            if not spec.name:
+                raise invalid("Found ModelSpec with an empty model name.")
+            if spec.name != tasks[0].model_spec.name:
+                raise invalid("All ModelSpecs in a MultiInferenceRequest must access the same model name.")
+            if name in names:
+                raise invalid(f"Duplicate evaluation of signature: {name}")
+            names.add(name)
+            if route.signature(name) is None:
+                raise invalid(f"Requested signature not found in model graph: {name}")
+            check_method(task.method_name)
+        return self._front.resolve(tasks[0].model_spec.name, version=route.version.version)
+
+    @contextlib.contextmanager
+    def _counted(self, model: str) -> Iterator[None]:
+        """Adds one request with its code and time to the statistics."""
+        started_at = time.perf_counter()
+        code = 0
+        try:
+            yield
         except RequestFailed as error:
             code = error.code
             raise
         finally:
-            known = self._front.state is not None and spec.name in self._front.state.models
-            self._statistics.add(spec.name if known else "", "grpc", code, time.perf_counter() - started_at)
+            known = self._front.state is not None and model in self._front.state.models
+            self._statistics.add(model if known else "", "grpc", code, time.perf_counter() - started_at)
 
     async def get_model_metadata(
         self, request: tfserving_pb2.GetModelMetadataRequest, context: Any
@@ -154,11 +256,8 @@ class _Door:
         return reply
 
 
-def _response(spec: tfserving_pb2.ModelSpec, reply: queue_pb2.PredictionReply) -> tfserving_pb2.PredictResponse:
-    response = tfserving_pb2.PredictResponse()
-    response.model_spec.name = spec.name
-    response.model_spec.version.value = reply.version
-    response.model_spec.signature_name = spec.signature_name or DEFAULT_SIGNATURE
-    for tensor in reply.outputs:
-        write_tensor_proto(tensor, response.outputs[tensor.name])
-    return response
+def _answered_by(spec: tfserving_pb2.ModelSpec, reply: queue_pb2.PredictionReply) -> tfserving_pb2.ModelSpec:
+    """The model_spec of an answer: never the label."""
+    answered = tfserving_pb2.ModelSpec(name=spec.name, signature_name=spec.signature_name or DEFAULT_SIGNATURE)
+    answered.version.value = reply.version
+    return answered

@@ -12,6 +12,8 @@ from urllib.parse import unquote
 import orjson
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from common.health import Health
 from common.web import create_app
@@ -19,12 +21,16 @@ from services.serving.fast_http import TIMEOUT_HEADER
 from services.serving.front import Front
 from services.serving.json_values import invalid
 from services.serving.model_info import metadata_json, replica_json, status_json, versions_of
-from services.serving.prediction import UNIMPLEMENTED, RequestFailed
+from services.serving.prediction import RequestFailed
 from services.serving.rest_predict import HTTP_STATUS_OF, RestPredict, error_body, predict_path, version_of
 
 _MODEL = r"/v1/models(?:/([^/:]+))?(?:/versions/([0-9]+)|/labels/([^/:]+))?"
 _STATUS_PATH = re.compile(_MODEL + r"(/metadata)?", re.IGNORECASE)
-_OTHER_VERBS_PATH = re.compile(_MODEL + r":(classify|regress)")
+CORS_HEADERS = {
+    "access-control-allow-origin": "*",
+    "access-control-allow-methods": "POST, GET",
+    "access-control-allow-headers": "Content-Type",
+}
 _TARGETS = ("", "/versions/{version}", "/labels/{label}")
 _PAYLOAD_TOO_LARGE = 413
 _GZIP_WINDOW_BITS = 31
@@ -33,25 +39,28 @@ _GZIP_WINDOW_BITS = 31
 class _Door:
     """One handler for everything below /v1/: the whole path with its query decides, as in TensorFlow Serving."""
 
-    def __init__(self, front: Front, predict: RestPredict, max_body_bytes: int) -> None:
+    def __init__(self, front: Front, predict: RestPredict, *, max_body_bytes: int, enable_cors: bool) -> None:
         self._front = front
         self._predict = predict
         self._max_body_bytes = max_body_bytes
+        self._headers = CORS_HEADERS if enable_cors else {}
 
     async def __call__(self, request: Request) -> Response:
         path = request.scope["raw_path"]
         query = request.scope["query_string"]
         try:
-            return await self._answer(request, path + b"?" + query if query else path)
+            response = await self._answer(request, path + b"?" + query if query else path)
         except RequestFailed as error:
-            return _response(HTTP_STATUS_OF.get(error.code, 500), error_body(error.message))
+            response = _response(HTTP_STATUS_OF.get(error.code, 500), error_body(error.message))
+        response.headers.update(self._headers)
+        return response
 
     async def _answer(self, request: Request, url: bytes) -> Response:
+        if request.method == "OPTIONS":
+            return _preflight(request)
         text = url.decode("latin-1")
         if request.method == "POST" and predict_path(url) is not None:
             return await self._run(request, url)
-        if request.method == "POST" and (other := _OTHER_VERBS_PATH.fullmatch(text)):
-            raise RequestFailed(UNIMPLEMENTED, f"{other.group(4)} is not served here yet; use predict")
         found = _STATUS_PATH.fullmatch(text) if request.method == "GET" else None
         if found is None:
             raise invalid(f"Malformed request: {request.method} {text}")
@@ -106,6 +115,12 @@ class _Door:
         return body if inflater.eof else b""
 
 
+def _preflight(request: Request) -> Response:
+    origin = request.headers.get("origin", "")
+    is_web = "http://" in origin or "https://" in origin
+    return _response(200 if is_web else 400, b"")
+
+
 def _timeout_of(request: Request) -> float | None:
     value = request.headers.get(TIMEOUT_HEADER.decode())
     if value is None:
@@ -120,10 +135,23 @@ def _response(status: int, body: bytes, *, close: bool = False) -> Response:
     return Response(body, status_code=status, media_type="application/json", headers=headers)
 
 
-def create_serving_app(front: Front, predict: RestPredict, service_health: Health, *, max_body_bytes: int) -> FastAPI:
+class _AnyMethod:
+    """The door as an ASGI app, which Starlette asks whatever the method is."""
+
+    def __init__(self, door: _Door) -> None:
+        self._door = door
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._door(Request(scope, receive))
+        await response(scope, receive, send)
+
+
+def create_serving_app(
+    front: Front, predict: RestPredict, service_health: Health, *, max_body_bytes: int, enable_cors: bool = False
+) -> FastAPI:
     """The FastAPI app with TensorFlow Serving's routes and GET /headrace/status."""
     app = create_app("Headrace serving", service_health)
-    door = _Door(front, predict, max_body_bytes)
+    door = _Door(front, predict, max_body_bytes=max_body_bytes, enable_cors=enable_cors)
 
     @app.get("/headrace/status", tags=["replica"])
     async def status() -> dict[str, Any]:
@@ -137,6 +165,8 @@ def create_serving_app(front: Front, predict: RestPredict, service_health: Healt
         model = "/v1/models/{model}" + target
         for path, method, summary in (
             (f"{model}:predict", "POST", "Predict: {instances: [...]} by rows, or {inputs: ...} by columns"),
+            (f"{model}:classify", "POST", "Classify: {examples: [{feature: value}, ...]}"),
+            (f"{model}:regress", "POST", "Regress: {examples: [{feature: value}, ...]}"),
             (f"{model}/metadata", "GET", "The signatures of a version"),
             (model, "GET", "The state of the model's versions"),
         ):
@@ -153,6 +183,6 @@ def create_serving_app(front: Front, predict: RestPredict, service_health: Healt
                 openapi_extra={"parameters": parameters},
                 response_class=Response,
             )
-    every_method = ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"]
-    app.add_api_route("/v1/{rest:path}", tensorflow_serving, methods=every_method, include_in_schema=False)
+    for root in ("v1", "V1"):
+        app.router.routes.append(Route(f"/{root}/{{rest:path}}", _AnyMethod(door), include_in_schema=False))
     return app

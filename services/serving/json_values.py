@@ -188,7 +188,7 @@ def _leaves(value: Any, level: int, shape: list[int]) -> Iterator[Any]:
 
 def _leaf(value: Any, dtype: str) -> Any:
     if dtype == "DT_STRING":
-        return _string(value)
+        return read_string(value)
     if dtype in _FLOATS and isinstance(value, int | float) and not isinstance(value, bool):
         return value
     if dtype == "DT_BOOL" and isinstance(value, bool):
@@ -198,10 +198,11 @@ def _leaf(value: Any, dtype: str) -> Any:
         return value
     if bounds is None and dtype not in _FLOATS and dtype != "DT_BOOL" and not isinstance(value, dict):
         raise RequestFailed(UNIMPLEMENTED, f"Conversion of JSON Value: {shown(value)} to type: {_name(dtype)}")
-    raise invalid(f"JSON Value: {shown(value)} Type: {_kind(value)} is not of expected type: {_name(dtype)}")
+    raise invalid(f"JSON Value: {shown(value)} Type: {kind(value)} is not of expected type: {_name(dtype)}")
 
 
-def _string(value: Any) -> bytes:
+def read_string(value: Any) -> bytes:
+    """The bytes of a string or of a base64 object; raises RequestFailed for anything else."""
     if isinstance(value, str):
         return value.encode(errors="surrogateescape")
     if is_base64(value):
@@ -212,10 +213,11 @@ def _string(value: Any) -> bytes:
             raise invalid("Unable to base64 decode") from error
     if isinstance(value, dict):
         raise invalid(f"JSON Value: {shown(value)} not formatted correctly for base64 data")
-    raise invalid(f"JSON Value: {shown(value)} Type: {_kind(value)} is not of expected type: string")
+    raise invalid(f"JSON Value: {shown(value)} Type: {kind(value)} is not of expected type: string")
 
 
-def _kind(value: object) -> str:
+def kind(value: object) -> str:
+    """JSON's name of a value's type."""
     if value is None:
         return "Null"
     if isinstance(value, bool):

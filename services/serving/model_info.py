@@ -91,6 +91,13 @@ def metadata_proto(route: Route) -> tfserving_pb2.GetModelMetadataResponse:
     return response
 
 
+def signature_text(signature: Signature) -> str:
+    """A signature as messages show it."""
+    proto = tfserving_pb2.SignatureDef()
+    _fill_signature(proto, signature)
+    return str(proto)
+
+
 def _fill_signature(proto: tfserving_pb2.SignatureDef, signature: Signature) -> None:
     proto.method_name = signature.method_name
     for specs, infos in ((signature.inputs, proto.inputs), (signature.outputs, proto.outputs)):

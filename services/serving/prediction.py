@@ -1,9 +1,10 @@
 """A prediction inside a runner: from a PredictionRequest to checked arrays, and from arrays to a PredictionReply."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from protos import queue_pb2
@@ -18,9 +19,11 @@ NUMPY_TYPES = {
     "DT_FLOAT": "<f4", "DT_DOUBLE": "<f8", "DT_HALF": "<f2", "DT_INT8": "|i1", "DT_INT16": "<i2", "DT_INT32": "<i4",
     "DT_INT64": "<i8", "DT_UINT8": "|u1", "DT_UINT16": "<u2", "DT_UINT32": "<u4", "DT_UINT64": "<u8", "DT_BOOL": "|b1",
     "DT_COMPLEX64": "<c8", "DT_COMPLEX128": "<c16", "DT_STRING": "|O",
+    "DT_BFLOAT16": "bfloat16",
 }  # fmt: skip
 """TensorFlow's type name -> numpy's type string, for the types that the queue carries."""
 _STRINGS = "O"
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 class RequestFailed(Exception):
@@ -40,7 +43,8 @@ class Prediction:
     inputs: Arrays
     output_filter: tuple[str, ...]
     rows: int
-    """Size of every input's dimension 0; -1 when the inputs do not share one, so that it must run alone."""
+    """Size of every input's dimension 0; -1 for a request that must run alone: its inputs do not share a size, or one
+    has another shape than the signature says (the graph decides whether it takes that)."""
     trailing_shapes: tuple[tuple[int, ...], ...]
     """What follows dimension 0, for each input in the signature's order."""
 
@@ -57,7 +61,9 @@ def read_prediction(request: queue_pb2.PredictionRequest, signatures: Mapping[st
         raise RequestFailed(FAILED_PRECONDITION, f'Serving signature key "{name}" not found.')
     tensors = request.inputs
     inputs = {tensor.name: read_tensor(tensor) for tensor in tensors}
-    _check_names(signature, inputs, len(tensors))
+    if len(inputs) != len(tensors):
+        raise RequestFailed(INVALID_ARGUMENT, f"an input is given twice; got {len(tensors)} for {len(inputs)} names")
+    check_names(signature, inputs)
     output_filter = tuple(request.output_filter)
     if output_filter:
         _check_filter(signature, output_filter)
@@ -65,12 +71,42 @@ def read_prediction(request: queue_pb2.PredictionRequest, signatures: Mapping[st
     sizes = set()
     for key, spec in signature.inputs.items():
         array = inputs[key]
-        _check_tensor(key, spec, array)
+        _check_type(key, spec, array)
         shape = array.shape
-        sizes.add(shape[0] if shape else -1)
+        sizes.add(shape[0] if shape and (spec.shape is None or _fits(spec.shape, shape)) else -1)
         trailing_shapes.append(shape[1:])
     rows = sizes.pop() if len(sizes) == 1 else -1
     return Prediction(name, inputs, output_filter, rows, tuple(trailing_shapes))
+
+
+def check_names(signature: Signature, names: Mapping[str, object]) -> None:
+    """Whether exactly the signature's inputs are given.
+
+    Raises:
+        RequestFailed: they are not.
+    """
+    expected = signature.inputs
+    if names.keys() == expected.keys():
+        return
+    if len(names) != len(expected):
+        raise RequestFailed(
+            INVALID_ARGUMENT,
+            f"input size does not match signature: {len(names)}!={len(expected)} "
+            f"len({{{_joined(names)}}}) != len({{{_joined(expected)}}}). "
+            f"Sent extra: {{{_joined(names.keys() - expected.keys())}}}. "
+            f"Missing but required: {{{_joined(expected.keys() - names.keys())}}}.",
+        )
+    missing = min(expected.keys() - names.keys())
+    raise RequestFailed(
+        INVALID_ARGUMENT,
+        f"Signature input alias: {missing}(feed name: {expected[missing].tensor_name}) not found in request and no "
+        f"default value provided. Inputs expected to be in the request {{{_joined(names)}}}, "
+        "or default input alias set: ",
+    )
+
+
+def _joined(names: Iterable[str]) -> str:
+    return ",".join(sorted(names))
 
 
 def numpy_type(name: str, spec: TensorSpec) -> "np.dtype[Any]":
@@ -125,24 +161,9 @@ def failure(request_id: bytes, version: int, error: RequestFailed) -> queue_pb2.
 
 
 _DTYPES = {name: np.dtype(text) for name, text in NUMPY_TYPES.items()}
-_DTYPES_BY_TEXT = {dtype.str: dtype for dtype in _DTYPES.values()}
-_TEXTS = {dtype: _STRINGS if dtype.hasobject else dtype.str for dtype in _DTYPES.values()}
+_TEXTS = {dtype: _STRINGS if dtype.hasobject else dtype.str for dtype in _DTYPES.values()} | {_BFLOAT16: "bfloat16"}
+_DTYPES_BY_TEXT = {text: dtype for dtype, text in _TEXTS.items()}
 _STRING_TEXTS = (_STRINGS, f"|{_STRINGS}")
-
-
-def _check_names(signature: Signature, inputs: Arrays, sent: int) -> None:
-    if inputs.keys() == signature.inputs.keys() and sent == len(inputs):
-        return
-    if len(inputs) != sent:
-        raise RequestFailed(INVALID_ARGUMENT, f"an input is given twice; got {sent} tensors for {len(inputs)} names")
-    extra = ",".join(sorted(inputs.keys() - signature.inputs.keys()))
-    missing = ",".join(sorted(signature.inputs.keys() - inputs.keys()))
-    given, expected = ",".join(sorted(inputs)), ",".join(sorted(signature.inputs))
-    raise RequestFailed(
-        INVALID_ARGUMENT,
-        f"input size does not match signature: {len(inputs)}!={len(signature.inputs)} "
-        f"len({{{given}}}) != len({{{expected}}}). Sent extra: {{{extra}}}. Missing but required: {{{missing}}}.",
-    )
 
 
 def _check_filter(signature: Signature, output_filter: tuple[str, ...]) -> None:
@@ -157,17 +178,10 @@ def _check_filter(signature: Signature, output_filter: tuple[str, ...]) -> None:
             raise RequestFailed(INVALID_ARGUMENT, f"duplicate output tensor alias: {name}")
 
 
-def _check_tensor(name: str, spec: TensorSpec, array: np.ndarray) -> None:
+def _check_type(name: str, spec: TensorSpec, array: np.ndarray) -> None:
     expected = numpy_type(name, spec)
     if array.dtype != expected:
         raise RequestFailed(INVALID_ARGUMENT, f'input "{name}" has type {array.dtype.name}, expected {expected.name}')
-    if spec.shape is None:
-        return
-    if not _fits(spec.shape, array.shape):
-        raise RequestFailed(
-            INVALID_ARGUMENT,
-            f'input "{name}" has shape {list(array.shape)}, expected {list(spec.shape)} (-1: any size)',
-        )
 
 
 def _fits(expected: tuple[int, ...], shape: tuple[int, ...]) -> bool:

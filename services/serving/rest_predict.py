@@ -1,4 +1,7 @@
-"""One REST prediction from body to body, for both ways in: the fast protocol and the ASGI route."""
+"""One REST prediction from body to body, for both ways in: the fast protocol and the ASGI route.
+
+Predict, classify and regress differ in what they read from the body and how they write the answer.
+"""
 
 import re
 import time
@@ -10,12 +13,15 @@ from urllib.parse import unquote
 import orjson
 
 from protos import queue_pb2
+from services.serving.classify import CLASSIFY_METHOD, REGRESS_METHOD, request_for, result_of, signature_for
+from services.serving.classify_json import read_examples, write_result
 from services.serving.front import Front
 from services.serving.json_values import invalid
 from services.serving.predict_json import Document, read_inputs, write_answer
 from services.serving.prediction import RequestFailed, write_tensor
 from services.serving.statistics import Statistics
 
+_Write = Callable[[queue_pb2.PredictionReply], bytes]
 OnAnswer = Callable[[int, bytes], None]
 """(HTTP status, JSON body)."""
 HTTP_STATUS_OF = {
@@ -23,10 +29,13 @@ HTTP_STATUS_OF = {
     14: 503, 15: 500, 16: 401,
 }  # fmt: skip
 """Canonical status code -> HTTP status, TensorFlow Serving's table."""
-_INTERNAL = 13
+_WRITE_ROWS, _WRITE_COLUMNS = partial(write_answer, rows=True), partial(write_answer, rows=False)
 _MAX_INT64 = 2**63 - 1
 _INT64_DIGITS = 19
-_PATH = re.compile(r"/v1/models/([^/:]+)(?:/versions/([0-9]+)|/labels/([^/:]+))?:predict")
+_PATH = re.compile(
+    r"(?i:/v1/models/)([^/:]+)(?:(?i:/versions/)([0-9]+)|(?i:/labels/)([^/:]+))?:(predict|classify|regress)"
+)
+_METHODS = {"classify": CLASSIFY_METHOD, "regress": REGRESS_METHOD}
 
 
 @dataclass(frozen=True)
@@ -36,15 +45,22 @@ class ModelPath:
     model: str
     version: int | None = None
     label: str | None = None
+    method: str = ""
+    """Classify or regress, as a SavedModel names them; empty means predict."""
 
 
 def predict_path(url: bytes) -> ModelPath | None:
-    """None when the URL is not a predict route. Raises RequestFailed for a version that is no int64."""
+    """None when the URL is not a route for predict, classify or regress.
+
+    Raises:
+        RequestFailed: the version is no int64.
+    """
     found = _PATH.fullmatch(url.decode("latin-1"))
     if found is None:
         return None
-    model, version, label = found.groups()
-    return ModelPath(unquote(model), version_of(version), None if label is None else unquote(label))
+    model, version, label, verb = found.groups()
+    method = _METHODS.get(verb, "")
+    return ModelPath(unquote(model), version_of(version), None if label is None else unquote(label), method)
 
 
 def version_of(digits: str | None) -> int | None:
@@ -58,7 +74,8 @@ def version_of(digits: str | None) -> int | None:
 
 
 def error_body(message: str) -> bytes:
-    return orjson.dumps({"error": message})
+    """The one form of an error; bytes that are no UTF-8 are shown as replacement characters."""
+    return orjson.dumps({"error": message.encode(errors="surrogateescape").decode(errors="replace")})
 
 
 class RestPredict:
@@ -79,6 +96,8 @@ class RestPredict:
         started_at = time.perf_counter()
         try:
             document = Document(body)
+            if path.method:
+                return self._start_on_examples(path, document, started_at, on_answer, timeout_seconds)
             route = self._front.resolve(path.model, version=path.version, label=path.label)
             signature = route.signature(document.signature_name)
             if signature is None:
@@ -87,7 +106,8 @@ class RestPredict:
             request = queue_pb2.PredictionRequest(signature=document.signature_name)
             for name, array in inputs.items():
                 write_tensor(request.inputs.add(), name, array)
-            finish = partial(self._finish, path.model, started_at, on_answer, rows)
+            write = _WRITE_ROWS if rows else _WRITE_COLUMNS
+            finish = partial(self._finish, path.model, started_at, on_answer, write)
             return self._front.submit(route, request, finish, timeout_seconds=timeout_seconds)
         except RequestFailed as error:
             known = self._front.state is not None and path.model in self._front.state.models
@@ -95,21 +115,42 @@ class RestPredict:
             on_answer(HTTP_STATUS_OF.get(error.code, 500), error_body(error.message))
             return None
 
+    def _start_on_examples(
+        self,
+        path: ModelPath,
+        document: Document,
+        started_at: float,
+        on_answer: OnAnswer,
+        timeout_seconds: float | None,
+    ) -> bytes:
+        """Classify and regress. Raises RequestFailed."""
+        examples = read_examples(document.fields)
+        route = self._front.resolve(path.model, version=path.version, label=path.label)
+        signature = signature_for(path.method, route, document.signature_name)
+        request = request_for(document.signature_name, signature, examples)
+        write = partial(_write_result, path.method, len(examples))
+        finish = partial(self._finish, path.model, started_at, on_answer, write)
+        return self._front.submit(route, request, finish, timeout_seconds=timeout_seconds)
+
     def abandon(self, request_id: bytes) -> None:
         """The client is gone."""
         self._front.forget(request_id)
 
     def _finish(
-        self, model: str, started_at: float, on_answer: OnAnswer, rows: bool, reply: queue_pb2.PredictionReply
+        self, model: str, started_at: float, on_answer: OnAnswer, write: _Write, reply: queue_pb2.PredictionReply
     ) -> None:
         code = reply.error_code
         if code:
             status, body = HTTP_STATUS_OF.get(code, 500), error_body(reply.error_message)
         else:
             try:
-                status, body = 200, write_answer(reply, rows=rows)
+                status, body = 200, write(reply)
             except RequestFailed as error:
                 code = error.code
                 status, body = HTTP_STATUS_OF.get(code, 500), error_body(error.message)
         self._statistics.add(model, "http", code, time.perf_counter() - started_at)
         on_answer(status, body)
+
+
+def _write_result(method: str, count: int, reply: queue_pb2.PredictionReply) -> bytes:
+    return write_result(result_of(method, reply, count))

@@ -32,6 +32,9 @@ class ServingSettings(ServiceSettings):
     request_timeout_seconds: float = Field(30.0, gt=0, le=3600)
     """Deadline of a request whose client names none, and the longest a client may ask for."""
     max_body_bytes: int = Field(64 * 1024 * 1024, ge=1024)
+    """Largest request body, inflated; past it, 413."""
+    enable_cors: bool = False
+    """Whether REST answers allow pages of any origin (TensorFlow Serving's rest_api_enable_cors_support)."""
     drain_seconds: float = Field(10.0, ge=0)
     """How long requests in flight may take to finish after SIGTERM."""
 

@@ -16,15 +16,19 @@ _TYPED_FIELDS = {
     "DT_FLOAT": "float_val", "DT_DOUBLE": "double_val", "DT_HALF": "half_val", "DT_INT8": "int_val",
     "DT_INT16": "int_val", "DT_INT32": "int_val", "DT_UINT8": "int_val", "DT_UINT16": "int_val",
     "DT_INT64": "int64_val", "DT_BOOL": "bool_val", "DT_UINT32": "uint32_val", "DT_UINT64": "uint64_val",
-    "DT_STRING": "string_val",
+    "DT_STRING": "string_val", "DT_BFLOAT16": "half_val", "DT_COMPLEX64": "scomplex_val",
+    "DT_COMPLEX128": "dcomplex_val",
 }  # fmt: skip
 _NAMES = {number: name for name, number in tfserving_pb2.DataType.items()}
 _NUMPY_DTYPES = {name: np.dtype(NUMPY_TYPES[name]) for name in _TYPED_FIELDS}
 _STRING_DTYPE = "O"
-_DTYPES_BY_CODE: dict[str, tuple[int, str]] = {
-    dtype.str: (tfserving_pb2.DataType.Value(name), name) for name, dtype in _NUMPY_DTYPES.items()
-}
-_DTYPES_BY_CODE[_STRING_DTYPE] = (tfserving_pb2.DT_STRING, "DT_STRING")
+_CODES = {name: NUMPY_TYPES[name].removeprefix("|O") or _STRING_DTYPE for name in _TYPED_FIELDS}
+_NAMES_BY_CODE = {code: name for name, code in _CODES.items()}
+_WIRE_DTYPES = _NUMPY_DTYPES | {
+    "DT_HALF": np.dtype("<u2"), "DT_BFLOAT16": np.dtype("<u2"),
+    "DT_COMPLEX64": np.dtype("<f4"), "DT_COMPLEX128": np.dtype("<f8"),
+}  # fmt: skip
+"""What the numbers in the typed field are."""
 _MAX_ELEMENTS = 1 << 28
 """A shape that asks for more is refused before memory is taken for it."""
 
@@ -54,7 +58,7 @@ def read_tensor_proto(alias: str, proto: tfserving_pb2.TensorProto, tensor: queu
         tensor.strings.extend(_filled(alias, list(proto.string_val), count, b""))
         return
     dtype = _NUMPY_DTYPES[name]
-    tensor.dtype = dtype.str
+    tensor.dtype = _CODES[name]
     if proto.tensor_content:
         if len(proto.tensor_content) != count * dtype.itemsize:
             raise _unparsable(alias)
@@ -64,14 +68,15 @@ def read_tensor_proto(alias: str, proto: tfserving_pb2.TensorProto, tensor: queu
 
 
 def _typed_bytes(alias: str, values: Any, name: str, count: int) -> bytes:
-    dtype = _NUMPY_DTYPES[name]
-    if len(values) > count:
+    wire = _WIRE_DTYPES[name]
+    per_element = _NUMPY_DTYPES[name].itemsize // wire.itemsize
+    if len(values) > count * per_element or len(values) % per_element:
         raise _unparsable(alias)
-    wire = np.dtype("<u2") if name == "DT_HALF" else dtype
     given: np.ndarray = np.array(values, np.int64).astype(wire) if wire.itemsize < 4 else np.array(values, wire)
+    given = given.reshape(-1, per_element)
     if len(given) == count:
         return given.tobytes()
-    array = np.zeros(count, wire)
+    array = np.zeros((count, per_element), wire)
     array[: len(given)] = given
     if len(given):
         array[len(given) :] = given[-1]
@@ -94,16 +99,14 @@ def write_tensor_proto(tensor: queue_pb2.Tensor, proto: tfserving_pb2.TensorProt
     Raises:
         RequestFailed: the type has no TensorProto field.
     """
-    found = _DTYPES_BY_CODE.get(tensor.dtype)
-    if found is None:
+    name = _NAMES_BY_CODE.get(tensor.dtype)
+    if name is None:
         raise RequestFailed(UNIMPLEMENTED, f'output "{tensor.name}" has numpy type {tensor.dtype}')
-    number, name = found
-    proto.dtype = number  # type: ignore[assignment]  # the stub wants the enum's wrapper class
+    proto.dtype = tfserving_pb2.DataType.Value(name)  # type: ignore[assignment]  # the stub wants the wrapper class
     add = proto.tensor_shape.dim.add
     for size in tensor.shape:
         add().size = size
     if tensor.dtype == _STRING_DTYPE:
         proto.string_val.extend(tensor.strings)
         return
-    wire = "<u2" if name == "DT_HALF" else tensor.dtype
-    getattr(proto, _TYPED_FIELDS[name]).extend(np.frombuffer(tensor.data, wire).tolist())
+    getattr(proto, _TYPED_FIELDS[name]).extend(np.frombuffer(tensor.data, _WIRE_DTYPES[name]).tolist())

@@ -273,11 +273,6 @@ def test_any_other_route_is_malformed(front: FrontThread, method: str, path: str
     assert get(front, path, method) == (400, {"error": f"Malformed request: {method} {path}"})
 
 
-def test_what_is_not_built_yet_says_so(front: FrontThread) -> None:
-    answer = get(front, "/v1/models/m:classify", "POST")
-    assert answer == (501, {"error": "classify is not served here yet; use predict"})
-
-
 def test_names_are_percent_decoded(front: FrontThread) -> None:
     error = "Servable not found for request: Latest(a/b c)"
     assert get(front, "/v1/models/a%2Fb%20c:predict", "POST") == (

@@ -48,3 +48,22 @@ bench: $(INSTALLED)  ## every benchmark; tables on the terminal, JSON under buil
 
 clean:  ## build products, not the virtual environment
 	rm -rf build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+# Containers. WITH=gpu or WITH=cluster takes that compose file as well.
+.PHONY: base-images images up down
+COMPOSE := $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
+COMPOSE += -f docker-compose.yml $(if $(WITH),-f docker-compose.$(WITH).yml)
+
+base-images:  ## stand-ins for the public base images, where none can be pulled; selects them in .env
+	docker/base-images/build.sh
+	docker/select-stand-ins.sh
+
+images:  ## the four services' images (WITH=gpu: with CUDA)
+	PYTHON=$(PYTHON) TENSORFLOW='$(if $(filter gpu,$(WITH)),tensorflow[and-cuda],tensorflow-cpu)' docker/wheelhouse.sh
+	$(COMPOSE) build registry ingest trainer serving
+
+up:  ## the platform in containers (WITH=gpu|cluster, SCALE="--scale serving=3")
+	$(COMPOSE) up -d $(SCALE)
+
+down:  ## ends it; its data stays in the volumes
+	$(COMPOSE) down

@@ -49,10 +49,11 @@ bench: $(INSTALLED)  ## every benchmark; tables on the terminal, JSON under buil
 clean:  ## build products, not the virtual environment
 	rm -rf build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-# Containers. WITH=gpu or WITH=cluster takes that compose file as well.
+# Containers. WITH=gpu or WITH=cluster takes that compose file as well as those that .env names.
 .PHONY: base-images images up down
 COMPOSE := $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
-COMPOSE += -f docker-compose.yml $(if $(WITH),-f docker-compose.$(WITH).yml)
+COMPOSE_FILES := $(or $(shell sed -n 's/^COMPOSE_FILE=//p' .env 2>/dev/null),docker-compose.yml)
+COMPOSE := COMPOSE_FILE=$(COMPOSE_FILES)$(if $(WITH),:docker-compose.$(WITH).yml) $(COMPOSE)
 
 base-images:  ## stand-ins for the public base images, where none can be pulled; selects them in .env
 	docker/base-images/build.sh

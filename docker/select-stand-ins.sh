@@ -10,8 +10,8 @@ fi
 set -a && . docker/stand-ins.env && set +a
 cp docker/stand-ins.env .env.new
 if ! docker run --rm --ulimit nice=20:20 "$PYTHON_IMAGE" true 2>/dev/null; then
-    printf '# This engine may not raise limits (no CAP_SYS_RESOURCE): versions load at normal priority.\n' >>.env.new
-    echo SERVING_NICE_LIMIT=0 >>.env.new
+    printf '# This engine may not raise limits (no CAP_SYS_RESOURCE); see docker-compose.nice.yml.\n' >>.env.new
+    printf 'SERVING_NICE_LIMIT=0\nCOMPOSE_FILE=docker-compose.yml:docker-compose.nice.yml\n' >>.env.new
 fi
 mv .env.new .env
 echo "wrote .env"

@@ -10,7 +10,8 @@
     training: {...}                      # common/training_spec.py
     triggers: {min_examples: 20000, max_interval_seconds: 60, cooldown_seconds: 1, max_round_examples: 200000}
     evaluation: {holdout_fraction: 0.1}
-    gate: {metric: auc, max_regression: 0.005, min_value: 0.5, on_reject: retry, canary: false}
+    gate: {metric: auc, max_regression: 0.005, min_value: 0.5, min_examples: 0, on_reject: retry, canary: false}
+    export: {warmup_requests: 16}
 
 The dataclasses below hold the defaults. Unknown keys are refused at every level. No TensorFlow here: the registry
 checks definitions with this module.
@@ -40,6 +41,7 @@ METRICS: Mapping[str, tuple[str, ...]] = {
 """What evaluation measures, by task; the first is the gate's default. Calibration is 1 when predictions are right on
 average (mean prediction / mean label) and cannot be gated on: neither more nor less of it is better."""
 LOWER_IS_BETTER = frozenset({"log_loss", "rmse", "mae"})
+MAX_WARMUP_REQUESTS = 16
 _FILE_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 _MAX_BUNDLE_BYTES = 16 * 1024 * 1024
 
@@ -68,6 +70,7 @@ class Gate:
     Attributes:
         max_regression: how much worse than the parent's the candidate's metric may be; None: no comparison.
         min_value, max_value: bounds of the candidate's metric; None: no bound.
+        min_examples: held-out examples below which a candidate is rejected: too few to judge by.
         lower_is_better: follows from the metric.
     """
 
@@ -75,6 +78,7 @@ class Gate:
     max_regression: float | None = 0.005
     min_value: float | None = None
     max_value: float | None = None
+    min_examples: int = 0
     on_reject: str = "retry"
     canary: bool = False
     lower_is_better: bool = False
@@ -82,6 +86,19 @@ class Gate:
     def to_mapping(self) -> dict[str, Any]:
         """JSON-ready, as stored with a version's verdict."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class Export:
+    """What a version carries besides its model.
+
+    Attributes:
+        warmup_requests: how many requests at most, from 0 to MAX_WARMUP_REQUESTS, made of a few real examples of the
+            round; a replica replays them before a version is available. They are readable by whoever can read the
+            version: 0 where examples must not leave the log.
+    """
+
+    warmup_requests: int = MAX_WARMUP_REQUESTS
 
 
 @dataclass(frozen=True)
@@ -123,6 +140,7 @@ class Definition:
     triggers: Triggers
     evaluation: Evaluation
     gate: Gate
+    export: Export
 
     def check_schema(self, schema: Schema) -> None:
         """Raises InvalidInput when the label or a feature does not fit the stream's schema."""
@@ -173,6 +191,7 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
         triggers=_triggers(fields.take("triggers", {})),
         evaluation=_evaluation(fields.take("evaluation", {})),
         gate=_gate(fields.take("gate", {}), task),
+        export=_export(fields.take("export", {})),
     )
     fields.finish()
     _check_every_file_is_used(files, definition, fields)
@@ -309,9 +328,17 @@ def _gate(section: object, task: Task) -> Gate:
         max_regression=fields.optional_number("max_regression", Gate.max_regression, minimum=0.0),
         min_value=fields.optional_number("min_value", None),
         max_value=fields.optional_number("max_value", None),
+        min_examples=fields.integer("min_examples", Gate.min_examples, minimum=0),
         on_reject=fields.choice("on_reject", ("retry", "skip"), Gate.on_reject),
         canary=fields.flag("canary", Gate.canary),
         lower_is_better=metric in LOWER_IS_BETTER,
     )
     fields.finish()
     return gate
+
+
+def _export(section: object) -> Export:
+    fields = Fields("export", section)
+    count = fields.integer("warmup_requests", Export.warmup_requests, minimum=0, maximum=MAX_WARMUP_REQUESTS)
+    fields.finish()
+    return Export(count)

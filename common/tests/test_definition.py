@@ -66,6 +66,10 @@ def test_what_is_left_out_has_the_defaults_of_the_dataclasses() -> None:
     assert definition.features["x"] == Numeric("x", "x", "none", False)
 
 
+def test_min_examples_of_the_gate_is_part_of_the_stored_rule() -> None:
+    assert parse_definition(files(gate={"min_examples": 50})).gate.to_mapping()["min_examples"] == 50
+
+
 def test_the_gates_default_metric_follows_the_task() -> None:
     regression = parse_definition(files(estimator="linear_regressor", label="amount"))
     assert (regression.gate.metric, regression.gate.lower_is_better) == ("rmse", True)
@@ -120,6 +124,9 @@ def test_ids_of_a_vocabulary_are_its_words_and_its_buckets() -> None:
         ({"gate": {"metric": "rmse"}}, "metric must be one of auc, log_loss, accuracy"),
         ({"gate": {"metric": "calibration"}}, "metric must be one of"),
         ({"gate": {"on_reject": "panic"}}, "on_reject must be one of retry, skip"),
+        ({"gate": {"min_examples": -1}}, "min_examples must be an integer from 0"),
+        ({"export": {"warmup_requests": 17}}, "warmup_requests must be an integer from 0 to 16"),
+        ({"export": {"format": "onnx"}}, r"export has unknown keys \['format'\]"),
         ({"estimator": "boosted_trees"}, "estimator must be one of linear_classifier"),
         ({"estimator": None}, "needs either estimator"),
         ({"module": "model.py"}, "needs either estimator"),

@@ -80,7 +80,7 @@ class Batcher:
         self._version = version
         self._max_batch_size = max_batch_size
         self._signatures = {name: model.signatures[name] for name in model.callable_signatures()}
-        self._mergeable = {name for name, signature in self._signatures.items() if _is_mergeable(signature)}
+        self._mergeable = {name for name, signature in self._signatures.items() if is_mergeable(signature)}
         self.counts = Counts()
 
     def plan(self, requests: Sequence[Taken], *, now_micros: int) -> tuple[list[Group], list[Answer]]:
@@ -202,7 +202,8 @@ def _zeros(name: str, spec: TensorSpec, batch_size: int) -> np.ndarray:
     return np.zeros(shape, dtype)
 
 
-def _is_mergeable(signature: Signature) -> bool:
+def is_mergeable(signature: Signature) -> bool:
+    """True when requests may share a call: every tensor has rows, as many as come."""
     specs = (*signature.inputs.values(), *signature.outputs.values())
     return bool(signature.inputs) and all(spec.shape is None or spec.shape[:1] == (-1,) for spec in specs)
 

@@ -19,7 +19,7 @@ from types import FrameType
 
 from common.errors import Unavailable
 from services.serving import engine, scheduling
-from services.serving.batching import Batcher, Taken, warm_up_inputs
+from services.serving.batching import Batcher, Taken
 from services.serving.json_channel import JsonChannel
 from services.serving.prediction import RequestFailed
 from services.serving.queue_keys import runner_id
@@ -27,6 +27,7 @@ from services.serving.runner_control import Assignment, RunnerControl
 from services.serving.runner_queue import Completion, RunnerQueue, ServingMembership, completions
 from services.serving.runner_spec import RunnerSpec
 from services.serving.scheduling import LoadPriority
+from services.serving.warm_up import warm_up
 
 logger = logging.getLogger(__name__)
 LOAD_FAILED_STATUS = 3
@@ -171,11 +172,10 @@ def run(spec: RunnerSpec, control: socket.socket, priority: LoadPriority) -> int
     {"event": "ready", ...} once warm, or {"event": "failed", "code", "message"}."""
     channel = JsonChannel(control)
     started = time.monotonic()
-    notes = []
     scheduling.step_back(priority)
     try:
         loaded = engine.load(Path(spec.directory), intra_op_threads=spec.intra_op_threads, is_cautious=spec.is_cautious)
-        notes += _warm_up(loaded, spec.max_batch_size)
+        notes = warm_up(loaded, Path(spec.directory), max_batch_size=spec.max_batch_size)
     except RequestFailed as error:
         channel.send({"event": "failed", "code": error.code, "message": error.message})
         return LOAD_FAILED_STATUS
@@ -218,16 +218,3 @@ def run(spec: RunnerSpec, control: socket.socket, priority: LoadPriority) -> int
     control_thread.stop()
     queue.close()
     return 0
-
-
-def _warm_up(loaded: engine.Engine, max_batch_size: int) -> list[str]:
-    """Runs each signature on made-up inputs, once alone and once in a full batch, so that the first real request pays
-    for nothing. A model may refuse made-up inputs; that is noted and no fault."""
-    notes = []
-    for name in loaded.callable_signatures():
-        try:
-            for batch_size in (1, max_batch_size):
-                loaded.run(name, warm_up_inputs(loaded.signatures[name], batch_size))
-        except RequestFailed as error:
-            notes.append(f"signature {name} was not warmed up: {error.message[:200]}")
-    return notes

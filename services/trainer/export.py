@@ -5,6 +5,10 @@
                         schema's default
     outputs of both     services/trainer/heads.py
 
+    assets.extra/       tf_serving_warmup_requests: requests that a server replays before it says that it is ready
+
+The warm-up requests hold real examples of the round; `export: {warmup_requests: 0}` in model.yaml leaves them out.
+
 The transform, its vocabularies and statistics are part of the graph; nothing needs initialising but the variables.
 """
 
@@ -16,10 +20,13 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from common.errors import DataLoss
+from common.eventlog.tfrecord import frame
+from protos import warmup_pb2
 from services.trainer.features.parsing import Raw, parse_spec, tensor_spec
 from services.trainer.model import BuiltModel
 
 RAW_SIGNATURE, EXAMPLES_SIGNATURE = "serving_default", "serving_examples"
+WARMUP_PATH = Path("assets.extra/tf_serving_warmup_requests")
 _TOLERANCE = 1e-4
 
 
@@ -40,6 +47,42 @@ def export(model: BuiltModel, directory: Path) -> None:
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     tf.saved_model.save(module, str(directory), signatures=signatures, options=options)
     (directory / "fingerprint.pb").unlink(missing_ok=True)
+
+
+def write_warmup_requests(model: BuiltModel, directory: Path, raw: Raw, examples: Sequence[bytes]) -> None:
+    """Writes TensorFlow Serving's warm-up file beside an export: as many requests as the definition allows.
+
+    A few of the round's examples, as they are, in this order for both signatures: the first alone, all together, the
+    others alone. The same examples give the same bytes.
+
+    Args:
+        raw: the raw features of the same examples, as parsed.
+    """
+    inputs = {feature.name: raw[feature.name].numpy() for feature in model.inputs}
+    serialized = np.array(list(examples), object)
+    rows = [slice(0, 1), slice(None), *(slice(row, row + 1) for row in range(1, len(examples)))]
+    requests = [
+        request
+        for part in rows[: len(rows) if len(examples) > 1 else 1]
+        for request in (
+            _predict_request(RAW_SIGNATURE, {name: value[part] for name, value in inputs.items()}),
+            _predict_request(EXAMPLES_SIGNATURE, {"examples": serialized[part]}),
+        )
+    ][: model.definition.export.warmup_requests]
+    if not requests:
+        return
+    path = directory / WARMUP_PATH
+    path.parent.mkdir(parents=True)
+    path.write_bytes(frame([request.SerializeToString(deterministic=True) for request in requests]))
+
+
+def _predict_request(signature: str, inputs: Mapping[str, NDArray[np.generic]]) -> warmup_pb2.PredictionLog:
+    log = warmup_pb2.PredictionLog()
+    request = log.predict_log.request
+    request.model_spec.signature_name = signature
+    for name, value in inputs.items():
+        request.inputs[name].ParseFromString(tf.make_tensor_proto(value).SerializeToString())
+    return log
 
 
 def check(model: BuiltModel, directory: Path, raw: Raw, examples: Sequence[bytes]) -> None:

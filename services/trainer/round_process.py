@@ -237,9 +237,11 @@ class _Round:
         """The version's files: saved_model/, checkpoint/, tensorboard/."""
         output = self._work_dir / "output"
         shutil.rmtree(output, ignore_errors=True)
-        export.export(model, output / "saved_model")
-        if measured.sample:
-            export.check(model, output / "saved_model", measured.sample.sample_raw, measured.sample.sample)
+        saved_model, sample = output / "saved_model", measured.sample
+        export.export(model, saved_model)
+        if sample:
+            export.check(model, saved_model, sample.sample_raw, sample.sample)
+            export.write_warmup_requests(model, saved_model, sample.sample_raw, sample.sample)
         checkpoint.write(output, final)
         losses = np.concatenate([np.zeros(0, np.float32), *self._losses])
         rate = model.definition.training.optimizer.learning_rate

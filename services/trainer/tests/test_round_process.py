@@ -13,10 +13,11 @@ import pytest
 
 from common.errors import DataLoss, InvalidInput
 from common.eventlog.tfrecord import cut, frame
-from protos import example_pb2
+from protos import example_pb2, warmup_pb2
 from services.trainer import checkpoint
 from services.trainer.assignment import Done, Failed, FailureKind, Progress
 from services.trainer.dataset import holdout_mask
+from services.trainer.export import WARMUP_PATH
 from services.trainer.tests.small_rounds import FEATURES, Platform, definition, event, events, serialized
 
 MODULE = """
@@ -68,6 +69,29 @@ def test_a_first_round_registers_a_version_whose_counts_add_up(platform: Platfor
     assert version.metrics["parent"] == {}
     assert {"queue", "read", "train", "evaluate", "export", "upload"} <= set(version.timings)
     assert {entry.path.split("/")[0] for entry in version.files} == {"saved_model", "checkpoint", "tensorboard"}
+
+
+def test_an_export_carries_real_requests_of_both_signatures_unless_the_definition_says_no(platform: Platform) -> None:
+    platform.append(events(100))
+    for _ in range(2):
+        platform.train(platform.lease(definition()))
+    platform.train(platform.lease(definition(export={"warmup_requests": 0})))
+    path = f"saved_model/{WARMUP_PATH}"
+    first, again, without = ({entry.path: entry for entry in v.files} for v in platform.registry.versions)
+    assert first[path].digest == again[path].digest
+    assert path not in without
+    records, _ = cut((platform.directory / "registry" / first[path].digest).read_bytes())
+    requests = [warmup_pb2.PredictionLog.FromString(record).predict_log.request for record in records]
+    assert len(requests) == 16
+    assert [r.model_spec.signature_name for r in requests[:2]] == ["serving_default", "serving_examples"]
+    assert [r.inputs["examples"].tensor_shape.dim[0].size for r in requests[1::2]] == [1, 8, 1, 1, 1, 1, 1, 1]
+    assert set(requests[1].inputs["examples"].string_val) <= set(events(100))
+    assert (
+        requests[0].inputs["word"].string_val[0]
+        == example_pb2.Example.FromString(requests[1].inputs["examples"].string_val[0])
+        .features.feature["word"]
+        .bytes_list.value[0]
+    )
 
 
 def test_the_next_round_continues_step_weights_and_statistics_of_its_parent(platform: Platform) -> None:

@@ -189,6 +189,7 @@ class Replica:
         for model in {model for model, _ in self._slots}:
             self._switch_queues(model, wanted)
         for slot in self._slots.values():
+            slot.confirm()
             if slot.state in (ServingState.START, ServingState.LOADING):
                 self._load(slot)
         self._forget_ended()
@@ -228,6 +229,8 @@ class Replica:
     def _drop(self, slot: VersionSlot) -> None:
         slot.is_dropped = True
         runner = slot.runner
+        if slot.can_serve() and slot.state is ServingState.LOADING:
+            slot.state = ServingState.UNLOADING
         if slot.state in (ServingState.START, ServingState.LOADING):
             if runner is None and not slot.is_fetching:
                 slot.state = ServingState.END

@@ -33,6 +33,8 @@ class RunnerHandle:
     is_ready: bool = False
     is_hurried: bool = False
     is_leaving: bool = False
+    is_reading: bool = False
+    """It has said once that it reads every queue it was told to: requests that come now are answered."""
     assigned: tuple[str, ...] = ()
     """The queues it was told to read."""
     reading: tuple[str, ...] = ()
@@ -90,14 +92,23 @@ class VersionSlot:
     def keep(self) -> None:
         """It is needed: if it was being let go and is still there, it stays."""
         if self.state is ServingState.UNLOADING and self.can_serve():
-            self.state, self.is_dropped = ServingState.AVAILABLE, False
+            self.state, self.is_dropped = ServingState.LOADING, False
+
+    def confirm(self) -> None:
+        """AVAILABLE once its runner reads its queues: before that, a request finds nobody to answer it."""
+        runner = self.runner
+        if runner is None or self.state is not ServingState.LOADING or not self.can_serve():
+            return
+        if runner.assigned and set(runner.assigned) <= set(runner.reading):
+            runner.is_reading = True
+        if runner.is_reading:
+            self.state = ServingState.AVAILABLE
 
     def targets_read(self) -> tuple[str, ...]:
         return self.runner.reading if self.runner is not None else ()
 
     def take_ready(self, message: Mapping[str, Any], *, now: float) -> None:
-        """Its runner is warm. now: epoch seconds."""
-        self.state = ServingState.AVAILABLE
+        """Its runner is warm, and reads no queue yet. now: epoch seconds."""
         self.signatures = {name: _signature(item) for name, item in message["signatures"].items()}
         self.engine = "; ".join([message["engine"], f"loaded as {message['load_priority']}", *message["notes"]])
         self.load_seconds = message["load_seconds"]

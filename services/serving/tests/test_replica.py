@@ -1,0 +1,83 @@
+"""A replica's decisions, with its actions noted instead of done."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from services.serving.json_channel import JsonChannel
+from services.serving.replica import Replica, ReplicaActions, ReplicaLimits
+from services.serving.replica_state import ServingState
+from services.serving.version_slot import VersionSlot
+
+_READY = {
+    "event": "ready", "runner_id": "r/m/1/7", "signatures": {}, "engine": "session", "load_priority": "normal",
+    "notes": [], "load_seconds": 0.1,
+}  # fmt: skip
+
+
+@pytest.fixture
+def replica() -> Iterator[Replica]:
+    """Serves m; version 1 is production and its runner, pid 7, is loading."""
+    ours, theirs = socket.socketpair()
+    made = Replica(
+        ReplicaLimits((), 1, 100.0, 1, 100.0, 100.0),
+        ReplicaActions(
+            fetch=lambda model, version: None,
+            fork=lambda slot, directory: JsonChannel(ours),
+            kill=lambda pid: None,
+            hurry=lambda pid: None,
+            recover=lambda model, targets, runner_id: None,
+            unloaded=lambda model, version: None,
+        ),
+    )
+    made.on_models({"m": {"production": 1}})
+    made.on_fetched("m", 1, Path("nowhere"))
+    made.on_forked("m", 1, 7)
+    yield made
+    ours.close()
+    theirs.close()
+
+
+def slot_of(replica: Replica) -> VersionSlot:
+    (slot,) = replica.slots()
+    return slot
+
+
+def state_of(replica: Replica) -> ServingState:
+    return slot_of(replica).state
+
+
+def test_a_version_is_available_when_its_runner_reads_the_queues_and_not_when_it_is_merely_warm(
+    replica: Replica,
+) -> None:
+    slot = slot_of(replica)
+    replica.on_runner_message(slot, _READY)
+    assert state_of(replica) is ServingState.LOADING
+    assert replica.unsettled() == [("m", 1)]
+    replica.on_runner_message(slot, {"event": "serving", "targets": ["version/1"]})
+    assert state_of(replica) is ServingState.LOADING
+    replica.on_runner_message(slot, {"event": "serving", "targets": ["alias/production", "version/1"]})
+    assert state_of(replica) is ServingState.AVAILABLE
+    assert replica.versions()[0].aliases == ("production",)
+    assert replica.unsettled() == []
+
+
+def test_a_version_that_gets_another_alias_stays_available(replica: Replica) -> None:
+    slot = slot_of(replica)
+    replica.on_runner_message(slot, _READY)
+    replica.on_runner_message(slot, {"event": "serving", "targets": ["alias/production", "version/1"]})
+    replica.on_models({"m": {"production": 1, "canary": 1}})
+    assert state_of(replica) is ServingState.AVAILABLE
+
+
+def test_a_version_that_is_warm_and_not_wanted_any_more_leaves_in_order(replica: Replica) -> None:
+    slot = slot_of(replica)
+    replica.on_runner_message(slot, _READY)
+    replica.on_models({"m": {}})
+    assert state_of(replica) is ServingState.UNLOADING
+    assert slot.runner is not None
+    assert slot.runner.is_leaving
+    replica.on_runner_ended(7, 0)
+    assert state_of(replica) is ServingState.END

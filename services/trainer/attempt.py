@@ -54,7 +54,13 @@ class Attempt:
     """
 
     def __init__(
-        self, assignment: RoundAssignment, *, registry: RegistryClient, zygote: ZygoteHandle, settings: TrainerSettings
+        self,
+        assignment: RoundAssignment,
+        *,
+        registry: RegistryClient,
+        zygote: ZygoteHandle,
+        settings: TrainerSettings,
+        end_grace_seconds: float = _END_GRACE_SECONDS,
     ) -> None:
         self.assignment = assignment
         self.progress = Progress("fork")
@@ -67,6 +73,8 @@ class Attempt:
         self._renew_at = 0.0
         self._valid_until = time.monotonic() + settings.lease_ttl_seconds
         self._kill_at: float | None = None
+        self._next_kill_at = 0.0
+        self._end_grace_seconds = end_grace_seconds
 
     def run(self, stop: Stop) -> Ending:
         """Returns when the child has ended and the registry knows of it, or cannot be told.
@@ -99,7 +107,8 @@ class Attempt:
             if stop.is_requested() and not asked_to_stop:
                 asked_to_stop = True
                 self._ask_to_stop(child)
-            if self._kill_at is not None and now > self._kill_at:
+            if self._kill_at is not None and now > max(self._kill_at, self._next_kill_at):
+                self._next_kill_at = now + _LOOK_SECONDS
                 self._zygote.signal(child, signal.SIGKILL)
             if now >= self._renew_at and not child.has_ended and self._is_open():
                 self._renew(child)
@@ -113,7 +122,7 @@ class Attempt:
             self.progress = message
             return
         self._last_word = message
-        self._kill_by(_END_GRACE_SECONDS)
+        self._kill_by(self._end_grace_seconds)
 
     def _ask_to_stop(self, child: RoundChild) -> None:
         self._zygote.signal(child, signal.SIGTERM)
@@ -141,7 +150,7 @@ class Attempt:
     def _on_refused(self, child: RoundChild, error: Conflict | NotFound) -> None:
         """The lease is lost, or the child has just ended the round and has not come to say so."""
         if self._has_ended_with_a_version():
-            self._kill_by(_END_GRACE_SECONDS)
+            self._kill_by(self._end_grace_seconds)
             return
         self._lose(child, error.message)
 

@@ -33,6 +33,10 @@ class RoundChild:
     status: int | None = None
     zygote_died: bool = False
     """The kernel killed the child because its zygote was gone: no fault of the round's."""
+    is_signal_refused: bool = False
+    """A signal for it could not be handed to the zygote, and the log says so."""
+    has_said_all: bool = False
+    """Its end of the pipe is closed."""
     unread: bytes = field(default=b"", repr=False)
 
     @property
@@ -127,13 +131,15 @@ class ZygoteHandle:
         raise Unavailable("the process that forks rounds died or did not answer; it is started again")
 
     def signal(self, child: RoundChild, number: int) -> None:
-        """Does nothing when the child has ended."""
+        """Does nothing when the child has ended. May be asked again: the zygote may be too busy to take it."""
         if child.has_ended or self._socket is None:
             return
         try:
             self._socket.send(json.dumps({"signal": int(number), "pid": child.pid}).encode())
         except OSError as error:
-            logger.warning("the process that forks rounds cannot be reached", extra={"error": str(error)})
+            if not child.is_signal_refused:
+                logger.warning("the process that forks rounds cannot be reached", extra={"error": str(error)})
+            child.is_signal_refused = True
 
     def wait(self, child: RoundChild, timeout_seconds: float) -> list[Message]:
         """What the child has said since, after at most so long. Its `status` is set when it has ended.
@@ -141,7 +147,9 @@ class ZygoteHandle:
         The last messages come no later than the status does.
         """
         if not child.has_ended and self._socket is not None:
-            readable, _, _ = select.select([child.report_fd, self._socket.fileno()], [], [], timeout_seconds)
+            # The end of a pipe is readable for ever, and the zygote may take a while to say that the child has ended.
+            reports = [] if child.has_said_all else [child.report_fd]
+            readable, _, _ = select.select([*reports, self._socket.fileno()], [], [], timeout_seconds)
             if self._socket.fileno() in readable:
                 self._receive(0.0)
         return self._read_messages(child)
@@ -200,6 +208,7 @@ class ZygoteHandle:
                 child.unread += data
                 if len(data) < _READ_BYTES and not child.has_ended:
                     break
+            child.has_said_all = not data
         except BlockingIOError:
             pass
         *lines, child.unread = child.unread.split(b"\n")

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from common.catalog import Lease, OffsetRange, Round, RoundPlan, RoundState
 from common.errors import InvalidInput, Unavailable
+from common.lifecycle import Stop
 from services.trainer.assignment import (
     Done,
     Failed,
@@ -23,6 +25,8 @@ from services.trainer.assignment import (
     decode_message,
     encode_message,
 )
+from services.trainer.attempt import Attempt, Outcome
+from services.trainer.settings import TrainerSettings
 from services.trainer.tests.platform_processes import is_running, wait_until
 from services.trainer.zygote import CRASHED
 from services.trainer.zygote_handle import RoundChild, ZygoteHandle
@@ -259,3 +263,63 @@ def test_the_real_zygote_has_imported_tensorflow_and_keeps_to_one_thread(behave:
         assert len(list((process / "task").iterdir())) == 1
     finally:
         handle.stop()
+
+
+def test_a_zygote_that_takes_no_more_signals_is_logged_once_and_the_kill_still_comes(
+    zygote: ZygoteHandle,
+    assignment: RoundAssignment,
+    behave: Callable[[str], None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    behave("hang")
+    child = zygote.spawn(assignment)
+    wait_for_progress(zygote, child)
+    assert zygote.pid is not None
+    os.kill(zygote.pid, signal.SIGSTOP)
+    for _ in range(3000):  # more than the socket holds
+        zygote.signal(child, signal.SIGKILL)
+    assert [record.message for record in caplog.records].count("the process that forks rounds cannot be reached") == 1
+    os.kill(child.pid, signal.SIGKILL)
+    wait_until(lambda: not zygote.wait(child, 0.01) and child.has_said_all, "the child's pipe is closed")
+    turns = 0
+    deadline = time.monotonic() + 1.0
+    while time.monotonic() < deadline:
+        zygote.wait(child, 0.2)
+        turns += 1
+    assert turns < 20, "waiting for a zygote that does not answer must not spin"
+    os.kill(zygote.pid, signal.SIGCONT)
+    wait_until(lambda: not zygote.wait(child, 0.1) and child.has_ended, "the end is heard")
+    zygote.forget(child)
+
+
+class DeafZygote:
+    """Says that the child has ended after so many turns, whatever it is sent; notes what it is sent."""
+
+    def __init__(self, turns: int) -> None:
+        self.signals: list[int] = []
+        self._turns = turns
+        self._child = RoundChild(pid=1, report_fd=-1)
+
+    def spawn(self, assignment: RoundAssignment) -> RoundChild:
+        return self._child
+
+    def signal(self, child: RoundChild, number: int) -> None:
+        self.signals.append(number)
+
+    def wait(self, child: RoundChild, timeout_seconds: float) -> list[Message]:
+        self._turns -= 1
+        child.status = None if self._turns else 0
+        return [Done(1, "promote", 5)] if self._turns else []
+
+    def forget(self, child: RoundChild) -> None:
+        """It has no pipe."""
+
+
+def test_a_kill_that_is_due_is_sent_now_and_then_and_not_in_every_turn(
+    assignment: RoundAssignment, tmp_path: Path
+) -> None:
+    deaf = DeafZygote(turns=1000)
+    settings = TrainerSettings(data_dir=tmp_path, event_log="segments:/nowhere", lease_ttl_seconds=1000.0)
+    attempt = Attempt(assignment, registry=None, zygote=deaf, settings=settings, end_grace_seconds=0.0)  # type: ignore[arg-type]  # nothing is asked of the registry
+    assert attempt.run(Stop()).outcome is Outcome.DONE
+    assert 1 <= len(deaf.signals) < 100

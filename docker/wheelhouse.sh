@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 tensorflow=${TENSORFLOW:-tensorflow-cpu}
 folder=build/wheelhouse
 mark="$tensorflow $(cat pyproject.toml constraints.txt docker/wheelhouse.sh | sha256sum | cut -c1-64)"
-if [ "$(cat $folder/.filled 2>/dev/null)" = "$mark" ]; then
+if [ "$(cat $folder.filled 2>/dev/null)" = "$mark" ]; then
     exit 0
 fi
 rm -rf $folder
@@ -19,5 +19,5 @@ sed "s/^tensorflow-cpu==/${tensorflow%%[*}==/" constraints.txt >"$aside/constrai
 touch "$aside/README.md" "$aside/LICENSE"
 "${PYTHON:-python3.11}" -m pip download --quiet --disable-pip-version-check --only-binary=:all: --dest $folder \
     -c "$aside/constraints.txt" "$aside[ingest,registry,trainer,serving]" 'setuptools>=75' async-timeout==5.0.1
-echo "$mark" >$folder/.filled
+echo "$mark" >$folder.filled
 echo "wheelhouse: $(ls $folder | wc -l) wheels, $(du -sh $folder | cut -f1)"

@@ -106,9 +106,14 @@ class _Callable:
 
     def __call__(self, inputs: Arrays) -> dict[str, np.ndarray]:
         values = self._call(*[inputs[name] for name in self._inputs]) if self._call else ()
-        outputs = {name: np.asarray(value) for name, value in zip(self._outputs, values, strict=True)}
+        outputs = {name: _array(value) for name, value in zip(self._outputs, values, strict=True)}
         outputs.update({name: inputs[source] for name, source in self._passed_on.items()})
         return outputs
+
+
+def _array(value: Any) -> np.ndarray:
+    """A scalar string comes as bytes, of which numpy's own strings would lose zeros at the end."""
+    return np.array(value, object) if isinstance(value, bytes) else np.asarray(value)
 
 
 def load(directory: Path, *, intra_op_threads: int = 1, is_cautious: bool = False) -> Engine:

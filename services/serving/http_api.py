@@ -183,6 +183,7 @@ def create_serving_app(
                 openapi_extra={"parameters": parameters},
                 response_class=Response,
             )
+    app.router.redirect_slashes = False
     for root in ("v1", "V1"):
         app.router.routes.append(Route(f"/{root}/{{rest:path}}", _AnyMethod(door), include_in_schema=False))
     return app

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from conftest import RedisServer
+from services.serving.tests.contract_server import ContractServer, contract_server
 from services.serving.tests.manager_process import ManagerProcess
 from services.serving.tests.registry_process import RegistryProcess
 from services.serving.tests.runner_process import Zygote
@@ -35,6 +36,16 @@ def zygote() -> Iterator[Zygote]:
     started = Zygote()
     yield started
     started.stop()
+
+
+@pytest.fixture(scope="session")
+def contract(tmp_path_factory: pytest.TempPathFactory, zygote: Zygote) -> Iterator[ContractServer]:
+    """A whole replica that serves the model of contract_model.py, for all tests of the contract."""
+    redis = RedisServer(tmp_path_factory.mktemp("contract_redis"))
+    redis.start()
+    with contract_server(tmp_path_factory.mktemp("contract"), redis, zygote) as server:
+        yield server
+    redis.stop()
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from common.web import bind
 from services.serving import grpc_api
 from services.serving.fast_http import protocol_for
 from services.serving.front import CONDITION, Front
-from services.serving.http_api import create_serving_app
+from services.serving.http_api import CORS_HEADERS, create_serving_app
 from services.serving.replica_state import ReplicaState
 from services.serving.rest_predict import RestPredict
 from services.serving.statistics import Statistics
@@ -30,12 +30,14 @@ class FrontThread:
     def __init__(
         self, redis_url: str, state: ReplicaState | None, *, queue_limit: int = 64, in_flight_limit: int = 64,
         timeout_seconds: float = 10.0, max_body_bytes: int = 1 << 20, keep_alive_seconds: int = 5,
+        enable_cors: bool = False,
     ) -> None:  # fmt: skip
         self._redis_url = redis_url
         self._state = state
         self._limits = {"queue_limit": queue_limit, "in_flight_limit": in_flight_limit}
         self._timeout_seconds = timeout_seconds
         self._max_body_bytes = max_body_bytes
+        self._enable_cors = enable_cors
         self._keep_alive_seconds = keep_alive_seconds
         self._sock = bind("127.0.0.1", 0)
         self._started = threading.Event()
@@ -84,8 +86,14 @@ class FrontThread:
         predict = RestPredict(self.front, statistics)
         self.server = uvicorn.Server(
             uvicorn.Config(
-                create_serving_app(self.front, predict, self.health, max_body_bytes=self._max_body_bytes),
-                http=protocol_for(predict, max_body_bytes=self._max_body_bytes),
+                create_serving_app(
+                    self.front, predict, self.health, max_body_bytes=self._max_body_bytes, enable_cors=self._enable_cors
+                ),
+                http=protocol_for(
+                    predict,
+                    max_body_bytes=self._max_body_bytes,
+                    extra_headers=CORS_HEADERS if self._enable_cors else None,
+                ),
                 ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
                 timeout_keep_alive=self._keep_alive_seconds, timeout_graceful_shutdown=2,
             )

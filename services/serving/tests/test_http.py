@@ -295,3 +295,17 @@ def test_a_version_beyond_int64_is_refused(front: FrontThread) -> None:
 def test_openapi_shows_the_routes(front: FrontThread) -> None:
     paths = httpx.get(front.url + "/openapi.json").json()["paths"]
     assert {"/v1/models/{model}:predict", "/v1/models/{model}/metadata", "/headrace/status", "/readyz"} <= set(paths)
+
+
+def test_pages_of_other_origins_are_allowed_on_both_ways_when_the_setting_says_so(redis_server: RedisServer) -> None:
+    with (
+        FrontThread(redis_server.url, replica_state(version()), enable_cors=True) as front,
+        FakeRunner(redis_server.url, row_sums),
+    ):
+        predicted = httpx.post(front.url + _PATH, json={"instances": [[1, 2]]})
+        status = httpx.get(front.url + "/v1/models/m")
+    for answer in (predicted, status):
+        assert answer.status_code == 200
+        assert answer.headers["access-control-allow-origin"] == "*"
+        assert answer.headers["access-control-allow-methods"] == "POST, GET"
+        assert answer.headers["access-control-allow-headers"] == "Content-Type"

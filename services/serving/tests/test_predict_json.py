@@ -170,6 +170,22 @@ def test_floats_are_written_with_six_digits_where_they_do_and_with_all_otherwise
     assert write_answer(reply(y=np.array(0.1)), rows=False) == b'{"outputs":0.1}'
 
 
+@given(st.lists(st.floats(width=32), min_size=1, max_size=90))
+@settings(max_examples=60, deadline=None)
+def test_floats_few_or_many_are_written_as_printf_writes_them(values: list[float]) -> None:
+    written = write_answer(reply(y=np.array(values, np.float32)), rows=False).decode()
+    assert written == f'{{"outputs":[{",".join(map(printed, values))}]}}'
+
+
+def printed(value: float) -> str:
+    if not np.isfinite(value):
+        return json.dumps(value)
+    text = f"{value:.6g}"
+    if np.float32(text) != np.float32(value):
+        text = f"{value:.9g}"
+    return text if "." in text or "e" in text else f"{text}.0"
+
+
 def test_nan_and_infinities_are_bare_words() -> None:
     array = np.array([[1, np.nan], [np.inf, -np.inf]], np.float32)
     assert write_answer(reply(y=array), rows=True) == b'{"predictions":[[1.0,NaN],[Infinity,-Infinity]]}'

@@ -1,0 +1,78 @@
+"""A whole replica for the contract's tests: a real runner with the contract's model, Redis, and the front's doors."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+
+from conftest import RedisServer
+from services.serving.replica_state import ReplicaState, ServingState, Signature, TensorSpec, VersionState
+from services.serving.tests.contract_cases import CALLS
+from services.serving.tests.front_process import FrontThread
+from services.serving.tests.runner_process import Zygote
+
+_BUILD_SECONDS = 110
+
+
+class ContractServer:
+    """Model m, version 7, label production; its answers as TensorFlow gives them."""
+
+    def __init__(self, front: FrontThread, expected: list[dict[str, Any]]) -> None:
+        self.front = front
+        self._expected = expected
+        self._client = httpx.Client(base_url=front.url, timeout=20)
+
+    def expected(self, index: int) -> dict[str, np.ndarray]:
+        """TensorFlow's answer to a call of CALLS."""
+        return {name: np.array(flat, object).reshape(shape) for name, (shape, flat) in self._expected[index].items()}
+
+    def post(self, path: str, body: bytes | str | dict[str, Any], **fields: Any) -> httpx.Response:
+        content = json.dumps(body) if isinstance(body, dict) else body
+        return self._client.post(f"/v1/models/{path}", content=content, **fields)
+
+    def request(self, method: str, path: str, **fields: Any) -> httpx.Response:
+        return self._client.request(method, path, **fields)
+
+    def fault(self, path: str, body: bytes | str | dict[str, Any]) -> tuple[int, str]:
+        response = self.post(path, body)
+        assert response.headers["content-type"] == "application/json"
+        assert set(response.json()) == {"error"}, response.text
+        return response.status_code, response.json()["error"]
+
+
+@contextmanager
+def contract_server(directory: Path, redis_server: RedisServer, zygote: Zygote) -> Iterator[ContractServer]:
+    done = subprocess.run(
+        [sys.executable, "-m", "services.serving.tests.contract_model", str(directory / "7")],
+        input=json.dumps(CALLS), capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False,
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    runner = zygote.start_runner(redis_server.url, directory / "7", version=7)
+    runner.serve("alias/production", "version/7")
+    with FrontThread(redis_server.url, _state(runner.ready["signatures"])) as front:
+        yield ContractServer(front, json.loads(done.stdout))
+    assert runner.leave() == 0
+
+
+def _state(signatures: dict[str, Any]) -> ReplicaState:
+    read = {
+        name: Signature(item["method_name"], _specs(item["inputs"]), _specs(item["outputs"]))
+        for name, item in signatures.items()
+    }
+    version = VersionState("m", 7, ServingState.AVAILABLE, aliases=("production",), signatures=read)
+    return ReplicaState("replica", {}, {"m": {"production": 7}}, (version,))
+
+
+def _specs(item: dict[str, Any]) -> dict[str, TensorSpec]:
+    return {
+        name: TensorSpec(spec["dtype"], None if spec["shape"] is None else tuple(spec["shape"]), spec["tensor_name"])
+        for name, spec in item.items()
+    }

@@ -38,9 +38,9 @@ def zygote() -> Iterator[Zygote]:
     started.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def contract(tmp_path_factory: pytest.TempPathFactory, zygote: Zygote) -> Iterator[ContractServer]:
-    """A whole replica that serves the model of contract_model.py, for all tests of the contract."""
+    """A whole replica that serves the model of contract_model.py, for the tests of one module."""
     redis = RedisServer(tmp_path_factory.mktemp("contract_redis"))
     redis.start()
     with contract_server(tmp_path_factory.mktemp("contract"), redis, zygote) as server:

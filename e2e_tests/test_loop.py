@@ -1,8 +1,5 @@
 """The whole loop through its doors: events in, versions out, judged, served, and kept."""
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,84 +7,19 @@ import pytest
 from e2e_tests import points
 from e2e_tests.conftest import MakePlatform
 from e2e_tests.driver import Platform
-from e2e_tests.points import MODEL, PROBES, ROUND_EVENTS, STREAM
+from e2e_tests.points import MODEL, ROUND_EVENTS, STREAM
+from e2e_tests.teaching import asking, judged, learn_version, probabilities, serves, teach
 from e2e_tests.waiting import until
-from headrace import Client, HeadraceError
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-
-
-def _judged(client: Client, count: int) -> bool:
-    return len(client.versions(MODEL)) >= count
-
-
-def _serves(client: Client, version: int) -> bool:
-    """Whether every replica has the version behind production."""
-    return all(
-        any(
-            item["model"] == MODEL and item["version"] == version and "production" in item["aliases"]
-            for item in replica["versions"]
-        )
-        for replica in client.replica_states()
-    )
-
-
-def _teach(client: Client, seed: int, *, noise: bool = False, count: int = ROUND_EVENTS) -> None:
-    assert client.append(STREAM, points.points(count, seed=seed, noise=noise)).accepted == count
-
-
-def _learn_version(client: Client, number: int) -> None:
-    """Sends a round's worth of good events and waits until what came of it is served."""
-    _teach(client, seed=number)
-    until(lambda: _judged(client, number), f"version {number} was registered")
-    until(lambda: _serves(client, number), f"version {number} is served by every replica")
-
-
-def _answers(client: Client) -> list[float]:
-    """The probability of being above, for each probe."""
-    return [_probability(prediction) for prediction in client.predict(MODEL, instances=PROBES)]
-
-
-def _probability(prediction: object) -> float:
-    if isinstance(prediction, dict):
-        prediction = prediction["probability"]
-    while isinstance(prediction, list):
-        prediction = prediction[0]
-    assert isinstance(prediction, float)
-    return prediction
-
-
-@contextmanager
-def _asking(client: Client, threads: int = 4) -> Iterator[list[str]]:
-    """Predicts all the while from several connections; yields the list of what failed, with "ok" for each answer."""
-    outcomes: list[str] = []
-    stop = threading.Event()
-
-    def ask() -> None:
-        while not stop.wait(0.01):
-            try:
-                above, below = _answers(client)
-                outcomes.append("ok" if above > 0.5 > below else f"answered {above}, {below}")
-            except HeadraceError as error:
-                outcomes.append(f"{type(error).__name__}: {error}")
-
-    askers = [threading.Thread(target=ask) for _ in range(threads)]
-    for asker in askers:
-        asker.start()
-    try:
-        yield outcomes
-    finally:
-        stop.set()
-        for asker in askers:
-            asker.join(timeout=60)
 
 
 def test_it_learns_from_the_stream_and_every_event_counts_once(platform: Platform, tmp_path: Path) -> None:
     with platform.client() as client:
         points.apply(client, tmp_path / "points")
         for number in (1, 2, 3):
-            _learn_version(client, number)
-        above, below = _answers(client)
+            learn_version(client, number)
+        above, below = probabilities(client)
         assert above > 0.9
         assert below < 0.1
         versions = client.versions(MODEL)
@@ -106,16 +38,16 @@ def test_only_better_versions_go_live_and_a_bad_stretch_is_judged_again_with_wha
 ) -> None:
     with platform.client() as client:
         points.apply(client, tmp_path / "points")
-        _learn_version(client, 1)
-        _teach(client, seed=50, noise=True)
-        until(lambda: _judged(client, 2), "the noise was trained on and judged")
+        learn_version(client, 1)
+        teach(client, seed=50, noise=True)
+        until(lambda: judged(client, 2), "the noise was trained on and judged")
         rejected = client.version(MODEL, 2)
         assert rejected.verdict.decision == "reject"
         assert any("auc" in reason for reason in rejected.verdict.reasons)
         assert client.aliases(MODEL) == {"production": 1}
-        above, below = _answers(client)
+        above, below = probabilities(client)
         assert above > 0.5 > below
-        _teach(client, seed=2, count=3 * ROUND_EVENTS)
+        teach(client, seed=2, count=3 * ROUND_EVENTS)
         until(lambda: client.aliases(MODEL)["production"] > 2, "a later version was promoted")
         promoted = client.version(MODEL, client.aliases(MODEL)["production"])
         assert promoted.parent_version == 1
@@ -130,14 +62,14 @@ def test_no_prediction_fails_while_versions_change_under_two_replicas(
     platform = make_platform(replicas=2)
     with platform.client() as client:
         points.apply(client, tmp_path / "points")
-        _learn_version(client, 1)
-        with _asking(client) as outcomes:
+        learn_version(client, 1)
+        with asking(client) as outcomes:
             for number in (2, 3, 4):
-                _learn_version(client, number)
+                learn_version(client, number)
             client.rollback(MODEL, reason="a test")
-            until(lambda: _serves(client, 3), "version 3 is back")
+            until(lambda: serves(client, 3), "version 3 is back")
             client.promote(MODEL, 4, reason="a test")
-            until(lambda: _serves(client, 4), "version 4 is live again")
+            until(lambda: serves(client, 4), "version 4 is live again")
         assert len(outcomes) > 100
         assert set(outcomes) == {"ok"}
         history = client.alias_history(MODEL)
@@ -149,21 +81,21 @@ def test_no_prediction_fails_while_versions_change_under_two_replicas(
 def test_everything_is_still_there_after_a_restart_of_everything(platform: Platform, tmp_path: Path, how: str) -> None:
     with platform.client() as client:
         points.apply(client, tmp_path / "points")
-        _learn_version(client, 1)
-        _teach(client, seed=9, count=300)
+        learn_version(client, 1)
+        teach(client, seed=9, count=300)
         before = (client.versions(MODEL), client.aliases(MODEL), client.streams(), client.alias_history(MODEL))
         position = client.stream_state(STREAM)["end"]
-        answers = _answers(client)
+        answers = probabilities(client)
     getattr(platform, how)()
     with platform.client() as client:
         after = (client.versions(MODEL), client.aliases(MODEL), client.streams(), client.alias_history(MODEL))
         assert after == before
         assert client.stream_state(STREAM)["end"] == position
-        until(lambda: _serves(client, 1), "version 1 is served again")
-        assert _answers(client) == answers
+        until(lambda: serves(client, 1), "version 1 is served again")
+        assert probabilities(client) == answers
         # And it goes on from there: the 300 events that no round had taken are in the next version.
-        _teach(client, seed=10)
-        until(lambda: _judged(client, 2), "version 2 was registered")
+        teach(client, seed=10)
+        until(lambda: judged(client, 2), "version 2 was registered")
         second = client.version(MODEL, 2)
         assert second.events_trained + second.events_held_out == ROUND_EVENTS + 300
 

@@ -10,7 +10,6 @@ from pydantic_settings import SettingsConfigDict
 from common.logs import LogFormat
 from common.settings import ServiceSettings
 
-
 Scheduling = Literal["normal", "idle"]
 
 

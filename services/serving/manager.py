@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from pathlib import Path
 
 from common.errors import HeadraceError, InvalidInput, Unavailable
@@ -25,6 +24,7 @@ from common.registry_client import RegistryClient
 from services.serving import scheduling
 from services.serving.json_channel import ChannelClosed, JsonChannel
 from services.serving.memory import private_bytes
+from services.serving.model_options import BatchingOptions, EngineOptions, ModelOptions
 from services.serving.recovery_worker import RecoveryWorker
 from services.serving.registry_watch import RegistryWatch
 from services.serving.replica import Replica, ReplicaActions, ReplicaLimits
@@ -50,6 +50,7 @@ class Manager:
     def __init__(self, settings: ServingSettings, front: JsonChannel, registry: RegistryClient) -> None:
         self._settings = settings
         self._front = front
+        self._options = _options(settings)
         self._name = settings.replica or f"{socket.gethostname()}-{os.getppid()}"
         self._files = VersionFiles(settings.data_dir / self._name_on_disk(), registry)
         self._downloads = ThreadPoolExecutor(_PARALLEL_DOWNLOADS, thread_name_prefix="download")
@@ -259,12 +260,10 @@ class Manager:
             version=slot.version,
             directory=str(directory.absolute()),
             redis_url=self._settings.redis_url,
-            max_batch_size=self._settings.max_batch_size,
-            batch_timeout_micros=self._settings.batch_timeout_micros,
-            intra_op_threads=self._settings.intra_op_threads,
+            options=self._options,
             is_cautious=slot.is_cautious,
         )
-        channel = self._zygote.fork(asdict(spec))
+        channel = self._zygote.fork(spec.to_mapping())
         self._selector.register(channel, selectors.EVENT_READ, lambda: self._on_runner(channel))
         return channel
 
@@ -301,6 +300,15 @@ class Manager:
         for slot in self._replica.slots():
             if slot.can_serve() and slot.runner is not None:
                 slot.private_bytes = private_bytes(slot.runner.pid)
+
+
+def _options(settings: ServingSettings) -> ModelOptions:
+    return ModelOptions(
+        batching=BatchingOptions(
+            max_batch_size=settings.max_batch_size, batch_timeout_micros=settings.batch_timeout_micros
+        ),
+        engine=EngineOptions(intra_op_threads=settings.intra_op_threads),
+    )
 
 
 def _limits(settings: ServingSettings) -> ReplicaLimits:

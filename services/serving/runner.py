@@ -173,15 +173,20 @@ def run(spec: RunnerSpec, control: socket.socket, priority: LoadPriority) -> int
     channel = JsonChannel(control)
     started = time.monotonic()
     scheduling.step_back(priority)
+    batching = spec.options.batching
     try:
-        loaded = engine.load(Path(spec.directory), intra_op_threads=spec.intra_op_threads, is_cautious=spec.is_cautious)
-        notes = warm_up(loaded, Path(spec.directory), max_batch_size=spec.max_batch_size)
+        loaded = engine.load(
+            Path(spec.directory),
+            intra_op_threads=spec.options.engine.intra_op_threads,
+            is_cautious=spec.is_cautious,
+        )
+        notes = warm_up(loaded, Path(spec.directory), max_batch_size=batching.max_batch_size)
     except RequestFailed as error:
         channel.send({"event": "failed", "code": error.code, "message": error.message})
         return LOAD_FAILED_STATUS
     scheduling.return_to_normal(priority)
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    batcher = Batcher(loaded, version=spec.version, max_batch_size=spec.max_batch_size)
+    batcher = Batcher(loaded, version=spec.version, max_batch_size=batching.max_batch_size)
     name = runner_id(spec.replica, spec.model, spec.version, os.getpid())
     queue = RunnerQueue(spec.redis_url, model=spec.model, runner_id=name)
     assignment = Assignment()
@@ -212,8 +217,8 @@ def run(spec: RunnerSpec, control: socket.socket, priority: LoadPriority) -> int
         queue,
         batcher,
         assignment,
-        max_batch_size=spec.max_batch_size,
-        linger_seconds=spec.batch_timeout_micros / 1e6,
+        max_batch_size=batching.max_batch_size,
+        linger_seconds=batching.batch_timeout_micros / 1e6,
     ).run()
     control_thread.stop()
     queue.close()

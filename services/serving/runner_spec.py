@@ -1,6 +1,10 @@
 """What a runner is told when it is started. A file of its own: the manager makes it and must not import TensorFlow."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from services.serving.model_options import ModelOptions
 
 
 @dataclass(frozen=True)
@@ -13,8 +17,13 @@ class RunnerSpec:
     directory: str
     """The SavedModel: the folder that holds saved_model.pb."""
     redis_url: str
-    max_batch_size: int
-    batch_timeout_micros: int
-    intra_op_threads: int
+    options: ModelOptions
     is_cautious: bool = False
     """Use TensorFlow's default executor: the last runner of this version crashed."""
+
+    def to_mapping(self) -> dict[str, Any]:
+        return {**vars(self), "options": self.options.to_mapping()}
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> "RunnerSpec":
+        return cls(**{**mapping, "options": ModelOptions.from_mapping(mapping["options"])})

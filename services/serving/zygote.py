@@ -111,7 +111,7 @@ def main(channel_fd: int, parent_pid: int, log_format: LogFormat, log_level: str
 
     def child_main(spec: dict[str, Any], control: socket.socket) -> int:
         configure_logs(f"serving-runner {spec['model']}/{spec['version']}", log_format=log_format, level=log_level)
-        return runner.run(RunnerSpec(**spec), control, load_priority)
+        return runner.run(RunnerSpec.from_mapping(spec), control, load_priority)
 
     threads = len(list(Path("/proc/self/task").iterdir()))
     if threads > 1:

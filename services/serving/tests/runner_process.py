@@ -4,11 +4,11 @@ import os
 import select
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from services.serving.json_channel import JsonChannel
+from services.serving.model_options import BatchingOptions, ModelOptions
 from services.serving.queue_keys import DEFAULT_TARGET
 from services.serving.runner_spec import RunnerSpec
 from services.serving.zygote_client import ZygoteProcess
@@ -54,12 +54,10 @@ class Zygote:
     def start_runner(
         self, redis_url: str, directory: Path, *, model: str = "m", version: int = 1, **changes: Any
     ) -> "RunnerProcess":
-        """Forks a runner and does not wait until it is ready."""
-        spec = RunnerSpec(
-            replica="r1", model=model, version=version, directory=str(directory), redis_url=redis_url,
-            **({"max_batch_size": 64, "batch_timeout_micros": 0, "intra_op_threads": 1} | changes),
-        )  # fmt: skip
-        channel = self.process.fork(asdict(spec))
+        """Forks a runner and does not wait until it is ready; `changes` are fields of BatchingOptions."""
+        options = ModelOptions(batching=BatchingOptions(**changes))
+        spec = RunnerSpec("r1", model, version, str(directory), redis_url, options)
+        channel = self.process.fork(spec.to_mapping())
         pid = next_message(self.process.channel, "forked", self.backlog)["pid"]
         return RunnerProcess(self, channel, pid)
 

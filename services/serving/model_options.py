@@ -1,0 +1,72 @@
+"""How one model is run: what may be set per model, whichever source it comes from. No TensorFlow, no file formats.
+
+Settings and flags give the defaults of a replica; a batching parameters file, the model's configuration and the
+version itself may say otherwise for one model. What reads those files ends in a `ModelOptions`; the runner gets nothing
+else.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+EngineName = Literal["auto", "tensorflow", "onnxruntime", "litert"]
+
+
+@dataclass(frozen=True)
+class BatchingOptions:
+    """TensorFlow Serving's batching parameters, with its names; sizes count examples."""
+
+    max_batch_size: int = 64
+    """Examples in one call of the model, at most."""
+    batch_timeout_micros: int = 0
+    """How long a batch that is not full waits for more; 0 takes what is there."""
+    max_enqueued_batches: int | None = None
+    """Batches that may wait in a queue of this model; past it, requests are refused. None: the queue_limit alone."""
+    num_batch_threads: int = 1
+    """Batches of one model that may run at the same time."""
+    allowed_batch_sizes: tuple[int, ...] = ()
+    """Ascending, the last one equal to max_batch_size; a batch is padded to the next of them. Empty: any size."""
+    enable_large_batch_splitting: bool = True
+    """Whether a request of more than max_batch_size examples is run in parts; otherwise it is refused."""
+    pad_variable_length_inputs: bool = False
+    """Whether requests whose inputs differ in the sizes after the first share a batch, padded to the longest."""
+    is_enabled: bool = True
+    """Whether requests share calls at all."""
+    slo_ms: float | None = None
+    """Latency that 99 % of the requests should stay below; the batch size follows it. None: no objective."""
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """What computes a version's signatures."""
+
+    engine: EngineName = "tensorflow"
+    """`auto` converts at load, compares with the SavedModel, measures, and takes the fastest that agrees."""
+    intra_op_threads: int = 1
+    inter_op_threads: int = 1
+    is_xla: bool = False
+    """Whether TensorFlow compiles the signatures with XLA."""
+    relative_tolerance: float = 1e-4
+    absolute_tolerance: float = 1e-5
+    """How far another engine's outputs may be from the SavedModel's."""
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Everything that may differ from model to model in how it is run."""
+
+    platform: str = "tensorflow"
+    """Name of the plugin that loads its versions (TensorFlow Serving's model_platform)."""
+    batching: BatchingOptions = field(default_factory=BatchingOptions)
+    engine: EngineOptions = field(default_factory=EngineOptions)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Plain values, as JSON carries them."""
+        return asdict(self)
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> "ModelOptions":
+        """What `to_mapping` gave, also after a way through JSON."""
+        batching = dict(mapping["batching"])
+        batching["allowed_batch_sizes"] = tuple(batching["allowed_batch_sizes"])
+        return cls(mapping["platform"], BatchingOptions(**batching), EngineOptions(**mapping["engine"]))

@@ -36,6 +36,9 @@ _EPILOG = (
 class Commands(TyperGroup):
     """Turns errors into a sentence and an exit status; nobody sees a traceback for something foreseen."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return list(super().parse_args(ctx, _json_first(args)))
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
@@ -48,6 +51,15 @@ class Commands(TyperGroup):
             # The reader of our output has gone (`headrace versions m | head -1`); the rest of it has nowhere to go.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from error
+
+
+def _json_first(arguments: list[str]) -> list[str]:
+    """Lets `--json` stand anywhere before a `--`: it belongs to the whole command line."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    options, rest = arguments[:end], arguments[end:]
+    if "--json" not in options:
+        return arguments
+    return ["--json", *(argument for argument in options if argument != "--json"), *rest]
 
 
 def _show(error: HeadraceError, *, as_json: bool) -> None:

@@ -80,6 +80,12 @@ def test_wrong_usage_is_status_2_and_another_platform_is_refused(run: Run) -> No
     assert (result.exit_code, "this release knows local" in result.stderr) == (EXIT_STATUS_OF[InvalidInput], True)
 
 
+def test_json_may_be_asked_for_before_or_after_the_command(run: Run, server: Server) -> None:
+    server.will_answer(200, {"models": [MODEL]})
+    server.will_answer(200, {"models": [MODEL]})
+    assert run("models", "--json").stdout == run("--json", "models").stdout != ""
+
+
 def test_models_and_versions_as_json_hold_what_the_registry_says(run: Run, server: Server) -> None:
     server.will_answer(200, {"models": [MODEL]})
     (model,) = json.loads(run("--json", "models").stdout)

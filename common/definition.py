@@ -12,6 +12,7 @@
     evaluation: {holdout_fraction: 0.1}
     gate: {metric: auc, max_regression: 0.005, min_value: 0.5, min_examples: 0, on_reject: retry, canary: false}
     export: {warmup_requests: 16}
+    serving: {engine: auto, slo_ms: 20, batching: {max_batch_size: 64}}    # common/serving_spec.py
 
 The dataclasses below hold the defaults. Unknown keys are refused at every level. No TensorFlow here: the registry
 checks definitions with this module.
@@ -28,6 +29,7 @@ from common.definition_fields import Fields
 from common.errors import InvalidInput
 from common.feature_spec import FeatureSpec, check_against_schema, parse_features
 from common.schema import Schema, check_name
+from common.serving_spec import ServingSpec, parse_serving
 from common.training_spec import Training, parse_training
 
 DEFINITION_FILE = "model.yaml"
@@ -141,6 +143,7 @@ class Definition:
     evaluation: Evaluation
     gate: Gate
     export: Export
+    serving: ServingSpec
 
     def check_schema(self, schema: Schema) -> None:
         """Raises InvalidInput when the label or a feature does not fit the stream's schema."""
@@ -192,6 +195,7 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
         evaluation=_evaluation(fields.take("evaluation", {})),
         gate=_gate(fields.take("gate", {}), task),
         export=_export(fields.take("export", {})),
+        serving=parse_serving(fields.take("serving", {})),
     )
     fields.finish()
     _check_every_file_is_used(files, definition, fields)

@@ -9,12 +9,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from common.errors import InvalidInput
+from common.serving_spec import check_batching
+
 EngineName = Literal["auto", "tensorflow", "onnxruntime", "litert"]
 
 
 @dataclass(frozen=True)
 class BatchingOptions:
-    """TensorFlow Serving's batching parameters, with its names; sizes count examples."""
+    """TensorFlow Serving's batching parameters, with its names; sizes count examples. docs/batching.md says what each
+    does. Making one raises InvalidInput, with a sentence that names the field, for values that do not go together."""
 
     max_batch_size: int = 64
     """Examples in one call of the model, at most."""
@@ -25,15 +29,40 @@ class BatchingOptions:
     num_batch_threads: int = 1
     """Batches of one model that may run at the same time."""
     allowed_batch_sizes: tuple[int, ...] = ()
-    """Ascending, the last one equal to max_batch_size; a batch is padded to the next of them. Empty: any size."""
+    """Ascending, the last one equal to the largest batch; a batch is padded to the next of them. Empty: any size."""
     enable_large_batch_splitting: bool = True
     """Whether a request of more than max_batch_size examples is run in parts; otherwise it is refused."""
+    max_execution_batch_size: int | None = None
+    """The largest batch when requests are split; larger requests than max_batch_size are then refused. None: requests
+    of any size, in parts of max_batch_size."""
     pad_variable_length_inputs: bool = False
     """Whether requests whose inputs differ in the sizes after the first share a batch, padded to the longest."""
     is_enabled: bool = True
     """Whether requests share calls at all."""
     slo_ms: float | None = None
     """Latency that 99 % of the requests should stay below; the batch size follows it. None: no objective."""
+
+    def __post_init__(self) -> None:
+        for name, smallest in (("max_batch_size", 1), ("batch_timeout_micros", 0), ("num_batch_threads", 1)):
+            if getattr(self, name) < smallest:
+                raise InvalidInput(f"{name} must be at least {smallest}, got {getattr(self, name)}")
+        for name in ("max_enqueued_batches", "max_execution_batch_size"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise InvalidInput(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.slo_ms is not None and not 0 < self.slo_ms < float("inf"):
+            raise InvalidInput(f"slo_ms must be more than 0 milliseconds, got {self.slo_ms:g}")
+        check_batching(
+            max_batch_size=self.max_batch_size,
+            max_execution_batch_size=self.max_execution_batch_size,
+            allowed_batch_sizes=self.allowed_batch_sizes,
+            enable_large_batch_splitting=self.enable_large_batch_splitting,
+            num_batch_threads=self.num_batch_threads,
+        )
+
+    @property
+    def largest_batch(self) -> int:
+        """Examples in one call of the model, at most."""
+        return self.max_execution_batch_size or self.max_batch_size
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,14 @@
     outputs of both     services/trainer/heads.py
 
     assets.extra/       tf_serving_warmup_requests: requests that a server replays before it says that it is ready
+                        headrace_serving.json: what model.yaml says under `serving`, if anything
 
 The warm-up requests hold real examples of the round; `export: {warmup_requests: 0}` in model.yaml leaves them out.
 
 The transform, its vocabularies and statistics are part of the graph; nothing needs initialising but the variables.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from numpy.typing import NDArray
 
 from common.errors import DataLoss
 from common.eventlog.tfrecord import frame
+from common.serving_spec import OPTIONS_PATH
 from protos import warmup_pb2
 from services.trainer.features.parsing import Raw, parse_spec, tensor_spec
 from services.trainer.model import BuiltModel
@@ -47,6 +50,15 @@ def export(model: BuiltModel, directory: Path) -> None:
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     tf.saved_model.save(module, str(directory), signatures=signatures, options=options)
     (directory / "fingerprint.pb").unlink(missing_ok=True)
+    _write_serving_options(model, directory)
+
+
+def _write_serving_options(model: BuiltModel, directory: Path) -> None:
+    said = model.definition.serving.to_mapping()
+    if said:
+        path = directory / OPTIONS_PATH
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(said, sort_keys=True) + "\n")
 
 
 def write_warmup_requests(model: BuiltModel, directory: Path, raw: Raw, examples: Sequence[bytes]) -> None:
@@ -72,7 +84,7 @@ def write_warmup_requests(model: BuiltModel, directory: Path, raw: Raw, examples
     if not requests:
         return
     path = directory / WARMUP_PATH
-    path.parent.mkdir(parents=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(frame([request.SerializeToString(deterministic=True) for request in requests]))
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from common.errors import DataLoss, InvalidInput
 from common.eventlog.tfrecord import cut, frame
+from common.serving_spec import OPTIONS_PATH
 from protos import example_pb2, warmup_pb2
 from services.trainer import checkpoint
 from services.trainer.assignment import Done, Failed, FailureKind, Progress
@@ -71,15 +72,22 @@ def test_a_first_round_registers_a_version_whose_counts_add_up(platform: Platfor
     assert {entry.path.split("/")[0] for entry in version.files} == {"saved_model", "checkpoint", "tensorboard"}
 
 
-def test_an_export_carries_real_requests_of_both_signatures_unless_the_definition_says_no(platform: Platform) -> None:
+def test_an_export_carries_real_requests_and_serving_options_as_the_definition_says(platform: Platform) -> None:
     platform.append(events(100))
     for _ in range(2):
         platform.train(platform.lease(definition()))
-    platform.train(platform.lease(definition(export={"warmup_requests": 0})))
+    serving = {"slo_ms": 5, "batching": {"max_batch_size": 8}}
+    platform.train(platform.lease(definition(export={"warmup_requests": 0}, serving=serving)))
     path = f"saved_model/{WARMUP_PATH}"
     first, again, without = ({entry.path: entry for entry in v.files} for v in platform.registry.versions)
     assert first[path].digest == again[path].digest
     assert path not in without
+    options = without[f"saved_model/{OPTIONS_PATH}"].digest
+    assert json.loads((platform.directory / "registry" / options).read_bytes()) == serving
+    assert f"saved_model/{OPTIONS_PATH}" not in first
+    plain, _, tuned = platform.registry.versions
+    assert tuned.configuration_digest == plain.configuration_digest
+    assert tuned.weights_digest == plain.weights_digest
     records, _ = cut((platform.directory / "registry" / first[path].digest).read_bytes())
     requests = [warmup_pb2.PredictionLog.FromString(record).predict_log.request for record in records]
     assert len(requests) == 16

@@ -14,7 +14,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from services.serving.prediction import RequestFailed
-from services.serving.rest_predict import ModelPath, RestPredict, error_body, predict_path
+from services.serving.rest_predict import VERSION_HEADER, ModelPath, RestPredict, error_body, predict_path
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +22,7 @@ TIMEOUT_HEADER = b"x-request-timeout-ms"
 _ORDINARY_WAY = frozenset({b"expect", b"transfer-encoding", b"content-encoding", b"upgrade", b"connection"})
 """A request with one of these headers goes the ordinary way, unless it is `Connection: keep-alive`."""
 _MAX_CACHED_PATHS = 4096
+_VERSION_LINE = VERSION_HEADER.encode() + b": %d\r\n"
 _INTERNAL_ERROR = error_body("the prediction failed unexpectedly; the log of the server says why")
 
 
@@ -64,13 +65,13 @@ class _Prediction:
             )
         except Exception:
             logger.exception("a prediction failed unexpectedly", extra={"model": self.path.model})
-            self.answer(500, _INTERNAL_ERROR)
+            self.answer(500, _INTERNAL_ERROR, 0)
 
-    def answer(self, status: int, body: bytes) -> None:
+    def answer(self, status: int, body: bytes, version: int) -> None:
         if self.response_complete or self.disconnected:
             return
         self.response_complete = True
-        self.protocol.write_answer(status, body, keep_alive=self.keep_alive)
+        self.protocol.write_answer(status, body, version, keep_alive=self.keep_alive)
 
 
 class PredictProtocol(HttpToolsProtocol):
@@ -190,17 +191,18 @@ class PredictProtocol(HttpToolsProtocol):
         cycle.is_its_turn = True
         cycle.start_if_ready()
 
-    def write_answer(self, status: int, body: bytes, *, keep_alive: bool) -> None:
+    def write_answer(self, status: int, body: bytes, version: int, *, keep_alive: bool) -> None:
         """Writes a whole response and lets the next request of the connection begin."""
         transport = self.transport
         if transport.is_closing():
             return
         transport.write(
-            b"%b%bcontent-type: application/json\r\ncontent-length: %d\r\n%b\r\n%b"
+            b"%b%bcontent-type: application/json\r\ncontent-length: %d\r\n%b%b\r\n%b"
             % (
                 STATUS_LINE[status],
                 self._default_headers(),
                 len(body),
+                _VERSION_LINE % version if version else b"",
                 b"" if keep_alive else b"connection: close\r\n",
                 body,
             )

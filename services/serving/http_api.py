@@ -22,7 +22,14 @@ from services.serving.front import Front
 from services.serving.json_values import invalid
 from services.serving.model_info import metadata_json, replica_json, status_json, versions_of
 from services.serving.prediction import RequestFailed
-from services.serving.rest_predict import HTTP_STATUS_OF, RestPredict, error_body, predict_path, version_of
+from services.serving.rest_predict import (
+    HTTP_STATUS_OF,
+    VERSION_HEADER,
+    RestPredict,
+    error_body,
+    predict_path,
+    version_of,
+)
 
 _MODEL = r"/v1/models(?:/([^/:]+))?(?:/versions/([0-9]+)|/labels/([^/:]+))?"
 _STATUS_PATH = re.compile(_MODEL + r"(/metadata)?", re.IGNORECASE)
@@ -83,9 +90,9 @@ class _Door:
             return _response(_PAYLOAD_TOO_LARGE, error_body(limit), close=True)
         answered: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
-        def answer(status: int, content: bytes) -> None:
+        def answer(status: int, content: bytes, version: int) -> None:
             if not answered.done():
-                answered.set_result(_response(status, content))
+                answered.set_result(_response(status, content, version=version))
 
         request_id = self._predict.start(path, body, answer, timeout_seconds=_timeout_of(request))
         try:
@@ -130,8 +137,10 @@ def _timeout_of(request: Request) -> float | None:
     return int(value) / 1000
 
 
-def _response(status: int, body: bytes, *, close: bool = False) -> Response:
-    headers = {"connection": "close"} if close else None
+def _response(status: int, body: bytes, *, close: bool = False, version: int = 0) -> Response:
+    headers = {"connection": "close"} if close else {}
+    if version:
+        headers[VERSION_HEADER] = str(version)
     return Response(body, status_code=status, media_type="application/json", headers=headers)
 
 

@@ -22,8 +22,10 @@ from services.serving.prediction import RequestFailed, write_tensor
 from services.serving.statistics import Statistics
 
 _Write = Callable[[queue_pb2.PredictionReply], bytes]
-OnAnswer = Callable[[int, bytes], None]
-"""(HTTP status, JSON body)."""
+OnAnswer = Callable[[int, bytes, int], None]
+"""(HTTP status, JSON body, the version that answered: 0 with an error)."""
+VERSION_HEADER = "headrace-version"
+"""Names that version in every REST answer; gRPC's have it in their model_spec."""
 HTTP_STATUS_OF = {
     0: 200, 1: 499, 2: 500, 3: 400, 4: 504, 5: 404, 6: 409, 7: 403, 8: 429, 9: 400, 10: 409, 11: 400, 12: 501, 13: 500,
     14: 503, 15: 500, 16: 401,
@@ -112,7 +114,7 @@ class RestPredict:
         except RequestFailed as error:
             known = self._front.state is not None and path.model in self._front.state.models
             self._statistics.add(path.model if known else "", "http", error.code, 0.0)
-            on_answer(HTTP_STATUS_OF.get(error.code, 500), error_body(error.message))
+            on_answer(HTTP_STATUS_OF.get(error.code, 500), error_body(error.message), 0)
             return None
 
     def _start_on_examples(
@@ -149,7 +151,7 @@ class RestPredict:
                 code = error.code
                 status, body = HTTP_STATUS_OF.get(code, 500), error_body(error.message)
         self._statistics.add(model, "http", code, time.perf_counter() - started_at)
-        on_answer(status, body)
+        on_answer(status, body, 0 if code else reply.version)
 
 
 def _write_result(method: str, count: int, reply: queue_pb2.PredictionReply) -> bytes:

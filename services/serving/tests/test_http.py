@@ -104,6 +104,21 @@ def test_pipelined_requests_are_answered_in_order_also_across_both_ways(wire: Wi
     assert predictions(wire.response()) == [5.0]
 
 
+def test_every_answer_names_its_version_and_no_error_does(wire: Wire) -> None:
+    body = b"".join([b"10\r\n", b'{"instances": [[', b"\r\n6\r\n", b"1,2]]}", b"\r\n0\r\n\r\n"])
+    chunked = f"POST {_PATH} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode() + body
+    for request in (post([1, 2]), chunked):  # the short way and the ordinary one
+        wire.send(request)
+        response = wire.response()
+        assert predictions(response) == [3.0]
+        assert response[1]["headrace-version"] == "3"
+    wire.send(post([1, 2], path="/v1/models/other:predict") + post([1, 2], body=b"{"))
+    for status in (404, 400):
+        response = wire.response()
+        assert response[0] == status
+        assert "headrace-version" not in response[1]
+
+
 def test_a_request_may_arrive_byte_by_byte(wire: Wire) -> None:
     for byte in post([1, 2]) + post([3, 4]):
         wire.send(bytes([byte]))

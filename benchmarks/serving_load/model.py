@@ -33,9 +33,10 @@ def save(directory: Path) -> None:
 
 def seconds_per_call(directory: Path, batch_sizes: list[int]) -> dict[int, float]:
     """The median of five repeats, by batch size, through the engine that a runner uses."""
-    from services.serving import engine
+    from services.serving.engines import tensorflow_engine
+    from services.serving.model_options import EngineOptions
 
-    model = engine.load(directory)
+    model = tensorflow_engine.load(directory, EngineOptions())
     found = {}
     for batch_size in batch_sizes:
         x = np.random.default_rng(1).standard_normal((batch_size, INPUTS)).astype(np.float32)

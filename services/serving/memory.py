@@ -1,5 +1,7 @@
 """How much memory a process has to itself, as the kernel counts it (proc(5), smaps_rollup)."""
 
+import ctypes
+import gc
 from pathlib import Path
 
 _PRIVATE = ("Private_Clean:", "Private_Dirty:", "Private_Hugetlb:")
@@ -13,3 +15,11 @@ def private_bytes(pid: int) -> int:
         return 0
     lines = (line.split() for line in text.splitlines())
     return sum(int(words[1]) * 1024 for words in lines if words[0] in _PRIVATE)
+
+
+def give_back_free_memory() -> None:
+    """Returns to the kernel what this process has freed and the C library still holds; glibc only, else nothing."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

@@ -78,6 +78,17 @@ class EngineOptions:
     relative_tolerance: float = 1e-4
     absolute_tolerance: float = 1e-5
     """How far another engine's outputs may be from the SavedModel's."""
+    conversion_timeout_seconds: float = 60.0
+    """A conversion that takes longer is ended, and the version runs on TensorFlow."""
+
+
+@dataclass(frozen=True)
+class WarmUpOptions:
+    """What a version is run with before it is available."""
+
+    is_enabled: bool = True
+    iterations: int = 1
+    """How often each of the requests that came with the version is run."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +99,7 @@ class ModelOptions:
     """Name of the plugin that loads its versions (TensorFlow Serving's model_platform)."""
     batching: BatchingOptions = field(default_factory=BatchingOptions)
     engine: EngineOptions = field(default_factory=EngineOptions)
+    warm_up: WarmUpOptions = field(default_factory=WarmUpOptions)
 
     def to_mapping(self) -> dict[str, Any]:
         """Plain values, as JSON carries them."""
@@ -98,4 +110,9 @@ class ModelOptions:
         """What `to_mapping` gave, also after a way through JSON."""
         batching = dict(mapping["batching"])
         batching["allowed_batch_sizes"] = tuple(batching["allowed_batch_sizes"])
-        return cls(mapping["platform"], BatchingOptions(**batching), EngineOptions(**mapping["engine"]))
+        return cls(
+            platform=mapping["platform"],
+            batching=BatchingOptions(**batching),
+            engine=EngineOptions(**mapping["engine"]),
+            warm_up=WarmUpOptions(**mapping["warm_up"]),
+        )

@@ -18,9 +18,12 @@ from pathlib import Path
 from types import FrameType
 
 from common.errors import Unavailable
-from services.serving import engine, scheduling
+from services.serving import scheduling
 from services.serving.batching import Batcher, Taken
 from services.serving.json_channel import JsonChannel
+from services.serving.memory import give_back_free_memory
+from services.serving.platforms import registry as platforms
+from services.serving.platforms.loading import LoadRequest
 from services.serving.prediction import RequestFailed
 from services.serving.queue_keys import runner_id
 from services.serving.runner_control import Assignment, RunnerControl
@@ -175,20 +178,17 @@ def run(spec: RunnerSpec, control: socket.socket, priority: LoadPriority) -> int
     scheduling.step_back(priority)
     batching = spec.options.batching
     try:
-        loaded = engine.load(
-            Path(spec.directory),
-            intra_op_threads=spec.options.engine.intra_op_threads,
-            is_cautious=spec.is_cautious,
-        )
-        notes = warm_up(loaded, Path(spec.directory), max_batch_size=batching.max_batch_size)
+        loaded = platforms.load(_load_request(spec))
+        notes = warm_up(loaded, Path(spec.directory), spec.options)
     except RequestFailed as error:
         channel.send({"event": "failed", "code": error.code, "message": error.message})
         return LOAD_FAILED_STATUS
+    give_back_free_memory()
     scheduling.return_to_normal(priority)
     usage = resource.getrusage(resource.RUSAGE_SELF)
     batcher = Batcher(loaded, version=spec.version, max_batch_size=batching.max_batch_size)
     name = runner_id(spec.replica, spec.model, spec.version, os.getpid())
-    queue = RunnerQueue(spec.redis_url, model=spec.model, runner_id=name)
+    queue = RunnerQueue(spec.redis_url, model=spec.queue_name, runner_id=name)
     assignment = Assignment()
 
     def on_terminate(number: int, frame: FrameType | None) -> None:
@@ -197,7 +197,7 @@ def run(spec: RunnerSpec, control: socket.socket, priority: LoadPriority) -> int
     signal.signal(signal.SIGTERM, on_terminate)
     control_thread = RunnerControl(
         channel,
-        ServingMembership(spec.redis_url, model=spec.model, runner_id=name),
+        ServingMembership(spec.redis_url, model=spec.queue_name, runner_id=name),
         assignment,
         counts=batcher.counts,
         connection_id=lambda: queue.connection_id,
@@ -207,6 +207,7 @@ def run(spec: RunnerSpec, control: socket.socket, priority: LoadPriority) -> int
         "runner_id": name,
         "signatures": {key: asdict(signature) for key, signature in loaded.signatures.items()},
         "engine": loaded.kind,
+        "engine_reasons": dict(loaded.reasons),
         "load_priority": priority,
         "load_seconds": time.monotonic() - started,
         "load_cpu_seconds": usage.ru_utime + usage.ru_stime,
@@ -223,3 +224,14 @@ def run(spec: RunnerSpec, control: socket.socket, priority: LoadPriority) -> int
     control_thread.stop()
     queue.close()
     return 0
+
+
+def _load_request(spec: RunnerSpec) -> LoadRequest:
+    return LoadRequest(
+        model=spec.model,
+        version=spec.version,
+        directory=Path(spec.directory),
+        options=spec.options,
+        is_cautious=spec.is_cautious,
+        engines_dir=Path(spec.engines_dir) if spec.engines_dir else None,
+    )

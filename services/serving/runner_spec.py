@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.serving.model_options import ModelOptions
+from services.serving.queue_keys import queue_name
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,15 @@ class RunnerSpec:
     options: ModelOptions
     is_cautious: bool = False
     """Use TensorFlow's default executor: the last runner of this version crashed."""
+    namespace: str = ""
+    """What keeps its queues apart from those of other replicas; "" where all share."""
+    engines_dir: str = ""
+    """Where converted models are kept; empty: nowhere."""
+
+    @property
+    def queue_name(self) -> str:
+        """What its queues call the model."""
+        return queue_name(self.namespace, self.model)
 
     def to_mapping(self) -> dict[str, Any]:
         return {**vars(self), "options": self.options.to_mapping()}

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from services.serving import engine
+from services.serving.engines import tensorflow_engine
+from services.serving.model_options import EngineOptions
 
 Inputs = Mapping[str, np.ndarray]
 
@@ -66,7 +67,7 @@ def difference(ours: Inputs, theirs: Inputs) -> str:
 
 
 def compare(directory: Path, signature: str, inputs: Inputs) -> str:
-    ours = engine.load(directory)
+    ours = tensorflow_engine.load(directory, EngineOptions())
     theirs = tf.saved_model.load(str(directory))
     expected = theirs.signatures[signature](**{name: tf.constant(array) for name, array in inputs.items()})
     whole = difference(ours.run(signature, inputs), {name: value.numpy() for name, value in expected.items()})

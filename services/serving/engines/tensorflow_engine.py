@@ -1,8 +1,9 @@
-"""Loads one SavedModel and answers its signatures: arrays in, arrays out. No other file of serving runs TensorFlow.
+"""Loads one SavedModel into TensorFlow and answers its signatures: arrays in, arrays out.
 
 A v1 session with the single-threaded executor calls a small model in a fifth of the time that the signature's own
-function takes. The executor refuses graphs with low-level control flow (Switch, Merge); those get TensorFlow's default
-executor, and `Engine.kind` says so.
+function takes. The executor refuses graphs with low-level control flow (Switch, Merge), which is also what XLA makes of
+a graph, and it runs one operation at a time; such graphs, and those that are to use several threads for their
+operations, get TensorFlow's default executor, and `TensorFlowEngine.kind` says so.
 """
 
 import os
@@ -18,6 +19,7 @@ import tensorflow as tf
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 
+from services.serving.model_options import EngineOptions
 from services.serving.prediction import Arrays, RequestFailed
 from services.serving.replica_state import Signature, TensorSpec
 
@@ -25,7 +27,8 @@ SINGLE_THREADED = "session, single-threaded executor"
 DEFAULT_EXECUTOR = "session, default executor"
 _EXECUTOR_TYPE = "SINGLE_THREADED_EXECUTOR"
 _FILTERED_CALLABLES = 32
-_CALLER_THREAD_POOL = -1
+_CALLER_THREAD_POOL, _SESSION_THREAD_POOL = -1, 0
+_XLA_FLAGS = "--tf_xla_cpu_global_jit"
 _v1 = tf.compat.v1
 tf.get_logger().setLevel("ERROR")  # Each load would say that v1's loader is old; the v2 one cannot do this.
 # TensorFlow loads modules at first use; what is touched here is shared by all runners instead of private to each.
@@ -33,15 +36,17 @@ _LOAD: Callable[..., Any] = _v1.saved_model.load
 _SESSION: Callable[..., Any] = _v1.Session
 
 
-class Engine:
+class TensorFlowEngine:
     """One loaded SavedModel. Calls are thread-safe."""
 
-    def __init__(self, session: Any, meta_graph: meta_graph_pb2.MetaGraphDef, kind: str) -> None:
+    def __init__(self, session: Any, meta_graph: meta_graph_pb2.MetaGraphDef, kind: str, *, thread_pool: int) -> None:
         self._session = session
+        self._thread_pool = thread_pool
         self.kind = kind
+        self.reasons: Mapping[str, str] = {}
         self.signatures: dict[str, Signature] = signatures_of(meta_graph)
         self._whole = {
-            name: _Callable(session, signature, tuple(signature.outputs))
+            name: _Callable(session, signature, tuple(signature.outputs), thread_pool)
             for name, signature in self.signatures.items()
             if _is_callable(signature)
         }
@@ -76,7 +81,7 @@ class Engine:
         key = (signature, output_filter)
         known = self._filtered.get(key)
         if known is None:
-            known = _Callable(self._session, self.signatures[signature], output_filter)
+            known = _Callable(self._session, self.signatures[signature], output_filter, self._thread_pool)
             self._filtered[key] = known
             if len(self._filtered) > _FILTERED_CALLABLES:
                 self._filtered.popitem(last=False)
@@ -88,7 +93,7 @@ class Engine:
 class _Callable:
     """A signature, or some of its outputs, compiled into one call of the session."""
 
-    def __init__(self, session: Any, signature: Signature, outputs: Sequence[str]) -> None:
+    def __init__(self, session: Any, signature: Signature, outputs: Sequence[str], thread_pool: int) -> None:
         fed = {spec.tensor_name: name for name, spec in signature.inputs.items()}
         # The session refuses to fetch what it is fed.
         self._passed_on = {
@@ -101,7 +106,7 @@ class _Callable:
         options = config_pb2.CallableOptions()
         options.feed.extend(signature.inputs[name].tensor_name for name in self._inputs)
         options.fetch.extend(signature.outputs[name].tensor_name for name in self._outputs)
-        options.run_options.inter_op_thread_pool = _CALLER_THREAD_POOL
+        options.run_options.inter_op_thread_pool = thread_pool
         self._call = session._make_callable_from_options(options) if self._outputs else None
 
     def __call__(self, inputs: Arrays) -> dict[str, np.ndarray]:
@@ -116,10 +121,11 @@ def _array(value: Any) -> np.ndarray:
     return np.array(value, object) if isinstance(value, bytes) else np.asarray(value)
 
 
-def load(directory: Path, *, intra_op_threads: int = 1, is_cautious: bool = False) -> Engine:
+def load(directory: Path, options: EngineOptions, *, is_cautious: bool = False) -> TensorFlowEngine:
     """Loads a SavedModel: restores its variables, initialises its tables, compiles every signature.
 
     Args:
+        options: its thread counts and is_xla count here.
         is_cautious: use the default executor from the start. A few graphs do not make the single-threaded one refuse
             but crash (a loop outside of every function, TensorFlow 2.21).
 
@@ -127,34 +133,48 @@ def load(directory: Path, *, intra_op_threads: int = 1, is_cautious: bool = Fals
         RequestFailed: the directory holds no SavedModel that TensorFlow can load; the message is TensorFlow's.
     """
     try:
-        if is_cautious:
-            return _load(directory, "", DEFAULT_EXECUTOR, intra_op_threads)
+        if is_cautious or options.is_xla or options.inter_op_threads > 1:
+            return _load(directory, "", _default_kind(options), options)
         try:
-            return _load(directory, _EXECUTOR_TYPE, SINGLE_THREADED, intra_op_threads)
+            return _load(directory, _EXECUTOR_TYPE, SINGLE_THREADED, options)
         except tf.errors.OpError as error:
             if "ingle-threaded executor" not in str(error.message):
                 raise
-            return _load(directory, "", DEFAULT_EXECUTOR, intra_op_threads)
+            return _load(directory, "", DEFAULT_EXECUTOR, options)
     except tf.errors.OpError as error:
         raise RequestFailed(int(error.error_code), f"cannot load {directory.name}: {error.message}") from error
     except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
         raise RequestFailed(tf.errors.UNKNOWN, f"cannot load {directory.name}: {error}") from error
 
 
-def _load(directory: Path, executor_type: str, kind: str, intra_op_threads: int) -> Engine:
+def _default_kind(options: EngineOptions) -> str:
+    parts = [DEFAULT_EXECUTOR]
+    if options.inter_op_threads > 1:
+        parts.append(f"{options.inter_op_threads} operations at a time")
+    if options.is_xla:
+        parts.append("compiled with XLA")
+    return ", ".join(parts)
+
+
+def _load(directory: Path, executor_type: str, kind: str, options: EngineOptions) -> TensorFlowEngine:
     config = config_pb2.ConfigProto(
-        intra_op_parallelism_threads=intra_op_threads,
-        inter_op_parallelism_threads=1,
+        intra_op_parallelism_threads=options.intra_op_threads,
+        inter_op_parallelism_threads=options.inter_op_threads,
         use_per_session_threads=True,
         device_count={"GPU": 0},
     )
     config.experimental.executor_type = executor_type
+    if options.is_xla:
+        # Read once, when a process makes its first session; a runner has made none before.
+        os.environ["TF_XLA_FLAGS"] = _XLA_FLAGS
+        config.graph_options.optimizer_options.global_jit_level = config_pb2.OptimizerOptions.ON_2
+    pool = _SESSION_THREAD_POOL if options.inter_op_threads > 1 else _CALLER_THREAD_POOL
     graph = tf.Graph()
     session = _SESSION(graph=graph, config=config)
     try:
         with graph.as_default():
             meta_graph = _LOAD(session, [tf.saved_model.SERVING], str(directory))
-        return Engine(session, meta_graph, kind)
+        return TensorFlowEngine(session, meta_graph, kind, thread_pool=pool)
     except BaseException:
         session.close()
         raise

@@ -1,0 +1,50 @@
+"""Finds the platform that a model names, and has it load a version.
+
+A platform is a function `load(request: LoadRequest) -> LoadedModel`, registered under its name as an entry point of the
+group `headrace.platforms`. Versions, reload, batching, warm-up and status come from the runner around it. `tensorflow`
+is there always; docs/engines.md says how to write another one.
+"""
+
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, entry_points
+
+from services.serving.platforms import tensorflow_platform
+from services.serving.platforms.loading import LoadedModel, LoadRequest
+from services.serving.prediction import FAILED_PRECONDITION, INVALID_ARGUMENT, RequestFailed
+
+GROUP = "headrace.platforms"
+TENSORFLOW = "tensorflow"
+Load = Callable[[LoadRequest], LoadedModel]
+
+
+def load(request: LoadRequest) -> LoadedModel:
+    """Loads a version with the platform that its model names.
+
+    Raises:
+        RequestFailed: there is no such platform, it cannot be imported, or it cannot load the version.
+    """
+    return _find(request.options.platform)(request)
+
+
+def names() -> tuple[str, ...]:
+    """The platforms that a model may name here."""
+    return tuple(sorted({TENSORFLOW, *_plugins()}))
+
+
+def _find(name: str) -> Load:
+    if name == TENSORFLOW:
+        return tensorflow_platform.load
+    plugin = _plugins().get(name)
+    if plugin is None:
+        raise RequestFailed(INVALID_ARGUMENT, f'there is no platform "{name}"; known here: {", ".join(names())}')
+    try:
+        found: Load = plugin.load()
+    except (ImportError, AttributeError) as error:
+        raise RequestFailed(
+            FAILED_PRECONDITION, f'platform "{name}" ({plugin.value}) cannot be imported: {error}'
+        ) from error
+    return found
+
+
+def _plugins() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=GROUP)}

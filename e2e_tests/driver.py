@@ -7,18 +7,19 @@ from headrace import Addresses, Client
 
 
 class Platform(Protocol):
-    """A running platform of a test's own. Names of processes: redis, registry, ingest, trainer, serving-0, ...
+    """A running platform of a test's own. Names of its processes or containers: redis, registry, ingest, trainer,
+    serving-0, ...; in containers kafka and proxy as well; trainer-1, ... where there are several.
 
     What does not happen in time raises headrace.Unavailable with the reason.
     """
 
     @property
     def data_dir(self) -> Path:
-        """Everything that the platform keeps."""
+        """Everything that a local platform keeps."""
 
     @property
     def event_log_dir(self) -> Path:
-        """The folder of the event log's segments, below data_dir."""
+        """The folder of the event log's segments, below data_dir; a local platform's only, else Conflict."""
 
     @property
     def addresses(self) -> Addresses:
@@ -50,6 +51,20 @@ class Platform(Protocol):
     def kill_child(self, name: str, command_part: str) -> int:
         """SIGKILL to one child of the process whose command line holds `command_part`; returns its pid."""
 
+    def pause(self, name: str) -> None:
+        """Nothing in it runs until unpause(); its connections stay open."""
+
+    def unpause(self, name: str) -> None: ...
+
+    def disconnect(self, name: str) -> None:
+        """Cuts it off the network; it goes on running. A local platform has none: Conflict."""
+
+    def connect(self, name: str) -> None:
+        """Undoes disconnect."""
+
+    def memory_bytes(self, name: str) -> int:
+        """Of it and its children, now."""
+
     def stop(self, name: str) -> None:
         """Stops it as an operator would; it stays stopped. Returns when it has ended."""
 
@@ -59,8 +74,14 @@ class Platform(Protocol):
     def restart(self, name: str) -> None:
         """stop and start."""
 
-    def scale_serving(self, replicas: int) -> None:
-        """Returns when so many replicas are ready."""
+    def scale(self, service: str, count: int) -> None:
+        """Returns when so many of the service run and are ready. Local platforms scale serving and the trainer."""
+
+    def upgrade(self, service: str) -> None:
+        """Brings one service to its next release while the others go on; returns when it is ready."""
+
+    def close(self) -> None:
+        """Stops everything; a platform in containers takes its data along."""
 
     def restart_everything(self) -> None:
         """Stops all of it in order and starts it again on the same data; returns when it is ready."""

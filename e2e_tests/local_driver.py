@@ -3,12 +3,14 @@
 import contextlib
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import psutil
 
 from headrace import Addresses, Client, Conflict
 from headrace.launcher import Launcher
+from headrace.processes import LocalPlatform as LocalProcesses
 
 
 class LocalPlatform:
@@ -17,6 +19,7 @@ class LocalPlatform:
     def __init__(self, data_dir: Path, *, replicas: int = 1) -> None:
         self._launcher = Launcher(data_dir)
         self._replicas = replicas
+        self._more_trainers: list[subprocess.Popen[bytes]] = []
         self._launcher.up(replicas=replicas, port_offset=None)
         self.wait_until_ready()
 
@@ -69,6 +72,26 @@ class LocalPlatform:
                     return pid
         raise Conflict(f"{name} has no child with {command_part!r} in its command line")
 
+    def pause(self, name: str) -> None:
+        self._signal(name, signal.SIGSTOP)
+
+    def unpause(self, name: str) -> None:
+        self._signal(name, signal.SIGCONT)
+
+    def disconnect(self, name: str) -> None:
+        raise Conflict(f"{name} of a local platform is on no network that could be cut")
+
+    def connect(self, name: str) -> None:
+        raise Conflict(f"{name} of a local platform is on no network that could be cut")
+
+    def memory_bytes(self, name: str) -> int:
+        """Proportional set sizes: what is shared after a fork counts once."""
+        total = 0
+        for pid in [self.pid(name), *self.child_pids(name)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                total += int(psutil.Process(pid).memory_full_info().pss)
+        return total
+
     def stop(self, name: str) -> None:
         self._launcher.stop(name)
 
@@ -80,10 +103,20 @@ class LocalPlatform:
         self.stop(name)
         self.start(name)
 
-    def scale_serving(self, replicas: int) -> None:
-        self._launcher.scale(replicas)
-        self._replicas = replicas
+    def scale(self, service: str, count: int) -> None:
+        if service == "trainer":
+            self._scale_trainer(count)
+        elif service == "serving":
+            self._launcher.scale(count)
+            self._replicas = count
+        else:
+            raise Conflict(f"a local platform has one {service}")
         self.wait_until_ready()
+
+    def upgrade(self, service: str) -> None:
+        """The next release's code would be read at the start; serving's replicas go one after the other."""
+        for name in [name for name in self.names if name == service or name.startswith(f"{service}-")]:
+            self.restart(name)
 
     def restart_everything(self) -> None:
         offset = self._port_offset()
@@ -107,7 +140,29 @@ class LocalPlatform:
         self._launcher.wait_until_ready(timeout_seconds=timeout_seconds)
 
     def close(self) -> None:
+        self._scale_trainer(1)
         self._launcher.close()
+
+    def _signal(self, name: str, number: signal.Signals) -> None:
+        for pid in [self.pid(name), *self.child_pids(name)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def _scale_trainer(self, count: int) -> None:
+        """The supervisor runs one; further ones are started here, as an operator would."""
+        while len(self._more_trainers) > count - 1:
+            trainer = self._more_trainers.pop()
+            trainer.terminate()
+            trainer.wait(timeout=60)
+        while len(self._more_trainers) < count - 1:
+            self._more_trainers.append(self._start_trainer(len(self._more_trainers) + 1))
+
+    def _start_trainer(self, index: int) -> "subprocess.Popen[bytes]":
+        spec = LocalProcesses(self.data_dir, self._port_offset()).trainer()
+        environment = {**os.environ, **spec.environment, "TRAINER_DATA_DIR": str(self.data_dir / f"trainer-{index}")}
+        environment |= {"TRAINER_HTTP_PORT": "0", "TRAINER_GRPC_PORT": "0"}
+        with (self.data_dir / "logs" / f"trainer-{index}.log").open("ab") as log:
+            return subprocess.Popen(spec.command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def _port_offset(self) -> int:
         return self._launcher.state().port_offset

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
-from headrace.commands import demo, events, models, platform
+from headrace.commands import demo, events, models, platform, rebuild
 from headrace.commands.session import Session
 
 EXIT_STATUS_OF: dict[type[HeadraceError], int] = {
@@ -27,8 +27,8 @@ EXIT_STATUS_OF: dict[type[HeadraceError], int] = {
 INTERRUPTED = 130
 _LISTED_REFUSALS = 10
 _EPILOG = (
-    "Exit status: 0 done, 1 a demo's promise was broken, 2 wrong usage, 3 invalid input, 4 not found, 5 conflict "
-    "(re-read and decide again), 6 overloaded (slow down), 7 unavailable (retry), 8 data loss (call a human), "
+    "Exit status: 0 done, 1 a demo's promise was broken or a rebuilt version is not equal, 2 wrong usage, 3 invalid input, "
+    "4 not found, 5 conflict (re-read and decide again), 6 overloaded (slow down), 7 unavailable (retry), 8 data loss (call a human), "
     "130 interrupted. Errors are one sentence on standard error; with --json, one JSON object."
 )
 
@@ -117,6 +117,7 @@ app.command("ingest")(events.ingest)
 app.command()(models.train)
 app.command("models")(models.list_models)
 app.command("versions")(models.list_versions)
+app.command("rebuild")(rebuild.rebuild)
 app.command()(models.promote)
 app.command()(models.rollback)
 app.command()(models.predict)

@@ -25,6 +25,7 @@ from common.errors import HeadraceError, InvalidInput, Unavailable
 from headrace.answers import build
 from headrace.connection import Answer, Door
 from headrace.places import Addresses, addresses_of
+from headrace.rebuilds import Rebuild, wait_for
 
 Event = Mapping[str, Any]
 OnInvalid = Literal["reject", "deadletter"]
@@ -76,7 +77,9 @@ class Client:
         self._ingest = Door("ingest", self.addresses.ingest, timeout_seconds=timeout_seconds)
         self._registry = Door("registry", self.addresses.registry, timeout_seconds=timeout_seconds)
         self._trainer = Door("trainer", self.addresses.trainer, timeout_seconds=timeout_seconds)
-        self._serving = Door("serving", self.addresses.serving[0], timeout_seconds=timeout_seconds)
+        self._serving = Door(
+            "serving", self.addresses.predictions or self.addresses.serving[0], timeout_seconds=timeout_seconds
+        )
 
     @classmethod
     def of_platform(cls, data_dir: str | Path, *, timeout_seconds: float = 30.0, by: str = "") -> "Client":
@@ -199,6 +202,17 @@ class Client:
         document = self._trainer.call("POST", path, body, headers=_JSON, repeatable=False).json()
         # The trainer puts the plan's fields beside the round's own.
         return build(Round, {"plan": document, **document})
+
+    def rebuild(self, model: str, version: int, *, wait_seconds: float = 3600.0) -> Rebuild:
+        """Has a trainer train the version again from its lineage, and compares; changes nothing.
+
+        Raises:
+            NotFound: no such version. Overloaded: the trainer is at another one.
+            Unavailable: not done within wait_seconds, or it could not be tried; the sentence says why.
+        """
+        path = f"/v1/models/{_segment(model)}/versions/{version:d}:rebuild"
+        asked = self._trainer.call("POST", path, b"{}", headers=_JSON, repeatable=True).json()
+        return wait_for(self._trainer, str(asked["rebuild_id"]), wait_seconds=wait_seconds)
 
     def trainer_status(self) -> Mapping[str, Any]:
         """Per model: lag in examples, the running round and its progress, the next trigger. Sent once."""

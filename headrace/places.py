@@ -31,12 +31,18 @@ def _url(port: int) -> str:
 
 @dataclass(frozen=True)
 class Addresses:
-    """The services' HTTP doors."""
+    """The services' HTTP doors.
+
+    Attributes:
+        serving: every replica's own.
+        predictions: where predictions are asked for; "" for the first replica.
+    """
 
     registry: str = _url(HTTP_PORT_OF["registry"])
     ingest: str = _url(HTTP_PORT_OF["ingest"])
     trainer: str = _url(HTTP_PORT_OF["trainer"])
     serving: tuple[str, ...] = (_url(HTTP_PORT_OF["serving"]),)
+    predictions: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,10 @@ class PlatformState:
             if process.name == name:
                 return process
         raise InvalidInput(f"there is no process {name!r}; there are {', '.join(p.name for p in self.processes)}")
+
+    @property
+    def place(self) -> str:
+        return self.data_dir
 
     @property
     def is_ready(self) -> bool:

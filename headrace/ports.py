@@ -3,7 +3,7 @@
 import errno
 import random
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from common.errors import Conflict
 from headrace.places import GRPC_PORT_OF, HOST, HTTP_PORT_OF, REPLICA_PORT_STEP
@@ -24,14 +24,17 @@ def check_free(name_of: Mapping[int, str]) -> None:
         raise Conflict(f"port {holders}; stop it, or move all ports with --port-offset N")
 
 
-def find_free_offset(replica_count: int) -> int:
+def find_free_offset(replica_count: int, *, also: Collection[int] = ()) -> int:
     """A random offset at which every port of a platform is free, so that platforms started at once rarely meet.
+
+    Args:
+        also: ports that must be free at the offset besides.
 
     Raises:
         Conflict: none was found.
     """
     for offset in random.sample(_OFFSETS, _TRIES):
-        wanted = [*HTTP_PORT_OF.values(), *GRPC_PORT_OF.values()]
+        wanted = [*HTTP_PORT_OF.values(), *GRPC_PORT_OF.values(), *also]
         wanted += [HTTP_PORT_OF["serving"] + REPLICA_PORT_STEP * index for index in range(replica_count)]
         wanted += [GRPC_PORT_OF["serving"] + REPLICA_PORT_STEP * index for index in range(replica_count)]
         if all(_is_free(port + offset) for port in wanted):

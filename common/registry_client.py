@@ -104,6 +104,13 @@ class RegistryClient:
         answer = self._call(self._stub.ListRounds, pb.ListRoundsRequest(model=model, limit=limit))
         return [wire.round_from_wire(found) for found in answer.rounds]
 
+    def get_round(self, model: str, round_id: str) -> Round:
+        """Raises NotFound."""
+        answer = self._call(self._stub.ListRounds, pb.ListRoundsRequest(model=model, round_id=round_id))
+        if [found.round_id for found in answer.rounds] != [round_id]:
+            raise Unavailable(f"the registry at {self._address} does not know how to find one round; upgrade it first")
+        return wire.round_from_wire(answer.rounds[0])
+
     def lease_round(self, holder: str, *, ttl_seconds: float, models: Sequence[str] = ()) -> Lease | None:
         """The oldest round that is planned or whose lease ran out, of these models (none named: of any).
 

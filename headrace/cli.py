@@ -27,8 +27,9 @@ EXIT_STATUS_OF: dict[type[HeadraceError], int] = {
 INTERRUPTED = 130
 _LISTED_REFUSALS = 10
 _EPILOG = (
-    "Exit status: 0 done, 1 a demo's promise was broken or a rebuilt version is not equal, 2 wrong usage, 3 invalid input, "
-    "4 not found, 5 conflict (re-read and decide again), 6 overloaded (slow down), 7 unavailable (retry), 8 data loss (call a human), "
+    "Exit status: 0 done, 1 a demo's promise was broken or a rebuilt version is not equal, 2 wrong usage, "
+    "3 invalid input, 4 not found, 5 conflict (re-read and decide again), 6 overloaded (slow down), "
+    "7 unavailable (retry), 8 data loss (call a human), "
     "130 interrupted. Errors are one sentence on standard error; with --json, one JSON object."
 )
 

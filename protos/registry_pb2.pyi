@@ -193,12 +193,14 @@ class PlanRoundRequest(_message.Message):
     def __init__(self, round: _Optional[_Union[Round, _Mapping]] = ...) -> None: ...
 
 class ListRoundsRequest(_message.Message):
-    __slots__ = ("model", "limit")
+    __slots__ = ("model", "limit", "round_id")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    ROUND_ID_FIELD_NUMBER: _ClassVar[int]
     model: str
     limit: int
-    def __init__(self, model: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+    round_id: str
+    def __init__(self, model: _Optional[str] = ..., limit: _Optional[int] = ..., round_id: _Optional[str] = ...) -> None: ...
 
 class ListRoundsResponse(_message.Message):
     __slots__ = ("rounds",)

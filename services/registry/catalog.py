@@ -108,6 +108,14 @@ class Catalog:
         with self._database.read() as connection:
             return rounds.list_rounds(connection, model, limit)
 
+    def get_round(self, model: str, round_id: str) -> Round:
+        """Raises NotFound, also when the round is another model's."""
+        with self._database.read() as connection:
+            found = rounds.get_round(connection, round_id)
+        if found.plan.model != model:
+            raise NotFound(f"there is no round {round_id} of {model}")
+        return found
+
     def lease_round(self, holder: str, *, ttl_seconds: float, models: Sequence[str] = ()) -> Lease | None:
         with self._database.write() as transaction:
             return leases.lease_round(

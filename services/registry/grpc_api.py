@@ -50,7 +50,10 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         return wire.round_to_wire(self._catalog.plan_round(wire.plan_from_wire(request.round)))
 
     def ListRounds(self, request: pb.ListRoundsRequest, context: grpc.ServicerContext) -> pb.ListRoundsResponse:
-        found = self._catalog.list_rounds(request.model, request.limit or _DEFAULT_ROUNDS)
+        if request.round_id:
+            found = [self._catalog.get_round(request.model, request.round_id)]
+        else:
+            found = self._catalog.list_rounds(request.model, request.limit or _DEFAULT_ROUNDS)
         return pb.ListRoundsResponse(rounds=map(wire.round_to_wire, found))
 
     def LeaseRound(self, request: pb.LeaseRoundRequest, context: grpc.ServicerContext) -> pb.LeaseRoundResponse:

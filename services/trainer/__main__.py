@@ -15,6 +15,7 @@ from common.registry_client import RegistryClient
 from common.web import WebServer, bind
 from services.trainer.http_api import create_http_app
 from services.trainer.planner import Planner
+from services.trainer.rebuilds import Rebuilds
 from services.trainer.rounds import RoundLoop, holder_id, own_data_dir
 from services.trainer.settings import TrainerSettings
 from services.trainer.watch import follow
@@ -50,12 +51,14 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
     call_seconds = min(_MAX_REGISTRY_CALL_SECONDS, settings.lease_ttl_seconds / 3)
     registry = RegistryClient(settings.registry_address, timeout_seconds=call_seconds)
     planner = Planner(settings, registry=registry, log=log, health=health, on_planned=lambda: rounds.wake())
+    rebuilds = Rebuilds(settings, registry, on_asked=lambda: rounds.wake())
     rounds = RoundLoop(
         settings,
         holder=holder_id(settings.data_dir, settings.id),
         registry=registry,
         round_function=round_function,
         health=health,
+        rebuilds=rebuilds,
         known_models=planner.known_models,
         on_ended=planner.wake,
     )
@@ -64,7 +67,9 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
         planner.mark_stale(kind, name)
         rounds.wake()
 
-    web = WebServer(create_http_app(planner, rounds, health, settings), bind(settings.host, settings.http_port))
+    web = WebServer(
+        create_http_app(planner, rounds, rebuilds, health, settings), bind(settings.host, settings.http_port)
+    )
     grpc_server, grpc_port = rpc.start_server(
         f"{settings.host}:{settings.grpc_port}",
         lambda server: None,

@@ -10,6 +10,7 @@ being stopped) the child saves a resume point, reports Stopped and returns. Ever
     Done      the version is registered; nothing is left to do
     Failed    the definition is at fault; control fails the round with the reason, and it is not tried again
     Stopped   as asked; control gives the lease back
+    Rebuilt   a version was trained again and compared; nothing was leased or registered
     raised    InvalidInput, DataLoss: control fails the round; any other of the six: control gives the lease back and
               backs off; anything else, an exit without a word, or a signal: a death. Three deaths fail the round.
 """
@@ -41,6 +42,9 @@ class RoundAssignment:
     inter_op_threads: int
     resume_interval_seconds: float
     """Save a resume point at the first block boundary after so long; 0 saves one after every block."""
+    rebuild_of: int = 0
+    """Not 0: train this version of the plan's model again and compare. The lease then is a form only (token 0): no
+    resume point is saved and nothing is registered."""
 
     @property
     def round(self) -> Round:
@@ -106,6 +110,24 @@ class Stopped:
 
 
 @dataclass(frozen=True)
+class Rebuilt:
+    """Equal when `missing` and `differences` are empty.
+
+    Attributes:
+        weights_digest: of the weights that came out; empty when training again was not possible.
+        missing: the pieces of the lineage that are gone or damaged, a sentence each.
+        differences: where the weights differ, a sentence each.
+        warnings: what is different here from where the version was trained, a sentence each.
+    """
+
+    weights_digest: str
+    events_trained: int = 0
+    missing: tuple[str, ...] = ()
+    differences: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Raised:
     """Sent by the zygote's wrapper around run_round, never by run_round itself: one of the six came out of it."""
 
@@ -114,9 +136,9 @@ class Raised:
     message: str
 
 
-Message = Progress | Done | Failed | Stopped | Raised
+Message = Progress | Done | Failed | Stopped | Rebuilt | Raised
 _MESSAGES: Mapping[str, type[Message]] = {
-    kind.__name__.lower(): kind for kind in (Progress, Done, Failed, Stopped, Raised)
+    kind.__name__.lower(): kind for kind in (Progress, Done, Failed, Stopped, Rebuilt, Raised)
 }
 
 
@@ -141,6 +163,8 @@ def decode_message(line: bytes) -> Message:
         kind = _MESSAGES[fields.pop("kind_of_message")]
         if kind is Failed:
             fields["kind"] = FailureKind(fields["kind"])
+        if kind is Rebuilt:
+            fields |= {name: tuple(fields[name]) for name in ("missing", "differences", "warnings")}
         return kind(**fields)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidInput(f"not a message of a round's process: {line[:200]!r}") from error

@@ -13,6 +13,7 @@ from common.catalog import Round
 from common.health import Health
 from common.web import create_app
 from services.trainer.planner import Planner
+from services.trainer.rebuilds import Rebuild, Rebuilds
 from services.trainer.rounds import RoundLoop
 from services.trainer.settings import TrainerSettings
 
@@ -25,7 +26,9 @@ class TrainRequest(BaseModel):
     reason: str = Field("", max_length=4096)
 
 
-def create_http_app(planner: Planner, rounds: RoundLoop, health: Health, settings: TrainerSettings) -> FastAPI:
+def create_http_app(
+    planner: Planner, rounds: RoundLoop, rebuilds: Rebuilds, health: Health, settings: TrainerSettings
+) -> FastAPI:
     app = create_app("Headrace trainer", health)
 
     @app.post("/v1/models/{model}:train", status_code=202, tags=["rounds"])
@@ -33,12 +36,26 @@ def create_http_app(planner: Planner, rounds: RoundLoop, health: Health, setting
         """Plans a round over what is new. 409 when there is nothing new or a round is open already."""
         return round_as_json(planner.plan_now(model, by=request.by, reason=request.reason))
 
+    @app.post("/v1/models/{model}/versions/{version}:rebuild", status_code=202, tags=["rebuilds"])
+    def rebuild(model: str, version: int) -> dict[str, Any]:
+        """Trains the version again from its lineage and compares the weights; ask /v1/rebuilds/{id} how it ended.
+
+        One at a time, between two rounds: 429 while another one is waiting or running here.
+        """
+        return rebuild_as_json(rebuilds.ask(model, version))
+
+    @app.get("/v1/rebuilds/{rebuild_id}", tags=["rebuilds"])
+    def get_rebuild(rebuild_id: str) -> dict[str, Any]:
+        """`state` is waiting, running, done or failed; `equal` is there when it is done."""
+        return rebuild_as_json(rebuilds.find(rebuild_id))
+
     @app.get("/v1/status", tags=["rounds"])
     def status() -> dict[str, Any]:
         """What this trainer is doing, and per model the lag in examples, the open round and the next trigger."""
         return {
             "trainer": rounds.holder,
             "attempt": _attempt_as_json(rounds),
+            "rebuild": _open_rebuild_as_json(rebuilds),
             "models": planner.status(),
             "faults": planner.faults(),
             "zygote": rounds.zygote_status(),
@@ -58,6 +75,32 @@ def round_as_json(found: Round) -> dict[str, Any]:
     values = asdict(found)
     plan = values.pop("plan")
     return {**plan, **values}
+
+
+def rebuild_as_json(found: Rebuild) -> dict[str, Any]:
+    result = found.result
+    return {
+        "rebuild_id": found.rebuild_id,
+        "model": found.version.model,
+        "version": found.version.version,
+        "state": str(found.state),
+        "reason": found.reason,
+        "stage": found.progress.stage,
+        "examples_done": found.progress.examples_done,
+        "expected_digest": found.version.weights_digest,
+        "rebuilt_digest": result.weights_digest if result else "",
+        "equal": None if result is None else not result.missing and not result.differences,
+        "events_trained": result.events_trained if result else 0,
+        "missing": list(result.missing) if result else [],
+        "differences": list(result.differences) if result else [],
+        "warnings": list(result.warnings) if result else [],
+        "seconds": round(found.seconds, 3),
+    }
+
+
+def _open_rebuild_as_json(rebuilds: Rebuilds) -> dict[str, Any] | None:
+    found = rebuilds.waiting()
+    return None if found is None else rebuild_as_json(found)
 
 
 def _attempt_as_json(rounds: RoundLoop) -> dict[str, Any] | None:

@@ -1,8 +1,6 @@
 """One round, from its assignment to a registered version, in a process of its own. The happy path is `_Round.run`."""
 
 import logging
-import os
-import platform
 import shutil
 import time
 from collections import Counter, defaultdict
@@ -12,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
@@ -23,10 +20,11 @@ from common.errors import DataLoss, HeadraceError, InvalidInput, Overloaded, Una
 from common.eventlog.base import EventLog
 from common.eventlog.open import open_event_log
 from common.registry_client import RegistryClient, manifest_of
-from services.trainer import checkpoint, determinism, export, tensorboard_events
-from services.trainer.assignment import Done, Failed, FailureKind, Message, Progress, RoundAssignment, Stopped
+from services.trainer import checkpoint, determinism, export, rebuild_check, tensorboard_events
+from services.trainer.assignment import Done, Failed, FailureKind, Message, Progress, Rebuilt, RoundAssignment, Stopped
 from services.trainer.checkpoint import Checkpoint
 from services.trainer.dead_letters import write_dead_letters
+from services.trainer.environment import environment_of
 from services.trainer.evaluation import Slice
 from services.trainer.features.statistics import Fitting, Statistics
 from services.trainer.keras_module import DefinitionFailedError, describe
@@ -52,7 +50,8 @@ def run_round(assignment: RoundAssignment, report: Report, stop_requested: Calla
     determinism.configure(intra_op_threads=assignment.intra_op_threads, inter_op_threads=assignment.inter_op_threads)
     registry = RegistryClient(assignment.registry_address, timeout_seconds=_REGISTRY_TIMEOUT_SECONDS)
     with closing(registry), closing(open_event_log(assignment.event_log)) as log:
-        report(conduct(assignment, report, stop_requested, registry=registry, log=log))
+        act = rebuild if assignment.rebuild_of else conduct
+        report(act(assignment, report, stop_requested, registry=registry, log=log))
 
 
 def conduct(
@@ -75,6 +74,44 @@ def conduct(
         return Failed(str(error), FailureKind.DEFINITION)
     except (MemoryError, tf.errors.ResourceExhaustedError) as error:
         return Failed(f"out of memory: {describe(error)}", FailureKind.MEMORY)
+
+
+def rebuild(
+    assignment: RoundAssignment,
+    report: Report,
+    stop_requested: Callable[[], bool],
+    *,
+    registry: RegistryClient,
+    log: EventLog,
+) -> Rebuilt | Stopped:
+    """Trains the version again from its lineage and compares; see rebuild_check.py. Changes nothing anywhere."""
+    work = _Round(assignment, report, stop_requested, registry, log)
+    here = environment_of(assignment)
+
+    def train_again() -> tuple[Checkpoint, int]:
+        try:
+            final = work.trained().final
+        except (NotFiniteError, DefinitionFailedError) as error:
+            raise InvalidInput(f"training it again failed: {error}") from error
+        return final, work.examples_trained
+
+    try:
+        return rebuild_check.compare(assignment, train_again, here=here, registry=registry, log=log)
+    except _StopRequestedError:
+        return Stopped(work.place.examples_done)
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """What training has come to. `warm_start`: what was new or dropped, where the definition had changed."""
+
+    definition: Definition
+    data: RoundData
+    parent: BuiltModel | None
+    model: BuiltModel
+    final: Checkpoint
+    first_step: int
+    warm_start: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -114,6 +151,23 @@ class _Round:
         self.place = Place()
 
     def run(self) -> Done:
+        trained = self.trained()
+        final = trained.final
+        with self._stage("evaluate"):
+            measured = self._measure(trained.model, trained.parent, trained.data)
+        with self._stage("export"):
+            output = self._output(trained.model, final, measured, trained.first_step)
+        with self._stage("upload"):
+            files = manifest_of(output)
+            self._registry.upload(output, files)
+        with self._stage("register"):
+            draft = self._draft(trained.definition, final, measured, files, trained.warm_start)
+            version = self._registry.register_version(self._assignment.lease, draft)
+        self._after_registration(version, output, measured)
+        return Done(version.version, str(version.verdict.decision), measured.trained_count)
+
+    def trained(self) -> _Trained:
+        """From the plan, or the lease's resume point, to the final weights."""
         with self._stage("download"):
             inputs = fetch_inputs(self._assignment, self._registry, self._work_dir)
             resumed = self._points.load()
@@ -130,18 +184,13 @@ class _Round:
         first_step = training.step - sum(map(len, self._losses))
         self._train(training, data)
         final = self._captured(training)
-        with self._stage("evaluate"):
-            measured = self._measure(model, parent, data)
-        with self._stage("export"):
-            output = self._output(model, final, measured, first_step)
-        with self._stage("upload"):
-            files = manifest_of(output)
-            self._registry.upload(output, files)
-        with self._stage("register"):
-            draft = self._draft(inputs.definition, final, measured, files, warm_start)
-            version = self._registry.register_version(self._assignment.lease, draft)
-        self._after_registration(version, output, measured)
-        return Done(version.version, str(version.verdict.decision), measured.trained_count)
+        return _Trained(inputs.definition, data, parent, model, final, first_step, warm_start)
+
+    @property
+    def examples_trained(self) -> int:
+        """Each counted once, however many passes went over it."""
+        passes = self._training.model.definition.training.passes if self._training else 1
+        return self.place.examples_done // passes
 
     def _data(self, inputs: RoundInputs) -> RoundData:
         return RoundData(
@@ -190,7 +239,7 @@ class _Round:
                 self._losses.append(losses)
                 done = self.place.examples_done + block.trained.count
                 self.place = Place(pass_index, block.index + 1, dict(block.next_position), done)
-                if self._points.is_due():
+                if self._points.is_due() and not self._assignment.rebuild_of:
                     self._save_point(training)
                 loss = float(losses.mean()) if len(losses) else None
                 self._report(Progress("train", done, loss, self._points.saved_count))
@@ -287,7 +336,7 @@ class _Round:
             files=files,
             step=final.step,
             timings={stage: round(seconds, 4) for stage, seconds in self._seconds.items()},
-            environment=_environment(self._assignment) | ({"warm_start": warm_start} if warm_start else {}),
+            environment=environment_of(self._assignment) | ({"warm_start": warm_start} if warm_start else {}),
         )
 
     def _captured(self, training: Training) -> Checkpoint:
@@ -318,7 +367,7 @@ class _Round:
     def _check_stop(self, stage: str) -> None:
         if not self._stop_requested():
             return
-        if self._training is not None and self.place != self._saved_place:
+        if self._training is not None and self.place != self._saved_place and not self._assignment.rebuild_of:
             self._save_point(self._training)
         logger.info("the round stops as asked", extra={"stage": stage, "examples_done": self.place.examples_done})
         raise _StopRequestedError
@@ -347,17 +396,3 @@ class _Round:
 
 def _rates(rates: tf.Tensor, count: int) -> list[float]:
     return [float(rate) for rate in np.broadcast_to(rates.numpy(), (count,))]
-
-
-def _environment(assignment: RoundAssignment) -> dict[str, Any]:
-    return {
-        "python": platform.python_version(),
-        "tensorflow": tf.__version__,
-        "keras": keras.__version__,
-        "numpy": np.__version__,
-        "machine": platform.machine(),
-        "platform": platform.platform(),
-        "cpu_count": os.cpu_count(),
-        "intra_op_threads": assignment.intra_op_threads,
-        "inter_op_threads": assignment.inter_op_threads,
-    }

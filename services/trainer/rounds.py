@@ -25,6 +25,7 @@ from common.registry_client import RegistryClient
 from services.trainer import metrics
 from services.trainer.assignment import RoundAssignment
 from services.trainer.attempt import Attempt, Ending, Outcome
+from services.trainer.rebuilds import Rebuilds
 from services.trainer.settings import TrainerSettings
 from services.trainer.zygote_handle import ZygoteHandle
 
@@ -41,6 +42,7 @@ class RoundLoop:
     """`run` is the loop, in a thread that lives as long as the service (the zygote's life hangs on it).
 
     Args:
+        rebuilds: versions to train again; each takes its turn before the next round.
         known_models: the models that there are; asked only while some of them are backing off.
         on_ended: told after each attempt, so that the next round is planned at once.
     """
@@ -53,6 +55,7 @@ class RoundLoop:
         registry: RegistryClient,
         round_function: str,
         health: Health,
+        rebuilds: Rebuilds,
         known_models: Callable[[], Sequence[str]],
         on_ended: Callable[[], None],
     ) -> None:
@@ -60,7 +63,7 @@ class RoundLoop:
         self.attempt: Attempt | None = None
         """The one that is running; for /v1/status."""
         self._settings, self._registry, self._health = settings, registry, health
-        self._known_models, self._on_ended = known_models, on_ended
+        self._rebuilds, self._known_models, self._on_ended = rebuilds, known_models, on_ended
         self._zygote = ZygoteHandle(
             round_function,
             nice=settings.nice,
@@ -78,12 +81,14 @@ class RoundLoop:
     def run(self, stop: Stop) -> None:
         """Until the stop; then the running round is given back and the zygote ended."""
         _remove_old_work_dirs(self._rounds_dir)
+        shutil.rmtree(self._settings.data_dir / "rebuilds", ignore_errors=True)
         while not stop.is_requested():
             try:
                 self._turn(stop)
             except Exception:
                 logger.exception("the lease loop failed unexpectedly")
                 stop.wait(IDLE_SECONDS)
+        self._rebuilds.give_up("the trainer was stopped")
         self._zygote.stop()
 
     def zygote_status(self) -> dict[str, Any]:
@@ -98,6 +103,10 @@ class RoundLoop:
         if not self._zygote_is_ready():
             return
         self._wake.clear()
+        rebuild = self._rebuilds.waiting()
+        if rebuild is not None:
+            self._rebuilds.run(rebuild, self._zygote, stop)
+            return
         lease = self._lease()
         if lease is None:
             self._wake.wait(IDLE_SECONDS)

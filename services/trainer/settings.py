@@ -41,6 +41,9 @@ class TrainerSettings(ServiceSettings):
     stop_grace_seconds: float = Field(default=20.0, ge=0, le=3600)
     """How long a running round may take to save a resume point after SIGTERM."""
 
+    rebuild_timeout_seconds: float = Field(default=3600.0, ge=1, le=86_400)
+    """A version that is trained again for a comparison is given up after so long."""
+
     block_examples: int = Field(default=16_384, ge=1)
     """Examples per block of newly planned rounds; part of a round's configuration."""
     intra_op_threads: int = Field(default=0, ge=0)

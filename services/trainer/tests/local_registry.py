@@ -25,7 +25,7 @@ from common.catalog import (
     VersionDraft,
     VersionStatus,
 )
-from common.errors import Unavailable
+from common.errors import DataLoss, Unavailable
 
 
 @dataclass
@@ -54,6 +54,8 @@ class LocalRegistry:
 
     def download(self, files: Sequence[FileEntry], directory: Path) -> int:
         for entry in files:
+            if hashlib.sha256((self.files_dir / entry.digest).read_bytes()).hexdigest() != entry.digest:
+                raise DataLoss(f"file {entry.path} came with another digest than {entry.digest}")
             (directory / entry.path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(self.files_dir / entry.digest, directory / entry.path)
         return sum(entry.size_bytes for entry in files)

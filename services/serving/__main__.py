@@ -26,6 +26,7 @@ from services.serving import grpc_api, manager_process
 from services.serving.fast_http import protocol_for
 from services.serving.front import Front
 from services.serving.http_api import CORS_HEADERS, create_serving_app
+from services.serving.journal import Journal
 from services.serving.manager_process import ManagerProcess
 from services.serving.rest_predict import RestPredict
 from services.serving.settings import ServingSettings
@@ -82,12 +83,13 @@ async def _serve(settings: ServingSettings, sock: socket.socket) -> None:
     )
     statistics = Statistics(lambda: front.open_count)
     REGISTRY.register(statistics)
-    web_server = _web_server(settings, front, RestPredict(front, statistics), health)
+    journal = Journal(statistics)
+    web_server = _web_server(settings, front, RestPredict(front, journal), health)
     manager = ManagerProcess(on_state=front.update, health=health)
     await manager.start()
     grpc_server, grpc_port = await start_aio_server(
         f"{settings.host}:{settings.grpc_port}",
-        lambda server: grpc_api.add_services(server, front, statistics),
+        lambda server: grpc_api.add_services(server, front, journal),
         service_names=grpc_api.SERVICE_NAMES,
         service_health=health,
     )

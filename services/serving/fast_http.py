@@ -14,6 +14,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from services.serving.prediction import RequestFailed
+from services.serving.request_tags import MAX_TAG_BYTES, REQUEST_ID_HEADER, log_fields
 from services.serving.rest_predict import VERSION_HEADER, ModelPath, RestPredict, error_body, predict_path
 
 logger = logging.getLogger(__name__)
@@ -38,12 +39,13 @@ class _Prediction:
 
     __slots__ = (
         "body", "disconnected", "has_body", "is_its_turn", "keep_alive", "more_body", "path", "protocol", "request_id",
-        "response_complete", "timeout_seconds",
+        "response_complete", "tag", "timeout_seconds",
     )  # fmt: skip
     message_event = _NoEvent()
 
-    def __init__(self, protocol: "PredictProtocol", path: ModelPath, timeout_seconds: float | None) -> None:
+    def __init__(self, protocol: "PredictProtocol", path: ModelPath, timeout_seconds: float | None, tag: bytes) -> None:
         self.protocol = protocol
+        self.tag = tag
         self.path = path
         self.timeout_seconds = timeout_seconds
         self.body: bytes | bytearray = b""
@@ -61,17 +63,17 @@ class _Prediction:
         self.protocol.current = self
         try:
             self.request_id = self.protocol.predict.start(
-                self.path, bytes(self.body), self.answer, timeout_seconds=self.timeout_seconds
+                self.path, bytes(self.body), self.answer, timeout_seconds=self.timeout_seconds, tag=self.tag
             )
         except Exception:
-            logger.exception("a prediction failed unexpectedly", extra={"model": self.path.model})
+            logger.exception("a prediction failed unexpectedly", extra=log_fields(self.tag, self.path.model))
             self.answer(500, _INTERNAL_ERROR, 0)
 
     def answer(self, status: int, body: bytes, version: int) -> None:
         if self.response_complete or self.disconnected:
             return
         self.response_complete = True
-        self.protocol.write_answer(status, body, version, keep_alive=self.keep_alive)
+        self.protocol.write_answer(status, body, version, keep_alive=self.keep_alive, tag=self.tag)
 
 
 class PredictProtocol(HttpToolsProtocol):
@@ -111,6 +113,7 @@ class PredictProtocol(HttpToolsProtocol):
         self.headers = []
         self._content_length = -1
         self._timeout_seconds: float | None = None
+        self._tag = b""
         self._is_plain = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -124,6 +127,8 @@ class PredictProtocol(HttpToolsProtocol):
         elif name == TIMEOUT_HEADER:
             self._is_plain &= value.isdigit()
             self._timeout_seconds = int(value) / 1000 if value.isdigit() else None
+        elif name == REQUEST_ID_HEADER and len(value) <= MAX_TAG_BYTES:
+            self._tag = value
 
     def on_headers_complete(self) -> None:
         path = self._plain_prediction()
@@ -132,7 +137,7 @@ class PredictProtocol(HttpToolsProtocol):
             super().on_headers_complete()
             return
         waits_for = self.cycle
-        prediction = _Prediction(self, path, self._timeout_seconds)
+        prediction = _Prediction(self, path, self._timeout_seconds, self._tag or self.predict.tags.new())
         self.cycle = prediction  # type: ignore[assignment]  # quacks like uvicorn's cycle
         if waits_for is None or waits_for.response_complete:
             prediction.is_its_turn = True
@@ -191,17 +196,18 @@ class PredictProtocol(HttpToolsProtocol):
         cycle.is_its_turn = True
         cycle.start_if_ready()
 
-    def write_answer(self, status: int, body: bytes, version: int, *, keep_alive: bool) -> None:
+    def write_answer(self, status: int, body: bytes, version: int, *, keep_alive: bool, tag: bytes) -> None:
         """Writes a whole response and lets the next request of the connection begin."""
         transport = self.transport
         if transport.is_closing():
             return
         transport.write(
-            b"%b%bcontent-type: application/json\r\ncontent-length: %d\r\n%b%b\r\n%b"
+            b"%b%bcontent-type: application/json\r\ncontent-length: %d\r\nx-request-id: %b\r\n%b%b\r\n%b"
             % (
                 STATUS_LINE[status],
                 self._default_headers(),
                 len(body),
+                tag,
                 _VERSION_LINE % version if version else b"",
                 b"" if keep_alive else b"connection: close\r\n",
                 body,

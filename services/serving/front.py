@@ -164,6 +164,10 @@ class Front:
         asked = f"Latest({model})" if version is None else f"Specific({model}, {version})"
         return RequestFailed(NOT_FOUND, f"Servable not found for request: {asked}")
 
+    def knows(self, model: str) -> bool:
+        """Whether the replica has the model at all, so that it may have counters of its own."""
+        return self.state is not None and model in self.state.models
+
     # What is open
 
     def submit(

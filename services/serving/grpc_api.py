@@ -5,8 +5,8 @@ The messages are ours (protos/tfserving.proto) with TensorFlow Serving's field n
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -22,11 +22,13 @@ from services.serving.classify import (
     signature_for,
 )
 from services.serving.front import Front, Route
+from services.serving.journal import Entry, Journal
 from services.serving.json_values import invalid
 from services.serving.model_info import SIGNATURE_DEF, metadata_proto, status_proto, versions_of
 from services.serving.prediction import FAILED_PRECONDITION, RequestFailed, check_names
 from services.serving.queue_keys import DEFAULT_SIGNATURE
-from services.serving.statistics import Statistics
+from services.serving.request_tags import MAX_TAG_BYTES, REQUEST_ID_HEADER, Tags
+from services.serving.rest_predict import VERSION_HEADER
 from services.serving.tensors import read_tensor_proto, write_tensor_proto
 
 PREDICTION_SERVICE = "tensorflow.serving.PredictionService"
@@ -34,12 +36,13 @@ MODEL_SERVICE = "tensorflow.serving.ModelService"
 SERVICE_NAMES = (PREDICTION_SERVICE, MODEL_SERVICE)
 _STATUS_CODES = {code.value[0]: code for code in grpc.StatusCode}
 _LONGEST_MESSAGE = 1024
+_REQUEST_ID = REQUEST_ID_HEADER.decode()
 _Handler = Callable[[Any, Any], Awaitable[Any]]
 
 
-def add_services(server: grpc.aio.Server, front: Front, statistics: Statistics) -> None:
+def add_services(server: grpc.aio.Server, front: Front, journal: Journal) -> None:
     """Registers both services at a server that is not started yet."""
-    door = _Door(front, statistics)
+    door = _Door(front, journal)
     messages = tfserving_pb2
     prediction = {
         "Classify": _unary(door.classify, messages.ClassificationRequest),
@@ -92,12 +95,13 @@ async def _refuse_reload(request: Any, context: Any) -> Any:
 
 
 class _Door:
-    def __init__(self, front: Front, statistics: Statistics) -> None:
+    def __init__(self, front: Front, journal: Journal) -> None:
         self._front = front
-        self._statistics = statistics
+        self._journal = journal
+        self._tags = Tags()
 
     async def predict(self, request: tfserving_pb2.PredictRequest, context: Any) -> tfserving_pb2.PredictResponse:
-        with self._counted(request.model_spec.name):
+        with self._entry(request.model_spec.name, context) as entry:
             route = self._route(request)
             spec = request.model_spec
             name = spec.signature_name or DEFAULT_SIGNATURE
@@ -108,7 +112,7 @@ class _Door:
             asked = queue_pb2.PredictionRequest(signature=name, output_filter=request.output_filter)
             for alias, proto in sorted(request.inputs.items()):
                 read_tensor_proto(alias, proto, asked.inputs.add())
-            reply = await self._reply(route, asked, context.time_remaining())
+            reply = await self._reply(route, asked, entry, context.time_remaining())
             response = tfserving_pb2.PredictResponse(model_spec=_answered_by(spec, reply))
             for tensor in reply.outputs:
                 write_tensor_proto(tensor, response.outputs[tensor.name])
@@ -117,42 +121,43 @@ class _Door:
     async def classify(
         self, request: tfserving_pb2.ClassificationRequest, context: Any
     ) -> tfserving_pb2.ClassificationResponse:
-        with self._counted(request.model_spec.name):
-            spec, result = await self._on_examples(CLASSIFY_METHOD, request, context)
+        with self._entry(request.model_spec.name, context) as entry:
+            spec, result = await self._on_examples(CLASSIFY_METHOD, request, entry, context)
             return tfserving_pb2.ClassificationResponse(model_spec=spec, result=result)
 
     async def regress(self, request: tfserving_pb2.RegressionRequest, context: Any) -> tfserving_pb2.RegressionResponse:
-        with self._counted(request.model_spec.name):
-            spec, result = await self._on_examples(REGRESS_METHOD, request, context)
+        with self._entry(request.model_spec.name, context) as entry:
+            spec, result = await self._on_examples(REGRESS_METHOD, request, entry, context)
             return tfserving_pb2.RegressionResponse(model_spec=spec, result=result)
 
-    async def _on_examples(self, method: str, request: Any, context: Any) -> tuple[tfserving_pb2.ModelSpec, Any]:
+    async def _on_examples(
+        self, method: str, request: Any, entry: Entry, context: Any
+    ) -> tuple[tfserving_pb2.ModelSpec, Any]:
         """Classifies or regresses: which version answered, and what."""
         route = self._route(request)
-        return await self._run_method(route, method, request.model_spec, request.input, context.time_remaining())
+        return await self._run_method(
+            _Call(route, method, request.model_spec, entry, context.time_remaining()), request.input
+        )
 
-    async def _run_method(
-        self,
-        route: Route,
-        method: str,
-        spec: tfserving_pb2.ModelSpec,
-        given: tfserving_pb2.Input,
-        timeout_seconds: float | None,
-    ) -> tuple[tfserving_pb2.ModelSpec, Any]:
-        signature = signature_for(method, route, spec.signature_name)
+    async def _run_method(self, call: "_Call", given: tfserving_pb2.Input) -> tuple[tfserving_pb2.ModelSpec, Any]:
+        name = call.spec.signature_name
+        signature = signature_for(call.method, call.route, name)
         examples = examples_of(given)
-        reply = await self._reply(route, request_for(spec.signature_name, signature, examples), timeout_seconds)
-        return _answered_by(spec, reply), result_of(method, reply, len(examples))
+        asked = request_for(name, signature, examples)
+        reply = await self._reply(call.route, asked, call.entry, call.timeout_seconds)
+        return _answered_by(call.spec, reply), result_of(call.method, reply, len(examples))
 
     async def multi_inference(
         self, request: tfserving_pb2.MultiInferenceRequest, context: Any
     ) -> tfserving_pb2.MultiInferenceResponse:
-        with self._counted(request.tasks[0].model_spec.name if request.tasks else ""):
+        with self._entry(request.tasks[0].model_spec.name if request.tasks else "", context) as entry:
             route = self._route_of_tasks(request.tasks)
             timeout_seconds = context.time_remaining()
             answers = await asyncio.gather(
                 *(
-                    self._run_method(route, task.method_name, task.model_spec, request.input, timeout_seconds)
+                    self._run_method(
+                        _Call(route, task.method_name, task.model_spec, entry, timeout_seconds), request.input
+                    )
                     for task in request.tasks
                 )
             )
@@ -189,18 +194,24 @@ class _Door:
         return self._front.resolve(tasks[0].model_spec.name, version=route.version.version)
 
     @contextlib.contextmanager
-    def _counted(self, model: str) -> Iterator[None]:
-        """Adds one request with its code and time to the statistics."""
-        started_at = time.perf_counter()
-        code = 0
+    def _entry(self, model: str, context: Any) -> Iterator[Entry]:
+        """One request in the journal; its tag and the version that answered go back as trailing metadata."""
+        tag = b""
+        for key, value in context.invocation_metadata() or ():
+            if key == _REQUEST_ID and len(value) <= MAX_TAG_BYTES:
+                tag = value.encode("latin-1")
+        entry = Entry(model, "grpc", tag or self._tags.new())
         try:
-            yield
+            yield entry
         except RequestFailed as error:
-            code = error.code
+            if entry.version:
+                self._journal.answered(entry, error.code, error.message)
+            else:
+                self._journal.refused(entry, error.code, error.message, is_known=self._front.knows(model))
+            context.set_trailing_metadata(_trailing(entry))
             raise
-        finally:
-            known = self._front.state is not None and model in self._front.state.models
-            self._statistics.add(model if known else "", "grpc", code, time.perf_counter() - started_at)
+        self._journal.answered(entry, 0, "")
+        context.set_trailing_metadata(_trailing(entry))
 
     async def get_model_metadata(
         self, request: tfserving_pb2.GetModelMetadataRequest, context: Any
@@ -237,7 +248,7 @@ class _Door:
         )
 
     async def _reply(
-        self, route: Route, request: queue_pb2.PredictionRequest, timeout_seconds: float | None
+        self, route: Route, request: queue_pb2.PredictionRequest, entry: Entry, timeout_seconds: float | None
     ) -> queue_pb2.PredictionReply:
         """Raises RequestFailed with what the runner or the front says is wrong."""
         answered: asyncio.Future[queue_pb2.PredictionReply] = asyncio.get_running_loop().create_future()
@@ -246,14 +257,34 @@ class _Door:
             if not answered.done():
                 answered.set_result(reply)
 
+        is_sampled = self._journal.takes(entry.model)
         request_id = self._front.submit(route, request, answer, timeout_seconds=timeout_seconds)
         try:
             reply = await answered
         finally:
             self._front.forget(request_id)
+        entry.version = reply.version
+        if is_sampled:
+            self._journal.sample(entry, request, reply)
         if reply.error_code:
             raise RequestFailed(reply.error_code, reply.error_message)
         return reply
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One call of classify or regress, or one task of a MultiInference."""
+
+    route: Route
+    method: str
+    spec: tfserving_pb2.ModelSpec
+    entry: Entry
+    timeout_seconds: float | None
+
+
+def _trailing(entry: Entry) -> tuple[tuple[str, str], ...]:
+    tag = (_REQUEST_ID, entry.tag.decode("latin-1"))
+    return (tag, (VERSION_HEADER, str(entry.version))) if entry.version else (tag,)
 
 
 def _answered_by(spec: tfserving_pb2.ModelSpec, reply: queue_pb2.PredictionReply) -> tfserving_pb2.ModelSpec:

@@ -22,6 +22,7 @@ from services.serving.front import Front
 from services.serving.json_values import invalid
 from services.serving.model_info import metadata_json, replica_json, status_json, versions_of
 from services.serving.prediction import RequestFailed
+from services.serving.request_tags import MAX_TAG_BYTES, REQUEST_ID_HEADER
 from services.serving.rest_predict import (
     HTTP_STATUS_OF,
     VERSION_HEADER,
@@ -39,6 +40,7 @@ CORS_HEADERS = {
     "access-control-allow-headers": "Content-Type",
 }
 _TARGETS = ("", "/versions/{version}", "/labels/{label}")
+_REQUEST_ID = REQUEST_ID_HEADER.decode()
 _PAYLOAD_TOO_LARGE = 413
 _GZIP_WINDOW_BITS = 31
 
@@ -55,19 +57,21 @@ class _Door:
     async def __call__(self, request: Request) -> Response:
         path = request.scope["raw_path"]
         query = request.scope["query_string"]
+        tag = _tag_of(request) or self._predict.tags.new()
         try:
-            response = await self._answer(request, path + b"?" + query if query else path)
+            response = await self._answer(request, path + b"?" + query if query else path, tag)
         except RequestFailed as error:
             response = _response(HTTP_STATUS_OF.get(error.code, 500), error_body(error.message))
         response.headers.update(self._headers)
+        response.headers[_REQUEST_ID] = tag.decode("latin-1")
         return response
 
-    async def _answer(self, request: Request, url: bytes) -> Response:
+    async def _answer(self, request: Request, url: bytes, tag: bytes) -> Response:
         if request.method == "OPTIONS":
             return _preflight(request)
         text = url.decode("latin-1")
         if request.method == "POST" and predict_path(url) is not None:
-            return await self._run(request, url)
+            return await self._run(request, url, tag)
         found = _STATUS_PATH.fullmatch(text) if request.method == "GET" else None
         if found is None:
             raise invalid(f"Malformed request: {request.method} {text}")
@@ -81,7 +85,7 @@ class _Door:
         route = self._front.resolve(unquote(model), version=version, label=None if label is None else unquote(label))
         return _response(200, orjson.dumps(metadata_json(route)))
 
-    async def _run(self, request: Request, url: bytes) -> Response:
+    async def _run(self, request: Request, url: bytes, tag: bytes) -> Response:
         path = predict_path(url)
         assert path is not None
         body = await self._body(request)
@@ -94,7 +98,7 @@ class _Door:
             if not answered.done():
                 answered.set_result(_response(status, content, version=version))
 
-        request_id = self._predict.start(path, body, answer, timeout_seconds=_timeout_of(request))
+        request_id = self._predict.start(path, body, answer, tag=tag, timeout_seconds=_timeout_of(request))
         try:
             return await answered
         finally:
@@ -126,6 +130,12 @@ def _preflight(request: Request) -> Response:
     origin = request.headers.get("origin", "")
     is_web = "http://" in origin or "https://" in origin
     return _response(200 if is_web else 400, b"")
+
+
+def _tag_of(request: Request) -> bytes:
+    """What the client calls its request; empty when it says nothing, or too much."""
+    tag = request.headers.get(_REQUEST_ID, "").encode("latin-1")
+    return tag if len(tag) <= MAX_TAG_BYTES else b""
 
 
 def _timeout_of(request: Request) -> float | None:

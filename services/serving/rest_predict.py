@@ -4,7 +4,6 @@ Predict, classify and regress differ in what they read from the body and how the
 """
 
 import re
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -15,13 +14,14 @@ import orjson
 from protos import queue_pb2
 from services.serving.classify import CLASSIFY_METHOD, REGRESS_METHOD, request_for, result_of, signature_for
 from services.serving.classify_json import read_examples, write_result
-from services.serving.front import Front
+from services.serving.front import Front, Route
+from services.serving.journal import Entry, Journal
 from services.serving.json_values import invalid
 from services.serving.predict_json import Document, read_inputs, write_answer
 from services.serving.prediction import RequestFailed, write_tensor
-from services.serving.statistics import Statistics
+from services.serving.request_tags import Tags
 
-_Write = Callable[[queue_pb2.PredictionReply], bytes]
+Write = Callable[[queue_pb2.PredictionReply], bytes]
 OnAnswer = Callable[[int, bytes, int], None]
 """(HTTP status, JSON body, the version that answered: 0 with an error)."""
 VERSION_HEADER = "headrace-version"
@@ -31,7 +31,7 @@ HTTP_STATUS_OF = {
     14: 503, 15: 500, 16: 401,
 }  # fmt: skip
 """Canonical status code -> HTTP status, TensorFlow Serving's table."""
-_WRITE_ROWS, _WRITE_COLUMNS = partial(write_answer, rows=True), partial(write_answer, rows=False)
+WRITE_ROWS, WRITE_COLUMNS = partial(write_answer, rows=True), partial(write_answer, rows=False)
 _MAX_INT64 = 2**63 - 1
 _INT64_DIGITS = 19
 _PATH = re.compile(
@@ -83,74 +83,77 @@ def error_body(message: str) -> bytes:
 class RestPredict:
     """Starts predictions; never raises: every fault is an answer."""
 
-    def __init__(self, front: Front, statistics: Statistics) -> None:
+    def __init__(self, front: Front, journal: Journal) -> None:
         self._front = front
-        self._statistics = statistics
+        self._journal = journal
+        self.tags = Tags()
 
     def start(
-        self, path: ModelPath, body: bytes, on_answer: OnAnswer, *, timeout_seconds: float | None = None
+        self, path: ModelPath, body: bytes, on_answer: OnAnswer, *, tag: bytes, timeout_seconds: float | None = None
     ) -> bytes | None:
         """Begins one prediction; `on_answer` is called once, possibly before this returns.
+
+        Args:
+            tag: what the request is called in logs (request_tags.py).
 
         Returns:
             What `abandon` takes to forget the request, or None when it is answered already.
         """
-        started_at = time.perf_counter()
+        entry = Entry(path.model, "http", tag)
         try:
             document = Document(body)
-            if path.method:
-                return self._start_on_examples(path, document, started_at, on_answer, timeout_seconds)
-            route = self._front.resolve(path.model, version=path.version, label=path.label)
-            signature = route.signature(document.signature_name)
-            if signature is None:
-                raise invalid(f'Serving signature name: "{document.signature_name}" not found in signature def')
-            inputs, rows = read_inputs(document, signature)
-            request = queue_pb2.PredictionRequest(signature=document.signature_name)
-            for name, array in inputs.items():
-                write_tensor(request.inputs.add(), name, array)
-            write = _WRITE_ROWS if rows else _WRITE_COLUMNS
-            finish = partial(self._finish, path.model, started_at, on_answer, write)
+            route, request, write = self._read_examples(path, document) if path.method else self.read(path, document)
+            if self._journal.takes(path.model):
+                entry.request = request
+            finish = partial(self._finish, entry, on_answer, write)
             return self._front.submit(route, request, finish, timeout_seconds=timeout_seconds)
         except RequestFailed as error:
-            known = self._front.state is not None and path.model in self._front.state.models
-            self._statistics.add(path.model if known else "", "http", error.code, 0.0)
+            self._journal.refused(entry, error.code, error.message, is_known=self._front.knows(path.model))
             on_answer(HTTP_STATUS_OF.get(error.code, 500), error_body(error.message), 0)
             return None
 
-    def _start_on_examples(
-        self,
-        path: ModelPath,
-        document: Document,
-        started_at: float,
-        on_answer: OnAnswer,
-        timeout_seconds: float | None,
-    ) -> bytes:
+    def read(self, path: ModelPath, document: Document) -> tuple[Route, queue_pb2.PredictionRequest, Write]:
+        """A predict call: where it goes, what the queue carries, and how its answer is written.
+
+        Raises:
+            RequestFailed: the model, the signature or the inputs are not what is served.
+        """
+        route = self._front.resolve(path.model, version=path.version, label=path.label)
+        signature = route.signature(document.signature_name)
+        if signature is None:
+            raise invalid(f'Serving signature name: "{document.signature_name}" not found in signature def')
+        inputs, rows = read_inputs(document, signature)
+        request = queue_pb2.PredictionRequest(signature=document.signature_name)
+        for name, array in inputs.items():
+            write_tensor(request.inputs.add(), name, array)
+        return route, request, WRITE_ROWS if rows else WRITE_COLUMNS
+
+    def _read_examples(self, path: ModelPath, document: Document) -> tuple[Route, queue_pb2.PredictionRequest, Write]:
         """Classify and regress. Raises RequestFailed."""
         examples = read_examples(document.fields)
         route = self._front.resolve(path.model, version=path.version, label=path.label)
         signature = signature_for(path.method, route, document.signature_name)
         request = request_for(document.signature_name, signature, examples)
-        write = partial(_write_result, path.method, len(examples))
-        finish = partial(self._finish, path.model, started_at, on_answer, write)
-        return self._front.submit(route, request, finish, timeout_seconds=timeout_seconds)
+        return route, request, partial(_write_result, path.method, len(examples))
 
     def abandon(self, request_id: bytes) -> None:
         """The client is gone."""
         self._front.forget(request_id)
 
-    def _finish(
-        self, model: str, started_at: float, on_answer: OnAnswer, write: _Write, reply: queue_pb2.PredictionReply
-    ) -> None:
-        code = reply.error_code
+    def _finish(self, entry: Entry, on_answer: OnAnswer, write: Write, reply: queue_pb2.PredictionReply) -> None:
+        code, message = reply.error_code, reply.error_message
         if code:
-            status, body = HTTP_STATUS_OF.get(code, 500), error_body(reply.error_message)
+            status, body = HTTP_STATUS_OF.get(code, 500), error_body(message)
         else:
             try:
                 status, body = 200, write(reply)
             except RequestFailed as error:
-                code = error.code
-                status, body = HTTP_STATUS_OF.get(code, 500), error_body(error.message)
-        self._statistics.add(model, "http", code, time.perf_counter() - started_at)
+                code, message = error.code, error.message
+                status, body = HTTP_STATUS_OF.get(code, 500), error_body(message)
+        entry.version = reply.version
+        self._journal.answered(entry, code, message)
+        if entry.request is not None:
+            self._journal.sample(entry, entry.request, reply)
         on_answer(status, body, 0 if code else reply.version)
 
 

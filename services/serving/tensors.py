@@ -23,7 +23,8 @@ _NAMES = {number: name for name, number in tfserving_pb2.DataType.items()}
 _NUMPY_DTYPES = {name: np.dtype(NUMPY_TYPES[name]) for name in _TYPED_FIELDS}
 _STRING_DTYPE = "O"
 _CODES = {name: NUMPY_TYPES[name].removeprefix("|O") or _STRING_DTYPE for name in _TYPED_FIELDS}
-_NAMES_BY_CODE = {code: name for name, code in _CODES.items()}
+TYPE_OF_CODE = {code: name for name, code in _CODES.items()}
+"""The queue's dtype -> TensorFlow's type name."""
 _WIRE_DTYPES = _NUMPY_DTYPES | {
     "DT_HALF": np.dtype("<u2"), "DT_BFLOAT16": np.dtype("<u2"),
     "DT_COMPLEX64": np.dtype("<f4"), "DT_COMPLEX128": np.dtype("<f8"),
@@ -99,7 +100,7 @@ def write_tensor_proto(tensor: queue_pb2.Tensor, proto: tfserving_pb2.TensorProt
     Raises:
         RequestFailed: the type has no TensorProto field.
     """
-    name = _NAMES_BY_CODE.get(tensor.dtype)
+    name = TYPE_OF_CODE.get(tensor.dtype)
     if name is None:
         raise RequestFailed(UNIMPLEMENTED, f'output "{tensor.name}" has numpy type {tensor.dtype}')
     proto.dtype = tfserving_pb2.DataType.Value(name)  # type: ignore[assignment]  # the stub wants the wrapper class

@@ -15,7 +15,9 @@ from services.serving import grpc_api
 from services.serving.fast_http import protocol_for
 from services.serving.front import CONDITION, Front
 from services.serving.http_api import CORS_HEADERS, create_serving_app
+from services.serving.journal import Journal
 from services.serving.replica_state import ReplicaState
+from services.serving.request_log import RequestLog
 from services.serving.rest_predict import RestPredict
 from services.serving.statistics import Statistics
 from services.serving.tests.fake_runner import FakeRunner
@@ -30,7 +32,7 @@ class FrontThread:
     def __init__(
         self, redis_url: str, state: ReplicaState | None, *, queue_limit: int = 64, in_flight_limit: int = 64,
         timeout_seconds: float = 10.0, max_body_bytes: int = 1 << 20, keep_alive_seconds: int = 5,
-        enable_cors: bool = False,
+        enable_cors: bool = False, request_log: RequestLog | None = None,
     ) -> None:  # fmt: skip
         self._redis_url = redis_url
         self._state = state
@@ -38,6 +40,7 @@ class FrontThread:
         self._timeout_seconds = timeout_seconds
         self._max_body_bytes = max_body_bytes
         self._enable_cors = enable_cors
+        self.request_log = request_log
         self._keep_alive_seconds = keep_alive_seconds
         self._sock = bind("127.0.0.1", 0)
         self._started = threading.Event()
@@ -83,7 +86,8 @@ class FrontThread:
         if self._state is not None:
             self.front.update(self._state)
         statistics = Statistics(lambda: self.front.open_count)
-        predict = RestPredict(self.front, statistics)
+        journal = Journal(statistics, self.request_log)
+        predict = RestPredict(self.front, journal)
         self.server = uvicorn.Server(
             uvicorn.Config(
                 create_serving_app(
@@ -99,7 +103,7 @@ class FrontThread:
             )
         )  # fmt: skip
         grpc_server, self.grpc_port = await start_aio_server(
-            "127.0.0.1:0", lambda server: grpc_api.add_services(server, self.front, statistics),
+            "127.0.0.1:0", lambda server: grpc_api.add_services(server, self.front, journal),
             service_names=grpc_api.SERVICE_NAMES, service_health=self.health,
         )  # fmt: skip
         queue = self._loop.create_task(self.front.queue_client.run())

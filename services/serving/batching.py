@@ -3,15 +3,22 @@
 A request that fails never takes another one with it: a merged batch that fails is run again one by one.
 """
 
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from protos import queue_pb2
+from services.serving.model_options import BatchingOptions
+from services.serving.objective import BatchSizeLimit
+from services.serving.padding import merge, padded_size
 from services.serving.prediction import (
     DEADLINE_EXCEEDED,
+    INVALID_ARGUMENT,
     Arrays,
     Prediction,
     RequestFailed,
@@ -20,7 +27,13 @@ from services.serving.prediction import (
     read_prediction,
     write_tensor,
 )
+from services.serving.queue_keys import DEFAULT_SIGNATURE
 from services.serving.replica_state import Signature, TensorSpec
+from services.serving.work import UNKNOWN_SIGNATURE, Work
+
+
+_UNBATCHED_TAKE = 8
+"""Requests that are taken with one command where each is run by itself."""
 
 
 class Model(Protocol):
@@ -49,16 +62,6 @@ class Answer:
 
 
 @dataclass(slots=True)
-class Counts:
-    """What a runner has done since it started."""
-
-    batches: int = 0
-    requests: int = 0
-    examples: int = 0
-    failed: int = 0
-
-
-@dataclass(slots=True)
 class Member:
     """One request of a group; `rows` of it go into the merged batch."""
 
@@ -73,115 +76,213 @@ class Group:
 
 
 class Batcher:
-    """Runs what a runner took. Not thread-safe."""
+    """Plans batches and runs them. `plan` belongs to one thread; `answer` may run in several at once if the model may.
 
-    def __init__(self, model: Model, *, version: int, max_batch_size: int) -> None:
+    `queue_ahead_millis` is by how much the queue's clock is ahead of this machine's.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        version: int,
+        options: BatchingOptions,
+        clock: Callable[[], float] = time.perf_counter,
+        epoch_clock: Callable[[], float] = time.time,
+    ) -> None:
         self._model = model
         self._version = version
-        self._max_batch_size = max_batch_size
+        self._options = options
+        self._clock, self._epoch_clock = clock, epoch_clock
         self._signatures = {name: model.signatures[name] for name in model.callable_signatures()}
         self._mergeable = {name for name, signature in self._signatures.items() if is_mergeable(signature)}
-        self.counts = Counts()
+        if not options.is_enabled:
+            self._mergeable.clear()
+        self._limit = _limit_of(options)
+        self._limit_lock = threading.Lock()
+        self.queue_ahead_millis = 0
+        self.work = Work()
+
+    @property
+    def batch_size(self) -> int:
+        """Examples that a batch may have now."""
+        return self._limit.size if self._limit is not None else self._options.largest_batch
+
+    @property
+    def take_size(self) -> int:
+        """Requests to take from a queue at once."""
+        return self.batch_size if self._options.is_enabled else _UNBATCHED_TAKE
+
+    def report(self) -> dict[str, Any]:
+        """What was done since the start, for the manager. JSON-ready."""
+        predicted_seconds = self._limit.predicted_seconds if self._limit is not None else 0.0
+        return self.work.to_mapping() | {"batch_size": self.batch_size, "predicted_p99_seconds": predicted_seconds}
 
     def plan(self, requests: Sequence[Taken], *, now_micros: int) -> tuple[list[Group], list[Answer]]:
-        """Groups of requests that share a call, at most max_batch_size rows each, and answers to those refused."""
+        """Groups of requests that share a call, at most batch_size rows each, and answers to those refused."""
         refused: list[Answer] = []
         closed: list[Group] = []
         open_groups: dict[tuple[object, ...], Group] = {}
+        size = self.batch_size
+        pads_inner = self._options.pad_variable_length_inputs
         for taken in requests:
             try:
                 prediction = self._read(taken.request, now_micros)
             except RequestFailed as error:
-                refused.append(Answer(taken, failure(taken.request.request_id, self._version, error)))
+                refused.append(self._refuse(taken, error))
                 continue
             member = Member(taken, prediction)
             if prediction.rows < 0 or prediction.signature not in self._mergeable:
                 closed.append(Group([member], prediction.rows))
                 continue
             # Their dtypes are the signature's; so these can be put together along dimension 0.
-            key = (prediction.signature, prediction.output_filter, prediction.trailing_shapes)
+            shapes = prediction.trailing_shapes
+            inner = tuple(map(len, shapes)) if pads_inner else shapes
+            key = (prediction.signature, prediction.output_filter, inner)
             group = open_groups.get(key)
-            if group is not None and group.rows + prediction.rows > self._max_batch_size:
+            if group is not None and group.rows + prediction.rows > size:
                 closed.append(open_groups.pop(key))
                 group = None
             if group is None:
                 group = open_groups[key] = Group()
             group.members.append(member)
             group.rows += prediction.rows
-        self.counts.requests += len(requests)
-        self.counts.failed += len(refused)
         return closed + list(open_groups.values()), refused
 
     def _read(self, request: queue_pb2.PredictionRequest, now_micros: int) -> Prediction:
         if 0 < request.deadline_at_micros < now_micros:
             late_seconds = (now_micros - request.deadline_at_micros) / 1e6
             raise RequestFailed(DEADLINE_EXCEEDED, f"the deadline passed {late_seconds:.3f} s before a runner was free")
-        return read_prediction(request, self._signatures)
+        prediction = read_prediction(request, self._signatures)
+        if prediction.rows > self._options.max_batch_size:
+            self._check_size(prediction.rows)
+        return prediction
+
+    def _check_size(self, rows: int) -> None:
+        """Raises RequestFailed, in TensorFlow Serving's words, for more rows than a request may have."""
+        options = self._options
+        is_split = options.enable_large_batch_splitting and options.max_execution_batch_size is None
+        if options.is_enabled and not is_split:
+            raise RequestFailed(
+                INVALID_ARGUMENT, f"Task size {rows} is larger than maximum input batch size {options.max_batch_size}"
+            )
+
+    def _refuse(self, taken: Taken, error: RequestFailed) -> Answer:
+        signature = taken.request.signature or DEFAULT_SIGNATURE
+        known = signature if signature in self._signatures else UNKNOWN_SIGNATURE
+        self.work.failed(known, error.code, is_begun=False)
+        return Answer(taken, failure(taken.request.request_id, self._version, error))
 
     def answer(self, group: Group) -> list[Answer]:
         """Runs a group; every request of it gets one answer."""
-        if len(group.members) == 1:
-            return [self._answer_alone(group.members[0])]
         first = group.members[0].prediction
-        merged = {
-            name: np.concatenate([member.prediction.inputs[name] for member in group.members]) for name in first.inputs
-        }
+        waits = waits_of([member.taken.entry_id for member in group.members], self._queue_millis())
+        self.work.began(first.signature, waits)
+        longest_wait_seconds = max(waits)
+        if len(group.members) == 1:
+            return [self._answer_alone(group.members[0], longest_wait_seconds)]
+        inputs = [member.prediction.inputs for member in group.members]
         try:
-            outputs = self._run(first.signature, merged, first.output_filter, group.rows)
+            outputs = self._run_batch(first, inputs, group.rows, longest_wait_seconds)
         except RequestFailed:
-            return [self._answer_alone(member) for member in group.members]
-        if not _has_rows(outputs, group.rows):
-            self._mergeable.discard(first.signature)
-            return [self._answer_alone(member) for member in group.members]
+            outputs = None
+        if outputs is None:
+            return [self._answer_alone(member, longest_wait_seconds) for member in group.members]
         answers, start = [], 0
         for member in group.members:
             stop = start + member.prediction.rows
-            answers.append(self._reply(member.taken, {name: array[start:stop] for name, array in outputs.items()}))
+            answers.append(self._reply(member, {name: array[start:stop] for name, array in outputs.items()}))
             start = stop
         return answers
 
-    def _answer_alone(self, member: Member) -> Answer:
-        prediction = member.prediction
-        try:
-            if prediction.rows > self._max_batch_size and prediction.signature in self._mergeable:
-                outputs = self._run_in_parts(prediction)
-            else:
-                outputs = self._run(
-                    prediction.signature, prediction.inputs, prediction.output_filter, max(prediction.rows, 1)
-                )
-        except RequestFailed as error:
-            self.counts.failed += 1
-            return Answer(member.taken, failure(member.taken.request.request_id, self._version, error))
-        return self._reply(member.taken, outputs)
+    def _queue_millis(self) -> int:
+        return int(self._epoch_clock() * 1000) + self.queue_ahead_millis
 
-    def _run_in_parts(self, prediction: Prediction) -> dict[str, np.ndarray]:
-        """Runs a request of more rows than a batch may have, part by part."""
+    def _answer_alone(self, member: Member, wait_seconds: float) -> Answer:
+        prediction = member.prediction
+        outputs = None
+        try:
+            if prediction.rows > 0 and prediction.signature in self._mergeable:
+                outputs = self._run_in_parts(prediction, wait_seconds)
+            if outputs is None:
+                outputs = self._call(prediction, prediction.inputs, max(prediction.rows, 1), 0, wait_seconds)
+        except RequestFailed as error:
+            self.work.failed(prediction.signature, error.code, is_begun=True)
+            return Answer(member.taken, failure(member.taken.request.request_id, self._version, error))
+        return self._reply(member, outputs)
+
+    def _run_in_parts(self, prediction: Prediction, wait_seconds: float) -> dict[str, np.ndarray] | None:
+        """Runs one request, in parts where it has more rows than a batch may have. None: its outputs have no rows."""
+        size, rows = self.batch_size, prediction.rows
+        if rows <= size or not self._options.enable_large_batch_splitting:
+            return self._run_batch(prediction, [prediction.inputs], rows, wait_seconds)
         parts = []
-        for start in range(0, prediction.rows, self._max_batch_size):
-            stop = min(start + self._max_batch_size, prediction.rows)
+        for start in range(0, rows, size):
+            stop = min(start + size, rows)
             inputs = {name: array[start:stop] for name, array in prediction.inputs.items()}
-            part = self._run(prediction.signature, inputs, prediction.output_filter, stop - start)
-            if not _has_rows(part, stop - start):
+            part = self._run_batch(prediction, [inputs], stop - start, wait_seconds)
+            if part is None or not _has_rows(part, stop - start):
                 self._mergeable.discard(prediction.signature)
-                return self._run(prediction.signature, prediction.inputs, prediction.output_filter, prediction.rows)
+                return None
             parts.append(part)
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
-    def _run(self, signature: str, inputs: Arrays, output_filter: tuple[str, ...], rows: int) -> dict[str, np.ndarray]:
-        self.counts.batches += 1
-        outputs = self._model.run(signature, inputs, output_filter)
-        self.counts.examples += rows
+    def _run_batch(
+        self, like: Prediction, members: Sequence[Arrays], rows: int, wait_seconds: float
+    ) -> dict[str, np.ndarray] | None:
+        """Runs requests as one batch of an allowed size and cuts the padding off. None: the outputs have no rows."""
+        size = padded_size(rows, self._options.allowed_batch_sizes)
+        if len(members) == 1 and size == rows:
+            return self._call(like, members[0], rows, 0, wait_seconds)
+        inputs = merge(members, size, pads_inner=self._options.pad_variable_length_inputs)
+        outputs = self._call(like, inputs, rows, size - rows, wait_seconds)
+        if not _has_rows(outputs, size):
+            self._mergeable.discard(like.signature)
+            return None
+        return {name: array[:rows] for name, array in outputs.items()} if size > rows else outputs
+
+    def _call(
+        self, like: Prediction, inputs: Arrays, rows: int, padding_rows: int, wait_seconds: float
+    ) -> dict[str, np.ndarray]:
+        began = self._clock()
+        outputs = self._model.run(like.signature, inputs, like.output_filter)
+        seconds = self._clock() - began
+        self.work.called(like.signature, rows=rows, padding_rows=padding_rows, seconds=seconds)
+        if self._limit is not None and like.signature in self._mergeable:
+            with self._limit_lock:
+                self._limit.observe(rows, engine_seconds=seconds, wait_seconds=wait_seconds)
         return outputs
 
-    def _reply(self, taken: Taken, outputs: Mapping[str, np.ndarray]) -> Answer:
+    def _reply(self, member: Member, outputs: Mapping[str, np.ndarray]) -> Answer:
+        taken = member.taken
         reply = queue_pb2.PredictionReply(request_id=taken.request.request_id, version=self._version)
         try:
             for name, array in outputs.items():
                 write_tensor(reply.outputs.add(), name, array)
         except RequestFailed as error:
-            self.counts.failed += 1
+            self.work.failed(member.prediction.signature, error.code, is_begun=True)
             return Answer(taken, failure(taken.request.request_id, self._version, error))
         return Answer(taken, reply)
+
+
+def _limit_of(options: BatchingOptions) -> BatchSizeLimit | None:
+    if options.slo_ms is None or not options.is_enabled:
+        return None
+    return BatchSizeLimit(
+        options.slo_ms / 1000, largest=options.largest_batch, allowed_sizes=options.allowed_batch_sizes
+    )
+
+
+def waits_of(entry_ids: Sequence[bytes], now_millis: int) -> dict[float, int]:
+    """How long requests were in the queue: {seconds: how many}. Entry ids begin with the queue's time in ms."""
+    if len(entry_ids) == 1:
+        return {max(now_millis - int(entry_ids[0].partition(b"-")[0]), 0) / 1000: 1}
+    entered = Counter([entry_id.partition(b"-")[0] for entry_id in entry_ids])
+    waits: dict[float, int] = {}
+    for millis, count in entered.items():
+        seconds = max(now_millis - int(millis), 0) / 1000
+        waits[seconds] = waits.get(seconds, 0) + count
+    return waits
 
 
 def warm_up_inputs(signature: Signature, batch_size: int) -> dict[str, np.ndarray]:

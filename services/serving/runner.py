@@ -19,6 +19,7 @@ from types import FrameType
 
 from common.errors import Unavailable
 from services.serving import scheduling
+from services.serving.batch_threads import BatchThreads
 from services.serving.batching import Batcher, Taken
 from services.serving.json_channel import JsonChannel
 from services.serving.memory import give_back_free_memory
@@ -36,6 +37,8 @@ logger = logging.getLogger(__name__)
 LOAD_FAILED_STATUS = 3
 _BLOCK_MILLISECONDS = 1000
 _IDLE_WAIT_SECONDS = 1.0
+_SLOT_SECONDS = 0.1
+_MOST_PENDING = 10_000
 _EMPTY_SECONDS = 10.0
 _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.02, 1.0
 
@@ -49,14 +52,15 @@ class Runner:
         batcher: Batcher,
         assignment: Assignment,
         *,
-        max_batch_size: int,
         linger_seconds: float,
+        threads: BatchThreads | None = None,
     ) -> None:
+        """threads: run the batches, several at a time; without them the loop runs one after the other itself."""
         self._queue = queue
         self._batcher = batcher
         self._assignment = assignment
-        self._max_batch_size = max_batch_size
         self._linger_seconds = linger_seconds
+        self._threads = threads
         self._unsent: list[Completion] = []
         self._targets: tuple[str, ...] = ()
 
@@ -71,7 +75,7 @@ class Runner:
                 self._assignment.wait_for_work(_IDLE_WAIT_SECONDS)
                 continue
             try:
-                taken = self._take()
+                taken = self._take() if self._can_run() else []
             except Unavailable as error:
                 logger.warning("%s", error.message)
                 self._reconnect()
@@ -79,13 +83,31 @@ class Runner:
             if taken:
                 self._answer(taken)
 
+    def _can_run(self) -> bool:
+        """Whether a batch that is taken now runs at once. What is done is sent before anything is waited for."""
+        if self._threads is None:
+            return True
+        self._unsent += self._threads.take_unsent()
+        if self._unsent:
+            self._flush()
+        return self._threads.wait_for_slot(_SLOT_SECONDS)
+
+    def _finish_batches(self) -> None:
+        """Returns when no thread runs anything; a call that never ends is ended by the manager, and this runner too."""
+        if self._threads is not None:
+            while not self._threads.wait_until_idle(_IDLE_WAIT_SECONDS):
+                continue
+            self._unsent += self._threads.take_unsent()
+
     def _adopt(self) -> None:
         """Follows a change of the assignment: hands out what is done, empties and leaves the queues it gives up."""
         targets = self._assignment.wanted()
         dropped = set(self._targets) - set(targets)
         try:
             if dropped:
+                self._finish_batches()
                 self._empty(tuple(dropped & self._assignment.to_empty()))
+                self._finish_batches()
                 self._flush()
             for target in dropped:
                 self._queue.leave(target)
@@ -97,7 +119,8 @@ class Runner:
     def _empty(self, targets: tuple[str, ...]) -> None:
         until = time.monotonic() + _EMPTY_SECONDS
         while targets and time.monotonic() < until:
-            taken = self._queue.exchange(self._unsent, targets, count=self._max_batch_size, block_milliseconds=0)
+            size = self._batcher.take_size
+            taken = self._queue.exchange(self._unsent, targets, count=size, block_milliseconds=0)
             self._unsent = []
             if not taken:
                 return
@@ -105,18 +128,17 @@ class Runner:
 
     def _take(self) -> list[Taken]:
         """Sends what is done and takes what waits; waits for a fuller batch when there is a linger."""
-        taken = self._queue.exchange(
-            self._unsent, self._targets, count=self._max_batch_size, block_milliseconds=_BLOCK_MILLISECONDS
-        )
+        size = self._batcher.take_size
+        taken = self._queue.exchange(self._unsent, self._targets, count=size, block_milliseconds=_BLOCK_MILLISECONDS)
         self._unsent = []
         if not taken or not self._linger_seconds:
             return taken
         until = time.monotonic() + self._linger_seconds
-        while len(taken) < self._max_batch_size and (left_seconds := until - time.monotonic()) > 0:
+        while len(taken) < size and (left_seconds := until - time.monotonic()) > 0:
             if left_seconds < 0.001:
                 time.sleep(left_seconds)
             taken += self._queue.exchange(
-                [], self._targets, count=self._max_batch_size - len(taken), block_milliseconds=int(left_seconds * 1000)
+                [], self._targets, count=size - len(taken), block_milliseconds=int(left_seconds * 1000)
             )
         return taken
 
@@ -126,22 +148,31 @@ class Runner:
         suspects = [item for item in taken if item.request.failed_attempts]
         for suspect in suspects:
             # A request that was there when a runner died runs by itself, so that it cannot take others with it again.
+            self._finish_batches()
             try:
                 self._flush()
                 self._queue.mark_alone(suspect)
             except Unavailable:
                 break  # They stay pending here and are taken up after the reconnect.
             self._run([suspect])
+            self._finish_batches()
 
     def _run(self, taken: Sequence[Taken]) -> None:
         groups, refused = self._batcher.plan(taken, now_micros=time.time_ns() // 1000)
         self._unsent += completions(refused)
+        if self._threads is not None:
+            for group in groups:
+                while not self._threads.wait_for_slot(_IDLE_WAIT_SECONDS):
+                    continue
+                self._threads.submit(group)
+            return
+        calls = self._assignment.calls
         for index, group in enumerate(groups):
             if index:
                 self._flush_if_possible()
-            self._assignment.busy_since = time.monotonic()
+            calls[0] = time.monotonic()
             self._unsent += completions(self._batcher.answer(group))
-            self._assignment.busy_since = 0.0
+            calls[0] = 0.0
 
     def _flush(self) -> None:
         self._queue.exchange(self._unsent, (), count=1, block_milliseconds=0)
@@ -158,14 +189,16 @@ class Runner:
         retry_seconds = _FIRST_RETRY_SECONDS
         while True:
             try:
+                self._finish_batches()  # What runs now is pending at this runner, too, and must not be run again.
                 self._queue.connect()
                 self._flush()
-                taken = self._queue.own_pending(self._targets, count=self._max_batch_size)
+                taken = self._queue.own_pending(self._targets, count=_MOST_PENDING)
                 break
             except Unavailable as error:
                 logger.info("%s; trying again", error.message)
                 time.sleep(retry_seconds * random.uniform(0.5, 1.0))  # noqa: S311
                 retry_seconds = min(retry_seconds * 2, _LONGEST_RETRY_SECONDS)
+        self._batcher.queue_ahead_millis = self._queue.ahead_millis
         if taken:
             self._answer(taken)
 
@@ -186,7 +219,7 @@ def run(spec: RunnerSpec, control: socket.socket, priority: LoadPriority) -> int
     give_back_free_memory()
     scheduling.return_to_normal(priority)
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    batcher = Batcher(loaded, version=spec.version, max_batch_size=batching.max_batch_size)
+    batcher = Batcher(loaded, version=spec.version, options=batching)
     name = runner_id(spec.replica, spec.model, spec.version, os.getpid())
     queue = RunnerQueue(spec.redis_url, model=spec.queue_name, runner_id=name)
     assignment = Assignment()
@@ -199,7 +232,7 @@ def run(spec: RunnerSpec, control: socket.socket, priority: LoadPriority) -> int
         channel,
         ServingMembership(spec.redis_url, model=spec.queue_name, runner_id=name),
         assignment,
-        counts=batcher.counts,
+        report=batcher.report,
         connection_id=lambda: queue.connection_id,
     )
     channel.send({
@@ -214,13 +247,19 @@ def run(spec: RunnerSpec, control: socket.socket, priority: LoadPriority) -> int
         "notes": notes,
     })  # fmt: skip
     control_thread.start()
-    Runner(
-        queue,
-        batcher,
-        assignment,
-        max_batch_size=batching.max_batch_size,
-        linger_seconds=batching.batch_timeout_micros / 1e6,
-    ).run()
+    threads = None
+    if batching.is_enabled and batching.num_batch_threads > 1:
+        threads = BatchThreads(
+            batching.num_batch_threads,
+            batcher,
+            assignment,
+            make_queue=lambda: RunnerQueue(spec.redis_url, model=spec.queue_name, runner_id=name),
+        )
+        threads.start()
+    linger_seconds = batching.batch_timeout_micros / 1e6 if batching.is_enabled else 0.0
+    Runner(queue, batcher, assignment, linger_seconds=linger_seconds, threads=threads).run()
+    if threads is not None:
+        threads.stop()
     control_thread.stop()
     queue.close()
     return 0

@@ -7,11 +7,9 @@ import select
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 from common.errors import Unavailable
-from services.serving.batching import Counts
 from services.serving.json_channel import ChannelClosed, JsonChannel
 from services.serving.queue_keys import RUNNER_RENEW_SECONDS
 from services.serving.runner_queue import ServingMembership
@@ -30,8 +28,13 @@ class Assignment:
         self._to_empty: frozenset[str] = frozenset()
         self._adopted: tuple[str, ...] = ()
         self._leaving = False
-        self.busy_since = 0.0
-        """Monotonic seconds since which the model is running, 0 while it is not."""
+        self.calls: dict[int, float] = {}
+        """By thread number: monotonic seconds since which the model is running there, 0 while it is not."""
+
+    @property
+    def busy_since(self) -> float:
+        """Since when the longest of the calls that run now has run; 0 while none does."""
+        return min((since for since in tuple(self.calls.values()) if since), default=0.0)
 
     def want(self, targets: tuple[str, ...], *, to_empty: frozenset[str] = frozenset()) -> None:
         """Read these from now on. Those of `to_empty` are read a last time: nobody will take what waits there."""
@@ -85,13 +88,13 @@ class RunnerControl:
         membership: ServingMembership,
         assignment: Assignment,
         *,
-        counts: Counts,
+        report: Callable[[], dict[str, Any]],
         connection_id: Callable[[], int],
     ) -> None:
         self._channel = channel
         self._membership = membership
         self._assignment = assignment
-        self._counts = counts
+        self._report = report
         self._connection_id = connection_id
         self._done = threading.Event()
         self._announced: set[str] = set()
@@ -148,7 +151,7 @@ class RunnerControl:
         self._announced |= set(wanted)
         busy_since = self._assignment.busy_since
         busy_seconds = time.monotonic() - busy_since if busy_since else 0.0
-        self._channel.send({"event": "counts", "busy_seconds": busy_seconds} | asdict(self._counts))
+        self._channel.send({"event": "counts", "busy_seconds": busy_seconds} | self._report())
 
     def _settle(self, targets: tuple[str, ...]) -> None:
         """The loop reads exactly these queues now: leave the others' serving sets and tell the manager."""

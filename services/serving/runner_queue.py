@@ -3,6 +3,7 @@
 One write per turn of the runner's loop: the answers of the last batch and the next blocking read together.
 """
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -72,6 +73,8 @@ class RunnerQueue:
         self._known_targets: set[str] = set()
         self.connection_id = 0
         """Redis' number of the connection, by which another one can wake it; 0 while there is none."""
+        self.ahead_millis = 0
+        """By how much Redis' clock, which names the entries of a queue, is ahead of this machine's."""
 
     def connect(self) -> None:
         self.connection_id = 0
@@ -79,6 +82,9 @@ class RunnerQueue:
         self._redis.connect()
         self._redis.demand("SCRIPT", "LOAD", COMPLETE.text)
         self.connection_id = int(str(self._redis.demand("CLIENT", "ID")))
+        now = self._redis.demand("TIME")
+        assert isinstance(now, list)
+        self.ahead_millis = int(now[0]) * 1000 + int(now[1]) // 1000 - time.time_ns() // 1_000_000
 
     def close(self) -> None:
         self._redis.close()

@@ -21,7 +21,7 @@ from docker.models.networks import Network
 
 import docker
 from e2e_tests.waiting import until
-from headrace import Addresses, Client, Conflict, Unavailable
+from headrace import Addresses, Client, Conflict, HeadraceError, Unavailable
 from headrace.compose import ComposeLauncher, ComposeState
 
 SERVICES = ("registry", "ingest", "trainer", "serving")
@@ -135,7 +135,8 @@ class ComposePlatform:
             Conflict: its exit status was not 0.
         """
         status, output = self.container(name).exec_run(list(command))
-        told = bytes(output).decode(errors="replace")
+        assert isinstance(output, bytes)
+        told = output.decode(errors="replace")
         if status:
             raise Conflict(f"{command[0]} in {name} ended with status {status}: {told}")
         return told
@@ -156,6 +157,14 @@ class ComposePlatform:
                     os.kill(pid, signal.SIGKILL)
                     return pid
         raise Conflict(f"{name} has no child with {command_part!r} in its command line")
+
+    def kill_inside(self, name: str, inner_pid: int) -> None:
+        for pid in self.child_pids(name):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if _pid_in_container(pid) == inner_pid:
+                    os.kill(pid, signal.SIGKILL)
+                    return
+        raise Conflict(f"{name} has no process {inner_pid}")
 
     def pause(self, name: str) -> None:
         """Nothing in it runs until unpause(); its connections stay open."""
@@ -231,7 +240,7 @@ class ComposePlatform:
 
     def close(self) -> None:
         """Removes every container, network and volume of it; what is paused is let go first."""
-        with contextlib.suppress(APIError):
+        with contextlib.suppress(APIError, HeadraceError):
             for name in self.names:
                 container = self.container(name)
                 if container.status == "paused":
@@ -247,7 +256,8 @@ class ComposePlatform:
 
     def _write_settings(self) -> None:
         """The compose file on top of the others: settings from the environment, images of services that moved on."""
-        services: dict[str, dict[str, object]] = {}
+        # Compose 1.29 takes no file without a service.
+        services: dict[str, dict[str, object]] = {"registry": {"environment": {}}}
         for service in SERVICES:
             prefix = f"{service.upper()}_"
             mine = {
@@ -272,3 +282,9 @@ class ComposePlatform:
         for container in old:
             container.stop(timeout=_STOP_SECONDS)
             container.remove(v=True)
+
+
+def _pid_in_container(pid: int) -> int:
+    """Raises FileNotFoundError when the process has ended."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("NSpid:")).split()[-1])

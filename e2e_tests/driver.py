@@ -51,6 +51,9 @@ class Platform(Protocol):
     def kill_child(self, name: str, command_part: str) -> int:
         """SIGKILL to one child of the process whose command line holds `command_part`; returns its pid."""
 
+    def kill_inside(self, name: str, inner_pid: int) -> None:
+        """SIGKILL to the process that `name` and its own children know by this number."""
+
     def pause(self, name: str) -> None:
         """Nothing in it runs until unpause(); its connections stay open."""
 

@@ -72,6 +72,9 @@ class LocalPlatform:
                     return pid
         raise Conflict(f"{name} has no child with {command_part!r} in its command line")
 
+    def kill_inside(self, name: str, inner_pid: int) -> None:
+        os.kill(inner_pid, signal.SIGKILL)
+
     def pause(self, name: str) -> None:
         self._signal(name, signal.SIGSTOP)
 

@@ -5,47 +5,58 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headrace import Client
-from headrace.definition_folder import read_folder
+import yaml
 
 STREAM = "points"
 MODEL = "above"
 ROUND_EVENTS = 1_000
 
-_STREAM_YAML = """
-stream: points
-features:
-  - {name: a, dtype: float32}
-  - {name: b, dtype: float32}
-labels:
-  - {name: above, dtype: int64, min: 0, max: 1}
-"""
-_MODEL_YAML = """
-name: above
-stream: points
-label: above
-seed: 7
-estimator: linear_classifier
-features:
-  a: {type: numeric, normalize: none}
-  b: {type: numeric, normalize: none}
-training: {batch_size: 50, optimizer: {name: adam, learning_rate: 0.05}}
-triggers: {min_examples: 1000, max_interval_seconds: 3600, cooldown_seconds: 0, max_round_examples: 4000}
-evaluation: {holdout_fraction: 0.2}
-gate: {metric: auc, max_regression: 0.05, min_value: 0.8, on_reject: retry}
-"""
+_SCHEMA = {
+    "features": [{"name": "a", "dtype": "float32"}, {"name": "b", "dtype": "float32"}],
+    "labels": [{"name": "above", "dtype": "int64", "min": 0, "max": 1}],
+}
+_TASK = {
+    "label": "above",
+    "seed": 7,
+    "triggers": {
+        "min_examples": ROUND_EVENTS,
+        "max_interval_seconds": 3600,
+        "cooldown_seconds": 0,
+        "max_round_examples": 4 * ROUND_EVENTS,
+    },
+    "evaluation": {"holdout_fraction": 0.2},
+    "gate": {"metric": "auc", "max_regression": 0.05, "min_value": 0.8, "on_reject": "retry"},
+}
+_LINEAR = {
+    "estimator": "linear_classifier",
+    "features": {name: {"type": "numeric", "normalize": "none"} for name in "ab"},
+}
+_TRAINING = {"batch_size": 50, "optimizer": {"name": "adam", "learning_rate": 0.05}}
 
 
-def write_definition(folder: Path) -> None:
+def write_definition(folder: Path, *, stream: str = STREAM, model: str = MODEL, passes: int = 1) -> None:
+    """`passes` makes rounds long: a hundred are about two seconds."""
+    _write(folder, stream, {"name": model, "stream": stream, **_TASK, **_LINEAR, "training": _training(passes)})
+
+
+def write_broken_definition(folder: Path, *, stream: str, model: str, body: str) -> None:
+    """A Keras module whose build_model does `body`, a Python statement."""
+    _write(
+        folder,
+        stream,
+        {"name": model, "stream": stream, **_TASK, "module": "model.py", "task": "binary", "training": _training(1)},
+    )
+    (folder / "model.py").write_text(f"import os\n\n\ndef build_model(schema, parameters):\n    {body}\n")
+
+
+def _training(passes: int) -> Mapping[str, Any]:
+    return _TRAINING if passes == 1 else {**_TRAINING, "passes": passes}
+
+
+def _write(folder: Path, stream: str, model: Mapping[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "stream.yaml").write_text(_STREAM_YAML)
-    (folder / "model.yaml").write_text(_MODEL_YAML)
-
-
-def apply(client: Client, folder: Path) -> None:
-    """Registers the stream and the model."""
-    write_definition(folder)
-    read_folder(folder).apply(client)
+    (folder / "stream.yaml").write_text(yaml.safe_dump({"stream": stream, **_SCHEMA}))
+    (folder / "model.yaml").write_text(yaml.safe_dump(dict(model)))
 
 
 def points(count: int, *, seed: int, noise: bool = False) -> list[Mapping[str, Any]]:

@@ -1,10 +1,8 @@
 """Kill -9, again and again: no weight, no event and no prediction may know. HEADRACE_SEED repeats a run."""
 
-import functools
 import os
 import random
 import shutil
-import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,13 +10,13 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e_tests import points
-from e2e_tests.conftest import MakePlatform
+from e2e_tests.conftest import MakePlatform, MakePupil
 from e2e_tests.driver import Platform
-from e2e_tests.teaching import asking, learn_version
+from e2e_tests.points import points
+from e2e_tests.teaching import Pupil, await_more
 from e2e_tests.waiting import until
 from examples.flights.replay import events
-from headrace import Client, Conflict
+from headrace import Client
 from headrace.definition_folder import read_folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -96,6 +94,7 @@ def _kill_trainer(platform: Platform, client: Client, chance: random.Random) -> 
     return True
 
 
+@pytest.mark.local_only
 @pytest.mark.usefixtures("hasty_trainer")
 def test_twenty_kills_of_the_trainer_change_no_weight(make_platform: MakePlatform, tmp_path: Path) -> None:
     seed = int(os.environ.get("HEADRACE_SEED") or random.SystemRandom().randrange(2**32))
@@ -124,15 +123,15 @@ def test_twenty_kills_of_the_trainer_change_no_weight(make_platform: MakePlatfor
     assert sum(item.events_trained + item.events_held_out for item in versions) == ROUNDS * ROUND_EVENTS
 
 
-def _runner_pid(client: Client) -> int:
-    """The process that answers for production; its id is the last part of the runner's name."""
+def _runner_pid(pupil: Pupil) -> int:
+    """The process that answers for production, as its replica numbers it: the last part of the runner's name."""
 
     def found() -> int:
         return next(
             (
                 int(item["runner"].rpartition("/")[2])
-                for item in client.replica_states()[0]["versions"]
-                if item["state"] == "AVAILABLE" and "production" in item["aliases"]
+                for item in pupil.client.replica_states()[0]["versions"]
+                if item["model"] == pupil.model and item["state"] == "AVAILABLE" and "production" in item["aliases"]
             ),
             0,
         )
@@ -140,62 +139,41 @@ def _runner_pid(client: Client) -> int:
     return until(found, "a runner answers for production")
 
 
-def _more_than(outcomes: list[str], count: int) -> bool:
-    return len(outcomes) > count
-
-
-def test_runners_killed_under_load_lose_no_prediction(platform: Platform, tmp_path: Path) -> None:
+def test_runners_killed_under_load_lose_no_prediction(
+    platform: Platform, make_pupil: MakePupil, tmp_path: Path
+) -> None:
     killed: list[int] = []
     with platform.client() as client:
-        points.apply(client, tmp_path / "points")
-        learn_version(client, 1)
-        with asking(client) as outcomes:
+        pupil = make_pupil(client)
+        pupil.apply(tmp_path / "points")
+        pupil.learn_version(1)
+        with pupil.asking() as outcomes:
             for _ in range(RUNNER_KILLS):
-                answered = functools.partial(_more_than, outcomes, len(outcomes) + 20)
-                until(answered, "predictions are answered")
-                killed.append(_runner_pid(client))
-                os.kill(killed[-1], signal.SIGKILL)
-                until(lambda: _runner_pid(client) not in killed, "another runner answers")
+                await_more(outcomes)
+                killed.append(_runner_pid(pupil))
+                platform.kill_inside("serving-0", killed[-1])
+                until(lambda: _runner_pid(pupil) not in killed, "another runner answers")
     print(f"{len(killed)} runners killed, {len(outcomes)} predictions")
     assert set(outcomes) == {"ok"}
 
 
-def test_ingest_killed_under_load_keeps_every_acknowledged_event_once(platform: Platform, tmp_path: Path) -> None:
+def test_ingest_killed_under_load_keeps_every_acknowledged_event_once(
+    platform: Platform, make_pupil: MakePupil, tmp_path: Path
+) -> None:
     """The client retries under one key until it is told; so every request is acknowledged in the end, and once."""
     requests = 60
     with platform.client(timeout_seconds=60.0) as client:
-        points.apply(client, tmp_path / "points")
-        sent = [points.points(50, seed=number) for number in range(requests)]
-        accepted = 0
+        pupil = make_pupil(client)
+        pupil.apply(tmp_path / "points")
+        sent = [points(50, seed=number) for number in range(requests)]
+        restarts, accepted = platform.restart_count("ingest"), 0
         for number, events_of_request in enumerate(sent):
             if number % 15 == 7:
                 threading.Timer(0.002, platform.kill, args=("ingest",)).start()
-            accepted += client.append(points.STREAM, events_of_request, idempotency_key=f"request-{number}").accepted
-        until(lambda: client.versions(points.MODEL), "a version was registered")
-        until(lambda: not _open_round(client), "no round is open")
-        _train_the_rest(client)
-        until(lambda: _covered(client) >= accepted, "every event is in a version's range")
-        assert platform.restart_count("ingest") >= 3
+            accepted += client.append(pupil.stream, events_of_request, idempotency_key=f"request-{number}").accepted
+        until(lambda: client.versions(pupil.model), "a version was registered")
+        pupil.train_the_rest()
+        until(lambda: pupil.covered_events() >= accepted, "every event is in a version's range")
+        assert platform.restart_count("ingest") - restarts >= 3
         assert accepted == 50 * requests
-        assert _covered(client) == accepted
-
-
-def _open_round(client: Client) -> bool:
-    return any(item.state in ("planned", "running") for item in client.rounds(points.MODEL, limit=1))
-
-
-def _train_the_rest(client: Client) -> None:
-    try:
-        client.train(points.MODEL, reason="the rest")
-    except Conflict:
-        return  # nothing was left, or a trigger was quicker
-
-
-def _covered(client: Client) -> int:
-    """Events in the ranges of the chain of parents that ends at production."""
-    versions = {item.version: item for item in client.versions(points.MODEL)}
-    total, current = 0, client.aliases(points.MODEL).get("production", 0)
-    while current:
-        total += versions[current].events_trained + versions[current].events_held_out
-        current = versions[current].parent_version
-    return total
+        assert pupil.covered_events() == accepted

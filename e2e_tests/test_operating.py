@@ -1,0 +1,155 @@
+"""What operators do to a running platform: scale, upgrade, kill, and let a bad model in."""
+
+from pathlib import Path
+
+import pytest
+
+from e2e_tests.conftest import MakePupil
+from e2e_tests.driver import Platform
+from e2e_tests.points import ROUND_EVENTS, write_broken_definition
+from e2e_tests.teaching import await_more
+from e2e_tests.waiting import until
+from headrace.definition_folder import read_folder
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+LONG_PASSES = 300
+"""Makes a round of a second or more, in whose middle things can be done."""
+
+
+def test_no_prediction_fails_while_versions_change_under_two_replicas_of_which_one_came_late(
+    platform: Platform, make_pupil: MakePupil, tmp_path: Path
+) -> None:
+    with platform.client() as client:
+        pupil = make_pupil(client)
+        pupil.apply(tmp_path / "points")
+        pupil.learn_version(1)
+        pupil.learn_version(2)
+    try:
+        platform.scale("serving", 2)
+        with platform.client() as client:
+            pupil = pupil.seen_by(client)
+            # The late replica catches up: it serves what is live now, and never loads what was before.
+            pupil.await_served(2)
+            late = client.replica_states()[1]
+            assert [item["version"] for item in late["versions"] if item["model"] == pupil.model] == [2]
+            with pupil.asking() as outcomes:
+                pupil.learn_version(3)
+                pupil.learn_version(4)
+                client.rollback(pupil.model, reason="a test")
+                pupil.await_served(3)
+                client.promote(pupil.model, 4, reason="a test")
+                pupil.await_served(4)
+            assert len(outcomes) > 100
+            assert set(outcomes) == {"ok"}
+            history = client.alias_history(pupil.model)
+            assert [change.to_version for change in history] == [1, 2, 3, 4, 3, 4]
+            assert all(change.by for change in history)
+    finally:
+        platform.scale("serving", 1)
+
+
+def test_serving_is_scaled_up_and_down_under_load_without_a_failed_prediction(
+    platform: Platform, make_pupil: MakePupil, tmp_path: Path
+) -> None:
+    with platform.client() as client:
+        pupil = make_pupil(client)
+        pupil.apply(tmp_path / "points")
+        pupil.learn_version(1)
+        with pupil.asking() as outcomes:
+            for replicas in (3, 2, 1):
+                platform.scale("serving", replicas)
+                with platform.client() as fresh:
+                    pupil.seen_by(fresh).await_served(1)
+                    assert len(fresh.replica_states()) == replicas
+                await_more(outcomes)
+        assert set(outcomes) == {"ok"}
+
+
+def test_a_killed_trainer_resumes_and_arrives_at_the_same_weights(
+    platform: Platform, make_pupil: MakePupil, tmp_path: Path
+) -> None:
+    with platform.client() as client:
+        calm = make_pupil(client)
+        disturbed = calm.beside("disturbed")
+        calm.apply(tmp_path / "calm", passes=LONG_PASSES)
+        calm.learn_version(1)
+        disturbed.apply(tmp_path / "disturbed", passes=LONG_PASSES)
+        until(disturbed.is_training, "a round is running")
+        platform.kill("trainer")
+        disturbed.await_judged(1)
+        assert client.rounds(disturbed.model)[0].attempts >= 2
+        expected, found = client.version(calm.model, 1), client.version(disturbed.model, 1)
+        assert found.weights_digest == expected.weights_digest
+        assert found.metrics == expected.metrics
+        assert found.events_trained + found.events_held_out == ROUND_EVENTS
+
+
+def test_two_trainers_train_two_models_at_once(platform: Platform, make_pupil: MakePupil, tmp_path: Path) -> None:
+    try:
+        platform.scale("trainer", 2)
+        with platform.client() as client:
+            first = make_pupil(client)
+            second = first.beside("second")
+            first.apply(tmp_path / "first", passes=2 * LONG_PASSES)
+            second.apply(tmp_path / "second", passes=2 * LONG_PASSES)
+            first.teach(seed=1)
+
+            def holders() -> set[str]:
+                rounds = [client.rounds(pupil.model, limit=1) for pupil in (first, second)]
+                return {item.lease_holder for found in rounds for item in found if item.state == "running"}
+
+            until(lambda: len(holders()) == 2, "two trainers are at a round each")
+            for pupil in (first, second):
+                pupil.await_judged(1)
+                assert client.rounds(pupil.model)[0].attempts == 1
+                pupil.await_served(1)
+    finally:
+        platform.scale("trainer", 1)
+
+
+@pytest.mark.parametrize("body", ["raise ValueError('no such layer')", "os.abort()"], ids=["raises", "aborts"])
+def test_a_bad_model_definition_hurts_nobody_else(
+    platform: Platform, make_pupil: MakePupil, tmp_path: Path, body: str
+) -> None:
+    with platform.client() as client:
+        good = make_pupil(client)
+        bad = good.beside("bad")
+        good.apply(tmp_path / "good")
+        good.learn_version(1)
+        write_broken_definition(tmp_path / "bad", stream=bad.stream, model=bad.model, body=body)
+        with good.asking() as outcomes:
+            read_folder(tmp_path / "bad").apply(client)
+            until(lambda: client.model(bad.model).consecutive_failures > 0, "the bad model's round failed")
+            good.learn_version(2)
+        assert set(outcomes) == {"ok"}
+        assert "no such layer" in client.model(bad.model).last_failure or body == "os.abort()"
+        assert client.versions(bad.model) == []
+        # A mended definition is trained at once, whatever pause the failures have led to.
+        bad.apply(tmp_path / "mended")
+        bad.await_judged(1)
+
+
+def test_each_service_is_upgraded_alone_and_the_others_go_on(
+    mode: str, platform: Platform, make_pupil: MakePupil, tmp_path: Path
+) -> None:
+    with platform.client() as client:
+        pupil = make_pupil(client)
+        pupil.apply(tmp_path / "points")
+        pupil.learn_version(1)
+        for number, service in enumerate(("registry", "trainer", "ingest"), start=2):
+            with pupil.asking() as outcomes:
+                platform.upgrade(service)
+                pupil.learn_version(number)
+            assert set(outcomes) == {"ok"}, f"predictions failed while {service} was upgraded"
+        with pupil.asking() as outcomes:
+            platform.upgrade("serving")
+        # A local platform has no proxy: its clients know the one replica that is being replaced.
+        assert set(outcomes) == {"ok"} or mode == "local"
+    with platform.client() as client:
+        pupil = pupil.seen_by(client)
+        pupil.await_served(4)
+        above, below = pupil.probabilities()
+        assert above > 0.5 > below
+        pupil.learn_version(5)
+        assert pupil.covered_events() == 5 * ROUND_EVENTS

@@ -6,6 +6,8 @@ Plain predictions do not come here, fast_http.py takes them first; compressed, c
 import asyncio
 import re
 import zlib
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -17,6 +19,8 @@ from starlette.types import Receive, Scope, Send
 
 from common.health import Health
 from common.web import create_app
+from services.serving.async_api import AsyncDoor
+from services.serving.async_predictions import AsyncPredictions
 from services.serving.fast_http import TIMEOUT_HEADER
 from services.serving.front import Front
 from services.serving.json_values import invalid
@@ -48,8 +52,17 @@ _GZIP_WINDOW_BITS = 31
 class _Door:
     """One handler for everything below /v1/: the whole path with its query decides, as in TensorFlow Serving."""
 
-    def __init__(self, front: Front, predict: RestPredict, *, max_body_bytes: int, enable_cors: bool) -> None:
+    def __init__(
+        self,
+        front: Front,
+        predict: RestPredict,
+        asynchronous: AsyncPredictions,
+        *,
+        max_body_bytes: int,
+        enable_cors: bool,
+    ) -> None:
         self._front = front
+        self._async_door = AsyncDoor(predict, asynchronous, max_body_bytes=max_body_bytes)
         self._predict = predict
         self._max_body_bytes = max_body_bytes
         self._headers = CORS_HEADERS if enable_cors else {}
@@ -72,6 +85,9 @@ class _Door:
         text = url.decode("latin-1")
         if request.method == "POST" and predict_path(url) is not None:
             return await self._run(request, url, tag)
+        later = await self._async_door.answer(request.method, text, partial(self._body, request))
+        if later is not None:
+            return Response(later.body, later.status, dict(later.headers), media_type="application/json")
         found = _STATUS_PATH.fullmatch(text) if request.method == "GET" else None
         if found is None:
             raise invalid(f"Malformed request: {request.method} {text}")
@@ -165,43 +181,55 @@ class _AnyMethod:
         await response(scope, receive, send)
 
 
+def _routes() -> Iterator[tuple[str, str, str]]:
+    """(path, method, summary) of what the door answers, for the API's description."""
+    for target in _TARGETS:
+        model = "/v1/models/{model}" + target
+        yield f"{model}:predict", "POST", "Predict: {instances: [...]} by rows, or {inputs: ...} by columns"
+        yield f"{model}:predictAsync", "POST", "Predict later: the body of predict; the answer is an id"
+        yield f"{model}:classify", "POST", "Classify: {examples: [{feature: value}, ...]}"
+        yield f"{model}:regress", "POST", "Regress: {examples: [{feature: value}, ...]}"
+        yield f"{model}/metadata", "GET", "The signatures of a version"
+        yield model, "GET", "The state of the model's versions"
+    yield "/v1/predictions/{id}", "GET", "The answer to predictAsync: 202 while there is none; ?wait_seconds= waits"
+    yield "/v1/predictions/{id}", "DELETE", "Cancel a prediction, or throw its answer away"
+
+
 def create_serving_app(
-    front: Front, predict: RestPredict, service_health: Health, *, max_body_bytes: int, enable_cors: bool = False
+    front: Front,
+    predict: RestPredict,
+    asynchronous: AsyncPredictions,
+    service_health: Health,
+    *,
+    max_body_bytes: int,
+    enable_cors: bool = False,
 ) -> FastAPI:
-    """The FastAPI app with TensorFlow Serving's routes and GET /headrace/status."""
+    """The FastAPI app with TensorFlow Serving's routes, asynchronous predictions and GET /headrace/status."""
     app = create_app("Headrace serving", service_health)
-    door = _Door(front, predict, max_body_bytes=max_body_bytes, enable_cors=enable_cors)
+    door = _Door(front, predict, asynchronous, max_body_bytes=max_body_bytes, enable_cors=enable_cors)
 
     @app.get("/headrace/status", tags=["replica"])
     async def status() -> dict[str, Any]:
         """The replica, its versions with state, runner, memory and load time, and the depth of each queue."""
-        return await replica_json(front)
+        return await replica_json(front) | {"async_predictions": await asynchronous.status()}
 
     async def tensorflow_serving(request: Request) -> Response:
         return await door(request)
 
-    for target in _TARGETS:
-        model = "/v1/models/{model}" + target
-        for path, method, summary in (
-            (f"{model}:predict", "POST", "Predict: {instances: [...]} by rows, or {inputs: ...} by columns"),
-            (f"{model}:classify", "POST", "Classify: {examples: [{feature: value}, ...]}"),
-            (f"{model}:regress", "POST", "Regress: {examples: [{feature: value}, ...]}"),
-            (f"{model}/metadata", "GET", "The signatures of a version"),
-            (model, "GET", "The state of the model's versions"),
-        ):
-            parameters = [
-                {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-                for name in re.findall(r"{(\w+)}", path)
-            ]
-            app.add_api_route(
-                path,
-                tensorflow_serving,
-                methods=[method],
-                summary=summary,
-                tags=["TensorFlow Serving"],
-                openapi_extra={"parameters": parameters},
-                response_class=Response,
-            )
+    for path, method, summary in _routes():
+        parameters = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in re.findall(r"{(\w+)}", path)
+        ]
+        app.add_api_route(
+            path,
+            tensorflow_serving,
+            methods=[method],
+            summary=summary,
+            tags=["TensorFlow Serving" if "predict" not in path or path.endswith(":predict") else "asynchronous"],
+            openapi_extra={"parameters": parameters},
+            response_class=Response,
+        )
     app.router.redirect_slashes = False
     for root in ("v1", "V1"):
         app.router.routes.append(Route(f"/{root}/{{rest:path}}", _AnyMethod(door), include_in_schema=False))

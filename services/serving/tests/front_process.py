@@ -12,6 +12,7 @@ from common.health import Health
 from common.rpc_aio import start_aio_server
 from common.web import bind
 from services.serving import grpc_api
+from services.serving.async_predictions import AsyncLimits, AsyncPredictions
 from services.serving.fast_http import protocol_for
 from services.serving.front import CONDITION, Front
 from services.serving.http_api import CORS_HEADERS, create_serving_app
@@ -24,6 +25,7 @@ from services.serving.tests.fake_runner import FakeRunner
 
 _Result = TypeVar("_Result")
 _TIMEOUT_SECONDS = 20.0
+_ASYNC_LIMITS = AsyncLimits()
 
 
 class FrontThread:
@@ -33,14 +35,16 @@ class FrontThread:
         self, redis_url: str, state: ReplicaState | None, *, queue_limit: int = 64, in_flight_limit: int = 64,
         timeout_seconds: float = 10.0, max_body_bytes: int = 1 << 20, keep_alive_seconds: int = 5,
         enable_cors: bool = False, request_log: RequestLog | None = None,
+        async_limits: AsyncLimits = _ASYNC_LIMITS,
     ) -> None:  # fmt: skip
         self._redis_url = redis_url
         self._state = state
-        self._limits = {"queue_limit": queue_limit, "in_flight_limit": in_flight_limit}
+        self._queue_limit, self._in_flight_limit = queue_limit, in_flight_limit
         self._timeout_seconds = timeout_seconds
         self._max_body_bytes = max_body_bytes
         self._enable_cors = enable_cors
         self.request_log = request_log
+        self._async_limits = async_limits
         self._keep_alive_seconds = keep_alive_seconds
         self._sock = bind("127.0.0.1", 0)
         self._started = threading.Event()
@@ -81,17 +85,19 @@ class FrontThread:
         self._stop = asyncio.Event()
         self.front = Front(
             redis_url=self._redis_url, front_id="front", timeout_seconds=self._timeout_seconds, health=self.health,
-            **self._limits,
+            queue_limit=self._queue_limit, in_flight_limit=self._in_flight_limit,
         )  # fmt: skip
         if self._state is not None:
             self.front.update(self._state)
         statistics = Statistics(lambda: self.front.open_count)
+        asynchronous = AsyncPredictions(self._redis_url, queue_limit=self._queue_limit, limits=self._async_limits)
         journal = Journal(statistics, self.request_log)
         predict = RestPredict(self.front, journal)
         self.server = uvicorn.Server(
             uvicorn.Config(
                 create_serving_app(
-                    self.front, predict, self.health, max_body_bytes=self._max_body_bytes, enable_cors=self._enable_cors
+                    self.front, predict, asynchronous, self.health,
+                    max_body_bytes=self._max_body_bytes, enable_cors=self._enable_cors,
                 ),
                 http=protocol_for(
                     predict,
@@ -117,6 +123,8 @@ class FrontThread:
         self.server.should_exit = True
         await grpc_server.stop(0)
         self.front.give_up()
+        asynchronous.stop()
         await web
+        asynchronous.close()
         queue.cancel()
         await asyncio.gather(queue, return_exceptions=True)

@@ -1,0 +1,76 @@
+"""`python -m e2e_tests.faults`: faults at random, and a judgement over everything that was heard. Exit status 1: a rule
+was broken. `--judge HISTORY...` judges kept histories again and shows one table of all of them."""
+
+import argparse
+import random
+import sys
+from pathlib import Path
+
+from e2e_tests.faults.checker import judge
+from e2e_tests.faults.history import read_history
+from e2e_tests.faults.injection import Injector, LocalInjector
+from e2e_tests.faults.run import FaultRun, Options, progress_bar
+from e2e_tests.faults.table import Judged, markdown, show
+
+BUILD_DIR = Path("build/faults")
+
+
+def main() -> int:
+    """Exit status 0, or 1 when a rule was broken."""
+    arguments = _parser().parse_args()
+    judged = [_judged(path) for path in arguments.judge] if arguments.judge else [_run(_options(arguments))]
+    show(judged)
+    if arguments.markdown:
+        arguments.markdown.write_text(markdown(judged))
+    return int(any(one.violations for one in judged))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m e2e_tests.faults", description=__doc__)
+    parser.add_argument("--mode", choices=["local", "compose"], default="local")
+    parser.add_argument("--kills", type=int, default=25, help="how many faults (25)")
+    parser.add_argument("--seed", type=int, help="repeats a run's faults; printed when left out")
+    parser.add_argument("--pause-seconds", type=_span, default=(5.0, 30.0), metavar="LEAST:MOST", help="5:30")
+    parser.add_argument("--folder", type=Path, help="where the history and the logs go (build/faults/MODE-SEED)")
+    parser.add_argument("--judge", type=Path, nargs="+", metavar="HISTORY", help="run nothing, judge these")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="writes the table there as well")
+    return parser
+
+
+def _span(text: str) -> tuple[float, float]:
+    least, _, most = text.partition(":")
+    span = float(least), float(most or least)
+    if not 0 < span[0] <= span[1]:
+        raise argparse.ArgumentTypeError(f"expected LEAST:MOST seconds, such as 5:30, got {text!r}")
+    return span
+
+
+def _options(arguments: argparse.Namespace) -> Options:
+    seed = random.SystemRandom().randrange(2**31) if arguments.seed is None else arguments.seed
+    folder = arguments.folder or BUILD_DIR / f"{arguments.mode}-{seed}"
+    print(f"SEED={seed}, history and logs in {folder}", flush=True)
+    return Options(arguments.mode, arguments.kills, seed, folder.absolute(), arguments.pause_seconds)
+
+
+def _run(options: Options) -> Judged:
+    with progress_bar() as progress:
+        injector = _injector(options)
+        run = FaultRun(options, injector, progress)
+        try:
+            return run.run()
+        finally:
+            run.keep_logs()
+            injector.close()
+
+
+def _injector(options: Options) -> Injector:
+    return LocalInjector(options.folder)
+
+
+def _judged(path: Path) -> Judged:
+    history = read_history(path)
+    return Judged(history, judge(history))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,242 @@
+"""The history of a run under faults: what was done and heard at the platform's doors, one JSON object per line.
+
+An entry's `kind` is its class's name. `at` and `until` are epoch seconds: when it began and when it was over. The
+checker (checker.py) needs nothing but these entries, so a kept history can be judged again.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import orjson
+
+AppendOutcome = Literal["acknowledged", "refused", "in doubt"]
+PredictionOutcome = Literal["answered", "refused", "broken", "silent"]
+
+
+@dataclass(frozen=True)
+class Run:
+    at: float
+    mode: str
+    seed: int
+    machine: str
+    load: str
+
+
+@dataclass(frozen=True)
+class Append:
+    """One try at sending one request. A retry is another entry with the same key and events.
+
+    Attributes:
+        first_event, end_event: the request's events have these ids, the second one not included.
+        outcome: refused means a definite no (400, 404, 409, 429); in doubt is everything after which a client has to
+            ask again (503, a broken connection, silence).
+    """
+
+    at: float
+    until: float
+    key: str
+    first_event: int
+    end_event: int
+    outcome: AppendOutcome
+    detail: str = ""
+    accepted: int = 0
+    duplicate: bool = False
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What came of one prediction; two entries of one id are two answers.
+
+    Attributes:
+        asked_version: 0 asks for the live one.
+        inputs: [a, b] of each instance.
+        outcome: refused by an error answer; broken: the connection ended without one; silent: nothing came.
+        version, outputs: of an answer; outputs are the probabilities.
+    """
+
+    at: float
+    until: float
+    id: int
+    door: str
+    deadline_seconds: float
+    asked_version: int
+    inputs: Sequence[Sequence[float]]
+    outcome: PredictionOutcome
+    detail: str = ""
+    version: int = 0
+    outputs: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`until`: when it was lifted; that of a kill is the kill's own moment."""
+
+    at: float
+    until: float
+    number: int
+    what: str
+    target: str
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """Seconds from the lifting of a fault until the first success that began after it; None: not within the bound.
+
+    Attributes:
+        acknowledged_seconds: a request of events.
+        answered_seconds: a prediction, at every door.
+        learned_seconds: a version was registered.
+    """
+
+    at: float
+    number: int
+    acknowledged_seconds: float | None
+    answered_seconds: float | None
+    learned_seconds: float | None
+
+    @property
+    def seconds(self) -> float | None:
+        parts = (self.acknowledged_seconds, self.answered_seconds, self.learned_seconds)
+        found = [part for part in parts if part is not None]
+        return max(found) if len(found) == len(parts) else None
+
+
+@dataclass(frozen=True)
+class VersionSeen:
+    """A version as the registry showed it, with every file fetched and hashed.
+
+    Attributes:
+        files: {path: SHA-256}.
+        faults: what was missing or different from what the version says of it.
+    """
+
+    at: float
+    version: int
+    files: Mapping[str, str]
+    faults: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class AliasSeen:
+    """Production as the registry showed it to a question that was put at `at` and answered at `until`; 0: none."""
+
+    at: float
+    until: float
+    production: int
+
+
+@dataclass(frozen=True)
+class LogRecord:
+    """A record of the event log, read when all was over, with the ids of its events."""
+
+    partition: int
+    offset: int
+    events: Sequence[int]
+
+
+@dataclass(frozen=True)
+class VersionRecord:
+    """A version in the catalog when all was over. Ranges are (partition, from, to); end is {partition: offset}."""
+
+    version: int
+    parent: int
+    ranges: Sequence[Sequence[int]]
+    end: Mapping[str, int]
+    trained: int
+    held_out: int
+    unusable: int
+    weights_digest: str
+    status: str
+    created_at: float
+
+
+@dataclass(frozen=True)
+class AliasMove:
+    """An entry of production's history in the registry."""
+
+    at: float
+    from_version: int
+    to_version: int
+    by: str
+
+
+@dataclass(frozen=True)
+class Rebuild:
+    """What came of `headrace rebuild`; an error when it could not be done."""
+
+    version: int
+    weights_digest: str
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the named version's own SavedModel says of a prediction's inputs."""
+
+    id: int
+    version: int
+    outputs: Sequence[float]
+
+
+Entry = (
+    Run
+    | Append
+    | Prediction
+    | Fault
+    | Recovery
+    | VersionSeen
+    | AliasSeen
+    | LogRecord
+    | VersionRecord
+    | AliasMove
+    | Rebuild
+    | Expected
+)
+_KINDS: dict[str, type[Any]] = {
+    kind.__name__: kind
+    for kind in (
+        Run, Append, Prediction, Fault, Recovery, VersionSeen, AliasSeen, LogRecord, VersionRecord, AliasMove, Rebuild,
+        Expected,
+    )
+}  # fmt: skip
+E_ = TypeVar("E_")
+
+
+class Recorder:
+    """Writes a history; any thread may add to it."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._file = path.open("wb")
+        self._lock = threading.Lock()
+
+    def add(self, *entries: Entry) -> None:
+        lines = b"".join(orjson.dumps({"kind": type(entry).__name__, **asdict(entry)}) + b"\n" for entry in entries)
+        with self._lock:
+            self._file.write(lines)
+            self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_history(path: Path) -> list[Entry]:
+    """Raises ValueError for a line that is no entry."""
+    entries: list[Entry] = []
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            document = orjson.loads(line)
+            try:
+                entries.append(_KINDS[document.pop("kind")](**document))
+            except (KeyError, TypeError) as error:
+                raise ValueError(f"line {number} of {path} is no entry of a history: {error}") from error
+    return entries
+
+
+def of_kind(history: Iterable[Entry], kind: type[E_]) -> Iterator[E_]:
+    """The entries of one class, in order."""
+    return (entry for entry in history if isinstance(entry, kind))

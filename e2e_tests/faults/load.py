@@ -1,0 +1,321 @@
+"""What goes on all the while: events with idempotency keys, and predictions over REST and gRPC with deadlines.
+
+Everything that is asked goes into the history with what was heard, a silent door included.
+"""
+
+import http.client
+import itertools
+import random
+import select
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import grpc
+import numpy as np
+import orjson
+
+from e2e_tests.faults.history import Append, AppendOutcome, Prediction, PredictionOutcome, Recorder
+from e2e_tests.faults.stream import MODEL, STREAM, events
+from headrace import Conflict, HeadraceError, InvalidInput, NotFound, Overloaded
+from headrace.connection import Door
+from protos import tfserving_pb2
+
+_TRY_SECONDS = 5.0
+_LONGEST_RETRY_SECONDS = 240.0
+"""A request that is in doubt for so long is given up."""
+_SILENCE_SECONDS = 2.0
+"""How long after a prediction's deadline the asker hangs up."""
+_DEFINITE = (InvalidInput, NotFound, Conflict, Overloaded)
+_PREDICT = "/tensorflow.serving.PredictionService/Predict"
+_BACKOFF = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 500)]
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Attributes:
+    senders, askers: threads, each waiting about `pause_seconds` between two calls.
+    """
+
+    senders: int = 2
+    request_events: int = 20
+    send_pause_seconds: float = 0.35
+    askers: int = 3
+    ask_pause_seconds: float = 0.12
+
+    def __str__(self) -> str:
+        return (
+            f"{self.senders} senders of {self.request_events} events every {self.send_pause_seconds:g} s, "
+            f"{self.askers} askers every {self.ask_pause_seconds:g} s"
+        )
+
+
+class Successes:
+    """When the newest successful call began and ended, by kind; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls: dict[str, list[tuple[float, float]]] = {}
+
+    def note(self, kind: str, at: float, until: float) -> None:
+        with self._lock:
+            self._calls.setdefault(kind, []).append((at, until))
+
+    def first_after(self, kind: str, at: float) -> float | None:
+        """When the first call that began at `at` or later was over."""
+        with self._lock:
+            return min((until for began, until in self._calls.get(kind, ()) if began >= at), default=None)
+
+
+class Sender:
+    """Sends requests of events until it is stopped, each until there is a definite answer.
+
+    Some requests are wrong on purpose, some are sent again after they were acknowledged, some keys are used again for
+    other events: none of that may leave a trace in the log.
+    """
+
+    def __init__(
+        self, url: str, history: Recorder, successes: Successes, ids: "itertools.count[int]", rates: Rates, seed: int
+    ) -> None:
+        self._door = Door("ingest", url, timeout_seconds=_TRY_SECONDS)
+        self._history, self._successes, self._ids, self._rates, self._seed = history, successes, ids, rates, seed
+        self._chance = random.Random(seed)
+        self._acknowledged: list[tuple[str, int, bytes]] = []
+
+    def run(self, stop: threading.Event) -> None:
+        while not stop.wait(self._rates.send_pause_seconds * self._chance.uniform(0.5, 1.5)):
+            draw = self._chance.random()
+            if draw < 0.08 and self._acknowledged:
+                self._send(*self._chance.choice(self._acknowledged[-200:]))
+                continue
+            first = next(self._ids) * self._rates.request_events
+            drawn = events(first, self._rates.request_events, seed=self._seed)
+            if draw < 0.13:
+                drawn[self._chance.randrange(len(drawn))]["above"] = 7
+            key = f"request-{first}"
+            if 0.13 <= draw < 0.16 and self._acknowledged:
+                key = self._chance.choice(self._acknowledged[-50:])[0]
+            body = orjson.dumps({"events": drawn})
+            if self._send(key, first, body):
+                self._acknowledged.append((key, first, body))
+
+    def _send(self, key: str, first: int, body: bytes) -> bool:
+        """Whether it was acknowledged in the end. A sender that is stopped waits for that too."""
+        give_up_at = time.monotonic() + _LONGEST_RETRY_SECONDS
+        pause_seconds = 0.1
+        while time.monotonic() < give_up_at:
+            outcome = self._try(key, first, body)
+            if outcome != "in doubt":
+                return outcome == "acknowledged"
+            time.sleep(pause_seconds * self._chance.uniform(0.5, 1.0))
+            pause_seconds = min(1.0, 2 * pause_seconds)
+        return False
+
+    def _try(self, key: str, first: int, body: bytes) -> AppendOutcome:
+        headers = {"Content-Type": "application/json", "Idempotency-Key": key}
+        outcome: AppendOutcome = "acknowledged"
+        detail, accepted, duplicate = "", 0, False
+        at = time.time()
+        try:
+            path = f"/v1/streams/{STREAM}/events"
+            answer = self._door.call("POST", path, body, headers=headers, repeatable=False).json()
+            accepted, duplicate = int(answer["accepted"]), bool(answer["duplicate"])
+        except HeadraceError as error:
+            outcome = "refused" if isinstance(error, _DEFINITE) else "in doubt"
+            detail = f"{type(error).__name__}: {error.message}"[:200]
+        until = time.time()
+        end = first + self._rates.request_events
+        self._history.add(Append(at, until, key, first, end, outcome, detail, accepted, duplicate))
+        if outcome == "acknowledged":
+            self._successes.note("acknowledged", at, until)
+        return outcome
+
+
+@dataclass(frozen=True)
+class _Question:
+    id: int
+    deadline_seconds: float
+    inputs: list[list[float]]
+
+
+@dataclass(frozen=True)
+class _Heard:
+    outcome: PredictionOutcome
+    detail: str = ""
+    version: int = 0
+    outputs: Sequence[float] = ()
+
+
+class Asker:
+    """Asks for predictions at one door until it is stopped."""
+
+    door = ""
+
+    def __init__(
+        self, history: Recorder, successes: Successes, ids: "itertools.count[int]", rates: Rates, seed: int
+    ) -> None:
+        self._history, self._successes, self._ids, self._rates = history, successes, ids, rates
+        self._chance = random.Random(seed)
+
+    def run(self, stop: threading.Event) -> None:
+        while not stop.wait(self._rates.ask_pause_seconds * self._chance.uniform(0.5, 1.5)):
+            points = [
+                [self._chance.uniform(-1, 1), self._chance.uniform(-1, 1)] for _ in range(self._chance.randint(1, 3))
+            ]
+            question = _Question(next(self._ids), self._chance.choice((1.0, 2.0, 5.0)), points)
+            at = time.time()
+            heard = self.ask(question)
+            self._note(question, heard, at)
+        self.close()
+
+    def ask(self, question: _Question) -> _Heard:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Hangs up."""
+
+    def _note(self, question: _Question, heard: _Heard, at: float) -> None:
+        until = time.time()
+        self._history.add(
+            Prediction(
+                at=at,
+                until=until,
+                id=question.id,
+                door=self.door,
+                deadline_seconds=question.deadline_seconds,
+                asked_version=0,
+                inputs=question.inputs,
+                outcome=heard.outcome,
+                detail=heard.detail[:200],
+                version=heard.version,
+                outputs=heard.outputs,
+            )
+        )
+        if heard.outcome == "answered":
+            self._successes.note(f"answered over {self.door}", at, until)
+
+
+class RestAsker(Asker):
+    """One connection, kept; a second answer on it would be seen."""
+
+    door = "rest"
+
+    def __init__(
+        self, url: str, history: Recorder, successes: Successes, ids: "itertools.count[int]", rates: Rates, seed: int
+    ) -> None:
+        super().__init__(history, successes, ids, rates, seed)
+        parts = urlsplit(url)
+        self._place = (parts.hostname or "", parts.port or 0)
+        self._connection: http.client.HTTPConnection | None = None
+        self._last: tuple[_Question, float] | None = None
+
+    def ask(self, question: _Question) -> _Heard:
+        self._look_for_a_second_answer()
+        body = orjson.dumps({"instances": [{"a": a, "b": b} for a, b in question.inputs]})
+        headers = {
+            "Content-Type": "application/json",
+            "X-Request-Timeout-Ms": str(int(question.deadline_seconds * 1000)),
+        }
+        timeout = question.deadline_seconds + _SILENCE_SECONDS
+        if self._connection is None:
+            self._connection = http.client.HTTPConnection(*self._place, timeout=timeout)
+        if self._connection.sock is not None:
+            self._connection.sock.settimeout(timeout)
+        else:
+            self._connection.timeout = timeout
+        try:
+            self._connection.request("POST", f"/v1/models/{MODEL}:predict", body, headers)
+            response = self._connection.getresponse()
+            content = response.read()
+        except TimeoutError:
+            self.close()
+            return _Heard("silent", "the asker hung up")
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            return _Heard("broken", f"{type(error).__name__}: {error}")
+        self._last = (question, time.time())
+        if response.will_close:
+            self.close()
+        if response.status != 200:
+            return _Heard("refused", f"{response.status} {content.decode(errors='replace')}")
+        outputs = [_probability(item) for item in orjson.loads(content)["predictions"]]
+        return _Heard("answered", version=int(response.headers["headrace-version"]), outputs=outputs)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _look_for_a_second_answer(self) -> None:
+        sock = self._connection.sock if self._connection is not None else None
+        if sock is None or not select.select([sock], [], [], 0)[0]:
+            return
+        try:
+            data = sock.recv(4096, socket.MSG_PEEK)
+        except OSError:
+            data = b""
+        if data and self._last is not None:
+            question, at = self._last
+            self._note(question, _Heard("answered", f"again: {data[:100]!r}"), at)
+        self.close()
+
+
+class GrpcAsker(Asker):
+    """The stock protocol over one channel."""
+
+    door = "grpc"
+
+    def __init__(
+        self, port: int, history: Recorder, successes: Successes, ids: "itertools.count[int]", rates: Rates, seed: int
+    ) -> None:
+        super().__init__(history, successes, ids, rates, seed)
+        self._channel = grpc.insecure_channel(f"127.0.0.1:{port}", options=_BACKOFF)
+        self._predict = self._channel.unary_unary(
+            _PREDICT,
+            request_serializer=tfserving_pb2.PredictRequest.SerializeToString,
+            response_deserializer=tfserving_pb2.PredictResponse.FromString,
+        )
+
+    def ask(self, question: _Question) -> _Heard:
+        request = tfserving_pb2.PredictRequest()
+        request.model_spec.name = MODEL
+        for index, name in enumerate(("a", "b")):
+            tensor = request.inputs[name]
+            tensor.dtype = tfserving_pb2.DT_FLOAT
+            tensor.tensor_shape.dim.add(size=len(question.inputs))
+            tensor.float_val.extend(point[index] for point in question.inputs)
+        try:
+            response = self._predict(request, timeout=question.deadline_seconds)
+        except grpc.RpcError as error:
+            return _heard_error(error)
+        return _Heard("answered", version=response.model_spec.version.value, outputs=_floats(response))
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+def _heard_error(error: Any) -> _Heard:
+    """gRPC says UNAVAILABLE itself when a connection cannot be made or breaks; a service's own has other words."""
+    code, detail = error.code(), str(error.details())
+    own = ("failed to connect", "Connection reset", "Socket closed", "recvmsg", "GOAWAY", "End of TCP stream")
+    if code is grpc.StatusCode.UNAVAILABLE and any(word.lower() in detail.lower() for word in own):
+        return _Heard("broken", f"{code.name}: {detail}")
+    return _Heard("refused", f"{code.name}: {detail}")
+
+
+def _floats(response: tfserving_pb2.PredictResponse) -> list[float]:
+    tensor = response.outputs["probability"]
+    if tensor.tensor_content:
+        return [float(value) for value in np.frombuffer(tensor.tensor_content, np.float32)]
+    return list(tensor.float_val)
+
+
+def _probability(prediction: Any) -> float:
+    value = prediction["probability"]
+    while isinstance(value, list):
+        value = value[0]
+    return float(value)

@@ -1,0 +1,222 @@
+"""One run: a platform under load, fault after fault, then everything is read out and judged."""
+
+import itertools
+import platform as host
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from e2e_tests.faults.checker import judge
+from e2e_tests.faults.history import (
+    AliasMove,
+    Fault,
+    Prediction,
+    Rebuild,
+    Recorder,
+    Recovery,
+    Run,
+    VersionRecord,
+    of_kind,
+    read_history,
+)
+from e2e_tests.faults.injection import Card, Injector, deal, logs_of
+from e2e_tests.faults.load import GrpcAsker, Rates, RestAsker, Sender, Successes
+from e2e_tests.faults.stream import MODEL, apply
+from e2e_tests.faults.table import Judged
+from e2e_tests.faults.truth import expected_answers
+from e2e_tests.faults.watch import Watcher
+from e2e_tests.waiting import until
+from headrace import Client, Conflict, HeadraceError
+
+_POLL_SECONDS = 0.1
+_JOIN_SECONDS = 300.0
+_SETTLE_SECONDS = 180.0
+_REBUILD_SECONDS = 180.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """Attributes:
+    pause_seconds: the least and the most that a pause, a cut or a full disk lasts.
+    gap_seconds: the least and the most between a recovery and the next fault.
+    recovery_seconds: what a recovery may take.
+    """
+
+    mode: str
+    kills: int
+    seed: int
+    folder: Path
+    pause_seconds: tuple[float, float] = (5.0, 30.0)
+    gap_seconds: tuple[float, float] = (0.5, 3.0)
+    recovery_seconds: float = 120.0
+    rates: Rates = field(default_factory=Rates)
+
+
+class FaultRun:
+    def __init__(self, options: Options, injector: Injector, progress: Progress) -> None:
+        self._options, self._injector, self._progress = options, injector, progress
+        self._history = Recorder(options.folder / "history.jsonl")
+        self._successes = Successes()
+        self._chance = random.Random(options.seed)
+        addresses = injector.platform.addresses
+        self._watcher = Watcher(addresses, self._history, self._successes)
+        url = addresses.predictions or addresses.serving[0]
+        grpc_port = injector.platform.grpc_port("serving-0")
+        requests, questions, rates, seed = itertools.count(), itertools.count(1), options.rates, options.seed
+        shared = (self._history, self._successes)
+        self._senders = [
+            Sender(addresses.ingest, *shared, requests, rates, seed + number) for number in range(rates.senders)
+        ]
+        self._askers = [
+            GrpcAsker(grpc_port, *shared, questions, rates, seed + number)
+            if number % 3 == 2
+            else RestAsker(url, *shared, questions, rates, seed + number)
+            for number in range(rates.askers)
+        ]
+
+    def run(self) -> Judged:
+        """Raises AssertionError when it cannot begin, or does not settle in the end."""
+        options = self._options
+        machine = f"{psutil.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB, {host.system()}"
+        self._history.add(Run(time.time(), options.mode, options.seed, machine, str(options.rates)))
+        with self._client() as client:
+            apply(client, options.folder / "definition")
+        with self._going_on([sender.run for sender in self._senders] + [self._watcher.run]):
+            until(lambda: self._successes.first_after("learned", 0.0), "a first version was learned")
+            until(self._is_served, "it is served")
+            with self._going_on([asker.run for asker in self._askers]):
+                self._strike_all()
+        self._settle()
+        self._read_out()
+        self._history.close()
+        history = read_history(self._history.path)
+        return Judged(history, judge(history))
+
+    def _client(self, timeout_seconds: float = 30.0) -> Client:
+        return self._injector.platform.client(timeout_seconds=timeout_seconds)
+
+    def _is_served(self) -> bool:
+        with self._client() as client:
+            client.predict(MODEL, instances=[{"a": 0.5, "b": 0.5}])
+            return True
+
+    @contextmanager
+    def _going_on(self, what: Sequence[Callable[[threading.Event], None]]) -> Iterator[None]:
+        """Runs each beside the block."""
+        stop = threading.Event()
+        threads = [threading.Thread(target=one, args=(stop,), daemon=True) for one in what]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join(_JOIN_SECONDS)
+        assert not any(thread.is_alive() for thread in threads), "a sender or an asker hangs"
+
+    def _strike_all(self) -> None:
+        options = self._options
+        task = self._progress.add_task("faults", total=options.kills)
+        for number, card in enumerate(deal(self._injector.deck(), options.kills, self._chance), start=1):
+            threading.Event().wait(self._chance.uniform(*options.gap_seconds))
+            self._progress.update(task, description=f"{card[0]}: {card[1]}")
+            self._strike(number, card)
+            self._progress.advance(task)
+
+    def _strike(self, number: int, card: Card) -> None:
+        at = time.time()
+        lifted_at = self._injector.strike(card, self._chance.uniform(*self._options.pause_seconds))
+        self._history.add(Fault(at, lifted_at, number, *card))
+        kinds = ("acknowledged", "answered over rest", "answered over grpc", "learned")
+        end = time.time() + self._options.recovery_seconds
+        while True:
+            found = [self._successes.first_after(kind, lifted_at) for kind in kinds]
+            if None not in found or time.time() > end:
+                break
+            time.sleep(_POLL_SECONDS)
+        seconds = [None if moment is None else moment - lifted_at for moment in found]
+        answered = None if None in seconds[1:3] else max(one for one in seconds[1:3] if one is not None)
+        recovery = Recovery(time.time(), number, seconds[0], answered, seconds[3])
+        self._history.add(recovery)
+        taken = "NOT within the bound" if recovery.seconds is None else f"{recovery.seconds:.1f} s"
+        self._progress.console.print(
+            f"{number:4d}  {card[0]:12s} {card[1]:20s} lasted {lifted_at - at:5.1f} s, recovered after {taken}",
+            highlight=False,
+        )
+
+    def _settle(self) -> None:
+        """Waits until everything is up, and the rest of the events is learned."""
+        self._injector.platform.wait_until_ready(timeout_seconds=_SETTLE_SECONDS)
+        with self._client() as client:
+            until(lambda: not _open_round(client), "no round is open", timeout_seconds=_SETTLE_SECONDS)
+            with suppress(Conflict):  # nothing was left, or a trigger was quicker
+                client.train(MODEL, reason="the rest")
+            until(lambda: not _open_round(client), "the last round ended", timeout_seconds=_SETTLE_SECONDS)
+
+    def _read_out(self) -> None:
+        """Everything that the judge needs and only shows when all is over."""
+        history, done = self._history, self._progress.add_task("reading out", total=None)
+        with self._client() as client:
+            until(lambda: self._look_again(), "the registry shows every version")
+            records = [_record(version) for version in client.versions(MODEL)]
+            history.add(*records)
+            for change in client.alias_history(MODEL):
+                if change.alias == "production":
+                    history.add(AliasMove(change.at, change.from_version, change.to_version, change.by))
+            history.add(*self._injector.log_records())
+            answered = list(of_kind(read_history(history.path), Prediction))
+            self._progress.update(done, description="asking each SavedModel")
+            history.add(*expected_answers(answered, self._watcher))
+        self._progress.update(done, total=len(records), description="rebuilding")
+        with self._client(timeout_seconds=_REBUILD_SECONDS) as client:
+            for record in records:
+                history.add(_rebuild(client, record.version))
+                self._progress.advance(done)
+        self._watcher.close()
+
+    def _look_again(self) -> bool:
+        """Every version once more, to its last byte."""
+        self._watcher.look()
+        with self._client() as client:
+            for version in client.versions(MODEL):
+                self._watcher.look_at(version.version)
+        return True
+
+    def keep_logs(self) -> None:
+        logs_of(self._injector.platform, self._options.folder / "logs")
+
+
+def _open_round(client: Client) -> bool:
+    return any(item.state in ("planned", "running") for item in client.rounds(MODEL, limit=1))
+
+
+def _record(version: Any) -> VersionRecord:
+    """Of common/catalog.py's Version, as the client builds it."""
+    return VersionRecord(
+        version=version.version, parent=version.parent_version,
+        ranges=[(item.partition, item.from_offset, item.to_offset) for item in version.ranges],
+        end={str(partition): offset for partition, offset in version.end_position.items()},
+        trained=version.events_trained, held_out=version.events_held_out, unusable=version.events_unusable,
+        weights_digest=version.weights_digest, status=str(version.status), created_at=version.created_at,
+    )  # fmt: skip
+
+
+def _rebuild(client: Client, version: int) -> Rebuild:
+    try:
+        found = client.rebuild(MODEL, version, wait_seconds=_REBUILD_SECONDS)
+    except HeadraceError as error:
+        return Rebuild(version, "", error.message)
+    return Rebuild(version, found.rebuilt_digest, "; ".join(found.missing))
+
+
+def progress_bar() -> Progress:
+    return Progress(TextColumn("{task.description:34s}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

@@ -1,0 +1,57 @@
+"""The stream under faults: points of the plane as in e2e_tests/points.py, each with an id that the log keeps.
+
+Rounds are cheap and every version passes the gate, so that versions change all the while.
+"""
+
+import random
+from pathlib import Path
+from typing import Any
+
+from headrace import Client
+from headrace.definition_folder import read_folder
+
+STREAM = "numbered-points"
+MODEL = "above"
+ROUND_EVENTS = 800
+
+_STREAM_YAML = f"""
+stream: {STREAM}
+features:
+  - {{name: a, dtype: float32}}
+  - {{name: b, dtype: float32}}
+  - {{name: event, dtype: int64}}
+labels:
+  - {{name: above, dtype: int64, min: 0, max: 1}}
+"""
+_MODEL_YAML = f"""
+name: {MODEL}
+stream: {STREAM}
+label: above
+seed: 7
+estimator: linear_classifier
+features:
+  a: {{type: numeric, normalize: none}}
+  b: {{type: numeric, normalize: none}}
+training: {{batch_size: 50, optimizer: {{name: adam, learning_rate: 0.01}}}}
+triggers: {{min_examples: {ROUND_EVENTS}, max_interval_seconds: 3600, cooldown_seconds: 0, max_round_examples: 20000}}
+evaluation: {{holdout_fraction: 0.2}}
+gate: {{metric: auc, max_regression: 1.0, on_reject: retry}}
+"""
+
+
+def apply(client: Client, folder: Path) -> None:
+    """Registers the stream and the model."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "stream.yaml").write_text(_STREAM_YAML)
+    (folder / "model.yaml").write_text(_MODEL_YAML)
+    read_folder(folder).apply(client)
+
+
+def events(first: int, count: int, *, seed: int) -> list[dict[str, Any]]:
+    """Events first, first + 1, ...; the same for the same arguments."""
+    source = random.Random(seed * 1_000_003 + first)
+    drawn = []
+    for event in range(first, first + count):
+        a, b = source.uniform(-1, 1), source.uniform(-1, 1)
+        drawn.append({"event": event, "a": a, "b": b, "above": int(a + b > 0)})
+    return drawn

@@ -1,0 +1,132 @@
+"""The table of one or more runs: fault, mode, count, recovery seconds, violations."""
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.table import Table
+
+from e2e_tests.faults.checker import Liveness, Violation
+from e2e_tests.faults.history import (
+    AliasMove,
+    Append,
+    Entry,
+    Fault,
+    LogRecord,
+    Prediction,
+    Rebuild,
+    Recovery,
+    Run,
+    VersionRecord,
+    of_kind,
+)
+
+RowKey = tuple[str, str, str]
+"""Mode, what, target."""
+
+
+@dataclass
+class Row:
+    count: int = 0
+    seconds: list[float] = field(default_factory=list)
+    violations: int = 0
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A run and what its judge found."""
+
+    history: Sequence[Entry]
+    violations: Sequence[Violation]
+
+    @property
+    def run(self) -> Run:
+        return next(of_kind(self.history, Run))
+
+
+def rows(judged: Sequence[Judged]) -> Mapping[RowKey, Row]:
+    """A violation counts for the last fault that began before it; one without a time for none of them."""
+    found: dict[RowKey, Row] = defaultdict(Row)
+    for one in judged:
+        mode = one.run.mode
+        seconds = {item.number: item.seconds for item in of_kind(one.history, Recovery)}
+        faults = sorted(of_kind(one.history, Fault), key=lambda fault: fault.at)
+        for fault in faults:
+            row = found[mode, fault.what, fault.target]
+            row.count += 1
+            if (taken := seconds.get(fault.number)) is not None:
+                row.seconds.append(taken)
+        for violation in one.violations:
+            before = [fault for fault in faults if fault.at <= violation.at]
+            if before:
+                found[mode, before[-1].what, before[-1].target].violations += 1
+    return found
+
+
+COLUMNS = ("fault", "mode", "count", "recovery p50, s", "max, s", "violations")
+
+
+def cells(judged: Sequence[Judged]) -> Iterator[tuple[str, ...]]:
+    """The table's rows under COLUMNS, the total last."""
+    total = Row()
+    for (mode, what, target), row in sorted(rows(judged).items()):
+        yield f"{what}: {target}", mode, *_cells(row)
+        total.count += row.count
+        total.seconds += row.seconds
+    total.violations = sum(len(one.violations) for one in judged)
+    yield "all", "", *_cells(total)
+
+
+def markdown(judged: Sequence[Judged]) -> str:
+    """The table and a line about each run, for docs/reliability.md."""
+    lines = [COLUMNS, tuple("---" for _ in COLUMNS), *cells(judged)]
+    return (
+        "".join(f"| {' | '.join(line)} |\n" for line in lines) + "\n" + "".join(f"- {summary(one)}\n" for one in judged)
+    )
+
+
+def show(judged: Sequence[Judged]) -> None:
+    """The table, a line about each run, and what broke a rule, on the terminal."""
+    console = Console()
+    table = Table(*COLUMNS)
+    for line in cells(judged):
+        table.add_row(*line)
+    console.print(table)
+    for one in judged:
+        console.print(summary(one), highlight=False)
+    for one in judged:
+        for violation in one.violations[:20]:
+            console.print(f"VIOLATION of rule {violation.rule}: {violation.text}", style="red", highlight=False)
+
+
+def _cells(row: Row) -> tuple[str, str, str, str]:
+    if not row.seconds:
+        return str(row.count), "-", "-", str(row.violations)
+    return str(row.count), f"{statistics.median(row.seconds):.1f}", f"{max(row.seconds):.1f}", str(row.violations)
+
+
+def summary(judged: Judged) -> str:
+    """What was judged, in one line: a rule that had nothing to look at would be no rule."""
+    history = judged.history
+    tries = Counter(item.outcome for item in of_kind(history, Append))
+    predictions = list(of_kind(history, Prediction))
+    heard = Counter(item.outcome for item in predictions)
+    live = Liveness(history)
+    after = [live.seconds_after(item.version, item.at, item.until) for item in predictions if item.version]
+    parts = (
+        f"{_count(history, Fault)} faults",
+        (f"{sum(len(record.events) for record in of_kind(history, LogRecord))} events in the log (tries: "
+        f"{tries['acknowledged']} acknowledged, {tries['refused']} refused, {tries['in doubt']} in doubt)"),
+        (f"{_count(history, VersionRecord)} versions, {_count(history, Rebuild)} rebuilt, "
+        f"{_count(history, AliasMove)} moves of production"),
+        (f"{heard['answered']} predictions answered, {heard['refused']} refused, {heard['broken']} broken off, "
+        f"{heard['silent']} silent; a replaced version answered at most {max(after, default=0.0):.1f} s later"),
+        f"{len(judged.violations)} violations",
+    )
+    return f"{judged.run.mode}, seed {judged.run.seed}: " + "; ".join(parts)
+
+
+def _count(history: Sequence[Entry], kind: type[object]) -> int:
+    return sum(isinstance(entry, kind) for entry in history)

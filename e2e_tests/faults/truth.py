@@ -1,0 +1,45 @@
+"""What a version itself says: its SavedModel, as the registry hands it out, run here by TensorFlow alone."""
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from e2e_tests.faults.history import Expected, Prediction
+from e2e_tests.faults.watch import Watcher
+
+
+def expected_answers(predictions: Sequence[Prediction], watcher: Watcher) -> Iterator[Expected]:
+    """For every answered prediction, what the version that it names says of the same inputs.
+
+    Raises:
+        headrace.HeadraceError: the registry does not have that version's files.
+    """
+    of_version: dict[int, list[Prediction]] = defaultdict(list)
+    for prediction in predictions:
+        if prediction.outcome == "answered" and prediction.outputs:
+            of_version[prediction.version].append(prediction)
+    for version, answered in sorted(of_version.items()):
+        inputs = np.array([point for prediction in answered for point in prediction.inputs], np.float32)
+        outputs = _run(watcher.files_of(version, "saved_model"), inputs)
+        place = 0
+        for prediction in answered:
+            count = len(prediction.inputs)
+            yield Expected(prediction.id, version, outputs[place : place + count])
+            place += count
+
+
+def _run(files: dict[str, bytes], inputs: np.ndarray[Any, np.dtype[np.float32]]) -> list[float]:
+    import tensorflow as tf  # only here: it takes seconds, and hundreds of megabytes
+
+    with tempfile.TemporaryDirectory() as folder:
+        for path, content in files.items():
+            place = Path(folder) / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(content)
+        signature = tf.saved_model.load(folder).signatures["serving_default"]
+        answer = signature(a=tf.constant(inputs[:, 0]), b=tf.constant(inputs[:, 1]))
+    return [float(value) for value in answer["probability"].numpy().reshape(-1)]

@@ -14,6 +14,7 @@ from services.serving.prediction import FAILED_PRECONDITION, INVALID_ARGUMENT, R
 
 GROUP = "headrace.platforms"
 TENSORFLOW = "tensorflow"
+_UNKNOWN = 2
 Load = Callable[[LoadRequest], LoadedModel]
 
 
@@ -23,7 +24,18 @@ def load(request: LoadRequest) -> LoadedModel:
     Raises:
         RequestFailed: there is no such platform, it cannot be imported, or it cannot load the version.
     """
-    return _find(request.options.platform)(request)
+    name = request.options.platform
+    if name == TENSORFLOW:
+        return tensorflow_platform.load(request)
+    plugin = _find(name)
+    try:
+        return plugin(request)
+    except RequestFailed:
+        raise
+    except Exception as error:  # what a plugin raises is not known here
+        raise RequestFailed(
+            _UNKNOWN, f'platform "{name}" cannot load version {request.version}: {type(error).__name__}: {error}'
+        ) from error
 
 
 def names() -> tuple[str, ...]:
@@ -32,8 +44,6 @@ def names() -> tuple[str, ...]:
 
 
 def _find(name: str) -> Load:
-    if name == TENSORFLOW:
-        return tensorflow_platform.load
     plugin = _plugins().get(name)
     if plugin is None:
         raise RequestFailed(INVALID_ARGUMENT, f'there is no platform "{name}"; known here: {", ".join(names())}')

@@ -1,0 +1,154 @@
+"""Chooses for each signature of a SavedModel what computes it, and says why.
+
+The SavedModel itself is always loaded, too: it answers what an engine refuses (other shapes than the signature says, no
+rows, values on which they differ, everything that is an error), so that answers and errors are TensorFlow's whichever
+engine runs.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from services.serving.engines import litert_engine, onnx_engine, tensorflow_engine
+from services.serving.engines.candidate import Candidate, EngineRefused
+from services.serving.engines.conversion import Conversion, Conversions
+from services.serving.engines.guarded import GuardedCall
+from services.serving.engines.trial import SignatureTrial
+from services.serving.model_options import EngineOptions
+from services.serving.platforms.loading import LoadedModel, LoadRequest
+from services.serving.prediction import FAILED_PRECONDITION, Arrays, RequestFailed
+from services.serving.replica_state import Signature
+
+CANDIDATES: tuple[Candidate, ...] = (onnx_engine.CANDIDATE, litert_engine.CANDIDATE)
+AUTO, TENSORFLOW = "auto", "tensorflow"
+_WORTH_IT = 0.95
+"""An engine that takes more than this share of TensorFlow's time is not worth its memory."""
+
+
+@dataclass(frozen=True)
+class _Choice:
+    engine: str
+    """Empty: TensorFlow."""
+    call: GuardedCall | None
+    reason: str
+
+
+class MixedModel:
+    """A SavedModel some or all of whose signatures are computed by other engines. Calls are thread-safe."""
+
+    def __init__(self, reference: tensorflow_engine.TensorFlowEngine, choices: Mapping[str, _Choice]) -> None:
+        self._reference = reference
+        self._calls = {name: choice.call for name, choice in choices.items() if choice.call is not None}
+        self.signatures = reference.signatures
+        self.reasons: Mapping[str, str] = {name: choice.reason for name, choice in choices.items()}
+        self.kind = _kind(reference.kind, choices)
+
+    def callable_signatures(self) -> tuple[str, ...]:
+        return self._reference.callable_signatures()
+
+    def run(self, signature: str, inputs: Arrays, output_filter: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
+        """As TensorFlowEngine.run; what the chosen engine refuses is asked of TensorFlow."""
+        call = self._calls.get(signature)
+        if call is not None:
+            try:
+                return call.run(inputs, output_filter)
+            except EngineRefused:
+                return self._reference.run(signature, inputs, output_filter)
+        return self._reference.run(signature, inputs, output_filter)
+
+
+def load(request: LoadRequest, *, candidates: Sequence[Candidate] = CANDIDATES) -> LoadedModel:
+    """Loads a SavedModel with the engine that its options name.
+
+    Raises:
+        RequestFailed: TensorFlow cannot load it, or the engine that is named is not installed.
+    """
+    options = request.options.engine
+    if options.engine == TENSORFLOW or request.is_cautious:
+        return tensorflow_engine.load(request.directory, options, is_cautious=request.is_cautious)
+    wanted = [candidate for candidate in candidates if options.engine in (AUTO, candidate.name)]
+    if options.engine != AUTO:
+        for candidate in wanted:
+            if reason := candidate.missing():
+                raise RequestFailed(FAILED_PRECONDITION, f"engine {candidate.name} is {reason}")
+    with Conversions(request.model, request.directory, request.options, request.engines_dir) as conversions:
+        # Before TensorFlow runs in this process: its threads would not survive the forks.
+        tried = [(one, None if one.missing() else conversions.get(one)) for one in wanted]
+        reference = tensorflow_engine.load(request.directory, options)
+        choices = {
+            name: _choose(name, reference.signatures[name], tried, options) for name in reference.callable_signatures()
+        }
+        return MixedModel(reference, choices)
+
+
+def _choose(
+    name: str, signature: Signature, tried: Sequence[tuple[Candidate, Conversion | None]], options: EngineOptions
+) -> _Choice:
+    usable: list[tuple[float, Candidate, Path, SignatureTrial]] = []
+    remarks: list[str] = []
+    for candidate, conversion in tried:
+        trial = conversion.signatures.get(name) if conversion is not None else None
+        problem = _problem(candidate, conversion, trial)
+        if problem or conversion is None or trial is None:
+            remarks.append(f"{candidate.name}: {problem}")
+            continue
+        usable.append((_share_of_time(trial), candidate, conversion.folder / trial.file, trial))
+    usable.sort(key=lambda one: one[0])
+    for share, candidate, path, trial in usable:
+        if options.engine == AUTO and share > _WORTH_IT:
+            break
+        try:
+            call = GuardedCall(signature, candidate.open(path, signature, options), trial.guards)
+        except EngineRefused as error:
+            remarks.append(str(error))
+            continue
+        others = [_figures(other.name, seen) for _, other, _, seen in usable if other is not candidate]
+        reason = "; ".join([f"runs on {_figures(candidate.name, trial)}", *others, _reference_figures(trial), *remarks])
+        return _Choice(candidate.name, call, reason)
+    slower = [_figures(candidate.name, trial) for _, candidate, _, trial in usable]
+    figures = [_reference_figures(usable[0][3])] if usable else []
+    return _Choice("", None, "; ".join(["runs on tensorflow", *figures, *slower, *remarks]))
+
+
+def _problem(candidate: Candidate, conversion: Conversion | None, trial: SignatureTrial | None) -> str:
+    if conversion is None:
+        return candidate.missing()
+    if conversion.problem:
+        return conversion.problem
+    return trial.problem if trial is not None else "it did not try this signature"
+
+
+def _share_of_time(trial: SignatureTrial) -> float:
+    """Its time over TensorFlow's: the geometric mean over the batch sizes."""
+    ratios = [
+        math.log(micros / trial.tensorflow_microseconds[size]) for size, micros in trial.microseconds.items() if micros
+    ]
+    return math.exp(sum(ratios) / len(ratios)) if ratios else 1.0
+
+
+def _figures(engine: str, trial: SignatureTrial) -> str:
+    parts = [f"{engine} ({_times(trial.microseconds)}", f"largest difference {trial.max_difference:.2g}"]
+    if trial.guards:
+        parts.append(f"values that are {' or '.join(trial.guards)} go to tensorflow")
+    return ", ".join(parts) + ")"
+
+
+def _reference_figures(trial: SignatureTrial) -> str:
+    return f"tensorflow ({_times(trial.tensorflow_microseconds)})"
+
+
+def _times(microseconds: Mapping[str, float]) -> str:
+    return ", ".join(f"{micros:.3g} us at {size}" for size, micros in microseconds.items())
+
+
+def _kind(reference_kind: str, choices: Mapping[str, _Choice]) -> str:
+    engines = {name: choice.engine or reference_kind for name, choice in choices.items()}
+    if len(set(engines.values())) == 1:
+        return next(iter(engines.values()))
+    by_engine: dict[str, list[str]] = {}
+    for name, engine in engines.items():
+        by_engine.setdefault(engine, []).append(name)
+    return "; ".join(f"{engine} for {', '.join(names)}" for engine, names in sorted(by_engine.items()))

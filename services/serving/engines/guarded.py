@@ -1,0 +1,66 @@
+"""Lets only those calls through to an engine for which it was shown to answer what TensorFlow answers."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from services.serving.engines.candidate import Call, EngineRefused, Outputs
+from services.serving.prediction import Arrays, numpy_type
+from services.serving.replica_state import Signature
+
+GUARDED_KINDS = ("not finite", "negative")
+"""Kinds of values that can be told apart fast enough to send the calls that hold them to TensorFlow."""
+
+
+class GuardedCall:
+    """An engine's signature behind checks of shape and values. Thread-safe."""
+
+    def __init__(self, signature: Signature, call: Call, guards: tuple[str, ...]) -> None:
+        self.guards = guards
+        self._call = call
+        self._shapes = [(name, spec.shape) for name, spec in signature.inputs.items()]
+        self._outputs = tuple(signature.outputs)
+        kinds = {name: numpy_type(name, spec).kind for name, spec in signature.inputs.items()}
+        self._checks: list[tuple[str, Callable[[np.ndarray], bool]]] = []
+        if "not finite" in guards:
+            self._checks += [(name, _is_finite) for name, kind in kinds.items() if kind == "f"]
+        if "negative" in guards:
+            self._checks += [(name, _is_natural) for name, kind in kinds.items() if kind == "i"]
+
+    def run(self, inputs: Arrays, outputs: tuple[str, ...] = ()) -> Outputs:
+        """Runs it; empty `outputs` means all.
+
+        Raises:
+            EngineRefused: TensorFlow should be asked instead.
+        """
+        for name, shape in self._shapes:
+            if not _fits(shape, inputs[name].shape):
+                raise EngineRefused(f"{name} has another shape than the signature says, or no rows")
+        for name, is_fine in self._checks:
+            if not is_fine(inputs[name]):
+                raise EngineRefused(f"{name} holds values on which the engines differ")
+        return self._call(inputs, outputs or self._outputs)
+
+
+def _fits(expected: tuple[int, ...] | None, shape: tuple[int, ...]) -> bool:
+    if 0 in shape:
+        return False
+    if expected is None:
+        return len(shape) == 1  # as the probes were
+    if len(expected) != len(shape):
+        return False
+    for want, have in zip(expected, shape, strict=True):  # noqa: SIM110  (a generator costs more than the checks)
+        if want not in (-1, have):
+            return False
+    return True
+
+
+def _is_finite(array: np.ndarray) -> bool:
+    """May say False for finite numbers whose squares are not; never True for others. One pass, no temporary array."""
+    flat = array.ravel()
+    return math.isfinite(np.vdot(flat, flat))
+
+
+def _is_natural(array: np.ndarray) -> bool:
+    return bool(array.min() >= 0)

@@ -11,6 +11,7 @@ import io
 import os
 import secrets
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -38,8 +39,11 @@ class ComposePlatform:
     """Fills driver.Platform, and more for faults: pause, disconnect, stats, run_in. Names are headrace/compose.py's:
     kafka, redis, proxy, registry, ingest, trainer, serving-0; further ones ingest-1, trainer-1, serving-1."""
 
-    def __init__(self, folder: Path, *, replicas: int = 1, tensorboard: bool = False) -> None:
-        """Starts a platform and returns when it is ready; `folder` keeps what is ours of it.
+    def __init__(
+        self, folder: Path, *, replicas: int = 1, tensorboard: bool = False, extra_files: Sequence[Path] = ()
+    ) -> None:
+        """Starts a platform and returns when it is ready; `folder` keeps what is ours of it. `extra_files` are Compose
+        files on top of the others.
 
         Raises:
             headrace.HeadraceError: there is no engine, an image is missing, or it did not get ready.
@@ -53,7 +57,7 @@ class ComposePlatform:
         self._launcher = ComposeLauncher(
             _REPOSITORY,
             project=f"headrace-e2e-{secrets.token_hex(4)}",
-            extra_files=(self._settings,),
+            extra_files=(*extra_files, self._settings),
             services=self._services,
             is_temporary=True,
         )

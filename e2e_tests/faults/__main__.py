@@ -64,7 +64,11 @@ def _run(options: Options) -> Judged:
 
 
 def _injector(options: Options) -> Injector:
-    return LocalInjector(options.folder)
+    if options.mode == "local":
+        return LocalInjector(options.folder)
+    from e2e_tests.faults.compose_injection import ComposeInjector  # only there is the docker SDK needed
+
+    return ComposeInjector(options.folder)
 
 
 def _judged(path: Path) -> Judged:

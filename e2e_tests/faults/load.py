@@ -3,6 +3,7 @@
 Everything that is asked goes into the history with what was heard, a silent door included.
 """
 
+import http
 import http.client
 import itertools
 import random
@@ -240,7 +241,9 @@ class RestAsker(Asker):
         self._last = (question, time.time())
         if response.will_close:
             self.close()
-        if response.status != 200:
+        if response.status == http.HTTPStatus.BAD_GATEWAY:
+            return _Heard("broken", "502: the proxy lost the replica")
+        if response.status != http.HTTPStatus.OK:
             return _Heard("refused", f"{response.status} {content.decode(errors='replace')}")
         outputs = [_probability(item) for item in orjson.loads(content)["predictions"]]
         return _Heard("answered", version=int(response.headers["headrace-version"]), outputs=outputs)

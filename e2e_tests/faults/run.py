@@ -134,7 +134,12 @@ class FaultRun:
 
     def _strike(self, number: int, card: Card) -> None:
         at = time.time()
-        lifted_at = self._injector.strike(card, self._chance.uniform(*self._options.pause_seconds))
+        seconds = self._chance.uniform(*self._options.pause_seconds)
+        try:
+            lifted_at = self._injector.strike(card, seconds)
+        except (HeadraceError, AssertionError) as error:  # what was struck did not come back by itself: judged below
+            lifted_at = time.time()
+            self._progress.console.print(f"{number:4d}  {card[0]} of {card[1]}: {error}", style="red", highlight=False)
         self._history.add(Fault(at, lifted_at, number, *card))
         kinds = ("acknowledged", "answered over rest", "answered over grpc", "learned")
         end = time.time() + self._options.recovery_seconds

@@ -117,12 +117,18 @@ def summary(judged: Judged) -> str:
     after = [live.seconds_after(item.version, item.at, item.until) for item in predictions if item.version]
     parts = (
         f"{_count(history, Fault)} faults",
-        (f"{sum(len(record.events) for record in of_kind(history, LogRecord))} events in the log (tries: "
-        f"{tries['acknowledged']} acknowledged, {tries['refused']} refused, {tries['in doubt']} in doubt)"),
-        (f"{_count(history, VersionRecord)} versions, {_count(history, Rebuild)} rebuilt, "
-        f"{_count(history, AliasMove)} moves of production"),
-        (f"{heard['answered']} predictions answered, {heard['refused']} refused, {heard['broken']} broken off, "
-        f"{heard['silent']} silent; a replaced version answered at most {max(after, default=0.0):.1f} s later"),
+        (
+            f"{sum(len(record.events) for record in of_kind(history, LogRecord))} events in the log (tries: "
+            f"{tries['acknowledged']} acknowledged, {tries['refused']} refused, {tries['in doubt']} in doubt)"
+        ),
+        (
+            f"{_count(history, VersionRecord)} versions, {_count(history, Rebuild)} rebuilt, "
+            f"{_count(history, AliasMove)} moves of production"
+        ),
+        (
+            f"{heard['answered']} predictions answered, {heard['refused']} refused, {heard['broken']} broken off, "
+            f"{heard['silent']} silent; a replaced version answered at most {max(after, default=0.0):.1f} s later"
+        ),
         f"{len(judged.violations)} violations",
     )
     return f"{judged.run.mode}, seed {judged.run.seed}: " + "; ".join(parts)

@@ -134,9 +134,9 @@ class FaultRun:
 
     def _strike(self, number: int, card: Card) -> None:
         at = time.time()
-        seconds = self._chance.uniform(*self._options.pause_seconds)
+        lasting_seconds = self._chance.uniform(*self._options.pause_seconds)
         try:
-            lifted_at = self._injector.strike(card, seconds)
+            lifted_at = self._injector.strike(card, lasting_seconds)
         except (HeadraceError, AssertionError) as error:  # what was struck did not come back by itself: judged below
             lifted_at = time.time()
             self._progress.console.print(f"{number:4d}  {card[0]} of {card[1]}: {error}", style="red", highlight=False)

@@ -46,6 +46,9 @@ demo: $(INSTALLED)  ## the whole loop on real events (EXAMPLE=flights|digits, EV
 bench: $(INSTALLED)  ## every benchmark; tables on the terminal, JSON under build/bench
 	$(BIN)/python -m benchmarks
 
+faults: $(INSTALLED)  ## faults at random, judged by five rules (MODE=local|compose, KILLS=25, SEED=, PAUSE=5:30); needs root
+	$(BIN)/python -m e2e_tests.faults --mode $(or $(MODE),local) --kills $(or $(KILLS),25) --pause-seconds $(or $(PAUSE),5:30) $(if $(SEED),--seed $(SEED),)
+
 clean:  ## build products, not the virtual environment
 	rm -rf build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 

@@ -1,10 +1,17 @@
-"""The request log that the settings ask for."""
+"""The request log that the settings ask for, and what TensorFlow Serving's configuration says of it per model."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from common.errors import InvalidInput
+from services.serving.replica_state import ReplicaState
 from services.serving.request_log import RequestLog
-from services.serving.request_log_options import options_of
+from services.serving.request_log_options import RequestLogOptions, options_of
 from services.serving.request_log_places import open_place
 from services.serving.settings import ServingSettings
+
+logger = logging.getLogger(__name__)
 
 
 def open_request_log(settings: ServingSettings) -> RequestLog | None:
@@ -23,3 +30,33 @@ def open_request_log(settings: ServingSettings) -> RequestLog | None:
     )
     request_log.use(of_models)
     return request_log
+
+
+def following(
+    update: Callable[[ReplicaState], None], request_log: RequestLog | None, settings: ServingSettings
+) -> Callable[[ReplicaState], None]:
+    """`update`, and the sampling that a configuration names with it; for its models it wins over the settings."""
+    _, of_models = options_of(settings.request_log_sampling)
+    told: set[str] = set()
+
+    def follow(state: ReplicaState) -> None:
+        update(state)
+        configured = configured_options(state.config.config) if state.config is not None else {}
+        if request_log is not None:
+            request_log.use(of_models | configured)
+            return
+        for model in configured.keys() - told:
+            told.add(model)
+            logger.error("model %s has a logging_config, but SERVING_REQUEST_LOG does not say where to log", model)
+
+    return follow
+
+
+def configured_options(config: Mapping[str, Any]) -> dict[str, RequestLogOptions]:
+    """The logging_config of each model of a ModelServerConfig that has one (the configuration was checked before)."""
+    models = config.get("model_config_list", {}).get("config", ())
+    return {
+        model["name"]: RequestLogOptions(model["logging_config"].get("sampling_config", {}).get("sampling_rate", 0.0))
+        for model in models
+        if "logging_config" in model
+    }

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import IO
 
 import httpx
 import numpy as np
@@ -49,11 +50,14 @@ def wait_until(condition: Callable[[], bool]) -> None:
 class Serving:
     """The process, with a manager that loads nothing."""
 
-    def __init__(self, redis_url: str, port: int, directory: Path, **environment: str) -> None:
+    def __init__(
+        self, redis_url: str, port: int, directory: Path, *, stderr: IO[bytes] | None = None, **environment: str
+    ) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self.manager_log = directory / "manager.log"
         self.process = subprocess.Popen(
             [sys.executable, "-c", _MAIN],
+            stderr=stderr,
             env=os.environ | {
                 "SERVING_HTTP_PORT": str(port), "SERVING_GRPC_PORT": "0", "SERVING_REDIS_URL": redis_url,
                 "STUB_MANAGER_LOG": str(self.manager_log), **environment,

@@ -45,6 +45,8 @@ def _error_response(request: Request, error: Exception) -> Response:
     headers: dict[str, str] = {}
     if isinstance(error, Overloaded):
         headers["Retry-After"] = str(max(1, round(error.retry_after_seconds)))
+    if isinstance(error, Unavailable):
+        headers["Retry-After"] = "1"
     return JSONResponse(error_body(error), status_code=HTTP_STATUS_OF[type(error)], headers=headers)
 
 

@@ -80,7 +80,8 @@ class LocalPlatform:
         return self._service("registry", "registry", {"DATA_DIR": str(self.data_dir / "registry")}, stop_rank=2)
 
     def ingest(self) -> ProcessSpec:
-        return self._service("ingest", "ingest", self._log_and_registry(), stop_rank=0)
+        settings = {**self._log_and_registry(), "REDIS_URL": f"unix://{self.redis_socket}"}
+        return self._service("ingest", "ingest", settings, stop_rank=0)
 
     def trainer(self) -> ProcessSpec:
         settings = {**self._log_and_registry(), "DATA_DIR": str(self.data_dir / "trainer")}

@@ -90,7 +90,9 @@ class EventLog(Protocol):
         """Appends the records in order and returns their offsets, once all of them are durable.
 
         Concurrent calls share the cost of a flush (group commit). When it raises Unavailable, none, some or all of the
-        records may be in the log; the caller finds out by their chunk ids.
+        records may be in the log; the caller finds out by their chunk ids. It returns or raises when no part of it is
+        under way any more, which may take as long as the log is away (`ping` tells): a record whose append has ended
+        does not appear later.
         """
 
     def start_position(self, topic: str) -> dict[int, int]:
@@ -109,5 +111,8 @@ class EventLog(Protocol):
 
     def scan(self, topic: str, partition: int, start: int, end: int) -> Iterator[RecordInfo]:
         """Like read, without the values (an adapter that can avoids reading them)."""
+
+    def ping(self, *, timeout_seconds: float) -> None:
+        """Raises Unavailable when the log does not answer in time. Cheap; waits for nothing that is under way."""
 
     def close(self) -> None: ...

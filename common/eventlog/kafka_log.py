@@ -5,6 +5,7 @@ without a group or commits, assigned and sought by hand, borrowed from a small p
 topics: the admin client. How long records are kept and how often they are copied is the cluster's configuration.
 """
 
+import logging
 import random
 import struct
 import threading
@@ -19,12 +20,16 @@ from kafka import errors as kafka_errors
 from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
 from common.eventlog.base import NewRecord, Record, RecordHeaders, RecordInfo
 from common.eventlog.headers import check_headers, pack_marks, unpack_marks
+from common.eventlog.kafka_probe import KafkaProbe
 
 _LARGEST_RECORD_BYTES = 16 << 20
 _REQUEST_TIMEOUT_MS = 15_000
 _BOOTSTRAP_TIMEOUT_MS = 10_000
-_DELIVERY_TIMEOUT_MS = 30_000
-_APPEND_TIMEOUT_SECONDS = 40.0
+_DELIVERY_TIMEOUT_MS = 600_000
+"""So long the producer goes on sending a batch under the same sequence number, by which Kafka knows it again. Given up
+earlier, while Kafka is away or paused, the batch might still land after its events were appended a second time."""
+_APPEND_TIMEOUT_SECONDS = 630.0
+_CONNECT_TIMEOUT_SECONDS = 1.0
 _READ_TIMEOUT_SECONDS = 30.0
 _READERS_LIMIT = 16
 _IDLE_CONSUMERS_LIMIT = 4
@@ -41,6 +46,10 @@ class KafkaLog:
     def __init__(self, servers: Sequence[str]) -> None:
         """`servers` are host:port; the rest of the cluster is found through any of them."""
         self._servers = list(servers)
+        self._probe = KafkaProbe(servers)
+        # Its threads repeat themselves several times a second while a broker is away; the probe says it once, and
+        # what concerns a caller is raised.
+        logging.getLogger("kafka").setLevel(logging.CRITICAL)
         self._lock = threading.Lock()
         self._closed = False
         self._refused_until = 0.0
@@ -84,10 +93,7 @@ class KafkaLog:
         deadline = time.monotonic() + _APPEND_TIMEOUT_SECONDS
         try:
             with _kafka_errors(f"topic {topic!r}, partition {partition}"):
-                futures = [
-                    producer.send(topic, record.value, partition=partition, headers=_encode_headers(record.headers))
-                    for record in records
-                ]
+                futures = _send(producer, topic, partition, records, deadline)
                 return [future.get(max(0.0, deadline - time.monotonic())).offset for future in futures]
         except Unavailable as error:
             if not isinstance(error.__cause__, kafka_errors.KafkaTimeoutError):
@@ -116,8 +122,11 @@ class KafkaLog:
             for message in self._messages(topic, partition, start, end)
         )
 
+    def ping(self, *, timeout_seconds: float) -> None:
+        self._probe.check(timeout_seconds=timeout_seconds)
+
     def close(self) -> None:
-        """Waits up to 5 s for records under way. Later calls raise Unavailable."""
+        """Waits up to 5 s for records under way; after that their appends fail. Later calls raise Unavailable."""
         with self._lock:
             self._closed = True
             producer, self._producer = self._producer, None
@@ -267,7 +276,12 @@ class KafkaLog:
             if time.monotonic() < self._refused_until:
                 raise Unavailable(f"Kafka at {', '.join(self._servers)} cannot be reached")
         try:
+            self._probe.check(timeout_seconds=_CONNECT_TIMEOUT_SECONDS)
             return make()
+        except Unavailable:
+            with self._lock:
+                self._refused_until = time.monotonic() + _REFUSE_AFTER_FAILURE_SECONDS
+            raise
         except kafka_errors.KafkaError as error:
             with self._lock:
                 self._refused_until = time.monotonic() + _REFUSE_AFTER_FAILURE_SECONDS
@@ -310,6 +324,23 @@ class KafkaLog:
             request_timeout_ms=_REQUEST_TIMEOUT_MS,
             reconnect_backoff_max_ms=1_000,
         )
+
+
+def _send(
+    producer: KafkaProducer, topic: str, partition: int, records: Sequence[NewRecord], deadline: float
+) -> list[Any]:
+    """A future per record. Where the producer takes only some of them, the error comes when these have ended."""
+    futures: list[Any] = []
+    try:
+        for record in records:
+            headers = _encode_headers(record.headers)
+            futures.append(producer.send(topic, record.value, partition=partition, headers=headers))
+    except kafka_errors.KafkaError:
+        for future in futures:
+            with suppress(kafka_errors.KafkaError):
+                future.get(max(0.0, deadline - time.monotonic()))
+        raise
+    return futures
 
 
 def _encode_headers(headers: RecordHeaders) -> list[tuple[str, bytes]]:

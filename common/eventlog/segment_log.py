@@ -121,6 +121,13 @@ class SegmentLog:
                 removed += sum(partition.writer.apply_retention() for partition in self._partitions(topic))
         return removed
 
+    def ping(self, *, timeout_seconds: float) -> None:
+        """See EventLog.ping: looks whether the directory is there."""
+        with self._lock:
+            closed = self._closed
+        if closed or not self._directory.is_dir():
+            raise Unavailable(f"the event log {self._directory} is {'closed' if closed else 'not there'}")
+
     def close(self) -> None:
         """Waits for the commit under way. Later calls raise Unavailable."""
         with self._lock:

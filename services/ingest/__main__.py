@@ -3,15 +3,18 @@
 import asyncio
 import contextlib
 import logging
+import platform
 import signal
 import sys
 import threading
 import time
+import uuid
+from collections.abc import Callable
 
 import uvicorn
 import uvloop
 
-from common.errors import HeadraceError, InvalidInput, NotFound
+from common.errors import HeadraceError, InvalidInput
 from common.eventlog.base import EventLog
 from common.eventlog.open import open_event_log
 from common.health import Health
@@ -26,17 +29,20 @@ from services.ingest.http_api import create_ingest_app
 from services.ingest.intake import Intake
 from services.ingest.schemas import Schemas
 from services.ingest.settings import IngestSettings
-from services.ingest.streams import examples_topic
+from services.ingest.shared_keys import SharedKeys, SharedWindow
 
 logger = logging.getLogger(__name__)
 _REGISTRY_TIMEOUT_SECONDS = 3.0
 _LOG_RETRY_SECONDS = 1.0
-_LOG_CHECK_SECONDS = 2.0
 _DRAIN_SECONDS = 10.0
 
 
-def main() -> int:
-    """Exit status 0 after SIGTERM, 1 when it cannot start."""
+def main(open_log: Callable[[str], EventLog] = open_event_log) -> int:
+    """Exit status 0 after SIGTERM, 1 when it cannot start.
+
+    Args:
+        open_log: makes the log that a URL names; the tests put a slow one here.
+    """
     started_at = time.monotonic()
     try:
         settings = IngestSettings.from_environment()
@@ -45,17 +51,17 @@ def main() -> int:
         return 1
     configure_logs("ingest", log_format=settings.log_format, level=settings.log_level)
     try:
-        uvloop.run(_serve(settings, started_at))
+        uvloop.run(_serve(settings, open_log, started_at))
     except HeadraceError as error:
         logger.error("cannot run: %s", error.message)
         return 1
     return 0
 
 
-async def _serve(settings: IngestSettings, started_at: float) -> None:
+async def _serve(settings: IngestSettings, open_log: Callable[[str], EventLog], started_at: float) -> None:
     service_health = Health("registry", "log")
     registry = RegistryClient(settings.registry_address, timeout_seconds=_REGISTRY_TIMEOUT_SECONDS)
-    intake = Intake(settings, Schemas(registry))
+    intake = Intake(settings, Schemas(registry), service_health=service_health, shared_keys=_shared_keys(settings))
     stop, stopped = Stop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
@@ -70,7 +76,7 @@ async def _serve(settings: IngestSettings, started_at: float) -> None:
     serving = asyncio.create_task(web.serve(sockets=[sock]))
     follower = threading.Thread(target=intake.schemas.follow, args=(stop, service_health), name="registry", daemon=True)
     follower.start()
-    keeper = asyncio.create_task(_keep_log(intake, service_health, settings.event_log))
+    keeper = asyncio.create_task(_keep_log(intake, service_health, open_log))
     logger.info(
         "listening",
         extra={
@@ -88,13 +94,24 @@ async def _serve(settings: IngestSettings, started_at: float) -> None:
     keeper.cancel()
     web.should_exit = True
     await asyncio.gather(server.stop(_DRAIN_SECONDS), serving)
-    await asyncio.to_thread(_close, intake, registry)
+    await intake.close_keys()
+    await asyncio.to_thread(close_all, intake.close_log, intake.close, registry.close)
     with contextlib.suppress(asyncio.CancelledError):
         await keeper
 
 
-def _close(intake: Intake, registry: RegistryClient) -> None:
-    close_all(intake.close, registry.close, *([intake.log.close] if intake.has_log else []))
+def _shared_keys(settings: IngestSettings) -> SharedKeys | None:
+    """Raises InvalidInput when the URL is none of Redis."""
+    if not settings.redis_url:
+        return None
+    window = SharedWindow(
+        settings.key_window_seconds, settings.key_window_count, settings.key_claim_seconds, settings.key_wait_seconds
+    )
+    incarnation = uuid.uuid4().hex
+    # Whoever listens on this port of this host is the only one: its predecessor is dead. A port that the system chose
+    # names nobody.
+    named = f"{platform.node()}:{settings.http_port}" if settings.http_port else incarnation
+    return SharedKeys(settings.redis_url, window, holder=settings.replica or named, incarnation=incarnation)
 
 
 class _WebInLoop(uvicorn.Server):
@@ -118,36 +135,42 @@ class _WebInLoop(uvicorn.Server):
         yield
 
 
-async def _keep_log(intake: Intake, service_health: Health, url: str) -> None:
-    """Opens the log, opens each stream as it becomes known, and tells whether the log answers; until cancelled.
+async def _keep_log(intake: Intake, service_health: Health, open_log: Callable[[str], EventLog]) -> None:
+    """Opens the log and watches it, and opens each stream as it becomes known; until cancelled.
 
     Raises:
         InvalidInput: the URL names no log.
     """
+    log = await _opened(intake, service_health, open_log)
+    intake.attach_log(log)
+    beside = [asyncio.create_task(intake.watch.run(log)), asyncio.create_task(intake.announce_when_quiet())]
+    try:
+        while True:
+            try:
+                for name in intake.schemas.names():
+                    await intake.open(name)
+            except InvalidInput:  # a setting that is wrong stays wrong
+                raise
+            except HeadraceError as error:
+                logger.debug("a stream cannot be opened yet", extra={"reason": error.message})
+            await asyncio.sleep(_LOG_RETRY_SECONDS)
+    finally:
+        for task in beside:
+            task.cancel()
+
+
+async def _opened(intake: Intake, service_health: Health, open_log: Callable[[str], EventLog]) -> EventLog:
+    """Tries until it can be opened. Raises InvalidInput when the URL names no log."""
     while True:
         try:
-            if not intake.has_log:
-                intake.attach_log(await intake.in_thread(open_event_log, url))
-            names = intake.schemas.names()
-            for name in names:
-                await intake.open(name)
-            await intake.in_thread(_probe, intake.log, examples_topic(names[0] if names else "none"))
-            service_health.satisfy("log")
-            pause = _LOG_CHECK_SECONDS
-        except InvalidInput:  # a setting that is wrong stays wrong
+            return await intake.in_thread(open_log, intake.settings.event_log)
+        except InvalidInput:
             raise
         except HeadraceError as error:
             intake.log_is_away(error.message)
             service_health.fail("log", error.message)
-            logger.warning("the event log is away", extra={"reason": error.message})
-            pause = _LOG_RETRY_SECONDS
-        await asyncio.sleep(pause)
-
-
-def _probe(log: EventLog, topic: str) -> None:
-    """Raises Unavailable when the log does not answer."""
-    with contextlib.suppress(NotFound):
-        log.end_position(topic)
+            logger.warning("the event log cannot be opened", extra={"reason": error.message})
+        await asyncio.sleep(_LOG_RETRY_SECONDS)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ restart, appends exactly what is missing. A request without a key that is retrie
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -15,13 +16,16 @@ from typing import Any, Literal, TypeVar
 from common.catalog import Stream
 from common.errors import Conflict, HeadraceError, InvalidInput, Unavailable
 from common.eventlog.base import EventLog
+from common.health import Health
 from services.ingest import bodies, metrics
 from services.ingest.budget import Budget
 from services.ingest.chunks import Appended, FramedEvents, Item
 from services.ingest.deadletters import dead_letter
 from services.ingest.keys import Answer, KeyWindow, Refusal, RequestKey
+from services.ingest.log_watch import LogWatch
 from services.ingest.schemas import Schemas
 from services.ingest.settings import IngestSettings
+from services.ingest.shared_keys import SharedKeys
 from services.ingest.streams import OpenStream, deadletter_topic, open_stream
 from services.ingest.validation import Checked, Validator
 
@@ -32,6 +36,9 @@ Result = TypeVar("Result")
 _APPEND_THREADS = 16
 _NAMED_REFUSALS = 3
 _KEY_CHARACTERS = 256
+_HOLD_PAUSE_SECONDS = 0.1
+_ANNOUNCE_PAUSE_SECONDS = 0.5
+_NOTE_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -54,7 +61,15 @@ class _Running:
 class Intake:
     """Belongs to one event loop; the log is given to it when it could be opened."""
 
-    def __init__(self, settings: IngestSettings, schemas: Schemas) -> None:
+    def __init__(
+        self,
+        settings: IngestSettings,
+        schemas: Schemas,
+        *,
+        service_health: Health | None = None,
+        shared_keys: SharedKeys | None = None,
+    ) -> None:
+        """`shared_keys`: where there are other replicas."""
         self.settings = settings
         self.schemas = schemas
         self.budget = Budget(settings.max_in_flight_bytes)
@@ -64,6 +79,11 @@ class Intake:
         self._streams: dict[str, OpenStream] = {}
         self._opening: dict[str, asyncio.Task[OpenStream]] = {}
         self._running: dict[tuple[str, bytes], _Running] = {}
+        self._shared_keys = shared_keys
+        self._background: set[asyncio.Task[None]] = set()
+        self.watch = LogWatch(
+            service_health or Health("log"), slowest_append=self._slowest_append, on_away=self._give_up_waiting
+        )
         self._executor = ThreadPoolExecutor(_APPEND_THREADS, thread_name_prefix="append")
 
     def attach_log(self, log: EventLog) -> None:
@@ -78,13 +98,47 @@ class Intake:
 
     @property
     def log(self) -> EventLog:
-        """Raises Unavailable until the log could be opened."""
+        """Raises Unavailable until the log could be opened, and while it does not answer."""
         if self._log is None:
             raise Unavailable(self._log_reason)
+        self.watch.check()
         return self._log
+
+    def close_log(self) -> None:
+        """Before `close`: an append that waits for a log that is away ends with it."""
+        if self._log is not None:
+            self._log.close()
 
     def close(self) -> None:
         self._executor.shutdown(wait=True)
+
+    async def close_keys(self) -> None:
+        """Lets what is still to be noted in Redis be noted, for a moment."""
+        if self._shared_keys is not None:
+            if self._background:
+                await asyncio.wait(self._background, timeout=_NOTE_SECONDS)
+            await self._shared_keys.close()
+
+    async def announce_when_quiet(self) -> None:
+        """Frees the keys that this replica had claimed when it was killed; returns when that is done."""
+        while self._shared_keys is not None:
+            try:
+                if self.watch.has_been_quiet:
+                    await self._shared_keys.announce()
+                    return
+            except Unavailable as error:
+                logger.debug("not announced yet", extra={"reason": error.message})
+            await asyncio.sleep(_ANNOUNCE_PAUSE_SECONDS)
+
+    def _slowest_append(self) -> float:
+        writers = (writer for stream in self._streams.values() for writer in stream.all_writers)
+        return max((writer.appending_seconds for writer in writers), default=0.0)
+
+    def _give_up_waiting(self, error: Unavailable) -> None:
+        told = Unavailable(f"{error.message}; the events may or may not be taken, a retry with the same key is safe")
+        for stream in self._streams.values():
+            for writer in stream.all_writers:
+                writer.give_up_waiting(told)
 
     async def in_thread(self, call: Callable[..., Result], *arguments: Any) -> Result:
         """Runs what blocks beside the loop."""
@@ -127,10 +181,45 @@ class Intake:
             _check_same(known.body_digest, key)
             if known.answer is not None:
                 return known.answer
-        task = asyncio.get_running_loop().create_task(self._take(stream, request, key, on_queued))
+        task = asyncio.get_running_loop().create_task(self._take_once(stream, request, key, on_queued))
         self._running[stream.name, key.key_digest] = _Running(key.body_digest, task)
         task.add_done_callback(lambda _: self._running.pop((stream.name, key.key_digest), None))
         return await asyncio.shield(task)
+
+    async def _take_once(
+        self, stream: OpenStream, request: AppendRequest, key: RequestKey, on_queued: Callable[[], None]
+    ) -> Answer:
+        """Takes the request unless another replica has it or had it."""
+        if self._shared_keys is None:
+            return await self._take(stream, request, key, on_queued)
+        self.watch.check()
+        answered = await self._shared_keys.claim(stream.name, key)
+        if answered is not None:
+            return answered
+        try:
+            answer = await self._take(stream, request, key, on_queued)
+        except HeadraceError:
+            self._begin(self._hold_until_known(stream, key))
+            raise
+        self._begin(self._shared_keys.keep(stream.name, key, answer))
+        return answer
+
+    async def _hold_until_known(self, stream: OpenStream, key: RequestKey) -> None:
+        """Keeps the claim while an append with the key's events is under way; then the log can tell whoever asks."""
+        assert self._shared_keys is not None
+        renewed_at = time.monotonic()
+        while any(writer.is_appending(key.key_digest) for writer in stream.all_writers):
+            await asyncio.sleep(_HOLD_PAUSE_SECONDS)
+            if time.monotonic() - renewed_at > self.settings.key_claim_seconds / 4:
+                renewed_at = time.monotonic()
+                await self._shared_keys.renew(stream.name, key)
+        await self._shared_keys.release(stream.name, key)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Beside the answer, which does not wait for it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     async def _take(
         self, stream: OpenStream, request: AppendRequest, key: RequestKey | None, on_queued: Callable[[], None]
@@ -141,6 +230,7 @@ class Intake:
             stream.refused_count += len(refused)
             metrics.EVENTS_REFUSED.labels(stream.name, "invalid").inc(len(refused))
             raise _refusal(refused, len(refused) + len(checked.examples))
+        self.watch.check()
         waits: list[tuple[int, asyncio.Future[Appended]]] = []
         if refused:
             letters = [dead_letter(stream.name, item, validator.schema_version) for item in checked.rejected]
@@ -224,6 +314,11 @@ class Intake:
                 "topic": letters,
                 "start": await self.in_thread(self.log.start_position, letters),
                 "end": await self.in_thread(self.log.end_position, letters),
+            },
+            "keys": {
+                "shared": self._shared_keys is not None,
+                "window_seconds": self.settings.key_window_seconds,
+                "window_count": self.settings.key_window_count,
             },
             "accepted_since_start": stream.accepted_count,
             "refused_since_start": stream.refused_count,

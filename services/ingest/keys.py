@@ -11,7 +11,7 @@ from common.eventlog.base import RecordInfo
 
 Place = tuple[str, int]
 """(topic, partition)."""
-_KEPT_REFUSALS = 1_000
+KEPT_REFUSALS = 1_000
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class KeyWindow:
 
     def keep_answer(self, stream: str, request: RequestKey, answer: Answer, *, schema_version: int) -> None:
         """An answer with very many refusals is not kept: it is worked out again from the body."""
-        if len(answer.refused) > _KEPT_REFUSALS:
+        if len(answer.refused) > KEPT_REFUSALS:
             return
         with self._lock:
             key = (stream, request.key_digest)

@@ -12,4 +12,7 @@ CHUNK_EVENTS = Histogram("headrace_ingest_chunk_events", "Events per log record"
 APPEND_SECONDS = Histogram(
     "headrace_ingest_append_seconds", "Time of one append to the log", buckets=[0.0005 * 2.0**n for n in range(14)]
 )
+KEYS = Counter(
+    "headrace_ingest_shared_keys", "Idempotency keys asked for in Redis, and what came of it", ["outcome"]
+)  # outcome: claimed | answered | waited | conflict | given_up | unavailable | not_noted
 BYTES_IN_FLIGHT = Gauge("headrace_ingest_bytes_in_flight", "Estimated memory of requests that are being taken")

@@ -52,6 +52,7 @@ async def replay(intake: Intake, stream_name: str) -> ReplayReport:
     done = await intake.in_thread(_replayed, intake.log, stream, start, end)
     report = ReplayReport()
     for first in range(start, end, _RECORDS_PER_PAGE):
+        intake.watch.check()
         last = min(first + _RECORDS_PER_PAGE, end)
         letters = await intake.in_thread(lambda f, t: list(read_letters(intake.log, stream_name, f, t)), first, last)
         await _replay_page(stream, validator, letters, done, report)

@@ -50,6 +50,23 @@ class IngestSettings(ServiceSettings):
     key_window_count: int = Field(100_000, ge=1)
     """Idempotency keys that are known at most."""
 
+    redis_url: str = ""
+    """redis://[user:password@]host[:port][/db] or unix:///path: where the replicas of ingest share their idempotency
+    keys. Empty: each knows its own and what the log holds, which is enough for one replica."""
+    replica: str = Field("", max_length=128)
+    """This replica's name among those that share keys, the same after a restart. Empty: host name and HTTP port."""
+    key_claim_seconds: float = Field(45.0, gt=0.0)
+    """A key claimed by a replica that says nothing any more is free after so long. Longer than a replica or the log may
+    be stopped and then go on."""
+    key_wait_seconds: float = Field(10.0, ge=0.0)
+    """So long a request waits for the replica that has its key, then it is answered 503."""
+
+    @model_validator(mode="after")
+    def _a_claim_outlives_an_append(self) -> Self:
+        if self.key_claim_seconds <= self.append_timeout_seconds:
+            raise ValueError("key_claim_seconds must be more than append_timeout_seconds")
+        return self
+
     @model_validator(mode="after")
     def _one_body_must_fit(self) -> Self:
         if self.max_body_bytes * JSON_MEMORY_FACTOR > self.max_in_flight_bytes:

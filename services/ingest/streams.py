@@ -40,6 +40,10 @@ class OpenStream:
         self._validators: dict[tuple[int, str], Validator] = {}
         self._turns = itertools.count()
 
+    @property
+    def all_writers(self) -> list[PartitionWriter]:
+        return [*self.writers, self.deadletter_writer]
+
     def validator(self, stream: Stream) -> Validator:
         """Compiled when first asked for; a few versions are kept."""
         version = (stream.schema_version, stream.schema_json)

@@ -41,6 +41,24 @@ class PartitionWriter:
         self._first_at = 0.0
         self._full = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._appending: list[tuple[Item, asyncio.Future[Appended]]] = []
+        self._appending_since = 0.0
+
+    @property
+    def appending_seconds(self) -> float:
+        """For how long the append that is under way has been; 0 without one."""
+        return time.monotonic() - self._appending_since if self._appending else 0.0
+
+    def is_appending(self, key_digest: bytes) -> bool:
+        """Whether events of that request are under way, so that nobody knows yet if the log holds them."""
+        return any(item.request is not None and item.request.key_digest == key_digest for item, _ in self._appending)
+
+    def give_up_waiting(self, error: HeadraceError) -> None:
+        """Answers everybody with the error, at once. What waits is dropped; an append under way goes on by itself, and
+        the next one begins when its outcome is known."""
+        dropped, self._waiting = list(self._waiting), deque()
+        self._waiting_bytes = self._waiting_events = 0
+        _fail([*dropped, *self._appending], error)
 
     def put(self, item: Item) -> asyncio.Future[Appended]:
         """Queues the item; the future ends when the log has it, or with the error of the append.
@@ -66,11 +84,14 @@ class PartitionWriter:
             taken = self._take()
             if not taken:
                 continue
+            self._appending, self._appending_since = taken, time.monotonic()
             try:
                 await self._append_taken(taken)
             except Exception:  # outermost loop: one failed append must not stop the partition
                 logger.exception("append failed unexpectedly")
                 _fail(taken, Unavailable("the append failed unexpectedly; the events may or may not be in the log"))
+            finally:
+                self._appending = []
         self._task = None
 
     async def _linger(self) -> None:

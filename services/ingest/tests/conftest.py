@@ -104,6 +104,10 @@ class LogThatFails:
     def scan(self, topic: str, partition: int, start: int, end: int) -> Iterator[RecordInfo]:
         return self._log.scan(topic, partition, start, end)
 
+    def ping(self, *, timeout_seconds: float) -> None:
+        self._check()
+        self._log.ping(timeout_seconds=timeout_seconds)
+
     def close(self) -> None:
         self._log.close()
 

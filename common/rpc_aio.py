@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, NoReturn
 
 import grpc
@@ -80,6 +80,9 @@ async def start_aio_server(
     *,
     service_names: tuple[str, ...],
     service_health: Health,
+    credentials: grpc.ServerCredentials | None = None,
+    socket_path: str = "",
+    options: Sequence[tuple[str, str | int]] = (),
 ) -> tuple[grpc.aio.Server, int]:
     """Starts a server in the running loop, with health and reflection; returns it and the port it listens on.
 
@@ -89,19 +92,29 @@ async def start_aio_server(
     Args:
         address: "host:port"; port 0 takes a free one.
         service_names: fully qualified names, for health and reflection.
+        credentials: of TLS; None: plain text.
+        socket_path: a Unix socket to listen on as well, in plain text.
+        options: of the gRPC server, over those that every service has.
 
     Raises:
         Unavailable: the address cannot be bound.
     """
-    server = grpc.aio.server(interceptors=[AioErrorInterceptor()], options=[*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0)])
+    merged = dict([*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0), *options])
+    server = grpc.aio.server(interceptors=[AioErrorInterceptor()], options=list(merged.items()))
     add_services(server)
     servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     reflection.enable_server_reflection((*service_names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     try:
-        port = server.add_insecure_port(address)
+        if credentials is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, credentials)
+        if socket_path:
+            server.add_insecure_port(f"unix:{socket_path}")
     except RuntimeError as error:
-        raise Unavailable(f"cannot listen on {address}: {error}") from error
+        where = f"{address} or {socket_path}" if socket_path else address
+        raise Unavailable(f"cannot listen on {where}: {error}") from error
     await server.start()
     _follow_health(service_health, servicer, ("", *service_names))
     return server, int(port)

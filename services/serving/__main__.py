@@ -1,4 +1,8 @@
-"""`python -m services.serving`: the front, and below it the manager with the runners."""
+"""`python -m services.serving`: the front, and below it the manager with the runners.
+
+Takes TensorFlow Serving's flags (flags.py): with --model_base_path or --model_config_file it serves folders by itself,
+with nothing but a Redis beside it; else the versions that a registry names.
+"""
 
 import asyncio
 import contextlib
@@ -10,27 +14,40 @@ import signal
 import socket
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
 
 import uvicorn
 import uvloop
 from prometheus_client import REGISTRY
 
-from common.errors import HeadraceError
+from common.errors import HeadraceError, InvalidInput
 from common.health import Health
 from common.logs import configure_logs
 from common.rpc_aio import start_aio_server
 from common.web import bind
 from services.serving import front as front_core
 from services.serving import grpc_api, manager_process
+from services.serving.async_predictions import AsyncPredictions, async_limits
+from services.serving.configured_models import check_first_labels, platform_names, starting_config
 from services.serving.fast_http import protocol_for
+from services.serving.flags import read_flags, usage
 from services.serving.front import Front
 from services.serving.http_api import CORS_HEADERS, create_serving_app
 from services.serving.journal import Journal
 from services.serving.manager_process import ManagerProcess
+from services.serving.model_doors import add_model_doors
+from services.serving.monitoring import MonitoringConfig, add_metrics_route, read_monitoring_config
+from services.serving.option_sources import replica_options
+from services.serving.queue_keys import NEWEST_ALIAS
+from services.serving.replica_state import ConfigState, ReplicaState
+from services.serving.request_log_setup import following, open_request_log
 from services.serving.rest_predict import RestPredict
 from services.serving.settings import ServingSettings
 from services.serving.statistics import Statistics
+from services.serving.tls import TlsConfig, read_tls_config
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +55,7 @@ _GC_THRESHOLD = 50_000
 """Nothing on the request path makes cycles; the default would stop the loop a hundred times more often."""
 
 _LAST_ANSWERS_SECONDS = 1.0
+_LAST_RECORDS_SECONDS = 5.0
 _KEEP_ALIVE_SECONDS = 75
 """Longer than clients keep idle connections: a connection that the server closes just as it is used fails a request."""
 
@@ -50,24 +68,85 @@ class _WebServer(uvicorn.Server):
         yield
 
 
-def main() -> int:
+@dataclass(frozen=True)
+class Start:
+    """All that was asked for, read and checked."""
+
+    settings: ServingSettings
+    tls: TlsConfig | None = None
+    monitoring: MonitoringConfig = field(default_factory=MonitoringConfig)
+    state: ReplicaState | None = None
+    """Where folders are served: what is said before the manager has spoken."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
     try:
-        settings = ServingSettings.from_environment()
+        flags = read_flags(sys.argv[1:] if arguments is None else arguments)
+        if flags.asks_version or flags.asks_help:
+            print(usage() if flags.asks_help else f"Headrace serving {_version()}")
+            return 0
+        # The manager, a child, reads the same variables.
+        os.environ.update({f"SERVING_{name.upper()}": value for name, value in flags.variables.items()})
+        start = _read_start()
     except HeadraceError as error:
         print(f"serving: {error.message}", file=sys.stderr)
         return 2
+    settings = start.settings
     configure_logs("serving", log_format=settings.log_format, level=settings.log_level)
     try:
-        sock = bind(settings.host, settings.http_port)
-        uvloop.run(_serve(settings, sock))
+        sock = bind(settings.host, settings.http_port) if settings.enable_rest else None
+        uvloop.run(_serve(start, sock))
     except HeadraceError as error:
         logger.error("cannot serve: %s", error.message)
         return 1
     return 0
 
 
-async def _serve(settings: ServingSettings, sock: socket.socket) -> None:
+def _read_start() -> Start:
+    """Raises InvalidInput for whatever would not work later."""
+    settings = ServingSettings.from_environment()
+    tls = read_tls_config(Path(settings.ssl_config_file)) if settings.ssl_config_file else None
+    monitoring = MonitoringConfig()
+    if settings.monitoring_config_file:
+        if not settings.enable_rest:
+            raise InvalidInput("monitoring_config_file needs REST, which is off")
+        monitoring = read_monitoring_config(Path(settings.monitoring_config_file))
+    _grpc_options(settings)
+    replica_options(settings)
+    if not settings.is_standalone():
+        return Start(settings, tls, monitoring)
+    config = starting_config(settings, platforms=platform_names())
+    check_first_labels(config, allow_unavailable=settings.allow_version_labels_for_unavailable_models)
+    if settings.queue_namespace is None:
+        namespace = f"{socket.gethostname()}:{settings.grpc_port or os.getpid()}"
+        settings = settings.model_copy(update={"queue_namespace": namespace})
+        os.environ["SERVING_QUEUE_NAMESPACE"] = namespace
+    models = {model.name: dict(model.version_labels) for model in config.model_config_list.config}
+    state = ReplicaState("", {}, models, (), default_alias=NEWEST_ALIAS, config=ConfigState({}))
+    return Start(settings, tls, monitoring, state)
+
+
+def _grpc_options(settings: ServingSettings) -> list[tuple[str, str | int]]:
+    """--grpc_channel_arguments. Raises InvalidInput."""
+    options: list[tuple[str, str | int]] = []
+    for part in filter(None, settings.grpc_channel_arguments.split(",")):
+        name, equals, value = part.partition("=")
+        if not name or not equals:
+            raise InvalidInput(f"grpc_channel_arguments has {part!r}, expected name=value")
+        options.append((name, int(value) if value.lstrip("-").isdecimal() else value))
+    return options
+
+
+def _version() -> str:
+    try:
+        return metadata.version("headrace")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+async def _serve(start: Start, sock: socket.socket | None) -> None:
     """Wires the front and runs it until SIGTERM or SIGINT, or until a part of it fails."""
+    settings = start.settings
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -78,24 +157,39 @@ async def _serve(settings: ServingSettings, sock: socket.socket) -> None:
         front_id=f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
         queue_limit=settings.queue_limit,
         in_flight_limit=settings.in_flight_limit,
-        timeout_seconds=settings.request_timeout_seconds,
+        timeout_seconds=max(settings.request_timeout_seconds, settings.rest_timeout_seconds or 0.0),
         health=health,
+        namespace=settings.namespace(),
     )
+    if start.state is not None:
+        front.update(start.state)
     statistics = Statistics(lambda: front.open_count)
     REGISTRY.register(statistics)
-    journal = Journal(statistics)
-    web_server = _web_server(settings, front, RestPredict(front, journal), health)
-    manager = ManagerProcess(on_state=front.update, health=health)
+    asynchronous = AsyncPredictions(settings.redis_url, queue_limit=settings.queue_limit, limits=async_limits(settings))
+    REGISTRY.register(asynchronous)
+    request_log = open_request_log(settings)
+    if request_log is not None:
+        REGISTRY.register(request_log)
+        request_log.start()
+    journal = Journal(statistics, request_log)
+    predict = RestPredict(front, journal, timeout_seconds=settings.rest_timeout_seconds)
+    web_server = _web_server(start, front, predict, asynchronous, health)
+    manager = ManagerProcess(on_state=following(front.update, request_log, settings), health=health)
     await manager.start()
     grpc_server, grpc_port = await start_aio_server(
         f"{settings.host}:{settings.grpc_port}",
-        lambda server: grpc_api.add_services(server, front, journal),
+        lambda server: grpc_api.add_services(
+            server, front, journal, reload=manager.reload if settings.is_standalone() else None
+        ),
         service_names=grpc_api.SERVICE_NAMES,
         service_health=health,
+        credentials=start.tls.grpc_credentials() if start.tls is not None else None,
+        socket_path=settings.grpc_socket_path,
+        options=_grpc_options(settings),
     )
-    web = loop.create_task(web_server.serve([sock]))
+    web = loop.create_task(web_server.serve([sock]) if sock is not None else _no_rest(stop))
     others = [loop.create_task(front.queue_client.run()), loop.create_task(manager.run())]
-    logger.info("serving", extra={"http_port": sock.getsockname()[1], "grpc_port": grpc_port})
+    logger.info("serving", extra={"http_port": sock.getsockname()[1] if sock else None, "grpc_port": grpc_port})
     gc.collect()
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD)
@@ -103,9 +197,14 @@ async def _serve(settings: ServingSettings, sock: socket.socket) -> None:
     await asyncio.wait([loop.create_task(stop.wait()), web, *others], return_when=asyncio.FIRST_COMPLETED)
     logger.info("stopping", extra={"open_requests": front.open_count})
     health.stop()
+    asynchronous.stop()
+    stop.set()
     web_server.should_exit = True
     await _drain(front, [web, loop.create_task(grpc_server.stop(settings.drain_seconds))], settings.drain_seconds)
     await manager.stop(settings.drain_seconds)
+    asynchronous.close()
+    if request_log is not None:
+        await asyncio.to_thread(request_log.stop, timeout_seconds=_LAST_RECORDS_SECONDS)
     for task in others:
         task.cancel()
     for result in await asyncio.gather(web, *others, return_exceptions=True):
@@ -113,11 +212,22 @@ async def _serve(settings: ServingSettings, sock: socket.socket) -> None:
             raise result
 
 
-def _web_server(settings: ServingSettings, front: Front, predict: RestPredict, health: Health) -> _WebServer:
+async def _no_rest(stop: asyncio.Event) -> None:
+    """Stands in for the web server where there is none."""
+    await stop.wait()
+
+
+def _web_server(
+    start: Start, front: Front, predict: RestPredict, asynchronous: AsyncPredictions, health: Health
+) -> _WebServer:
+    settings = start.settings
+    app = create_serving_app(
+        front, predict, asynchronous, health, max_body_bytes=settings.max_body_bytes, enable_cors=settings.enable_cors
+    )
+    add_model_doors(app, front)
+    add_metrics_route(app, start.monitoring)
     config = uvicorn.Config(
-        create_serving_app(
-            front, predict, health, max_body_bytes=settings.max_body_bytes, enable_cors=settings.enable_cors
-        ),
+        app,
         http=protocol_for(
             predict,
             max_body_bytes=settings.max_body_bytes,
@@ -132,6 +242,9 @@ def _web_server(settings: ServingSettings, front: Front, predict: RestPredict, h
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=math.ceil(settings.drain_seconds + _LAST_ANSWERS_SECONDS),
     )
+    if start.tls is not None and settings.rest_tls:
+        config.load()
+        config.ssl = start.tls.ssl_context()
     return _WebServer(config)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 
-from protos import queue_pb2, tfserving_pb2
+from protos import queue_pb2, tfserving_config_pb2, tfserving_pb2
 from services.serving.classify import (
     CLASSIFY_METHOD,
     REGRESS_METHOD,
@@ -27,6 +27,7 @@ from services.serving.json_values import invalid
 from services.serving.model_info import SIGNATURE_DEF, metadata_proto, status_proto, versions_of
 from services.serving.prediction import FAILED_PRECONDITION, RequestFailed, check_names
 from services.serving.queue_keys import DEFAULT_SIGNATURE
+from services.serving.reload_door import Reload, ReloadDoor
 from services.serving.request_tags import MAX_TAG_BYTES, REQUEST_ID_HEADER, Tags
 from services.serving.rest_predict import VERSION_HEADER
 from services.serving.tensors import read_tensor_proto, write_tensor_proto
@@ -40,8 +41,8 @@ _REQUEST_ID = REQUEST_ID_HEADER.decode()
 _Handler = Callable[[Any, Any], Awaitable[Any]]
 
 
-def add_services(server: grpc.aio.Server, front: Front, journal: Journal) -> None:
-    """Registers both services at a server that is not started yet."""
+def add_services(server: grpc.aio.Server, front: Front, journal: Journal, *, reload: Reload | None = None) -> None:
+    """Registers both services at a server that is not started yet; `reload` where models come from a configuration."""
     door = _Door(front, journal)
     messages = tfserving_pb2
     prediction = {
@@ -53,7 +54,7 @@ def add_services(server: grpc.aio.Server, front: Front, journal: Journal) -> Non
     }
     model = {
         "GetModelStatus": _unary(door.get_model_status, messages.GetModelStatusRequest),
-        "HandleReloadConfigRequest": _unary(_refuse_reload, None),
+        "HandleReloadConfigRequest": _unary(ReloadDoor(reload).handle, tfserving_config_pb2.ReloadConfigRequest),
     }
     server.add_generic_rpc_handlers(
         (
@@ -66,7 +67,7 @@ def add_services(server: grpc.aio.Server, front: Front, journal: Journal) -> Non
 def _unary(behaviour: _Handler, request: Any) -> Any:
     return grpc.unary_unary_rpc_method_handler(
         _answering(behaviour),
-        request_deserializer=request.FromString if request is not None else None,
+        request_deserializer=request.FromString,
         response_serializer=lambda response: response.SerializeToString(),
     )
 
@@ -86,14 +87,6 @@ def _answering(behaviour: _Handler) -> _Handler:
     return call
 
 
-async def _refuse_reload(request: Any, context: Any) -> Any:
-    raise RequestFailed(
-        FAILED_PRECONDITION,
-        "this server takes its models from a registry and has no configuration of its own to reload; "
-        "move the model's alias in the registry instead",
-    )
-
-
 class _Door:
     def __init__(self, front: Front, journal: Journal) -> None:
         self._front = front
@@ -104,6 +97,7 @@ class _Door:
         with self._entry(request.model_spec.name, context) as entry:
             route = self._route(request)
             spec = request.model_spec
+            self._front.check_room(spec.name, *_asked_for(spec), context.time_remaining())
             name = spec.signature_name or DEFAULT_SIGNATURE
             signature = route.signature(name)
             if signature is None:
@@ -240,12 +234,8 @@ class _Door:
         spec = request.model_spec
         if not spec.name:
             raise invalid("ModelSpec has no name specified.")
-        choice = spec.WhichOneof("version_choice")
-        return self._front.resolve(
-            spec.name,
-            version=spec.version.value if choice == "version" else None,
-            label=spec.version_label if choice == "version_label" else None,
-        )
+        version, label = _asked_for(spec)
+        return self._front.resolve(spec.name, version=version, label=label)
 
     async def _reply(
         self, route: Route, request: queue_pb2.PredictionRequest, entry: Entry, timeout_seconds: float | None
@@ -264,6 +254,7 @@ class _Door:
         finally:
             self._front.forget(request_id)
         entry.version = reply.version
+        entry.signature = request.signature or DEFAULT_SIGNATURE
         if is_sampled:
             self._journal.sample(entry, request, reply)
         if reply.error_code:
@@ -285,6 +276,15 @@ class _Call:
 def _trailing(entry: Entry) -> tuple[tuple[str, str], ...]:
     tag = (_REQUEST_ID, entry.tag.decode("latin-1"))
     return (tag, (VERSION_HEADER, str(entry.version))) if entry.version else (tag,)
+
+
+def _asked_for(spec: tfserving_pb2.ModelSpec) -> tuple[int | None, str | None]:
+    """Version and label, each None unless it is the one that the request names."""
+    choice = spec.WhichOneof("version_choice")
+    return (
+        spec.version.value if choice == "version" else None,
+        spec.version_label if choice == "version_label" else None,
+    )
 
 
 def _answered_by(spec: tfserving_pb2.ModelSpec, reply: queue_pb2.PredictionReply) -> tfserving_pb2.ModelSpec:

@@ -1,10 +1,11 @@
 """`python -m services.serving.manager FD PARENT_PID`: loads, switches and unloads the versions of one replica.
 
 The main thread owns the replica's state, the zygote and the runners' control sockets; it never waits for anything but
-the next event. Three kinds of threads bring events in: the registry's watch, downloads, recovery. The front, at the
-other end of FD, gets a snapshot on each change and each second; it says when to stop (replica_state.py).
+the next event. Three kinds of threads bring events in: the watch of the models' source, downloads, recovery. The front,
+at the other end of FD, gets a snapshot on each change and each second; it says when to stop (replica_state.py).
 """
 
+import base64
 import logging
 import os
 import queue
@@ -17,24 +18,24 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from common.catalog import PRODUCTION
 from common.errors import HeadraceError, InvalidInput, Unavailable
 from common.lifecycle import close_all, die_with_parent
 from common.logs import configure_logs
-from common.registry_client import RegistryClient
-from services.serving import scheduling
+from services.serving import option_sources, scheduling
+from services.serving.configured_models import ConfiguredModels, platform_names
 from services.serving.json_channel import ChannelClosed, JsonChannel
 from services.serving.memory import private_bytes
-from services.serving.model_options import BatchingOptions, EngineOptions, ModelOptions
+from services.serving.model_source import ModelSource
+from services.serving.queue_keys import NEWEST_ALIAS, queue_name
 from services.serving.recovery_worker import RecoveryWorker
-from services.serving.registry_watch import RegistryWatch
+from services.serving.registry_source import RegistrySource
 from services.serving.replica import Replica, ReplicaActions, ReplicaLimits
 from services.serving.replica_state import SNAPSHOT_SECONDS, ReplicaState, encode
 from services.serving.runner_spec import RunnerSpec
 from services.serving.scheduling import LoadPriority
 from services.serving.settings import ServingSettings
-from services.serving.version_files import VersionFiles
 from services.serving.version_slot import VersionSlot
-from services.serving.versions_wanted import Models
 from services.serving.zygote_client import ZygoteProcess
 
 logger = logging.getLogger(__name__)
@@ -47,19 +48,13 @@ _ZYGOTE_RETRY_SECONDS = 0.5
 class Manager:
     """The main thread's loop."""
 
-    def __init__(self, settings: ServingSettings, front: JsonChannel, registry: RegistryClient) -> None:
+    def __init__(self, settings: ServingSettings, front: JsonChannel) -> None:
         self._settings = settings
         self._front = front
-        self._options = _options(settings)
+        self._options = option_sources.replica_options(settings)
         self._name = settings.replica or f"{socket.gethostname()}-{os.getppid()}"
-        self._files = VersionFiles(settings.data_dir / self._name_on_disk(), registry)
         self._downloads = ThreadPoolExecutor(_PARALLEL_DOWNLOADS, thread_name_prefix="download")
         self._recovery = RecoveryWorker(settings.redis_url)
-        self._watch = RegistryWatch(
-            registry,
-            on_models=lambda models: self._post(lambda: self._on_models(models)),
-            on_away=lambda reason: self._post(lambda: self._on_registry_away(reason)),
-        )
         self._replica = Replica(
             _limits(settings),
             ReplicaActions(
@@ -67,10 +62,15 @@ class Manager:
                 fork=self._fork,
                 kill=lambda pid: self._zygote.kill_runner(pid) if self._zygote else None,
                 hurry=self._hurry,
-                recover=self._recovery.recover,
+                recover=lambda model, targets, runner: self._recovery.recover(
+                    queue_name(self._namespace, model), targets, runner
+                ),
                 unloaded=lambda model, version: self._clean_disk(),
             ),
         )
+        self._configured: ConfiguredModels | None = None
+        self._source = self._make_source()
+        self._namespace = settings.namespace()
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector = selectors.DefaultSelector()
@@ -78,7 +78,6 @@ class Manager:
         self._zygote_ready = False
         self._zygote_retry_at = 0.0
         self._load_priority = LoadPriority.NORMAL
-        self._registry_reason = "the registry was not reached yet"
         self._last_line = b""
         self._snapshot_at = 0.0
         self._memory_at = 0.0
@@ -89,13 +88,13 @@ class Manager:
         self._selector.register(self._wake_reader, selectors.EVENT_READ, self._drain_wake)
         self._selector.register(self._front, selectors.EVENT_READ, self._on_front)
         self._recovery.start()
-        self._watch.start()
+        self._source.start()
         try:
             while not self._is_done():
                 self._turn()
         finally:
             close_all(
-                self._watch.stop,
+                self._source.stop,
                 lambda: self._zygote.stop() if self._zygote else None,
                 self._recovery.stop,
                 lambda: self._downloads.shutdown(wait=False, cancel_futures=True),
@@ -115,7 +114,9 @@ class Manager:
         while not self._events.empty():
             self._events.get()()
         self._replica.tick()
-        self._recovery.watch_over(self._replica.queues())
+        self._source.follow(self._replica.slots())
+        targets = self._replica.queues()
+        self._recovery.watch_over({queue_name(self._namespace, model): found for model, found in targets.items()})
         self._measure_memory()
         self._tell_front()
 
@@ -143,27 +144,34 @@ class Manager:
 
     def _on_front(self) -> None:
         try:
-            commands = [message["command"] for message in self._front.receive()]
+            messages = self._front.receive()
         except ChannelClosed:
             self._selector.unregister(self._front)
-            commands = ["stop"]
-        if "stop" in commands:
-            self._begin_stop()
+            messages = [{"command": "stop"}]
+        for message in messages:
+            if message["command"] == "stop":
+                self._begin_stop()
+            if message["command"] == "reload" and self._configured is not None:
+                config = base64.b64decode(message["config"])
+                self._configured.reload(message["id"], config, is_restored=message["is_restored"])
 
     def _tell_front(self) -> None:
         """At each change, and each second as a sign of life."""
         unsettled = self._replica.unsettled()
         names = ", ".join(f"{model}/{version}" for model, version in sorted(unsettled)[:5])
         models_reason = f"loading {names}" if unsettled else ""
+        source_reason = self._source.reason()
         line = encode(
             ReplicaState(
                 replica=self._name,
                 conditions={
-                    "registry": self._registry_reason,
-                    "models": models_reason if self._registry_reason == "" else "waiting for the registry",
+                    self._source.name: source_reason,
+                    "models": models_reason if source_reason == "" else f"waiting for the {self._source.name}",
                 },
-                models=self._replica.models or {},
+                models=self._replica.aliases(),
                 versions=self._replica.versions(),
+                default_alias=NEWEST_ALIAS if self._configured is not None else PRODUCTION,
+                config=self._configured.config_state() if self._configured is not None else None,
             )
         )
         if line == self._last_line and time.monotonic() < self._snapshot_at:
@@ -174,48 +182,48 @@ class Manager:
         except ChannelClosed:
             self._begin_stop()
 
-    # The registry and the disk
+    # The models' source
 
-    def _on_models(self, models: Models) -> None:
-        self._registry_reason = ""
-        self._replica.on_models(models)
-
-    def _on_registry_away(self, reason: str) -> None:
-        """What runs goes on; only a replica that never heard of any model is not ready."""
-        if self._replica.models is None:
-            self._registry_reason = reason
+    def _make_source(self) -> ModelSource:
+        settings = self._settings
+        if settings.is_standalone():
+            self._configured = ConfiguredModels(
+                settings, platforms=platform_names(), post=self._post, on_wanted=self._replica.on_wanted
+            )
+            return self._configured
+        # Replicas may share a data directory when they have names; one without a name has a folder of its own.
+        return RegistrySource(
+            settings.registry_address,
+            settings.data_dir / Path(settings.replica or "replica"),
+            kept_versions=settings.kept_versions,
+            served_models=[name.strip() for name in settings.models.split(",") if name.strip()],
+            post=self._post,
+            on_wanted=self._replica.on_wanted,
+        )
 
     def _fetch(self, model: str, version: int) -> None:
+        platform = self._source.platform(model)
+
         def fetch() -> None:
             try:
-                directory = self._files.fetch(model, version)
-                self._files.touch(model, version)
+                directory = self._source.fetch(model, version)
+                options = option_sources.version_options(
+                    self._options,
+                    directory,
+                    platform=platform,
+                    is_per_model_batching=self._settings.enable_per_model_batching_parameters,
+                )
             except HeadraceError as error:
                 failure = error
                 self._post(lambda: self._replica.on_fetch_failed(model, version, failure))
                 return
-            except OSError as error:
-                refused = Unavailable(f"cannot write version {version} of {model} to disk: {error}")
-                self._post(lambda: self._replica.on_fetch_failed(model, version, refused))
-                return
-            self._post(lambda: self._replica.on_fetched(model, version, directory))
+            self._post(lambda: self._replica.on_fetched(model, version, directory, options))
 
         self._downloads.submit(fetch)
 
     def _clean_disk(self) -> None:
         used = {(slot.model, slot.version) for slot in self._replica.slots() if slot.runner is not None}
-
-        def clean() -> None:
-            try:
-                self._files.clean(used=used, kept_versions=self._settings.kept_versions)
-            except OSError:
-                logger.exception("cannot clean the versions on disk")
-
-        self._downloads.submit(clean)
-
-    def _name_on_disk(self) -> Path:
-        """Replicas may share a data directory when they have names; one without a name has a folder of its own."""
-        return Path(self._settings.replica or "replica")
+        self._downloads.submit(self._source.clean, used)
 
     # The zygote and its runners
 
@@ -242,6 +250,7 @@ class Manager:
                 case "ready":
                     self._zygote_ready = True
                     self._load_priority = LoadPriority(message["load_priority"])
+                    scheduling.stay_in_background(self._load_priority)
                     self._replica.reconcile()
                 case "forked":
                     self._replica.on_forked(message["model"], message["version"], message["pid"])
@@ -260,8 +269,10 @@ class Manager:
             version=slot.version,
             directory=str(directory.absolute()),
             redis_url=self._settings.redis_url,
-            options=self._options,
+            options=slot.options or self._options,
+            namespace=self._namespace,
             is_cautious=slot.is_cautious,
+            engines_dir=str((self._settings.data_dir / "engines").absolute()),
         )
         channel = self._zygote.fork(spec.to_mapping())
         self._selector.register(channel, selectors.EVENT_READ, lambda: self._on_runner(channel))
@@ -302,40 +313,35 @@ class Manager:
                 slot.private_bytes = private_bytes(slot.runner.pid)
 
 
-def _options(settings: ServingSettings) -> ModelOptions:
-    return ModelOptions(
-        batching=BatchingOptions(
-            max_batch_size=settings.max_batch_size, batch_timeout_micros=settings.batch_timeout_micros
-        ),
-        engine=EngineOptions(intra_op_threads=settings.intra_op_threads),
-    )
-
-
 def _limits(settings: ServingSettings) -> ReplicaLimits:
     return ReplicaLimits(
-        served_models=tuple(name.strip() for name in settings.models.split(",") if name.strip()),
         parallel_loads=settings.parallel_loads,
         load_timeout_seconds=settings.load_timeout_seconds,
         load_attempts=settings.load_attempts,
         idle_load_seconds=settings.idle_load_seconds,
         run_timeout_seconds=settings.run_timeout_seconds,
+        parallel_unloads=settings.parallel_unloads,
+        load_retry_seconds=settings.load_retry_seconds,
     )
 
 
 def main(front_fd: int, parent_pid: int) -> int:
     die_with_parent(parent_pid)
+    scheduling.leave_process_group()
     try:
         settings = ServingSettings.from_environment()
     except InvalidInput as error:
         print(f"serving manager: {error.message}", file=sys.stderr)
         return 2
     configure_logs("serving-manager", log_format=settings.log_format, level=settings.log_level)
-    registry = RegistryClient(settings.registry_address)
-    manager = Manager(settings, JsonChannel(socket.socket(fileno=front_fd)), registry)
+    try:
+        manager = Manager(settings, JsonChannel(socket.socket(fileno=front_fd)))
+    except InvalidInput as error:
+        logger.error("cannot serve: %s", error.message)
+        return 2
     signal.signal(signal.SIGTERM, lambda number, frame: manager.request_stop())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The front stops everything in order.
     manager.run()
-    registry.close()
     return 0
 
 

@@ -6,14 +6,19 @@
 """
 
 import asyncio
+import base64
+import itertools
 import logging
 import os
 import socket
 import sys
 from collections.abc import Callable
 
+import orjson
+
+from common.errors import Unavailable
 from common.health import Health
-from services.serving.replica_state import STOP_COMMAND, ReplicaState, decode
+from services.serving.replica_state import STOP_COMMAND, ReloadResult, ReplicaState, decode
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +43,10 @@ class ManagerProcess:
         self._writer: asyncio.StreamWriter | None = None
         self._reader: asyncio.StreamReader | None = None
         self._is_stopping = False
+        self._reload_ids = itertools.count(1)
+        self._reloads: dict[int, asyncio.Future[ReloadResult]] = {}
+        self._reloaded_config = b""
+        """The last configuration that was taken by request: a manager that is started again gets it first."""
 
     async def run(self) -> None:
         """Keeps the manager, once started, running until `stop`."""
@@ -49,11 +58,48 @@ class ManagerProcess:
                 backoff = _FIRST_BACKOFF_SECONDS
             assert self._process is not None
             code = await self._process.wait()
+            self._lose_reloads()
             if not self._is_stopping:
                 self._health.fail(CONDITION, f"the manager ended with status {code}; starting it again")
                 logger.error("the manager ended; starting it again", extra={"status": code})
                 await asyncio.sleep(backoff)
                 backoff = min(backoff * 2, _LAST_BACKOFF_SECONDS)
+
+    async def reload(self, config: bytes, *, timeout_seconds: float) -> ReloadResult:
+        """Has the manager serve another ModelServerConfig (serialized); returns what came of it.
+
+        Raises:
+            Unavailable: the manager is gone, or nothing was decided in time; it may still come true.
+        """
+        reload_id = next(self._reload_ids)
+        decided = self._reloads[reload_id] = asyncio.get_running_loop().create_future()
+        try:
+            self._send_reload(reload_id, config, is_restored=False)
+            result = await asyncio.wait_for(decided, timeout_seconds)
+        except TimeoutError as error:
+            raise Unavailable(f"the models were not available after {timeout_seconds:g} s; they still load") from error
+        finally:
+            self._reloads.pop(reload_id, None)
+        if not result.code:
+            self._reloaded_config = config
+        return result
+
+    def _send_reload(self, reload_id: int, config: bytes, *, is_restored: bool) -> None:
+        if self._writer is None or self._writer.is_closing():
+            raise Unavailable("the manager is being started again; try again")
+        command = {"command": "reload", "id": reload_id, "is_restored": is_restored}
+        self._writer.write(orjson.dumps(command | {"config": base64.b64encode(config).decode()}) + b"\n")
+
+    def _take_results(self, state: ReplicaState) -> None:
+        for result in state.config.reloads if state.config is not None else ():
+            decided = self._reloads.get(result.reload_id)
+            if decided is not None and not decided.done():
+                decided.set_result(result)
+
+    def _lose_reloads(self) -> None:
+        for decided in self._reloads.values():
+            if not decided.done():
+                decided.set_exception(Unavailable("the manager ended before it had decided; ask again"))
 
     async def stop(self, timeout_seconds: float) -> None:
         """Asks the manager to drain and end; kills it when the time is over. Its children die with it."""
@@ -79,9 +125,10 @@ class ManagerProcess:
                 str(os.getpid()),
                 pass_fds=(theirs.fileno(),),
                 stdin=asyncio.subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C reaches the front alone, which then stops everything in order
             )
         self._reader, self._writer = await asyncio.open_unix_connection(sock=ours, limit=_LONGEST_LINE_BYTES)
+        if self._reloaded_config:
+            self._send_reload(next(self._reload_ids), self._reloaded_config, is_restored=True)
 
     async def _listen(self) -> bool:
         """Until the manager's end closes; whether it said anything."""
@@ -104,4 +151,5 @@ class ManagerProcess:
                     self._health.fail(name, reason)
                 else:
                     self._health.satisfy(name)
+            self._take_results(state)
             self._on_state(state)

@@ -16,6 +16,11 @@ _CODE_NAMES = (
 )  # fmt: skip
 
 
+def code_name(code: int) -> str:
+    """A canonical status code by name."""
+    return _CODE_NAMES[code] if 0 <= code < len(_CODE_NAMES) else "UNKNOWN"
+
+
 def versions_of(state: ReplicaState | None, model: str, version: int | None) -> list[VersionState]:
     """The versions a status call lists, newest first.
 
@@ -39,7 +44,7 @@ def status_json(versions: list[VersionState]) -> dict[str, Any]:
             {
                 "version": str(version.version),
                 "state": version.state.value,
-                "status": {"error_code": _CODE_NAMES[version.error_code], "error_message": version.error_message},
+                "status": {"error_code": code_name(version.error_code), "error_message": version.error_message},
             }
             for version in versions
         ]
@@ -128,11 +133,12 @@ async def replica_json(front: Front) -> dict[str, Any]:
         "queue_connected": front.queue_client.is_connected,
         "queues": queues,
         "models": state.models if state is not None else {},
-        "versions": [_version_json(version) for version in state.versions] if state is not None else [],
+        "versions": [version_json(version) for version in state.versions] if state is not None else [],
     }
 
 
-def _version_json(version: VersionState) -> dict[str, Any]:
+def version_json(version: VersionState) -> dict[str, Any]:
+    """One version, as the replica's own pages show it."""
     return {
         "model": version.model,
         "version": version.version,
@@ -142,6 +148,7 @@ def _version_json(version: VersionState) -> dict[str, Any]:
         "error": version.error_message,
         "runner": version.runner_id,
         "engine": version.engine,
+        "engine_reasons": dict(version.engine_reasons),
         "load_seconds": version.load_seconds,
         "private_bytes": version.private_bytes,
         "available_at": version.available_at,

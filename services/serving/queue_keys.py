@@ -5,6 +5,7 @@
     headrace:serving:{<model>}:<target>   sorted set; member = runner id, score = Redis time in ms until which it counts
     headrace:replies:<front id>           list of ReplyBatch; it disappears when it is not written to for 60 s
 
+<model> is the model's name, or `<namespace>/<model>` for replicas that share with some others only.
 A target is `version/<n>` or `alias/<name>`. The braces keep the keys of one model in one slot of a Redis Cluster.
 """
 
@@ -13,12 +14,19 @@ from common.catalog import PRODUCTION
 CONSUMER_GROUP = b"runners"
 REQUEST_FIELD = b"r"
 DEFAULT_TARGET = f"alias/{PRODUCTION}"
+NEWEST_ALIAS = "(newest)"
+"""In place of production where folders and no registry say what is served: the newest version that is available."""
 DEFAULT_SIGNATURE = "serving_default"
 MAX_FAILED_ATTEMPTS = 3
 """A request that was taken this often by a runner that died is answered with INTERNAL and not put back."""
 REPLY_EXPIRY_MILLISECONDS = 60_000
 RUNNER_RENEW_SECONDS = 1.0
 RUNNER_EXPIRY_MILLISECONDS = 3_000
+
+
+def queue_name(namespace: str, model: str) -> str:
+    """What the keys call a model."""
+    return f"{namespace}/{model}" if namespace else model
 
 
 def alias_target(alias: str) -> str:

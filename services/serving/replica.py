@@ -9,34 +9,45 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from common.errors import HeadraceError, Unavailable
 from services.serving.json_channel import JsonChannel
+from services.serving.model_options import ModelOptions
 from services.serving.prediction import INTERNAL
-from services.serving.queue_keys import version_target
+from services.serving.queue_keys import alias_target, version_target
 from services.serving.replica_state import ServingState, VersionState
 from services.serving.version_slot import RunnerHandle, VersionSlot, ending_in_words, is_crash
-from services.serving.versions_wanted import Models, VersionKey, answers_for_aliases, queue_owners, wanted_versions
+from services.serving.versions_wanted import (
+    VersionKey,
+    Wanted,
+    answers_for_aliases,
+    kept_versions,
+    labels_of_folders,
+    queue_owners,
+)
 
 logger = logging.getLogger(__name__)
 _FIRST_BACKOFF_SECONDS, _LONGEST_BACKOFF_SECONDS = 0.5, 10.0
 _STABLE_SECONDS = 60.0
 _LONG_LOAD_SECONDS = 5.0
 _ENDED_KEPT = 10
-_CANCELLED, _DEADLINE_EXCEEDED, _NOT_FOUND, _UNAVAILABLE, _DATA_LOSS = 1, 4, 5, 14, 15
+_CANCELLED, _DEADLINE_EXCEEDED, _DATA_LOSS = 1, 4, 15
+_CODE_OF = {"InvalidInput": 3, "NotFound": 5, "Unavailable": 14}
+"""Canonical codes of what fetching a version may raise; anything else is a loss of data."""
 
 
 @dataclass(frozen=True)
 class ReplicaLimits:
     """Settings of the same names (settings.py)."""
 
-    served_models: tuple[str, ...]
     parallel_loads: int
     load_timeout_seconds: float
     load_attempts: int
     idle_load_seconds: float
     run_timeout_seconds: float
+    parallel_unloads: int = 0
+    load_retry_seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -55,6 +66,15 @@ class ReplicaActions:
     unloaded: Callable[[str, int], None]
 
 
+class _Owners(NamedTuple):
+    """Of one model."""
+
+    targets: Mapping[str, int]
+    """Which version should answer each queue."""
+    kept: Collection[int]
+    """The versions that stay."""
+
+
 class Replica:
     """Single-threaded."""
 
@@ -63,24 +83,25 @@ class Replica:
         self._actions = actions
         self._slots: dict[VersionKey, VersionSlot] = {}
         self._is_draining = False
-        self.models: Models | None = None
-        """What the registry said last; None before it said anything."""
+        self._has_settled = False
+        self.wanted: Wanted | None = None
+        """What the source said last; None before it said anything."""
 
     # What happens
 
-    def on_models(self, models: Models) -> None:
-        self.models = models
+    def on_wanted(self, wanted: Wanted) -> None:
+        self.wanted = wanted
         self.reconcile()
 
-    def on_fetched(self, model: str, version: int, directory: Path) -> None:
+    def on_fetched(self, model: str, version: int, directory: Path, options: ModelOptions) -> None:
         slot = self._slots[model, version]
-        slot.is_fetching, slot.directory = False, directory
+        slot.is_fetching, slot.directory, slot.options = False, directory, options
         self.reconcile()
 
     def on_fetch_failed(self, model: str, version: int, error: HeadraceError) -> None:
         slot = self._slots[model, version]
         slot.is_fetching = False
-        code = {"Unavailable": _UNAVAILABLE, "NotFound": _NOT_FOUND}.get(type(error).__name__, _DATA_LOSS)
+        code = _CODE_OF.get(type(error).__name__, _DATA_LOSS)
         # A registry that is away says nothing about the version: that does not count as an attempt.
         self._load_failed(slot, code, error.message, counts=not isinstance(error, Unavailable))
         self.reconcile()
@@ -162,15 +183,35 @@ class Replica:
         return all(slot.runner is None for slot in self._slots.values())
 
     def unsettled(self) -> list[VersionKey]:
-        """Wanted versions that are neither available nor given up."""
-        settled = (ServingState.AVAILABLE, ServingState.END)
-        return [key for key in self._wanted() if key not in self._slots or self._slots[key].state not in settled]
+        """Versions that the replica waits for after its start: wanted, neither available nor given up, of models that
+        nothing answers for yet. Once there were none there are none: later loads do not make a replica unready."""
+        if self._has_settled:
+            return []
+        answered = {slot.model for slot in self._slots.values() if slot.state is ServingState.AVAILABLE}
+        ended = {key for key, slot in self._slots.items() if slot.state is ServingState.END}
+        waiting = [key for key in self._wanted() if key[0] not in answered and key not in ended]
+        self._has_settled = not waiting and self.wanted is not None
+        return waiting
+
+    def aliases(self) -> dict[str, dict[str, int]]:
+        """{model: {alias: version}} of every model that the source knows."""
+        if self.wanted is None:
+            return {}
+        if self.wanted.versions is None:
+            return {model: dict(aliases) for model, aliases in self.wanted.models.items()}
+        found = {}
+        for model, labels in self.wanted.models.items():
+            aspired = self.wanted.versions.get(model, ())
+            available = {version for (name, version), slot in self._slots.items() if name == model and slot.can_serve()}
+            current = labels_of_folders({}, aspired=aspired, available=available or aspired)
+            found[model] = dict(labels) | current
+        return found
 
     def queues(self) -> dict[str, set[str]]:
         """{model: targets} that this replica has to do with."""
         found: dict[str, set[str]] = {}
-        for model, aliases in (self.models or {}).items():
-            found[model] = {f"alias/{alias}" for alias in aliases}
+        for model, aliases in self.aliases().items():
+            found[model] = {alias_target(alias) for alias in aliases}
         for model, version in self._slots:
             found.setdefault(model, set()).add(version_target(version))
         return found
@@ -180,7 +221,7 @@ class Replica:
     def reconcile(self) -> None:
         """Takes every step that can be taken now."""
         wanted = self._wanted()
-        for key in wanted:
+        for key in sorted(wanted, key=_newest_first):
             slot = self._slots.get(key)
             if slot is None or (slot.state is ServingState.END and slot.is_dropped):
                 self._slots[key] = VersionSlot(*key)
@@ -195,23 +236,33 @@ class Replica:
         self._forget_ended()
 
     def _wanted(self) -> set[VersionKey]:
-        if self._is_draining or self.models is None:
+        if self._is_draining or self.wanted is None:
             return set()
-        return wanted_versions(self.models, served_models=self._limits.served_models)
+        return self.wanted.keys()
+
+    def _owners(self, model: str, wanted: Collection[VersionKey], slots: Mapping[int, VersionSlot]) -> _Owners:
+        """Which version should answer each queue of a model, and which versions stay."""
+        serving = {version for version, slot in slots.items() if slot.can_serve()}
+        aspired = {version for name, version in wanted if name == model}
+        known = self.wanted.models.get(model, {}) if self.wanted is not None and not self._is_draining else {}
+        if self.wanted is not None and self.wanted.versions is not None:
+            kept = kept_versions(aspired, serving)
+            aliases = labels_of_folders(known, aspired=aspired, available=serving & kept)
+            return _Owners(queue_owners(aliases, available=serving & kept, readers={}), kept)
+        readers = {target: version for version in sorted(serving) for target in slots[version].targets_read()}
+        owners = queue_owners(known, available=serving, readers=readers)
+        kept = aspired | {version for version in slots if answers_for_aliases(version, owners)}
+        return _Owners({target: owner for target, owner in owners.items() if owner in kept}, kept)
 
     def _switch_queues(self, model: str, wanted: Collection[VersionKey]) -> None:
         """Gives every queue to the version that should answer it: the new reader first, then the old one lets go."""
         slots = {slot.version: slot for (name, _), slot in self._slots.items() if name == model}
-        aliases = {} if self._is_draining else (self.models or {}).get(model, {})
-        serving = {version for version, slot in slots.items() if slot.can_serve()}
-        readers = {target: version for version in sorted(serving) for target in slots[version].targets_read()}
-        owners = queue_owners(aliases, available=serving, readers=readers)
+        owners, kept = self._owners(model, wanted, slots)
         for version, slot in slots.items():
-            if (model, version) in wanted or answers_for_aliases(version, owners):
+            if version in kept:
                 slot.keep()
-                continue
-            self._drop(slot)
-            owners.pop(version_target(version), None)
+            else:
+                self._drop(slot)
         confirmed = {target for target, owner in owners.items() if target in slots[owner].targets_read()}
         for version, slot in slots.items():
             if slot.runner is None or not slot.runner.is_ready:
@@ -223,7 +274,8 @@ class Replica:
                 tuple(sorted(owned | awaiting)),
                 to_empty=tuple(sorted(target for target in dropped if target not in owners)),
             )
-            if slot.state is ServingState.UNLOADING and not slot.runner.assigned and not slot.runner.reading:
+            is_idle = not slot.runner.assigned and not slot.runner.reading
+            if slot.state is ServingState.UNLOADING and is_idle and self._may_unload():
                 slot.runner.leave()
 
     def _drop(self, slot: VersionSlot) -> None:
@@ -255,6 +307,10 @@ class Replica:
         except Unavailable:
             return  # No zygote yet; the next turn asks again.
         slot.runner = RunnerHandle(channel, forked_at=time.monotonic())
+
+    def _may_unload(self) -> bool:
+        leaving = sum(1 for slot in self._slots.values() if slot.runner is not None and slot.runner.is_leaving)
+        return not self._limits.parallel_unloads or leaving < self._limits.parallel_unloads
 
     def _loading_count(self) -> int:
         """Runners that are loading; one that takes long does not hold up the others."""
@@ -297,9 +353,12 @@ class Replica:
     def _load_failed(self, slot: VersionSlot, code: int, message: str, *, counts: bool = True) -> None:
         slot.failed_loads += counts
         slot.error_code, slot.error_message = code, message
+        slot.directory = None  # The next attempt looks at the files anew.
         given_up = slot.failed_loads >= self._limits.load_attempts
         slot.state = ServingState.END if given_up or slot.is_dropped else ServingState.LOADING
-        slot.retry_at = time.monotonic() + _backoff_seconds(max(slot.failed_loads, 1))
+        fixed_seconds = self._limits.load_retry_seconds
+        wait_seconds = _backoff_seconds(max(slot.failed_loads, 1)) if fixed_seconds is None else fixed_seconds
+        slot.retry_at = time.monotonic() + wait_seconds
         logger.error(
             "a version could not be loaded",
             extra={"model": slot.model, "version": slot.version, "reason": message, "given_up": given_up},
@@ -315,6 +374,10 @@ class Replica:
             )
             for version in ended[:-_ENDED_KEPT]:
                 del self._slots[model, version]
+
+
+def _newest_first(key: VersionKey) -> tuple[str, int]:
+    return key[0], -key[1]
 
 
 def _backoff_seconds(attempts: int) -> float:

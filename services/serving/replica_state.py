@@ -1,7 +1,8 @@
 """What a replica serves right now, as the manager tells the front: one JSON object per line over a socket pair.
 
 The manager sends a full snapshot on each change and at least every SNAPSHOT_SECONDS. The front sends commands back:
-{"command": "stop"} asks the manager to drain its runners and end.
+{"command": "stop"} asks the manager to drain its runners and end; {"command": "reload", "id", "config", "is_restored"}
+has it serve another ModelServerConfig (serialized, base64), and a later snapshot says under that id what came of it.
 """
 
 from collections.abc import Mapping
@@ -11,8 +12,11 @@ from typing import Any
 
 import orjson
 
+from common.catalog import PRODUCTION
+
 SNAPSHOT_SECONDS = 1.0
 STOP_COMMAND = b'{"command":"stop"}\n'
+FAILED_PRECONDITION = 9
 
 
 class ServingState(StrEnum):
@@ -59,6 +63,8 @@ class VersionState:
     error_message: str = ""
     runner_id: str = ""
     engine: str = ""
+    engine_reasons: Mapping[str, str] = field(default_factory=dict)
+    """Why each signature runs on what it runs on, with figures; empty where there was no choice."""
     load_seconds: float = 0.0
     private_bytes: int = 0
     available_at: float = 0.0
@@ -68,6 +74,34 @@ class VersionState:
     """Calls of the model since its runner started, and the requests and examples (rows) that went through them."""
     requests: int = 0
     examples: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """How it is run (model_options.py); empty until its files are here."""
+
+
+@dataclass(frozen=True)
+class ReloadResult:
+    """What became of a configuration that the front handed on."""
+
+    reload_id: int
+    code: int = 0
+    """Canonical status code; 0: it is served now."""
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class ConfigState:
+    """The configuration of a replica that takes its models from folders."""
+
+    config: Mapping[str, Any]
+    """The ModelServerConfig that is served, with its fields' names."""
+    error: str = ""
+    """Why the newest one offered was not taken; "" when it was."""
+    problems: Mapping[str, str] = field(default_factory=dict)
+    """By model: what its folder lacks, and which versions wait to be whole."""
+    applied_at: float = 0.0
+    """Epoch seconds."""
+    reloads: tuple[ReloadResult, ...] = ()
+    """Those of the last requests that are decided."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +110,17 @@ class ReplicaState:
     conditions: Mapping[str, str]
     """What the replica needs to be ready, by name: "" when it holds, else the reason why not (registry, models)."""
     models: Mapping[str, Mapping[str, int]]
-    """Every model the registry knows: {model: {alias: version}}."""
+    """Every model the source knows: {model: {alias: version}}."""
     versions: tuple[VersionState, ...]
+    default_alias: str = PRODUCTION
+    """The alias that answers requests which name neither version nor label."""
+    config: ConfigState | None = None
+    """None where a registry decides."""
+
+    @property
+    def is_standalone(self) -> bool:
+        """Whether folders and no registry decide what is served: then TensorFlow Serving's rules hold to the word."""
+        return self.default_alias != PRODUCTION
 
 
 def encode(state: ReplicaState) -> bytes:
@@ -93,7 +136,15 @@ def decode(line: bytes) -> ReplicaState:
         conditions=document["conditions"],
         models=document["models"],
         versions=tuple(_version(item) for item in document["versions"]),
+        default_alias=document["default_alias"],
+        config=_config(document["config"]),
     )
+
+
+def _config(item: dict[str, Any] | None) -> ConfigState | None:
+    if item is None:
+        return None
+    return ConfigState(**item | {"reloads": tuple(ReloadResult(**result) for result in item["reloads"])})
 
 
 def _version(item: dict[str, Any]) -> VersionState:

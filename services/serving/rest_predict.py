@@ -83,8 +83,10 @@ def error_body(message: str) -> bytes:
 class RestPredict:
     """Starts predictions; never raises: every fault is an answer."""
 
-    def __init__(self, front: Front, journal: Journal) -> None:
+    def __init__(self, front: Front, journal: Journal, *, timeout_seconds: float | None = None) -> None:
         self._front = front
+        self._timeout_seconds = timeout_seconds
+        """Of requests that name none; None: the front's."""
         self._journal = journal
         self.tags = Tags()
 
@@ -101,10 +103,13 @@ class RestPredict:
         """
         entry = Entry(path.model, "http", tag)
         try:
+            timeout_seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
+            self._front.check_room(path.model, path.version, path.label, timeout_seconds)
             document = Document(body)
             route, request, write = self._read_examples(path, document) if path.method else self.read(path, document)
             if self._journal.takes(path.model):
                 entry.request = request
+            entry.signature = request.signature
             finish = partial(self._finish, entry, on_answer, write)
             return self._front.submit(route, request, finish, timeout_seconds=timeout_seconds)
         except RequestFailed as error:

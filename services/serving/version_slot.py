@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from services.serving.json_channel import ChannelClosed, JsonChannel
+from services.serving.model_options import ModelOptions
 from services.serving.queue_keys import alias_target
 from services.serving.replica_state import ServingState, Signature, TensorSpec, VersionState
 
@@ -67,6 +68,8 @@ class VersionSlot:
     state: ServingState = ServingState.START
     directory: Path | None = None
     """Its files on this machine; None until they are there."""
+    options: ModelOptions | None = None
+    """How it is run; known with its files."""
     runner: RunnerHandle | None = None
     is_fetching: bool = False
     is_dropped: bool = False
@@ -81,6 +84,7 @@ class VersionSlot:
     error_message: str = ""
     signatures: Mapping[str, Signature] = field(default_factory=dict)
     engine: str = ""
+    engine_reasons: Mapping[str, str] = field(default_factory=dict)
     load_seconds: float = 0.0
     private_bytes: int = 0
     available_at: float = 0.0
@@ -111,6 +115,7 @@ class VersionSlot:
         """Its runner is warm, and reads no queue yet. now: epoch seconds."""
         self.signatures = {name: _signature(item) for name, item in message["signatures"].items()}
         self.engine = "; ".join([message["engine"], f"loaded as {message['load_priority']}", *message["notes"]])
+        self.engine_reasons = message.get("engine_reasons", {})
         self.load_seconds = message["load_seconds"]
         self.available_at = now
         self.failed_loads = 0
@@ -129,6 +134,7 @@ class VersionSlot:
             error_message=self.error_message,
             runner_id=self.runner.runner_id if self.runner else "",
             engine=self.engine,
+            engine_reasons=self.engine_reasons,
             load_seconds=self.load_seconds,
             private_bytes=self.private_bytes,
             available_at=self.available_at,
@@ -136,6 +142,7 @@ class VersionSlot:
             batches=self.counts.get("batches", 0),
             requests=self.counts.get("requests", 0),
             examples=self.counts.get("examples", 0),
+            options=self.options.to_mapping() if self.options is not None else {},
         )
 
 

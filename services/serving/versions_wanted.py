@@ -1,13 +1,48 @@
 """Which versions a replica should have loaded, and which runner should read which queue. Pure functions."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
-from services.serving.queue_keys import alias_target, version_target
+from services.serving.queue_keys import NEWEST_ALIAS, alias_target, version_target
 
 VersionKey = tuple[str, int]
 """(model, version)."""
 Models = Mapping[str, Mapping[str, int]]
 """{model: {alias: version}}."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a source says should be served."""
+
+    models: Models
+    """Every model it knows. Of a registry, the aliases decide which versions are wanted; otherwise they are labels."""
+    versions: Mapping[str, Collection[int]] | None = None
+    """The versions themselves, where they are not those behind the aliases."""
+    served_models: tuple[str, ...] = ()
+    """Models to serve of those known; empty: all."""
+
+    def keys(self) -> set[VersionKey]:
+        if self.versions is None:
+            return wanted_versions(self.models, served_models=self.served_models)
+        return {(model, version) for model, versions in self.versions.items() for version in versions}
+
+
+def labels_of_folders(
+    labels: Mapping[str, int], *, aspired: Collection[int], available: Collection[int]
+) -> dict[str, int]:
+    """{alias: version} of a model from folders: labels of versions that are there, and the newest of those wanted."""
+    aliases = {label: version for label, version in labels.items() if version in available}
+    newest = max(set(aspired) & set(available) or set(available), default=None)
+    return aliases if newest is None else aliases | {NEWEST_ALIAS: newest}
+
+
+def kept_versions(aspired: Collection[int], available: Collection[int]) -> set[int]:
+    """What stays loaded of a model from folders: what is wanted, and what is not wanted any more until something that
+    is wanted can answer in its place."""
+    if not aspired or set(aspired) & set(available):
+        return set(aspired)
+    return set(aspired) | set(available)
 
 
 def wanted_versions(models: Models, *, served_models: Collection[str] = ()) -> set[VersionKey]:

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from services.serving.json_channel import JsonChannel
+from services.serving.model_options import ModelOptions
 from services.serving.replica import Replica, ReplicaActions, ReplicaLimits
 from services.serving.replica_state import ServingState
 from services.serving.version_slot import VersionSlot
+from services.serving.versions_wanted import Wanted
 
 _READY = {
     "event": "ready", "runner_id": "r/m/1/7", "signatures": {}, "engine": "session", "load_priority": "normal",
@@ -22,7 +24,7 @@ def replica() -> Iterator[Replica]:
     """Serves m; version 1 is production and its runner, pid 7, is loading."""
     ours, theirs = socket.socketpair()
     made = Replica(
-        ReplicaLimits((), 1, 100.0, 1, 100.0, 100.0),
+        ReplicaLimits(1, 100.0, 1, 100.0, 100.0),
         ReplicaActions(
             fetch=lambda model, version: None,
             fork=lambda slot, directory: JsonChannel(ours),
@@ -32,8 +34,8 @@ def replica() -> Iterator[Replica]:
             unloaded=lambda model, version: None,
         ),
     )
-    made.on_models({"m": {"production": 1}})
-    made.on_fetched("m", 1, Path("nowhere"))
+    made.on_wanted(Wanted({"m": {"production": 1}}))
+    made.on_fetched("m", 1, Path("nowhere"), ModelOptions())
     made.on_forked("m", 1, 7)
     yield made
     ours.close()
@@ -68,14 +70,14 @@ def test_a_version_that_gets_another_alias_stays_available(replica: Replica) -> 
     slot = slot_of(replica)
     replica.on_runner_message(slot, _READY)
     replica.on_runner_message(slot, {"event": "serving", "targets": ["alias/production", "version/1"]})
-    replica.on_models({"m": {"production": 1, "canary": 1}})
+    replica.on_wanted(Wanted({"m": {"production": 1, "canary": 1}}))
     assert state_of(replica) is ServingState.AVAILABLE
 
 
 def test_a_version_that_is_warm_and_not_wanted_any_more_leaves_in_order(replica: Replica) -> None:
     slot = slot_of(replica)
     replica.on_runner_message(slot, _READY)
-    replica.on_models({"m": {}})
+    replica.on_wanted(Wanted({"m": {}}))
     assert state_of(replica) is ServingState.UNLOADING
     assert slot.runner is not None
     assert slot.runner.is_leaving

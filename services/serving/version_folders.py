@@ -1,0 +1,99 @@
+"""Folders of versions: what is in them, and whether a version is there whole. No state.
+
+A version that is being copied must not be taken. Three things speak for a whole one: everything that saved_model.pb
+needs is there; nothing in the folder changed between two looks; or nothing in it changed for some time by the files'
+change times, which no copying program can set.
+"""
+
+import mmap
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_MAX_INT64 = 2**63 - 1
+_SAVED_MODEL_NAMES = ("saved_model.pb", "saved_model.pbtxt")
+_RESTORES = (b"saver_filename", b"save/restore_all")
+"""What a graph contains that reads its variables from files (TensorFlow 2's and 1's savers)."""
+_SHARD = re.compile(r"variables\.data-(\d{5})-of-(\d{5})")
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """All that tells one state of a folder from another."""
+
+    entries: tuple[tuple[str, int, int], ...]
+    """(path, size in bytes, change time in nanoseconds)."""
+
+    def changed_at(self) -> float:
+        """Epoch seconds of the newest change."""
+        return max((changed for _, _, changed in self.entries), default=0) / 1e9
+
+
+def versions_in(base_path: Path) -> tuple[dict[int, Path], list[str]]:
+    """The versions of a model, and sentences about what was left out.
+
+    Raises:
+        OSError: the folder is not there, or cannot be read.
+    """
+    found: dict[int, Path] = {}
+    notes = []
+    for path in sorted(base_path.iterdir()):
+        if not (path.name.isascii() and path.name.isdecimal()) or int(path.name) > _MAX_INT64 or not path.is_dir():
+            continue
+        version = int(path.name)
+        if version in found:
+            notes.append(f"{path.name} and {found[version].name} are the same version; {path.name} is left out")
+            continue
+        found[version] = path
+    return found, notes
+
+
+def fingerprint(directory: Path) -> Fingerprint | None:
+    """None when something disappears while it is looked at."""
+    try:
+        return Fingerprint(tuple(sorted(_entries(directory))))
+    except OSError:
+        return None
+
+
+def _entries(directory: Path) -> Iterator[tuple[str, int, int]]:
+    folders = [directory]
+    while folders:
+        folder = folders.pop()
+        yield str(folder), 0, folder.stat().st_ctime_ns
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir():
+                    folders.append(Path(entry.path))
+                    continue
+                stat = entry.stat()
+                yield entry.path, stat.st_size, stat.st_ctime_ns
+
+
+def what_is_missing(directory: Path, *, platform: str) -> str:
+    """What a version still lacks, in words; "" when nothing is known to be missing."""
+    if platform != "tensorflow":
+        return "" if any(directory.iterdir()) else "any file"
+    graph = next((directory / name for name in _SAVED_MODEL_NAMES if (directory / name).is_file()), None)
+    if graph is None:
+        return "saved_model.pb"
+    variables = directory / "variables"
+    names = {path.name for path in variables.iterdir()} if variables.is_dir() else set()
+    shards = [found for name in names if (found := _SHARD.fullmatch(name))]
+    if not names and not _contains(graph, _RESTORES):
+        return ""
+    if "variables.index" not in names:
+        return "variables/variables.index"
+    expected = int(shards[0].group(2)) if shards else 1
+    if len(shards) < expected:
+        return f"{expected - len(shards)} of {expected} files variables/variables.data-*"
+    return ""
+
+
+def _contains(path: Path, words: tuple[bytes, ...]) -> bool:
+    if not path.stat().st_size:
+        return True  # Nothing was written to it yet.
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return any(content.find(word) >= 0 for word in words)

@@ -24,7 +24,14 @@ def folder(tmp_path: Path) -> Path:
 
 def _start(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "headrace", "demo", *arguments]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_hear_ctrl_c
+    )
+
+
+def _hear_ctrl_c() -> None:
+    """A shell starts what runs in its background deaf to Ctrl-C, and every child inherits that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def test_every_event_and_every_prediction_is_accounted_for(folder: Path) -> None:

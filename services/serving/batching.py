@@ -31,7 +31,6 @@ from services.serving.queue_keys import DEFAULT_SIGNATURE
 from services.serving.replica_state import Signature, TensorSpec
 from services.serving.work import UNKNOWN_SIGNATURE, Work
 
-
 _UNBATCHED_TAKE = 8
 """Requests that are taken with one command where each is run by itself."""
 

@@ -12,13 +12,16 @@ import asyncio
 import itertools
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from common.health import Health
 from protos import queue_pb2
+from services.serving.admission import BATCHES_FULL, Admission
 from services.serving.prediction import DEADLINE_EXCEEDED, INTERNAL, INVALID_ARGUMENT, RequestFailed
-from services.serving.queue_client import NO_RUNNER, REFUSED, Queue, QueueClient
+from services.serving.queue_client import NO_RUNNER, REFUSED, Queue, QueueClient, Span
 from services.serving.queue_keys import DEFAULT_TARGET, alias_target, replies_key, version_target
 from services.serving.replica_state import ReplicaState, ServingState, Signature, VersionState
 
@@ -30,6 +33,8 @@ OnReply = Callable[[queue_pb2.PredictionReply], None]
 _OUTAGE_GRACE_SECONDS = 5.0
 """How long open requests wait for a lost Redis before they are answered with 503."""
 _RESEND_SECONDS = 0.2
+_BUSY = 64
+"""Open requests below which nothing is refused ahead of parsing."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +51,16 @@ class Route:
 class _Open:
     """A request that was accepted and not answered yet."""
 
-    __slots__ = ("deadline", "is_taken", "on_reply", "queue", "request")
+    __slots__ = ("deadline", "on_reply", "queue", "request", "rows", "span")
 
-    def __init__(self, queue: Queue, request: bytes, deadline: float, on_reply: OnReply) -> None:
+    def __init__(self, queue: Queue, rows: int, request: bytes, deadline: float, on_reply: OnReply) -> None:
         self.queue = queue
+        self.rows = rows
         self.request = request
         self.deadline = deadline
         self.on_reply = on_reply
-        self.is_taken = False
+        self.span: Span | None = None
+        """Where in the queue it lies; None until Redis took it."""
 
 
 class Front:
@@ -68,11 +75,19 @@ class Front:
         in_flight_limit: int,
         timeout_seconds: float,
         health: Health,
+        namespace: str = "",
     ) -> None:
         self._health = health
+        self._namespace = namespace
+        self._default_target = DEFAULT_TARGET
         self.timeout_seconds = timeout_seconds
         self.state: ReplicaState | None = None
-        self._limit = in_flight_limit
+        self.admission = Admission(in_flight_limit)
+        self.cancelled: Counter[str] = Counter()
+        """By model: requests taken off their queue because nobody waited for them any more."""
+        self._abandoned: set[bytes] = set()
+        """Requests whose asker went before Redis said where they lie."""
+        self._to_cancel: dict[tuple[Queue, Span], list[bytes]] = {}
         self._reply_to = replies_key(front_id).decode()
         self._ids = itertools.count(1)
         self._open: dict[bytes, _Open] = {}
@@ -119,10 +134,14 @@ class Front:
                         routes[version.model, target] = Route(self._queue(version.model, target), version)
         self._routes = {key: route for key, route in self._routes.items() if _is_expected(key, state)} | routes
         self._queues = {key: queue for key, queue in self._queues.items() if key in self._routes}
+        for route in self._routes.values():
+            route.queue.limit = route.queue.load.follow(route.version.options)
+        self.queue_client.watch(self._queues.values())
+        self._default_target = alias_target(state.default_alias)
         self.state = state
 
     def _queue(self, model: str, target: str) -> Queue:
-        return self._queues.setdefault((model, target), Queue(model, target))
+        return self._queues.setdefault((model, target), Queue(model, target, namespace=self._namespace))
 
     def resolve(self, model: str, *, version: int | None = None, label: str | None = None) -> Route:
         """The route of a request.
@@ -131,20 +150,23 @@ class Front:
             RequestFailed: in TensorFlow Serving's words where it has some: NOT_FOUND for a model or version nobody
                 has, INVALID_ARGUMENT for a label nobody has, UNAVAILABLE for what should be there and is not yet.
         """
-        if label is not None:
-            target = alias_target(label)
-        else:
-            target = DEFAULT_TARGET if version is None else version_target(version)
-        route = self._routes.get((model, target))
+        route = self._routes.get((model, self._target(version, label)))
         if route is None:
             raise self._missing(model, version, label)
         return route
+
+    def _target(self, version: int | None, label: str | None) -> str:
+        if label is not None:
+            return alias_target(label)
+        return self._default_target if version is None else version_target(version)
 
     def _missing(self, model: str, version: int | None, label: str | None) -> RequestFailed:
         state = self.state
         if state is None:
             return RequestFailed(UNAVAILABLE, "this replica is starting: it does not know its models yet")
         aliases = state.models.get(model, {})
+        if state.is_standalone:
+            return _missing_folder(model, version, label, aliases)
         wanted = version
         if version is None:
             wanted = aliases.get(label if label is not None else DEFAULT_TARGET.removeprefix("alias/"))
@@ -183,26 +205,62 @@ class Front:
         Raises:
             RequestFailed: nothing was accepted (too much is open, or Redis is away); `on_reply` is not called.
         """
-        if len(self._open) >= self._limit:
-            raise RequestFailed(RESOURCE_EXHAUSTED, f"this front has {self._limit} requests open, its limit; try again")
+        timeout = self.timeout_seconds if timeout_seconds is None else min(timeout_seconds, self.timeout_seconds)
+        queue, load = route.queue, route.queue.load
+        rows = _rows_of(request) if load.most_rows else 1
+        self.admission.check(queue.model, load, open_count=len(self._open), rows=rows, timeout_seconds=timeout)
         if not self.queue_client.is_connected:
             raise RequestFailed(UNAVAILABLE, "the request queue (Redis) is away; try again")
-        timeout = self.timeout_seconds if timeout_seconds is None else min(timeout_seconds, self.timeout_seconds)
         request_id = next(self._ids).to_bytes(8, "little")
         request.request_id = request_id
         request.reply_to = self._reply_to
         request.deadline_at_micros = int((time.time() + timeout) * 1e6)
         serialized = request.SerializeToString()
-        deadline = self._loop.time() + timeout
-        self._open[request_id] = _Open(route.queue, serialized, deadline, on_reply)
+        now = self._loop.time()
+        deadline = now + timeout
+        load.opened(rows, now)
+        self._open[request_id] = _Open(queue, rows, serialized, deadline, on_reply)
         if deadline < self._sweep_at:
             self._sweep_later(deadline)
-        self.queue_client.enqueue(route.queue, request_id, serialized)
+        self.queue_client.enqueue(queue, request_id, serialized)
         return request_id
 
+    def check_room(self, model: str, version: int | None, label: str | None, timeout_seconds: float | None) -> None:
+        """Refuses a request before it is parsed, where that is certain already and the front is busy enough to care.
+
+        Raises:
+            RequestFailed: as `submit` would.
+        """
+        if len(self._open) < _BUSY:
+            return
+        route = self._routes.get((model, self._target(version, label)))
+        if route is not None:
+            timeout = self.timeout_seconds if timeout_seconds is None else min(timeout_seconds, self.timeout_seconds)
+            self.admission.check(model, route.queue.load, open_count=len(self._open), rows=1, timeout_seconds=timeout)
+
     def forget(self, request_id: bytes) -> None:
-        """The client is gone: its answer, if it comes, finds nobody."""
-        self._open.pop(request_id, None)
+        """The client is gone: its request is taken off the queue, or, where a runner has it, answered to nobody."""
+        request = self._open.pop(request_id, None)
+        if request is not None:
+            request.queue.load.closed(request.rows)
+            self._cancel(request_id, request)
+
+    def _cancel(self, request_id: bytes, request: _Open) -> None:
+        """With all others of this turn. A request that is being written is cancelled when it is known where it lies."""
+        if request.span is None:
+            self._abandoned.add(request_id)
+            return
+        if not self._to_cancel:
+            self._loop.call_soon(self._write_cancelled)
+        self._to_cancel.setdefault((request.queue, request.span), []).append(request_id)
+
+    def _write_cancelled(self) -> None:
+        to_cancel, self._to_cancel = self._to_cancel, {}
+        for (queue, span), request_ids in to_cancel.items():
+            self.queue_client.cancel(queue, span, request_ids, partial(self._on_cancelled, queue.model))
+
+    def _on_cancelled(self, model: str, count: int) -> None:
+        self.cancelled[model] += count
 
     def give_up(self) -> int:
         """Answers whatever is open with 503, because the process ends; returns how many there were."""
@@ -211,35 +269,61 @@ class Front:
         return left
 
     def _on_replies(self, batch: bytes) -> None:
-        for reply in queue_pb2.ReplyBatch.FromString(batch).replies:
+        replies = queue_pb2.ReplyBatch.FromString(batch).replies
+        request = None
+        for reply in replies:
             request = self._open.pop(reply.request_id, None)
             if request is None:
                 continue
+            request.queue.load.closed(request.rows)
             try:
                 request.on_reply(reply)
             except Exception:
                 logger.exception("an answer could not be handed on", extra={"queue": request.queue.key.decode()})
                 request.on_reply(_failure(reply.request_id, INTERNAL, "the answer of the runner cannot be read"))
+        if request is not None:  # A batch answers requests of one queue.
+            request.queue.load.answered(len(replies), self._loop.time())
 
-    def _on_taken(self, queue: Queue, requests: list[tuple[bytes, bytes]], taken: int) -> None:
+    def _on_taken(self, queue: Queue, requests: list[tuple[bytes, bytes]], taken: int, span: Span) -> None:
         for request_id, _ in requests[: max(taken, 0)]:
             request = self._open.get(request_id)
             if request is not None:
-                request.is_taken = True
+                request.span = span
+        if self._abandoned:
+            self._cancel_abandoned(queue, [request_id for request_id, _ in requests], taken, span)
         if taken == len(requests):
             return
-        code, message = _refusal(queue, taken)
+        code, message = self._refusal(queue, taken)
         again = []
         for request_id, _ in requests[max(taken, 0) :]:
             request = self._open.get(request_id)
             if request is None:
                 continue
-            if request.is_taken:  # before an outage: it was accepted, so it is tried until its deadline
+            if request.span is not None:  # before an outage: it was accepted, so it is tried until its deadline
                 again.append(request_id)
             else:
                 self._fail(request_id, code, message)
         if again:
             self._loop.call_later(_RESEND_SECONDS, self._enqueue_again, again)
+
+    def _refusal(self, queue: Queue, taken: int) -> tuple[int, str]:
+        if taken == NO_RUNNER:
+            self.admission.refusals[queue.model, "no runner"] += 1
+            return UNAVAILABLE, f"nobody serves model {queue.model} ({queue.target}) right now; try again"
+        if taken == REFUSED:
+            self.admission.refusals[queue.model, "redis"] += 1
+            return UNAVAILABLE, "the request queue (Redis) refuses to write; try again"
+        if queue.load.most_rows:
+            self.admission.refusals[queue.model, "batches full"] += 1
+            return UNAVAILABLE, BATCHES_FULL
+        self.admission.refusals[queue.model, "queue full"] += 1
+        return RESOURCE_EXHAUSTED, f"the queue of model {queue.model} ({queue.target}) is full; try again"
+
+    def _cancel_abandoned(self, queue: Queue, written: list[bytes], taken: int, span: Span) -> None:
+        gone = [request_id for request_id in written[: max(taken, 0)] if request_id in self._abandoned]
+        self._abandoned.difference_update(written)
+        if gone:
+            self.queue_client.cancel(queue, span, gone, partial(self._on_cancelled, queue.model))
 
     def _on_connected(self) -> None:
         self._health.satisfy(CONDITION)
@@ -258,6 +342,8 @@ class Front:
 
     def _on_lost(self) -> None:
         self._health.fail(CONDITION, "Redis is away")
+        self._abandoned.clear()
+        self._to_cancel.clear()
         if self._outage_timer is None:
             self._outage_timer = self._loop.call_later(
                 _OUTAGE_GRACE_SECONDS, self._fail_all, UNAVAILABLE, "the request queue (Redis) is away; try again"
@@ -270,6 +356,7 @@ class Front:
     def _fail(self, request_id: bytes, code: int, message: str) -> None:
         request = self._open.pop(request_id, None)
         if request is not None:
+            request.queue.load.closed(request.rows)
             request.on_reply(queue_pb2.PredictionReply(request_id=request_id, error_code=code, error_message=message))
 
     def _sweep_later(self, at: float) -> None:
@@ -282,7 +369,8 @@ class Front:
         """Answers what is past its deadline. One timer for all: it is set to the earliest deadline seen."""
         now = self._loop.time()
         self._sweep_timer, self._sweep_at = None, float("inf")
-        for request_id in [key for key, request in self._open.items() if request.deadline <= now]:
+        for request_id, request in [item for item in self._open.items() if item[1].deadline <= now]:
+            self._cancel(request_id, request)
             self._fail(request_id, DEADLINE_EXCEEDED, "the deadline passed before a runner answered")
         if self._open:
             self._sweep_later(min(request.deadline for request in self._open.values()))
@@ -292,18 +380,31 @@ def _is_expected(key: tuple[str, str], state: ReplicaState) -> bool:
     """Whether the registry has the target, so that a runner for it will be there again."""
     model, target = key
     kind, _, name = target.partition("/")
-    if kind == "alias":
-        return name in state.models.get(model, {})
-    return any(v.model == model and str(v.version) == name and v.state is not ServingState.END for v in state.versions)
+    if kind != "alias":
+        return _is_coming(model, name, state)
+    version = state.models.get(model, {}).get(name)
+    return version is not None and (not state.is_standalone or _is_coming(model, str(version), state))
+
+
+def _is_coming(model: str, version: str, state: ReplicaState) -> bool:
+    """Whether the version is there or comes back. A registry may return to one that leaves."""
+    gone = (ServingState.END, ServingState.UNLOADING) if state.is_standalone else (ServingState.END,)
+    return any(v.model == model and str(v.version) == version and v.state not in gone for v in state.versions)
+
+
+def _missing_folder(model: str, version: int | None, label: str | None, aliases: Mapping[str, int]) -> RequestFailed:
+    """TensorFlow Serving's words: what is not available is not found, whatever the reason."""
+    if label is not None and label not in aliases:
+        return RequestFailed(INVALID_ARGUMENT, f"Unrecognized servable version label: {label}")
+    wanted = version if label is None else aliases[label]
+    asked = f"Latest({model})" if wanted is None else f"Specific({model}, {wanted})"
+    return RequestFailed(NOT_FOUND, f"Servable not found for request: {asked}")
 
 
 def _failure(request_id: bytes, code: int, message: str) -> queue_pb2.PredictionReply:
     return queue_pb2.PredictionReply(request_id=request_id, error_code=code, error_message=message)
 
 
-def _refusal(queue: Queue, taken: int) -> tuple[int, str]:
-    if taken == NO_RUNNER:
-        return UNAVAILABLE, f"nobody serves model {queue.model} ({queue.target}) right now; try again"
-    if taken == REFUSED:
-        return UNAVAILABLE, "the request queue (Redis) refuses to write; try again"
-    return RESOURCE_EXHAUSTED, f"the queue of model {queue.model} ({queue.target}) is full; try again"
+def _rows_of(request: queue_pb2.PredictionRequest) -> int:
+    """Size of dimension 0 of the first input; 1 where there is none."""
+    return next((tensor.shape[0] for tensor in request.inputs if tensor.shape), 1)

@@ -20,7 +20,7 @@ _FOR_A_HUMAN = frozenset((_UNKNOWN, INTERNAL, _DATA_LOSS))
 class Entry:
     """One request, from its first look on. `door` is http or grpc."""
 
-    __slots__ = ("door", "model", "request", "started_at", "tag", "version")
+    __slots__ = ("door", "model", "request", "signature", "started_at", "tag", "version")
 
     def __init__(self, model: str, door: str, tag: bytes) -> None:
         self.model = model
@@ -29,6 +29,8 @@ class Entry:
         self.started_at = time.perf_counter()
         self.request: queue_pb2.PredictionRequest | None = None
         """What the queue carries; only where it is to be sampled."""
+        self.signature = ""
+        """The one that was asked for, once it is known that the model has it."""
         self.version = 0
         """The version that answered; 0 before, and where none did."""
 
@@ -58,7 +60,7 @@ class Journal:
     def answered(self, entry: Entry, code: int, message: str) -> None:
         """It went through a queue; the code may be an error of the runner, of the queue or of writing the answer."""
         seconds = time.perf_counter() - entry.started_at
-        self._statistics.add(entry.model, entry.door, code, seconds)
+        self._statistics.add(entry.model, entry.door, code, seconds, version=entry.version, signature=entry.signature)
         self._tell(entry, code, message, seconds)
 
     def _tell(self, entry: Entry, code: int, message: str, seconds: float) -> None:

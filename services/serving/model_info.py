@@ -1,5 +1,6 @@
 """What the doors tell about models: TensorFlow Serving's status and metadata, and the replica's own page."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from protos import tfserving_pb2
@@ -137,6 +138,26 @@ async def replica_json(front: Front) -> dict[str, Any]:
     }
 
 
+def _work_json(work: Mapping[str, Any]) -> dict[str, Any]:
+    """What the runner did since it started, in total; None where nothing was done yet."""
+    if not work:
+        return {}
+    batches = work["batches"]
+    return {
+        "requests": work["requests"],
+        "failed": work["failed"],
+        "examples": work["examples"],
+        "batches": batches,
+        "mean_batch": round(work["examples"] / batches, 2) if batches else None,
+        "padding_rows": work["padding_rows"],
+        "engine_ms": round(work["engine_seconds"] * 1e3, 3),
+        "engine_ms_per_batch": round(work["engine_seconds"] * 1e3 / batches, 4) if batches else None,
+        "queue_wait_ms_per_request": round(work["wait_seconds"] * 1e3 / max(work["requests"], 1), 3),
+        "batch_size_limit": work["batch_size"],
+        "predicted_p99_ms": round(work["predicted_p99_seconds"] * 1e3, 3) or None,
+    }
+
+
 def version_json(version: VersionState) -> dict[str, Any]:
     """One version, as the replica's own pages show it."""
     return {
@@ -152,4 +173,5 @@ def version_json(version: VersionState) -> dict[str, Any]:
         "load_seconds": version.load_seconds,
         "private_bytes": version.private_bytes,
         "available_at": version.available_at,
+        "work": _work_json(version.work),
     }

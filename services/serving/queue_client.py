@@ -7,14 +7,15 @@ Two connections: one writes requests, the other waits at this front's reply list
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 import hiredis
 
 from common.errors import Unavailable
-from services.serving.queue_keys import queue_key, replies_key, serving_key
-from services.serving.queue_scripts import ENQUEUE
+from services.serving.admission import QueueLoad
+from services.serving.queue_keys import CONSUMER_GROUP, queue_key, queue_name, replies_key, serving_key
+from services.serving.queue_scripts import CANCEL, ENQUEUE
 from services.serving.redis_connection import RedisConnection, Reply, connect, pack
 
 logger = logging.getLogger(__name__)
@@ -32,20 +33,28 @@ _LAST_BACKOFF_SECONDS = 1.0
 
 
 class Queue:
-    """One queue as a front sees it: its keys, and the requests of this turn that were not written yet."""
+    """One queue as a front sees it: its keys, its bounds, and the requests of this turn that were not written yet."""
 
-    __slots__ = ("key", "model", "serving_key", "target", "unwritten")
+    __slots__ = ("depth", "key", "limit", "load", "model", "serving_key", "target", "unwritten")
 
-    def __init__(self, model: str, target: str) -> None:
+    def __init__(self, model: str, target: str, *, namespace: str = "") -> None:
         self.model = model
         self.target = target
-        self.key = queue_key(model, target)
-        self.serving_key = serving_key(model, target)
+        self.key = queue_key(queue_name(namespace, model), target)
+        self.serving_key = serving_key(queue_name(namespace, model), target)
         self.unwritten: list[tuple[bytes, bytes]] = []
+        self.load = QueueLoad()
+        self.limit = 0
+        """Requests that the queue may hold by its model's options; 0: the front's limit for all queues."""
+        self.depth = 0
+        """Requests in the queue, waiting and running, of all fronts; as of the last tick."""
 
 
-OnTaken = Callable[[Queue, list[tuple[bytes, bytes]], int], None]
-"""(queue, [(request id, request)], how many were taken, or NO_RUNNER, or REFUSED when Redis answers with an error)."""
+Span = tuple[bytes, bytes]
+"""The first and the last entry id of one write."""
+OnTaken = Callable[[Queue, list[tuple[bytes, bytes]], int, Span], None]
+"""(queue, [(request id, request)], how many were taken, or NO_RUNNER, or REFUSED when Redis answers with an error; the
+span of those taken)."""
 
 
 class QueueClient:
@@ -70,13 +79,14 @@ class QueueClient:
     ) -> None:
         self._url = url
         self._replies_key = replies_key(front_id)
-        self._limit = str(queue_limit).encode()
+        self._limit = queue_limit
         self._on_taken = on_taken
         self._on_replies = on_replies
         self._on_connected = on_connected
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
         self._unwritten: list[Queue] = []
+        self._watched: Collection[Queue] = ()
         self._requests: RedisConnection | None = None
         self._replies: RedisConnection | None = None
         self._lost = asyncio.Event()
@@ -91,6 +101,24 @@ class QueueClient:
                 self._loop.call_soon(self._write)
             self._unwritten.append(queue)
         queue.unwritten.append((request_id, request))
+
+    def cancel(self, queue: Queue, span: Span, request_ids: Sequence[bytes], on_removed: Callable[[int], None]) -> None:
+        """Takes requests off a queue unless a runner has them; `on_removed` is told how many it were."""
+        if self._requests is None:
+            return
+
+        def answered(reply: Reply) -> None:
+            if isinstance(reply, int):
+                on_removed(reply)
+            elif _is_unknown_script(reply) and self._requests is not None:
+                self._requests.send(pack(b"EVAL", CANCEL.text, *arguments), answered)
+
+        arguments = (b"1", queue.key, CONSUMER_GROUP, *span, *request_ids)
+        self._requests.send(pack(b"EVALSHA", CANCEL.sha, *arguments), answered)
+
+    def watch(self, queues: Collection[Queue]) -> None:
+        """The queues whose depth is wanted, from the next tick on."""
+        self._watched = queues
 
     async def depth(self, queue: Queue) -> tuple[int, int]:
         """Requests in the queue (waiting and running), and live runners. Raises Unavailable."""
@@ -127,7 +155,8 @@ class QueueClient:
     async def _connect(self) -> None:
         self._lost.clear()
         self._requests = await connect(self._url, self._lose)
-        await self._requests.ask(b"SCRIPT", b"LOAD", ENQUEUE.text)
+        for script in (ENQUEUE, CANCEL):
+            await self._requests.ask(b"SCRIPT", b"LOAD", script.text)
         self._replies = await connect(self._url, self._lose)
         if self._lost.is_set():
             raise Unavailable("the connection to Redis was lost while it was made")
@@ -145,6 +174,8 @@ class QueueClient:
                 await asyncio.wait_for(self._lost.wait(), _TICK_SECONDS)
             except TimeoutError:
                 self._requests.send(pack(b"PING"), _ignore)
+                for queue in self._watched:
+                    self._requests.send(pack(b"XLEN", queue.key), partial(_note_depth, queue))
                 late = self._requests.silent_seconds() > _SILENCE_SECONDS
                 if late or self._replies.silent_seconds() > _SILENCE_SECONDS + _BLPOP_SECONDS:
                     self._close()
@@ -179,21 +210,22 @@ class QueueClient:
             b"2",
             queue.key,
             queue.serving_key,
-            self._limit,
+            min(queue.limit, self._limit) if queue.limit else self._limit,
             *[request for _, request in requests],
         )
         self._requests.send(command, partial(self._answered, queue, requests))
 
     def _answered(self, queue: Queue, requests: list[tuple[bytes, bytes]], reply: Reply) -> None:
-        if isinstance(reply, int):
-            self._on_taken(queue, requests, reply)
+        if isinstance(reply, list):
+            taken, first, last = reply
+            self._on_taken(queue, requests, taken, (first, last))
             return
-        if isinstance(reply, hiredis.ReplyError) and str(reply).startswith("NOSCRIPT") and self._requests is not None:
+        if _is_unknown_script(reply) and self._requests is not None:
             self._requests.send(pack(b"SCRIPT", b"LOAD", ENQUEUE.text), _ignore)
             self._send(queue, requests)
             return
         logger.error("the queue refused a write", extra={"queue": queue.key.decode(), "reason": str(reply)})
-        self._on_taken(queue, requests, REFUSED)
+        self._on_taken(queue, requests, REFUSED, (b"", b""))
 
     def _wait_for_replies(self, connection: RedisConnection) -> None:
         count = _WAITING_POPS - self._waiting_pops
@@ -210,6 +242,15 @@ class QueueClient:
             self._wait_for_replies(self._replies)
         if isinstance(reply, list):
             self._on_replies(reply[1])
+
+
+def _is_unknown_script(reply: Reply) -> bool:
+    return isinstance(reply, hiredis.ReplyError) and str(reply).startswith("NOSCRIPT")
+
+
+def _note_depth(queue: Queue, reply: Reply) -> None:
+    if isinstance(reply, int):
+        queue.depth = reply
 
 
 def _ignore(reply: Reply) -> None:

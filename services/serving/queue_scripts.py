@@ -22,18 +22,45 @@ class Script:
 ENQUEUE = Script("""
 -- Appends requests while the queue holds fewer than `limit`, waiting and running together.
 -- KEYS: queue, serving set    ARGV: limit, request...
--- Answer: how many of them were taken, from the first on; -1 when no runner serves the queue.
+-- Answer: {how many of them were taken, from the first on, entry id of the first, of the last}; the count is -1 when no
+-- runner serves the queue. Between the two ids lie these requests, in order, and no others.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 if redis.call('ZCOUNT', KEYS[2], '(' .. now, '+inf') == 0 then
-  return -1
+  return {-1, '', ''}
 end
 local room = ARGV[1] - redis.call('XLEN', KEYS[1])
 local taken = math.min(#ARGV - 1, math.max(room, 0))
+local first, last = '', ''
 for i = 2, taken + 1 do
-  redis.call('XADD', KEYS[1], '*', 'r', ARGV[i])
+  last = redis.call('XADD', KEYS[1], '*', 'r', ARGV[i])
+  if i == 2 then
+    first = last
+  end
 end
-return taken
+return {taken, first, last}
+""")
+
+CANCEL = Script("""
+-- Takes requests off the queue that no runner has taken yet. request_id is the first field of a PredictionRequest: the
+-- byte 10, the length, the id.
+-- KEYS: queue    ARGV: group, entry ids of the first and the last of the write that they came with, request id...
+-- Answer: how many were taken off; the others run, and nobody waits for their answers.
+local wanted = {}
+for i = 4, #ARGV do
+  wanted[ARGV[i]] = true
+end
+local removed = 0
+for _, entry in ipairs(redis.call('XRANGE', KEYS[1], ARGV[2], ARGV[3])) do
+  local request = entry[2][2]
+  if request:byte(1) == 10 and wanted[request:sub(3, 2 + request:byte(2))] then
+    local pending = redis.pcall('XPENDING', KEYS[1], ARGV[1], entry[1], entry[1], 1)
+    if pending.err or #pending == 0 then
+      removed = removed + redis.call('XDEL', KEYS[1], entry[1])
+    end
+  end
+end
+return removed
 """)
 
 COMPLETE = Script("""
@@ -98,4 +125,4 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now)
 """)
 
-ALL = (ENQUEUE, COMPLETE, REQUEUE, RENEW, EXPIRED)
+ALL = (ENQUEUE, CANCEL, COMPLETE, REQUEUE, RENEW, EXPIRED)

@@ -74,6 +74,8 @@ class VersionState:
     """Calls of the model since its runner started, and the requests and examples (rows) that went through them."""
     requests: int = 0
     examples: int = 0
+    work: Mapping[str, Any] = field(default_factory=dict)
+    """Everything that its runner counted since it started (Batcher.report); empty before the first report."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """How it is run (model_options.py); empty until its files are here."""
 

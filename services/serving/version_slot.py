@@ -142,6 +142,7 @@ class VersionSlot:
             batches=self.counts.get("batches", 0),
             requests=self.counts.get("requests", 0),
             examples=self.counts.get("examples", 0),
+            work={key: value for key, value in self.counts.items() if key not in ("event", "busy_seconds")},
             options=self.options.to_mapping() if self.options is not None else {},
         )
 

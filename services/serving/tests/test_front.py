@@ -314,13 +314,15 @@ def test_metrics_count_requests_by_model_and_code(front: FrontThread, redis_serv
     registry = CollectorRegistry()
     statistics = Statistics(lambda: 7)
     registry.register(statistics)
-    statistics.add("m", "http", 0, 0.004)
-    statistics.add("m", "http", 0, 99.0)
+    statistics.add("m", "http", 0, 0.004, version=3, signature="s")
+    statistics.add("m", "http", 0, 99.0, version=3, signature="s")
     statistics.add("", "http", 5, 0.0)
     text = generate_latest(registry).decode()
-    assert 'headrace_serving_requests_total{code="0",door="http",model="m"} 2.0' in text
-    assert 'headrace_serving_request_seconds_bucket{le="0.005",model="m"} 1.0' in text
-    assert 'headrace_serving_request_seconds_bucket{le="+Inf",model="m"} 2.0' in text
+    labels = 'door="http",model="m",signature="s",version="3"'
+    assert f'headrace_serving_requests_total{{code="0",{labels}}} 2.0' in text
+    seconds = 'headrace_serving_request_seconds_bucket{door="http",le="%s",model="m",signature="s",version="3"}'
+    assert seconds % "0.005" + " 1.0" in text
+    assert seconds % "+Inf" + " 2.0" in text
     assert "headrace_serving_open_requests 7.0" in text
 
 

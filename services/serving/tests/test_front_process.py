@@ -96,7 +96,7 @@ def test_it_gets_ready_stays_small_and_answers(start: Callable[..., Serving], re
         answer = httpx.post(serving.url + "/v1/models/m:predict", json=_ROWS)
     assert answer.json() == {"predictions": [3.0]}
     assert (
-        'headrace_serving_requests_total{code="0",door="http",model="m"} 1.0'
+        'headrace_serving_requests_total{code="0",door="http",model="m",signature="serving_default",version="3"} 1.0'
         in httpx.get(serving.url + "/metrics").text
     )
     assert psutil.Process(serving.process.pid).memory_info().rss < _MOST_RESIDENT_BYTES

@@ -7,6 +7,7 @@ import pytest
 import redis
 
 from conftest import RedisServer
+from protos import queue_pb2
 from services.serving import queue_keys, queue_scripts
 
 _QUEUE = queue_keys.queue_key("m", "alias/production")
@@ -25,6 +26,10 @@ def run(client: Any, script: queue_scripts.Script, keys: list[bytes], *arguments
     return client.eval(script.text, len(keys), *keys, *arguments)
 
 
+def enqueue(client: Any, limit: int, *requests: bytes) -> int:
+    return int(run(client, queue_scripts.ENQUEUE, [_QUEUE, _SERVING], limit, *requests)[0])
+
+
 def serve(client: Any, runner: str, milliseconds: int = 60_000) -> None:
     run(client, queue_scripts.RENEW, [_SERVING], runner, milliseconds)
 
@@ -41,34 +46,34 @@ def test_the_name_of_each_script_is_the_one_redis_gives_it(client: Any) -> None:
 
 def test_requests_are_taken_in_order_while_there_is_room(client: Any) -> None:
     serve(client, "r")
-    assert run(client, queue_scripts.ENQUEUE, [_QUEUE, _SERVING], 3, b"a", b"b") == 2
-    assert run(client, queue_scripts.ENQUEUE, [_QUEUE, _SERVING], 3, b"c", b"d") == 1
-    assert run(client, queue_scripts.ENQUEUE, [_QUEUE, _SERVING], 3, b"e") == 0
+    assert enqueue(client, 3, b"a", b"b") == 2
+    assert enqueue(client, 3, b"c", b"d") == 1
+    assert enqueue(client, 3, b"e") == 0
     assert [value for _, value in take(client, "r")] == [b"a", b"b", b"c"]
 
 
 def test_running_requests_count_until_they_are_answered(client: Any) -> None:
     serve(client, "r")
-    run(client, queue_scripts.ENQUEUE, [_QUEUE, _SERVING], 1, b"a")
+    enqueue(client, 1, b"a")
     ((key, _),) = take(client, "r")
-    assert run(client, queue_scripts.ENQUEUE, [_QUEUE, _SERVING], 1, b"b") == 0
+    assert enqueue(client, 1, b"b") == 0
     run(client, queue_scripts.COMPLETE, [_QUEUE, b"replies"], _GROUP, 60_000, 1, key, b"answer")
     assert client.lrange("replies", 0, -1) == [b"answer"]
     assert 0 < client.pttl("replies") <= 60_000
-    assert run(client, queue_scripts.ENQUEUE, [_QUEUE, _SERVING], 1, b"b") == 1
+    assert enqueue(client, 1, b"b") == 1
 
 
 def test_nothing_is_enqueued_where_nobody_serves(client: Any) -> None:
-    assert run(client, queue_scripts.ENQUEUE, [_QUEUE, _SERVING], 3, b"a") == -1
+    assert enqueue(client, 3, b"a") == -1
     serve(client, "r", milliseconds=-1)
-    assert run(client, queue_scripts.ENQUEUE, [_QUEUE, _SERVING], 3, b"a") == -1
+    assert enqueue(client, 3, b"a") == -1
     assert client.xlen(_QUEUE) == 0
     assert run(client, queue_scripts.EXPIRED, [_SERVING]) == [b"r"]
 
 
 def test_a_batch_is_answered_to_several_fronts_in_one_step(client: Any) -> None:
     serve(client, "r")
-    run(client, queue_scripts.ENQUEUE, [_QUEUE, _SERVING], 9, b"a", b"b", b"c")
+    enqueue(client, 9, b"a", b"b", b"c")
     keys = [key for key, _ in take(client, "r")]
     run(client, queue_scripts.COMPLETE, [_QUEUE, b"one", b"two"], _GROUP, 60_000, 2, *keys[:2], b"1", b"2")
     assert (client.lrange("one", 0, -1), client.lrange("two", 0, -1)) == ([b"1"], [b"2"])
@@ -78,7 +83,7 @@ def test_a_batch_is_answered_to_several_fronts_in_one_step(client: Any) -> None:
 
 def test_what_a_dead_runner_held_is_put_back_once_however_often_it_is_tried(client: Any) -> None:
     serve(client, "dead")
-    run(client, queue_scripts.ENQUEUE, [_QUEUE, _SERVING], 9, b"a", b"b")
+    enqueue(client, 9, b"a", b"b")
     (first, _), (second, _) = take(client, "dead")
     again = [_GROUP, "dead", first, b"a+", second, b"b+"]
     assert run(client, queue_scripts.REQUEUE, [_QUEUE], *again) == 2
@@ -89,7 +94,36 @@ def test_what_a_dead_runner_held_is_put_back_once_however_often_it_is_tried(clie
 
 def test_a_runner_is_not_forgotten_while_something_is_pending_at_it(client: Any) -> None:
     serve(client, "dead")
-    run(client, queue_scripts.ENQUEUE, [_QUEUE, _SERVING], 9, b"a", b"b")
+    enqueue(client, 9, b"a", b"b")
     (first, _), _ = take(client, "dead")
     assert run(client, queue_scripts.REQUEUE, [_QUEUE], _GROUP, "dead", first, b"a+") == 1
     assert [consumer["pending"] for consumer in client.xinfo_consumers(_QUEUE, _GROUP)] == [1]
+
+
+def test_a_write_tells_between_which_entries_it_lies(client: Any) -> None:
+    serve(client, "r")
+    taken, first, last = run(client, queue_scripts.ENQUEUE, [_QUEUE, _SERVING], 9, b"a", b"b", b"c")
+    enqueue(client, 9, b"d")
+    assert (taken, [fields[b"r"] for _, fields in client.xrange(_QUEUE, first, last)]) == (3, [b"a", b"b", b"c"])
+
+
+def named(request_id: bytes) -> bytes:
+    return queue_pb2.PredictionRequest(request_id=request_id, signature="s").SerializeToString()
+
+
+def test_what_no_runner_has_taken_can_be_cancelled_and_nothing_else(client: Any) -> None:
+    serve(client, "r")
+    span = run(client, queue_scripts.ENQUEUE, [_QUEUE, _SERVING], 9, named(b"taken"))[1:]
+    take(client, "r")
+    other = run(client, queue_scripts.ENQUEUE, [_QUEUE, _SERVING], 9, named(b"one"), named(b"two"), b"garbage")[1:]
+    assert run(client, queue_scripts.CANCEL, [_QUEUE], _GROUP, *span, b"taken", b"one") == 0
+    assert run(client, queue_scripts.CANCEL, [_QUEUE], _GROUP, *other, b"two", b"nobody") == 1
+    assert run(client, queue_scripts.CANCEL, [_QUEUE], _GROUP, *other, b"two") == 0
+    assert [value for _, value in take(client, "r")] == [named(b"one"), b"garbage"]
+
+
+def test_requests_can_be_cancelled_before_the_first_runner_came(client: Any) -> None:
+    client.xgroup_destroy(_QUEUE, _GROUP)
+    serve(client, "r")
+    span = run(client, queue_scripts.ENQUEUE, [_QUEUE, _SERVING], 9, named(b"a"))[1:]
+    assert run(client, queue_scripts.CANCEL, [_QUEUE], _GROUP, *span, b"a") == 1

@@ -1,0 +1,115 @@
+"""Whether a front takes one more request for a queue: decided from what the front knows, before anything is parsed.
+
+    front full       the front has as many requests open as it may
+    unfair           a queue may hold eight times the room that is left at the front: however slow one model is, the
+                     others find room (dynamic thresholds, Choudhury and Hahne 1998)
+    batches full     max_enqueued_batches of the model: TensorFlow Serving's bound, with its code and words
+    too late         at the rate at which the queue was answered lately, what is ahead takes longer than the deadline
+
+The queue's own bound, over all fronts, is kept in Redis (queue_scripts.py).
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from services.serving.prediction import RequestFailed
+
+RESOURCE_EXHAUSTED, UNAVAILABLE = 8, 14
+BATCHES_FULL = "The batch scheduling queue to which this task was submitted is full"
+_ROOM_FACTOR = 8
+_RATE_WINDOW_SECONDS = 0.1
+_RATE_WEIGHT = 0.3
+"""Of the newest window in the average."""
+_USABLE_DEADLINE = 0.8
+"""Share of a deadline that the estimate may fill; the rest is for what it does not know."""
+
+
+class QueueLoad:
+    """What a front has open at one queue, and how fast it is answered. Times are the event loop's, in seconds."""
+
+    __slots__ = ("_answered", "_window_began_at", "most_rows", "open_count", "open_rows", "rate")
+
+    def __init__(self) -> None:
+        self.open_count = 0
+        self.open_rows = 0
+        """Rows of what is open, counted where most_rows bounds them."""
+        self.most_rows = 0
+        """0: no bound but the queue's own."""
+        self.rate = 0.0
+        """Requests answered per second while there was something to answer; 0: not known."""
+        self._answered = 0
+        self._window_began_at = 0.0
+
+    def opened(self, rows: int, now: float) -> None:
+        if not self.open_count:
+            self._window_began_at, self._answered = now, 0
+        self.open_count += 1
+        self.open_rows += rows
+
+    def closed(self, rows: int) -> None:
+        """One is answered, or its asker is gone."""
+        self.open_count -= 1
+        self.open_rows -= rows
+
+    def answered(self, count: int, now: float) -> None:
+        """A batch of answers came from a runner. Idle time is not counted: each window begins with something open."""
+        self._answered += count
+        seconds = now - self._window_began_at
+        if seconds < _RATE_WINDOW_SECONDS:
+            return
+        rate = self._answered / seconds
+        self.rate = rate if not self.rate else self.rate + _RATE_WEIGHT * (rate - self.rate)
+        self._window_began_at, self._answered = now, 0
+
+    def seconds_ahead(self) -> float:
+        """How long what is open will take; 0 while the rate is not known."""
+        return self.open_count / self.rate if self.rate else 0.0
+
+    def follow(self, options: Mapping[str, Any]) -> int:
+        """Takes the bound of the model's options (ModelOptions.to_mapping); returns it in requests, 0 for none."""
+        batching = options.get("batching") or {}
+        batches = batching.get("max_enqueued_batches")
+        self.most_rows = 0
+        if batches is not None and batching["is_enabled"]:
+            largest = batching["max_execution_batch_size"] or batching["max_batch_size"]
+            self.most_rows = (batches + batching["num_batch_threads"]) * largest
+        return self.most_rows
+
+
+class Admission:
+    """The rules of one front. `refusals` counts by (model, reason)."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.refusals: Counter[tuple[str, str]] = Counter()
+
+    def check(self, model: str, load: QueueLoad, *, open_count: int, rows: int, timeout_seconds: float) -> None:
+        """Raises RequestFailed when a request for the queue cannot be taken.
+
+        Args:
+            open_count: what the front has open over all queues.
+        """
+        room = self._limit - open_count
+        if room <= 0:
+            message = f"this front has {self._limit} requests open, its limit; try again"
+            raise self._refusal(model, "front full", message)
+        if load.open_count >= _ROOM_FACTOR * room:
+            raise self._refusal(
+                model, "unfair",
+                f"model {model} has {load.open_count} of the {self._limit} requests that this front may have open, "
+                "and the others need room, too; try again",
+            )  # fmt: skip
+        if load.most_rows and load.open_rows and load.open_rows + rows > load.most_rows:
+            self.refusals[model, "batches full"] += 1
+            raise RequestFailed(UNAVAILABLE, BATCHES_FULL)
+        if load.rate and load.open_count > timeout_seconds * _USABLE_DEADLINE * load.rate:
+            raise self._refusal(
+                model, "too late",
+                f"{load.open_count} requests for model {model} are ahead, which takes about "
+                f"{load.seconds_ahead():.2f} s, and the deadline is in {timeout_seconds:.2f} s; try again",
+            )  # fmt: skip
+
+    def _refusal(self, model: str, reason: str, message: str) -> RequestFailed:
+        self.refusals[model, reason] += 1
+        return RequestFailed(RESOURCE_EXHAUSTED, message)

@@ -1,0 +1,193 @@
+"""Refusals at the front: decided at once, fair between models, and aware of deadlines. Time is told, not waited for."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from conftest import RedisServer
+from protos import queue_pb2
+from services.serving.admission import BATCHES_FULL, Admission, QueueLoad
+from services.serving.model_options import BatchingOptions, ModelOptions
+from services.serving.prediction import RequestFailed
+from services.serving.queue_keys import queue_key
+from services.serving.tests.fake_runner import FakeRunner
+from services.serving.tests.front_process import FrontThread
+from services.serving.tests.queue_asker import Asker, request
+from services.serving.tests.replica_states import replica_state, version
+from services.serving.tests.test_front import predict, row_sums, wait_until
+
+OVERLOADED, UNAVAILABLE = 8, 14
+
+
+def full_of(count: int, *, rate: float = 0.0, most_rows: int = 0) -> QueueLoad:
+    load = QueueLoad()
+    load.most_rows, load.rate = most_rows, rate
+    for _ in range(count):
+        load.opened(1, 0.0)
+    return load
+
+
+def refusal(admission: Admission, load: QueueLoad, **changes: Any) -> str:
+    """The reason by which a request is refused, "" when it is taken."""
+    arguments = {"open_count": load.open_count, "rows": 1, "timeout_seconds": 10.0} | changes
+    try:
+        admission.check("m", load, **arguments)
+    except RequestFailed:
+        return admission.refusals.most_common()[0][0][1]
+    return ""
+
+
+def test_a_front_takes_what_its_limit_allows() -> None:
+    assert refusal(Admission(2), full_of(1)) == ""
+    assert refusal(Admission(2), full_of(2)) == "front full"
+
+
+def test_one_slow_model_leaves_room_for_the_others() -> None:
+    slow, limit = QueueLoad(), 900
+    while not refusal(Admission(limit), slow):
+        slow.opened(1, 0.0)
+    assert slow.open_count == 800
+    assert refusal(Admission(limit), slow) == "unfair"
+    assert refusal(Admission(limit), QueueLoad(), open_count=slow.open_count) == ""
+
+
+def test_what_cannot_be_answered_before_its_deadline_is_refused_at_once() -> None:
+    load = full_of(500, rate=100.0)
+    assert load.seconds_ahead() == 5.0
+    assert refusal(Admission(10_000), load, timeout_seconds=10.0) == ""
+    assert refusal(Admission(10_000), load, timeout_seconds=6.0) == "too late"
+    assert refusal(Admission(10_000), full_of(500), timeout_seconds=0.001) == "", "nothing was measured yet"
+
+
+def test_the_rate_is_measured_while_there_is_something_to_answer() -> None:
+    load = QueueLoad()
+    for start in (100.0, 200.0):  # a hundred idle seconds in between say nothing
+        for _ in range(60):
+            load.opened(1, start)
+        for step in range(1, 7):
+            for _ in range(10):
+                load.closed(1)
+            load.answered(10, start + 0.1 * step)
+    assert load.rate == pytest.approx(100.0)
+    assert (load.open_count, load.open_rows) == (0, 0)
+
+
+def test_enqueued_batches_bound_the_examples_that_wait_and_run() -> None:
+    options = ModelOptions(batching=BatchingOptions(max_batch_size=4, max_enqueued_batches=2, num_batch_threads=1))
+    load = QueueLoad()
+    assert load.follow(options.to_mapping()) == 12
+    assert refusal(Admission(1000), load, rows=100) == "", "alone it is taken, however large"
+    for _ in range(11):
+        load.opened(1, 0.0)
+    assert refusal(Admission(1000), load, rows=1) == ""
+    assert refusal(Admission(1000), load, rows=2) == "batches full"
+    assert load.follow({}) == 0
+    unbatched = ModelOptions(batching=BatchingOptions(max_enqueued_batches=2, is_enabled=False))
+    assert load.follow(unbatched.to_mapping()) == 0
+
+
+@pytest.fixture
+def front(redis_server: RedisServer) -> Iterator[FrontThread]:
+    options = ModelOptions(batching=BatchingOptions(max_batch_size=1, max_enqueued_batches=1))
+    with FrontThread(redis_server.url, replica_state(version(options=options.to_mapping()))) as running:
+        yield running
+
+
+def held_back(redis_server: RedisServer) -> FakeRunner:
+    runner = FakeRunner(redis_server.url, row_sums)
+    runner.answers.clear()
+    return runner
+
+
+def submit(front: FrontThread, codes: list[tuple[int, str]]) -> bytes:
+    request = queue_pb2.PredictionRequest()
+    request.inputs.add(name="x", dtype="<f4", shape=[1, 2], data=np.array([[1, 2]], np.float32).tobytes())
+    core = front.front
+    return front.call(
+        lambda: core.submit(
+            core.resolve("m"), request, lambda reply: codes.append((reply.error_code, reply.error_message))
+        )
+    )
+
+
+def test_a_full_batch_queue_is_refused_as_tensorflow_serving_refuses_it(
+    front: FrontThread, redis_server: RedisServer
+) -> None:
+    codes: list[tuple[int, str]] = []
+    with held_back(redis_server) as runner:
+        submit(front, codes)
+        submit(front, codes)
+        answer = predict(front, [[1, 2]])
+        assert (answer.status_code, answer.json()) == (503, {"error": BATCHES_FULL})
+        assert front.front.admission.refusals["m", "batches full"] == 1
+        runner.answers.set()
+        wait_until(lambda: [code for code, _ in codes] == [0, 0])
+
+
+def test_the_bound_holds_for_what_other_fronts_enqueued_too(front: FrontThread, redis_server: RedisServer) -> None:
+    asker = Asker(redis_server.url, "m")
+    with held_back(redis_server):
+        asker.enqueue(*(request(name, {"x": np.ones((1, 2), "<f4")}) for name in (b"a", b"b")))
+        answer = predict(front, [[1, 2]])
+        assert (answer.status_code, answer.json()) == (503, {"error": BATCHES_FULL})
+
+
+def test_a_request_whose_client_left_is_not_run(redis_server: RedisServer) -> None:
+    runs: list[object] = []
+
+    def note(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
+        runs.append(inputs["x"].tolist())
+        return row_sums(inputs, request)
+
+    with FrontThread(redis_server.url, replica_state(version())) as front, FakeRunner(redis_server.url, note) as runner:
+        runner.answers.clear()
+        codes: list[tuple[int, str]] = []
+        submit(front, codes)
+        asker = Asker(redis_server.url, "m")
+        wait_until(lambda: asker.pending_at("replica/m/3/1") == 1)  # the runner holds this one
+        for seconds in (0.2, 0.3):
+            with pytest.raises(httpx.ReadTimeout):
+                httpx.post(front.url + "/v1/models/m:predict", json={"instances": [[5, 5]]}, timeout=seconds)
+        wait_until(lambda: front.front.cancelled["m"] == 2)
+        assert asker.queue_length() == 1
+        assert (front.front.open_count, front.front.resolve("m").queue.load.open_count) == (1, 1)
+        runner.answers.set()
+        wait_until(lambda: codes == [(0, "")])
+    assert runs == [[[1.0, 2.0]]]
+
+
+def test_a_request_that_is_forgotten_while_it_is_written_is_cancelled_when_it_lies_in_the_queue(
+    redis_server: RedisServer,
+) -> None:
+    with FrontThread(redis_server.url, replica_state(version())) as front:
+        runner = FakeRunner(redis_server.url, row_sums)
+        runner.renew()  # it counts as serving and takes nothing
+        request = queue_pb2.PredictionRequest()
+        core = front.front
+
+        def submit_and_leave() -> None:
+            core.forget(core.submit(core.resolve("m"), request, lambda reply: None))
+
+        front.call(submit_and_leave)
+        wait_until(lambda: core.cancelled["m"] == 1)
+        assert Asker(redis_server.url, "m").queue_length() == 0
+
+
+def test_an_expired_request_leaves_the_queue_unrun(redis_server: RedisServer) -> None:
+    with FrontThread(redis_server.url, replica_state(version())) as front:
+        FakeRunner(redis_server.url, row_sums).renew()
+        assert predict(front, [[1, 2]], headers={"X-Request-Timeout-Ms": "50"}).status_code == 504
+        wait_until(lambda: front.front.cancelled["m"] == 1)
+        assert Asker(redis_server.url, "m").queue_length() == 0
+
+
+def test_depths_of_queues_are_sampled(redis_server: RedisServer) -> None:
+    with FrontThread(redis_server.url, replica_state(version())) as front, held_back(redis_server):
+        codes: list[tuple[int, str]] = []
+        submit(front, codes)
+        queue = front.front.resolve("m").queue
+        assert queue.key == queue_key("m", "alias/production")
+        wait_until(lambda: queue.depth == 1)

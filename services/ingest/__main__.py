@@ -107,10 +107,10 @@ def _shared_keys(settings: IngestSettings) -> SharedKeys | None:
     window = SharedWindow(
         settings.key_window_seconds, settings.key_window_count, settings.key_claim_seconds, settings.key_wait_seconds
     )
-    incarnation = uuid.uuid4().hex
+    incarnation = time.time_ns() // 1000
     # Whoever listens on this port of this host is the only one: its predecessor is dead. A port that the system chose
     # names nobody.
-    named = f"{platform.node()}:{settings.http_port}" if settings.http_port else incarnation
+    named = f"{platform.node()}:{settings.http_port}" if settings.http_port else uuid.uuid4().hex
     return SharedKeys(settings.redis_url, window, holder=settings.replica or named, incarnation=incarnation)
 
 

@@ -7,7 +7,7 @@ gained since. Redis only keeps two replicas from looking and appending at the sa
 
     {ingest}:key:<stream>:<key digest>   hash: state claimed|done, body (digest), holder, incarnation, answer (JSON)
     {ingest}:done                        sorted set of the keys that are done, by time: the bound on their number
-    {ingest}:holder:<holder>             the incarnation of that replica that runs now
+    {ingest}:holder:<holder>             the incarnation of that replica that runs; earlier ones are dead
 
 A claim ends with its answer, when its holder gives it up, or by time. Where the holder was killed and its successor
 (the same host and port) has announced itself, the claim counts as ended at once. A holder whose append is under way
@@ -46,7 +46,8 @@ if e[1] then
   if e[1] == 'done' then return {'done', e[5]} end
   local own = e[3] == ARGV[2] and e[4] == ARGV[3]
   local runs = redis.call('GET', ARGV[5] .. e[3])
-  if not own and (not runs or runs == e[4]) then return {'held', e[3]} end
+  local ended = runs and tonumber(e[4]) < tonumber(runs)
+  if not own and not ended then return {'held', e[3]} end
 end
 redis.call('HSET', KEYS[1], 'state', 'claimed', 'body', ARGV[1], 'holder', ARGV[2], 'incarnation', ARGV[3])
 redis.call('PEXPIRE', KEYS[1], ARGV[4])
@@ -99,10 +100,10 @@ class SharedKeys:
 
     Args:
         holder: this replica's name, the same after a restart and nobody else's.
-        incarnation: this process's.
+        incarnation: this process's, a number that grows from start to start.
     """
 
-    def __init__(self, url: str, window: SharedWindow, *, holder: str, incarnation: str) -> None:
+    def __init__(self, url: str, window: SharedWindow, *, holder: str, incarnation: int) -> None:
         """Does not connect. Raises InvalidInput when the URL is none of Redis."""
         try:
             pool = redis.BlockingConnectionPool.from_url(
@@ -181,7 +182,7 @@ class SharedKeys:
     async def close(self) -> None:
         await self._redis.aclose()
 
-    def _own(self) -> tuple[str, str]:
+    def _own(self) -> tuple[str, int]:
         return self._holder, self._incarnation
 
     async def _try(self, script: str, names: list[str], *arguments: str | int | bytes) -> None:

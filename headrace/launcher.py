@@ -37,6 +37,9 @@ _KINDS: dict[str, type[HeadraceError]] = {kind.__name__: kind for kind in (Inval
 class Launcher:
     """One data directory. Any number of launchers, in any process, may act on the same platform."""
 
+    look_seconds = 0.2
+    """How often state() may be asked by one who watches."""
+
     def __init__(self, data_dir: str | Path) -> None:
         self.data_dir = Path(data_dir).absolute()
         self._supervisor: subprocess.Popen[bytes] | None = None
@@ -74,7 +77,7 @@ class Launcher:
             )
         os.close(writing)
         self._raise_reported(reading)
-        self._poll(lambda: self._is_up(), 5.0, "the supervisor did not write its state")
+        self._poll(lambda: self._is_up(), 30.0, "the supervisor did not write its state")
 
     def wait_until_ready(
         self,
@@ -154,7 +157,7 @@ class Launcher:
         self.state().process(name)
         desired = self._desired()
         self._desire(replace(desired, stopped=tuple(other for other in desired.stopped if other != name)))
-        self._poll(lambda: self.state().process(name).phase != "stopped", 5.0, f"{name} was not started")
+        self._poll(lambda: self.state().process(name).phase != "stopped", 30.0, f"{name} was not started")
 
     def restart(self, name: str) -> None:
         self.stop(name)

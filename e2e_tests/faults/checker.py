@@ -28,6 +28,8 @@ from e2e_tests.faults.history import (
     Prediction,
     Rebuild,
     Recovery,
+    Stall,
+    Undo,
     VersionRecord,
     VersionSeen,
     of_kind,
@@ -292,21 +294,26 @@ class Liveness:
                 found = min(found, max(0.0, asked_at - end - self._disturbed_seconds(end, asked_at)))
         return found
 
+    def is_disturbed(self, start: float, end: float) -> bool:
+        """Whether a fault was about, or being recovered from, at any time of the span."""
+        return any(at <= end and start <= until for at, until in self._disturbances)
+
     def _disturbed_seconds(self, start: float, end: float) -> float:
         return sum(max(0.0, min(end, until) - max(start, at)) for at, until in self._disturbances)
 
 
 def _disturbances(history: Sequence[Entry], counts: Callable[[Fault], bool]) -> list[tuple[float, float]]:
-    """(from, to) of the faults that count, until the platform had recovered; merged where they overlap."""
+    """(from, to) of the faults that count, recoveries included, and of stalls; merged where they overlap."""
     recovered = {
         item.number: item.seconds if item.seconds is not None else _LONGEST_RECOVERY_SECONDS
         for item in of_kind(history, Recovery)
     }
-    spans = sorted(
+    struck = [
         (fault.at, fault.until + recovered.get(fault.number, _LONGEST_RECOVERY_SECONDS))
         for fault in of_kind(history, Fault)
         if counts(fault)
-    )
+    ]
+    spans = sorted(struck + [(stall.at, stall.until) for stall in of_kind(history, Stall)])
     merged: list[tuple[float, float]] = []
     for start, end in spans:
         if merged and start <= merged[-1][1]:
@@ -318,7 +325,7 @@ def _disturbances(history: Sequence[Entry], counts: Callable[[Fault], bool]) -> 
 
 def only_whole_versions_and_recorded_moves(history: Sequence[Entry]) -> list[Violation]:
     """Rule 5."""
-    return [*_incomplete_versions(history), *_unrecorded_moves(history)]
+    return [*_incomplete_versions(history), *_unrecorded_moves(history), *_undone_otherwise(history)]
 
 
 def _incomplete_versions(history: Sequence[Entry]) -> Iterable[Violation]:
@@ -358,3 +365,14 @@ def _unrecorded_moves(history: Sequence[Entry]) -> Iterable[Violation]:
         meanwhile = [move.to_version for move in moves if seen.at < move.at <= seen.until]
         if seen.production not in {past[-1] if past else 0, *meanwhile}:
             yield Violation(5, f"production was seen at version {seen.production} without an entry for it", seen.at)
+
+
+def _undone_otherwise(history: Sequence[Entry]) -> Iterable[Violation]:
+    """A rollback that was confirmed has its entry, one that was refused has none."""
+    moves = list(of_kind(history, AliasMove))
+    for undo in of_kind(history, Undo):
+        entries = [move for move in moves if move.reason == undo.reason]
+        if len(entries) > 1 or (undo.outcome == "refused" and entries):
+            yield Violation(5, f"rollback {undo.reason!r} ({undo.outcome}) has {len(entries)} entries", undo.at)
+        if undo.outcome == "acknowledged" and not any(undo.at <= move.at <= undo.until for move in entries):
+            yield Violation(5, f"rollback {undo.reason!r} was confirmed and has no entry of that time", undo.at)

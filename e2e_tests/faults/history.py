@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 import orjson
 
-AppendOutcome = Literal["acknowledged", "refused", "in doubt"]
+Outcome = Literal["acknowledged", "refused", "in doubt"]
 PredictionOutcome = Literal["answered", "refused", "broken", "silent"]
 
 
@@ -40,7 +40,7 @@ class Append:
     key: str
     first_event: int
     end_event: int
-    outcome: AppendOutcome
+    outcome: Outcome
     detail: str = ""
     accepted: int = 0
     duplicate: bool = False
@@ -79,6 +79,14 @@ class Fault:
     number: int
     what: str
     target: str
+
+
+@dataclass(frozen=True)
+class Stall:
+    """The machine itself stood still, or had no time for the suite: nothing can be said of how long things took."""
+
+    at: float
+    until: float
 
 
 @dataclass(frozen=True)
@@ -161,6 +169,18 @@ class AliasMove:
     from_version: int
     to_version: int
     by: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Undo:
+    """A rollback by the operator, asked for once; its reason is its own."""
+
+    at: float
+    until: float
+    reason: str
+    outcome: Outcome
+    detail: str = ""
 
 
 @dataclass(frozen=True)
@@ -186,20 +206,22 @@ Entry = (
     | Append
     | Prediction
     | Fault
+    | Stall
     | Recovery
     | VersionSeen
     | AliasSeen
     | LogRecord
     | VersionRecord
     | AliasMove
+    | Undo
     | Rebuild
     | Expected
 )
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
-        Run, Append, Prediction, Fault, Recovery, VersionSeen, AliasSeen, LogRecord, VersionRecord, AliasMove, Rebuild,
-        Expected,
+        Run, Append, Prediction, Fault, Stall, Recovery, VersionSeen, AliasSeen, LogRecord, VersionRecord, AliasMove, Undo,
+        Rebuild, Expected,
     )
 }  # fmt: skip
 E_ = TypeVar("E_")

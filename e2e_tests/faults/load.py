@@ -1,4 +1,4 @@
-"""What goes on all the while: events with idempotency keys, and predictions over REST and gRPC with deadlines.
+"""What goes on all the while: events with idempotency keys, predictions over REST and gRPC with deadlines, rollbacks.
 
 Everything that is asked goes into the history with what was heard, a silent door included.
 """
@@ -20,9 +20,9 @@ import grpc
 import numpy as np
 import orjson
 
-from e2e_tests.faults.history import Append, AppendOutcome, Prediction, PredictionOutcome, Recorder
+from e2e_tests.faults.history import Append, Outcome, Prediction, PredictionOutcome, Recorder, Undo
 from e2e_tests.faults.stream import MODEL, STREAM, events
-from headrace import Conflict, HeadraceError, InvalidInput, NotFound, Overloaded
+from headrace import Addresses, Client, Conflict, HeadraceError, InvalidInput, NotFound, Overloaded
 from headrace.connection import Door
 from protos import tfserving_pb2
 
@@ -32,6 +32,7 @@ _LONGEST_RETRY_SECONDS = 240.0
 _SILENCE_SECONDS = 2.0
 """How long after a prediction's deadline the asker hangs up."""
 _DEFINITE = (InvalidInput, NotFound, Conflict, Overloaded)
+_UNDO_SECONDS = (8.0, 25.0)
 _PREDICT = "/tensorflow.serving.PredictionService/Predict"
 _BACKOFF = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 500)]
 
@@ -116,9 +117,9 @@ class Sender:
             pause_seconds = min(1.0, 2 * pause_seconds)
         return False
 
-    def _try(self, key: str, first: int, body: bytes) -> AppendOutcome:
+    def _try(self, key: str, first: int, body: bytes) -> Outcome:
         headers = {"Content-Type": "application/json", "Idempotency-Key": key}
-        outcome: AppendOutcome = "acknowledged"
+        outcome: Outcome = "acknowledged"
         detail, accepted, duplicate = "", 0, False
         at = time.time()
         try:
@@ -134,6 +135,33 @@ class Sender:
         if outcome == "acknowledged":
             self._successes.note("acknowledged", at, until)
         return outcome
+
+
+class Operator:
+    """Rolls production back now and then; what is undone is learned again from there."""
+
+    def __init__(self, addresses: Addresses, history: Recorder, seed: int) -> None:
+        self._client = Client(addresses, timeout_seconds=_TRY_SECONDS, by="the operator")
+        self._history = history
+        self._chance = random.Random(seed)
+
+    def run(self, stop: threading.Event) -> None:
+        for number in itertools.count(1):
+            if stop.wait(self._chance.uniform(*_UNDO_SECONDS)):
+                break
+            self._undo(f"undo {number}")
+        self._client.close()
+
+    def _undo(self, reason: str) -> None:
+        outcome: Outcome = "acknowledged"
+        detail = ""
+        at = time.time()
+        try:
+            self._client.rollback(MODEL, reason=reason)
+        except HeadraceError as error:
+            outcome = "refused" if isinstance(error, _DEFINITE) else "in doubt"
+            detail = f"{type(error).__name__}: {error.message}"[:200]
+        self._history.add(Undo(at, time.time(), reason, outcome, detail))
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,11 @@ from e2e_tests.faults.history import (
     read_history,
 )
 from e2e_tests.faults.injection import Card, Injector, deal, logs_of
-from e2e_tests.faults.load import GrpcAsker, Rates, RestAsker, Sender, Successes
+from e2e_tests.faults.load import GrpcAsker, Operator, Rates, RestAsker, Sender, Successes
 from e2e_tests.faults.stream import MODEL, apply
 from e2e_tests.faults.table import Judged
 from e2e_tests.faults.truth import expected_answers
-from e2e_tests.faults.watch import Watcher
+from e2e_tests.faults.watch import Watcher, watch_the_clock
 from e2e_tests.waiting import until
 from headrace import Client, Conflict, HeadraceError
 
@@ -71,6 +72,7 @@ class FaultRun:
         url = addresses.predictions or addresses.serving[0]
         grpc_port = injector.platform.grpc_port("serving-0")
         requests, questions, rates, seed = itertools.count(), itertools.count(1), options.rates, options.seed
+        self._operator = Operator(addresses, self._history, seed)
         shared = (self._history, self._successes)
         self._senders = [
             Sender(addresses.ingest, *shared, requests, rates, seed + number) for number in range(rates.senders)
@@ -89,10 +91,11 @@ class FaultRun:
         self._history.add(Run(time.time(), options.mode, options.seed, machine, str(options.rates)))
         with self._client() as client:
             apply(client, options.folder / "definition")
-        with self._going_on([sender.run for sender in self._senders] + [self._watcher.run]):
+        clock = partial(watch_the_clock, self._history)
+        with self._going_on([clock, self._watcher.run, *(sender.run for sender in self._senders)]):
             until(lambda: self._successes.first_after("learned", 0.0), "a first version was learned")
             until(self._is_served, "it is served")
-            with self._going_on([asker.run for asker in self._askers]):
+            with self._going_on([*(asker.run for asker in self._askers), self._operator.run]):
                 self._strike_all()
         self._settle()
         self._read_out()
@@ -176,7 +179,7 @@ class FaultRun:
             history.add(*records)
             for change in client.alias_history(MODEL):
                 if change.alias == "production":
-                    history.add(AliasMove(change.at, change.from_version, change.to_version, change.by))
+                    history.add(AliasMove(change.at, change.from_version, change.to_version, change.by, change.reason))
             history.add(*self._injector.log_records())
             answered = list(of_kind(read_history(history.path), Prediction))
             self._progress.update(done, description="asking each SavedModel")

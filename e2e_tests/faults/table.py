@@ -115,6 +115,7 @@ def summary(judged: Judged) -> str:
     heard = Counter(item.outcome for item in predictions)
     live = Liveness(history)
     after = [live.seconds_after(item.version, item.at, item.until) for item in predictions if item.version]
+    calm = [item for item in predictions if item.outcome == "refused" and not live.is_disturbed(item.at, item.until)]
     parts = (
         f"{_count(history, Fault)} faults",
         (
@@ -126,9 +127,10 @@ def summary(judged: Judged) -> str:
             f"{_count(history, AliasMove)} moves of production"
         ),
         (
-            f"{heard['answered']} predictions answered, {heard['refused']} refused, {heard['broken']} broken off, "
-            f"{heard['silent']} silent; a replaced version answered at most {max(after, default=0.0):.1f} s later"
+            f"{heard['answered']} predictions answered, {heard['refused']} refused ({len(calm)} with no fault about), "
+            f"{heard['broken']} broken off, {heard['silent']} silent"
         ),
+        f"a replaced version answered at most {max(after, default=0.0):.1f} s later",
         f"{len(judged.violations)} violations",
     )
     return f"{judged.run.mode}, seed {judged.run.seed}: " + "; ".join(parts)

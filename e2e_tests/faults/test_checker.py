@@ -21,6 +21,8 @@ from e2e_tests.faults.history import (
     Recorder,
     Recovery,
     Run,
+    Stall,
+    Undo,
     VersionRecord,
     VersionSeen,
     read_history,
@@ -79,6 +81,11 @@ def sound() -> list[Entry]:
         VersionSeen(400.0, 1, {SERVED_FILE: "file 1"}),
         AliasMove(100.0, 0, 1, "registry"),
         AliasMove(300.0, 1, 3, "registry"),
+        Undo(360.0, 360.2, "undo 1", "acknowledged"),
+        AliasMove(360.1, 3, 1, "the operator", "undo 1"),
+        Undo(361.0, 361.2, "undo 2", "in doubt", "Unavailable: away"),
+        AliasMove(361.1, 1, 3, "the operator", "undo 2"),
+        Undo(362.0, 362.2, "undo 3", "refused", "Conflict: nothing to roll back to"),
         AliasSeen(50.0, 50.1, 0),
         AliasSeen(150.0, 150.1, 1),
         AliasSeen(299.9, 300.1, 1),
@@ -91,7 +98,9 @@ def sound() -> list[Entry]:
         prediction(3, 305.0, 1, outcome="silent", until=311.0, version=0, outputs=[]),
         prediction(4, 306.0, 1, outcome="broken", version=0, outputs=[]),
         prediction(5, 325.0, 1),  # replaced at 300, but for 13 of these seconds its replica was stopped or recovering
-        prediction(6, 360.0, 3),
+        prediction(6, 359.0, 3),
+        prediction(7, 380.0, 0, outcome="refused", detail="504", until=390.0, outputs=[]),  # the machine stood still
+        Stall(381.0, 388.0),
         *[Expected(number, 1, [0.1]) for number in (1, 5)],
         Expected(6, 3, [0.3]),
     ]
@@ -162,7 +171,7 @@ PLANTED: Sequence[tuple[int, str, str, Change]] = [
     (3, "other weights", "rebuilt other", alter(Rebuild, 2, weights_digest="other")),
     (3, "a rebuild that failed", "cannot be rebuilt", alter(Rebuild, 2, error="the log lacks its range")),
     (3, "a version not rebuilt", "not rebuilt", drop(Rebuild, 2)),
-    (4, "two answers", "answered 2 times", add(prediction(6, 360.0, 3))),
+    (4, "two answers", "answered 2 times", add(prediction(6, 359.0, 3))),
     (4, "no end at all", "never ended", drop(Prediction, 1)),
     (4, "a wrong answer", "which says", alter(Prediction, 5, outputs=[0.31])),
     (4, "an answer for another request", "which says", alter(Prediction, 5, outputs=[0.3, 0.3])),
@@ -173,6 +182,7 @@ PLANTED: Sequence[tuple[int, str, str, Change]] = [
     (4, "another version than asked", "asked version 3", alter(Prediction, 0, asked_version=3)),
     (4, "an answer past its deadline", "with a deadline", alter(Prediction, 0, until=122.1 + LATE_SECONDS)),
     (4, "a refusal past its deadline", "with a deadline", alter(Prediction, 1, until=292.1 + LATE_SECONDS)),
+    (4, "lateness without a stall", "took 10.0 s", drop(Stall)),
     (4, "silence without a fault", "got no answer", alter(Prediction, 0, outcome="silent")),
     (4, "silence under ingest's fault", "got no answer", alter(Prediction, 0, outcome="silent", at=50.0, until=55.0)),
     (4, "a broken connection without a fault", "broke", alter(Prediction, 0, outcome="broken")),
@@ -186,6 +196,9 @@ PLANTED: Sequence[tuple[int, str, str, Change]] = [
     (5, "a late move", "without an entry", alter(AliasSeen, 3, production=1)),
     (5, "a move by nobody", "by whom", alter(AliasMove, 1, by="")),
     (5, "a move to nothing", "names a version that is not", alter(AliasMove, 1, to_version=8)),
+    (5, "a rollback without entry", "no entry of that time", add(Undo(370.0, 370.1, "undo 4", "acknowledged"))),
+    (5, "a rollback twice", "has 2 entries", add(AliasMove(362.0, 3, 3, "the operator", "undo 2"))),
+    (5, "a refused rollback done", "has 1 entries", add(AliasMove(362.1, 3, 1, "the operator", "undo 3"))),
     (5, "a move before its version", "came before", alter(AliasMove, 1, at=299.0)),
 ]  # fmt: skip
 

@@ -1,5 +1,6 @@
 """What a version itself says: its SavedModel, as the registry hands it out, run here by TensorFlow alone."""
 
+import os
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -33,6 +34,7 @@ def expected_answers(predictions: Sequence[Prediction], watcher: Watcher) -> Ite
 
 
 def _run(files: dict[str, bytes], inputs: np.ndarray[Any, np.dtype[np.float32]]) -> list[float]:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow as tf  # only here: it takes seconds, and hundreds of megabytes
 
     with tempfile.TemporaryDirectory() as folder:

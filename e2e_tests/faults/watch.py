@@ -4,7 +4,7 @@ import hashlib
 import threading
 import time
 
-from e2e_tests.faults.history import AliasSeen, Recorder, VersionSeen
+from e2e_tests.faults.history import AliasSeen, Recorder, Stall, VersionSeen
 from e2e_tests.faults.load import Successes
 from e2e_tests.faults.stream import MODEL
 from headrace import Addresses, Client, HeadraceError, NotFound, Unavailable
@@ -12,6 +12,17 @@ from headrace.connection import Door
 
 _PERIOD_SECONDS = 0.25
 _TIMEOUT_SECONDS = 5.0
+_STALL_SECONDS = 1.0
+
+
+def watch_the_clock(history: Recorder, stop: threading.Event) -> None:
+    """Notes when this process was not run for a while, which then holds for the platform's as well."""
+    while True:
+        at = time.time()
+        if stop.wait(_PERIOD_SECONDS):
+            return
+        if time.time() - at > _PERIOD_SECONDS + _STALL_SECONDS:
+            history.add(Stall(at, time.time()))
 
 
 class Watcher:

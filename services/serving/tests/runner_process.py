@@ -52,11 +52,20 @@ class Zygote:
         self.ready = next_message(self.process.channel, "ready", self.backlog)
 
     def start_runner(
-        self, redis_url: str, directory: Path, *, model: str = "m", version: int = 1, **changes: Any
+        self,
+        redis_url: str,
+        directory: Path,
+        *,
+        model: str = "m",
+        version: int = 1,
+        options: ModelOptions | None = None,
+        engines_dir: Path | None = None,
+        **changes: Any,
     ) -> "RunnerProcess":
         """Forks a runner and does not wait until it is ready; `changes` are fields of BatchingOptions."""
-        options = ModelOptions(batching=BatchingOptions(**changes))
-        spec = RunnerSpec("r1", model, version, str(directory), redis_url, options)
+        options = options or ModelOptions(batching=BatchingOptions(**changes))
+        kept = str(engines_dir) if engines_dir else ""
+        spec = RunnerSpec("r1", model, version, str(directory), redis_url, options, engines_dir=kept)
         channel = self.process.fork(spec.to_mapping())
         pid = next_message(self.process.channel, "forked", self.backlog)["pid"]
         return RunnerProcess(self, channel, pid)

@@ -220,8 +220,8 @@ Entry = (
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
-        Run, Append, Prediction, Fault, Stall, Recovery, VersionSeen, AliasSeen, LogRecord, VersionRecord, AliasMove, Undo,
-        Rebuild, Expected,
+        Run, Append, Prediction, Fault, Stall, Recovery, VersionSeen, AliasSeen, LogRecord, VersionRecord, AliasMove,
+        Undo, Rebuild, Expected,
     )
 }  # fmt: skip
 E_ = TypeVar("E_")

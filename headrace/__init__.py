@@ -1,8 +1,16 @@
-"""Headrace: what a user holds. `headrace.Client` is the Python client; `headrace` on the command line is the rest."""
+"""Headrace: what a user holds. `headrace.Client` is the Python client of the platform, `headrace.PredictionClient` the
+one of predictions alone; `headrace` on the command line is the rest.
+"""
+
+from typing import TYPE_CHECKING, Any
 
 from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
 from headrace.client import Appended, Client, ServiceStatus
 from headrace.places import Addresses
+
+if TYPE_CHECKING:
+    from headrace.prediction_types import PendingPrediction, Prediction
+    from headrace.predictions import PredictionClient
 
 __all__ = [
     "Addresses",
@@ -14,6 +22,22 @@ __all__ = [
     "InvalidInput",
     "NotFound",
     "Overloaded",
+    "PendingPrediction",
+    "Prediction",
+    "PredictionClient",
     "ServiceStatus",
     "Unavailable",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What needs numpy is imported when it is first used."""
+    if name == "PredictionClient":
+        from headrace.predictions import PredictionClient
+
+        return PredictionClient
+    if name in ("PendingPrediction", "Prediction"):
+        from headrace import prediction_types
+
+        return getattr(prediction_types, name)
+    raise AttributeError(f"module headrace has no attribute {name!r}")

@@ -30,6 +30,8 @@ _ERROR_OF_STATUS: dict[int, type[HeadraceError]] = {
     422: InvalidInput,
     429: Overloaded,
 }
+_BAD_REQUEST, _REFUSED = 400, 429
+_FAILED = (500, 504)
 _IDLE_CONNECTIONS = 32
 _FIRST_BACKOFF_SECONDS = 0.05
 _LONGEST_BACKOFF_SECONDS = 2.0
@@ -82,25 +84,42 @@ class Door:
         *,
         headers: Mapping[str, str] | None = None,
         repeatable: bool,
+        repeat_refused: bool = False,
+        timeout_seconds: float | None = None,
     ) -> Answer:
         """Sends the request and returns the answer.
 
         A repeatable request is sent again, with growing and random pauses, while the service is away or overloaded and
-        the time allows; any other is sent once.
+        the time allows; any other is sent once. What failed inside the service (500), or took it too long (504), is not
+        sent again: it would most likely do so again.
+
+        Args:
+            repeat_refused: whether one that is not repeatable is sent again when it was certainly not taken (429).
+            timeout_seconds: of this call; none means the door's.
 
         Raises:
             one of the six, as the service answered; Unavailable when it did not answer in time.
         """
-        deadline = time.monotonic() + self._timeout_seconds
+        deadline = time.monotonic() + (self._timeout_seconds if timeout_seconds is None else timeout_seconds)
         pause_seconds = _FIRST_BACKOFF_SECONDS
         while True:
+            error: HeadraceError
+            may_repeat = repeatable
             try:
-                return self._call_once(method, path, body, headers or {}, deadline)
-            except (Overloaded, Unavailable) as error:
-                asked = error.retry_after_seconds if isinstance(error, Overloaded) else 0.0
-                wait_seconds = max(asked, pause_seconds) * random.uniform(0.5, 1.0)  # noqa: S311  # jitter, no secret
-                if not repeatable or time.monotonic() + wait_seconds >= deadline:
-                    raise
+                answer = self._exchange(method, path, body, headers or {}, deadline)
+                if answer.status < _BAD_REQUEST:
+                    return answer
+                error = error_of(self.name, answer.status, answer.headers, answer.content)
+                may_repeat = answer.status not in _FAILED and (
+                    repeatable or (repeat_refused and answer.status == _REFUSED)
+                )
+            except Unavailable as lost:
+                error = lost
+            asked = error.retry_after_seconds if isinstance(error, Overloaded) else 0.0
+            wait_seconds = max(asked, pause_seconds) * random.uniform(0.5, 1.0)  # noqa: S311  # jitter, no secret
+            may_repeat &= isinstance(error, Overloaded | Unavailable)
+            if not may_repeat or time.monotonic() + wait_seconds >= deadline:
+                raise error
             time.sleep(wait_seconds)
             pause_seconds = min(2 * pause_seconds, _LONGEST_BACKOFF_SECONDS)
 
@@ -113,14 +132,6 @@ class Door:
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
-
-    def _call_once(
-        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], deadline: float
-    ) -> Answer:
-        answer = self._exchange(method, path, body, headers, deadline)
-        if answer.status >= 400:
-            raise error_of(self.name, answer.status, answer.headers, answer.content)
-        return answer
 
     def _exchange(
         self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], deadline: float

@@ -243,14 +243,18 @@ def test_the_sampling_is_read_with_what_differs_per_model() -> None:
     assert options_of("") == (RequestLogOptions(0.0), {})
 
 
+def _settings(**values: str) -> ServingSettings:
+    return ServingSettings.model_validate(values)
+
+
 def test_sampling_without_a_place_and_a_place_that_is_none_are_refused() -> None:
-    assert open_request_log(ServingSettings()) is None
+    assert open_request_log(_settings()) is None
     with pytest.raises(InvalidInput, match="does not say where"):
-        open_request_log(ServingSettings(request_log_sampling="1"))
+        open_request_log(_settings(request_log_sampling="1"))
     with pytest.raises(InvalidInput, match="unknown scheme"):
-        open_request_log(ServingSettings(request_log="redis://x", request_log_sampling="1"))
+        open_request_log(_settings(request_log="redis://x", request_log_sampling="1"))
     with pytest.raises(InvalidInput, match="absolute folder"):
-        open_request_log(ServingSettings(request_log="tfrecord:logs", request_log_sampling="1"))
+        open_request_log(_settings(request_log="tfrecord:logs", request_log_sampling="1"))
 
 
 def test_a_configuration_names_its_models_sampling() -> None:

@@ -1,52 +1,58 @@
 """Rows 2 and 10: what changing the model costs those who are asking, and what a version costs in memory and time.
 
-An open loop asks at a fixed rate over HTTP, 70 % of what the machine can do by default, while a new version is
-registered every few seconds. A request belongs to a reload window if it was due between the registration and the end
-of the old version's process. The load generator and the registry share the machine with serving.
+    python -m benchmarks.reload [--model small|large ...] [--reloads N] [--every SECONDS] [--load-share SHARE]
+
+An open loop asks at a fixed rate over HTTP, 70 % of what the machine can do by default, while every ten seconds another
+version comes into production: a new one is registered (small), or production is set to another of the registered
+versions, whose 300 MB serving then has to fetch (large). A request belongs to a reload window if it was due between the
+call to the registry and the end of the old version's process. Generator, Redis and registry share the machine with
+serving.
+
+A canary (serving_load/canary.py) notes when the machine itself stood still. Requests that were open in such a moment
+count in the first ratio and not in the second.
 """
 
-import asyncio
-import functools
-import itertools
+import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 import psutil
 
 from benchmarks.report import Cell, publish
-from conftest import RedisServer
-from services.serving.memory import private_bytes
+from benchmarks.serving_load import load as closed_loop
+from benchmarks.serving_load.canary import MACHINE, SCHEDULER
+from benchmarks.serving_load.memory import anonymous_mb
+from benchmarks.serving_load.processes import redis_server
+from benchmarks.serving_load.reload_models import INPUTS, SIZES
 from services.serving.tests.registry_process import RegistryProcess
 
 _MODEL = "bench"
-_INPUTS = 64
-_RELOADS = int(os.environ.get("BENCH_RELOADS", "6"))
-_PAUSE_SECONDS = float(os.environ.get("BENCH_PAUSE_SECONDS", "5"))
-_LOAD_SHARE = float(os.environ.get("BENCH_LOAD_SHARE", "0.7"))
-_CAPACITY_SECONDS = 4.0
-_CONNECTIONS = 32
-_DEADLINE_SECONDS = 60.0
-_RATIO_LIMIT = 1.2
-_PRIVATE_LIMIT_MB = 40
+_DISTINCT = {"small": 12, "large": 5}
+"""Different versions; more than a replica keeps on its disk, so that each comes over the network again."""
+_CAPACITY_SECONDS = 5
+_DEADLINE_SECONDS = 120.0
+_POLL_SECONDS = 0.02
+_SETTLED_RELOADS = 10
+"""After so many reloads all that is allocated once has been."""
+_RATIO_LIMIT, _PRIVATE_LIMIT_MB, _GROWTH_LIMIT = 1.2, 40, 0.02
 
 
 @dataclass(frozen=True)
 class Reload:
-    """One change of version, in epoch seconds."""
+    """One change of version; times of the monotonic clock."""
 
-    version: int
     began_at: float
     available_at: float
     ended_at: float
@@ -54,139 +60,51 @@ class Reload:
     private_mb: float
 
 
-def save_models(directory: Path, count: int) -> None:
-    """`count` versions of a 64-128-128-10 network, each with weights of its own."""
-    import tensorflow as tf
+@dataclass(frozen=True)
+class Measured:
+    """One run: rows as open_loop.py and canary.py write them."""
 
-    for seed in range(count):
-        module = tf.Module()
-        module.kernels = [
-            tf.Variable(tf.random.stateless_normal(shape, (seed, shape[0])) * 0.1)
-            for shape in itertools.pairwise((_INPUTS, 128, 128, 10))
-        ]
-        predict = functools.partial(_predict, module.kernels)
-        signature = tf.function(predict, input_signature=[tf.TensorSpec([None, _INPUTS], tf.float32, name="x")])
-        tf.saved_model.save(module, str(directory / str(seed)), signatures=signature)
+    capacity: float
+    per_second: float
+    rows: np.ndarray
+    stalls: np.ndarray
+    reloads: Sequence[Reload]
+    memory_mb: Sequence[float]
+    """Front, manager and zygote together: before the first reload, and after each."""
 
 
-def _predict(kernels: list[Any], x: Any) -> dict[str, Any]:
-    import tensorflow as tf
+class Replica:
+    """A running serving instance, looked at from outside."""
 
-    for kernel in kernels[:-1]:
-        x = tf.nn.relu(x @ kernel)
-    return {"y": tf.nn.softmax(x @ kernels[-1])}
+    def __init__(self, url: str, front_pid: int) -> None:
+        self.url = url
+        front = psutil.Process(front_pid)
+        self._manager = front.children()[0]
+        self._zygote = self._manager.children()[0]
+        self._front = front
 
+    def runner_pids(self) -> set[int]:
+        """The zygote's children, from /proc: asking the front would cost it time."""
+        path = Path(f"/proc/{self._zygote.pid}/task/{self._zygote.pid}/children")
+        return {int(pid) for pid in path.read_text().split()}
 
-class _Connection(asyncio.Protocol):
-    """One request at a time; `finish` is called with (connection, is_ok)."""
+    def status(self) -> dict[str, Any]:
+        """The newest version that is available."""
+        available = [item for item in _versions(self.url) if item["state"] == "AVAILABLE"]
+        return max(available, key=lambda item: float(item["available_at"]))
 
-    def __init__(self, load: "_OpenLoop") -> None:
-        self._load = load
-        self._received = b""
-        self.due_at = 0.0
+    def memory_mb(self) -> float:
+        return sum(anonymous_mb(process.pid) for process in (self._front, self._manager, self._zygote))
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        head, found, content = self._received.partition(b"\r\n\r\n")
-        if not found or len(content) < int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0]):
-            return
-        self._received = b""
-        self._load.finish(self, is_ok=head.startswith(b"HTTP/1.1 200"))
-
-
-class _OpenLoop:
-    """Requests are due at fixed times, whatever becomes of those before; latency counts from the due time."""
-
-    def __init__(self, request: bytes) -> None:
-        self._request = request
-        self._free: list[_Connection] = []
-        self._waiting: list[float] = []
-        self.results: list[tuple[float, float, bool]] = []
-
-    async def run(self, host: str, port: int, *, per_second: float, seconds: float) -> None:
-        loop = asyncio.get_running_loop()
-        for _ in range(_CONNECTIONS):
-            _, connection = await loop.create_connection(lambda: _Connection(self), host, port)
-            self._free.append(connection)
-        started = time.time()
-        sent = 0
-        while (now := time.time()) < started + seconds:
-            while sent < (now - started) * per_second:
-                self._due(started + sent / per_second)
-                sent += 1
-            await asyncio.sleep(0.0005)
-        deadline = time.time() + _DEADLINE_SECONDS
-        while len(self.results) < sent and time.time() < deadline:
-            await asyncio.sleep(0.01)
-        self.results += [(due_at, _DEADLINE_SECONDS, False) for due_at in self._waiting]
-        self.results += [(started, _DEADLINE_SECONDS, False)] * (sent - len(self.results))
-
-    def _due(self, due_at: float) -> None:
-        if self._free:
-            self._send(self._free.pop(), due_at)
-        else:
-            self._waiting.append(due_at)
-
-    def _send(self, connection: _Connection, due_at: float) -> None:
-        connection.due_at = due_at
-        connection.transport.write(self._request)
-
-    def finish(self, connection: _Connection, *, is_ok: bool) -> None:
-        self.results.append((connection.due_at, time.time() - connection.due_at, is_ok))
-        if self._waiting:
-            self._send(connection, self._waiting.pop(0))
-        else:
-            self._free.append(connection)
-
-
-def _run_load(url: str, per_second: float, seconds: float, out: Path) -> None:
-    """A process of its own: writes an array of (due at, seconds, is ok) rows."""
-    parts = urlsplit(url)
-    body = json.dumps({"instances": [[0.5] * _INPUTS]}).encode()
-    head = f"POST {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-    load = _OpenLoop(head + body)
-    asyncio.run(load.run(parts.hostname or "", parts.port or 0, per_second=per_second, seconds=seconds))
-    np.save(out, np.array(load.results, np.float64))
-
-
-def _start_load(url: str, per_second: float, seconds: float, out: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "benchmarks.reload", "load", url, str(per_second), str(seconds), str(out)]
-    return subprocess.Popen(command)
-
-
-def _capacity(url: str, directory: Path) -> float:
-    """Answers per second when far more is asked than can be answered, bounded by this generator's own speed."""
-    out = directory / "capacity.npy"
-    _start_load(url, 20_000.0, _CAPACITY_SECONDS, out).wait(_DEADLINE_SECONDS * 2)
-    rows = np.load(out)
-    finished = rows[:, 0] + rows[:, 1]
-    begun = rows[:, 0].min()
-    return float(((finished < begun + _CAPACITY_SECONDS) & (rows[:, 2] > 0)).sum() / _CAPACITY_SECONDS)
-
-
-@contextmanager
-def _serving(directory: Path, redis: RedisServer, registry: RegistryProcess) -> Iterator[tuple[str, psutil.Process]]:
-    with (directory / "serving.log").open("wb") as log:
-        probe = RegistryProcess(directory)  # Only for its free ports.
-        environment = os.environ | {
-            "SERVING_DATA_DIR": str(directory / "serving"),
-            "SERVING_REDIS_URL": redis.url,
-            "SERVING_REGISTRY_ADDRESS": registry.address,
-            "SERVING_HTTP_PORT": str(probe.http_port),
-            "SERVING_GRPC_PORT": str(probe.grpc_port),
-        }
-        process = subprocess.Popen([sys.executable, "-m", "services.serving"], env=environment, stderr=log)
-        try:
-            url = f"http://127.0.0.1:{probe.http_port}"
-            _wait_for(url, 1)
-            yield url, psutil.Process(process.pid)
-        finally:
-            process.terminate()
-            process.wait(timeout=_DEADLINE_SECONDS)
+    def wait_for_change(self, old: set[int]) -> None:
+        """Until one runner is left that was not there before."""
+        deadline = time.monotonic() + _DEADLINE_SECONDS
+        while time.monotonic() < deadline:
+            now = self.runner_pids()
+            if len(now) == 1 and not now & old:
+                return
+            time.sleep(_POLL_SECONDS)
+        raise TimeoutError(f"the new version was not served alone within {_DEADLINE_SECONDS:.0f} s")
 
 
 def _versions(url: str) -> list[dict[str, Any]]:
@@ -197,115 +115,212 @@ def _versions(url: str) -> list[dict[str, Any]]:
         return []
 
 
-def _wait_for(url: str, version: int) -> dict[str, Any]:
-    """Until this version alone has a runner; its status."""
-    deadline = time.monotonic() + _DEADLINE_SECONDS
-    while time.monotonic() < deadline:
-        running = [item for item in _versions(url) if item["runner"]]
-        if [item["version"] for item in running] == [version] and running[0]["state"] == "AVAILABLE":
-            return running[0]
-        time.sleep(0.05)
-    raise TimeoutError(f"version {version} was not served within {_DEADLINE_SECONDS:.0f} s")
-
-
-def _reload(url: str, registry: RegistryProcess, saved_model: Path) -> Reload:
-    began_at = time.time()
-    version = registry.add_version(_MODEL, saved_model)
-    status = _wait_for(url, version)
-    return Reload(
-        version, began_at, status["available_at"], time.time(), status["load_seconds"], status["private_bytes"] / 2**20
-    )
-
-
-def _p99_ms(seconds: np.ndarray) -> float:
-    return float(np.percentile(seconds, 99) * 1e3) if len(seconds) else float("nan")
-
-
-def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        directory = Path(folder)
-        environment = os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-        models = directory / "models"
-        command = [sys.executable, "-m", "benchmarks.reload", "save", str(models), str(_RELOADS + 1)]
-        subprocess.run(command, env=environment, check=True, timeout=300, stderr=subprocess.DEVNULL)
-        redis, registry = RedisServer(directory / "redis"), RegistryProcess(directory / "registry")
-        redis.start()
-        registry.start()
+@contextmanager
+def _serving(directory: Path, redis_url: str, registry: RegistryProcess, version: int) -> Iterator[Replica]:
+    probe = RegistryProcess(directory)  # Only for its free ports.
+    environment = os.environ | {
+        "SERVING_DATA_DIR": str(directory / "serving"),
+        "SERVING_REDIS_URL": redis_url,
+        "SERVING_REGISTRY_ADDRESS": registry.address,
+        "SERVING_HTTP_PORT": str(probe.http_port),
+        "SERVING_GRPC_PORT": str(probe.grpc_port),
+    }
+    url = f"http://127.0.0.1:{probe.http_port}"
+    with (directory / "serving.log").open("wb") as log:
+        process = subprocess.Popen([sys.executable, "-m", "services.serving"], env=environment, stderr=log)
         try:
-            registry.add_model(_MODEL)
-            registry.add_version(_MODEL, models / "0")
-            with _serving(directory, redis, registry) as (url, front):
-                _measure(directory, models, registry, url, front)
+            deadline = time.monotonic() + _DEADLINE_SECONDS
+            while not any(item["version"] == version and item["state"] == "AVAILABLE" for item in _versions(url)):
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"version {version} was not served within {_DEADLINE_SECONDS:.0f} s")
+                time.sleep(0.1)
+            yield Replica(url, process.pid)
         finally:
-            registry.kill()
-            redis.stop()
+            process.terminate()
+            process.wait(timeout=_DEADLINE_SECONDS)
 
 
-def _measure(directory: Path, models: Path, registry: RegistryProcess, url: str, front: psutil.Process) -> None:
-    predict_url = f"{url}/v1/models/{_MODEL}:predict"
-    capacity = _capacity(predict_url, directory)
-    per_second = capacity * _LOAD_SHARE
-    manager = front.children()[0]
-    zygote = manager.children()[0]
-    zygote_before = private_bytes(zygote.pid)
-    seconds = (_RELOADS + 1) * _PAUSE_SECONDS + 3
-    load = _start_load(predict_url, per_second, seconds, directory / "load.npy")
-    reloads = []
-    for number in range(1, _RELOADS + 1):
-        time.sleep(_PAUSE_SECONDS)
-        reloads.append(_reload(url, registry, models / str(number)))
-    load.wait(_DEADLINE_SECONDS * 2)
-    rows = np.load(directory / "load.npy")
-    rows = rows[rows[:, 0] > rows[:, 0].min() + 1.0]
-    within = np.zeros(len(rows), bool)
-    for reload in reloads:
-        within |= (rows[:, 0] >= reload.began_at) & (rows[:, 0] <= reload.ended_at)
-    steady, during = _p99_ms(rows[~within, 1]), _p99_ms(rows[within, 1])
-    private_mb = max(reload.private_mb for reload in reloads)
+def _run_reloads(
+    replica: Replica, change: Callable[[int], None], *, count: int, every_seconds: float
+) -> tuple[list[Reload], list[float]]:
+    reloads, memory_mb = [], [replica.memory_mb()]
+    due_at = time.monotonic() + every_seconds
+    for number in range(count):
+        time.sleep(max(due_at - time.monotonic(), 0.0))
+        due_at = max(due_at, time.monotonic()) + every_seconds
+        old, began_at = replica.runner_pids(), time.monotonic()
+        change(number)
+        replica.wait_for_change(old)
+        ended_at = time.monotonic()
+        status = replica.status()
+        available_at = status["available_at"] - time.time() + time.monotonic()
+        private_mb = status["private_bytes"] / 2**20
+        reloads.append(Reload(began_at, available_at, ended_at, status["load_seconds"], private_mb))
+        memory_mb.append(replica.memory_mb())
+    time.sleep(max(due_at - time.monotonic(), 0.0))
+    return reloads, memory_mb
+
+
+def _start(module: str, *arguments: object) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", f"benchmarks.serving_load.{module}", *map(str, arguments)]
+    return subprocess.Popen(command)
+
+
+def _measure(directory: Path, replica: Replica, change: Callable[[int], None], options: argparse.Namespace) -> Measured:
+    url = f"{replica.url}/v1/models/{_MODEL}:predict"
+    body = directory / "body.json"
+    body.write_text(json.dumps({"instances": [[0.5] * INPUTS]}))
+    closed_loop.run(url, body, connections=64, seconds=2)
+    capacity = closed_loop.run(url, body, connections=64, seconds=_CAPACITY_SECONDS).per_second
+    per_second = options.per_second or capacity * options.load_share
+    longest = (options.reloads + 1) * (options.every + _DEADLINE_SECONDS)
+    load = _start("open_loop", url, body, per_second, longest, directory / "load.npy")
+    canary = _start("canary", longest, directory / "canary.npy")
+    try:
+        reloads, memory_mb = _run_reloads(replica, change, count=options.reloads, every_seconds=options.every)
+    finally:
+        for process in (load, canary):
+            process.terminate()
+        for process in (load, canary):
+            process.wait(_DEADLINE_SECONDS)
+    rows, stalls = np.load(directory / "load.npy"), np.load(directory / "canary.npy")
+    return Measured(capacity, per_second, rows, stalls, reloads, memory_mb)
+
+
+def _p_ms(seconds: np.ndarray, percentile: float) -> float:
+    return float(np.percentile(seconds, percentile) * 1e3) if len(seconds) else float("nan")
+
+
+def _within(rows: np.ndarray, spans: Sequence[tuple[float, float]]) -> np.ndarray:
+    """Which requests were due in one of the spans (from, to)."""
+    found = np.zeros(len(rows), bool)
+    for begin, end in spans:
+        found |= (rows[:, 0] >= begin) & (rows[:, 0] <= end)
+    return found
+
+
+def _untouched(rows: np.ndarray, stalls: np.ndarray) -> np.ndarray:
+    """Which requests were not open while the machine stood still."""
+    found = np.ones(len(rows), bool)
+    ends = rows[:, 0] + rows[:, 1]
+    for begin, end, kind in stalls:
+        if kind == MACHINE:
+            found &= (ends < begin) | (rows[:, 0] > end)
+    return found
+
+
+def _table(measured: Measured) -> list[dict[str, Cell]]:
+    rows = measured.rows[measured.rows[:, 0] > measured.rows[:, 0].min() + 1.0]
+    within = _within(rows, [(item.began_at, item.ended_at) for item in measured.reloads])
+    clean = _untouched(rows, measured.stalls)
+    steady, during = rows[~within, 1], rows[within, 1]
+    ratio = _p_ms(during, 99) / _p_ms(steady, 99)
+    clean_ratio = _p_ms(rows[within & clean, 1], 99) / _p_ms(rows[~within & clean, 1], 99)
+    settled = measured.memory_mb[min(_SETTLED_RELOADS, len(measured.memory_mb) - 1)]
+    growth = measured.memory_mb[-1] / settled - 1
     table: list[dict[str, Cell]] = [
-        {"what": "p99 ms, steady", "measured": steady, "limit": None},
-        {"what": "p99 ms, in reload windows", "measured": during, "limit": steady * _RATIO_LIMIT},
-        {"what": "ratio", "measured": during / steady, "limit": _RATIO_LIMIT},
-        {"what": "p50 ms, steady", "measured": float(np.median(rows[~within, 1]) * 1e3), "limit": None},
-        {"what": "failed requests", "measured": int((rows[:, 2] == 0).sum()), "limit": 0},
-        {"what": "private MB of a loaded version, most", "measured": private_mb, "limit": _PRIVATE_LIMIT_MB},
-        {
-            "what": "fork to ready s, median",
-            "measured": _median([item.load_seconds for item in reloads]),
-            "limit": None,
-        },
-        {
-            "what": "registered to available s, median",
-            "measured": _median([item.available_at - item.began_at for item in reloads]),
-            "limit": None,
-        },
-        {
-            "what": "zygote's private MB gained over all reloads",
-            "measured": (private_bytes(zygote.pid) - zygote_before) / 2**20,
-            "limit": None,
-        },
+        {"what": f"p{percentile:g} ms, {name}", "measured": _p_ms(seconds, percentile), "limit": None}
+        for name, seconds in (("steady", steady), ("in reload windows", during))
+        for percentile in (50, 99, 99.9, 100)
     ]
-    publish(
-        "reload",
-        f"{_RELOADS} reloads under load: one every {_PAUSE_SECONDS:g} s at {_LOAD_SHARE:.0%} of capacity",
-        table,
-        notes=[
-            f"requests in windows: {int(within.sum())} of {len(rows)}; asked {per_second:.0f}/s of {capacity:.0f}/s",
-            "the generator, Redis and the registry run on the same cores",
-        ],
-        facts={"reloads": _RELOADS, "per_second": per_second, "requests": len(rows)},
-    )
+    return [
+        *table,
+        {"what": "p99 in windows / p99 steady", "measured": ratio, "limit": _RATIO_LIMIT},
+        {"what": "the same without stalls of the machine", "measured": clean_ratio, "limit": _RATIO_LIMIT},
+        {"what": "failed requests", "measured": int((rows[:, 2] != 200).sum()), "limit": 0},
+        _fact("private MB of a loaded version, most", max(r.private_mb for r in measured.reloads), _PRIVATE_LIMIT_MB),
+        _fact("fork to ready s, median", _median([r.load_seconds for r in measured.reloads])),
+        _fact("change to available s, median", _median([r.available_at - r.began_at for r in measured.reloads])),
+        _fact("window s, median", _median([r.ended_at - r.began_at for r in measured.reloads])),
+        _fact("front, manager, zygote: MB before", measured.memory_mb[0]),
+        _fact(f"growth from reload {_SETTLED_RELOADS} to the last, %", growth * 100, _GROWTH_LIMIT * 100),
+    ]
+
+
+def _fact(what: str, measured: float, limit: Cell = None) -> dict[str, Cell]:
+    return {"what": what, "measured": float(measured), "limit": limit}
 
 
 def _median(values: list[float]) -> float:
     return float(np.median(values))
 
 
+def _notes(measured: Measured, options: argparse.Namespace) -> list[str]:
+    rows = measured.rows
+    seconds = rows[:, 0].max() - rows[:, 0].min()
+    within = _within(rows, [(item.began_at, item.ended_at) for item in measured.reloads])
+    kinds = measured.stalls[:, 2] if len(measured.stalls) else np.zeros(0)
+    late_ms = (measured.stalls[:, 1] - measured.stalls[:, 0]) * 1e3 if len(measured.stalls) else np.zeros(0)
+    machine, scheduler = late_ms[kinds == MACHINE], late_ms[kinds == SCHEDULER]
+    asked = (
+        f"{len(rows):,} requests in {seconds:.0f} s, {int(within.sum()):,} of them in windows; asked"
+        f" {measured.per_second:.0f}/s, capacity {measured.capacity:.0f}/s ({closed_loop.generator()}, 64 connections)"
+    )
+    stalls = (
+        f"canary: the machine stood still {len(machine)} times ({machine.sum():.0f} ms in all, at most"
+        f" {machine.max(initial=0):.0f} ms); a normal process waited over 5 ms {len(scheduler)} times"
+        f" (at most {scheduler.max(initial=0):.0f} ms)"
+    )
+    shared = f"generator, Redis and registry run on the same {os.cpu_count()} cores"
+    return [asked, stalls, f"load average {os.getloadavg()[0]:.1f}; {shared}"]
+
+
+def _one_size(size: str, options: argparse.Namespace) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder)
+        models = directory / "models"
+        distinct = min(_DISTINCT[size], options.reloads + 1)
+        environment = os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+        save = [sys.executable, "-m", "benchmarks.serving_load.reload_models", size, str(distinct), str(models)]
+        subprocess.run(save, env=environment, check=True, timeout=600, stderr=subprocess.DEVNULL)
+        registry = RegistryProcess(directory / "registry")
+        registry.start()
+        try:
+            registry.add_model(_MODEL)
+            first = distinct if size == "large" else 1
+            versions = [registry.add_version(_MODEL, models / str(number)) for number in range(first)]
+            if size == "large":
+                shutil.rmtree(models)
+
+            def change(number: int) -> None:
+                if size == "small":
+                    registry.add_version(_MODEL, models / str((number + 1) % distinct))
+                    return
+                version = versions[number % distinct]
+                registry.client.set_alias(_MODEL, "production", version, by="benchmark", reason="reload")
+
+            with (
+                redis_server(directory / "redis") as redis_url,
+                _serving(directory, redis_url, registry, versions[-1]) as replica,
+            ):
+                measured = _measure(directory, replica, change, options)
+        finally:
+            registry.kill()
+        if options.keep:
+            np.savez(options.keep, rows=measured.rows, stalls=measured.stalls,
+                     reloads=[(r.began_at, r.available_at, r.ended_at) for r in measured.reloads])  # fmt: skip
+    publish(
+        f"reload_{size}",
+        f"{options.reloads} reloads of a {size} model: one every {options.every:g} s at"
+        f" {measured.per_second / measured.capacity:.0%} of capacity",
+        _table(measured),
+        notes=_notes(measured, options),
+        facts={"reloads": options.reloads, "per_second": measured.per_second, "requests": len(measured.rows)},
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.reload")
+    parser.add_argument("--model", choices=SIZES, action="append", help="default: both, one after the other")
+    parser.add_argument("--reloads", type=int, default=6)
+    parser.add_argument("--every", type=float, default=10.0, help="seconds from one change to the next")
+    parser.add_argument("--load-share", type=float, default=0.7, help="of the capacity that is measured first")
+    parser.add_argument("--per-second", type=float, default=0.0, help="requests per second, in place of a share")
+    parser.add_argument("--keep", type=Path, help="file (.npz) for every request's time, to look at outliers")
+    options = parser.parse_args()
+    for size in options.model or SIZES:
+        _one_size(size, options)
+
+
 if __name__ == "__main__":
-    match sys.argv[1:]:
-        case ["save", target, count]:
-            save_models(Path(target), int(count))
-        case ["load", load_url, rate, duration, target]:
-            _run_load(load_url, float(rate), float(duration), Path(target))
-        case _:
-            main()
+    main()

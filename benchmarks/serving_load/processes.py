@@ -91,6 +91,16 @@ def _redis_command(socket_path: Path) -> list[str]:
 
 
 @contextmanager
+def redis_server(directory: Path) -> Iterator[str]:
+    """A Redis that keeps nothing on disk, as `headrace up` starts it; yields its URL."""
+    directory.mkdir(parents=True, exist_ok=True)
+    socket_path = directory / "redis.sock"
+    with _process(_redis_command(socket_path), {}, directory / "redis.log"):
+        wait_until(socket_path.exists, "Redis being there")
+        yield f"unix://{socket_path}"
+
+
+@contextmanager
 def serving(directory: Path, saved_model: Path) -> Iterator[Running]:
     """Starts everything and yields when the model is served; stops it afterwards."""
     directory.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,10 @@
 SCHED_IDLE threads run only when nobody else wants the core; leaving it again needs CAP_SYS_NICE or RLIMIT_NICE
 (sched(7)), and so does lowering a nice value. What is permitted is found out by a child that tries it, before a runner
 depends on it.
+
+All of this counts within a scheduling group only. Linux makes one of every session (sched(7), autogroup) unless
+containers make their own, and shares the cores between groups before it looks at their members: a loading runner that
+is alone in its session has the weight of a whole one, SCHED_IDLE or not. So serving stays in one session.
 """
 
 import contextlib
@@ -13,6 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 
 _NICE_VALUE = 19
+_BACKGROUND_NICE_VALUE = 10
 
 
 class LoadPriority(StrEnum):
@@ -31,38 +36,60 @@ def best_permitted() -> LoadPriority:
     return LoadPriority.NORMAL
 
 
+def leave_process_group() -> None:
+    """Ctrl-C in a terminal then reaches the front alone, which stops everything in order. The session is kept."""
+    with contextlib.suppress(PermissionError):  # it leads its session, and its group then already
+        os.setpgid(0, 0)
+
+
 def step_back(priority: LoadPriority) -> None:
-    """Gives way to everybody else; threads that this one starts do so too."""
-    if priority is LoadPriority.IDLE:
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    if priority is LoadPriority.NICE:
-        os.setpriority(os.PRIO_PROCESS, 0, _NICE_VALUE)
+    """Every thread of this process gives way to everybody else; threads that are started later do so too."""
+    for thread_id in _threads(os.getpid()):
+        with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
+            if priority is LoadPriority.IDLE:
+                os.sched_setscheduler(thread_id, os.SCHED_IDLE, os.sched_param(0))
+            if priority is LoadPriority.NICE:
+                os.setpriority(os.PRIO_PROCESS, thread_id, _NICE_VALUE)
+
+
+def stay_in_background(priority: LoadPriority) -> None:
+    """For a process that answers no request itself: a tenth of a share, and behind whoever wakes up to answer one.
+
+    Its children begin like that; `return_to_normal` ends it. Nothing happens where that would not be permitted.
+    """
+    if priority is not LoadPriority.NORMAL:
+        for thread_id in _threads(os.getpid()):
+            os.setpriority(os.PRIO_PROCESS, thread_id, _BACKGROUND_NICE_VALUE)
 
 
 def return_to_normal(priority: LoadPriority, *, pid: int | None = None) -> None:
-    """Undoes step_back for every thread of this process, or of another one: TensorFlow's pools have inherited it.
+    """Undoes step_back and stay_in_background for every thread of this process, or of another one: TensorFlow's pools
+    have inherited them.
 
     Raises:
         OSError: not permitted, or there is no such process.
     """
     if priority is LoadPriority.NORMAL:
         return
-    tasks = Path(f"/proc/{pid or os.getpid()}/task")
     # Twice: a thread may start another one while the list is gone through; once the starters are normal, so are those.
     for _ in range(2):
-        for task in tasks.iterdir():
+        for thread_id in _threads(pid or os.getpid()):
             with contextlib.suppress(ProcessLookupError):
-                _normalise(int(task.name), priority)
+                _normalise(thread_id, priority)
+
+
+def _threads(pid: int) -> list[int]:
+    return [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
 
 
 def _normalise(thread_id: int, priority: LoadPriority) -> None:
     if priority is LoadPriority.IDLE:
         os.sched_setscheduler(thread_id, os.SCHED_OTHER, os.sched_param(0))
-        return
     os.setpriority(os.PRIO_PROCESS, thread_id, 0)
 
 
 def _try(priority: LoadPriority) -> None:
+    stay_in_background(priority)
     step_back(priority)
     return_to_normal(priority)
 

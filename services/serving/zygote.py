@@ -29,6 +29,9 @@ from services.serving.runner_spec import RunnerSpec
 
 logger = logging.getLogger(__name__)
 CRASHED_STATUS = 1
+_REAP_DELAY_SECONDS = 0.02
+"""A child's last thread may still be leaving /proc when the child can be waited for. Who waits then spins in the kernel
+until it has left (d_invalidate), on a core that the leaving thread may need: up to seconds of CPU time."""
 ForkedMain = Callable[[dict[str, Any], socket.socket], int]
 """What a child runs: (spec, control socket) -> exit status."""
 
@@ -51,6 +54,7 @@ class Zygote:
                 readable, _, _ = select.select([self._channel.fileno(), self._wake_reader], [], [], None)
                 if self._wake_reader in readable:
                     os.read(self._wake_reader, 4096)
+                    time.sleep(_REAP_DELAY_SECONDS)
                     self._reap()
                 if self._channel.fileno() in readable:
                     for message in self._channel.receive():
@@ -108,6 +112,7 @@ def main(channel_fd: int, parent_pid: int, log_format: LogFormat, log_level: str
     from services.serving import runner, scheduling
 
     load_priority = scheduling.best_permitted()
+    scheduling.stay_in_background(load_priority)  # a fork copies the page tables of half a gigabyte
 
     def child_main(spec: dict[str, Any], control: socket.socket) -> int:
         configure_logs(f"serving-runner {spec['model']}/{spec['version']}", log_format=log_format, level=log_level)
@@ -130,4 +135,6 @@ def main(channel_fd: int, parent_pid: int, log_format: LogFormat, log_level: str
 
 if __name__ == "__main__":
     _, _fd, _parent, _format, _level = sys.argv
-    sys.exit(main(int(_fd), int(_parent), "json" if _format == "json" else "text", _level))
+    _status = main(int(_fd), int(_parent), "json" if _format == "json" else "text", _level)
+    sys.stderr.flush()
+    os._exit(_status)  # without taking TensorFlow down object by object, which keeps a core busy for a second

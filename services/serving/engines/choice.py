@@ -109,8 +109,8 @@ def _choose(
         reason = "; ".join([f"runs on {_figures(candidate.name, trial)}", *others, _reference_figures(trial), *remarks])
         return _Choice(candidate.name, call, reason)
     slower = [_figures(candidate.name, trial) for _, candidate, _, trial in usable]
-    figures = [_reference_figures(usable[0][3])] if usable else []
-    return _Choice("", None, "; ".join(["runs on tensorflow", *figures, *slower, *remarks]))
+    reference = _reference_figures(usable[0][3]) if usable else TENSORFLOW
+    return _Choice("", None, "; ".join([f"runs on {reference}", *slower, *remarks]))
 
 
 def _problem(candidate: Candidate, conversion: Conversion | None, trial: SignatureTrial | None) -> str:
@@ -137,7 +137,7 @@ def _figures(engine: str, trial: SignatureTrial) -> str:
 
 
 def _reference_figures(trial: SignatureTrial) -> str:
-    return f"tensorflow ({_times(trial.tensorflow_microseconds)})"
+    return f"{TENSORFLOW} ({_times(trial.tensorflow_microseconds)})"
 
 
 def _times(microseconds: Mapping[str, float]) -> str:

@@ -37,7 +37,7 @@ check: $(INSTALLED)  ## ruff, mypy strict, import rules, generated files (runs i
 	git diff --exit-code -- protos docs/settings.md
 
 test: $(INSTALLED)  ## every test that needs no container (runs in CI)
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(or $(JOBS),2) --dist loadfile
 	$(BIN)/pytest e2e_tests --mode=local
 
 demo: $(INSTALLED)  ## the whole loop on real events (EXAMPLE=flights|digits, EVENTS=, FULL=1)

@@ -86,7 +86,7 @@ class LogWatch:
         self._health.fail("log", reason)
         self._answers_since = 0.0
         if self._error is None:
-            logger.warning("requests are refused until the event log answers", extra={"reason": reason})
+            logger.info("requests are refused until the event log answers", extra={"reason": reason})
             self._error = Unavailable(reason)
             self._on_away(self._error)
 

@@ -114,7 +114,7 @@ def test_grpc_health_tells_that_it_is_not_ready(ports: list[int], ingest: Proces
     ],
 )
 def test_a_wrong_setting_stops_the_start(tmp_path: Path, settings: dict[str, str], sentence: str) -> None:
-    given: dict[str, object] = {"http_port": 0, "grpc_port": 0} | settings
+    given: dict[str, object] = {"http_port": 0, "grpc_port": 0, **settings}
     process = Process("services.ingest", tmp_path, "INGEST_", slow_log_dir=None, **given)
     process.start()
     assert process.exit_status() == 1

@@ -1,0 +1,221 @@
+"""A log that is away or slow: callers are told, memory stays where it is, and what was acknowledged is there once."""
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from common.eventlog import tfrecord
+from common.eventlog.kafka_log import KafkaLog
+from common.eventlog.tests.conftest import start_kafka
+from common.eventlog.tests.kafka.kafka_server import KafkaServer
+from common.examples import ExampleCodec
+from common.schema import Schema
+from services.ingest.tests.conftest import SCHEMA, event
+from services.ingest.tests.processes import Process, free_ports, get, register, until
+
+_EVENTS = 20
+_AT_ONCE_SECONDS = 5.0
+"""A request that takes longer has waited for one of Kafka's time-outs (10 s and more) and not for the watch."""
+_MEBIBYTE = 1024 * 1024
+_IN_FLIGHT_BYTES = 24 * _MEBIBYTE
+
+
+class _Ingest:
+    def __init__(self, directory: Path, module: str, event_log: str, **settings: Any) -> None:
+        self.port, grpc_port, registry_http, registry_grpc = free_ports(4)
+        self.registry = Process(
+            "services.registry", directory, "REGISTRY_", http_port=registry_http, grpc_port=registry_grpc,
+            data_dir=directory / "registry",
+        )  # fmt: skip
+        self.process = Process(
+            module, directory, "INGEST_", http_port=self.port, grpc_port=grpc_port,
+            registry_address=f"127.0.0.1:{registry_grpc}", event_log=event_log, **settings,
+        )  # fmt: skip
+        self._registry_grpc = registry_grpc
+
+    def start(self) -> None:
+        self.registry.start()
+        register(self._registry_grpc, "flights", SCHEMA)
+        self.process.start()
+        until(lambda: get(self.port, "/readyz")[0] == 200, "ingest is ready")
+
+    def stop(self) -> None:
+        for process in (self.process, self.registry):
+            if process.popen is not None and process.popen.poll() is None:
+                process.kill()
+
+    def send(self, body: bytes, *, key: str = "", timeout_seconds: float = 60.0) -> tuple[int, dict[str, str]]:
+        """(status, headers)."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_seconds)
+        try:
+            headers = {"content-type": "application/json", **({"idempotency-key": key} if key else {})}
+            connection.request("POST", "/v1/streams/flights/events", body, headers)
+            response = connection.getresponse()
+            response.read()
+            return response.status, {name.lower(): value for name, value in response.getheaders()}
+        finally:
+            connection.close()
+
+
+def _body(first_id: int, count: int = _EVENTS) -> bytes:
+    return json.dumps({"events": [event(number) for number in range(first_id, first_id + count)]}).encode()
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+    """A broker that tests kill and pause."""
+    server = start_kafka(tmp_path_factory.mktemp("kafka"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def over_kafka(tmp_path_factory: pytest.TempPathFactory, kafka: KafkaServer) -> Iterator[_Ingest]:
+    ingest = _Ingest(tmp_path_factory.mktemp("ingest"), "services.ingest", f"kafka:{kafka.address}")
+    ingest.start()
+    yield ingest
+    ingest.stop()
+
+
+class _Sender(threading.Thread):
+    """Sends requests with a key, each again and again until it is acknowledged; every answer has to come at once."""
+
+    def __init__(self, ingest: _Ingest, first_id: int) -> None:
+        super().__init__(daemon=True)
+        self._ingest, self._next_id = ingest, first_id
+        self.ending = threading.Event()
+        self.acknowledged: list[int] = []
+        self.statuses: Counter[int] = Counter()
+        self.without_retry_after = 0
+        self.failures: list[str] = []
+
+    def run(self) -> None:
+        while not self.ending.is_set():
+            try:
+                status, headers = self._ingest.send(
+                    _body(self._next_id), key=f"request {self._next_id}", timeout_seconds=_AT_ONCE_SECONDS
+                )
+            except (OSError, http.client.HTTPException) as error:
+                self.failures.append(f"request {self._next_id}: {error!r}")
+                continue
+            self.statuses[status] += 1
+            if status == 200:
+                self.acknowledged.append(self._next_id)
+                self._next_id += _EVENTS
+                continue
+            self.without_retry_after += "retry-after" not in headers
+            self.ending.wait(0.05)
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize(("fault", "first_id"), [("killed", 0), ("paused", 1_000_000)])
+def test_while_kafka_is_away_requests_are_refused_at_once_and_none_is_lost_or_doubled(
+    kafka: KafkaServer, over_kafka: _Ingest, fault: str, first_id: int
+) -> None:
+    senders = [_Sender(over_kafka, first_id + 100_000 * number) for number in range(2)]
+    told_before = len(_told(over_kafka))
+    for sender in senders:
+        sender.start()
+    until(lambda: all(len(sender.acknowledged) > 5 for sender in senders), "events are taken")
+    assert kafka.process is not None
+    if fault == "killed":
+        kafka.kill()
+    else:
+        os.kill(kafka.process.pid, signal.SIGSTOP)
+    until(lambda: all(sender.statuses[503] > 20 for sender in senders), "requests are refused")
+    before = [len(sender.acknowledged) for sender in senders]
+    if fault == "killed":
+        kafka.start()
+    else:
+        os.kill(kafka.process.pid, signal.SIGCONT)
+    until(
+        lambda: all(len(sender.acknowledged) > count + 5 for sender, count in zip(senders, before, strict=True)),
+        "events are taken again, without anybody's help",
+    )
+    for sender in senders:
+        sender.ending.set()
+        sender.join(60)
+        assert (sender.failures, sender.without_retry_after) == ([], 0)
+        assert set(sender.statuses) == {200, 503}
+    counts = Counter(number for number in _ids_in(kafka) if number >= first_id)
+    assert set(counts.values()) == {1}
+    assert {n for sender in senders for first in sender.acknowledged for n in range(first, first + _EVENTS)} <= set(
+        counts
+    )
+    assert 1 <= len(_told(over_kafka)) - told_before <= 8, "a sentence per change, not one per attempt"
+
+
+def _told(ingest: _Ingest) -> list[str]:
+    return [line for line in ingest.process.log_text().splitlines() if " warning: " in line or " error: " in line]
+
+
+def _ids_in(kafka: KafkaServer) -> Iterator[Any]:
+    codec = ExampleCodec(Schema.from_mapping(SCHEMA))
+    log = KafkaLog([kafka.address])
+    end = log.end_position("examples.flights")[0]
+    for record in log.read("examples.flights", 0, 0, end):
+        for example in tfrecord.cut(record.value)[0]:
+            yield codec.decode(example)["id"][0]
+    log.close()
+
+
+def test_at_twice_what_the_log_takes_memory_stays_within_its_bound_and_callers_are_told(tmp_path: Path) -> None:
+    (steer := tmp_path / "steer").mkdir()
+    (steer / "bytes_per_second").write_text("500000")
+    ingest = _Ingest(
+        tmp_path, "services.ingest.tests.slow_log", f"segments:{tmp_path}/log", slow_log_dir=steer,
+        max_in_flight_bytes=_IN_FLIGHT_BYTES, max_body_bytes=3 * _MEBIBYTE,
+    )  # fmt: skip
+    ingest.start()
+    body = _body(0, 4_000)
+    ingest.send(body)  # what the first request loads stays loaded
+    statuses: Counter[int] = Counter()
+    ending = threading.Event()
+
+    def send() -> None:
+        while not ending.is_set():
+            with contextlib.suppress(OSError, http.client.HTTPException):  # at the end ingest is killed
+                status, _ = ingest.send(body)
+                statuses[status] += 1
+
+    assert ingest.process.popen is not None
+    process = psutil.Process(ingest.process.popen.pid)
+    threads = [threading.Thread(target=send, daemon=True) for _ in range(64)]
+    before = process.memory_info().rss
+    for thread in threads:
+        thread.start()
+    highest = 0
+
+    def enough() -> bool:
+        nonlocal highest
+        highest = max(highest, process.memory_info().rss)
+        return statuses[429] > 200 and statuses[200] > 5
+
+    until(enough, "the log takes some and ingest refuses many")
+    ending.set()
+    ingest.stop()
+    assert set(statuses) <= {200, 429, 503}
+    print(f"{statuses}, {(highest - before) / _MEBIBYTE:.0f} MiB more at most")
+    assert highest - before < 2 * _IN_FLIGHT_BYTES, f"{(highest - before) / _MEBIBYTE:.0f} MiB more than before"
+    for thread in threads:
+        thread.join(60)
+
+
+def test_a_stop_does_not_wait_for_a_log_that_is_away(tmp_path: Path) -> None:
+    ingest = _Ingest(tmp_path, "services.ingest", f"kafka:127.0.0.1:{free_ports(1)[0]}")
+    ingest.registry.start()
+    ingest.process.start()
+    until(lambda: get(ingest.port, "/readyz")[1] is not None, "the doors answer")
+    until(lambda: "cannot be reached" in str(get(ingest.port, "/readyz")[1]), "the probe says why it is not ready")
+    assert ingest.process.stop() == 0
+    ingest.stop()

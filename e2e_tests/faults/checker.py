@@ -278,7 +278,7 @@ class Liveness:
     def __init__(self, history: Sequence[Entry]) -> None:
         moves = sorted(of_kind(history, AliasMove), key=lambda move: move.at)
         ends = [move.at for move in moves[1:]] + [math.inf]
-        self._windows = [(move.to_version, move.at, end) for move, end in zip(moves, ends, strict=True)]
+        self._windows = [(move.to_version, move.at, end) for move, end in zip(moves, ends, strict=False)]
         self._disturbances = _disturbances(history, lambda fault: True)
 
     def was_live(self, version: int, asked_at: float, answered_at: float) -> bool:

@@ -62,8 +62,9 @@ class Pupil:
         until(lambda: self.is_served(version), f"version {version} of {self.model} is served by every replica")
 
     def is_training(self) -> bool:
-        """Whether a trainer is in the middle of a round."""
-        return any(item.state == "running" and item.progress for item in self.client.rounds(self.model, limit=1))
+        """Whether the one trainer is in the middle of a round."""
+        attempt = self.client.trainer_status()["attempt"]
+        return bool(attempt) and attempt["model"] == self.model and attempt["progress"]["stage"] == "train"
 
     def train_the_rest(self) -> None:
         """Asks for a round of what no round has taken."""

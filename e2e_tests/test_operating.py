@@ -66,23 +66,22 @@ def test_serving_is_scaled_up_and_down_under_load_without_a_failed_prediction(
         assert set(outcomes) == {"ok"}
 
 
-def test_a_killed_trainer_resumes_and_arrives_at_the_same_weights(
+def test_a_killed_trainer_resumes_and_arrives_at_the_weights_of_an_undisturbed_one(
     platform: Platform, make_pupil: MakePupil, tmp_path: Path
 ) -> None:
     with platform.client() as client:
-        calm = make_pupil(client)
-        disturbed = calm.beside("disturbed")
-        calm.apply(tmp_path / "calm", passes=LONG_PASSES)
-        calm.learn_version(1)
-        disturbed.apply(tmp_path / "disturbed", passes=LONG_PASSES)
-        until(disturbed.is_training, "a round is running")
+        pupil = make_pupil(client)
+        pupil.apply(tmp_path / "points", passes=LONG_PASSES)
+        pupil.teach(seed=1)
+        until(pupil.is_training, "a round is running")
         platform.kill("trainer")
-        disturbed.await_judged(1)
-        assert client.rounds(disturbed.model)[0].attempts >= 2
-        expected, found = client.version(calm.model, 1), client.version(disturbed.model, 1)
-        assert found.weights_digest == expected.weights_digest
-        assert found.metrics == expected.metrics
-        assert found.events_trained + found.events_held_out == ROUND_EVENTS
+        pupil.await_judged(1)
+        assert client.rounds(pupil.model)[0].attempts >= 2
+        version = client.version(pupil.model, 1)
+        assert version.events_trained + version.events_held_out == ROUND_EVENTS
+        rebuilt = client.rebuild(pupil.model, 1, wait_seconds=120)
+        assert rebuilt.equal, rebuilt.differences or rebuilt.missing
+        assert rebuilt.rebuilt_digest == version.weights_digest
 
 
 def test_two_trainers_train_two_models_at_once(platform: Platform, make_pupil: MakePupil, tmp_path: Path) -> None:

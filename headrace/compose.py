@@ -18,7 +18,7 @@ from typing import Any
 from common.errors import Conflict, InvalidInput, NotFound, Unavailable
 from headrace.client import Client
 from headrace.connection import Door
-from headrace.engine import containers, memory_bytes, run_compose, run_docker
+from headrace.engine import containers, memory_bytes, read_logs, run_compose, run_docker
 from headrace.places import GRPC_PORT_OF, HOST, HTTP_PORT_OF, SERVICES, Addresses, PlatformState, ProcessState
 from headrace.ports import check_free, find_free_offset
 
@@ -37,6 +37,7 @@ _POLL_SECONDS = 0.25
 _STOP_SECONDS = "30"
 """How long a container may take to stop: the longest grace period that docker-compose.yml gives to one of ours."""
 _PROBE_SECONDS = 2.0
+_LOG_SECONDS = 10.0
 _ANONYMOUS = re.compile(r"[0-9a-f]{64}")
 
 
@@ -80,6 +81,9 @@ class ComposeState(PlatformState):
 
 class ComposeLauncher:
     """One Compose project. Any number of launchers, in any process, may act on the same one."""
+
+    look_seconds = 2.0
+    """How often state() may be asked by one who watches."""
 
     def __init__(
         self,
@@ -161,7 +165,7 @@ class ComposeLauncher:
                 return state
             if time.monotonic() >= deadline:
                 waiting = waiting or [process for process in state.processes if process.name == "proxy"]
-                lacks = "; ".join(f"{p.name} is {p.phase} {f'({p.note})' if p.note else ''}".strip() for p in waiting)
+                lacks = "; ".join(_lack(process, state.ids[process.name]) for process in waiting)
                 raise Unavailable(f"{state.place} was not ready within {timeout_seconds:g} s: {lacks}")
             time.sleep(_POLL_SECONDS)
 
@@ -316,6 +320,14 @@ def _published(item: Mapping[str, Any]) -> dict[int, int]:
         for inner, bindings in ports.items()
         if bindings and bindings[0].get("HostPort")
     }
+
+
+def _lack(process: ProcessState, identity: str) -> str:
+    """What is wrong with it, and the last that it said."""
+    with read_logs(identity, lines=1, follow=False) as reader:
+        said = reader.communicate(timeout=_LOG_SECONDS)[0].strip()
+    note = f" ({process.note})" if process.note else ""
+    return f"{process.name} is {process.phase}{note}" + (f", its log ends: {said}" if said else "")
 
 
 def _is_ready(process: ProcessState) -> bool:

@@ -57,6 +57,15 @@ def memory_bytes(ids: Sequence[str]) -> dict[str, int]:
     return {document["ID"]: _bytes_of(document["MemUsage"].split("/")[0].strip()) for document in documents}
 
 
+def read_logs(identity: str, *, lines: int, follow: bool) -> "subprocess.Popen[str]":
+    """A process whose output is the container's last lines and, with follow, all that it writes from now on."""
+    options = ["--tail", str(lines), *(["--follow"] if follow else [])]
+    return subprocess.Popen(
+        ["docker", "logs", *options, identity],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+    )  # fmt: skip
+
+
 @cache
 def compose_command() -> tuple[str, ...]:
     """`docker compose`, else docker-compose.

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from common.errors import InvalidInput, NotFound
+from headrace.memory import process_tree_mb
 
 HOST = "127.0.0.1"
 SERVICES = ("registry", "ingest", "trainer", "serving")
@@ -91,6 +92,10 @@ class PlatformState:
     @property
     def is_ready(self) -> bool:
         return all(process.phase == "ready" for process in self.processes)
+
+    def memory_mb(self) -> dict[str, int]:
+        """Megabytes of each process and its children, by name."""
+        return {process.name: process_tree_mb(process.pid) for process in self.processes}
 
     @property
     def addresses(self) -> Addresses:

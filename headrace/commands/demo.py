@@ -31,5 +31,6 @@ def run_demo(
         replicas=replicas,
         directory=Path("build/demo").absolute(),
         as_json=session.as_json,
+        kind=session.kind,
     )
     raise typer.Exit(run(settings))

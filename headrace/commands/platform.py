@@ -14,10 +14,11 @@ import typer
 
 from common.errors import HeadraceError, InvalidInput
 from headrace.client import Client
-from headrace.commands.session import Session, age, print_table, table_of
+from headrace.commands.session import COMPOSE, Session, age, print_table, table_of
 from headrace.places import MAX_REPLICAS, PlatformState
 
 if TYPE_CHECKING:
+    from headrace.compose import ComposeLauncher
     from headrace.launcher import Launcher
 
 _GLANCE_SECONDS = 2.0
@@ -31,10 +32,8 @@ def up(
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Leave it running in the background.")] = False,
 ) -> None:
     """Start the platform on this machine; Ctrl-C stops it, unless --detach."""
-    from headrace.launcher import Launcher
-
     session: Session = context.obj
-    launcher = Launcher(session.data_dir)
+    launcher = session.launcher()
     with _ending_on_sigterm():
         launcher.up(replicas=replicas, port_offset=port_offset, detached=detach)
         try:
@@ -42,29 +41,25 @@ def up(
         except BaseException:
             launcher.close()
             raise
-        session.show(asdict(state), lambda: _print_doors(state, detached=detach))
+        session.show(asdict(state), lambda: _print_doors(state, session, detached=detach))
         if not detach:
             _stay(launcher, session)
 
 
 def down(context: typer.Context) -> None:
     """Stop the platform in order; nothing that was accepted is lost."""
-    from headrace.launcher import Launcher
-
     session: Session = context.obj
     began = time.monotonic()
-    Launcher(session.data_dir).down()
+    session.launcher().down()
     seconds = round(time.monotonic() - began, 1)
     session.show({"stopped": True, "seconds": seconds}, lambda: typer.echo(f"stopped in {seconds:g} s"))
 
 
 def status(context: typer.Context) -> None:
     """Show what runs, whether it is ready, and where."""
-    from headrace.launcher import Launcher
-
     session: Session = context.obj
-    state = Launcher(session.data_dir).state()
-    memory = {process.name: _memory_mb(process.pid) for process in state.processes}
+    state = session.launcher().state()
+    memory = state.memory_mb()
     models = _models(state)
     document = asdict(state) | {"is_ready": state.is_ready, "memory_mb": memory, "models": models}
 
@@ -75,7 +70,7 @@ def status(context: typer.Context) -> None:
             [*_cells(process), memory[process.name], _uptime(process), process.restart_count, process.note]
             for process in state.processes
         ]
-        print_table(f"platform on {state.data_dir}, up {age(time.time() - state.started_at)}", columns, rows)
+        print_table(f"platform on {state.place}, up {age(time.time() - state.started_at)}", columns, rows)
         if models:
             headings = {"model": "left", "production": "right", "events waiting": "right", "next": "left"}
             print_table("", headings, [_model_row(model) for model in models])
@@ -91,6 +86,11 @@ def logs(
 ) -> None:
     """Show the logs; they are kept when the platform is down."""
     session: Session = context.obj
+    if session.kind == COMPOSE:
+        from headrace.commands.container_logs import show
+
+        show(session.launcher().state(), name, lines=lines, follow=follow)
+        return
     paths = sorted((session.data_dir / "logs").glob("*.log"))
     if name is not None:
         paths = [path for path in paths if path.stem == name]
@@ -133,7 +133,7 @@ def _print_line(name: str, line: bytes, width: int) -> None:
     typer.echo(prefix + line.decode(errors="replace").rstrip("\n"))
 
 
-def _wait(launcher: "Launcher", session: Session) -> PlatformState:
+def _wait(launcher: "Launcher | ComposeLauncher", session: Session) -> PlatformState:
     if session.as_json or not sys.stdout.isatty():
         return launcher.wait_until_ready()
     from rich.live import Live
@@ -142,7 +142,7 @@ def _wait(launcher: "Launcher", session: Session) -> PlatformState:
         return launcher.wait_until_ready(on_change=lambda state: live.update(_live_table(state)))
 
 
-def _stay(launcher: "Launcher", session: Session) -> None:
+def _stay(launcher: "Launcher | ComposeLauncher", session: Session) -> None:
     """Shows what runs until Ctrl-C or `headrace down` from elsewhere."""
     shown = not session.as_json and sys.stdout.isatty()
     try:
@@ -150,7 +150,7 @@ def _stay(launcher: "Launcher", session: Session) -> None:
             _show_live(launcher)
         else:
             while _or_none(launcher) is not None:
-                time.sleep(0.2)
+                time.sleep(launcher.look_seconds)
         typer.echo("the platform was stopped", err=True)
     except KeyboardInterrupt:
         typer.echo("stopping ...", err=True)
@@ -158,16 +158,16 @@ def _stay(launcher: "Launcher", session: Session) -> None:
         launcher.close()
 
 
-def _show_live(launcher: "Launcher") -> None:
+def _show_live(launcher: "Launcher | ComposeLauncher") -> None:
     from rich.live import Live
 
     with Live(refresh_per_second=4) as live:
         while (state := _or_none(launcher)) is not None:
             live.update(_live_table(state))
-            time.sleep(0.25)
+            time.sleep(launcher.look_seconds)
 
 
-def _or_none(launcher: "Launcher") -> PlatformState | None:
+def _or_none(launcher: "Launcher | ComposeLauncher") -> PlatformState | None:
     try:
         return launcher.state()
     except HeadraceError:
@@ -193,13 +193,11 @@ def _uptime(process: Any) -> str:
 
 def _models(state: PlatformState) -> list[dict[str, Any]]:
     """What the trainer says of each model; nothing while it is away."""
-    client = Client(state.addresses, timeout_seconds=_GLANCE_SECONDS)
     try:
-        return list(client.trainer_status()["models"])
+        with Client(state.addresses, timeout_seconds=_GLANCE_SECONDS) as client:
+            return list(client.trainer_status()["models"])
     except HeadraceError:
         return []
-    finally:
-        client.close()
 
 
 def _model_row(model: Mapping[str, Any]) -> list[object]:
@@ -212,28 +210,22 @@ def _model_row(model: Mapping[str, Any]) -> list[object]:
     return [model["model"], model["production_version"] or "-", f"{model['lag_examples']:,}", waiting]
 
 
-def _print_doors(state: PlatformState, *, detached: bool) -> None:
-    slowest = max(state.processes, key=lambda process: process.ready_after_seconds)
-    typer.echo(f"ready in {slowest.ready_after_seconds:.1f} s (the slowest was {slowest.name})")
-    for process in state.processes:
-        if process.http_port:
-            typer.echo(
-                f"  {process.name:<10} http://127.0.0.1:{process.http_port}   grpc 127.0.0.1:{process.grpc_port}"
-            )
-    stop = f"`headrace --data {state.data_dir} down`" if detached else "Ctrl-C"
-    typer.echo(f"  data and logs in {state.data_dir}; {stop} stops it")
-
-
-def _memory_mb(pid: int) -> int:
-    """Proportional set size of the process and its children: what is shared after a fork counts once."""
-    import psutil
-
-    total = 0
-    with contextlib.suppress(psutil.Error):
-        for process in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)] if pid else []:
-            with contextlib.suppress(psutil.Error):
-                total += process.memory_full_info().pss
-    return round(total / 1e6)
+def _print_doors(state: PlatformState, session: Session, *, detached: bool) -> None:
+    if session.kind == COMPOSE:
+        addresses = state.addresses
+        doors = {"predictions": addresses.predictions, "ingest": addresses.ingest}
+        doors |= {"registry": addresses.registry, "trainer": addresses.trainer}
+        typer.echo("\n".join(f"  {name:<11} {url}" for name, url in doors.items()))
+        where, command = f"{state.place}, data in its volumes", "headrace --platform compose down"
+    else:
+        slowest = max(state.processes, key=lambda process: process.ready_after_seconds)
+        typer.echo(f"ready in {slowest.ready_after_seconds:.1f} s (the slowest was {slowest.name})")
+        for process in state.processes:
+            if process.http_port:
+                ports = f"http://127.0.0.1:{process.http_port}   grpc 127.0.0.1:{process.grpc_port}"
+                typer.echo(f"  {process.name:<10} {ports}")
+        where, command = f"data and logs in {state.place}", f"headrace --data {state.place} down"
+    typer.echo(f"  {where}; {f'`{command}`' if detached else 'Ctrl-C'} stops it")
 
 
 @contextlib.contextmanager

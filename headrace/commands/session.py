@@ -7,20 +7,41 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.client import Client
 
+if TYPE_CHECKING:
+    from headrace.compose import ComposeLauncher
+    from headrace.launcher import Launcher
+
+LOCAL, COMPOSE = "local", "compose"
+KINDS = (LOCAL, COMPOSE)
 _PIPE_WIDTH = 200
 
 
 @dataclass(frozen=True)
 class Session:
+    """`data_dir` is the local platform's; `kind` is one of KINDS."""
+
     data_dir: Path
     as_json: bool
+    kind: str = LOCAL
+
+    def launcher(self) -> "Launcher | ComposeLauncher":
+        """Of the platform that the command is about; nothing is asked yet."""
+        if self.kind == COMPOSE:
+            from headrace.compose import ComposeLauncher
+
+            return ComposeLauncher()
+        from headrace.launcher import Launcher
+
+        return Launcher(self.data_dir)
 
     def client(self, *, timeout_seconds: float = 10.0) -> Client:
-        """Raises NotFound when no platform runs on the data directory."""
+        """Raises NotFound when no such platform runs."""
+        if self.kind == COMPOSE:
+            return self.launcher().client(timeout_seconds=timeout_seconds, by=who())
         return Client.of_platform(self.data_dir, timeout_seconds=timeout_seconds, by=who())
 
     def show(self, document: Any, print_for_people: Callable[[], None]) -> None:

@@ -1,5 +1,6 @@
 """Conducts a demonstration: starts a platform, replays, asks, watches, adds up, stops everything."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -9,13 +10,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from rich.console import Console
 
-from common.errors import Conflict, InvalidInput, Unavailable
+from common.errors import Conflict, InvalidInput, NotFound, Unavailable
 from headrace.client import Client
+from headrace.commands.session import COMPOSE, LOCAL
 from headrace.definition_folder import DefinitionFolder, read_folder
 from headrace.demo.asker import AskerSettings, read_answers
 from headrace.demo.feeder import FeederSettings, replay
@@ -23,7 +25,10 @@ from headrace.demo.report import Expectation, broken_promises, make_report, vers
 from headrace.demo.screen import Picture, Screen, versions_table
 from headrace.demo.watcher import Seen, Watcher
 from headrace.launcher import Launcher, remove_data
-from headrace.places import HOST, PlatformState, write_json
+from headrace.places import HOST, SERVICES, PlatformState, write_json
+
+if TYPE_CHECKING:
+    from headrace.compose import ComposeLauncher
 
 EXPECTATION_OF: Mapping[str, Expectation] = {
     "flights": Expectation(metric="auc", events=100_000, published=4),
@@ -38,6 +43,7 @@ _QUIET_SECONDS = 2.0
 _CONNECTIONS = 8
 _SAMPLE_REQUESTS = 256
 _FAILED_ROUNDS = 3
+_PROJECT = "headrace-demo"
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,7 @@ class DemoSettings:
     replicas: int
     directory: Path
     as_json: bool
+    kind: str = LOCAL
 
 
 class _Lines:
@@ -87,9 +94,7 @@ def run(settings: DemoSettings) -> int:
         raise InvalidInput(f"there is no example {settings.example!r}; there are {', '.join(EXPECTATION_OF)}")
     began = time.monotonic()
     settings.directory.mkdir(parents=True, exist_ok=True)
-    data_dir = settings.directory / "platform"
-    remove_data(data_dir)
-    launcher = Launcher(data_dir)
+    launcher = _fresh_launcher(settings)
     try:
         with Screen(quiet=settings.as_json) as screen:
             demo = _Demo(settings, expected, launcher, screen)
@@ -103,10 +108,26 @@ def run(settings: DemoSettings) -> int:
     return 1 if broken else 0
 
 
+def _fresh_launcher(settings: DemoSettings) -> "Launcher | ComposeLauncher":
+    """Of a platform without data."""
+    if settings.kind == COMPOSE:
+        from headrace.compose import ComposeLauncher
+
+        containers = ComposeLauncher(project=_PROJECT, services=("proxy", *SERVICES), is_temporary=True)
+        with contextlib.suppress(NotFound):
+            containers.down()
+        return containers
+    data_dir = settings.directory / "platform"
+    remove_data(data_dir)
+    return Launcher(data_dir)
+
+
 class _Demo:
     """One run, in order: see run()."""
 
-    def __init__(self, settings: DemoSettings, expected: Expectation, launcher: Launcher, screen: Screen) -> None:
+    def __init__(
+        self, settings: DemoSettings, expected: Expectation, launcher: "Launcher | ComposeLauncher", screen: Screen
+    ) -> None:
         self._settings, self._expected, self._launcher, self._screen = settings, expected, launcher, screen
         self._folder = Path("examples").absolute() / settings.example
         total = None if settings.is_full else settings.event_count or expected.events
@@ -203,7 +224,9 @@ class _Demo:
         requests = self._settings.directory / "requests.ndjson"
         instances = ({name: event[name] for name in inputs} for event in replay(self._folder, _SAMPLE_REQUESTS))
         requests.write_bytes(b"\n".join(orjson.dumps({"instances": [instance]}) for instance in instances))
-        ports = [process.http_port for process in state.processes if process.name.startswith("serving-")]
+        # A proxy spreads them over the replicas; without one, the asker does.
+        asked = [state.addresses.predictions] if state.addresses.predictions else state.addresses.serving
+        ports = [int(url.rpartition(":")[2]) for url in asked]
         asker = AskerSettings(
             host=HOST,
             ports=tuple(ports),

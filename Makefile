@@ -40,11 +40,11 @@ test: $(INSTALLED)  ## every test that needs no container (runs in CI)
 	$(BIN)/pytest -n $(or $(JOBS),2) --dist loadfile
 	$(BIN)/pytest e2e_tests --mode=local
 
-demo: $(INSTALLED)  ## the whole loop on real events (EXAMPLE=flights|digits, EVENTS=, FULL=1)
-	$(BIN)/python -m headrace demo $(or $(EXAMPLE),flights) $(if $(FULL),--full,) $(if $(EVENTS),--events $(EVENTS),)
+demo: $(INSTALLED)  ## the whole loop on real events (EXAMPLE=flights|digits, EVENTS=, FULL=1, MODE=local|compose)
+	$(BIN)/python -m headrace --platform $(or $(MODE),local) demo $(or $(EXAMPLE),flights) $(if $(FULL),--full,) $(if $(EVENTS),--events $(EVENTS),)
 
-bench: $(INSTALLED)  ## every benchmark; tables on the terminal, JSON under build/bench
-	$(BIN)/python -m benchmarks
+bench: $(INSTALLED)  ## every benchmark (MODE=compose: those of the platform in containers); JSON under build/bench
+	$(BIN)/python -m benchmarks $(if $(filter compose,$(MODE)),compose,)
 
 faults: $(INSTALLED)  ## faults at random, judged by five rules (MODE=local|compose, KILLS=25, SEED=, PAUSE=5:30); needs root
 	$(BIN)/python -m e2e_tests.faults --mode $(or $(MODE),local) --kills $(or $(KILLS),25) --pause-seconds $(or $(PAUSE),5:30) $(if $(SEED),--seed $(SEED),)
@@ -53,7 +53,7 @@ clean:  ## build products, not the virtual environment
 	rm -rf build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # Containers. WITH=gpu or WITH=cluster takes that compose file as well as those that .env names.
-.PHONY: base-images images up down
+.PHONY: base-images images up down test-containers
 COMPOSE := $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 COMPOSE_FILES := $(or $(shell sed -n 's/^COMPOSE_FILE=//p' .env 2>/dev/null),docker-compose.yml)
 COMPOSE := COMPOSE_FILE=$(COMPOSE_FILES)$(if $(WITH),:docker-compose.$(WITH).yml) $(COMPOSE)
@@ -70,4 +70,8 @@ up:  ## the platform in containers (WITH=gpu|cluster, SCALE="--scale serving=3")
 	$(COMPOSE) up -d $(SCALE)
 
 down:  ## ends it; its data stays in the volumes
+	$(COMPOSE) rm --stop --force -v
 	$(COMPOSE) down
+
+test-containers: $(INSTALLED)  ## the end-to-end scenarios on the platform in containers; needs the images and root (runs in CI)
+	$(BIN)/pytest e2e_tests --mode=compose

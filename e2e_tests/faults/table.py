@@ -1,6 +1,7 @@
 """The table of one or more runs: fault, mode, count, recovery seconds, violations."""
 
 import statistics
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from e2e_tests.faults.history import (
     of_kind,
 )
 
+_PAGE_COLUMNS = 140
 RowKey = tuple[str, str, str]
 """Mode, what, target."""
 
@@ -30,8 +32,23 @@ RowKey = tuple[str, str, str]
 @dataclass
 class Row:
     count: int = 0
-    seconds: list[float] = field(default_factory=list)
+    recoveries: list[Recovery] = field(default_factory=list)
+    """Those that succeeded."""
     violations: int = 0
+
+    def cells(self) -> Iterator[str]:
+        """Count, then p50 and the most of the seconds, over all and of each part, then violations."""
+        yield str(self.count)
+        yield _spread([item.seconds for item in self.recoveries])
+        yield _spread([item.acknowledged_seconds for item in self.recoveries])
+        yield _spread([item.answered_seconds for item in self.recoveries])
+        yield _spread([item.learned_seconds for item in self.recoveries])
+        yield str(self.violations)
+
+
+def _spread(seconds: Sequence[float | None]) -> str:
+    found = [one for one in seconds if one is not None]
+    return f"{statistics.median(found):.1f} / {max(found):.1f}" if found else "-"
 
 
 @dataclass(frozen=True)
@@ -51,13 +68,14 @@ def rows(judged: Sequence[Judged]) -> Mapping[RowKey, Row]:
     found: dict[RowKey, Row] = defaultdict(Row)
     for one in judged:
         mode = one.run.mode
-        seconds = {item.number: item.seconds for item in of_kind(one.history, Recovery)}
+        recoveries = {item.number: item for item in of_kind(one.history, Recovery)}
         faults = sorted(of_kind(one.history, Fault), key=lambda fault: fault.at)
         for fault in faults:
             row = found[mode, fault.what, fault.target]
             row.count += 1
-            if (taken := seconds.get(fault.number)) is not None:
-                row.seconds.append(taken)
+            recovery = recoveries.get(fault.number)
+            if recovery is not None and recovery.seconds is not None:
+                row.recoveries.append(recovery)
         for violation in one.violations:
             before = [fault for fault in faults if fault.at <= violation.at]
             if before:
@@ -65,18 +83,18 @@ def rows(judged: Sequence[Judged]) -> Mapping[RowKey, Row]:
     return found
 
 
-COLUMNS = ("fault", "mode", "count", "recovery p50, s", "max, s", "violations")
+COLUMNS = ("fault", "mode", "count", "recovery, s: p50 / max", "events", "predictions", "learning", "violations")
 
 
 def cells(judged: Sequence[Judged]) -> Iterator[tuple[str, ...]]:
     """The table's rows under COLUMNS, the total last."""
     total = Row()
     for (mode, what, target), row in sorted(rows(judged).items()):
-        yield f"{what}: {target}", mode, *_cells(row)
+        yield f"{what}: {target}", mode, *row.cells()
         total.count += row.count
-        total.seconds += row.seconds
+        total.recoveries += row.recoveries
     total.violations = sum(len(one.violations) for one in judged)
-    yield "all", "", *_cells(total)
+    yield "all", "", *total.cells()
 
 
 def markdown(judged: Sequence[Judged]) -> str:
@@ -89,7 +107,7 @@ def markdown(judged: Sequence[Judged]) -> str:
 
 def show(judged: Sequence[Judged]) -> None:
     """The table, a line about each run, and what broke a rule, on the terminal."""
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else _PAGE_COLUMNS)
     table = Table(*COLUMNS)
     for line in cells(judged):
         table.add_row(*line)
@@ -99,12 +117,6 @@ def show(judged: Sequence[Judged]) -> None:
     for one in judged:
         for violation in one.violations[:20]:
             console.print(f"VIOLATION of rule {violation.rule}: {violation.text}", style="red", highlight=False)
-
-
-def _cells(row: Row) -> tuple[str, str, str, str]:
-    if not row.seconds:
-        return str(row.count), "-", "-", str(row.violations)
-    return str(row.count), f"{statistics.median(row.seconds):.1f}", f"{max(row.seconds):.1f}", str(row.violations)
 
 
 def summary(judged: Judged) -> str:

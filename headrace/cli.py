@@ -13,8 +13,8 @@ import typer
 from typer.core import TyperGroup
 
 from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
-from headrace.commands import demo, events, models, platform, rebuild
-from headrace.commands.session import Session
+from headrace.commands import bench, demo, events, models, platform, predict, predictions_log, rebuild
+from headrace.commands.session import COMPOSE, KINDS, Session
 
 EXIT_STATUS_OF: dict[type[HeadraceError], int] = {
     InvalidInput: 3,
@@ -101,12 +101,21 @@ def options(
     ] = Path("data"),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
     platform_kind: Annotated[
-        str, typer.Option("--platform", help="Which kind of platform: local (processes of this machine).")
+        str,
+        typer.Option(
+            "--platform",
+            envvar="HEADRACE_PLATFORM",
+            help="Which kind of platform: local (processes of this machine) or compose (containers; the project is "
+            "the folder's or COMPOSE_PROJECT_NAME).",
+        ),
     ] = "local",
 ) -> None:
-    if platform_kind != "local":
-        raise InvalidInput(f"there is no platform {platform_kind!r}; this release knows local")
-    context.obj = Session(data.absolute(), as_json)
+    if platform_kind not in KINDS:
+        raise InvalidInput(f"there is no platform {platform_kind!r}; this release knows {' and '.join(KINDS)}")
+    source = context.get_parameter_source("data")
+    if platform_kind == COMPOSE and source is not None and source.name == "COMMANDLINE":
+        raise InvalidInput("--data is for local platforms; a platform in containers keeps its data in volumes")
+    context.obj = Session(data.absolute(), as_json, platform_kind)
 
 
 app.command()(platform.up)
@@ -121,7 +130,9 @@ app.command("versions")(models.list_versions)
 app.command("rebuild")(rebuild.rebuild)
 app.command()(models.promote)
 app.command()(models.rollback)
-app.command()(models.predict)
+app.command()(predict.predict)
+app.command()(bench.bench)
+app.command("predictions-log")(predictions_log.predictions_log)
 app.command("demo")(demo.run_demo)
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import grpc
-import numpy as np
 
 from common.errors import DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
 from headrace.prediction_types import Call, PendingPrediction, Prediction, Target
-from headrace.tensor_values import Array, SignatureTypes, as_input, numpy_dtype, type_name_of
+from headrace.tensor_protos import read_tensor, write_tensor
+from headrace.tensor_values import SignatureTypes, as_input
 from protos import tfserving_pb2
 
 _SERVICE = "/tensorflow.serving.PredictionService/"
@@ -27,17 +27,6 @@ _ERROR_OF_CODE: dict[grpc.StatusCode, type[HeadraceError]] = {
 _REPEATED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
 _FIRST_BACKOFF_SECONDS, _LONGEST_BACKOFF_SECONDS = 0.05, 2.0
 _UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-_TYPED_FIELDS = {
-    "DT_FLOAT": "float_val", "DT_DOUBLE": "double_val", "DT_INT64": "int64_val", "DT_BOOL": "bool_val",
-    "DT_UINT32": "uint32_val", "DT_UINT64": "uint64_val", "DT_COMPLEX64": "scomplex_val",
-    "DT_COMPLEX128": "dcomplex_val", "DT_HALF": "half_val", "DT_BFLOAT16": "half_val",
-}  # fmt: skip
-"""Where the values of a type are; `int_val` for the others."""
-_WIRE_TYPE_OF_FIELD: dict[str, np.dtype[Any]] = {
-    "half_val": np.dtype("<u2"),
-    "scomplex_val": np.dtype("<f4"),
-    "dcomplex_val": np.dtype("<f8"),
-}
 _NO_ASYNC = "asynchronous predictions have no gRPC door; use http://host:port"
 
 
@@ -96,6 +85,9 @@ class GrpcTransport:
             {key: names(info.dtype) for key, info in found.outputs.items()},
         )
 
+    def predict_raw(self, target: Target, body: bytes, deadline: float) -> bytes:
+        raise InvalidInput("JSON bodies go over REST; use http://host:port")
+
     def submit(self, call: Call, deadline_seconds: float | None) -> PendingPrediction:
         raise InvalidInput(_NO_ASYNC)
 
@@ -145,34 +137,3 @@ def _fill_spec(spec: tfserving_pb2.ModelSpec, target: Target) -> None:
         spec.version.value = target.version
     elif target.label is not None:
         spec.version_label = target.label
-
-
-def write_tensor(array: Array, proto: tfserving_pb2.TensorProto) -> None:
-    """Raises InvalidInput for an array that TensorFlow has no type for."""
-    name = type_name_of(array)
-    proto.dtype = tfserving_pb2.DataType.Value(name)  # type: ignore[assignment]  # the stub wants the wrapper class
-    for size in array.shape:
-        proto.tensor_shape.dim.add(size=size)
-    if name == "DT_STRING":
-        proto.string_val.extend(array.ravel().tolist())
-        return
-    proto.tensor_content = np.ascontiguousarray(array).tobytes()
-
-
-def read_tensor(name: str, proto: tfserving_pb2.TensorProto) -> Array:
-    """Raises Unavailable when values and shape do not agree."""
-    type_name = tfserving_pb2.DataType.Name(proto.dtype)
-    shape = [dim.size for dim in proto.tensor_shape.dim]
-    try:
-        if type_name == "DT_STRING":
-            strings = np.empty(len(proto.string_val), object)
-            strings[:] = list(proto.string_val)
-            return strings.reshape(shape)
-        dtype = numpy_dtype(type_name)
-        if proto.tensor_content:
-            return np.frombuffer(proto.tensor_content, dtype).reshape(shape)
-        field = _TYPED_FIELDS.get(type_name, "int_val")
-        values: Array = np.array(getattr(proto, field), _WIRE_TYPE_OF_FIELD.get(field, dtype))
-        return values.view(dtype).reshape(shape)
-    except ValueError as error:
-        raise Unavailable(f"output {name} of the answer is no tensor of {type_name} {shape}: {error}") from error

@@ -35,6 +35,13 @@ class RestTransport:
         )  # fmt: skip
         return self._prediction(answer, call.target, call.output_filter, call.deadline)
 
+    def predict_raw(self, target: Target, body: bytes, deadline: float) -> bytes:
+        answer = self._door.call(
+            "POST", f"{_path(target)}:predict", body, repeatable=True, timeout_seconds=_left(deadline),
+            headers={"Content-Type": "application/json"},
+        )  # fmt: skip
+        return answer.content
+
     def submit(self, call: Call, deadline_seconds: float | None) -> PendingPrediction:
         query = "" if deadline_seconds is None else "?" + urlencode({"deadline_seconds": deadline_seconds})
         answer = self._door.call(

@@ -33,6 +33,8 @@ class Transport(Protocol):
 
     def predict(self, call: Call) -> Prediction: ...
 
+    def predict_raw(self, target: Target, body: bytes, deadline: float) -> bytes: ...
+
     def signature(self, target: Target, deadline: float) -> SignatureTypes: ...
 
     def submit(self, call: Call, deadline_seconds: float | None) -> PendingPrediction: ...
@@ -94,6 +96,14 @@ class PredictionClient:
         """
         target = Target(model, version, label, signature_name)
         return self._transport.predict(self._call(target, inputs, rows, output_filter, request_id, timeout_seconds))
+
+    def predict_raw(self, target: Target, body: bytes, *, timeout_seconds: float | None = None) -> bytes:
+        """Sends a body of TensorFlow Serving's REST API as it is, and returns the answer's.
+
+        Raises:
+            the errors of `predict`; InvalidInput over gRPC.
+        """
+        return self._transport.predict_raw(target, body, self._deadline(timeout_seconds))
 
     def submit(
         self,

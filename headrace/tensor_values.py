@@ -129,7 +129,7 @@ def plain(value: Any) -> Any:
 
 
 def read_json(content: bytes) -> Any:
-    """A document that may hold NaN, Infinity and, in strings, bytes that are no UTF-8 (TensorFlow Serving passes them on).
+    """A document that may hold NaN, Infinity and, in strings, bytes that are no UTF-8, as TensorFlow Serving writes it.
 
     Raises:
         Unavailable: it is none.

@@ -1,17 +1,14 @@
-"""apply, train, models, versions, promote, rollback, predict: models and what comes of them."""
+"""apply, train, models, versions, promote, rollback: models and what comes of them."""
 
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import orjson
 import typer
 
 from common.catalog import PRODUCTION, Model, Version
-from common.errors import InvalidInput
 from headrace.commands.session import Session, age, print_table
 
 ModelName = Annotated[str, typer.Argument(metavar="MODEL")]
@@ -111,34 +108,6 @@ def rollback(context: typer.Context, model: ModelName, reason: Reason = "") -> N
     with session.client() as client:
         after = client.rollback(model, reason=reason)
     session.show(asdict(after), lambda: typer.echo(f"{PRODUCTION} of {model} is version {after.aliases[PRODUCTION]}"))
-
-
-def predict(
-    context: typer.Context,
-    model: ModelName,
-    request: Annotated[
-        str, typer.Argument(metavar="[JSON]", help="One instance, a list of them, or a whole request; - reads stdin.")
-    ] = "-",
-    version: Annotated[int | None, typer.Option(help="Ask this version.", min=1)] = None,
-    label: Annotated[str | None, typer.Option(help="Ask the version behind this alias.")] = None,
-) -> None:
-    """Ask for predictions and print the answer as JSON."""
-    session: Session = context.obj
-    body = _request_body(sys.stdin.read() if request == "-" else request)
-    with session.client() as client:
-        answer = client.predict_raw(model, body, version=version, label=label).json()
-    option = orjson.OPT_INDENT_2 if sys.stdout.isatty() else 0
-    typer.echo(orjson.dumps(answer, option=option).decode())
-
-
-def _request_body(text: str) -> bytes:
-    try:
-        document = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise InvalidInput(f"the request is not JSON: {error}") from error
-    if isinstance(document, dict) and ("instances" in document or "inputs" in document):
-        return orjson.dumps(document)
-    return orjson.dumps({"instances": document if isinstance(document, list) else [document]})
 
 
 def _live(model: Model) -> str:

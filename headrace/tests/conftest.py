@@ -1,5 +1,8 @@
 """Stand-ins for the four services: real processes with real doors and signals, without what the services do."""
 
+import json
+import subprocess
+import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,6 +69,20 @@ def launcher(tmp_path: Path, fake_services: Path) -> Iterator[Launcher]:
     launcher.wait_until_ready(timeout_seconds=20)
     yield launcher
     launcher.close()
+
+
+@pytest.fixture(scope="session")
+def front_ports() -> Iterator[dict[str, int]]:
+    """A real front of serving with a stand-in runner, in a process of its own; {"http": port, "grpc": port}."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "services.serving.tests.front_server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    yield json.loads(process.stdout.readline())
+    process.stdin.close()
+    process.wait(timeout=30)
+    process.stdout.close()
 
 
 @pytest.fixture

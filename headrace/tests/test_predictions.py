@@ -1,6 +1,5 @@
 """The prediction client against a real front (a process of its own), by both doors, and against one that misbehaves."""
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,28 +15,15 @@ from headrace.tests.answering_server import Server
 _MIXED = {"x": np.array([1.5, 2.5], np.float32), "n": [1, 2], "s": ["a", b"\xfe"]}
 
 
-@pytest.fixture(scope="module")
-def ports() -> Iterator[dict[str, int]]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "services.serving.tests.front_server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    yield json.loads(process.stdout.readline())
-    process.stdin.close()
-    process.wait(timeout=30)
-    process.stdout.close()
-
-
 @pytest.fixture(scope="module", params=["http", "grpc"])
-def client(request: pytest.FixtureRequest, ports: dict[str, int]) -> Iterator[PredictionClient]:
-    with PredictionClient(f"{request.param}://127.0.0.1:{ports[request.param]}") as client:
+def client(request: pytest.FixtureRequest, front_ports: dict[str, int]) -> Iterator[PredictionClient]:
+    with PredictionClient(f"{request.param}://127.0.0.1:{front_ports[request.param]}") as client:
         yield client
 
 
 @pytest.fixture(scope="module")
-def rest(ports: dict[str, int]) -> Iterator[PredictionClient]:
-    with PredictionClient(f"http://127.0.0.1:{ports['http']}") as client:
+def rest(front_ports: dict[str, int]) -> Iterator[PredictionClient]:
+    with PredictionClient(f"http://127.0.0.1:{front_ports['http']}") as client:
         yield client
 
 
@@ -142,8 +128,11 @@ def test_a_prediction_is_submitted_and_fetched_later(rest: PredictionClient) -> 
     assert rest.wait(slow, timeout_seconds=30).outputs["y"].tolist() == [-3.0]
 
 
-def test_grpc_has_no_asynchronous_predictions(ports: dict[str, int]) -> None:
-    with PredictionClient(f"grpc://127.0.0.1:{ports['grpc']}") as client, pytest.raises(InvalidInput, match="no gRPC"):
+def test_grpc_has_no_asynchronous_predictions(front_ports: dict[str, int]) -> None:
+    with (
+        PredictionClient(f"grpc://127.0.0.1:{front_ports['grpc']}") as client,
+        pytest.raises(InvalidInput, match="no gRPC"),
+    ):
         client.submit("m", [[1, 2]])
 
 

@@ -43,11 +43,7 @@ def model(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest
         raise RequestFailed(INTERNAL, "the graph is broken")
     if x.flat[0] == -3:
         time.sleep(1.0)
-    outputs: dict[str, np.ndarray]
-    if request.signature != "mixed":
-        outputs = {"y": x.sum(axis=1)}
-    else:
-        outputs = mixed(inputs)
+    outputs = mixed(inputs) if request.signature == "mixed" else {"y": x.sum(axis=1)}
     if unknown := set(request.output_filter) - outputs.keys():
         raise RequestFailed(INVALID_ARGUMENT, f"there is no output {unknown}")
     return {name: outputs[name] for name in request.output_filter or outputs}

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import grpc
 import httpx
@@ -97,7 +98,7 @@ def test_a_record_tells_who_asked_what_and_got_which_answer_from_which_version(r
         made = httpx.post(front.url + _PATH, json={"inputs": [[-1, 2]]}).headers["x-request-id"]
         httpx.post(front.url + _PATH, json={"inputs": "no numbers"})
         with grpc.insecure_channel(f"127.0.0.1:{front.grpc_port}") as channel:
-            call = channel.unary_unary(
+            call: Any = channel.unary_unary(
                 "/tensorflow.serving.PredictionService/Predict",
                 request_serializer=lambda message: message.SerializeToString(),
                 response_deserializer=tfserving_pb2.PredictResponse.FromString,

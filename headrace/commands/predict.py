@@ -1,0 +1,167 @@
+"""predict: rows from the command line, from standard input or from a file, over REST or gRPC, now or later."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
+
+import orjson
+import typer
+
+from common.errors import InvalidInput
+from headrace.commands.session import LOCAL, Session
+
+if TYPE_CHECKING:
+    from headrace.prediction_types import Prediction
+    from headrace.predictions import PredictionClient
+
+_ROWS_AT_ONCE = 1000
+
+
+def predict(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(metavar="MODEL")],
+    request: Annotated[
+        str, typer.Argument(metavar="[JSON]", help="One instance, a list of them, or a whole request; - reads stdin.")
+    ] = "-",
+    file: Annotated[Path | None, typer.Option(help="Rows from a .json, .ndjson, .csv or .npy file instead.")] = None,
+    version: Annotated[int | None, typer.Option(help="Ask this version.", min=1)] = None,
+    label: Annotated[str | None, typer.Option(help="Ask the version behind this alias.")] = None,
+    signature: Annotated[str, typer.Option(help="The signature to call; none means serving_default.")] = "",
+    output: Annotated[list[str] | None, typer.Option(help="Only this output; may be given again.")] = None,
+    url: Annotated[
+        str, typer.Option(help="http://host:port or grpc://host:port of serving; none: the platform's.")
+    ] = "",
+    use_grpc: Annotated[bool, typer.Option("--grpc", help="Ask over gRPC.")] = False,
+    is_async: Annotated[bool, typer.Option("--async", help="Submit, then wait for the answer.")] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds for all of it.", min=0.001)] = 30.0,
+) -> None:
+    """Ask for predictions and print the answer as JSON."""
+    from headrace.prediction_types import Target
+    from headrace.predictions import PredictionClient
+    from headrace.tensor_values import read_json
+
+    session: Session = context.obj
+    if file is not None and request != "-":
+        raise InvalidInput("predict takes JSON or --file, not both")
+    if is_async and use_grpc:
+        raise InvalidInput("asynchronous predictions have no gRPC door; leave out --grpc or --async")
+    target = Target(model, version, label, signature)
+    document = None if file is not None else _document(sys.stdin.read() if request == "-" else request)
+    with PredictionClient(_url(session, url, use_grpc=use_grpc), timeout_seconds=timeout) as client:
+        if document is not None and not (use_grpc or is_async or output or url.startswith("grpc:")):
+            _show(read_json(client.predict_raw(target, _body(document, signature))))
+            return
+        asking = _Asking(client, target, tuple(output or ()), is_async=is_async, timeout_seconds=timeout)
+        _show(asking.file(file) if file is not None else asking.document(document))
+
+
+class _Asking:
+    """One command's way of asking."""
+
+    def __init__(
+        self,
+        client: "PredictionClient",
+        target: Any,
+        output_filter: tuple[str, ...],
+        *,
+        is_async: bool,
+        timeout_seconds: float,
+    ) -> None:
+        self._client = client
+        self._target = target
+        self._output_filter = output_filter
+        self._is_async = is_async
+        self._timeout_seconds = timeout_seconds
+
+    def file(self, path: Path) -> dict[str, Any]:
+        """The predictions of all rows, and the versions that answered."""
+        from headrace.row_files import read_rows
+
+        target = self._target
+        types = self._client.signature(
+            target.model, target.signature_name, version=target.version, label=target.label
+        ).inputs
+        rows = read_rows(path, types)
+        predictions: list[Any] = []
+        versions: list[int] = []
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            answer = self._rows(rows[start : start + _ROWS_AT_ONCE])
+            predictions += answer.rows()
+            if answer.version not in versions:
+                versions.append(answer.version)
+        return {"predictions": predictions, "version": versions[0] if len(versions) == 1 else versions}
+
+    def document(self, document: Any) -> dict[str, Any]:
+        if isinstance(document, dict) and "inputs" in document:
+            answer = self._ask(document["inputs"], None)
+            return {"outputs": dict(answer.outputs), "version": answer.version}
+        answer = self._rows(document["instances"])
+        return {"predictions": answer.rows(), "version": answer.version}
+
+    def _rows(self, rows: list[Any]) -> "Prediction":
+        if all(isinstance(row, dict) and row.keys() != {"b64"} for row in rows):
+            return self._ask(None, rows)
+        return self._ask(rows, None)
+
+    def _ask(self, inputs: Any, rows: Any) -> "Prediction":
+        target = self._target
+        how: dict[str, Any] = {
+            "rows": rows, "signature_name": target.signature_name, "version": target.version, "label": target.label,
+            "output_filter": self._output_filter,
+        }  # fmt: skip
+        if not self._is_async:
+            return self._client.predict(target.model, inputs, **how)
+        return self._client.wait(
+            self._client.submit(target.model, inputs, **how), timeout_seconds=self._timeout_seconds
+        )
+
+
+def _url(session: Session, url: str, *, use_grpc: bool) -> str:
+    if url:
+        if use_grpc and not url.startswith("grpc:"):
+            raise InvalidInput(f"--grpc needs a --url grpc://host:port, got {url!r}")
+        return url
+    with session.client() as client:
+        http = client.addresses.predictions or client.addresses.serving[0]
+    if not use_grpc:
+        return http
+    if session.kind == LOCAL:
+        from headrace.places import HOST, read_state
+
+        return f"grpc://{HOST}:{read_state(session.data_dir).process('serving-0').grpc_port}"
+    parts = urlsplit(http)
+    return f"grpc://{parts.hostname}:{(parts.port or 0) - 1}"
+
+
+def _document(text: str) -> Any:
+    """A whole request; one instance or a list of them becomes `instances`."""
+    try:
+        document = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InvalidInput(f"the request is not JSON: {error}") from error
+    if isinstance(document, dict) and ("instances" in document or "inputs" in document):
+        return document
+    return {"instances": document if isinstance(document, list) else [document]}
+
+
+def _body(document: dict[str, Any], signature: str) -> bytes:
+    return orjson.dumps(document | ({"signature_name": signature} if signature else {}))
+
+
+def _show(document: Any) -> None:
+    indent = 2 if sys.stdout.isatty() else None
+    separators = None if indent else (",", ":")
+    typer.echo(json.dumps(document, default=_plain, indent=indent, separators=separators))
+
+
+def _plain(value: Any) -> Any:
+    from headrace.tensor_values import plain
+
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return plain(value)
+    return plain(value)

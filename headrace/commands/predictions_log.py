@@ -1,0 +1,35 @@
+"""predictions-log: what was asked and answered, from serving's request log."""
+
+import json
+from dataclasses import asdict
+from itertools import islice
+from typing import Annotated, Any
+
+import typer
+
+from headrace.commands.session import Session
+
+
+def predictions_log(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(metavar="MODEL")],
+    log: Annotated[
+        str,
+        typer.Option(
+            help="Where SERVING_REQUEST_LOG points: segments:, kafka: or tfrecord:; none: the platform's event log."
+        ),
+    ] = "",
+    limit: Annotated[int | None, typer.Option(help="At most so many, from the oldest on.", min=1)] = None,
+) -> None:
+    """Print logged predictions, one JSON object per line."""
+    from headrace.prediction_log import read_prediction_log
+
+    session: Session = context.obj
+    for logged in islice(read_prediction_log(log or f"segments:{session.data_dir / 'log'}", model), limit):
+        typer.echo(json.dumps(asdict(logged), default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    return value.tolist()

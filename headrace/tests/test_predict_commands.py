@@ -1,0 +1,165 @@
+"""predict, bench and predictions-log against a real front, and what they refuse."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from common.errors import HeadraceError, InvalidInput, NotFound, Unavailable
+from common.eventlog import tfrecord
+from headrace.cli import EXIT_STATUS_OF, app
+from headrace.row_files import read_rows
+from headrace.tensor_protos import write_tensor
+from headrace.tests.answering_server import Server
+from protos import prediction_log_pb2
+
+Run = Callable[..., Result]
+_FLOATS = {"x": "DT_FLOAT"}
+
+
+@pytest.fixture
+def run(front_ports: dict[str, int]) -> Run:
+    """Runs a command; http and grpc stand for the front's URLs."""
+    urls = {scheme: f"{scheme}://127.0.0.1:{port}" for scheme, port in front_ports.items()}
+
+    def invoke(*arguments: str, stdin: str = "") -> Result:
+        return CliRunner().invoke(app, [urls.get(argument, argument) for argument in arguments], input=stdin)
+
+    return invoke
+
+
+def answer_of(result: Result) -> Any:
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+@pytest.mark.parametrize("how", [["--url", "http"], ["--url", "grpc"], ["--url", "http", "--async"]])
+def test_predict_asks_by_each_way(run: Run, how: list[str]) -> None:
+    answer = answer_of(run("predict", "m", "[[1, 2], [3, 4]]", *how))
+    assert answer["predictions"] == [3.0, 7.0]
+    assert answer.get("version", 3) == 3
+    columns = '{"inputs": {"x": [1.5], "n": [1], "s": ["a"]}}'
+    answer = answer_of(run("predict", "m", columns, "--signature", "mixed", "--output", "n", "--label", "canary", *how))
+    assert answer == {"outputs": {"n": [2]}, "version": 3}
+
+
+def test_predict_reads_files_of_rows(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"instances": [[1, 2], [3, 4]]}')
+    (tmp_path / "a.ndjson").write_text("[1, 2]\n\n[3, 4]\n")
+    np.save(tmp_path / "a.npy", np.array([[1, 2], [3, 4]]))
+    for name in ("a.json", "a.ndjson", "a.npy"):
+        for url in ("http", "grpc"):
+            answer = answer_of(run("predict", "m", "--file", str(tmp_path / name), "--url", url, "--version", "3"))
+            assert answer == {"predictions": [3.0, 7.0], "version": 3}
+    (tmp_path / "a.csv").write_text("s,x,n\nab,1.5,7\n,-4,8\n")
+    answer = answer_of(run("predict", "m", "--file", str(tmp_path / "a.csv"), "--url", "http", "--signature", "mixed"))
+    assert [(row["double"], row["n"], row["s"]) for row in answer["predictions"]] == [(3.0, 8, "ab"), (-8.0, 9, "")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", "", "does not say what it is"),
+        ("none.csv", None, "cannot be read"),
+        ("a.json", "{", "is not JSON"),
+        ("a.json", "[]", "has no rows"),
+        ("a.ndjson", "[1]\n[", "line 2 is not JSON"),
+        ("a.npy", "no numbers", "not an npy file"),
+        ("a.csv", "", "is empty"),
+        ("a.csv", "y\n1\n", "has the columns y; the signature has the inputs x"),
+        ("a.csv", "x\n1,2\n", "line 2: 2 values for 1 columns"),
+        ("a.csv", "x\nmuch\n", "line 2: x is 'much'"),
+        ("a.csv", "x\n", "has no rows"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_told_with_the_place(
+    tmp_path: Path, name: str, content: str | None, message: str
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(InvalidInput) as refused:
+        read_rows(tmp_path / name, _FLOATS)
+    assert message in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        (["predict", "m", "{", "--url", "http"], InvalidInput, "not JSON"),
+        (["predict", "m", "[1]", "--file", "a.csv", "--url", "http"], InvalidInput, "not both"),
+        (["predict", "m", "[1]", "--async", "--grpc"], InvalidInput, "no gRPC door"),
+        (["predict", "m", "[1]", "--async", "--url", "grpc"], InvalidInput, "no gRPC door"),
+        (["predict", "m", "[1]", "--grpc", "--url", "http"], InvalidInput, "needs a --url grpc"),
+        (["predict", "m", "[1]", "--version", "1", "--label", "a", "--url", "http"], InvalidInput, "not both"),
+        (["predict", "none", "[[1, 2]]", "--url", "http"], NotFound, "Servable not found"),
+        (["predict", "none", "[[1, 2]]", "--url", "grpc"], NotFound, "Servable not found"),
+        (["predict", "m", "[[1, 2]]", "--url", "nothing"], InvalidInput, "must read http"),
+        (["--data", "/nowhere", "predict", "m", "[[1, 2]]"], NotFound, "no platform"),
+        (["bench", "ftp://x"], InvalidInput, "bench takes http"),
+        (["bench", "http", "--model", "none"], NotFound, "Servable not found"),
+        (["bench", "http", "--signature", "none"], NotFound, "no signature none"),
+        (["bench", "http", "--body", "/nowhere"], InvalidInput, "cannot be read"),
+        (["bench", "http://127.0.0.1:1/v1/models/m:predict", "--model", "m"], InvalidInput, "not both"),
+        (["bench", "http://127.0.0.1:1"], Unavailable, "cannot be reached"),
+        (["bench", "http://127.0.0.1:1/v1/models/m", "--seconds", "1"], InvalidInput, "no predict call"),
+        (["predictions-log", "m", "--log", "redis:x"], InvalidInput, "unknown scheme"),
+        (["predictions-log", "m", "--log", "tfrecord:logs"], InvalidInput, "absolute folder"),
+        (["predictions-log", "m", "--log", "tfrecord:/nowhere"], NotFound, "no logged predictions"),
+    ],
+)
+def test_what_is_wrong_is_said(run: Run, arguments: list[str], kind: type[HeadraceError], message: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == EXIT_STATUS_OF[kind], result.output
+    assert message in result.output
+
+
+@pytest.mark.parametrize("how", [[], ["--rate", "200"], ["--signature", "mixed", "--rows", "3"]])
+def test_bench_measures_with_a_body_of_its_own(run: Run, how: list[str]) -> None:
+    report = answer_of(run("--json", "bench", "http", "--connections", "4", "--seconds", "0.5", *how))
+    assert report["predictions_per_second"] > 0
+    assert 0 < report["p50_ms"] <= report["p95_ms"] <= report["p99_ms"]
+    assert report["errors"] == {}
+    assert report["url"].endswith("/v1/models/m:predict")
+
+
+def test_bench_counts_errors_and_shows_the_first(server: Server, tmp_path: Path) -> None:
+    server.will_answer(429, {"error": "the queue is full"})
+    (tmp_path / "body").write_text("{}")
+    url = f"{server.url}/v1/models/m:predict"
+    result = CliRunner().invoke(app, ["bench", url, "--body", str(tmp_path / "body"), "--seconds", "0.2"])
+    assert result.exit_code == 0, result.output
+    assert "x 429" in result.output
+    assert "the queue is full" in result.output
+    assert "0 predictions/s" in result.output
+
+
+def test_bench_tells_of_what_it_could_not_send(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "slow").write_text('{"instances": [[-3, 0]]}')
+    result = run(
+        "bench", "http", "--body", str(tmp_path / "slow"), "--connections", "1", "--seconds", "1", "--rate", "50"
+    )
+    assert "found no free connection" in result.output
+
+
+def test_logged_predictions_are_printed_line_by_line(run: Run, tmp_path: Path) -> None:
+    records = []
+    for number in range(3):
+        log = prediction_log_pb2.PredictionLog(request_id=f"r{number}", answered_at=time.time(), latency_seconds=0.25)
+        log.log_metadata.model_spec.name = "m"
+        log.log_metadata.model_spec.version.value = 3
+        write_tensor(np.array([[1, number]], np.float32), log.predict_log.request.inputs["x"])
+        write_tensor(np.array([b"\xff"], object), log.predict_log.response.outputs["y"])
+        records.append(log.SerializeToString())
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "1.tfrecord").write_bytes(tfrecord.frame(records))
+    result = run("predictions-log", "m", "--log", f"tfrecord:{tmp_path}", "--limit", "2")
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [(line["request_id"], line["version"], line["inputs"]) for line in lines] == [
+        ("r0", 3, {"x": [[1.0, 0.0]]}), ("r1", 3, {"x": [[1.0, 1.0]]}),
+    ]  # fmt: skip
+    assert lines[0]["outputs"] == {"y": ["\\xff"]}

@@ -25,9 +25,10 @@ _BLPOP_SECONDS = 1
 _WAITING_POPS, _FEWEST_POPS = 16, 8
 """Commands that wait inside Redis for answers, one after the other; filled up again when only the fewest are left, so
 that most answers cost no write."""
-_TICK_SECONDS = 0.5
-_SILENCE_SECONDS = 2.0
-"""A Redis that has owed a reply for this long counts as lost."""
+_TICK_SECONDS = 0.25
+_SILENCE_SECONDS = 1.0
+"""A Redis that has owed a reply for this long, at two looks in a row, counts as lost. (At one look it may be this loop
+that was kept from reading.)"""
 _FIRST_BACKOFF_SECONDS = 0.02
 _LAST_BACKOFF_SECONDS = 1.0
 
@@ -93,6 +94,8 @@ class QueueClient:
         self._blpop = pack(b"BLPOP", self._replies_key, str(_BLPOP_SECONDS))
         self._waiting_pops = 0
         self.is_connected = False
+        self.was_silent = False
+        """The connection was given up because Redis said nothing, not lost."""
 
     def enqueue(self, queue: Queue, request_id: bytes, request: bytes) -> None:
         """Puts a request (serialized PredictionRequest) into the write of this turn."""
@@ -154,6 +157,7 @@ class QueueClient:
 
     async def _connect(self) -> None:
         self._lost.clear()
+        self.was_silent = False
         self._requests = await connect(self._url, self._lose)
         for script in (ENQUEUE, CANCEL):
             await self._requests.ask(b"SCRIPT", b"LOAD", script.text)
@@ -169,6 +173,7 @@ class QueueClient:
     async def _until_lost(self) -> None:
         assert self._requests is not None
         assert self._replies is not None
+        was_late = False
         while not self._lost.is_set():
             try:
                 await asyncio.wait_for(self._lost.wait(), _TICK_SECONDS)
@@ -177,8 +182,11 @@ class QueueClient:
                 for queue in self._watched:
                     self._requests.send(pack(b"XLEN", queue.key), partial(_note_depth, queue))
                 late = self._requests.silent_seconds() > _SILENCE_SECONDS
-                if late or self._replies.silent_seconds() > _SILENCE_SECONDS + _BLPOP_SECONDS:
+                late = late or self._replies.silent_seconds() > _SILENCE_SECONDS + _BLPOP_SECONDS
+                if late and was_late:
+                    self.was_silent = True
                     self._close()
+                was_late = late
 
     def _lose(self) -> None:
         self._lost.set()

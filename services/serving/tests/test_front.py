@@ -246,6 +246,23 @@ def test_a_silent_redis_counts_as_away(front: FrontThread, redis_server: RedisSe
     wait_until(front.health.is_ready)
 
 
+def test_a_request_on_its_way_to_a_silent_redis_is_refused_before_its_deadline(
+    front: FrontThread, redis_server: RedisServer
+) -> None:
+    import signal
+
+    assert redis_server.process is not None
+    with FakeRunner(redis_server.url, row_sums):
+        assert predict(front, [[1, 2]]).status_code == 200
+        redis_server.process.send_signal(signal.SIGSTOP)
+        try:
+            assert predict(front, [[1, 2]]).status_code == 503, "504 would be the deadline's"
+        finally:
+            redis_server.process.send_signal(signal.SIGCONT)
+        wait_until(front.health.is_ready)
+        assert predict(front, [[1, 2]]).status_code == 200
+
+
 def test_unknown_models_versions_and_labels_have_tensorflow_servings_words(front: FrontThread) -> None:
     def asked(path: str) -> tuple[int, Any]:
         answer = predict(front, [[1, 2]], path=path)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2
 
 from services.serving.engines import tensorflow_engine
 from services.serving.model_options import EngineOptions
@@ -77,9 +78,25 @@ def compare(directory: Path, signature: str, inputs: Inputs) -> str:
     return difference(ours.run(signature, inputs, (name,)), {name: np.asarray(expected[name].numpy())})
 
 
+def xla_operations(directory: Path) -> str:
+    """Whether a call of an engine that compiles with XLA runs what XLA made; to be asked before any other session."""
+    compiled = tensorflow_engine.load(directory, EngineOptions(is_xla=True))
+    signature = compiled.signatures["serving_default"]
+    metadata = config_pb2.RunMetadata()
+    compiled._session.run(
+        [spec.tensor_name for spec in signature.outputs.values()],
+        {signature.inputs["x"].tensor_name: np.ones((2, 64), "f4")},
+        options=config_pb2.RunOptions(output_partition_graphs=True),
+        run_metadata=metadata,
+    )
+    operations = {node.op for graph in metadata.partition_graphs for node in graph.node}
+    return "" if "_XlaRun" in operations else f"the operations are {sorted(operations)}"
+
+
 if __name__ == "__main__":
     saved_models = Path(sys.argv[1])
-    results = {
+    results = {"compiled with XLA": xla_operations(saved_models / "network")}
+    results |= {
         f"{number} {model} {signature}": compare(saved_models / model, signature, inputs)
         for number, (model, signature, inputs) in enumerate(CASES)
     }

@@ -6,6 +6,7 @@ JSON. The SavedModel answers 1000 + the sum of each row.
 """
 
 import dataclasses
+import functools
 import json
 import os
 import signal
@@ -138,7 +139,7 @@ def in_a_fork(work: Callable[[], dict[str, str]]) -> dict[str, str]:
 def main(directory: Path, engines_dir: Path) -> None:
     found = {}
     for number, case in enumerate(CASES):
-        found[case] = in_a_fork(lambda case=case, number=number: load(directory, engines_dir / str(number), case))
+        found[case] = in_a_fork(functools.partial(load, directory, engines_dir / str(number), case))
     for turn in ("first", "second"):
         found[f"kept, {turn}"] = in_a_fork(lambda: load(directory, engines_dir / "kept", "right"))
     found["conversions"] = {"count": str(len((engines_dir / "kept" / "m" / MARKS).read_bytes()))}

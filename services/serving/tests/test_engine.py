@@ -15,5 +15,5 @@ def test_the_engine_agrees_with_tensorflow_on_every_kind_of_model(saved_models: 
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     differences = json.loads(done.stdout)
-    assert len(differences) == 11
+    assert len(differences) == 12
     assert {case: text for case, text in differences.items() if text} == {}

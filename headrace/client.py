@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote, urlencode
 
 import orjson
@@ -26,6 +26,9 @@ from headrace.answers import build
 from headrace.connection import Answer, Door
 from headrace.places import Addresses, addresses_of
 from headrace.rebuilds import Rebuild, wait_for
+
+if TYPE_CHECKING:
+    from headrace.predictions import PredictionClient
 
 Event = Mapping[str, Any]
 OnInvalid = Literal["reject", "deadletter"]
@@ -65,13 +68,24 @@ class ServiceStatus:
 class Client:
     """One platform. Use as a context manager, or call close()."""
 
-    def __init__(self, addresses: Addresses | None = None, *, timeout_seconds: float = 30.0, by: str = "") -> None:
+    def __init__(
+        self,
+        addresses: Addresses | None = None,
+        *,
+        timeout_seconds: float = 30.0,
+        by: str = "",
+        predictions_url: str = "",
+    ) -> None:
         """Without addresses: the default ports on this machine.
 
         Args:
             timeout_seconds: the longest that a call may take, repetitions included.
             by: who is acting; recorded with promotions, rollbacks and manual rounds.
+            predictions_url: where `predictions` asks: http://host:port or grpc://host:port; none means the addresses'.
         """
+        self._predictions_url = predictions_url
+        self._predictions: PredictionClient | None = None
+        self._timeout_seconds = timeout_seconds
         self.addresses = addresses or Addresses()
         self._by = by or "client"
         self._ingest = Door("ingest", self.addresses.ingest, timeout_seconds=timeout_seconds)
@@ -99,6 +113,8 @@ class Client:
     def close(self) -> None:
         for door in (self._ingest, self._registry, self._trainer, self._serving):
             door.close()
+        if self._predictions is not None:
+            self._predictions.close()
 
     # streams and events
 
@@ -246,6 +262,16 @@ class Client:
 
     # predictions
 
+    @property
+    def predictions(self) -> "PredictionClient":
+        """Predictions with arrays, over REST or gRPC, now or later (headrace/predictions.py). Needs numpy."""
+        if self._predictions is None:
+            from headrace.predictions import PredictionClient
+
+            url = self._predictions_url or self._serving.url
+            self._predictions = PredictionClient(url, timeout_seconds=self._timeout_seconds)
+        return self._predictions
+
     def predict(
         self,
         model: str,
@@ -256,7 +282,8 @@ class Client:
         label: str | None = None,
         signature_name: str = "",
     ) -> Any:
-        """Asks for predictions; rows (`instances` → a list of predictions) or columns (`inputs` → outputs).
+        """Asks for predictions in JSON's values; rows (`instances` → a list of predictions) or columns (`inputs` →
+        outputs). `predictions.predict` gives arrays and the version.
 
         Without version and label the production version answers. Numpy arrays are fine as values.
 

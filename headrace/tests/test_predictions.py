@@ -165,6 +165,13 @@ def test_a_server_that_is_not_there_is_unavailable(free_port: int) -> None:
             client.predict("m", [[1, 2]])
 
 
+def test_the_platforms_client_has_it_by_either_door(front_ports: dict[str, int]) -> None:
+    for scheme, port in front_ports.items():
+        with headrace.Client(predictions_url=f"{scheme}://127.0.0.1:{port}") as client:
+            assert client.predictions.predict("m", [[1, 2]]).version == 3
+            assert client.predictions is client.predictions
+
+
 @pytest.mark.parametrize("url", ["127.0.0.1:8501", "https://h:1", "grpc://h", "ftp://h:1", "http://h:1/v1"])
 def test_an_address_of_another_form_is_refused(url: str) -> None:
     with pytest.raises(InvalidInput, match="must read"):

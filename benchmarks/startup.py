@@ -23,7 +23,7 @@ from headrace.definition_folder import read_folder
 from headrace.launcher import Launcher
 from headrace.processes import LocalPlatform, ProcessSpec
 
-_FLIGHTS_DIR = Path("examples/flights")
+FLIGHTS_DIR = Path("examples/flights")
 _EVENTS, _REQUEST_EVENTS = 25_000, 1_000
 _PORT_OFFSET = 15_000
 _LIMIT_SECONDS = {"ingest": 1.0, "registry": 1.0, "serving-0": 1.0}
@@ -72,12 +72,10 @@ def _first_prediction(data_dir: Path) -> tuple[float, float, dict[str, float]]:
         launcher.wait_until_ready(timeout_seconds=_LONGEST_SECONDS)
         ready = time.monotonic() - began
         with launcher.client(by="benchmark") as client:
-            definition = read_folder(_FLIGHTS_DIR)
+            definition = read_folder(FLIGHTS_DIR)
             definition.apply(client)
-            flights = list(events(_EVENTS))
-            for start in range(0, len(flights), _REQUEST_EVENTS):
-                client.append("flights", flights[start : start + _REQUEST_EVENTS])
-            _predict(client, definition.model, flights[0], until=began + _LONGEST_SECONDS)
+            flights = append_flights(client)
+            predict_when_served(client, definition.model, flights[0], until=began + _LONGEST_SECONDS)
         seconds = time.monotonic() - began
         memory = {item.name: psutil.Process(item.pid).memory_info().rss / 1e6 for item in launcher.state().processes}
         return ready, seconds, memory
@@ -85,7 +83,16 @@ def _first_prediction(data_dir: Path) -> tuple[float, float, dict[str, float]]:
         launcher.close()
 
 
-def _predict(client: Client, model: str, flight: dict[str, object], *, until: float) -> None:
+def append_flights(client: Client) -> list[dict[str, object]]:
+    """Appends enough flights for a round, and returns them."""
+    flights = list(events(_EVENTS))
+    for start in range(0, len(flights), _REQUEST_EVENTS):
+        client.append("flights", flights[start : start + _REQUEST_EVENTS])
+    return flights
+
+
+def predict_when_served(client: Client, model: str, flight: dict[str, object], *, until: float) -> None:
+    """Waits until a replica serves a promoted version, and asks it; `until` is a moment of time.monotonic()."""
     while time.monotonic() < until:
         replica = client.replica_states()[0]
         if any(item["state"] == "AVAILABLE" and "production" in item["aliases"] for item in replica["versions"]):

@@ -1,8 +1,13 @@
 """Rows 4 and 8: predictions per second and latency over one serving instance, beside the bare model.
 
+    python -m benchmarks.serving                          Headrace alone: throughput, CPU time by process, limits
+    python -m benchmarks.serving --rivals [NAME ...]      beside the rivals that are installed, or those named
+                                                          (python -m benchmarks.rivals.install)
+
 The whole path runs: HTTP, front, Redis queue, runner. The load generator shares the machine with it.
 """
 
+import argparse
 import json
 import os
 import subprocess
@@ -17,6 +22,8 @@ import numpy as np
 import psutil
 
 from benchmarks.report import Cell, publish
+from benchmarks.rivals import comparison
+from benchmarks.rivals.catalog import RIVALS
 from benchmarks.serving_load import load, processes
 from benchmarks.serving_load.model import INPUTS
 
@@ -128,13 +135,30 @@ def _publish_costs(alone: load.Load, model_seconds: float, costs: Mapping[str, t
     publish("serving_path", "What the path adds (row 8), and what the processes cost", rows)
 
 
+def _compare(saved_model: Path, directory: Path, names: Sequence[str], seconds: int) -> None:
+    out = directory / "reference.npz"
+    command = [sys.executable, "-m", "benchmarks.serving_load.model", "reference", str(saved_model), str(out)]
+    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+    subprocess.run(command, env=environment, check=True, timeout=120)
+    found = np.load(out)
+    reference = comparison.Reference(found["inputs"], found["outputs"])
+    comparison.compare(saved_model, reference, directory, names, seconds=seconds)
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.serving")
+    parser.add_argument("--rivals", nargs="*", choices=sorted(RIVALS), help="measure these beside Headrace")
+    parser.add_argument("--seconds", type=int, default=_SECONDS, help="per line")
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
         saved_model = directory / "saved_model"
         environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
         save = [sys.executable, "-m", "benchmarks.serving_load.model", "save", str(saved_model)]
         subprocess.run(save, env=environment, check=True, timeout=120, stdout=subprocess.DEVNULL)
+        if options.rivals is not None:
+            _compare(saved_model, directory, options.rivals, options.seconds)
+            return
         model_seconds = _model_seconds(saved_model)
         with processes.serving(directory / "run", saved_model) as running:
             levels = _measure(running, _body(directory / "body.json"))

@@ -9,11 +9,13 @@ Kind 1, the scheduler: a normal process; it is late, too, when others run that i
 Without the permission for SCHED_FIFO there is only kind 1.
 """
 
+import contextlib
 import gc
 import os
 import signal
 import sys
 import time
+from types import FrameType
 
 import numpy as np
 
@@ -69,7 +71,13 @@ def _watch_in_child(seconds: float, kind: int, core: int | None) -> tuple[int, i
 def main(seconds: float, out: str) -> None:
     watchers = [_watch_in_child(seconds, MACHINE, core) for core in sorted(os.sched_getaffinity(0))]
     watchers.append(_watch_in_child(seconds, SCHEDULER, None))
-    signal.signal(signal.SIGTERM, lambda number, frame: [os.kill(pid, number) for pid, _ in watchers])
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        for pid, _ in watchers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    signal.signal(signal.SIGTERM, stop)
     rows = []
     for pid, reader in watchers:
         with os.fdopen(reader, "rb") as found:

@@ -1,6 +1,7 @@
 """The model that is served, and its bare cost: a 64-128-128-10 network, the one the recorded figures were taken with.
 
 python -m benchmarks.serving_load.model save DIR           writes the SavedModel
+python -m benchmarks.serving_load.model reference DIR OUT  writes 64 inputs and the outputs that TensorFlow gives (.npz)
 python -m benchmarks.serving_load.model time DIR B [B...]  prints {batch size: seconds per call} of the runner's engine
 """
 
@@ -51,10 +52,23 @@ def seconds_per_call(directory: Path, batch_sizes: list[int]) -> dict[int, float
     return found
 
 
+def reference(directory: Path, out: Path) -> None:
+    """inputs: float32 [64, 64], whose decimal texts are short; outputs: float32 [64, 10], row by row."""
+    import tensorflow as tf
+
+    loaded = tf.saved_model.load(str(directory))
+    signature = loaded.signatures["serving_default"]
+    inputs = np.random.default_rng(2).integers(-2000, 2000, (64, INPUTS)).astype(np.float32) / 1024
+    outputs = [next(iter(signature(x=tf.constant(row[None])).values())).numpy()[0] for row in inputs]
+    np.savez(out, inputs=inputs, outputs=np.array(outputs))
+
+
 def main() -> None:
     command, directory, *batch_sizes = sys.argv[1:]
     if command == "save":
         save(Path(directory))
+    elif command == "reference":
+        reference(Path(directory), Path(batch_sizes[0]))
     else:
         print(json.dumps(seconds_per_call(Path(directory), [int(size) for size in batch_sizes])))
 

@@ -2,10 +2,10 @@
 
     python -m benchmarks.serving_load.open_loop URL BODY RATE SECONDS OUT [CONNECTIONS]
 
-Runs for so many seconds or until SIGTERM. OUT gets an array of rows (due at, seconds, status): `due at` on the monotonic
-clock of the machine, `seconds` from then to the last byte of the answer, status the HTTP status or 0. A request is due
-at a fixed time; what waits because all connections are busy has been waiting since then, so a stall of the server is
-seen in full (no coordinated omission).
+Runs for so many seconds or until SIGTERM. OUT gets an array of rows (due at, seconds, status): `due at` of the monotonic
+clock, `seconds` from then to the last byte of the answer, status the HTTP status or 0. A request is due at a
+fixed time; what waits because all connections are busy has been waiting since then, so a stall of the server is seen in
+full (no coordinated omission).
 
 Everything is serialized beforehand and one epoll loop does the rest: some 20 us of CPU time a request. Where permitted
 the process runs as SCHED_FIFO, so that it sends when it should even while the server wants every core.

@@ -33,6 +33,7 @@ class Running:
     """Serving, with a version in production."""
 
     url: str
+    grpc_target: str
     front_pid: int
     start_seconds: float
     """From the start of the process until it answered /healthz."""
@@ -105,7 +106,7 @@ def serving(directory: Path, saved_model: Path) -> Iterator[Running]:
     """Starts everything and yields when the model is served; stops it afterwards."""
     directory.mkdir(parents=True, exist_ok=True)
     socket_path = directory / "redis.sock"
-    registry_port, http_port = _free_port(), _free_port()
+    registry_port, http_port, grpc_port = _free_port(), _free_port(), _free_port()
     with ExitStack() as stack:
         redis = stack.enter_context(_process(_redis_command(socket_path), {}, directory / "redis.log"))
         registry = {
@@ -119,7 +120,7 @@ def serving(directory: Path, saved_model: Path) -> Iterator[Running]:
         settings = {
             "SERVING_DATA_DIR": str(directory / "serving"),
             "SERVING_HTTP_PORT": str(http_port),
-            "SERVING_GRPC_PORT": "0",
+            "SERVING_GRPC_PORT": str(grpc_port),
             "SERVING_REDIS_URL": f"unix://{socket_path}",
             "SERVING_REGISTRY_ADDRESS": f"127.0.0.1:{registry_port}",
             "CUDA_VISIBLE_DEVICES": "-1",
@@ -132,7 +133,11 @@ def serving(directory: Path, saved_model: Path) -> Iterator[Running]:
         wait_until(lambda: _answers(f"{url}/readyz"), "serving being ready")
         wait_until(lambda: _runner_pid(url) != 0, "the version being in production")
         yield Running(
-            url, front.pid, start_seconds, {"front": front.pid, "redis": redis.pid, "runner": _runner_pid(url)}
+            url,
+            f"127.0.0.1:{grpc_port}",
+            front.pid,
+            start_seconds,
+            {"front": front.pid, "redis": redis.pid, "runner": _runner_pid(url)},
         )
 
 

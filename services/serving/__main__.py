@@ -35,6 +35,7 @@ from services.serving.configured_models import check_first_labels, platform_name
 from services.serving.fast_http import protocol_for
 from services.serving.flags import read_flags, usage
 from services.serving.front import Front
+from services.serving.front_metrics import FrontMetrics
 from services.serving.http_api import CORS_HEADERS, create_serving_app
 from services.serving.journal import Journal
 from services.serving.manager_process import ManagerProcess
@@ -165,6 +166,7 @@ async def _serve(start: Start, sock: socket.socket | None) -> None:
         front.update(start.state)
     statistics = Statistics(lambda: front.open_count)
     REGISTRY.register(statistics)
+    REGISTRY.register(FrontMetrics(front))
     asynchronous = AsyncPredictions(settings.redis_url, queue_limit=settings.queue_limit, limits=async_limits(settings))
     REGISTRY.register(asynchronous)
     request_log = open_request_log(settings)

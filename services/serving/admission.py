@@ -4,7 +4,8 @@
     unfair           a queue may hold eight times the room that is left at the front: however slow one model is, the
                      others find room (dynamic thresholds, Choudhury and Hahne 1998)
     batches full     max_enqueued_batches of the model: TensorFlow Serving's bound, with its code and words
-    too late         at the rate at which the queue was answered lately, what is ahead takes longer than the deadline
+    too late         at the rate at which the queue was answered lately, what is ahead takes more than half of the time
+                     that is left until the deadline
 
 The queue's own bound, over all fronts, is kept in Redis (queue_scripts.py).
 """
@@ -21,14 +22,15 @@ _ROOM_FACTOR = 8
 _RATE_WINDOW_SECONDS = 0.1
 _RATE_WEIGHT = 0.3
 """Of the newest window in the average."""
-_USABLE_DEADLINE = 0.8
-"""Share of a deadline that the estimate may fill; the rest is for what it does not know."""
+_USABLE_DEADLINE = 0.5
+"""Share of a deadline that the estimate may fill; the rest is for what it does not know: a rate halves when something
+else wants the machine."""
 
 
 class QueueLoad:
     """What a front has open at one queue, and how fast it is answered. Times are the event loop's, in seconds."""
 
-    __slots__ = ("_answered", "_window_began_at", "most_rows", "open_count", "open_rows", "rate")
+    __slots__ = ("_answered", "_window_began_at", "full_until", "most_rows", "open_count", "open_rows", "rate")
 
     def __init__(self) -> None:
         self.open_count = 0
@@ -38,6 +40,8 @@ class QueueLoad:
         """0: no bound but the queue's own."""
         self.rate = 0.0
         """Requests answered per second while there was something to answer; 0: not known."""
+        self.full_until = 0.0
+        """Redis refused a write because the queue was full; until then nobody asks again."""
         self._answered = 0
         self._window_began_at = 0.0
 
@@ -53,7 +57,12 @@ class QueueLoad:
         self.open_rows -= rows
 
     def answered(self, count: int, now: float) -> None:
-        """A batch of answers came from a runner. Idle time is not counted: each window begins with something open."""
+        """A batch of answers came from a runner. Idle time is not counted: each window begins with something open.
+
+        Args:
+            count: of those that came in time. What was dropped unrun is quickly answered and would make a queue that
+                nobody can keep up with look fast.
+        """
         self._answered += count
         seconds = now - self._window_began_at
         if seconds < _RATE_WINDOW_SECONDS:

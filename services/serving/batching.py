@@ -5,7 +5,6 @@ A request that fails never takes another one with it: a merged batch that fails 
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -29,7 +28,7 @@ from services.serving.prediction import (
 )
 from services.serving.queue_keys import DEFAULT_SIGNATURE
 from services.serving.replica_state import Signature, TensorSpec
-from services.serving.work import UNKNOWN_SIGNATURE, Work
+from services.serving.work import UNKNOWN_SIGNATURE, Work, waits_of
 
 _UNBATCHED_TAKE = 8
 """Requests that are taken with one command where each is run by itself."""
@@ -77,7 +76,7 @@ class Group:
 class Batcher:
     """Plans batches and runs them. `plan` belongs to one thread; `answer` may run in several at once if the model may.
 
-    `queue_ahead_millis` is by how much the queue's clock is ahead of this machine's.
+    `queue_ahead_seconds` is by how much the queue's clock is ahead of this machine's.
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class Batcher:
             self._mergeable.clear()
         self._limit = _limit_of(options)
         self._limit_lock = threading.Lock()
-        self.queue_ahead_millis = 0
+        self.queue_ahead_seconds = 0.0
         self.work = Work()
 
     @property
@@ -175,9 +174,11 @@ class Batcher:
     def answer(self, group: Group) -> list[Answer]:
         """Runs a group; every request of it gets one answer."""
         first = group.members[0].prediction
-        waits = waits_of([member.taken.entry_id for member in group.members], self._queue_millis())
-        self.work.began(first.signature, waits)
-        longest_wait_seconds = max(waits)
+        now_seconds = self._epoch_clock() + self.queue_ahead_seconds
+        self.work.began(first.signature, [member.taken.entry_id for member in group.members], now_seconds)
+        longest_wait_seconds = 0.0
+        if self._limit is not None:  # Entries come in the order in which they were put in.
+            longest_wait_seconds = max(waits_of([group.members[0].taken.entry_id], now_seconds))
         if len(group.members) == 1:
             return [self._answer_alone(group.members[0], longest_wait_seconds)]
         inputs = [member.prediction.inputs for member in group.members]
@@ -194,14 +195,12 @@ class Batcher:
             start = stop
         return answers
 
-    def _queue_millis(self) -> int:
-        return int(self._epoch_clock() * 1000) + self.queue_ahead_millis
-
     def _answer_alone(self, member: Member, wait_seconds: float) -> Answer:
         prediction = member.prediction
         outputs = None
         try:
-            if prediction.rows > 0 and prediction.signature in self._mergeable:
+            most_rows = 0 if self._options.allowed_batch_sizes else self.batch_size
+            if prediction.rows > most_rows and prediction.signature in self._mergeable:
                 outputs = self._run_in_parts(prediction, wait_seconds)
             if outputs is None:
                 outputs = self._call(prediction, prediction.inputs, max(prediction.rows, 1), 0, wait_seconds)
@@ -270,18 +269,6 @@ def _limit_of(options: BatchingOptions) -> BatchSizeLimit | None:
     return BatchSizeLimit(
         options.slo_ms / 1000, largest=options.largest_batch, allowed_sizes=options.allowed_batch_sizes
     )
-
-
-def waits_of(entry_ids: Sequence[bytes], now_millis: int) -> dict[float, int]:
-    """How long requests were in the queue: {seconds: how many}. Entry ids begin with the queue's time in ms."""
-    if len(entry_ids) == 1:
-        return {max(now_millis - int(entry_ids[0].partition(b"-")[0]), 0) / 1000: 1}
-    entered = Counter([entry_id.partition(b"-")[0] for entry_id in entry_ids])
-    waits: dict[float, int] = {}
-    for millis, count in entered.items():
-        seconds = max(now_millis - int(millis), 0) / 1000
-        waits[seconds] = waits.get(seconds, 0) + count
-    return waits
 
 
 def warm_up_inputs(signature: Signature, batch_size: int) -> dict[str, np.ndarray]:

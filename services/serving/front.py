@@ -32,9 +32,13 @@ NOT_FOUND, RESOURCE_EXHAUSTED, UNAVAILABLE = 5, 8, 14
 OnReply = Callable[[queue_pb2.PredictionReply], None]
 _OUTAGE_GRACE_SECONDS = 5.0
 """How long open requests wait for a lost Redis before they are answered with 503."""
+_SILENCE_GRACE_SECONDS = 1.0
+"""The same for one that has only fallen silent: they have waited for it already."""
 _RESEND_SECONDS = 0.2
-_BUSY = 64
-"""Open requests below which nothing is refused ahead of parsing."""
+_FULL_SECONDS = 0.01
+"""How long a queue that Redis called full is taken to be."""
+_PRESSURE_SECONDS = 1.0
+"""How long after a refusal requests are looked at before they are parsed."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,7 @@ class Front:
         self._sweep_at = float("inf")
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._outage_timer: asyncio.TimerHandle | None = None
+        self._pressure_timer: asyncio.TimerHandle | None = None
         self.queue_client = QueueClient(
             redis_url,
             front_id,
@@ -208,7 +213,11 @@ class Front:
         timeout = self.timeout_seconds if timeout_seconds is None else min(timeout_seconds, self.timeout_seconds)
         queue, load = route.queue, route.queue.load
         rows = _rows_of(request) if load.most_rows else 1
-        self.admission.check(queue.model, load, open_count=len(self._open), rows=rows, timeout_seconds=timeout)
+        try:
+            self.admission.check(queue.model, load, open_count=len(self._open), rows=rows, timeout_seconds=timeout)
+        except RequestFailed:
+            self._note_pressure()
+            raise
         if not self.queue_client.is_connected:
             raise RequestFailed(UNAVAILABLE, "the request queue (Redis) is away; try again")
         request_id = next(self._ids).to_bytes(8, "little")
@@ -226,17 +235,26 @@ class Front:
         return request_id
 
     def check_room(self, model: str, version: int | None, label: str | None, timeout_seconds: float | None) -> None:
-        """Refuses a request before it is parsed, where that is certain already and the front is busy enough to care.
+        """Refuses a request before it is parsed, where that is certain already. Looks only while others are refused.
 
         Raises:
             RequestFailed: as `submit` would.
         """
-        if len(self._open) < _BUSY:
+        if self._pressure_timer is None:
             return
         route = self._routes.get((model, self._target(version, label)))
         if route is not None:
+            if route.queue.load.full_until > self._loop.time():
+                raise RequestFailed(*self._refusal(route.queue, 0))
             timeout = self.timeout_seconds if timeout_seconds is None else min(timeout_seconds, self.timeout_seconds)
             self.admission.check(model, route.queue.load, open_count=len(self._open), rows=1, timeout_seconds=timeout)
+
+    def _note_pressure(self) -> None:
+        if self._pressure_timer is None:
+            self._pressure_timer = self._loop.call_later(_PRESSURE_SECONDS, self._forget_pressure)
+
+    def _forget_pressure(self) -> None:
+        self._pressure_timer = None
 
     def forget(self, request_id: bytes) -> None:
         """The client is gone: its request is taken off the queue, or, where a runner has it, answered to nobody."""
@@ -269,20 +287,21 @@ class Front:
         return left
 
     def _on_replies(self, batch: bytes) -> None:
-        replies = queue_pb2.ReplyBatch.FromString(batch).replies
-        request = None
-        for reply in replies:
+        queue, in_time_count = None, 0
+        for reply in queue_pb2.ReplyBatch.FromString(batch).replies:
             request = self._open.pop(reply.request_id, None)
             if request is None:
                 continue
-            request.queue.load.closed(request.rows)
+            queue = request.queue  # A batch answers requests of one queue.
+            queue.load.closed(request.rows)
+            in_time_count += reply.error_code != DEADLINE_EXCEEDED
             try:
                 request.on_reply(reply)
             except Exception:
                 logger.exception("an answer could not be handed on", extra={"queue": request.queue.key.decode()})
                 request.on_reply(_failure(reply.request_id, INTERNAL, "the answer of the runner cannot be read"))
-        if request is not None:  # A batch answers requests of one queue.
-            request.queue.load.answered(len(replies), self._loop.time())
+        if queue is not None:
+            queue.load.answered(in_time_count, self._loop.time())
 
     def _on_taken(self, queue: Queue, requests: list[tuple[bytes, bytes]], taken: int, span: Span) -> None:
         for request_id, _ in requests[: max(taken, 0)]:
@@ -294,6 +313,9 @@ class Front:
         if taken == len(requests):
             return
         code, message = self._refusal(queue, taken)
+        if taken >= 0:
+            queue.load.full_until = self._loop.time() + _FULL_SECONDS
+            self._note_pressure()
         again = []
         for request_id, _ in requests[max(taken, 0) :]:
             request = self._open.get(request_id)
@@ -346,7 +368,10 @@ class Front:
         self._to_cancel.clear()
         if self._outage_timer is None:
             self._outage_timer = self._loop.call_later(
-                _OUTAGE_GRACE_SECONDS, self._fail_all, UNAVAILABLE, "the request queue (Redis) is away; try again"
+                _SILENCE_GRACE_SECONDS if self.queue_client.was_silent else _OUTAGE_GRACE_SECONDS,
+                self._fail_all,
+                UNAVAILABLE,
+                "the request queue (Redis) is away; try again",
             )
 
     def _fail_all(self, code: int, message: str) -> None:

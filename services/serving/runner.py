@@ -198,7 +198,7 @@ class Runner:
                 logger.info("%s; trying again", error.message)
                 time.sleep(retry_seconds * random.uniform(0.5, 1.0))  # noqa: S311
                 retry_seconds = min(retry_seconds * 2, _LONGEST_RETRY_SECONDS)
-        self._batcher.queue_ahead_millis = self._queue.ahead_millis
+        self._batcher.queue_ahead_seconds = self._queue.ahead_seconds
         if taken:
             self._answer(taken)
 

@@ -73,7 +73,7 @@ class RunnerQueue:
         self._known_targets: set[str] = set()
         self.connection_id = 0
         """Redis' number of the connection, by which another one can wake it; 0 while there is none."""
-        self.ahead_millis = 0
+        self.ahead_seconds = 0.0
         """By how much Redis' clock, which names the entries of a queue, is ahead of this machine's."""
 
     def connect(self) -> None:
@@ -84,7 +84,7 @@ class RunnerQueue:
         self.connection_id = int(str(self._redis.demand("CLIENT", "ID")))
         now = self._redis.demand("TIME")
         assert isinstance(now, list)
-        self.ahead_millis = int(now[0]) * 1000 + int(now[1]) // 1000 - time.time_ns() // 1_000_000
+        self.ahead_seconds = int(now[0]) + int(now[1]) / 1e6 - time.time()
 
     def close(self) -> None:
         self._redis.close()

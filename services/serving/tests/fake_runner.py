@@ -61,7 +61,8 @@ class FakeRunner(threading.Thread):
                 self.renew()
                 group = queue_keys.CONSUMER_GROUP
                 taken = self._redis.xreadgroup(group, self._id, streams, count=64, block=50)
-                self.answers.wait(timeout=30)
+                while not self.answers.wait(timeout=0.5):
+                    self.renew()
                 for queue, entries in taken:
                     self.batch_sizes.append(len(entries))
                     self._complete(queue, [(key, fields[queue_keys.REQUEST_FIELD]) for key, fields in entries])

@@ -58,7 +58,7 @@ def test_what_cannot_be_answered_before_its_deadline_is_refused_at_once() -> Non
     load = full_of(500, rate=100.0)
     assert load.seconds_ahead() == 5.0
     assert refusal(Admission(10_000), load, timeout_seconds=10.0) == ""
-    assert refusal(Admission(10_000), load, timeout_seconds=6.0) == "too late"
+    assert refusal(Admission(10_000), load, timeout_seconds=9.9) == "too late"
     assert refusal(Admission(10_000), full_of(500), timeout_seconds=0.001) == "", "nothing was measured yet"
 
 
@@ -73,6 +73,16 @@ def test_the_rate_is_measured_while_there_is_something_to_answer() -> None:
             load.answered(10, start + 0.1 * step)
     assert load.rate == pytest.approx(100.0)
     assert (load.open_count, load.open_rows) == (0, 0)
+
+
+def test_answers_that_came_too_late_slow_the_estimate_down_until_the_queue_is_short_again() -> None:
+    load = full_of(600, rate=100.0)
+    for step in range(1, 20):
+        load.answered(0, 0.2 * step)
+    assert refusal(Admission(10_000), load) == "too late"
+    for _ in range(600):
+        load.closed(1)
+    assert refusal(Admission(10_000), load) == ""
 
 
 def test_enqueued_batches_bound_the_examples_that_wait_and_run() -> None:
@@ -125,6 +135,23 @@ def test_a_full_batch_queue_is_refused_as_tensorflow_serving_refuses_it(
         assert front.front.admission.refusals["m", "batches full"] == 1
         runner.answers.set()
         wait_until(lambda: [code for code, _ in codes] == [0, 0])
+
+
+def test_while_requests_are_refused_the_next_ones_are_not_even_parsed(
+    front: FrontThread, redis_server: RedisServer
+) -> None:
+    def post(body: bytes) -> int:
+        return httpx.post(front.url + "/v1/models/m:predict", content=body, timeout=20).status_code
+
+    assert post(b"no JSON") == 400
+    codes: list[tuple[int, str]] = []
+    with held_back(redis_server):
+        submit(front, codes)
+        submit(front, codes)
+        assert predict(front, [[1, 2]]).status_code == 503
+        assert post(b"no JSON") == 503
+        wait_until(lambda: front.call(lambda: front.front._pressure_timer is None))
+        assert post(b"no JSON") == 400, "the pressure is over as far as the front knows"
 
 
 def test_the_bound_holds_for_what_other_fronts_enqueued_too(front: FrontThread, redis_server: RedisServer) -> None:

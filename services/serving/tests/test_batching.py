@@ -8,11 +8,12 @@ import pytest
 
 from common.errors import InvalidInput
 from protos import queue_pb2
-from services.serving.batching import Batcher, Taken, waits_of
+from services.serving.batching import Batcher, Taken
 from services.serving.model_options import BatchingOptions
 from services.serving.prediction import INVALID_ARGUMENT, Arrays, RequestFailed, read_tensor
 from services.serving.replica_state import Signature, TensorSpec
 from services.serving.tests.queue_asker import request
+from services.serving.work import waits_of
 
 SECOND = 1_000_000
 
@@ -165,8 +166,8 @@ def test_signatures_and_shapes_are_never_mixed() -> None:
 
 
 def test_waits_are_told_by_the_queues_clock() -> None:
-    assert waits_of([b"1000-0", b"1000-1", b"1250-0"], 2000) == {1.0: 2, 0.75: 1}
-    assert waits_of([b"1000-0"], 900) == {0.0: 1}
+    assert waits_of([b"1000-0", b"1000-1", b"1250-0"], 2.0) == {1.0: 2, 0.75: 1}
+    assert waits_of([b"1000-0"], 0.9) == {0.0: 1}
 
 
 def test_the_work_of_a_signature_is_counted_per_batch() -> None:

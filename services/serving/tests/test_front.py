@@ -21,7 +21,7 @@ from services.serving.tests.fake_runner import FakeRunner
 from services.serving.tests.front_process import FrontThread
 from services.serving.tests.replica_states import replica_state, version
 
-_WAIT_SECONDS = 10.0
+_WAIT_SECONDS = 60.0
 
 
 def row_sums(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:

@@ -124,8 +124,8 @@ class ConfiguredModels:
 
     def start(self) -> None:
         self._settled_by = time.monotonic() + self._settings.load_timeout_seconds
-        self._folders.start()
         self._read_file(is_first=True)
+        self._folders.start()  # Not before it has folders: what it finds first decides when the replica is ready.
         if self._settings.model_config_file_poll_wait_seconds:
             threading.Thread(target=self._watch_file, name="config-watch", daemon=True).start()
 

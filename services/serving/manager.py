@@ -110,7 +110,8 @@ class Manager:
         if self._zygote is None and time.monotonic() >= self._zygote_retry_at and not self._stop_until:
             self._start_zygote()
         for key, _ in self._selector.select(_TICK_SECONDS):
-            key.data()
+            if self._selector.get_map().get(key.fd) is key:  # what came before it may have closed it
+                key.data()
         while not self._events.empty():
             self._events.get()()
         self._replica.tick()
@@ -157,10 +158,10 @@ class Manager:
 
     def _tell_front(self) -> None:
         """At each change, and each second as a sign of life."""
-        unsettled = self._replica.unsettled()
+        source_reason = self._source.reason()
+        unsettled = [] if source_reason else self._replica.unsettled()
         names = ", ".join(f"{model}/{version}" for model, version in sorted(unsettled)[:5])
         models_reason = f"loading {names}" if unsettled else ""
-        source_reason = self._source.reason()
         line = encode(
             ReplicaState(
                 replica=self._name,

@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from conftest import RedisServer
-from services.serving.tests.contract_server import ContractServer, contract_server
+from services.serving.tests.contract_server import (
+    ContractModel,
+    ContractServer,
+    build_contract_model,
+    front_and_runner,
+    standalone,
+)
 from services.serving.tests.manager_process import ManagerProcess
 from services.serving.tests.registry_process import RegistryProcess
 from services.serving.tests.runner_process import Zygote
@@ -38,12 +44,26 @@ def zygote() -> Iterator[Zygote]:
     started.stop()
 
 
-@pytest.fixture(scope="module")
-def contract(tmp_path_factory: pytest.TempPathFactory, zygote: Zygote) -> Iterator[ContractServer]:
-    """A whole replica that serves the model of contract_model.py, for the tests of one module."""
+@pytest.fixture(scope="session")
+def contract_model(tmp_path_factory: pytest.TempPathFactory) -> ContractModel:
+    return build_contract_model(tmp_path_factory.mktemp("contract_model"))
+
+
+@pytest.fixture(scope="module", params=["front", "standalone"])
+def contract(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    contract_model: ContractModel,
+    zygote: Zygote,
+) -> Iterator[ContractServer]:
+    """What serves the model of contract_model.py, for the tests of one module."""
     redis = RedisServer(tmp_path_factory.mktemp("contract_redis"))
     redis.start()
-    with contract_server(tmp_path_factory.mktemp("contract"), redis, zygote) as server:
+    if request.param == "front":
+        started = front_and_runner(contract_model, redis, zygote)
+    else:
+        started = standalone(contract_model, redis, tmp_path_factory.mktemp("contract"))
+    with started as server:
         yield server
     redis.stop()
 

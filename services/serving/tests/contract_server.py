@@ -1,4 +1,5 @@
-"""A whole replica for the contract's tests: a real runner with the contract's model, Redis, and the front's doors."""
+"""What the contract's tests call: a front with a real runner of the contract's model, or `python -m services.serving`
+started with TensorFlow Serving's flags on the folder of that model."""
 
 import json
 import os
@@ -6,17 +7,21 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
+from google.protobuf import text_format
 
 from conftest import RedisServer
+from services.serving.model_server_config import config_of_one
 from services.serving.replica_state import ReplicaState, ServingState, Signature, TensorSpec, VersionState
 from services.serving.tests.contract_cases import CALLS
 from services.serving.tests.front_process import FrontThread
 from services.serving.tests.runner_process import Zygote
+from services.serving.tests.standalone_server import StandaloneServer
 
 _BUILD_SECONDS = 110
 
@@ -24,10 +29,10 @@ _BUILD_SECONDS = 110
 class ContractServer:
     """Model m, version 7, label production; its answers as TensorFlow gives them."""
 
-    def __init__(self, front: FrontThread, expected: list[dict[str, Any]]) -> None:
-        self.front = front
+    def __init__(self, url: str, grpc_port: int, expected: list[dict[str, Any]]) -> None:
+        self.grpc_port = grpc_port
         self._expected = expected
-        self._client = httpx.Client(base_url=front.url, timeout=20)
+        self._client = httpx.Client(base_url=url, timeout=20)
 
     def expected(self, index: int) -> dict[str, np.ndarray]:
         """TensorFlow's answer to a call of CALLS."""
@@ -47,19 +52,49 @@ class ContractServer:
         return response.status_code, response.json()["error"]
 
 
-@contextmanager
-def contract_server(directory: Path, redis_server: RedisServer, zygote: Zygote) -> Iterator[ContractServer]:
+@dataclass(frozen=True)
+class ContractModel:
+    """`base`: the folder of its one version, 7."""
+
+    base: Path
+    expected: list[dict[str, Any]]
+
+
+def build_contract_model(base: Path) -> ContractModel:
     done = subprocess.run(
-        [sys.executable, "-m", "services.serving.tests.contract_model", str(directory / "7")],
+        [sys.executable, "-m", "services.serving.tests.contract_model", str(base / "7")],
         input=json.dumps(CALLS), capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False,
         env=os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    runner = zygote.start_runner(redis_server.url, directory / "7", version=7)
+    return ContractModel(base, json.loads(done.stdout))
+
+
+@contextmanager
+def front_and_runner(model: ContractModel, redis_server: RedisServer, zygote: Zygote) -> Iterator[ContractServer]:
+    runner = zygote.start_runner(redis_server.url, model.base / "7", version=7)
     runner.serve("alias/production", "version/7")
     with FrontThread(redis_server.url, _state(runner.ready["signatures"])) as front:
-        yield ContractServer(front, json.loads(done.stdout))
+        yield ContractServer(front.url, front.grpc_port, model.expected)
     assert runner.leave() == 0
+
+
+@contextmanager
+def standalone(model: ContractModel, redis_server: RedisServer, directory: Path) -> Iterator[ContractServer]:
+    """As an outside suite would start it, but for the label."""
+    config = config_of_one("m", str(model.base))
+    config.model_config_list.config[0].version_labels["production"] = 7
+    file = directory / "models.config"
+    file.write_text(text_format.MessageToString(config))
+    server = StandaloneServer(
+        redis_server.url, f"--model_config_file={file}", "--allow_version_labels_for_unavailable_models=true"
+    )
+    try:
+        server.wait_ready()
+        yield ContractServer(server.url, server.port, model.expected)
+        assert server.terminate() == 0
+    finally:
+        server.kill()
 
 
 def _state(signatures: dict[str, Any]) -> ReplicaState:

@@ -61,6 +61,7 @@ class StandaloneServer:
         self.port, self.rest_port = free_port(), free_port()
         self.url = f"{scheme}://127.0.0.1:{self.rest_port}"
         self.grpc_address = f"127.0.0.1:{self.port}"
+        self.socket_path = ""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("SERVING_")}
         start = ["-c", STUBBED_MAIN] if is_stubbed else ["-m", "services.serving"]
         ports = [f"--port={self.port}", f"--rest_api_port={self.rest_port}", f"--redis_url={redis_url}"]

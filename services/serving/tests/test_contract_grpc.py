@@ -23,7 +23,7 @@ _CLASSIFY, _REGRESS = "tensorflow/serving/classify", "tensorflow/serving/regress
 def stock(contract: ContractServer) -> list[Any]:
     """What contract_client.py got."""
     done = subprocess.run(
-        [sys.executable, "-m", "services.serving.tests.contract_client", f"127.0.0.1:{contract.front.grpc_port}"],
+        [sys.executable, "-m", "services.serving.tests.contract_client", f"127.0.0.1:{contract.grpc_port}"],
         env=os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"},
         capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
@@ -53,7 +53,7 @@ def test_the_stock_stubs_classify_regress_and_do_both(stock: list[Any]) -> None:
 
 @pytest.fixture(scope="module")
 def channel(contract: ContractServer) -> Iterator[grpc.Channel]:
-    with grpc.insecure_channel(f"127.0.0.1:{contract.front.grpc_port}") as opened:
+    with grpc.insecure_channel(f"127.0.0.1:{contract.grpc_port}") as opened:
         yield opened
 
 

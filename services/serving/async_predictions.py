@@ -132,7 +132,7 @@ class AsyncPredictions(Collector):
             SUBMIT,
             [route.queue.key, route.queue.serving_key, request.reply_to, _INDEX, _BYTES, _OPEN],
             [
-                self._queue_limit, request.SerializeToString(), prediction_id, orjson.dumps(header),
+                self._limit_of(route), request.SerializeToString(), prediction_id, orjson.dumps(header),
                 int((seconds + limits.result_seconds) * 1000), limits.count, limits.total_bytes, PREFIX,
             ],
         )  # fmt: skip
@@ -141,6 +141,11 @@ class AsyncPredictions(Collector):
             raise _refusal(int(str(taken)), route, limits)
         self._counts["submitted"] += 1
         return prediction_id
+
+    def _limit_of(self, route: Route) -> int:
+        """Half of what the queue may hold: whoever waits for an answer shall find room beside those who do not."""
+        limit = min(route.queue.limit, self._queue_limit) if route.queue.limit else self._queue_limit
+        return max(1, limit // 2)
 
     async def read(self, prediction_id: str) -> StoredPrediction:
         """What is known now. One that is past its deadline without an answer gets DEADLINE_EXCEEDED as its answer.
@@ -295,7 +300,9 @@ def _refusal(taken: int, route: Route, limits: AsyncLimits) -> RequestFailed:
     if taken == NO_RUNNER:
         return RequestFailed(UNAVAILABLE, f"nobody serves {queue} right now; try again")
     if taken == QUEUE_FULL:
-        return RequestFailed(RESOURCE_EXHAUSTED, f"the queue of {queue} is full; try again")
+        return RequestFailed(
+            RESOURCE_EXHAUSTED, f"the queue of {queue} is half full; asynchronous predictions take no more; try again"
+        )
     if taken == TOO_MANY:
         return RequestFailed(
             RESOURCE_EXHAUSTED,

@@ -50,7 +50,7 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def front(redis_url: str) -> Iterator[FrontThread]:
     with (
-        FrontThread(redis_url, replica_state(version()), queue_limit=8, max_body_bytes=_MAX_BODY_BYTES) as front,
+        FrontThread(redis_url, replica_state(version()), queue_limit=16, max_body_bytes=_MAX_BODY_BYTES) as front,
         FakeRunner(redis_url, row_sums, targets=("alias/production", "version/3")) as front.runner,
     ):
         yield front
@@ -180,12 +180,16 @@ def test_what_is_wrong_is_said(
     assert message in response.json()["error"]
 
 
-def test_a_full_queue_refuses(front: FrontThread, client: httpx.Client) -> None:
+def test_a_queue_that_is_half_full_refuses_and_takes_those_who_wait(front: FrontThread, client: httpx.Client) -> None:
     front.runner.answers.clear()
     predictions = [submit(client) for _ in range(8)]
     refused = client.post(_SUBMIT, json=_ROWS)
-    assert (refused.status_code, "is full" in refused.json()["error"]) == (429, True)
-    front.runner.answers.set()
+    assert (refused.status_code, "is half full" in refused.json()["error"]) == (429, True)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(client.post, "/v1/models/m:predict", json=_ROWS)
+        wait_until(lambda: client.get("/headrace/status").json()["queues"][0]["requests"] == 9)
+        front.runner.answers.set()
+        assert asked.result().json() == {"predictions": [3.0]}
     for prediction in predictions:
         assert client.get(f"/v1/predictions/{prediction}", params={"wait_seconds": 30}).status_code == 200
 

@@ -262,3 +262,11 @@ def test_a_gzip_body_is_inflated_for_every_verb(contract: ContractServer) -> Non
         "POST", "/v1/models/m:regress", content=packed, headers={"Content-Encoding": "gzip", "Content-Type": "x/y"}
     )
     assert response.json() == {"results": [1.0]}
+
+
+def test_an_asynchronous_prediction_is_answered_as_a_plain_one(contract: ContractServer) -> None:
+    for given in (body("echo_float32", instances=[0.5, 2]), body("echo_float32", inputs={"x": [[0.5]]})):
+        plain, submitted = contract.post("m:predict", given), contract.post("m:predictAsync", given)
+        assert (plain.status_code, submitted.status_code) == (200, 202)
+        path = f"/v1/predictions/{submitted.json()['id']}?wait_seconds=20"
+        assert contract.request("GET", path).json() == {**plain.json(), "version": 7}

@@ -13,8 +13,10 @@ from tensorflow.python.framework import op_def_registry
 
 from services.serving.replica_state import Signature
 
-_CHECKS = {"CheckNumerics", "CheckNumericsV2", "EnsureShape"}
+_CHECKS = {"CheckNumerics", "CheckNumericsV2"}
 """They have no effect as TensorFlow counts them, but they refuse values."""
+_SHAPE_CHECK = "EnsureShape"
+"""Refuses shapes: harmless where no call differs from another in more than its rows."""
 _HARMLESS = {
     "Placeholder", "PlaceholderWithDefault", "VarHandleOp", "VariableV2", "ReadVariableOp", "VarIsInitializedOp",
     "ResourceGather", "ResourceGatherNd", "PartitionedCall", "StatefulPartitionedCall", "If", "While", "Case",
@@ -29,15 +31,20 @@ def effect_in_words(directory: Path, signature: Signature) -> str:
     functions = {function.signature.name: list(function.node_def) for function in graph.library.function}
     waiting = _reachable(graph, [spec.tensor_name for spec in signature.outputs.values()])
     seen: set[str] = set()
+    checks = _CHECKS if _only_rows_differ(signature) else _CHECKS | {_SHAPE_CHECK}
     while waiting:
         node = waiting.pop()
-        if node.op in _CHECKS or (node.op not in _HARMLESS and _is_stateful(node.op)):
+        if node.op in checks or (node.op not in _HARMLESS and _is_stateful(node.op)):
             return f"its operation {node.op} does more than compute, which a converted model would not do"
         for name in _called(node):
             if name in functions and name not in seen:
                 seen.add(name)
                 waiting += functions[name]
     return ""
+
+
+def _only_rows_differ(signature: Signature) -> bool:
+    return all(spec.shape is not None and -1 not in spec.shape[1:] for spec in signature.inputs.values())
 
 
 def _graph(directory: Path) -> graph_pb2.GraphDef:

@@ -13,7 +13,7 @@ from services.serving.engines.candidate import Call, Candidate, CannotConvert, E
 from services.serving.engines.comparison import compare
 from services.serving.engines.guarded import GUARDED_KINDS, GuardedCall
 from services.serving.engines.probes import Probe, make_probes
-from services.serving.model_options import ModelOptions
+from services.serving.model_options import EngineOptions, ModelOptions
 from services.serving.prediction import Arrays, Prediction, RequestFailed
 from services.serving.replica_state import Signature
 from services.serving.warm_up import batch_sizes
@@ -153,22 +153,20 @@ class _Trial:
         return problem
 
     def _measure(self, run: Callable[[Arrays], object], answered: Mapping[int, Arrays]) -> dict[str, float]:
-        """Microseconds per call, for the smallest and the largest batch that was answered.
+        """For the smallest and the largest batch that was answered."""
+        sizes = sorted({min(answered), max(answered)})
+        return {str(rows): microseconds_per_call(run, answered[rows], self._options.engine) for rows in sizes}
 
-        The best of several blocks, in time of this thread where it does all the work: the machine has other work.
-        """
-        engine = self._options.engine
-        clock = time.thread_time if engine.intra_op_threads == engine.inter_op_threads == 1 else time.perf_counter
-        found = {}
-        for rows in sorted({min(answered), max(answered)}):
-            inputs = answered[rows]
+
+def microseconds_per_call(run: Callable[[Arrays], object], inputs: Arrays, options: EngineOptions) -> float:
+    """The best of several blocks, in time of this thread where it does all the work: the machine has other work."""
+    clock = time.thread_time if options.intra_op_threads == options.inter_op_threads == 1 else time.perf_counter
+    run(inputs)
+    best = float("inf")
+    for _ in range(_BLOCKS):
+        calls, started = 0, clock()
+        while (spent := clock() - started) < _BLOCK_SECONDS:
             run(inputs)
-            best = float("inf")
-            for _ in range(_BLOCKS):
-                calls, started = 0, clock()
-                while (spent := clock() - started) < _BLOCK_SECONDS:
-                    run(inputs)
-                    calls += 1
-                best = min(best, spent / max(calls, 1))
-            found[str(rows)] = round(best * 1e6, 2)
-        return found
+            calls += 1
+        best = min(best, spent / max(calls, 1))
+    return round(best * 1e6, 2)

@@ -44,7 +44,7 @@ class Running:
         return {name: sum(psutil.Process(pid).cpu_times()[:2]) for name, pid in self.pids.items()}
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -58,7 +58,7 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.01)
 
 
-def _answers(url: str) -> bool:
+def answers(url: str) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=2):
             return True
@@ -67,7 +67,7 @@ def _answers(url: str) -> bool:
 
 
 @contextmanager
-def _process(command: list[str], environment: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def process(command: list[str], environment: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
     with log.open("wb") as output:
         process = subprocess.Popen(command, env={**os.environ, **environment}, stdout=output, stderr=subprocess.STDOUT)
     try:
@@ -96,7 +96,7 @@ def redis_server(directory: Path) -> Iterator[str]:
     """A Redis that keeps nothing on disk, as `headrace up` starts it; yields its URL."""
     directory.mkdir(parents=True, exist_ok=True)
     socket_path = directory / "redis.sock"
-    with _process(_redis_command(socket_path), {}, directory / "redis.log"):
+    with process(_redis_command(socket_path), {}, directory / "redis.log"):
         wait_until(socket_path.exists, "Redis being there")
         yield f"unix://{socket_path}"
 
@@ -106,16 +106,16 @@ def serving(directory: Path, saved_model: Path) -> Iterator[Running]:
     """Starts everything and yields when the model is served; stops it afterwards."""
     directory.mkdir(parents=True, exist_ok=True)
     socket_path = directory / "redis.sock"
-    registry_port, http_port, grpc_port = _free_port(), _free_port(), _free_port()
+    registry_port, http_port, grpc_port = free_port(), free_port(), free_port()
     with ExitStack() as stack:
-        redis = stack.enter_context(_process(_redis_command(socket_path), {}, directory / "redis.log"))
+        redis = stack.enter_context(process(_redis_command(socket_path), {}, directory / "redis.log"))
         registry = {
             "REGISTRY_DATA_DIR": str(directory / "registry"),
             "REGISTRY_GRPC_PORT": str(registry_port),
             "REGISTRY_HTTP_PORT": "0",
         }
         python = [sys.executable, "-m"]
-        stack.enter_context(_process([*python, "services.registry"], registry, directory / "registry.log"))
+        stack.enter_context(process([*python, "services.registry"], registry, directory / "registry.log"))
         _register(f"127.0.0.1:{registry_port}", saved_model)
         settings = {
             "SERVING_DATA_DIR": str(directory / "serving"),
@@ -126,11 +126,11 @@ def serving(directory: Path, saved_model: Path) -> Iterator[Running]:
             "CUDA_VISIBLE_DEVICES": "-1",
         }
         started = time.monotonic()
-        front = stack.enter_context(_process([*python, "services.serving"], settings, directory / "serving.log"))
+        front = stack.enter_context(process([*python, "services.serving"], settings, directory / "serving.log"))
         url = f"http://127.0.0.1:{http_port}"
-        wait_until(lambda: _answers(f"{url}/healthz"), "serving being alive")
+        wait_until(lambda: answers(f"{url}/healthz"), "serving being alive")
         start_seconds = time.monotonic() - started
-        wait_until(lambda: _answers(f"{url}/readyz"), "serving being ready")
+        wait_until(lambda: answers(f"{url}/readyz"), "serving being ready")
         wait_until(lambda: _runner_pid(url) != 0, "the version being in production")
         yield Running(
             url,

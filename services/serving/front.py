@@ -298,7 +298,14 @@ class Front:
             try:
                 request.on_reply(reply)
             except Exception:
-                logger.exception("an answer could not be handed on", extra={"queue": request.queue.key.decode()})
+                logger.exception(
+                    "an answer could not be handed on",
+                    extra={
+                        "queue": request.queue.key.decode(),
+                        "request_id": reply.request_id.hex(),
+                        "version": reply.version,
+                    },
+                )
                 request.on_reply(_failure(reply.request_id, INTERNAL, "the answer of the runner cannot be read"))
         if queue is not None:
             queue.load.answered(in_time_count, self._loop.time())

@@ -96,15 +96,23 @@ class Recovery:
             if not request.failed_attempts or deliveries >= RAN_ALONE:
                 request.failed_attempts += 1
             if request.failed_attempts >= MAX_FAILED_ATTEMPTS:
-                self._give_up(key, entry_id, request)
+                self._give_up(key, entry_id, request, runner)
                 continue
             again += [entry_id, request.SerializeToString()]
         if not again:
             return 0
         return int(str(self._redis.demand("EVAL", REQUEUE.text, 1, key, CONSUMER_GROUP, runner, *again)))
 
-    def _give_up(self, key: bytes, entry_id: bytes, request: queue_pb2.PredictionRequest) -> None:
-        logger.error("a request ended its runner too often", extra={"attempts": request.failed_attempts})
+    def _give_up(self, key: bytes, entry_id: bytes, request: queue_pb2.PredictionRequest, runner: str) -> None:
+        logger.error(
+            "a request ended its runner too often",
+            extra={
+                "queue": key.decode(),
+                "request_id": request.request_id.hex(),
+                "runner": runner,
+                "attempts": request.failed_attempts,
+            },
+        )
         reply = queue_pb2.PredictionReply(
             request_id=request.request_id,
             error_code=INTERNAL,

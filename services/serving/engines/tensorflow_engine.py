@@ -7,6 +7,7 @@ operations, get TensorFlow's default executor, and `TensorFlowEngine.kind` says 
 """
 
 import os
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -51,6 +52,7 @@ class TensorFlowEngine:
             if _is_callable(signature)
         }
         self._filtered: OrderedDict[tuple[str, tuple[str, ...]], _Callable] = OrderedDict()
+        self._filtering = threading.Lock()
 
     def run(self, signature: str, inputs: Arrays, output_filter: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
         """Runs a signature.
@@ -79,15 +81,16 @@ class TensorFlowEngine:
         if not output_filter:
             return self._whole[signature]
         key = (signature, output_filter)
-        known = self._filtered.get(key)
-        if known is None:
-            known = _Callable(self._session, self.signatures[signature], output_filter, self._thread_pool)
-            self._filtered[key] = known
-            if len(self._filtered) > _FILTERED_CALLABLES:
-                self._filtered.popitem(last=False)
+        with self._filtering:  # Batches of one version may run in several threads.
+            known = self._filtered.get(key)
+            if known is None:
+                known = _Callable(self._session, self.signatures[signature], output_filter, self._thread_pool)
+                self._filtered[key] = known
+                if len(self._filtered) > _FILTERED_CALLABLES:
+                    self._filtered.popitem(last=False)
+                return known
+            self._filtered.move_to_end(key)
             return known
-        self._filtered.move_to_end(key)
-        return known
 
 
 class _Callable:

@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import grpc
 import httpx
 import numpy as np
 import pytest
 
 from conftest import RedisServer
-from protos import queue_pb2
+from protos import queue_pb2, tfserving_pb2
 from services.serving.admission import BATCHES_FULL, Admission, QueueLoad
 from services.serving.model_options import BatchingOptions, ModelOptions
 from services.serving.prediction import RequestFailed
@@ -184,6 +185,24 @@ def test_a_request_whose_client_left_is_not_run(redis_server: RedisServer) -> No
         runner.answers.set()
         wait_until(lambda: codes == [(0, "")])
     assert runs == [[[1.0, 2.0]]]
+
+
+def test_a_grpc_client_that_cancels_takes_its_request_off_the_queue(redis_server: RedisServer) -> None:
+    with FrontThread(redis_server.url, replica_state(version())) as front:
+        FakeRunner(redis_server.url, row_sums).renew()
+        asked = tfserving_pb2.PredictRequest()
+        asked.model_spec.name = "m"
+        asked.inputs["x"].dtype = tfserving_pb2.DT_FLOAT
+        for size in (1, 2):
+            asked.inputs["x"].tensor_shape.dim.add(size=size)
+        asker = Asker(redis_server.url, "m")
+        with grpc.insecure_channel(f"127.0.0.1:{front.grpc_port}") as channel:
+            stub: Any = channel.unary_unary("/tensorflow.serving.PredictionService/Predict")
+            call = stub.future(asked.SerializeToString(), timeout=60)
+            wait_until(lambda: asker.queue_length() == 1)
+            call.cancel()
+            wait_until(lambda: front.front.cancelled["m"] == 1)
+        assert (asker.queue_length(), front.front.open_count) == (0, 0)
 
 
 def test_a_request_that_is_forgotten_while_it_is_written_is_cancelled_when_it_lies_in_the_queue(

@@ -67,7 +67,12 @@ def test_what_a_killed_runner_held_is_answered_by_the_next_one(
 
 
 def test_a_request_that_ends_its_runner_three_times_is_answered_with_an_error_and_takes_nobody_with_it(
-    zygote: Zygote, redis_server: RedisServer, saved_models: Path, asker: Asker, recovery: Recovery
+    zygote: Zygote,
+    redis_server: RedisServer,
+    saved_models: Path,
+    asker: Asker,
+    recovery: Recovery,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     poison = request(b"poison", checked(_FOREVER))
     innocents = [request(b"%d" % i, checked(0, i)) for i in range(20)]
@@ -80,6 +85,8 @@ def test_a_request_that_ends_its_runner_three_times_is_answered_with_an_error_an
     (reply,) = asker.wait_for(b"poison")
     assert reply.error_code == INTERNAL
     assert "ended unexpectedly 3 times" in reply.error_message
+    (told,) = (vars(record) for record in caplog.records if record.levelname == "ERROR")
+    assert (told["request_id"], told["runner"]) == (b"poison".hex(), name_of(runner))
     last = start(zygote, redis_server, saved_models)
     replies = asker.wait_for(*(item.request_id for item in innocents))
     assert [item.error_code for item in replies] == [0] * 20

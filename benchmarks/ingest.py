@@ -36,12 +36,12 @@ from common.schema import Schema
 from protos import ingest_pb2 as pb
 from protos import ingest_pb2_grpc
 
-_STREAM = "flights"
+STREAM = "flights"
 _CONNECTIONS = 4
 _READY_SECONDS = 30.0
 _JSON_TARGET, _TFRECORD_TARGET = 25_000, 250_000
 _START_LIMIT_SECONDS, _MEMORY_LIMIT_MB = 1.0, 120
-_SCHEMA: dict[str, Any] = {
+SCHEMA: dict[str, Any] = {
     "features": [
         {"name": "month", "dtype": "int64", "min": 1, "max": 12},
         {"name": "day", "dtype": "int64", "min": 1, "max": 31},
@@ -58,7 +58,7 @@ _SCHEMA: dict[str, Any] = {
 }
 
 
-def _events(count: int) -> list[dict[str, Any]]:
+def made_up_events(count: int) -> list[dict[str, Any]]:
     choice = random.Random(7)
     return [
         {
@@ -93,7 +93,10 @@ class Load:
 class Platform:
     """A registry and an ingest as real processes in a folder that is removed afterwards."""
 
-    def __init__(self, directory: Path, server_cores: set[int], load_cores: set[int]) -> None:
+    def __init__(
+        self, directory: Path, server_cores: set[int], load_cores: set[int], *, event_log: str = "", **settings: str
+    ) -> None:
+        """Without an event log: segments in the directory. Settings: INGEST_*, without the prefix."""
         self.http_port, self.grpc_port, registry_http, registry_grpc = _free_ports(4)
         common = {**os.environ, "REGISTRY_LOG_LEVEL": "WARNING", "INGEST_LOG_LEVEL": "WARNING"}
         self._registry = subprocess.Popen(
@@ -102,7 +105,7 @@ class Platform:
                           "REGISTRY_DATA_DIR": str(directory / "registry")},
         )  # fmt: skip
         client = RegistryClient(f"127.0.0.1:{registry_grpc}", timeout_seconds=_READY_SECONDS)
-        client.register_stream(_STREAM, json.dumps(_SCHEMA))
+        client.register_stream(STREAM, json.dumps(SCHEMA))
         client.close()
         os.sched_setaffinity(0, server_cores)  # inherited by the process that is started now
         started = time.perf_counter()
@@ -110,7 +113,8 @@ class Platform:
             [sys.executable, "-m", "services.ingest"],
             env=common | {"INGEST_HTTP_PORT": str(self.http_port), "INGEST_GRPC_PORT": str(self.grpc_port),
                           "INGEST_REGISTRY_ADDRESS": f"127.0.0.1:{registry_grpc}",
-                          "INGEST_EVENT_LOG": f"segments:{directory}/log"},
+                          "INGEST_EVENT_LOG": event_log or f"segments:{directory}/log",
+                          **{f"INGEST_{name.upper()}": value for name, value in settings.items()}},
         ).pid)  # fmt: skip
         os.sched_setaffinity(0, load_cores)
         self.start_seconds = self._time_until("/healthz", started)
@@ -148,13 +152,13 @@ def _free_ports(count: int) -> list[int]:
     return ports
 
 
-def _http(port: int, body: bytes, content_type: str) -> Callable[[], Callable[[], None]]:
+def over_http_from(port: int, body: bytes, content_type: str) -> Callable[[], Callable[[], None]]:
     def connect() -> Callable[[], None]:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
         headers = {"content-type": content_type}
 
         def send() -> None:
-            connection.request("POST", f"/v1/streams/{_STREAM}/events", body, headers)
+            connection.request("POST", f"/v1/streams/{STREAM}/events", body, headers)
             answer = connection.getresponse()
             content = answer.read()
             if answer.status != 200:
@@ -166,7 +170,7 @@ def _http(port: int, body: bytes, content_type: str) -> Callable[[], Callable[[]
 
 
 def _grpc_unary(port: int, examples: list[bytes]) -> Callable[[], Callable[[], None]]:
-    request = pb.AppendRequest(stream=_STREAM, examples=examples)
+    request = pb.AppendRequest(stream=STREAM, examples=examples)
 
     def connect() -> Callable[[], None]:
         stub = ingest_pb2_grpc.IngestServiceStub(_channel(port))
@@ -176,7 +180,7 @@ def _grpc_unary(port: int, examples: list[bytes]) -> Callable[[], Callable[[], N
 
 
 def _grpc_stream(port: int, examples: list[bytes], messages: int) -> Callable[[], Callable[[], None]]:
-    requests = [pb.AppendRequest(stream=_STREAM, examples=examples)] * messages
+    requests = [pb.AppendRequest(stream=STREAM, examples=examples)] * messages
 
     def connect() -> Callable[[], None]:
         stub = ingest_pb2_grpc.IngestServiceStub(_channel(port))
@@ -192,15 +196,15 @@ def _channel(port: int) -> grpc.Channel:
 
 
 def _loads(platform: Platform) -> list[Load]:
-    events = _events(5_000)
-    codec = ExampleCodec(Schema.from_mapping(_SCHEMA))
+    events = made_up_events(5_000)
+    codec = ExampleCodec(Schema.from_mapping(SCHEMA))
     examples = [codec.encode(event) for event in events]
 
     def stored(count: int) -> int:
         return len(tfrecord.frame(examples[:count]))
 
     def over_http(name: str, count: int, body: bytes, content_type: str, target: int | None) -> Load:
-        return Load(name, count, _http(platform.http_port, body, content_type), stored(count), target)
+        return Load(name, count, over_http_from(platform.http_port, body, content_type), stored(count), target)
 
     def as_json(count: int) -> bytes:
         return json.dumps({"events": events[:count]}).encode()
@@ -220,7 +224,7 @@ def _loads(platform: Platform) -> list[Load]:
     ]  # fmt: skip
 
 
-def _requests_per_second(load: Load, seconds: float) -> tuple[float, float]:
+def requests_per_second(load: Load, seconds: float) -> tuple[float, float]:
     """(requests per second, seconds of the run) over several connections, after one request each to warm up."""
     counts = [0] * _CONNECTIONS
     barrier = threading.Barrier(_CONNECTIONS + 1)
@@ -266,7 +270,7 @@ def _raw_append_bytes_per_second(directory: Path, piece_bytes: int, seconds: flo
 
 def _measured(platform: Platform, load: Load, directory: Path, seconds: float) -> dict[str, Cell]:
     cpu_before = platform.cpu_seconds()
-    requests, elapsed = _requests_per_second(load, seconds)
+    requests, elapsed = requests_per_second(load, seconds)
     cpu = platform.cpu_seconds() - cpu_before
     events = requests * load.event_count
     raw = _raw_append_bytes_per_second(directory, load.stored_bytes, min(seconds, 1.0))

@@ -37,6 +37,7 @@ class LogWatch:
         self._asking: asyncio.Future[None] | None = None
         self._asked_at = 0.0
         self._answers_since = 0.0
+        self._is_doubtful = False
         self._error: Unavailable | None = None
 
     def check(self) -> None:
@@ -63,6 +64,8 @@ class LogWatch:
         seconds = time.monotonic() - self._asked_at
         if self._error is not None:
             return seconds >= _CHECK_AWAY_SECONDS
+        if self._is_doubtful:
+            return True
         return seconds >= _CHECK_SECONDS or (seconds >= _PING_SECONDS and self._slowest_append() > _SLOW_APPEND_SECONDS)
 
     async def _look(self, log: EventLog) -> None:
@@ -83,6 +86,10 @@ class LogWatch:
         self._note_away(error.message if isinstance(error, HeadraceError) else f"the event log: {error}")
 
     def _note_away(self, reason: str) -> None:
+        """One unanswered ping is enough while an append gets no answer either; with nothing under way it takes two."""
+        if self._error is None and not self._is_doubtful and self._slowest_append() < _SLOW_APPEND_SECONDS:
+            self._is_doubtful = True
+            return
         self._health.fail("log", reason)
         self._answers_since = 0.0
         if self._error is None:
@@ -92,6 +99,7 @@ class LogWatch:
 
     def _note_answer(self) -> None:
         self._health.satisfy("log")
+        self._is_doubtful = False
         self._answers_since = self._answers_since or time.monotonic()
         if self._error is not None:
             logger.info("the event log answers again; requests are taken")

@@ -33,7 +33,7 @@ from services.ingest import metrics
 from services.ingest.keys import KEPT_REFUSALS, Answer, Refusal, RequestKey
 
 logger = logging.getLogger(__name__)
-_TIMEOUT_SECONDS = 0.5
+_TIMEOUT_SECONDS = 2.0
 _CONNECTIONS = 16
 _FIRST_PAUSE_SECONDS = 0.01
 _LONGEST_PAUSE_SECONDS = 0.2

@@ -163,7 +163,7 @@ class ZygoteHandle:
         """Ends the zygote and with it every child."""
         if self._process is None:
             return
-        self._lose_zygote()
+        self._lose_zygote(is_expected=True)
 
     def _receive(self, timeout_seconds: float) -> None:
         """Takes the packets that are there, waiting for the first one."""
@@ -189,14 +189,15 @@ class ZygoteHandle:
         elif int(packet["exited"]) in self._children:
             self._children[int(packet["exited"])].status = int(packet["status"])
 
-    def _lose_zygote(self) -> None:
+    def _lose_zygote(self, *, is_expected: bool = False) -> None:
         assert self._process is not None
         if self._socket is not None:
             self._socket.close()
         self._socket, self.is_ready = None, False
         self._process.kill()
         status = self._process.wait(timeout=_STOP_TIMEOUT_SECONDS)
-        logger.info("the process that forks rounds has ended", extra={"status": status})
+        if not is_expected:
+            logger.warning("the process that forks rounds has ended by itself", extra={"status": status})
         for child in self._children.values():
             if not child.has_ended:
                 child.status, child.zygote_died = -signal.SIGKILL, True

@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 _CONNECT_SECONDS = 5.0
 _RECONNECT_SECONDS = 0.1
 _TICK_SECONDS = 0.001
-_LAST_ANSWERS_SECONDS = 5.0
+_LAST_ANSWERS_SECONDS = 10.0
 _LONGEST_BACKLOG = 100_000
 BUSY = 0.9
 """The share of one core from which on the generator, and not the server, is what is measured."""

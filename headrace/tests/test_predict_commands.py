@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 from common.errors import HeadraceError, InvalidInput, NotFound, Unavailable
 from common.eventlog import tfrecord
 from headrace.cli import EXIT_STATUS_OF, app
+from headrace.load import LoadReport
 from headrace.row_files import read_rows
 from headrace.tensor_protos import write_tensor
 from headrace.tests.answering_server import Server
@@ -118,9 +119,9 @@ def test_what_is_wrong_is_said(run: Run, arguments: list[str], kind: type[Headra
     assert message in result.output
 
 
-@pytest.mark.parametrize("how", [[], ["--rate", "200"], ["--signature", "mixed", "--rows", "3"]])
+@pytest.mark.parametrize("how", [[], ["--rate", "10"], ["--signature", "mixed", "--rows", "3"]])
 def test_bench_measures_with_a_body_of_its_own(run: Run, how: list[str]) -> None:
-    report = answer_of(run("--json", "bench", "http", "--connections", "4", "--seconds", "0.5", *how))
+    report = answer_of(run("--json", "bench", "http", "--connections", "4", "--seconds", "2", *how))
     assert report["predictions_per_second"] > 0
     assert 0 < report["p50_ms"] <= report["p95_ms"] <= report["p99_ms"]
     assert report["errors"] == {}
@@ -136,6 +137,12 @@ def test_bench_counts_errors_and_shows_the_first(server: Server, tmp_path: Path)
     assert "x 429" in result.output
     assert "the queue is full" in result.output
     assert "0 predictions/s" in result.output
+
+
+def test_a_generator_that_is_the_limit_is_known() -> None:
+    assert LoadReport(generator_share=0.95).is_generator_the_limit
+    assert LoadReport(late_ms=12.0).is_generator_the_limit
+    assert not LoadReport(generator_share=0.5, late_ms=1.0).is_generator_the_limit
 
 
 def test_bench_tells_of_what_it_could_not_send(run: Run, tmp_path: Path) -> None:

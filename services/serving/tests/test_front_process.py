@@ -79,7 +79,9 @@ def start(redis_server: RedisServer, free_port: int, tmp_path: Path) -> Iterator
     started: list[Serving] = []
 
     def begin(**environment: str) -> Serving:
-        started.append(Serving(environment.pop("redis_url", redis_server.url), free_port, tmp_path, **environment))
+        started.append(
+            Serving(environment.pop("redis_url", redis_server.url), free_port, tmp_path, stderr=None, **environment)
+        )
         return started[-1]
 
     yield begin

@@ -63,6 +63,10 @@ def test_a_whole_configuration_is_read() -> None:
          "names no version"),
         ('name: "m" base_path: "/m" model_platform: "tensorflow" version_labels { key: "(newest)" value: 1 }',
          "is reserved"),
+        ('name: "m" base_path: "/m" model_type: TENSORFLOW logging_config { sampling_config { sampling_rate: 2 } }',
+         "sampling_rate 2, expected 0 to 1"),
+        ('name: "m" base_path: "/m" model_type: TENSORFLOW logging_config { log_collector_config { type: "a" } }',
+         "SERVING_REQUEST_LOG says where"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_served_is_refused(fields: str, message: str) -> None:
@@ -85,6 +89,21 @@ def test_a_model_twice_another_kind_of_configuration_and_another_platform_are_re
         "Illegal to change a model's platform. For model m platform was tensorflow and new platform requested is "
         "lookup_table"
     )
+
+
+def test_a_logging_config_is_followed_where_there_is_a_request_log() -> None:
+    sampled = one(
+        'name: "m" base_path: "/m" model_type: TENSORFLOW logging_config { sampling_config { sampling_rate: 1 } }'
+    )
+    assert models_of(sampled, platforms=_PLATFORMS, has_request_log=True)
+    with pytest.raises(InvalidInput, match="SERVING_REQUEST_LOG does not say where to log"):
+        models_of(sampled, platforms=_PLATFORMS)
+    sampled.model_config_list.config[0].logging_config.sampling_config.sampling_rate = 2
+    with pytest.raises(InvalidInput, match="sampling_rate 2"):
+        models_of(sampled, platforms=_PLATFORMS, has_request_log=True)
+    sampled.model_config_list.config[0].logging_config.log_collector_config.type = "files"
+    with pytest.raises(InvalidInput, match="log_collector_config"):
+        models_of(sampled, platforms=_PLATFORMS, has_request_log=True)
 
 
 def test_a_file_that_cannot_be_read_says_where_and_why(tmp_path: Path) -> None:

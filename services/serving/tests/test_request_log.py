@@ -12,12 +12,14 @@ import grpc
 import httpx
 import numpy as np
 import pytest
+from google.protobuf import text_format
 
 from common.errors import InvalidInput, Unavailable
 from common.eventlog import tfrecord
 from common.eventlog.open import open_event_log
 from conftest import RedisServer
-from protos import prediction_log_pb2, queue_pb2, tfserving_pb2
+from protos import prediction_log_pb2, queue_pb2, tfserving_config_pb2, tfserving_pb2
+from services.serving.model_server_config import config_json
 from services.serving.prediction import INVALID_ARGUMENT, RequestFailed
 from services.serving.request_log import DROPPED_FULL, DROPPED_UNWRITTEN, WRITTEN, RequestLog
 from services.serving.request_log_options import RequestLogOptions, options_of
@@ -259,9 +261,13 @@ def test_sampling_without_a_place_and_a_place_that_is_none_are_refused() -> None
 
 
 def test_a_configuration_names_its_models_sampling() -> None:
-    config = {
-        "model_config_list": {
-            "config": [{"name": "a", "logging_config": {"sampling_config": {"sampling_rate": 0.25}}}, {"name": "b"}]
+    config = text_format.Parse(
+        """
+        model_config_list {
+          config { name: "a" base_path: "/a" logging_config { sampling_config { sampling_rate: 0.25 } } }
+          config { name: "b" base_path: "/b" }
         }
-    }
-    assert configured_options(config) == {"a": RequestLogOptions(0.25)}
+        """,
+        tfserving_config_pb2.ModelServerConfig(),
+    )
+    assert configured_options(config_json(config)) == {"a": RequestLogOptions(0.25)}

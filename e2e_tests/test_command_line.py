@@ -2,6 +2,7 @@
 
 import csv
 import json
+import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,33 +14,50 @@ import pytest
 
 from e2e_tests.points import MODEL, PROBES, points, write_definition
 from e2e_tests.waiting import until
+from headrace.compose import ComposeLauncher
 from headrace.ports import find_free_offset
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900, method="signal")]
 
 
 class Terminal:
-    """Runs `headrace` with --json on one data directory."""
+    """Runs `headrace` with --json on one platform."""
 
-    def __init__(self, data_dir: Path) -> None:
-        self.data_dir = data_dir
+    def __init__(self, *options: str) -> None:
+        self.command = [sys.executable, "-m", "headrace", *options]
 
     def run(self, *arguments: str, status: int = 0, stdin: str = "") -> Any:
         """What the command printed; asserts its exit status."""
-        command = [sys.executable, "-m", "headrace", "--data", str(self.data_dir), "--json", *arguments]
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
+        command = [*self.command, "--json", *arguments]
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == status, f"{arguments}: {done.stdout}{done.stderr}"
         assert "Traceback" not in done.stderr
         return json.loads(done.stdout or done.stderr or "null")
 
 
 @pytest.fixture
-def terminal(tmp_path: Path) -> Iterator[Terminal]:
-    terminal = Terminal(tmp_path / "data")
+def terminal(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
+    """On a platform that has just been started, and is stopped at the end with its data."""
+    if mode == "compose":
+        yield from _terminal_on_containers(monkeypatch)
+        return
+    data_dir = tmp_path / "data"
+    terminal = Terminal("--data", str(data_dir))
     terminal.run("up", "--detach", "--port-offset", str(find_free_offset(1)))
     yield terminal
-    if (terminal.data_dir / "platform.json").exists():
+    if (data_dir / "platform.json").exists():
         terminal.run("down")
+
+
+def _terminal_on_containers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
+    monkeypatch.setenv("COMPOSE_PROJECT_NAME", f"headrace-e2e-{secrets.token_hex(4)}")
+    monkeypatch.chdir(Path(__file__).parents[1])
+    terminal = Terminal("--platform", "compose")
+    try:
+        terminal.run("up", "--detach", "--port-offset", str(find_free_offset(1, also=(6006, 8404))))
+        yield terminal
+    finally:
+        ComposeLauncher().compose("down", "--volumes")
 
 
 def test_from_up_to_a_prediction_and_down_again(terminal: Terminal, tmp_path: Path) -> None:
@@ -62,17 +80,18 @@ def test_from_up_to_a_prediction_and_down_again(terminal: Terminal, tmp_path: Pa
     assert nothing_new["error"]["kind"] == "Conflict"
     (model,) = terminal.run("status")["models"]
     assert (model["production_version"], model["lag_examples"]) == (1, 0)
-    supervisor = psutil.Process(terminal.run("status")["supervisor_pid"])
-    processes = [supervisor, *supervisor.children(recursive=True)]
+    until(lambda: terminal.run("status")["is_ready"], "everything is ready")
+    state = terminal.run("status")
+    assert all(state["memory_mb"].values())
+    processes = [psutil.Process(process["pid"]) for process in state["processes"]]
     terminal.run("down")
-    # Without an init process that reaps it, the detached supervisor stays in the table as a zombie.
+    # Without an init process that reaps them, detached processes stay in the table as zombies.
     assert not [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
     assert terminal.run("status", status=4)["error"]["kind"] == "NotFound"
 
 
 def _predictions(terminal: Terminal, *arguments: str) -> list[dict[str, float]] | None:
     """None while the version is not served yet."""
-    command = [sys.executable, "-m", "headrace", "--data", str(terminal.data_dir), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*terminal.command, *arguments], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode in (0, 4, 7), done.stderr
     return json.loads(done.stdout)["predictions"] if done.returncode == 0 else None

@@ -1,5 +1,6 @@
 """`make demo`, smaller: it keeps its account, and Ctrl-C leaves nothing behind."""
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -9,21 +10,24 @@ from pathlib import Path
 import psutil
 import pytest
 
+import docker
 from e2e_tests.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
-EXAMPLES = Path(__file__).parents[1] / "examples"
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900, method="signal")]
+REPOSITORY = Path(__file__).parents[1]
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Where to run the demo, so that it meets no other one's build/demo."""
-    (tmp_path / "examples").symlink_to(EXAMPLES)
+    for path in (REPOSITORY / "examples", REPOSITORY / "docker", REPOSITORY / ".env", *REPOSITORY.glob("docker-*.yml")):
+        if path.exists():
+            (tmp_path / path.name).symlink_to(path)
     return tmp_path
 
 
-def _start(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "headrace", "demo", *arguments]
+def _start(mode: str, folder: Path, *arguments: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "headrace", "--platform", mode, "demo", *arguments]
     return subprocess.Popen(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_hear_ctrl_c
     )
@@ -34,9 +38,9 @@ def _hear_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def test_every_event_and_every_prediction_is_accounted_for(folder: Path) -> None:
-    with _start(folder, "flights", "--events", "22500") as demo:
-        output, errors = demo.communicate(timeout=300)
+def test_every_event_and_every_prediction_is_accounted_for(mode: str, folder: Path) -> None:
+    with _start(mode, folder, "flights", "--events", "22500") as demo:
+        output, errors = demo.communicate(timeout=600)
     assert demo.returncode == 0, output + errors
     report = json.loads((folder / "build" / "demo" / "report.json").read_text())
     assert report["events_accepted"] == 22_500
@@ -51,19 +55,20 @@ def test_every_event_and_every_prediction_is_accounted_for(folder: Path) -> None
     assert not _of_this_demo(folder)
 
 
-def test_ctrl_c_leaves_no_process_behind(folder: Path) -> None:
-    with _start(folder, "digits") as demo:
-        until(lambda: len(_of_this_demo(folder)) >= 7, "the platform and the replay run")
+def test_ctrl_c_leaves_nothing_behind(mode: str, folder: Path) -> None:
+    with _start(mode, folder, "digits") as demo:
+        wanted = 7 if mode == "local" else 9
+        until(lambda: len(_of_this_demo(folder)) >= wanted, "the platform and the replay run", timeout_seconds=180)
         demo.send_signal(signal.SIGINT)
-        _, errors = demo.communicate(timeout=90)
+        _, errors = demo.communicate(timeout=180)
     assert demo.returncode == 130
     assert "Traceback" not in errors
     assert not _of_this_demo(folder)
 
 
-def _of_this_demo(folder: Path) -> list[psutil.Process]:
-    """Every living process whose command line or settings name the folder."""
-    found = []
+def _of_this_demo(folder: Path) -> list[object]:
+    """Every living process whose command line or settings name the folder, and every container that is of it."""
+    found: list[object] = []
     for process in psutil.process_iter():
         try:
             told = " ".join([*process.cmdline(), *process.environ().values()])
@@ -71,4 +76,15 @@ def _of_this_demo(folder: Path) -> list[psutil.Process]:
                 found.append(process)
         except psutil.Error:
             continue
-    return found
+    return found + _containers_of(folder)
+
+
+def _containers_of(folder: Path) -> list[object]:
+    """None where there is no engine."""
+    try:
+        engine = docker.from_env()
+    except docker.errors.DockerException:
+        return []
+    with contextlib.closing(engine):
+        label = f"com.docker.compose.project.working_dir={folder}"
+        return list(engine.containers.list(all=True, filters={"label": label}))

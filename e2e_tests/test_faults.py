@@ -19,7 +19,7 @@ from examples.flights.replay import events
 from headrace import Client
 from headrace.definition_folder import read_folder
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900, method="signal")]
 
 STREAM, MODEL = "flights", "flights-late"
 ROUNDS, ROUND_EVENTS, REQUEST_EVENTS = 3, 8_000, 1_000

@@ -10,7 +10,7 @@ from e2e_tests.points import ROUND_EVENTS, STREAM
 from e2e_tests.teaching import Pupil
 from e2e_tests.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900, method="signal")]
 
 
 def test_it_learns_from_the_stream_and_every_event_counts_once(

@@ -11,7 +11,7 @@ from e2e_tests.teaching import await_more
 from e2e_tests.waiting import until
 from headrace.definition_folder import read_folder
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900, method="signal")]
 
 LONG_PASSES = 300
 """Makes a round of a second or more, in whose middle things can be done."""

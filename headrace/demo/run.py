@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,6 @@ _QUIET_SECONDS = 2.0
 _CONNECTIONS = 8
 _SAMPLE_REQUESTS = 256
 _FAILED_ROUNDS = 3
-_PROJECT = "headrace-demo"
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,9 @@ def _fresh_launcher(settings: DemoSettings) -> "Launcher | ComposeLauncher":
     if settings.kind == COMPOSE:
         from headrace.compose import ComposeLauncher
 
-        containers = ComposeLauncher(project=_PROJECT, services=("proxy", *SERVICES), is_temporary=True)
+        # One per folder, as with the local platform's data: a run takes the place of one that was cut off there.
+        project = f"headrace-demo-{blake2b(os.fsencode(settings.directory), digest_size=4).hexdigest()}"
+        containers = ComposeLauncher(project=project, services=("proxy", *SERVICES), is_temporary=True)
         with contextlib.suppress(NotFound):
             containers.down()
         return containers

@@ -20,6 +20,7 @@ from kafka import errors as kafka_errors
 from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
 from common.eventlog.base import NewRecord, Record, RecordHeaders, RecordInfo
 from common.eventlog.headers import check_headers, pack_marks, unpack_marks
+from common.eventlog.kafka_delivery import wait_delivered
 from common.eventlog.kafka_probe import KafkaProbe
 
 _LARGEST_RECORD_BYTES = 16 << 20
@@ -94,11 +95,18 @@ class KafkaLog:
         try:
             with _kafka_errors(f"topic {topic!r}, partition {partition}"):
                 futures = _send(producer, topic, partition, records, deadline)
-                return [future.get(max(0.0, deadline - time.monotonic())).offset for future in futures]
+                return [wait_delivered(future, deadline, answers=self._answers).offset for future in futures]
         except Unavailable as error:
             if not isinstance(error.__cause__, kafka_errors.KafkaTimeoutError):
                 self._replace_producer(producer)
             raise
+
+    def _answers(self) -> bool:
+        try:
+            self._probe.check(timeout_seconds=_CONNECT_TIMEOUT_SECONDS)
+        except Unavailable:
+            return False
+        return True
 
     def start_position(self, topic: str) -> dict[int, int]:
         return self._offsets(topic, range(self.partition_count(topic)), OffsetSpec.EARLIEST)

@@ -1,6 +1,5 @@
 """The request log that the settings ask for, and what TensorFlow Serving's configuration says of it per model."""
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,8 +9,6 @@ from services.serving.request_log import RequestLog
 from services.serving.request_log_options import RequestLogOptions, options_of
 from services.serving.request_log_places import open_place
 from services.serving.settings import ServingSettings
-
-logger = logging.getLogger(__name__)
 
 
 def open_request_log(settings: ServingSettings) -> RequestLog | None:
@@ -37,17 +34,11 @@ def following(
 ) -> Callable[[ReplicaState], None]:
     """`update`, and the sampling that a configuration names with it; for its models it wins over the settings."""
     _, of_models = options_of(settings.request_log_sampling)
-    told: set[str] = set()
 
     def follow(state: ReplicaState) -> None:
         update(state)
-        configured = configured_options(state.config.config) if state.config is not None else {}
-        if request_log is not None:
-            request_log.use(of_models | configured)
-            return
-        for model in configured.keys() - told:
-            told.add(model)
-            logger.error("model %s has a logging_config, but SERVING_REQUEST_LOG does not say where to log", model)
+        if request_log is not None and state.config is not None:
+            request_log.use(of_models | configured_options(state.config.config))
 
     return follow
 

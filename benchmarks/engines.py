@@ -24,6 +24,7 @@ _TIMEOUT_SECONDS = 300
 
 def _save_digits(directory: Path) -> None:
     import keras
+    import tensorflow as tf
     import yaml
 
     from common.schema import Schema
@@ -34,7 +35,13 @@ def _save_digits(directory: Path) -> None:
     schema = Schema.from_mapping({key: value for key, value in stream.items() if key != "stream"})
     parameters = yaml.safe_load((folder / "model.yaml").read_text())["parameters"]
     keras.utils.set_random_seed(7)
-    build_model(schema, parameters).export(str(directory), verbose=False)
+    model = build_model(schema, parameters)
+    # As the trainer exports it: unless told otherwise, the layers that turn digits in training would turn them here.
+    module = tf.Module()
+    module.weights = [variable.value for variable in model.variables]
+    answer = tf.function(lambda pixels: {"logits": model(pixels, training=False)})
+    pixels = tf.TensorSpec([None, 784], tf.float32, name="pixels")
+    tf.saved_model.save(module, str(directory), signatures=answer.get_concrete_function(pixels))
 
 
 def _save_network(directory: Path) -> None:

@@ -57,7 +57,7 @@ class Options:
     folder: Path
     pause_seconds: tuple[float, float] = (5.0, 30.0)
     gap_seconds: tuple[float, float] = (0.5, 3.0)
-    recovery_seconds: float = 120.0
+    recovery_seconds: float = 180.0
     rates: Rates = field(default_factory=Rates)
 
 

@@ -1,11 +1,12 @@
 """`python -m common.eventlog URL TOPIC [--verify]`: what a topic holds, one line per partition; --verify reads it all
-and checks every example's checksums."""
+and checks every example's checksums. --apply-retention first removes the segments that the URL's limits no longer keep,
+of all topics; appends do so by themselves, so only streams that get no events need it."""
 
 import argparse
 import sys
 import time
 
-from common.errors import DataLoss, HeadraceError
+from common.errors import DataLoss, HeadraceError, InvalidInput
 from common.eventlog import tfrecord
 from common.eventlog.base import EventLog
 from common.eventlog.open import open_event_log
@@ -40,15 +41,27 @@ def _verify(log: EventLog, topic: str, partition: int, start: int, end: int) -> 
     return f"verified {examples} examples"
 
 
+def _apply_retention(log: EventLog, url: str) -> str:
+    """Raises InvalidInput: the log is not one of segments."""
+    from common.eventlog.segment_log import SegmentLog
+
+    if not isinstance(log, SegmentLog):
+        raise InvalidInput(f"--apply-retention is for segments: logs; {url} keeps what its cluster is told to keep")
+    return f"{log.apply_retention()} segments removed"
+
+
 def main() -> int:
     """Exit status 0; 1 when the log cannot be read or --verify finds damage."""
     parser = argparse.ArgumentParser(prog="python -m common.eventlog", description="What a topic holds.")
     parser.add_argument("url", help="segments:/absolute/dir or kafka:host:port")
     parser.add_argument("topic")
     parser.add_argument("--verify", action="store_true", help="read every example and check its checksums")
+    parser.add_argument("--apply-retention", action="store_true", help="remove segments past the URL's limits first")
     arguments = parser.parse_args()
     try:
         log = open_event_log(arguments.url)
+        if arguments.apply_retention:
+            print(_apply_retention(log, arguments.url))
         ends = log.end_position(arguments.topic)
         for partition, start in sorted(log.start_position(arguments.topic).items()):
             print(_describe(log, arguments.topic, partition, start, ends[partition]))

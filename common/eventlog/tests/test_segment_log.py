@@ -440,8 +440,8 @@ def _wait_until_locked(path: Path) -> None:
 # The inspector
 
 
-def _inspect(directory: Path, topic: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "common.eventlog", f"segments:{directory}", topic, "--verify"]
+def _inspect(directory: Path, topic: str, option: str = "--verify") -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "common.eventlog", f"segments:{directory}", topic, option]
     return subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False)
 
 
@@ -458,3 +458,16 @@ def test_the_inspector_tells_what_a_topic_holds_and_finds_damage(log: SegmentLog
     absent = _inspect(directory, "examples.nowhere")
     assert absent.returncode == 1
     assert "no topic 'examples.nowhere'" in absent.stderr
+
+
+def test_the_inspector_removes_what_an_idle_stream_need_not_keep(directory: Path) -> None:
+    log = SegmentLog(directory, SegmentSettings(segment_bytes=2_000))
+    log.create_topic(_TOPIC, partition_count=1)
+    for _ in range(20):
+        log.append(_TOPIC, 0, [record(b"x" * 500)])
+    log.close()
+    limited = Path(f"{directory}?segment_bytes=2000&retention_bytes=4000")
+    done = _inspect(limited, _TOPIC, "--apply-retention")
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[0]) > 0
+    assert "offsets [0," not in done.stdout

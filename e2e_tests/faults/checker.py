@@ -136,7 +136,8 @@ def _judge_request(key: str, events: range, tries: Sequence[Append], in_log: Map
 
 
 def ranges_follow_the_parents(history: Sequence[Entry]) -> list[Violation]:
-    """Rule 2. A version that was rejected is nobody's parent, and the next one starts where it started."""
+    """Rule 2. A version that was rejected is nobody's parent, and the next one starts where it started, unless the plan
+    has it on record that the stretch is left out."""
     versions = {record.version: record for record in of_kind(history, VersionRecord)}
     events_at: dict[int, dict[int, int]] = defaultdict(dict)
     for record in of_kind(history, LogRecord):
@@ -156,29 +157,26 @@ def _judge_ranges(
             Violation(2, f"{name} has the parent {version.parent}, which is not in the catalog", version.created_at)
         ]
     parent_end = versions[version.parent].end if version.parent else {}
-    end = dict(parent_end)
-    count = 0
-    for partition, start, stop in version.ranges:
-        expected = parent_end.get(str(partition), min(events_at.get(partition, {}), default=0))
-        if start != expected:
-            broken.append(
-                Violation(
-                    2,
-                    f"{name} starts at {start} of partition {partition}; its parent ended at {expected}",
-                    version.created_at,
+    end, count = dict(parent_end), 0
+    for partition in sorted({piece[0] for piece in version.ranges}):
+        counts = events_at.get(partition, {})
+        learned_ranges = sorted(tuple(piece[1:]) for piece in version.ranges if piece[0] == partition)
+        pieces = sorted([*learned_ranges, *(tuple(piece[1:]) for piece in version.left_out if piece[0] == partition)])
+        expected = parent_end.get(str(partition), min(counts, default=0))
+        for start, stop in pieces:
+            if start != expected:
+                text = (
+                    f"{name} has a range from {start} of partition {partition}; what is before it ended at {expected}"
                 )
-            )
-        missing = [offset for offset in range(start, stop) if offset not in events_at.get(partition, {})]
+                broken.append(Violation(2, text, version.created_at))
+            expected = stop
+        offsets = [offset for start, stop in learned_ranges for offset in range(start, stop)]
+        missing = [offset for offset in offsets if offset not in counts]
         if missing:
-            broken.append(
-                Violation(
-                    2,
-                    f"{name} covers offset {missing[0]} of partition {partition}, which the log lacks",
-                    version.created_at,
-                )
-            )
-        count += sum(events_at.get(partition, {}).get(offset, 0) for offset in range(start, stop))
-        end[str(partition)] = stop
+            text = f"{name} covers offset {missing[0]} of partition {partition}, which the log lacks"
+            broken.append(Violation(2, text, version.created_at))
+        count += sum(counts.get(offset, 0) for offset in offsets)
+        end[str(partition)] = expected
     if dict(version.end) != end:
         broken.append(Violation(2, f"{name} ends at {dict(version.end)}; its ranges end at {end}", version.created_at))
     learned = version.trained + version.held_out

@@ -147,7 +147,11 @@ class LogRecord:
 
 @dataclass(frozen=True)
 class VersionRecord:
-    """A version in the catalog when all was over. Ranges are (partition, from, to); end is {partition: offset}."""
+    """A version in the catalog when all was over. Ranges are (partition, from, to); end is {partition: offset}.
+
+    `left_out` are the ranges that its round's plan says are not learned: what was judged, or rolled back, and fills
+    max_round_examples by itself.
+    """
 
     version: int
     parent: int
@@ -159,6 +163,7 @@ class VersionRecord:
     weights_digest: str
     status: str
     created_at: float
+    left_out: Sequence[Sequence[int]] = ()
 
 
 @dataclass(frozen=True)

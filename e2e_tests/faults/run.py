@@ -38,6 +38,8 @@ from e2e_tests.waiting import until
 from headrace import Client, Conflict, HeadraceError
 
 _POLL_SECONDS = 0.1
+_ROUNDS = 1000
+"""As many as the registry tells at once."""
 _JOIN_SECONDS = 300.0
 _SETTLE_SECONDS = 180.0
 _REBUILD_SECONDS = 180.0
@@ -175,7 +177,8 @@ class FaultRun:
         history, done = self._history, self._progress.add_task("reading out", total=None)
         with self._client() as client:
             until(lambda: self._look_again(), "the registry shows every version")
-            records = [_record(version) for version in client.versions(MODEL)]
+            plans = {item.version: item.plan for item in client.rounds(MODEL, limit=_ROUNDS)}
+            records = [_record(version, plans[version.version]) for version in client.versions(MODEL)]
             history.add(*records)
             for change in client.alias_history(MODEL):
                 if change.alias == "production":
@@ -207,14 +210,16 @@ def _open_round(client: Client) -> bool:
     return any(item.state in ("planned", "running") for item in client.rounds(MODEL, limit=1))
 
 
-def _record(version: Any) -> VersionRecord:
-    """Of common/catalog.py's Version, as the client builds it."""
+def _record(version: Any, plan: Any) -> VersionRecord:
+    """Of common/catalog.py's Version and RoundPlan, as the client builds them."""
+    left_out = plan.configuration.get("skipped", ())
     return VersionRecord(
         version=version.version, parent=version.parent_version,
         ranges=[(item.partition, item.from_offset, item.to_offset) for item in version.ranges],
         end={str(partition): offset for partition, offset in version.end_position.items()},
         trained=version.events_trained, held_out=version.events_held_out, unusable=version.events_unusable,
         weights_digest=version.weights_digest, status=str(version.status), created_at=version.created_at,
+        left_out=[(item["partition"], item["from_offset"], item["to_offset"]) for item in left_out],
     )  # fmt: skip
 
 

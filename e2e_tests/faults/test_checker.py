@@ -157,9 +157,10 @@ PLANTED: Sequence[tuple[int, str, str, Change]] = [
     (1, "an event from nowhere", "never sent", add(LogRecord(0, 4, [77]))),
     (1, "an acknowledgement of too few", "acknowledged with 9", alter(Append, 1, accepted=9)),
     (1, "yes and no", "acknowledged and refused", add(Append(5.0, 5.1, "k1", 10, 20, "refused", "Conflict"))),
-    (2, "a gap after the parent", "starts at 3", alter(VersionRecord, 2, ranges=[(0, 3, 4)], trained=8, held_out=2)),
-    (2, "an overlap with the parent", "starts at 1", alter(VersionRecord, 2, ranges=[(0, 1, 4)])),
-    (2, "a first version that skips", "starts at 1", alter(VersionRecord, 0, ranges=[(0, 1, 2)])),
+    (2, "a gap after the parent", "has a range from 3", alter(VersionRecord, 2, ranges=[(0, 3, 4)])),
+    (2, "an overlap with the parent", "has a range from 1", alter(VersionRecord, 2, ranges=[(0, 1, 4)])),
+    (2, "a first version that skips", "has a range from 1", alter(VersionRecord, 0, ranges=[(0, 1, 2)])),
+    (2, "a gap after a left-out", "ended at 2", alter(VersionRecord, 2, ranges=[(0, 3, 4)], left_out=[(0, 2, 2)])),
     (2, "a parent that is not there", "not in the catalog", alter(VersionRecord, 2, parent=9)),
     (2, "an end elsewhere", "ends at", alter(VersionRecord, 2, end={"0": 5})),
     (2, "a range beyond the log", "which the log lacks", alter(VersionRecord, 2, ranges=[(0, 2, 5)], end={"0": 5})),
@@ -207,6 +208,16 @@ PLANTED: Sequence[tuple[int, str, str, Change]] = [
 def test_what_is_planted_is_found(rule: int, name: str, words: str, plant: Change) -> None:
     found = [violation for violation in judge(plant(sound())) if violation.rule == rule]
     assert any(words in violation.text for violation in found), found
+
+
+def test_a_stretch_that_the_plan_leaves_out_is_no_gap() -> None:
+    follows = version(4, 5, 6, parent=3, left_out=[(0, 4, 5)])
+    history = [*sound(), follows, Rebuild(4, "weights 4"), VersionSeen(401.0, 4, {SERVED_FILE: "file 4"})]
+    history += [LogRecord(0, 4, list(range(60, 70))), LogRecord(0, 5, list(range(70, 80)))]
+    history += [Append(10.0, 10.1, "k6", 60, 70, "acknowledged", "", 10), Append(10.2, 10.3, "k7", 70, 80, "in doubt")]
+    assert judge(history) == []
+    silent = replace(follows, left_out=())
+    assert [found.rule for found in judge([silent if entry is follows else entry for entry in history])] == [2]
 
 
 def test_a_replaced_version_has_only_undisturbed_time_to_go() -> None:

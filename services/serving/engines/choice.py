@@ -27,6 +27,9 @@ AUTO, TENSORFLOW = "auto", "tensorflow"
 _WORTH_IT = 0.95
 """An engine that takes more than this share of TensorFlow's time is not worth its memory."""
 
+_ANY = (0, math.inf)
+"""Batches of any size."""
+
 
 @dataclass(frozen=True)
 class _Choice:
@@ -100,13 +103,15 @@ def _choose(
     for share, candidate, path, trial in usable:
         if options.engine == AUTO and share > _WORTH_IT:
             break
+        rows = _worthwhile_rows(trial) if options.engine == AUTO else _ANY
         try:
-            call = GuardedCall(signature, candidate.open(path, signature, options), trial.guards)
+            call = GuardedCall(signature, candidate.open(path, signature, options), trial.guards, rows)
         except EngineRefused as error:
             remarks.append(str(error))
             continue
         others = [_figures(other.name, seen) for _, other, _, seen in usable if other is not candidate]
-        reason = "; ".join([f"runs on {_figures(candidate.name, trial)}", *others, _reference_figures(trial), *remarks])
+        figures = [*others, _reference_figures(trial), *remarks]
+        reason = "; ".join([f"runs on {_figures(candidate.name, trial)}{_rows_in_words(rows)}", *figures])
         return _Choice(candidate.name, call, reason)
     slower = [_figures(candidate.name, trial) for _, candidate, _, trial in usable]
     reference = _reference_figures(usable[0][3]) if usable else TENSORFLOW
@@ -122,11 +127,34 @@ def _problem(candidate: Candidate, conversion: Conversion | None, trial: Signatu
 
 
 def _share_of_time(trial: SignatureTrial) -> float:
-    """Its time over TensorFlow's: the geometric mean over the batch sizes."""
+    """Its time over TensorFlow's, where it is the faster one: the geometric mean over the batch sizes."""
     ratios = [
-        math.log(micros / trial.tensorflow_microseconds[size]) for size, micros in trial.microseconds.items() if micros
+        math.log(min(micros / trial.tensorflow_microseconds[size], 1.0))
+        for size, micros in trial.microseconds.items()
+        if micros
     ]
     return math.exp(sum(ratios) / len(ratios)) if ratios else 1.0
+
+
+def _worthwhile_rows(trial: SignatureTrial) -> tuple[int, float]:
+    """The batch sizes for which the engine is faster, from and to: time is taken to grow evenly with the rows."""
+    sizes = sorted(trial.microseconds, key=int)
+    small, large = int(sizes[0]), int(sizes[-1])
+    saved_small, saved_large = (
+        trial.tensorflow_microseconds[size] - trial.microseconds[size] for size in (sizes[0], sizes[-1])
+    )
+    if (saved_small > 0) == (saved_large > 0):
+        return _ANY
+    crossing = small + (large - small) * saved_small / (saved_small - saved_large)
+    return (0, math.floor(crossing)) if saved_small > 0 else (math.ceil(crossing), math.inf)
+
+
+def _rows_in_words(rows: tuple[int, float]) -> str:
+    if rows == _ANY:
+        return ""
+    smallest, largest = rows
+    limits = f"up to {largest:g} rows" if smallest == 0 else f"from {smallest} rows on"
+    return f" {limits}, on tensorflow otherwise"
 
 
 def _figures(engine: str, trial: SignatureTrial) -> str:

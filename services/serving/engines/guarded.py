@@ -16,8 +16,12 @@ GUARDED_KINDS = ("not finite", "negative")
 class GuardedCall:
     """An engine's signature behind checks of shape and values. Thread-safe."""
 
-    def __init__(self, signature: Signature, call: Call, guards: tuple[str, ...]) -> None:
+    def __init__(
+        self, signature: Signature, call: Call, guards: tuple[str, ...], rows: tuple[int, float] = (0, math.inf)
+    ) -> None:
+        """rows: batches from this size to that one go through."""
         self.guards = guards
+        self._rows = rows
         self._call = call
         self._shapes = [(name, spec.shape) for name, spec in signature.inputs.items()]
         self._outputs = tuple(signature.outputs)
@@ -37,6 +41,9 @@ class GuardedCall:
         for name, shape in self._shapes:
             if not _fits(shape, inputs[name].shape):
                 raise EngineRefused(f"{name} has another shape than the signature says, or no rows")
+        shape = inputs[self._shapes[0][0]].shape if self._shapes else ()
+        if shape and not self._rows[0] <= shape[0] <= self._rows[1]:
+            raise EngineRefused("TensorFlow is faster with so many rows")
         for name, is_fine in self._checks:
             if not is_fine(inputs[name]):
                 raise EngineRefused(f"{name} holds values on which the engines differ")

@@ -31,6 +31,9 @@ MARKS = "conversions"
 """A file beside the kept conversions that grows by a byte with each."""
 
 
+_FEW = np.full(3, 1000, np.float32)
+
+
 def right(inputs: Arrays, outputs: tuple[str, ...]) -> Outputs:
     return {"y": np.add.reduce(inputs["x"], axis=1) + np.float32(1000)}
 
@@ -47,7 +50,16 @@ def slowly(inputs: Arrays, outputs: tuple[str, ...]) -> Outputs:
     return right(inputs, outputs)
 
 
-def only_once_negative(inputs: Arrays, outputs: tuple[str, ...]) -> Outputs:
+def slowly_with_many_rows(inputs: Arrays, outputs: tuple[str, ...]) -> Outputs:
+    return (slowly if len(inputs["x"]) > 3 else shortcut)(inputs, outputs)
+
+
+def shortcut(inputs: Arrays, outputs: tuple[str, ...]) -> Outputs:
+    """Far faster than TensorFlow, and right only within a tolerance that lets everything pass."""
+    return {"y": _FEW[: len(inputs["x"])]}
+
+
+def zero_for_nan(inputs: Arrays, outputs: tuple[str, ...]) -> Outputs:
     found = right(inputs, outputs)
     found["y"][np.isnan(found["y"])] = 0
     return found
@@ -95,9 +107,10 @@ CASES: dict[str, tuple[Candidate, dict[str, Any]]] = {
         engine(lambda inputs, outputs: {"y": right(inputs, outputs)["y"] + np.float32(0.5)}),
         {"absolute_tolerance": 100.0, "relative_tolerance": 0.0},
     ),
-    "not a number": (engine(only_once_negative), {}),
+    "not a number": (engine(zero_for_nan), {}),
     "refuses": (engine(refuse_three_rows), {}),
     "slower": (engine(slowly), {"engine": "auto"}),
+    "slower with many rows": (engine(slowly_with_many_rows), {"engine": "auto", "absolute_tolerance": 1e9}),
     "slower, but named": (engine(slowly), {}),
     "cannot convert": (engine(convert=fail), {}),
     "crashes": (engine(convert=crash), {}),

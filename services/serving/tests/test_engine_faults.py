@@ -75,6 +75,23 @@ def test_values_on_which_an_engine_differs_are_computed_by_tensorflow(found: Fou
     assert found["not a number"]["answer"] == ANSWER
 
 
+def test_auto_takes_an_engine_for_the_batch_sizes_at_which_it_is_faster(found: Found) -> None:
+    case = found["slower with many rows"]
+    assert case["kind"] == "onnxruntime"
+    assert " rows, on tensorflow otherwise; tensorflow (" in case["reason"]
+    assert case["answer"] == ANSWER
+
+
+def test_calls_of_other_sizes_than_worthwhile_do_not_reach_the_engine() -> None:
+    signature = Signature("", {"x": TensorSpec("DT_FLOAT", (-1,))}, {"y": TensorSpec("DT_FLOAT", (-1,))})
+    guarded = GuardedCall(signature, lambda inputs, outputs: {"y": inputs["x"]}, (), (2, 4))
+    for rows in (2, 4):
+        assert len(guarded.run({"x": np.ones(rows, np.float32)})["y"]) == rows
+    for rows in (1, 5):
+        with pytest.raises(EngineRefused, match="TensorFlow is faster"):
+            guarded.run({"x": np.ones(rows, np.float32)})
+
+
 def test_an_engine_that_is_named_and_not_installed_fails_the_load(found: Found) -> None:
     assert found["missing"] == {
         "error": 'engine onnxruntime is not installed (no-such-package; pip install "headrace[serving-onnx]")'

@@ -102,7 +102,8 @@ class AsyncPredictions(Collector):
         self._connection: RedisConnection | None = None
         self._connecting = asyncio.Lock()
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}
-        self._waiting_count = 0
+        self.waiting_count = 0
+        """Requests that wait for an answer at this front."""
         self._poll: asyncio.Task[None] | None = None
         self._is_stopping = False
         self._counts: Counter[str] = Counter()
@@ -175,7 +176,7 @@ class AsyncPredictions(Collector):
         stored = await self.read(prediction_id)
         if stored.reply is not None or seconds <= 0 or self._is_stopping:
             return stored
-        if self._waiting_count >= _MOST_WAITING:
+        if self.waiting_count >= _MOST_WAITING:
             raise RequestFailed(
                 RESOURCE_EXHAUSTED, f"{_MOST_WAITING} requests wait for predictions at this front already; try again"
             )
@@ -187,13 +188,13 @@ class AsyncPredictions(Collector):
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[None] = loop.create_future()
         self._waiting.setdefault(prediction_id, set()).add(answered)
-        self._waiting_count += 1
+        self.waiting_count += 1
         if self._poll is None:
             self._poll = loop.create_task(self._poll_while_somebody_waits())
         try:
             await asyncio.wait([answered], timeout=seconds)
         finally:
-            self._waiting_count -= 1
+            self.waiting_count -= 1
             waiting = self._waiting.get(prediction_id)
             if waiting is not None:
                 waiting.discard(answered)

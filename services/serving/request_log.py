@@ -136,6 +136,9 @@ class RequestLog(Collector):
             try:
                 self._place.append(model, records)
             except Unavailable as error:
+                if self._ended.is_set():
+                    self._drop(model, records, error)
+                    return
                 try:
                     retry.wait_or_raise(error)
                 except Unavailable:

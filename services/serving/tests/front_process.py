@@ -90,13 +90,13 @@ class FrontThread:
         if self._state is not None:
             self.front.update(self._state)
         statistics = Statistics(lambda: self.front.open_count)
-        asynchronous = AsyncPredictions(self._redis_url, queue_limit=self._queue_limit, limits=self._async_limits)
+        self.asynchronous = AsyncPredictions(self._redis_url, queue_limit=self._queue_limit, limits=self._async_limits)
         journal = Journal(statistics, self.request_log)
         predict = RestPredict(self.front, journal)
         self.server = uvicorn.Server(
             uvicorn.Config(
                 create_serving_app(
-                    self.front, predict, asynchronous, self.health,
+                    self.front, predict, self.asynchronous, self.health,
                     max_body_bytes=self._max_body_bytes, enable_cors=self._enable_cors,
                 ),
                 http=protocol_for(
@@ -123,8 +123,8 @@ class FrontThread:
         self.server.should_exit = True
         await grpc_server.stop(0)
         self.front.give_up()
-        asynchronous.stop()
+        self.asynchronous.stop()
         await web
-        asynchronous.close()
+        self.asynchronous.close()
         queue.cancel()
         await asyncio.gather(queue, return_exceptions=True)

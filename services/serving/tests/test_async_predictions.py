@@ -194,6 +194,17 @@ def test_a_queue_that_is_half_full_refuses_and_takes_those_who_wait(front: Front
         assert client.get(f"/v1/predictions/{prediction}", params={"wait_seconds": 30}).status_code == 200
 
 
+def test_a_front_that_stops_tells_who_waits_what_it_knows(redis_server: RedisServer) -> None:
+    with ThreadPoolExecutor(1) as pool, FakeRunner(redis_server.url, row_sums) as runner:
+        runner.answers.clear()
+        with FrontThread(redis_server.url, replica_state(version())) as front:
+            prediction = httpx.post(front.url + _SUBMIT, json=_ROWS).json()["id"]
+            path = f"{front.url}/v1/predictions/{prediction}"
+            waiting = pool.submit(httpx.get, path, params={"wait_seconds": 60}, timeout=_WAIT_SECONDS)
+            wait_until(lambda: front.asynchronous.waiting_count == 1)
+        assert waiting.result().status_code == 202
+
+
 def test_nobody_who_serves_is_said_at_once(redis_server: RedisServer) -> None:
     with FrontThread(redis_server.url, replica_state(version())) as front:
         refused = httpx.post(front.url + _SUBMIT, json=_ROWS)

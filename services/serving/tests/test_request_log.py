@@ -21,7 +21,7 @@ from conftest import RedisServer
 from protos import prediction_log_pb2, queue_pb2, tfserving_config_pb2, tfserving_pb2
 from services.serving.model_server_config import config_json
 from services.serving.prediction import INVALID_ARGUMENT, RequestFailed
-from services.serving.request_log import DROPPED_FULL, DROPPED_UNWRITTEN, WRITTEN, RequestLog
+from services.serving.request_log import DROPPED_FULL, DROPPED_UNWRITTEN, WRITTEN, RequestLog, Sample
 from services.serving.request_log_options import RequestLogOptions, options_of
 from services.serving.request_log_places import Place, open_place
 from services.serving.request_log_setup import configured_options, open_request_log
@@ -221,6 +221,22 @@ def test_a_place_that_refuses_costs_records_and_no_prediction(redis_url: str) ->
         assert httpx.post(front.url + _PATH, json=_ROWS).status_code == 200
     log.stop(timeout_seconds=_WAIT_SECONDS)
     assert counts(log) == {("m", DROPPED_UNWRITTEN): 2}
+
+
+class _Away(_Broken):
+    def append(self, model: str, records: Sequence[bytes]) -> None:
+        self.is_asked.set()
+        raise Unavailable("the log is away")
+
+
+def test_a_place_that_is_away_is_tried_again_and_not_waited_for_at_the_end() -> None:
+    place = _Away()
+    log = logging_to(place)
+    log.offer(Sample("m", b"tag", 1.0, 0.1, queue_pb2.PredictionRequest(), queue_pb2.PredictionReply()))
+    assert place.is_asked.wait(_WAIT_SECONDS)
+    assert counts(log) == {}
+    log.stop(timeout_seconds=_WAIT_SECONDS)
+    assert counts(log) == {("m", DROPPED_UNWRITTEN): 1}
 
 
 def test_a_folder_that_cannot_be_made_is_unavailable(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def starting_config(settings: ServingSettings, *, platforms: Collection[str]) ->
         config = config_of_one(settings.model_name, settings.model_base_path)
     else:
         config = read_config_file(Path(settings.model_config_file))
-    models_of(config, platforms=platforms)
+    models_of(config, platforms=platforms, has_request_log=bool(settings.request_log))
     return config
 
 
@@ -212,7 +212,8 @@ class ConfiguredModels:
             return "\0"  # Not what was applied; reading it again says what is wrong.
 
     def _apply(self, config: config_pb2.ModelServerConfig, *, check_labels: bool) -> None:
-        models = models_of(config, platforms=self._platforms)
+        has_request_log = bool(self._settings.request_log)
+        models = models_of(config, platforms=self._platforms, has_request_log=has_request_log)
         check_platforms(models, self._models)
         if check_labels:
             self._check_labels(models)

@@ -65,8 +65,14 @@ def config_json(config: config_pb2.ModelServerConfig) -> dict[str, Any]:
     return dict(json_format.MessageToDict(config, preserving_proto_field_name=True))
 
 
-def models_of(config: config_pb2.ModelServerConfig, *, platforms: Collection[str]) -> dict[str, ConfiguredModel]:
+def models_of(
+    config: config_pb2.ModelServerConfig, *, platforms: Collection[str], has_request_log: bool = False
+) -> dict[str, ConfiguredModel]:
     """The models of a configuration by name.
+
+    Args:
+        platforms: the names that model_platform may be.
+        has_request_log: whether the server has a place to log to, so that logging_config can be followed.
 
     Raises:
         InvalidInput: the configuration is not a list of models that this server can serve.
@@ -81,6 +87,7 @@ def models_of(config: config_pb2.ModelServerConfig, *, platforms: Collection[str
         if item.name in models:
             raise InvalidInput(f"Illegal to list model {item.name} multiple times in config list")
         models[item.name] = _model_of(item, platforms)
+        _check_logging(item, has_request_log=has_request_log)
     return models
 
 
@@ -106,7 +113,6 @@ def _model_of(item: config_pb2.ModelConfig, platforms: Collection[str]) -> Confi
         raise InvalidInput(
             f"Expected model {item.name} to have an absolute path or URI; got base_path()={item.base_path}"
         )
-    _check_logging(item)
     if NEWEST_ALIAS in item.version_labels:
         raise InvalidInput(f"model {item.name} has the label {NEWEST_ALIAS}, which is reserved")
     return ConfiguredModel(
@@ -118,7 +124,7 @@ def _model_of(item: config_pb2.ModelConfig, platforms: Collection[str]) -> Confi
     )
 
 
-def _check_logging(item: config_pb2.ModelConfig) -> None:
+def _check_logging(item: config_pb2.ModelConfig, *, has_request_log: bool) -> None:
     """Of a logging_config the sampling counts; where to log is the replica's own setting."""
     rate = item.logging_config.sampling_config.sampling_rate
     if not 0 <= rate <= 1:
@@ -127,6 +133,10 @@ def _check_logging(item: config_pb2.ModelConfig) -> None:
         raise InvalidInput(
             f"model {item.name} has a logging_config with a log_collector_config, which is not supported: the setting "
             "SERVING_REQUEST_LOG says where requests are logged"
+        )
+    if item.HasField("logging_config") and not has_request_log:
+        raise InvalidInput(
+            f"model {item.name} has a logging_config, but the setting SERVING_REQUEST_LOG does not say where to log"
         )
 
 

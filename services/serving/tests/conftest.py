@@ -54,15 +54,14 @@ def contract(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     contract_model: ContractModel,
-    zygote: Zygote,
 ) -> Iterator[ContractServer]:
     """What serves the model of contract_model.py, for the tests of one module."""
     redis = RedisServer(tmp_path_factory.mktemp("contract_redis"))
     redis.start()
     if request.param == "front":
-        started = front_and_runner(contract_model, redis, zygote)
+        started = front_and_runner(contract_model, redis, request.getfixturevalue("zygote"))
     else:
-        started = standalone(contract_model, redis, tmp_path_factory.mktemp("contract"))
+        started = standalone(contract_model, redis)
     with started as server:
         yield server
     redis.stop()

@@ -13,7 +13,6 @@ from typing import Any
 
 import httpx
 import numpy as np
-from google.protobuf import text_format
 
 from conftest import RedisServer
 from services.serving.model_server_config import config_of_one
@@ -80,17 +79,14 @@ def front_and_runner(model: ContractModel, redis_server: RedisServer, zygote: Zy
 
 
 @contextmanager
-def standalone(model: ContractModel, redis_server: RedisServer, directory: Path) -> Iterator[ContractServer]:
-    """As an outside suite would start it, but for the label."""
-    config = config_of_one("m", str(model.base))
-    config.model_config_list.config[0].version_labels["production"] = 7
-    file = directory / "models.config"
-    file.write_text(text_format.MessageToString(config))
-    server = StandaloneServer(
-        redis_server.url, f"--model_config_file={file}", "--allow_version_labels_for_unavailable_models=true"
-    )
+def standalone(model: ContractModel, redis_server: RedisServer) -> Iterator[ContractServer]:
+    """As an outside suite would start it; the label comes by HandleReloadConfigRequest."""
+    server = StandaloneServer(redis_server.url, "--model_name=m", f"--model_base_path={model.base}")
     try:
         server.wait_ready()
+        config = config_of_one("m", str(model.base))
+        config.model_config_list.config[0].version_labels["production"] = 7
+        server.reload(config)
         yield ContractServer(server.url, server.port, model.expected)
         assert server.terminate() == 0
     finally:

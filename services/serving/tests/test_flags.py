@@ -9,6 +9,9 @@ import pytest
 
 from common.errors import InvalidInput
 from services.serving.flags import SUPPORTED, UNSUPPORTED, read_flags, usage
+from services.serving.model_options import ModelOptions
+from services.serving.queue_client import Queue
+from services.serving.runner_spec import RunnerSpec
 from services.serving.settings import ServingSettings
 
 SET: list[tuple[str, dict[str, Any]]] = [
@@ -167,6 +170,13 @@ def test_a_process_with_a_wrong_command_line_or_file_ends_with_2_and_a_sentence(
     config.write_text('model_config_list { config { name: "m" base_path: "/m" mode_platform: "tensorflow" } }')
     done = run_serving(f"--model_config_file={config}")
     assert (done.returncode, "mode_platform" in done.stderr, str(config) in done.stderr) == (2, True, True)
+
+
+def test_a_queue_namespace_keeps_queues_apart() -> None:
+    spec = RunnerSpec("r", "m", 1, "/m/1", "redis://r", ModelOptions(), namespace="blue")
+    assert spec.queue_name == "blue/m"
+    assert Queue("m", "version/1", namespace="blue").key == b"headrace:queue:{blue/m}:version/1"
+    assert Queue("m", "version/1").key == b"headrace:queue:{m}:version/1"
 
 
 def test_version_and_help_are_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,7 @@ from benchmarks.report import Cell, publish
 from benchmarks.rivals import comparison
 from benchmarks.rivals.catalog import RIVALS
 from benchmarks.serving_load import load, processes
-from benchmarks.serving_load.model import INPUTS
+from benchmarks.serving_load.model import write_body
 
 _SECONDS = int(os.environ.get("BENCH_SECONDS", "6"))
 _WARM_UP_SECONDS = 3
@@ -37,12 +37,6 @@ _ADDED_LIMITS_MS = {"p50": 1.0, "p99": 3.0}
 _MOST_RESIDENT_MB = 120
 _MOST_PRIVATE_MB = 40
 _START_LIMIT_SECONDS = 1.0
-
-
-def _body(path: Path) -> Path:
-    row = np.random.default_rng(1).standard_normal(INPUTS).astype(np.float32)
-    path.write_text(json.dumps({"instances": [[float(f"{value:.9g}") for value in row]]}))
-    return path
 
 
 def _model_seconds(saved_model: Path) -> dict[int, float]:
@@ -161,7 +155,7 @@ def main() -> None:
             return
         model_seconds = _model_seconds(saved_model)
         with processes.serving(directory / "run", saved_model) as running:
-            levels = _measure(running, _body(directory / "body.json"))
+            levels = _measure(running, write_body(directory / "body.json"))
             resident_mb = psutil.Process(running.front_pid).memory_info().rss / 2**20
             private_mb = psutil.Process(running.pids["runner"]).memory_full_info().uss / 2**20
         _publish_levels(levels, model_seconds)

@@ -52,6 +52,13 @@ def seconds_per_call(directory: Path, batch_sizes: list[int]) -> dict[int, float
     return found
 
 
+def write_body(path: Path) -> Path:
+    """A predict call of one row, as JSON; returns the path."""
+    row = np.random.default_rng(1).standard_normal(INPUTS).astype(np.float32)
+    path.write_text(json.dumps({"instances": [[float(f"{value:.9g}") for value in row]]}))
+    return path
+
+
 def reference(directory: Path, out: Path) -> None:
     """inputs: float32 [64, 64], whose decimal texts are short; outputs: float32 [64, 10], row by row."""
     import tensorflow as tf

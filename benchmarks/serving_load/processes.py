@@ -21,7 +21,7 @@ from common.catalog import OffsetRange, RoundPlan, VersionDraft
 from common.registry_client import RegistryClient, manifest_of
 
 MODEL = "bench"
-_START_SECONDS = 60.0
+_START_SECONDS = 180.0
 _SCHEMA = {"features": [{"name": "x", "dtype": "float32"}], "labels": [{"name": "y", "dtype": "int64"}]}
 _DEFINITION = (
     f"name: {MODEL}\nstream: {MODEL}\nlabel: y\nestimator: linear_classifier\nfeatures: {{x: {{type: numeric}}}}\n"
@@ -101,44 +101,70 @@ def redis_server(directory: Path) -> Iterator[str]:
         yield f"unix://{socket_path}"
 
 
+@dataclass(frozen=True)
+class _Backing:
+    """Redis, and a registry with one version in production."""
+
+    redis_pid: int
+    redis_url: str
+    registry_address: str
+
+
 @contextmanager
-def serving(directory: Path, saved_model: Path) -> Iterator[Running]:
-    """Starts everything and yields when the model is served; stops it afterwards."""
+def _backing(directory: Path, saved_model: Path) -> Iterator[_Backing]:
     directory.mkdir(parents=True, exist_ok=True)
     socket_path = directory / "redis.sock"
-    registry_port, http_port, grpc_port = free_port(), free_port(), free_port()
-    with ExitStack() as stack:
-        redis = stack.enter_context(process(_redis_command(socket_path), {}, directory / "redis.log"))
-        registry = {
-            "REGISTRY_DATA_DIR": str(directory / "registry"),
-            "REGISTRY_GRPC_PORT": str(registry_port),
-            "REGISTRY_HTTP_PORT": "0",
-        }
-        python = [sys.executable, "-m"]
-        stack.enter_context(process([*python, "services.registry"], registry, directory / "registry.log"))
-        _register(f"127.0.0.1:{registry_port}", saved_model)
-        settings = {
-            "SERVING_DATA_DIR": str(directory / "serving"),
-            "SERVING_HTTP_PORT": str(http_port),
-            "SERVING_GRPC_PORT": str(grpc_port),
-            "SERVING_REDIS_URL": f"unix://{socket_path}",
-            "SERVING_REGISTRY_ADDRESS": f"127.0.0.1:{registry_port}",
-            "CUDA_VISIBLE_DEVICES": "-1",
-        }
-        started = time.monotonic()
-        front = stack.enter_context(process([*python, "services.serving"], settings, directory / "serving.log"))
+    registry_port = free_port()
+    settings = {
+        "REGISTRY_DATA_DIR": str(directory / "registry"),
+        "REGISTRY_GRPC_PORT": str(registry_port),
+        "REGISTRY_HTTP_PORT": "0",
+    }
+    command = [sys.executable, "-m", "services.registry"]
+    with (
+        process(_redis_command(socket_path), {}, directory / "redis.log") as redis,
+        process(command, settings, directory / "registry.log"),
+    ):
+        address = f"127.0.0.1:{registry_port}"
+        _register(address, saved_model)
+        yield _Backing(redis.pid, f"unix://{socket_path}", address)
+
+
+@contextmanager
+def _replica(directory: Path, name: str, backing: _Backing) -> Iterator[Running]:
+    http_port, grpc_port = free_port(), free_port()
+    settings = {
+        "SERVING_DATA_DIR": str(directory / name),
+        "SERVING_HTTP_PORT": str(http_port),
+        "SERVING_GRPC_PORT": str(grpc_port),
+        "SERVING_REDIS_URL": backing.redis_url,
+        "SERVING_REGISTRY_ADDRESS": backing.registry_address,
+        "CUDA_VISIBLE_DEVICES": "-1",
+    }
+    started = time.monotonic()
+    with process([sys.executable, "-m", "services.serving"], settings, directory / f"{name}.log") as front:
         url = f"http://127.0.0.1:{http_port}"
         wait_until(lambda: answers(f"{url}/healthz"), "serving being alive")
         start_seconds = time.monotonic() - started
         wait_until(lambda: answers(f"{url}/readyz"), "serving being ready")
         wait_until(lambda: _runner_pid(url) != 0, "the version being in production")
-        yield Running(
-            url,
-            f"127.0.0.1:{grpc_port}",
-            front.pid,
-            start_seconds,
-            {"front": front.pid, "redis": redis.pid, "runner": _runner_pid(url)},
-        )
+        pids = {"front": front.pid, "redis": backing.redis_pid, "runner": _runner_pid(url)}
+        yield Running(url, f"127.0.0.1:{grpc_port}", front.pid, start_seconds, pids)
+
+
+@contextmanager
+def serving(directory: Path, saved_model: Path) -> Iterator[Running]:
+    """Starts everything and yields when the model is served; stops it afterwards."""
+    with _backing(directory, saved_model) as backing, _replica(directory, "serving", backing) as running:
+        yield running
+
+
+@contextmanager
+def replicas(directory: Path, saved_model: Path, count: int) -> Iterator[list[str]]:
+    """So many replicas on one queue; yields their URLs."""
+    with ExitStack() as stack:
+        backing = stack.enter_context(_backing(directory, saved_model))
+        yield [stack.enter_context(_replica(directory, f"serving-{index}", backing)).url for index in range(count)]
 
 
 def _runner_pid(url: str) -> int:

@@ -131,6 +131,10 @@ def test_values_survive_the_wire(connect: Connect, tmp_path: Path) -> None:
     planned = client.plan_round(plan)
     assert planned.plan == plan
     assert client.list_rounds("m") == [planned]
+    assert client.get_round("m", planned.round_id) == planned
+    for model, round_id in (("m", "m-999999"), ("another", planned.round_id)):
+        with pytest.raises(NotFound):
+            client.get_round(model, round_id)
     lease = client.lease_round("trainer", ttl_seconds=60.0, models=["m"])
     assert lease is not None
     assert client.lease_round("other", ttl_seconds=60.0, models=["m"]) is None

@@ -31,6 +31,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kills", type=int, default=25, help="how many faults (25)")
     parser.add_argument("--seed", type=int, help="repeats a run's faults; printed when left out")
     parser.add_argument("--pause-seconds", type=_span, default=(5.0, 30.0), metavar="LEAST:MOST", help="5:30")
+    parser.add_argument("--only", nargs="+", default=(), metavar="FAULT", help="such as 'kill -9: redis'; all of them")
     parser.add_argument("--folder", type=Path, help="where the history and the logs go (build/faults/MODE-SEED)")
     parser.add_argument("--judge", type=Path, nargs="+", metavar="HISTORY", help="run nothing, judge these")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="writes the table there as well")
@@ -49,7 +50,9 @@ def _options(arguments: argparse.Namespace) -> Options:
     seed = random.SystemRandom().randrange(2**31) if arguments.seed is None else arguments.seed
     folder = arguments.folder or BUILD_DIR / f"{arguments.mode}-{seed}"
     print(f"SEED={seed}, history and logs in {folder}", flush=True)
-    return Options(arguments.mode, arguments.kills, seed, folder.absolute(), arguments.pause_seconds)
+    return Options(
+        arguments.mode, arguments.kills, seed, folder.absolute(), tuple(arguments.only), arguments.pause_seconds
+    )
 
 
 def _run(options: Options) -> Judged:

@@ -48,6 +48,7 @@ _REBUILD_SECONDS = 180.0
 @dataclass(frozen=True)
 class Options:
     """Attributes:
+    only: names of faults, "what: target"; empty for the whole deck.
     pause_seconds: the least and the most that a pause, a cut or a full disk lasts.
     gap_seconds: the least and the most between a recovery and the next fault.
     recovery_seconds: what a recovery may take.
@@ -57,6 +58,7 @@ class Options:
     kills: int
     seed: int
     folder: Path
+    only: tuple[str, ...] = ()
     pause_seconds: tuple[float, float] = (5.0, 30.0)
     gap_seconds: tuple[float, float] = (0.5, 3.0)
     recovery_seconds: float = 180.0
@@ -131,11 +133,18 @@ class FaultRun:
     def _strike_all(self) -> None:
         options = self._options
         task = self._progress.add_task("faults", total=options.kills)
-        for number, card in enumerate(deal(self._injector.deck(), options.kills, self._chance), start=1):
+        for number, card in enumerate(deal(self._deck(), options.kills, self._chance), start=1):
             threading.Event().wait(self._chance.uniform(*options.gap_seconds))
             self._progress.update(task, description=f"{card[0]}: {card[1]}")
             self._strike(number, card)
             self._progress.advance(task)
+
+    def _deck(self) -> list[Card]:
+        """Raises AssertionError for a fault that is not in the deck."""
+        deck = {f"{what}: {target}": (what, target) for what, target in self._injector.deck()}
+        unknown = [name for name in self._options.only if name not in deck]
+        assert not unknown, f"there is no fault {unknown[0]!r} in this mode; there are {', '.join(sorted(deck))}"
+        return [deck[name] for name in self._options.only or deck]
 
     def _strike(self, number: int, card: Card) -> None:
         at = time.time()

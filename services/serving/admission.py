@@ -4,8 +4,8 @@
     unfair           a queue may hold eight times the room that is left at the front: however slow one model is, the
                      others find room (dynamic thresholds, Choudhury and Hahne 1998)
     batches full     max_enqueued_batches of the model: TensorFlow Serving's bound, with its code and words
-    too late         at the rate at which the queue was answered lately, what is ahead takes more than half of the time
-                     that is left until the deadline
+    too late         at the rate at which a busy queue was answered lately, what is ahead takes more than half of the
+                     time until the deadline; two full batches are always taken
 
 The queue's own bound, over all fronts, is kept in Redis (queue_scripts.py).
 """
@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from services.serving.model_options import BatchingOptions
 from services.serving.prediction import RequestFailed
 
 RESOURCE_EXHAUSTED, UNAVAILABLE = 8, 14
@@ -22,15 +23,21 @@ _ROOM_FACTOR = 8
 _RATE_WINDOW_SECONDS = 0.1
 _RATE_WEIGHT = 0.3
 """Of the newest window in the average."""
+_BATCHES_TO_BE_BUSY = 2
+"""Per thread of a runner: one that runs, and the next one."""
 _USABLE_DEADLINE = 0.5
 """Share of a deadline that the estimate may fill; the rest is for what it does not know: a rate halves when something
 else wants the machine."""
 
 
 class QueueLoad:
-    """What a front has open at one queue, and how fast it is answered. Times are the event loop's, in seconds."""
+    """What a front has open at one queue, and how fast it is answered when there is more than enough to do.
 
-    __slots__ = ("_answered", "_window_began_at", "full_until", "most_rows", "open_count", "open_rows", "rate")
+    Only then the rate says what the runners can do: a queue with one request at a time is answered slowly because it is
+    asked slowly. Times are the event loop's, in seconds.
+    """
+
+    __slots__ = ("_answered", "_saturated_at", "enough", "full_until", "most_rows", "open_count", "open_rows", "rate")
 
     def __init__(self) -> None:
         self.open_count = 0
@@ -38,18 +45,20 @@ class QueueLoad:
         """Rows of what is open, counted where most_rows bounds them."""
         self.most_rows = 0
         """0: no bound but the queue's own."""
-        self.rate = 0.0
-        """Requests answered per second while there was something to answer; 0: not known."""
+        self.enough = _BATCHES_TO_BE_BUSY * BatchingOptions.max_batch_size
+        """Requests that keep the runners busy; as many are taken whatever the rate seems to be."""
+        self.rate: float | None = None
+        """Requests answered per second while more than `enough` were open; None: not known."""
         self.full_until = 0.0
         """Redis refused a write because the queue was full; until then nobody asks again."""
         self._answered = 0
-        self._window_began_at = 0.0
+        self._saturated_at = 0.0
 
     def opened(self, rows: int, now: float) -> None:
-        if not self.open_count:
-            self._window_began_at, self._answered = now, 0
         self.open_count += 1
         self.open_rows += rows
+        if self.open_count == self.enough:
+            self._saturated_at, self._answered = now, 0
 
     def closed(self, rows: int) -> None:
         """One is answered, or its asker is gone."""
@@ -57,32 +66,39 @@ class QueueLoad:
         self.open_rows -= rows
 
     def answered(self, count: int, now: float) -> None:
-        """A batch of answers came from a runner. Idle time is not counted: each window begins with something open.
+        """A batch of answers came from a runner, after each of them was closed.
 
         Args:
             count: of those that came in time. What was dropped unrun is quickly answered and would make a queue that
                 nobody can keep up with look fast.
         """
+        if self.open_count < self.enough:
+            return
         self._answered += count
-        seconds = now - self._window_began_at
+        seconds = now - self._saturated_at
         if seconds < _RATE_WINDOW_SECONDS:
             return
         rate = self._answered / seconds
-        self.rate = rate if not self.rate else self.rate + _RATE_WEIGHT * (rate - self.rate)
-        self._window_began_at, self._answered = now, 0
+        self.rate = rate if self.rate is None else self.rate + _RATE_WEIGHT * (rate - self.rate)
+        self._saturated_at, self._answered = now, 0
 
-    def seconds_ahead(self) -> float:
-        """How long what is open will take; 0 while the rate is not known."""
-        return self.open_count / self.rate if self.rate else 0.0
+    def is_too_late(self, timeout_seconds: float) -> bool:
+        """Whether what is open takes so long that one more would not be answered in time."""
+        if self.rate is None or self.open_count < self.enough:
+            return False
+        return self.open_count > timeout_seconds * _USABLE_DEADLINE * self.rate
 
     def follow(self, options: Mapping[str, Any]) -> int:
-        """Takes the bound of the model's options (ModelOptions.to_mapping); returns it in requests, 0 for none."""
+        """Takes the bounds of the model's options (ModelOptions.to_mapping); returns how many requests may wait and
+        run, 0 for no bound of its own."""
         batching = options.get("batching") or {}
-        batches = batching.get("max_enqueued_batches")
-        self.most_rows = 0
-        if batches is not None and batching["is_enabled"]:
-            largest = batching["max_execution_batch_size"] or batching["max_batch_size"]
-            self.most_rows = (batches + batching["num_batch_threads"]) * largest
+        if not batching or not batching["is_enabled"]:
+            self.most_rows = 0
+            return 0
+        at_once = (batching["max_execution_batch_size"] or batching["max_batch_size"]) * batching["num_batch_threads"]
+        self.enough = _BATCHES_TO_BE_BUSY * at_once
+        batches = batching["max_enqueued_batches"]
+        self.most_rows = 0 if batches is None else at_once + batches * (at_once // batching["num_batch_threads"])
         return self.most_rows
 
 
@@ -112,11 +128,11 @@ class Admission:
         if load.most_rows and load.open_rows and load.open_rows + rows > load.most_rows:
             self.refusals[model, "batches full"] += 1
             raise RequestFailed(UNAVAILABLE, BATCHES_FULL)
-        if load.rate and load.open_count > timeout_seconds * _USABLE_DEADLINE * load.rate:
+        if load.is_too_late(timeout_seconds):
             raise self._refusal(
                 model, "too late",
-                f"{load.open_count} requests for model {model} are ahead, which takes about "
-                f"{load.seconds_ahead():.2f} s, and the deadline is in {timeout_seconds:.2f} s; try again",
+                f"{load.open_count} requests for model {model} are ahead, {load.rate:.0f} are answered in a second, "
+                f"and the deadline is in {timeout_seconds:.2f} s; try again",
             )  # fmt: skip
 
     def _refusal(self, model: str, reason: str, message: str) -> RequestFailed:

@@ -54,13 +54,14 @@ class FrontMetrics(Collector):
             "headrace_serving_in_flight", "Requests that this front has open at a queue", labels=_QUEUE
         )
         rate = GaugeMetricFamily(
-            "headrace_serving_drain_per_second", "Answers per second while a queue is not empty", labels=_QUEUE
+            "headrace_serving_drain_per_second", "Answers per second of a busy queue, as last measured", labels=_QUEUE
         )
         for (model, target), route in sorted(self._front.routes.items()):
             load = route.queue.load
             depth.add_metric([model, target], route.queue.depth)
             in_flight.add_metric([model, target], load.open_count)
-            rate.add_metric([model, target], load.rate)
+            if load.rate is not None:
+                rate.add_metric([model, target], load.rate)
         yield from (depth, in_flight, rate)
 
     def _refusals(self) -> Iterator[Metric]:

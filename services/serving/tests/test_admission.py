@@ -23,11 +23,12 @@ from services.serving.tests.test_front import predict, row_sums, wait_until
 OVERLOADED, UNAVAILABLE = 8, 14
 
 
-def full_of(count: int, *, rate: float = 0.0, most_rows: int = 0) -> QueueLoad:
+def full_of(count: int, *, rate: float | None = None, enough: int = 10) -> QueueLoad:
     load = QueueLoad()
-    load.most_rows, load.rate = most_rows, rate
+    load.enough = enough
     for _ in range(count):
         load.opened(1, 0.0)
+    load.rate = rate
     return load
 
 
@@ -57,32 +58,44 @@ def test_one_slow_model_leaves_room_for_the_others() -> None:
 
 def test_what_cannot_be_answered_before_its_deadline_is_refused_at_once() -> None:
     load = full_of(500, rate=100.0)
-    assert load.seconds_ahead() == 5.0
     assert refusal(Admission(10_000), load, timeout_seconds=10.0) == ""
     assert refusal(Admission(10_000), load, timeout_seconds=9.9) == "too late"
     assert refusal(Admission(10_000), full_of(500), timeout_seconds=0.001) == "", "nothing was measured yet"
 
 
-def test_the_rate_is_measured_while_there_is_something_to_answer() -> None:
-    load = QueueLoad()
-    for start in (100.0, 200.0):  # a hundred idle seconds in between say nothing
-        for _ in range(60):
-            load.opened(1, start)
-        for step in range(1, 7):
-            for _ in range(10):
-                load.closed(1)
-            load.answered(10, start + 0.1 * step)
+def test_what_keeps_the_runners_busy_is_taken_however_slow_they_seem() -> None:
+    assert refusal(Admission(10_000), full_of(9, rate=0.001)) == ""
+    assert refusal(Admission(10_000), full_of(10, rate=0.001)) == "too late"
+
+
+def answer(load: QueueLoad, count: int, now: float, *, in_time: bool = True) -> None:
+    for _ in range(count):
+        load.closed(1)
+    load.answered(count if in_time else 0, now)
+
+
+def test_the_rate_is_measured_only_while_there_is_more_than_enough_to_do() -> None:
+    load = full_of(0)
+    for second in range(20):  # one request at a time says nothing about what the runners can do
+        load.opened(1, float(second))
+        answer(load, 1, second + 0.9)
+    assert load.rate is None
+    for _ in range(80):
+        load.opened(1, 100.0)
+    for step in range(1, 7):
+        answer(load, 10, 100.0 + 0.1 * step)
     assert load.rate == pytest.approx(100.0)
+    answer(load, 20, 200.0)
+    assert load.rate == pytest.approx(100.0), "the queue ran short meanwhile"
     assert (load.open_count, load.open_rows) == (0, 0)
 
 
 def test_answers_that_came_too_late_slow_the_estimate_down_until_the_queue_is_short_again() -> None:
     load = full_of(600, rate=100.0)
     for step in range(1, 20):
-        load.answered(0, 0.2 * step)
+        answer(load, 10, 0.2 * step, in_time=False)
     assert refusal(Admission(10_000), load) == "too late"
-    for _ in range(600):
-        load.closed(1)
+    answer(load, load.open_count, 5.0, in_time=False)
     assert refusal(Admission(10_000), load) == ""
 
 

@@ -11,6 +11,7 @@ import select
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,8 +28,11 @@ from headrace.connection import Door
 from protos import tfserving_pb2
 
 _TRY_SECONDS = 5.0
-_LONGEST_RETRY_SECONDS = 240.0
+_LONGEST_RETRY_SECONDS = 200.0
 """A request that is in doubt for so long is given up."""
+_SEND_AGAIN_SECONDS = 60.0
+"""How old an acknowledged request may be that is sent again, or whose key is used again. With the retries this stays below
+the window in which ingest knows a key (INGEST_KEY_WINDOW_SECONDS, 300)."""
 _SILENCE_SECONDS = 2.0
 """How long after a prediction's deadline the asker hangs up."""
 _DEFINITE = (InvalidInput, NotFound, Conflict, Overloaded)
@@ -86,13 +90,15 @@ class Sender:
         self._door = Door("ingest", url, timeout_seconds=_TRY_SECONDS)
         self._history, self._successes, self._ids, self._rates, self._seed = history, successes, ids, rates, seed
         self._chance = random.Random(seed)
-        self._acknowledged: list[tuple[str, int, bytes]] = []
+        self._acknowledged: deque[tuple[float, str, int, bytes]] = deque()
 
     def run(self, stop: threading.Event) -> None:
         while not stop.wait(self._rates.send_pause_seconds * self._chance.uniform(0.5, 1.5)):
             draw = self._chance.random()
+            while self._acknowledged and self._acknowledged[0][0] < time.time() - _SEND_AGAIN_SECONDS:
+                self._acknowledged.popleft()
             if draw < 0.08 and self._acknowledged:
-                self._send(*self._chance.choice(self._acknowledged[-200:]))
+                self._send(*self._chance.choice(self._acknowledged)[1:])
                 continue
             first = next(self._ids) * self._rates.request_events
             drawn = events(first, self._rates.request_events, seed=self._seed)
@@ -100,10 +106,10 @@ class Sender:
                 drawn[self._chance.randrange(len(drawn))]["above"] = 7
             key = f"request-{first}"
             if 0.13 <= draw < 0.16 and self._acknowledged:
-                key = self._chance.choice(self._acknowledged[-50:])[0]
+                key = self._chance.choice(self._acknowledged)[1]
             body = orjson.dumps({"events": drawn})
             if self._send(key, first, body):
-                self._acknowledged.append((key, first, body))
+                self._acknowledged.append((time.time(), key, first, body))
 
     def _send(self, key: str, first: int, body: bytes) -> bool:
         """Whether it was acknowledged in the end. A sender that is stopped waits for that too."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -26,6 +27,7 @@ from services.serving.model_server_config import (
     models_of,
     read_config_file,
 )
+from services.serving.queue_keys import alias_target
 from services.serving.replica_state import FAILED_PRECONDITION, ConfigState, ReloadResult, ServingState
 from services.serving.settings import ServingSettings
 from services.serving.version_slot import VersionSlot
@@ -80,10 +82,12 @@ def _not_available(model: str, version: int) -> str:
 
 @dataclass(frozen=True)
 class _Waiting:
-    """A reload that is answered when its new models are there."""
+    """A reload that is answered when its new models are there and its labels answer."""
 
     reload_id: int
     models: frozenset[str]
+    labels: Mapping[tuple[str, str], int]
+    """{(model, target): version}."""
 
 
 class ConfiguredModels:
@@ -107,7 +111,6 @@ class ConfiguredModels:
             poll_seconds=settings.file_system_poll_wait_seconds,
             on_found=lambda found: post(lambda: self._on_found(found)),
         )
-        self._config = config_pb2.ModelServerConfig()
         self._models: Models = {}
         self._found = Found({}, {})
         self._is_searched = settings.file_system_poll_wait_seconds < 0
@@ -115,6 +118,8 @@ class ConfiguredModels:
         self._error = ""
         self._applied_at = 0.0
         self._applied_text = ""
+        self._is_from_request = False
+        self._config_json: Mapping[str, Any] = {}
         self._available: frozenset[VersionKey] = frozenset()
         self._waiting: list[_Waiting] = []
         self._results: tuple[ReloadResult, ...] = ()
@@ -157,14 +162,19 @@ class ConfiguredModels:
         failed = [slot for slot in slots if slot.state is ServingState.END and slot.error_code and not slot.is_dropped]
         self._folders.note_failed({(slot.model, slot.version) for slot in failed})
         if self._waiting:
-            self._answer_waiting({slot.model: slot.error_message for slot in failed})
+            readers: dict[tuple[str, str], set[int]] = {}
+            for slot in slots:
+                for target in slot.targets_read():
+                    readers.setdefault((slot.model, target), set()).add(slot.version)
+            self._answer_waiting({slot.model: slot.error_message for slot in failed}, readers)
 
     def config_state(self) -> ConfigState:
         return ConfigState(
-            config=config_json(self._config),
+            config=self._config_json,
             error=self._error,
             problems=self._found.problems,
             applied_at=self._applied_at,
+            is_from_request=self._is_from_request,
             reloads=self._results,
         )
 
@@ -182,13 +192,15 @@ class ConfiguredModels:
         except HeadraceError as error:
             self._refuse("HandleReloadConfigRequest", error)
             code = FAILED_PRECONDITION if isinstance(error, Conflict) else _INVALID_ARGUMENT
-            self._finish(ReloadResult(reload_id, code, error.message))
+            self._finish(ReloadResult(reload_id, code, error.message, is_applied=False))
             return
-        added = frozenset(self._models) - frozenset(before)
-        if added:
-            self._waiting.append(_Waiting(reload_id, added))
-            return
-        self._finish(ReloadResult(reload_id))
+        self._is_from_request = True
+        labels = {
+            (name, alias_target(label)): version
+            for name, model in self._models.items()
+            for label, version in model.labels.items()
+        }
+        self._waiting.append(_Waiting(reload_id, frozenset(self._models) - frozenset(before), labels))
 
     def _read_file(self, *, is_first: bool = False) -> None:
         text = self._file_text()
@@ -199,7 +211,7 @@ class ConfiguredModels:
         except HeadraceError as error:
             self._refuse(self._settings.model_config_file or "model_base_path", error)
             return
-        self._applied_text = text
+        self._applied_text, self._is_from_request = text, False
 
     def _watch_file(self) -> None:
         while not self._stop.wait(self._settings.model_config_file_poll_wait_seconds):
@@ -217,7 +229,7 @@ class ConfiguredModels:
         check_platforms(models, self._models)
         if check_labels:
             self._check_labels(models)
-        self._config, self._models = config, models
+        self._config_json, self._models = config_json(config), models
         self._error, self._applied_at = "", time.time()
         logger.info("configured", extra={"models": ", ".join(sorted(models))})
         self._folders.watch(models)
@@ -254,12 +266,13 @@ class ConfiguredModels:
             )
         )
 
-    def _answer_waiting(self, failures: Mapping[str, str]) -> None:
+    def _answer_waiting(self, failures: Mapping[str, str], readers: Mapping[tuple[str, str], set[int]]) -> None:
+        """failures: {model: reason}; readers: which versions answer, by model and target."""
         available = {model for model, _ in self._available}
         for waiting in list(self._waiting):
             gone = dict.fromkeys(waiting.models - set(self._models), "it was taken out of the configuration")
             failed = gone | {model: failures[model] for model in waiting.models if model in failures}
-            if not waiting.models <= available | set(failed):
+            if not waiting.models <= available | set(failed) or not self._answers(waiting.labels, readers):
                 continue
             self._waiting.remove(waiting)
             failed = {model: reason for model, reason in failed.items() if model not in available}
@@ -269,6 +282,19 @@ class ConfiguredModels:
             listed = ", ".join(f"{model}: {reason}" for model, reason in sorted(failed.items()))
             message = f"{len(failed)} model(s) did not become available: {{{listed}}}"
             self._finish(ReloadResult(waiting.reload_id, _UNKNOWN, message))
+
+    def _answers(self, labels: Mapping[tuple[str, str], int], readers: Mapping[tuple[str, str], set[int]]) -> bool:
+        """Whether the labels of versions that are available answer, as far as they are still wanted."""
+        return all(
+            readers.get((model, target)) == {version}
+            for (model, target), version in labels.items()
+            if (model, version) in self._available and self._labels_of(model).get(target) == version
+        )
+
+    def _labels_of(self, model: str) -> dict[str, int]:
+        """{target: version}."""
+        labels = self._models[model].labels if model in self._models else {}
+        return {alias_target(label): version for label, version in labels.items()}
 
     def _finish(self, result: ReloadResult) -> None:
         self._results = (*self._results, result)[-_RESULTS_KEPT:]

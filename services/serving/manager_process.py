@@ -46,7 +46,9 @@ class ManagerProcess:
         self._reload_ids = itertools.count(1)
         self._reloads: dict[int, asyncio.Future[ReloadResult]] = {}
         self._reloaded_config = b""
-        """The last configuration that was taken by request: a manager that is started again gets it first."""
+        """The last configuration that was taken by request: a manager that is started again gets it, unless the file
+        was taken since."""
+        self._is_from_request = False
 
     async def run(self) -> None:
         """Keeps the manager, once started, running until `stop`."""
@@ -80,7 +82,7 @@ class ManagerProcess:
             raise Unavailable(f"the models were not available after {timeout_seconds:g} s; they still load") from error
         finally:
             self._reloads.pop(reload_id, None)
-        if not result.code:
+        if result.is_applied:
             self._reloaded_config = config
         return result
 
@@ -91,7 +93,12 @@ class ManagerProcess:
         self._writer.write(orjson.dumps(command | {"config": base64.b64encode(config).decode()}) + b"\n")
 
     def _take_results(self, state: ReplicaState) -> None:
-        for result in state.config.reloads if state.config is not None else ():
+        if state.config is None:
+            return
+        if self._is_from_request and not state.config.is_from_request:
+            self._reloaded_config = b""
+        self._is_from_request = state.config.is_from_request
+        for result in state.config.reloads:
             decided = self._reloads.get(result.reload_id)
             if decided is not None and not decided.done():
                 decided.set_result(result)
@@ -127,6 +134,7 @@ class ManagerProcess:
                 stdin=asyncio.subprocess.DEVNULL,
             )
         self._reader, self._writer = await asyncio.open_unix_connection(sock=ours, limit=_LONGEST_LINE_BYTES)
+        self._is_from_request = False
         if self._reloaded_config:
             self._send_reload(next(self._reload_ids), self._reloaded_config, is_restored=True)
 

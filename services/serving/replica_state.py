@@ -88,6 +88,8 @@ class ReloadResult:
     code: int = 0
     """Canonical status code; 0: it is served now."""
     message: str = ""
+    is_applied: bool = True
+    """False where the configuration was refused; true also where a model of it cannot be loaded."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,8 @@ class ConfigState:
     """By model: what its folder lacks, and which versions wait to be whole."""
     applied_at: float = 0.0
     """Epoch seconds."""
+    is_from_request: bool = False
+    """Whether it came by HandleReloadConfigRequest and not from the command line or its file."""
     reloads: tuple[ReloadResult, ...] = ()
     """Those of the last requests that are decided."""
 

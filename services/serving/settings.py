@@ -149,6 +149,8 @@ class ServingSettings(ServiceSettings):
             for name, value in needing.items():
                 if value:
                     raise ValueError(f"{name} needs enable_batching")
+        if self.is_standalone() and self.models:
+            raise ValueError("models chooses among those of a registry; folders are served as the configuration says")
         if self.model_config_file_poll_wait_seconds and not self.model_config_file:
             raise ValueError("model_config_file_poll_wait_seconds needs model_config_file")
         return self

@@ -40,6 +40,7 @@ from headrace import Client, Conflict, HeadraceError
 _POLL_SECONDS = 0.1
 _ROUNDS = 1000
 """As many as the registry tells at once."""
+_BEGIN_SECONDS = 240.0
 _JOIN_SECONDS = 300.0
 _SETTLE_SECONDS = 180.0
 _REBUILD_SECONDS = 180.0
@@ -97,8 +98,12 @@ class FaultRun:
             apply(client, options.folder / "definition")
         clock = partial(watch_the_clock, self._history)
         with self._going_on([clock, self._watcher.run, *(sender.run for sender in self._senders)]):
-            until(lambda: self._successes.first_after("learned", 0.0), "a first version was learned")
-            until(self._is_served, "it is served")
+            until(
+                lambda: self._successes.first_after("learned", 0.0),
+                "a first version was learned",
+                timeout_seconds=_BEGIN_SECONDS,
+            )
+            until(self._is_served, "it is served", timeout_seconds=_BEGIN_SECONDS)
             with self._going_on([*(asker.run for asker in self._askers), self._operator.run]):
                 self._strike_all()
         self._settle()

@@ -5,7 +5,7 @@
                      others find room (dynamic thresholds, Choudhury and Hahne 1998)
     batches full     max_enqueued_batches of the model: TensorFlow Serving's bound, with its code and words
     too late         at the rate at which a busy queue was answered lately, what is ahead takes more than half of the
-                     time until the deadline; two full batches are always taken
+                     time until the deadline; four full batches are always taken
 
 The queue's own bound, over all fronts, is kept in Redis (queue_scripts.py).
 """
@@ -23,21 +23,24 @@ _ROOM_FACTOR = 8
 _RATE_WINDOW_SECONDS = 0.1
 _RATE_WEIGHT = 0.3
 """Of the newest window in the average."""
-_BATCHES_TO_BE_BUSY = 2
-"""Per thread of a runner: one that runs, and the next one."""
+_ALWAYS_TAKEN_BATCHES = 4
+"""Per thread of a runner: one that runs, one that is on its way back, and two to run next, so that the rate is seen."""
 _USABLE_DEADLINE = 0.5
 """Share of a deadline that the estimate may fill; the rest is for what it does not know: a rate halves when something
 else wants the machine."""
 
 
 class QueueLoad:
-    """What a front has open at one queue, and how fast it is answered when there is more than enough to do.
+    """What a front has open at one queue, and how fast it is answered when there is enough to do.
 
     Only then the rate says what the runners can do: a queue with one request at a time is answered slowly because it is
     asked slowly. Times are the event loop's, in seconds.
     """
 
-    __slots__ = ("_answered", "_saturated_at", "enough", "full_until", "most_rows", "open_count", "open_rows", "rate")
+    __slots__ = (
+        "_answered", "_answered_at", "_busy_seconds", "at_once", "full_until", "most_rows", "open_count", "open_rows",
+        "rate",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.open_count = 0
@@ -45,20 +48,20 @@ class QueueLoad:
         """Rows of what is open, counted where most_rows bounds them."""
         self.most_rows = 0
         """0: no bound but the queue's own."""
-        self.enough = _BATCHES_TO_BE_BUSY * BatchingOptions.max_batch_size
-        """Requests that keep the runners busy; as many are taken whatever the rate seems to be."""
+        self.at_once = BatchingOptions.max_batch_size
+        """Requests that a runner may run at the same time."""
         self.rate: float | None = None
-        """Requests answered per second while more than `enough` were open; None: not known."""
+        """Requests answered per second while there were enough to run next; None: not known."""
         self.full_until = 0.0
         """Redis refused a write because the queue was full; until then nobody asks again."""
         self._answered = 0
-        self._saturated_at = 0.0
+        self._answered_at = 0.0
+        """When the last answers came, if they left enough to run next; else 0."""
+        self._busy_seconds = 0.0
 
-    def opened(self, rows: int, now: float) -> None:
+    def opened(self, rows: int) -> None:
         self.open_count += 1
         self.open_rows += rows
-        if self.open_count == self.enough:
-            self._saturated_at, self._answered = now, 0
 
     def closed(self, rows: int) -> None:
         """One is answered, or its asker is gone."""
@@ -72,19 +75,19 @@ class QueueLoad:
             count: of those that came in time. What was dropped unrun is quickly answered and would make a queue that
                 nobody can keep up with look fast.
         """
-        if self.open_count < self.enough:
+        if self._answered_at:
+            self._busy_seconds += now - self._answered_at
+            self._answered += count
+        self._answered_at = now if self.open_count >= self.at_once else 0.0
+        if self._busy_seconds < _RATE_WINDOW_SECONDS:
             return
-        self._answered += count
-        seconds = now - self._saturated_at
-        if seconds < _RATE_WINDOW_SECONDS:
-            return
-        rate = self._answered / seconds
+        rate = self._answered / self._busy_seconds
         self.rate = rate if self.rate is None else self.rate + _RATE_WEIGHT * (rate - self.rate)
-        self._saturated_at, self._answered = now, 0
+        self._busy_seconds, self._answered = 0.0, 0
 
     def is_too_late(self, timeout_seconds: float) -> bool:
         """Whether what is open takes so long that one more would not be answered in time."""
-        if self.rate is None or self.open_count < self.enough:
+        if self.rate is None or self.open_count < _ALWAYS_TAKEN_BATCHES * self.at_once:
             return False
         return self.open_count > timeout_seconds * _USABLE_DEADLINE * self.rate
 
@@ -95,10 +98,10 @@ class QueueLoad:
         if not batching or not batching["is_enabled"]:
             self.most_rows = 0
             return 0
-        at_once = (batching["max_execution_batch_size"] or batching["max_batch_size"]) * batching["num_batch_threads"]
-        self.enough = _BATCHES_TO_BE_BUSY * at_once
-        batches = batching["max_enqueued_batches"]
-        self.most_rows = 0 if batches is None else at_once + batches * (at_once // batching["num_batch_threads"])
+        largest = batching["max_execution_batch_size"] or batching["max_batch_size"]
+        threads, batches = batching["num_batch_threads"], batching["max_enqueued_batches"]
+        self.at_once = threads * largest
+        self.most_rows = 0 if batches is None else (batches + threads) * largest
         return self.most_rows
 
 

@@ -227,7 +227,7 @@ class Front:
         serialized = request.SerializeToString()
         now = self._loop.time()
         deadline = now + timeout
-        load.opened(rows, now)
+        load.opened(rows)
         self._open[request_id] = _Open(queue, rows, serialized, deadline, on_reply)
         if deadline < self._sweep_at:
             self._sweep_later(deadline)

@@ -23,11 +23,11 @@ from services.serving.tests.test_front import predict, row_sums, wait_until
 OVERLOADED, UNAVAILABLE = 8, 14
 
 
-def full_of(count: int, *, rate: float | None = None, enough: int = 10) -> QueueLoad:
+def full_of(count: int, *, rate: float | None = None, at_once: int = 10) -> QueueLoad:
     load = QueueLoad()
-    load.enough = enough
+    load.at_once = at_once
     for _ in range(count):
-        load.opened(1, 0.0)
+        load.opened(1)
     load.rate = rate
     return load
 
@@ -50,7 +50,7 @@ def test_a_front_takes_what_its_limit_allows() -> None:
 def test_one_slow_model_leaves_room_for_the_others() -> None:
     slow, limit = QueueLoad(), 900
     while not refusal(Admission(limit), slow):
-        slow.opened(1, 0.0)
+        slow.opened(1)
     assert slow.open_count == 800
     assert refusal(Admission(limit), slow) == "unfair"
     assert refusal(Admission(limit), QueueLoad(), open_count=slow.open_count) == ""
@@ -64,8 +64,8 @@ def test_what_cannot_be_answered_before_its_deadline_is_refused_at_once() -> Non
 
 
 def test_what_keeps_the_runners_busy_is_taken_however_slow_they_seem() -> None:
-    assert refusal(Admission(10_000), full_of(9, rate=0.001)) == ""
-    assert refusal(Admission(10_000), full_of(10, rate=0.001)) == "too late"
+    assert refusal(Admission(10_000), full_of(39, rate=0.001)) == ""
+    assert refusal(Admission(10_000), full_of(40, rate=0.001)) == "too late"
 
 
 def answer(load: QueueLoad, count: int, now: float, *, in_time: bool = True) -> None:
@@ -77,17 +77,28 @@ def answer(load: QueueLoad, count: int, now: float, *, in_time: bool = True) -> 
 def test_the_rate_is_measured_only_while_there_is_more_than_enough_to_do() -> None:
     load = full_of(0)
     for second in range(20):  # one request at a time says nothing about what the runners can do
-        load.opened(1, float(second))
+        load.opened(1)
         answer(load, 1, second + 0.9)
     assert load.rate is None
     for _ in range(80):
-        load.opened(1, 100.0)
-    for step in range(1, 7):
+        load.opened(1)
+    for step in range(8):
         answer(load, 10, 100.0 + 0.1 * step)
     assert load.rate == pytest.approx(100.0)
-    answer(load, 20, 200.0)
+    load.opened(1)
+    answer(load, 1, 200.0)
     assert load.rate == pytest.approx(100.0), "the queue ran short meanwhile"
     assert (load.open_count, load.open_rows) == (0, 0)
+
+
+def test_a_slow_estimate_is_mended_by_what_is_always_taken() -> None:
+    load, admission = full_of(0, rate=0.001), Admission(10_000)
+    for step in range(1, 60):
+        while not refusal(admission, load, timeout_seconds=1.0):
+            load.opened(1)
+        answer(load, 10, 0.01 * step)
+    assert load.rate is not None
+    assert load.rate > 700
 
 
 def test_answers_that_came_too_late_slow_the_estimate_down_until_the_queue_is_short_again() -> None:
@@ -95,7 +106,8 @@ def test_answers_that_came_too_late_slow_the_estimate_down_until_the_queue_is_sh
     for step in range(1, 20):
         answer(load, 10, 0.2 * step, in_time=False)
     assert refusal(Admission(10_000), load) == "too late"
-    answer(load, load.open_count, 5.0, in_time=False)
+    for _ in range(load.open_count):
+        load.closed(1)
     assert refusal(Admission(10_000), load) == ""
 
 
@@ -105,7 +117,7 @@ def test_enqueued_batches_bound_the_examples_that_wait_and_run() -> None:
     assert load.follow(options.to_mapping()) == 12
     assert refusal(Admission(1000), load, rows=100) == "", "alone it is taken, however large"
     for _ in range(11):
-        load.opened(1, 0.0)
+        load.opened(1)
     assert refusal(Admission(1000), load, rows=1) == ""
     assert refusal(Admission(1000), load, rows=2) == "batches full"
     assert load.follow({}) == 0

@@ -27,7 +27,7 @@ def report() -> dict[str, Any]:
 @pytest.fixture
 def text(report: dict[str, Any]) -> str:
     load = QueueLoad()
-    load.opened(1, 0.0)
+    load.opened(1)
     queue = SimpleNamespace(load=load, depth=5)
     admission = Admission(1)
     admission.refusals["m", "too late"] = 4

@@ -19,16 +19,19 @@ Model = Callable[[Mapping[str, np.ndarray], queue_pb2.PredictionRequest], Mappin
 class FakeRunner(threading.Thread):
     """Serves targets of one model with a Python function: {input: array} -> {output: array}, one request at a time.
 
-    `answers` (set by default) holds answers back while it is cleared.
+    `answers` (set by default) holds answers back while it is cleared; then nothing is renewed either, so tests that do
+    so, and those on a machine that is busy, give it a longer `expiry_milliseconds`.
     """
 
     def __init__(
-        self, url: str, model: Model, *, version: int = 3, targets: Sequence[str] = ("alias/production",)
-    ) -> None:
+        self, url: str, model: Model, *, version: int = 3, targets: Sequence[str] = ("alias/production",),
+        expiry_milliseconds: int = queue_keys.RUNNER_EXPIRY_MILLISECONDS,
+    ) -> None:  # fmt: skip
         super().__init__(daemon=True)
         self._redis: Any = redis.Redis.from_url(url)  # its stubs do not know that keys may be bytes
         self._model = model
         self._version = version
+        self._expiry_milliseconds = expiry_milliseconds
         self._targets = {queue_keys.queue_key("m", target): queue_keys.serving_key("m", target) for target in targets}
         self._id = queue_keys.runner_id("replica", "m", version, 1)
         self._ended = threading.Event()
@@ -51,8 +54,8 @@ class FakeRunner(threading.Thread):
         self._redis.close()
 
     def renew(self) -> None:
-        expiry = queue_keys.RUNNER_EXPIRY_MILLISECONDS
-        self._redis.eval(queue_scripts.RENEW.text, len(self._targets), *self._targets.values(), self._id, expiry)
+        sets = self._targets.values()
+        self._redis.eval(queue_scripts.RENEW.text, len(sets), *sets, self._id, self._expiry_milliseconds)
 
     def run(self) -> None:
         streams = dict.fromkeys(self._targets, ">")

@@ -68,7 +68,10 @@ def main() -> None:
             aliases={"production": 3, "canary": 3},
         )  # fmt: skip
         targets = ("alias/production", "alias/canary", "version/3")
-        with FrontThread(redis.url, state) as front, FakeRunner(redis.url, model, targets=targets):
+        with (
+            FrontThread(redis.url, state) as front,
+            FakeRunner(redis.url, model, targets=targets, expiry_milliseconds=60_000),
+        ):
             print(json.dumps({"http": front.port, "grpc": front.grpc_port}), flush=True)
             sys.stdin.read()
         redis.stop()

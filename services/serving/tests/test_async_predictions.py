@@ -20,6 +20,8 @@ from services.serving.tests.front_process import FrontThread
 from services.serving.tests.replica_states import replica_state, version
 
 _WAIT_SECONDS = 60.0
+_EXPIRY_MILLISECONDS = 60_000
+"""Of the runner, which tests hold back and which shares a busy machine."""
 _MAX_BODY_BYTES = 4096
 _ROWS = {"instances": [[1, 2]]}
 _SUBMIT = "/v1/models/m:predictAsync"
@@ -51,7 +53,9 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def front(redis_url: str) -> Iterator[FrontThread]:
     with (
         FrontThread(redis_url, replica_state(version()), queue_limit=16, max_body_bytes=_MAX_BODY_BYTES) as front,
-        FakeRunner(redis_url, row_sums, targets=("alias/production", "version/3")) as front.runner,
+        FakeRunner(
+            redis_url, row_sums, targets=("alias/production", "version/3"), expiry_milliseconds=_EXPIRY_MILLISECONDS
+        ) as front.runner,
     ):
         yield front
 
@@ -195,7 +199,10 @@ def test_a_queue_that_is_half_full_refuses_and_takes_those_who_wait(front: Front
 
 
 def test_a_front_that_stops_tells_who_waits_what_it_knows(redis_server: RedisServer) -> None:
-    with ThreadPoolExecutor(1) as pool, FakeRunner(redis_server.url, row_sums) as runner:
+    with (
+        ThreadPoolExecutor(1) as pool,
+        FakeRunner(redis_server.url, row_sums, expiry_milliseconds=_EXPIRY_MILLISECONDS) as runner,
+    ):
         runner.answers.clear()
         with FrontThread(redis_server.url, replica_state(version())) as front:
             prediction = httpx.post(front.url + _SUBMIT, json=_ROWS).json()["id"]
@@ -219,7 +226,7 @@ def test_answers_are_bounded_by_count_and_by_bytes_and_expire(redis_server: Redi
 
     with (
         FrontThread(redis_server.url, replica_state(version()), async_limits=limits) as front,
-        FakeRunner(redis_server.url, inflated),
+        FakeRunner(redis_server.url, inflated, expiry_milliseconds=_EXPIRY_MILLISECONDS),
         httpx.Client(base_url=front.url, timeout=_WAIT_SECONDS) as client,
     ):
         small = [submit(client, {"instances": [[1, 2]]}, f"{_SUBMIT}?deadline_seconds=1") for _ in range(2)]

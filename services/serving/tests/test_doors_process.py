@@ -41,7 +41,7 @@ def test_a_front_that_is_killed_after_the_id_loses_no_answer(
     start: Callable[..., Serving], redis_server: RedisServer, free_port: int
 ) -> None:
     first = start(free_port)
-    with FakeRunner(redis_server.url, row_sums) as runner:
+    with FakeRunner(redis_server.url, row_sums, expiry_milliseconds=60_000) as runner:
         runner.answers.clear()
         submitted = httpx.post(first.url + "/v1/models/m:predictAsync", json=_ROWS)
         prediction = submitted.json()["id"]
@@ -64,7 +64,7 @@ def test_log_lines_and_records_name_the_request(
             free_port, stderr=log, SERVING_LOG_FORMAT="json", SERVING_LOG_LEVEL="DEBUG",
             SERVING_REQUEST_LOG=f"tfrecord:{tmp_path}/requests", SERVING_REQUEST_LOG_SAMPLING="0,m=1",
         )  # fmt: skip
-        with FakeRunner(redis_server.url, row_sums):
+        with FakeRunner(redis_server.url, row_sums, expiry_milliseconds=60_000):
             headers = {"x-request-id": "order-17"}
             assert httpx.post(serving.url + "/v1/models/m:predict", json=_ROWS, headers=headers).status_code == 200
             httpx.post(serving.url + "/v1/models/no:predict", json=_ROWS, headers={"x-request-id": "order-18"})

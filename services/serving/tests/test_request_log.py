@@ -63,7 +63,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     server = RedisServer(tmp_path_factory.mktemp("redis"))
     server.start()
-    with FakeRunner(server.url, row_sums):
+    with FakeRunner(server.url, row_sums, expiry_milliseconds=60_000):
         yield server.url
     server.stop()
 

@@ -27,7 +27,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     redis.start()
     with (
         FrontThread(redis.url, replica_state(version())) as front,
-        FakeRunner(redis.url, row_sums),
+        FakeRunner(redis.url, row_sums, expiry_milliseconds=60_000),
         httpx.Client(base_url=front.url, timeout=60) as client,
     ):
         yield client

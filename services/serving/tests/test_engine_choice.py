@@ -12,12 +12,17 @@ import pytest
 
 from conftest import RedisServer
 from services.serving.engines.comparison import compare
+from services.serving.model_info import version_json
 from services.serving.model_options import EngineName, EngineOptions, ModelOptions
 from services.serving.prediction import read_tensor
+from services.serving.tests.conftest import StartManager
 from services.serving.tests.queue_asker import Asker, request
+from services.serving.tests.registry_process import RegistryProcess
 from services.serving.tests.runner_process import RunnerProcess, Zygote
 
 FASTER = ("litert", "onnxruntime")
+pytestmark = pytest.mark.timeout(300)
+"""The first test of the module waits for many conversions, on whatever machine this is."""
 NUMBERS = ("dense", "convolution", "embedding", "several", "variable")
 """Models that the other engines can compute."""
 
@@ -28,7 +33,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(
         [sys.executable, "-m", "services.serving.tests.engine_models", str(directory)],
-        env=environment, capture_output=True, text=True, timeout=110, check=False,
+        env=environment, capture_output=True, text=True, timeout=270, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return directory
@@ -170,3 +175,15 @@ def test_a_conversion_is_kept_for_the_next_runner_and_another_version_has_its_ow
     (path,) = first
     (path.parent / "0.model").write_bytes(b"somebody wrote here")
     assert run(1)[path] != first[path]
+
+
+def test_a_replica_is_set_to_an_engine_shows_the_reasons_and_keeps_conversions_below_its_data(
+    registry: RegistryProcess, start_manager: StartManager, saved_models: Path, tmp_path: Path
+) -> None:
+    registry.add_version("m", saved_models / "affine/1")
+    manager = start_manager(engine="litert")
+    shown = version_json(manager.wait_available("m", 1, "production"))
+    assert shown["engine"].startswith("litert; ")
+    assert shown["engine_reasons"]["serving_default"].startswith("runs on litert (")
+    assert len(list((tmp_path / "serving/engines/m").glob("*/litert/result.json"))) == 1
+    assert manager.stop() == 0

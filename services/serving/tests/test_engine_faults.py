@@ -18,6 +18,8 @@ from services.serving.replica_state import Signature, TensorSpec
 Found = dict[str, dict[str, str]]
 TENSORFLOW = "session, single-threaded executor"
 ANSWER = "[1006.0, nan]"
+pytestmark = pytest.mark.timeout(300)
+"""The first test of the module waits for many conversions, on whatever machine this is."""
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +29,7 @@ def found(saved_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Found
     done = subprocess.run(
         [sys.executable, "-m", "services.serving.tests.engine_faults", str(saved_models / "affine/1"),
          str(tmp_path_factory.mktemp("engines"))],
-        env=environment, capture_output=True, text=True, timeout=110, check=False,
+        env=environment, capture_output=True, text=True, timeout=270, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))

@@ -209,7 +209,7 @@ def _untouched(rows: np.ndarray, stalls: np.ndarray) -> np.ndarray:
     return found
 
 
-def _table(measured: Measured) -> list[dict[str, Cell]]:
+def _table(size: str, measured: Measured) -> list[dict[str, Cell]]:
     rows = measured.rows[measured.rows[:, 0] > measured.rows[:, 0].min() + 1.0]
     within = _within(rows, [(item.began_at, item.ended_at) for item in measured.reloads])
     clean = _untouched(rows, measured.stalls)
@@ -217,6 +217,7 @@ def _table(measured: Measured) -> list[dict[str, Cell]]:
     ratio = _p_ms(during, 99) / _p_ms(steady, 99)
     clean_ratio = _p_ms(rows[within & clean, 1], 99) / _p_ms(rows[~within & clean, 1], 99)
     settled = measured.memory_mb[min(_SETTLED_RELOADS, len(measured.memory_mb) - 1)]
+    limit_mb = _PRIVATE_LIMIT_MB if size == "small" else None
     growth = measured.memory_mb[-1] / settled - 1
     table: list[dict[str, Cell]] = [
         {"what": f"p{percentile:g} ms, {name}", "measured": _p_ms(seconds, percentile), "limit": None}
@@ -228,7 +229,7 @@ def _table(measured: Measured) -> list[dict[str, Cell]]:
         {"what": "p99 in windows / p99 steady", "measured": ratio, "limit": _RATIO_LIMIT},
         {"what": "the same without stalls of the machine", "measured": clean_ratio, "limit": _RATIO_LIMIT},
         {"what": "failed requests", "measured": int((rows[:, 2] != 200).sum()), "limit": 0},
-        _fact("private MB of a loaded version, most", max(r.private_mb for r in measured.reloads), _PRIVATE_LIMIT_MB),
+        _fact("private MB of a loaded version, most", max(r.private_mb for r in measured.reloads), limit_mb),
         _fact("fork to ready s, median", _median([r.load_seconds for r in measured.reloads])),
         _fact("change to available s, median", _median([r.available_at - r.began_at for r in measured.reloads])),
         _fact("window s, median", _median([r.ended_at - r.began_at for r in measured.reloads])),
@@ -303,7 +304,7 @@ def _one_size(size: str, options: argparse.Namespace) -> None:
         f"reload_{size}",
         f"{options.reloads} reloads of a {size} model: one every {options.every:g} s at"
         f" {measured.per_second / measured.capacity:.0%} of capacity",
-        _table(measured),
+        _table(size, measured),
         notes=_notes(measured, options),
         facts={"reloads": options.reloads, "per_second": measured.per_second, "requests": len(measured.rows)},
     )

@@ -66,20 +66,20 @@ class Level:
     cpu_seconds: Mapping[str, float]
 
 
-def _measure(running: processes.Running, body: Path) -> list[Level]:
+def _measure(running: processes.Running, body: Path, seconds: int) -> list[Level]:
     url = f"{running.url}/v1/models/{processes.MODEL}:predict"
     _check(url, body)
     load.run(url, body, connections=32, seconds=_WARM_UP_SECONDS)
     levels = []
     for connections in _RECORDED:
         before = running.cpu_seconds()
-        seen = load.run(url, body, connections=connections, seconds=_SECONDS)
+        seen = load.run(url, body, connections=connections, seconds=seconds)
         after = running.cpu_seconds()
         levels.append(Level(connections, seen, {name: after[name] - before[name] for name in before}))
     return levels
 
 
-def _publish_levels(levels: Sequence[Level], model_seconds: Mapping[int, float]) -> None:
+def _publish_levels(levels: Sequence[Level], model_seconds: Mapping[int, float], seconds: int) -> None:
     rows: list[Mapping[str, Cell]] = []
     cpu: list[Mapping[str, Cell]] = []
     for level in levels:
@@ -99,16 +99,14 @@ def _publish_levels(levels: Sequence[Level], model_seconds: Mapping[int, float])
                 "bare model/s": round(batch_size / model_seconds[batch_size]),
             }
         )
-        per_request = {
-            f"{name}, us": seconds / level.load.requests * 1e6 for name, seconds in level.cpu_seconds.items()
-        }
+        per_request = {f"{name}, us": used / level.load.requests * 1e6 for name, used in level.cpu_seconds.items()}
         cpu.append({"connections": level.connections, **per_request})
     publish(
         "serving",
         "Predictions over one instance (row 4)",
         rows,
         notes=[
-            f"Load: {load.generator()}, {_SECONDS} s a line, same {os.cpu_count()} cores; 64 floats as JSON.",
+            f"Load: {load.generator()}, {seconds} s a line, same {os.cpu_count()} cores; 64 floats as JSON.",
             "Bare model: the runner's own call of the same model, called in a loop with min(connections, 64) rows.",
             "Recorded columns are from shared/reference/peers.md, another run on such a machine.",
             f"Machine load while this ran: {os.getloadavg()[0]:.1f}.",
@@ -155,10 +153,10 @@ def main() -> None:
             return
         model_seconds = _model_seconds(saved_model)
         with processes.serving(directory / "run", saved_model) as running:
-            levels = _measure(running, write_body(directory / "body.json"))
+            levels = _measure(running, write_body(directory / "body.json"), options.seconds)
             resident_mb = psutil.Process(running.front_pid).memory_info().rss / 2**20
             private_mb = psutil.Process(running.pids["runner"]).memory_full_info().uss / 2**20
-        _publish_levels(levels, model_seconds)
+        _publish_levels(levels, model_seconds, options.seconds)
         costs = {
             "front: start to /healthz, s": (running.start_seconds, _START_LIMIT_SECONDS),
             "front: resident, MB": (resident_mb, _MOST_RESIDENT_MB),

@@ -37,8 +37,10 @@ from e2e_tests.faults.history import (
 
 SWITCH_SECONDS = 15.0
 """How long a version that was replaced may still answer while no fault is about: the next one is loaded first."""
-LATE_SECONDS = 2.5
+LATE_SECONDS = 5.0
 """What an answer may come after its deadline: the way back, and a busy machine."""
+COMMIT_SECONDS = 5.0
+"""Between the time in an alias's history and the moment from which readers see the move: its transaction."""
 TOLERANCE = 1e-5
 """Between an answer and what the version's SavedModel says when it is run elsewhere, in batches of another size."""
 SERVED_FILE = "saved_model/saved_model.pb"
@@ -359,8 +361,8 @@ def _unrecorded_moves(history: Sequence[Entry]) -> Iterable[Violation]:
             yield Violation(5, f"{name} came before the version was registered", move.at)
         before = move.to_version
     for seen in of_kind(history, AliasSeen):
-        past = [move.to_version for move in moves if move.at <= seen.at]
-        meanwhile = [move.to_version for move in moves if seen.at < move.at <= seen.until]
+        past = [move.to_version for move in moves if move.at <= seen.at - COMMIT_SECONDS]
+        meanwhile = [move.to_version for move in moves if seen.at - COMMIT_SECONDS < move.at <= seen.until]
         if seen.production not in {past[-1] if past else 0, *meanwhile}:
             yield Violation(5, f"production was seen at version {seen.production} without an entry for it", seen.at)
 

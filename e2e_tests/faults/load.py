@@ -33,7 +33,7 @@ _LONGEST_RETRY_SECONDS = 200.0
 _SEND_AGAIN_SECONDS = 60.0
 """How old an acknowledged request may be that is sent again, or whose key is used again. With the retries this stays
 below the window in which ingest knows a key (INGEST_KEY_WINDOW_SECONDS, 300)."""
-_SILENCE_SECONDS = 2.0
+_SILENCE_SECONDS = 5.0
 """How long after a prediction's deadline the asker hangs up."""
 _DEFINITE = (InvalidInput, NotFound, Conflict, Overloaded)
 _UNDO_SECONDS = (8.0, 25.0)

@@ -89,6 +89,7 @@ def sound() -> list[Entry]:
         AliasSeen(50.0, 50.1, 0),
         AliasSeen(150.0, 150.1, 1),
         AliasSeen(299.9, 300.1, 1),
+        AliasSeen(300.5, 300.6, 1),  # the move of 300.0 was not committed yet
         AliasSeen(350.0, 350.1, 3),
         INGEST_FAULT,
         SERVING_FAULT,
@@ -194,7 +195,7 @@ PLANTED: Sequence[tuple[int, str, str, Change]] = [
     (5, "a version nobody looked at", "never looked at", drop(VersionSeen, 1)),
     (5, "a move without entry", "a move between", drop(AliasMove)),
     (5, "a silent move", "without an entry", alter(AliasSeen, 1, production=3)),
-    (5, "a late move", "without an entry", alter(AliasSeen, 3, production=1)),
+    (5, "a late move", "without an entry", alter(AliasSeen, 4, production=1)),
     (5, "a move by nobody", "by whom", alter(AliasMove, 1, by="")),
     (5, "a move to nothing", "names a version that is not", alter(AliasMove, 1, to_version=8)),
     (5, "a rollback without entry", "no entry of that time", add(Undo(370.0, 370.1, "undo 4", "acknowledged"))),

@@ -34,8 +34,8 @@ from services.serving.warm_up import batch_sizes
 RESULT, LOG = "result.json", "conversion.log"
 _FORMAT = 1
 """Of result.json; another one makes other digests."""
-_KEPT_DIGESTS = 6
-"""Versions of a model whose conversions stay on disk."""
+_KEPT_DIGESTS = 12
+"""Conversions of a model that stay on disk: each engine makes one of a version."""
 _POLL_SECONDS = 0.02
 _IRRELEVANT = {"engine": "", "conversion_timeout_seconds": 0.0}
 """Options that change nothing about a conversion."""

@@ -35,6 +35,8 @@ from common.examples import ExampleCodec
 from common.schema import Schema
 
 _EVENTS = 5_000
+_CHUNK_EVENTS = 2_000
+"""About as many as ingest puts into a record (INGEST_CHUNK_BYTES is 512 KiB)."""
 _BATCH = 1024
 _REPEATS = 3
 _READ_EXAMPLES = 300_000
@@ -91,7 +93,7 @@ def _writing(directory: Path, address: str, seconds: float) -> list[dict[str, Ce
     events = made_up_events(_EVENTS)
     codec = ExampleCodec(Schema.from_mapping(SCHEMA))
     examples = [codec.encode(event) for event in events]
-    framed = tfrecord.frame(examples)
+    framed, chunk = tfrecord.frame(examples), tfrecord.frame(examples[:_CHUNK_EVENTS])
     cores = sorted(os.sched_getaffinity(0))
     platform = Platform(directory, {cores[0]}, set(cores[1:]) or {cores[0]}, event_log=f"kafka:{address}")
     try:
@@ -105,7 +107,7 @@ def _writing(directory: Path, address: str, seconds: float) -> list[dict[str, Ce
             f"ingest, HTTP {load.name}, {load.event_count:,} per request": _through_ingest(load, seconds)
             for load in loads
         }
-        works["kafka-python producer, chunks"] = lambda: _chunks_per_second(address, framed, seconds) * _EVENTS
+        works["kafka-python producer, chunks"] = lambda: _chunks_per_second(address, chunk, seconds) * _CHUNK_EVENTS
         works["kafka-python producer, a message per event"] = lambda: _events_per_second(address, examples, seconds)
         rates: dict[str, list[float]] = {name: [] for name in works}
         for _ in range(_REPEATS):

@@ -54,7 +54,7 @@ class TrainerSettings(ServiceSettings):
     """Niceness of a round's process, so that training takes what serving leaves over."""
     scheduling: Scheduling = "normal"
     """idle: a round's process runs only when nobody else wants the core (SCHED_IDLE, sched(7)). For machines on which
-    serving shares the cores; niceness then says nothing."""
+    serving shares the cores; niceness then says nothing. Its session keeps a tenth of a share."""
 
     def usable_intra_op_threads(self) -> int:
         return self.intra_op_threads or len(os.sched_getaffinity(0))

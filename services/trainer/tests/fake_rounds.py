@@ -41,12 +41,19 @@ def describe(assignment: RoundAssignment, report: Report, stop_requested: StopRe
     facts = {
         "niceness": os.nice(0),
         "scheduling": os.sched_getscheduler(0),
+        "session_weight": _session_weight(),
         "leads_its_group": os.getpgrp() == os.getpid(),
         "oom_score_adj": Path("/proc/self/oom_score_adj").read_text().strip(),
         "threads": len(list(Path("/proc/self/task").iterdir())),
         "round": assignment.round.round_id,
     }
     report(Failed(repr(facts), FailureKind.DEFINITION))
+
+
+def _session_weight() -> str:
+    """How Linux weighs this session against others ("/autogroup-12 nice 10"), where it does."""
+    path = Path("/proc/self/autogroup")
+    return path.read_text().partition(" ")[2].strip() if path.exists() else "no groups"
 
 
 def hang(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:

@@ -135,6 +135,7 @@ def test_a_child_is_nice_single_threaded_and_the_first_that_the_kernel_kills(
     assert ast.literal_eval(messages[0].reason) == {
         "niceness": os.nice(0) + 7,
         "scheduling": os.SCHED_IDLE,
+        "session_weight": "nice 10" if Path("/proc/self/autogroup").exists() else "no groups",
         "leads_its_group": True,
         "oom_score_adj": "500",
         "threads": 1,

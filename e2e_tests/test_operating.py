@@ -15,6 +15,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900, method="signal")]
 
 LONG_PASSES = 300
 """Makes a round of a second or more, in whose middle things can be done."""
+MOST_PASSES = 1000
+"""As many as a definition may ask for: the rounds last until a second trainer has started."""
 
 
 def test_no_prediction_fails_while_versions_change_under_two_replicas_of_which_one_came_late(
@@ -90,9 +92,9 @@ def test_two_trainers_train_two_models_at_once(platform: Platform, make_pupil: M
         with platform.client() as client:
             first = make_pupil(client)
             second = first.beside("second")
-            first.apply(tmp_path / "first", passes=2 * LONG_PASSES)
-            second.apply(tmp_path / "second", passes=2 * LONG_PASSES)
-            first.teach(seed=1)
+            first.apply(tmp_path / "first", passes=MOST_PASSES)
+            second.apply(tmp_path / "second", passes=MOST_PASSES)
+            first.teach(seed=1, count=2 * ROUND_EVENTS)
 
             def holders() -> set[str]:
                 rounds = [client.rounds(pupil.model, limit=1) for pupil in (first, second)]

@@ -37,7 +37,8 @@ class JsonChannel:
         """Sends what is encoded already, line end included; raises ChannelClosed, also when nobody reads for 5 s."""
         try:
             sent = socket.send_fds(self._socket, [line], list(fds))
-            self._socket.sendall(line[sent:])
+            if sent < len(line):  # Sending nothing would fail where the line has had its effect: the peer has left.
+                self._socket.sendall(line[sent:])
         except OSError as error:
             raise ChannelClosed(str(error)) from error
 

@@ -177,7 +177,8 @@ class Replica:
         return list(self._slots.values())
 
     def versions(self) -> tuple[VersionState, ...]:
-        return tuple(slot.snapshot() for _, slot in sorted(self._slots.items()))
+        slots = [slot for _, slot in sorted(self._slots.items())]
+        return tuple(slot.snapshot(read_by_others=self._read_by_others(slot)) for slot in slots)
 
     def is_empty(self) -> bool:
         return all(slot.runner is None for slot in self._slots.values())
@@ -230,7 +231,7 @@ class Replica:
         for model in {model for model, _ in self._slots}:
             self._switch_queues(model, wanted)
         for slot in self._slots.values():
-            slot.confirm()
+            slot.confirm(read_by_others=self._read_by_others(slot), now=time.monotonic())
             if slot.state in (ServingState.START, ServingState.LOADING):
                 self._load(slot)
         self._forget_ended()
@@ -277,6 +278,11 @@ class Replica:
             is_idle = not slot.runner.assigned and not slot.runner.reading
             if slot.state is ServingState.UNLOADING and is_idle and self._may_unload():
                 slot.runner.leave()
+
+    def _read_by_others(self, slot: VersionSlot) -> set[str]:
+        """The queues of its model that other versions read here."""
+        others = [other for other in self._slots.values() if other.model == slot.model and other is not slot]
+        return {target for other in others for target in other.targets_read()}
 
     def _drop(self, slot: VersionSlot) -> None:
         slot.is_dropped = True

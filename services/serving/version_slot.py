@@ -9,7 +9,7 @@ The slot keeps the book; replica.py decides.
 """
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from services.serving.queue_keys import alias_target
 from services.serving.replica_state import ServingState, Signature, TensorSpec, VersionState
 
 _ALIAS_PREFIX = alias_target("")
+_HAND_OVER_SECONDS = 5.0
 
 
 @dataclass
@@ -34,8 +35,9 @@ class RunnerHandle:
     is_ready: bool = False
     is_hurried: bool = False
     is_leaving: bool = False
-    is_reading: bool = False
-    """It has said once that it reads every queue it was told to: requests that come now are answered."""
+    reads_since: float = 0.0
+    """Monotonic seconds since when it has read every queue it was told to: requests that come now are answered. 0 while
+    it has not said so."""
     assigned: tuple[str, ...] = ()
     """The queues it was told to read."""
     reading: tuple[str, ...] = ()
@@ -98,14 +100,24 @@ class VersionSlot:
         if self.state is ServingState.UNLOADING and self.can_serve():
             self.state, self.is_dropped = ServingState.LOADING, False
 
-    def confirm(self) -> None:
-        """AVAILABLE once its runner reads its queues: before that, a request finds nobody to answer it."""
+    def confirm(self, *, read_by_others: Collection[str], now: float) -> None:
+        """AVAILABLE once its runner reads its queues and nobody else does: before that, a request finds nobody to
+        answer it, or is answered by the version before this one. A runner that does not let go of a queue, because it
+        hangs, holds this up for a few seconds only.
+
+        Args:
+            read_by_others: the queues that other runners of this replica read.
+            now: monotonic seconds.
+        """
         runner = self.runner
         if runner is None or self.state is not ServingState.LOADING or not self.can_serve():
             return
-        if runner.assigned and set(runner.assigned) <= set(runner.reading):
-            runner.is_reading = True
-        if runner.is_reading:
+        if not runner.reads_since and runner.assigned and set(runner.assigned) <= set(runner.reading):
+            runner.reads_since = now
+        if not runner.reads_since:
+            return
+        is_alone = not set(runner.assigned) & set(read_by_others)
+        if is_alone or now - runner.reads_since > _HAND_OVER_SECONDS:
             self.state = ServingState.AVAILABLE
 
     def targets_read(self) -> tuple[str, ...]:
@@ -121,9 +133,15 @@ class VersionSlot:
         self.failed_loads = 0
         self.error_code, self.error_message = 0, ""
 
-    def snapshot(self) -> VersionState:
-        """As the front is told."""
-        aliases = (target for target in self.targets_read() if target.startswith(_ALIAS_PREFIX))
+    def snapshot(self, *, read_by_others: Collection[str]) -> VersionState:
+        """As the front is told: an alias counts for the version before this one until that has let go of its queue.
+
+        Args:
+            read_by_others: the queues that other runners of this replica read.
+        """
+        assigned = self.runner.assigned if self.runner is not None else ()
+        own = set(self.targets_read()) - (set(assigned) & set(read_by_others))
+        aliases = (target for target in own if target.startswith(_ALIAS_PREFIX))
         return VersionState(
             model=self.model,
             version=self.version,

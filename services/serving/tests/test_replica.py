@@ -1,6 +1,7 @@
 """A replica's decisions, with its actions noted instead of done."""
 
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,6 +65,47 @@ def test_a_version_is_available_when_its_runner_reads_the_queues_and_not_when_it
     assert state_of(replica) is ServingState.AVAILABLE
     assert replica.versions()[0].aliases == ("production",)
     assert replica.unsettled() == []
+
+
+def test_an_alias_counts_for_the_new_version_when_the_old_one_has_let_go_of_its_queue(replica: Replica) -> None:
+    first = slot_of(replica)
+    replica.on_runner_message(first, _READY)
+    replica.on_runner_message(first, {"event": "serving", "targets": ["alias/production", "version/1"]})
+    replica.on_wanted(Wanted({"m": {"production": 2, "old": 1}}))
+    replica.on_fetched("m", 2, Path("nowhere"), ModelOptions())
+    replica.on_forked("m", 2, 8)
+    second = next(slot for slot in replica.slots() if slot.version == 2)
+    replica.on_runner_message(second, _READY | {"runner_id": "r/m/2/8"})
+    replica.on_runner_message(first, {"event": "serving", "targets": ["alias/old", "alias/production", "version/1"]})
+    replica.on_runner_message(second, {"event": "serving", "targets": ["alias/production", "version/2"]})
+    assert [(v.state, v.aliases) for v in replica.versions()] == [
+        (ServingState.AVAILABLE, ("old", "production")),
+        (ServingState.LOADING, ()),
+    ]
+    replica.on_runner_message(first, {"event": "serving", "targets": ["alias/old", "version/1"]})
+    assert [(v.state, v.aliases) for v in replica.versions()] == [
+        (ServingState.AVAILABLE, ("old",)),
+        (ServingState.AVAILABLE, ("production",)),
+    ]
+
+
+def test_a_runner_that_does_not_let_go_holds_up_the_next_version_for_seconds_only(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = slot_of(replica)
+    replica.on_runner_message(first, _READY)
+    replica.on_runner_message(first, {"event": "serving", "targets": ["alias/production", "version/1"]})
+    replica.on_wanted(Wanted({"m": {"production": 2}}))
+    replica.on_fetched("m", 2, Path("nowhere"), ModelOptions())
+    replica.on_forked("m", 2, 8)
+    second = next(slot for slot in replica.slots() if slot.version == 2)
+    replica.on_runner_message(second, _READY | {"runner_id": "r/m/2/8"})
+    replica.on_runner_message(second, {"event": "serving", "targets": ["alias/production", "version/2"]})
+    assert second.state is ServingState.LOADING
+    later = time.monotonic() + 6
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    replica.tick()
+    assert second.state is ServingState.AVAILABLE
 
 
 def test_a_version_that_gets_another_alias_stays_available(replica: Replica) -> None:

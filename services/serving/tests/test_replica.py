@@ -101,11 +101,11 @@ def test_a_runner_that_does_not_let_go_holds_up_the_next_version_for_seconds_onl
     second = next(slot for slot in replica.slots() if slot.version == 2)
     replica.on_runner_message(second, _READY | {"runner_id": "r/m/2/8"})
     replica.on_runner_message(second, {"event": "serving", "targets": ["alias/production", "version/2"]})
-    assert second.state is ServingState.LOADING
+    assert replica.versions()[1].state is ServingState.LOADING
     later = time.monotonic() + 6
     monkeypatch.setattr(time, "monotonic", lambda: later)
     replica.tick()
-    assert second.state is ServingState.AVAILABLE
+    assert replica.versions()[1].state is ServingState.AVAILABLE
 
 
 def test_a_version_that_gets_another_alias_stays_available(replica: Replica) -> None:

@@ -4,7 +4,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 _PROBE_TIMEOUT_SECONDS = 3.0
 
@@ -41,9 +41,16 @@ class Health:
             self._stopping = True
         self._notify()
 
-    def is_ready(self) -> bool:
+    def is_ready(self, *, exclude: Collection[str] = ()) -> bool:
+        """exclude: conditions that do not count."""
         with self._lock:
-            return not self._stopping and not any(self._reasons.values())
+            failing = {condition for condition, reason in self._reasons.items() if reason}
+            return not self._stopping and failing <= set(exclude)
+
+    def names(self) -> frozenset[str]:
+        """Of the conditions."""
+        with self._lock:
+            return frozenset(self._reasons)
 
     def conditions(self) -> Mapping[str, str]:
         """{condition: "ok" or the reason why it does not hold}."""

@@ -3,9 +3,10 @@
 import socket
 import threading
 from collections.abc import Awaitable, Callable
+from typing import Annotated
 
 import uvicorn
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest
@@ -74,9 +75,17 @@ def create_app(
         return {"status": "ok"}
 
     @app.get("/readyz", tags=["health"])
-    async def readyz() -> Response:
-        """200 when the service may be given work, else 503; the body names each condition."""
-        status = 200 if service_health.is_ready() else 503
+    async def readyz(exclude: Annotated[list[str] | None, Query()] = None) -> Response:
+        """200 when the service may be given work, else 503; the body names each condition.
+
+        `?exclude=CONDITION`, as often as wanted, leaves conditions out: a balancer leaves out what all replicas share,
+        since it would otherwise take them all away at once and answer in their place.
+        """
+        unknown = set(exclude or ()) - service_health.names()
+        if unknown:
+            known = ", ".join(sorted(service_health.names()))
+            raise InvalidInput(f"cannot exclude {', '.join(sorted(unknown))}: the conditions here are {known}")
+        status = 200 if service_health.is_ready(exclude=exclude or ()) else 503
         return JSONResponse({"conditions": dict(service_health.conditions())}, status_code=status)
 
     @app.get("/metrics", tags=["health"])

@@ -124,6 +124,18 @@ def test_a_bad_parameter_is_one_sentence_of_ours() -> None:
     assert "query.limit" in answer.json()["error"]["message"]
 
 
+def test_readyz_leaves_out_the_conditions_that_a_balancer_names_and_refuses_those_it_does_not_know() -> None:
+    health = Health("queue", "models", "manager")
+    app = create_app("test", health)
+    health.satisfy("manager")
+    assert _get(app, "/readyz?exclude=queue").status_code == 503
+    answer = _get(app, "/readyz?exclude=queue&exclude=models")
+    assert (answer.status_code, answer.json()["conditions"]["queue"]) == (200, "starting")
+    answer = _get(app, "/readyz?exclude=redis")
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"] == "cannot exclude redis: the conditions here are manager, models, queue"
+
+
 def test_readyz_names_every_condition_until_all_hold() -> None:
     health = Health("log", "registry")
     app = create_app("test", health)
@@ -136,6 +148,7 @@ def test_readyz_names_every_condition_until_all_hold() -> None:
     assert _get(app, "/readyz").status_code == 200
     health.stop()
     assert _get(app, "/readyz").status_code == 503
+    assert _get(app, "/readyz?exclude=log").status_code == 503
     assert _get(app, "/metrics").headers["content-type"].startswith("text/plain")
 
 

@@ -25,6 +25,8 @@ _BLPOP_SECONDS = 1
 _WAITING_POPS, _FEWEST_POPS = 16, 8
 """Commands that wait inside Redis for answers, one after the other; filled up again when only the fewest are left, so
 that most answers cost no write."""
+_FEWEST_EARLY = 16
+"""Requests that are worth a command of their own before the turn is over."""
 _TICK_SECONDS = 0.25
 _SILENCE_SECONDS = 1.0
 """A Redis that has owed a reply for this long, at two looks in a row, counts as lost. (At one look it may be this loop
@@ -98,12 +100,21 @@ class QueueClient:
         """The connection was given up because Redis said nothing, not lost."""
 
     def enqueue(self, queue: Queue, request_id: bytes, request: bytes) -> None:
-        """Puts a request (serialized PredictionRequest) into the write of this turn."""
+        """Puts a request (serialized PredictionRequest) into the write of this turn.
+
+        Half a batch is written at once when little else is in the queue: the runner would stand idle while this turn
+        reads the requests of all connections, and then this loop while the runner runs them.
+        """
         if not queue.unwritten:
             if not self._unwritten:
                 self._loop.call_soon(self._write)
             self._unwritten.append(queue)
         queue.unwritten.append((request_id, request))
+        half = max(queue.load.at_once >> 1, _FEWEST_EARLY)
+        if len(queue.unwritten) >= half and queue.load.open_count < len(queue.unwritten) + half:
+            requests, queue.unwritten = queue.unwritten, []
+            self._unwritten.remove(queue)
+            self._send(queue, requests, now=True)
 
     def cancel(self, queue: Queue, span: Span, request_ids: Sequence[bytes], on_removed: Callable[[int], None]) -> None:
         """Takes requests off a queue unless a runner has them; `on_removed` is told how many it were."""
@@ -209,7 +220,7 @@ class QueueClient:
             requests, queue.unwritten = queue.unwritten, []
             self._send(queue, requests)
 
-    def _send(self, queue: Queue, requests: list[tuple[bytes, bytes]]) -> None:
+    def _send(self, queue: Queue, requests: list[tuple[bytes, bytes]], *, now: bool = False) -> None:
         if self._requests is None:
             return
         command = pack(
@@ -221,7 +232,7 @@ class QueueClient:
             min(queue.limit, self._limit) if queue.limit else self._limit,
             *[request for _, request in requests],
         )
-        self._requests.send(command, partial(self._answered, queue, requests))
+        self._requests.send(command, partial(self._answered, queue, requests), now=now)
 
     def _answered(self, queue: Queue, requests: list[tuple[bytes, bytes]], reply: Reply) -> None:
         if isinstance(reply, list):

@@ -5,6 +5,7 @@ budget of a prediction.
 """
 
 import asyncio
+import os
 import time
 from collections import deque
 from collections.abc import Callable
@@ -38,14 +39,29 @@ class RedisConnection(asyncio.Protocol):
         self._heard_at = time.monotonic()
         self.is_open = False
 
-    def send(self, commands: bytes, *callbacks: OnReply) -> None:
-        """Writes packed commands, one callback per command. On a lost connection nothing happens."""
+    def send(self, commands: bytes, *callbacks: OnReply, now: bool = False) -> None:
+        """Writes packed commands, one callback per command. On a lost connection nothing happens.
+
+        Args:
+            now: do not leave the system call to the end of this turn of the loop, as uvloop does.
+        """
         if not self.is_open or self._transport is None:
             return
         if not self._callbacks:
             self._heard_at = time.monotonic()
         self._callbacks.extend(callbacks)
-        self._transport.write(commands)
+        written = self._write_now(self._transport, commands) if now else 0
+        if written < len(commands):
+            self._transport.write(commands[written:])
+
+    def _write_now(self, transport: asyncio.Transport, commands: bytes) -> int:
+        """Returns how many bytes went out; the transport takes care of the others, and of a connection that is lost."""
+        if transport.is_closing() or transport.get_write_buffer_size():
+            return 0
+        try:
+            return os.write(self._descriptor, commands)
+        except OSError:
+            return 0
 
     async def ask(self, *arguments: Argument, timeout_seconds: float = _CONNECT_TIMEOUT_SECONDS) -> Reply:
         """Sends one command and waits for its reply.
@@ -81,6 +97,7 @@ class RedisConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not asyncio's subclasses
+        self._descriptor = transport.get_extra_info("socket").fileno()
         self.is_open = True
 
     def data_received(self, data: bytes) -> None:

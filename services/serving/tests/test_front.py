@@ -67,13 +67,20 @@ def test_each_of_many_concurrent_clients_gets_its_own_answer(front: FrontThread,
         assert list(pool.map(ask, range(300))) == [number + 0.5 for number in range(300)]
 
 
-def test_requests_of_one_turn_are_written_together(front: FrontThread, redis_server: RedisServer) -> None:
-    with FakeRunner(redis_server.url, row_sums) as runner:
+@pytest.mark.parametrize(("requests", "writes"), [(31, 1), (63, 2), (200, 2)])
+def test_requests_of_one_turn_are_written_together_and_half_a_batch_ahead_when_the_queue_is_empty(
+    redis_server: RedisServer, requests: int, writes: int
+) -> None:
+    with (
+        FrontThread(redis_server.url, replica_state(version()), in_flight_limit=1000, queue_limit=1000) as front,
+        FakeRunner(redis_server.url, row_sums),
+        redis.Redis.from_url(redis_server.url) as client,
+    ):
         route = front.call(lambda: front.front.resolve("m"))
 
         async def ask_many() -> list[queue_pb2.PredictionReply]:
             loop = asyncio.get_running_loop()
-            futures = [loop.create_future() for _ in range(32)]
+            futures = [loop.create_future() for _ in range(requests)]
             for future in futures:
                 request = queue_pb2.PredictionRequest()
                 request.inputs.add(name="x", dtype="<f4", shape=[1, 2], data=np.array([[1, 2]], np.float32).tobytes())
@@ -81,8 +88,9 @@ def test_requests_of_one_turn_are_written_together(front: FrontThread, redis_ser
             return list(await asyncio.wait_for(asyncio.gather(*futures), _WAIT_SECONDS))
 
         replies = front.run(ask_many())
-    assert [reply.error_code for reply in replies] == [0] * 32
-    assert runner.batch_sizes == [32]
+        written = client.info("commandstats")["cmdstat_evalsha"]["calls"]  # of the front; the fake runner uses EVAL
+    assert [reply.error_code for reply in replies] == [0] * requests
+    assert written == writes
 
 
 def test_a_request_past_its_deadline_gets_504_at_the_deadline(front: FrontThread, redis_server: RedisServer) -> None:

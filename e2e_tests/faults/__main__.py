@@ -31,6 +31,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kills", type=int, default=25, help="how many faults (25)")
     parser.add_argument("--seed", type=int, help="repeats a run's faults; printed when left out")
     parser.add_argument("--pause-seconds", type=_span, default=(5.0, 30.0), metavar="LEAST:MOST", help="5:30")
+    parser.add_argument(
+        "--overlap", type=float, default=0.0, metavar="SHARE", help="of the strikes that hit two targets at once (0)"
+    )
     parser.add_argument("--only", nargs="+", default=(), metavar="FAULT", help="such as 'kill -9: redis'; all of them")
     parser.add_argument("--folder", type=Path, help="where the history and the logs go (build/faults/MODE-SEED)")
     parser.add_argument("--judge", type=Path, nargs="+", metavar="HISTORY", help="run nothing, judge these")
@@ -51,7 +54,13 @@ def _options(arguments: argparse.Namespace) -> Options:
     folder = arguments.folder or BUILD_DIR / f"{arguments.mode}-{seed}"
     print(f"SEED={seed}, history and logs in {folder}", flush=True)
     return Options(
-        arguments.mode, arguments.kills, seed, folder.absolute(), tuple(arguments.only), arguments.pause_seconds
+        arguments.mode,
+        arguments.kills,
+        seed,
+        folder.absolute(),
+        tuple(arguments.only),
+        arguments.pause_seconds,
+        overlap=arguments.overlap,
     )
 
 

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -57,6 +57,31 @@ def deal(deck: Sequence[Card], count: int, chance: random.Random) -> Iterator[Ca
         if not hand:
             hand = chance.sample(list(deck), len(deck))
         yield hand.pop()
+
+
+def overlap(cards: Iterable[Card], share: float, chance: random.Random) -> Iterator[tuple[Card, ...]]:
+    """What is struck at once: one card, or, in about that share of the strikes, a card and the next one with it."""
+    waiting: tuple[Card, ...] = ()
+    for card in cards:
+        if waiting and _may_be_struck_together(waiting[0], card):
+            yield (*waiting, card)
+            waiting = ()
+            continue
+        if waiting:
+            yield waiting
+        waiting = (card,)
+        if not share or chance.random() >= share:
+            yield waiting
+            waiting = ()
+    if waiting:
+        yield waiting
+
+
+def _may_be_struck_together(one: Card, other: Card) -> bool:
+    """A second fault of the same target has nothing to strike; two stops at once would undo each other's orders to the
+    supervisor."""
+    targets = {one[1], other[1]}
+    return len(targets) == 2 and EVERYTHING not in targets and not one[0] == other[0] == RESTART
 
 
 class Disk:

@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,7 +29,7 @@ from e2e_tests.faults.history import (
     of_kind,
     read_history,
 )
-from e2e_tests.faults.injection import Card, Injector, deal, logs_of
+from e2e_tests.faults.injection import Card, Injector, deal, logs_of, overlap
 from e2e_tests.faults.load import GrpcAsker, Operator, Rates, RestAsker, Sender, Successes
 from e2e_tests.faults.stream import MODEL, apply
 from e2e_tests.faults.table import Judged
@@ -53,6 +54,7 @@ class Options:
     pause_seconds: the least and the most that a pause, a cut or a full disk lasts.
     gap_seconds: the least and the most between a recovery and the next fault.
     recovery_seconds: what a recovery may take.
+    overlap: the share of the strikes that hit two targets at once.
     """
 
     mode: str
@@ -63,6 +65,7 @@ class Options:
     pause_seconds: tuple[float, float] = (5.0, 30.0)
     gap_seconds: tuple[float, float] = (0.5, 3.0)
     recovery_seconds: float = 180.0
+    overlap: float = 0.0
     rates: Rates = field(default_factory=Rates)
 
 
@@ -138,11 +141,13 @@ class FaultRun:
     def _strike_all(self) -> None:
         options = self._options
         task = self._progress.add_task("faults", total=options.kills)
-        for number, card in enumerate(deal(self._deck(), options.kills, self._chance), start=1):
+        cards, number = deal(self._deck(), options.kills, self._chance), 1
+        for struck in overlap(cards, options.overlap, self._chance):
             threading.Event().wait(self._chance.uniform(*options.gap_seconds))
-            self._progress.update(task, description=f"{card[0]}: {card[1]}")
-            self._strike(number, card)
-            self._progress.advance(task)
+            self._progress.update(task, description=" + ".join(f"{what}: {target}" for what, target in struck))
+            self._strike(number, struck)
+            self._progress.advance(task, len(struck))
+            number += len(struck)
 
     def _deck(self) -> list[Card]:
         """Raises AssertionError for a fault that is not in the deck."""
@@ -151,15 +156,15 @@ class FaultRun:
         assert not unknown, f"there is no fault {unknown[0]!r} in this mode; there are {', '.join(sorted(deck))}"
         return [deck[name] for name in self._options.only or deck]
 
-    def _strike(self, number: int, card: Card) -> None:
-        at = time.time()
-        lasting_seconds = self._chance.uniform(*self._options.pause_seconds)
-        try:
-            lifted_at = self._injector.strike(card, lasting_seconds)
-        except (HeadraceError, AssertionError) as error:  # what was struck did not come back by itself: judged below
-            lifted_at = time.time()
-            self._progress.console.print(f"{number:4d}  {card[0]} of {card[1]}: {error}", style="red", highlight=False)
-        self._history.add(Fault(at, lifted_at, number, *card))
+    def _strike(self, first_number: int, cards: Sequence[Card]) -> None:
+        """Strikes with all cards at once. Each is a fault of its own; they are recovered from together, counted from
+        the moment when the last of them is lifted."""
+        lasting_seconds = [self._chance.uniform(*self._options.pause_seconds) for _ in cards]
+        numbers = range(first_number, first_number + len(cards))
+        with ThreadPoolExecutor(len(cards)) as pool:
+            faults = list(pool.map(self._strike_one, numbers, cards, lasting_seconds))
+        self._history.add(*faults)
+        lifted_at = max(fault.until for fault in faults)
         kinds = ("acknowledged", "answered over rest", "answered over grpc", "learned")
         end = time.time() + self._options.recovery_seconds
         while True:
@@ -169,13 +174,24 @@ class FaultRun:
             time.sleep(_POLL_SECONDS)
         seconds = [None if moment is None else moment - lifted_at for moment in found]
         answered = None if None in seconds[1:3] else max(one for one in seconds[1:3] if one is not None)
-        recovery = Recovery(time.time(), number, seconds[0], answered, seconds[3])
-        self._history.add(recovery)
-        taken = "NOT within the bound" if recovery.seconds is None else f"{recovery.seconds:.1f} s"
-        self._progress.console.print(
-            f"{number:4d}  {card[0]:12s} {card[1]:20s} lasted {lifted_at - at:5.1f} s, recovered after {taken}",
-            highlight=False,
-        )
+        for fault in faults:
+            recovery = Recovery(time.time(), fault.number, seconds[0], answered, seconds[3])
+            self._history.add(recovery)
+            taken = "NOT within the bound" if recovery.seconds is None else f"{recovery.seconds:.1f} s"
+            self._progress.console.print(
+                f"{fault.number:4d}  {fault.what:12s} {fault.target:20s} lasted {fault.until - fault.at:5.1f} s, "
+                f"recovered after {taken}",
+                highlight=False,
+            )
+
+    def _strike_one(self, number: int, card: Card, lasting_seconds: float) -> Fault:
+        at = time.time()
+        try:
+            lifted_at = self._injector.strike(card, lasting_seconds)
+        except (HeadraceError, AssertionError) as error:  # what was struck did not come back by itself: judged below
+            lifted_at = time.time()
+            self._progress.console.print(f"{number:4d}  {card[0]} of {card[1]}: {error}", style="red", highlight=False)
+        return Fault(at, lifted_at, number, *card)
 
     def _settle(self) -> None:
         """Waits until everything is up, and the rest of the events is learned."""

@@ -10,7 +10,7 @@ import pytest
 
 from e2e_tests.faults.checker import Violation
 from e2e_tests.faults.history import Entry, Fault, LogRecord, Recovery, Run
-from e2e_tests.faults.injection import deal
+from e2e_tests.faults.injection import KILL, RESTART, deal, overlap
 from e2e_tests.faults.log_reading import read_kafka_lines, read_segments
 from e2e_tests.faults.table import Judged, markdown, rows
 from protos import example_pb2
@@ -56,6 +56,22 @@ def test_every_fault_is_dealt_before_one_comes_again_and_a_seed_repeats_the_orde
     assert sorted(dealt[:5]) == sorted(dealt[5:10]) == deck
     assert set(Counter(dealt).values()) <= {2, 3}
     assert dealt == list(deal(deck, 12, random.Random(1)))
+
+
+def test_only_what_can_be_struck_together_is_and_nothing_unless_asked_for() -> None:
+    cards = [(KILL, "a"), (KILL, "a"), (KILL, "b"), (KILL, "everything"), (RESTART, "a"), (RESTART, "b"), (KILL, "c")]
+    together = [
+        [(KILL, "a")],
+        [(KILL, "a"), (KILL, "b")],
+        [(KILL, "everything")],
+        [(RESTART, "a")],
+        [(RESTART, "b"), (KILL, "c")],
+    ]
+    assert list(map(list, overlap(cards, 1.0, random.Random(1)))) == together
+    assert list(overlap(cards[:1], 1.0, random.Random(1))) == [(cards[0],)]
+    chance = random.Random(1)
+    assert list(overlap(cards, 0.0, chance)) == [(card,) for card in cards]
+    assert chance.random() == random.Random(1).random(), "a seed repeats the same run as before"
 
 
 def test_a_violation_counts_for_the_fault_before_it() -> None:

@@ -89,9 +89,18 @@ class Replica:
         return {int(pid) for pid in path.read_text().split()}
 
     def status(self) -> dict[str, Any]:
-        """The newest version that is available."""
-        available = [item for item in _versions(self.url) if item["state"] == "AVAILABLE"]
-        return max(available, key=lambda item: float(item["available_at"]))
+        """The newest version that is available. The front may be busy, and hears of it after the runners have changed.
+
+        Raises:
+            TimeoutError: the front did not answer, or named no available version, in time.
+        """
+        deadline = time.monotonic() + _DEADLINE_SECONDS
+        while time.monotonic() < deadline:
+            available = [item for item in _versions(self.url) if item["state"] == "AVAILABLE"]
+            if available:
+                return max(available, key=lambda item: float(item["available_at"]))
+            time.sleep(_POLL_SECONDS)
+        raise TimeoutError(f"no version was available within {_DEADLINE_SECONDS:.0f} s")
 
     def memory_mb(self) -> float:
         return sum(anonymous_mb(process.pid) for process in (self._front, self._manager, self._zygote))

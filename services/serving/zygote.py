@@ -8,22 +8,31 @@ that nobody will ever release.
 "spec": {...}} with one open file, the runner's control socket; {"command": "kill", "pid"}. Messages out: {"event":
 "ready", "load_priority"}, {"event": "forked", "model", "version", "pid"}, {"event": "ended", "pid", "status"}, the
 status being an exit status or, negative, a signal. When the other end closes the zygote ends, and every runner with it.
+
+TensorFlow decides while it is imported whether it uses oneDNN, and small versions are better off without. So the
+zygote imports it without; the first version that oneDNN computes faster (onednn.py) brings a second zygote, with it,
+as a child of the first, which hands commands and events on. With TF_ENABLE_ONEDNN_OPTS set there is one zygote, as it
+says.
 """
 
+import functools
 import gc
 import logging
 import os
 import select
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from common.lifecycle import die_with_parent
 from common.logs import LogFormat, configure_logs
+from services.serving import onednn
 from services.serving.json_channel import ChannelClosed, JsonChannel
 from services.serving.runner_spec import RunnerSpec
 
@@ -36,37 +45,65 @@ ForkedMain = Callable[[dict[str, Any], socket.socket], int]
 """What a child runs: (spec, control socket) -> exit status."""
 
 
+@dataclass(frozen=True)
+class OtherZygote:
+    """The zygote with oneDNN, as the first one sees it."""
+
+    pid: int
+    channel: JsonChannel
+
+
 class Zygote:
     """Forks on command, reaps, reports."""
 
-    def __init__(self, channel: JsonChannel, child_main: ForkedMain) -> None:
+    def __init__(
+        self, channel: JsonChannel, child_main: ForkedMain, *, start_other: Callable[[], OtherZygote] | None = None
+    ) -> None:
+        """start_other: starts the zygote for versions that oneDNN computes faster; without it all are forked here."""
         self._channel = channel
         self._child_main = child_main
+        self._start_other = start_other
+        self._other: OtherZygote | None = None
         self._children: set[int] = set()
         self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def run(self) -> None:
-        """Returns when the manager is gone."""
+        """Returns when the manager is gone, or the other zygote: the manager then starts anew."""
         signal.set_wakeup_fd(self._wake_writer)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         try:
             while True:
-                readable, _, _ = select.select([self._channel.fileno(), self._wake_reader], [], [], None)
+                other = self._other
+                heard: list[int | JsonChannel] = [self._channel, self._wake_reader, *([other.channel] if other else [])]
+                readable, _, _ = select.select(heard, [], [], None)
                 if self._wake_reader in readable:
                     os.read(self._wake_reader, 4096)
                     time.sleep(_REAP_DELAY_SECONDS)
                     self._reap()
-                if self._channel.fileno() in readable:
+                if self._channel in readable:
                     for message in self._channel.receive():
                         self._obey(message)
+                if other is not None and other.channel in readable:
+                    for message in other.channel.receive():
+                        if message["event"] != "ready":
+                            self._channel.send(message)
         except ChannelClosed:
-            logger.info("the manager is gone; ending")
+            logger.info("the manager or the zygote with oneDNN is gone; ending")
 
     def _obey(self, message: dict[str, Any]) -> None:
         if message["command"] == "fork":
-            self._fork(message["spec"], self._channel.take_fd())
-        if message["command"] == "kill" and message["pid"] in self._children:
-            os.kill(message["pid"], signal.SIGKILL)
+            control_fd = self._channel.take_fd()
+            if self._start_other is not None and onednn.is_faster_for(Path(message["spec"]["directory"])):
+                self._other = self._other or self._start_other()
+                self._other.channel.send(message, fds=[control_fd])
+                os.close(control_fd)
+            else:
+                self._fork(message["spec"], control_fd)
+        if message["command"] == "kill":
+            if message["pid"] in self._children:
+                os.kill(message["pid"], signal.SIGKILL)
+            elif self._other is not None:
+                self._other.channel.send(message)
 
     def _fork(self, spec: dict[str, Any], control_fd: int) -> None:
         zygote_pid = os.getpid()
@@ -83,6 +120,8 @@ class Zygote:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._channel.close()
+            if self._other is not None:
+                self._other.channel.close()
             os.close(self._wake_reader)
             os.close(self._wake_writer)
             return self._child_main(spec, socket.socket(fileno=control_fd))
@@ -97,8 +136,24 @@ class Zygote:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
+            if self._other is not None and pid == self._other.pid:
+                raise ChannelClosed("the zygote with oneDNN has ended")
             self._children.discard(pid)
             self._channel.send({"event": "ended", "pid": pid, "status": os.waitstatus_to_exitcode(status)})
+
+
+def _start_other(log_format: LogFormat, log_level: str) -> OtherZygote:
+    """The zygote with oneDNN. What is sent to it waits in the socket while it imports TensorFlow."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "services.serving.zygote", str(theirs.fileno()), str(os.getpid()),
+             log_format, log_level],
+            pass_fds=[theirs.fileno()],
+            env=os.environ | {onednn.VARIABLE: "1"},
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    return OtherZygote(process.pid, JsonChannel(ours))
 
 
 def main(channel_fd: int, parent_pid: int, log_format: LogFormat, log_level: str) -> int:
@@ -108,6 +163,9 @@ def main(channel_fd: int, parent_pid: int, log_format: LogFormat, log_level: str
     configure_logs("serving-zygote", log_format=log_format, level=log_level)
     channel = JsonChannel(socket.socket(fileno=channel_fd))
     started = time.monotonic()
+    is_first = onednn.VARIABLE not in os.environ
+    if is_first:
+        os.environ[onednn.VARIABLE] = "0"
     # Here and not above, so that the parent's death is noticed during the seconds that this takes.
     from services.serving import runner, scheduling
 
@@ -129,7 +187,8 @@ def main(channel_fd: int, parent_pid: int, log_format: LogFormat, log_level: str
         "load_priority": load_priority,
         "import_seconds": time.monotonic() - started,
     })  # fmt: skip
-    Zygote(channel, child_main).run()
+    start_other = functools.partial(_start_other, log_format, log_level) if is_first else None
+    Zygote(channel, child_main, start_other=start_other).run()
     return 0
 
 

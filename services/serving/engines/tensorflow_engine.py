@@ -20,6 +20,7 @@ import tensorflow as tf
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 
+from services.serving import onednn
 from services.serving.model_options import EngineOptions
 from services.serving.prediction import Arrays, RequestFailed
 from services.serving.replica_state import Signature, TensorSpec
@@ -177,7 +178,8 @@ def _load(directory: Path, executor_type: str, kind: str, options: EngineOptions
     try:
         with graph.as_default():
             meta_graph = _LOAD(session, [tf.saved_model.SERVING], str(directory))
-        return TensorFlowEngine(session, meta_graph, kind, thread_pool=pool)
+        shown = f"{kind}, oneDNN" if onednn.is_on() else kind
+        return TensorFlowEngine(session, meta_graph, shown, thread_pool=pool)
     except BaseException:
         session.close()
         raise

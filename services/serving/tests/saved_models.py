@@ -86,6 +86,14 @@ class Shapes(tf.Module):
         return {"values": tf.unique(x).y}
 
 
+class Convolution(tf.Module):
+    """The sum of each 2x2 square of a picture."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 4, 4, 1], tf.float32, name="x")])
+    def __call__(self, x: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"y": tf.nn.conv2d(x, tf.ones([2, 2, 1, 1]), strides=2, padding="VALID")}
+
+
 class Checked(tf.Module):
     """Refuses negative numbers; runs `steps` turns of a loop, so that a test can catch a runner at work."""
 
@@ -160,6 +168,7 @@ def save_all(directory: Path) -> None:
         str(directory / "shapes"),
         signatures={"serving_default": shapes.mean, "square": shapes.square, "distinct": shapes.distinct},
     )
+    tf.saved_model.save(Convolution(), str(directory / "convolution"))
     tf.saved_model.save(Checked(), str(directory / "checked"))
     tf.saved_model.save(Network(), str(directory / "network"))
     save_v1_control_flow(directory / "v1_control_flow")

@@ -6,14 +6,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from conftest import RedisServer
 from services.serving.memory import private_bytes
-from services.serving.tests.queue_asker import Asker
+from services.serving.prediction import read_tensor
+from services.serving.tests.queue_asker import Asker, request
 from services.serving.tests.runner_process import Zygote, eventually, is_running
 
 _MOST_PRIVATE_BYTES = 40 * 1024 * 1024
+_MOST_GROWN_BYTES = 6 * 1024 * 1024
+"""For batches of every size; with a oneDNN primitive for each of them it would be 14 MB."""
 
 
 def test_a_small_version_costs_at_most_forty_megabytes_of_its_own(
@@ -23,6 +27,60 @@ def test_a_small_version_costs_at_most_forty_megabytes_of_its_own(
     assert 0 < private_bytes(runner.pid) <= _MOST_PRIVATE_BYTES
     assert runner.leave() == 0
     assert private_bytes(runner.pid) == 0
+
+
+def test_a_small_version_grows_little_with_the_batch_sizes_that_it_sees(
+    zygote: Zygote, redis_server: RedisServer, saved_models: Path
+) -> None:
+    runner = zygote.start_runner(redis_server.url, saved_models / "network").serve()
+    at_first = private_bytes(runner.pid)
+    asker = Asker(redis_server.url, "m")
+    for rows in range(1, 65):
+        x = np.ones((rows, 64), np.float32)
+        assert asker.ask(request(b"%d rows" % rows, {"x": x}, signature="serving_default")).error_code == 0
+    assert private_bytes(runner.pid) - at_first <= _MOST_GROWN_BYTES
+    assert runner.leave() == 0
+
+
+def test_a_version_that_onednn_computes_faster_comes_from_a_zygote_with_it(
+    zygote: Zygote, redis_server: RedisServer, saved_models: Path
+) -> None:
+    runner = zygote.start_runner(redis_server.url, saved_models / "convolution", model="pictures").serve()
+    assert runner.ready["engine"] == "session, single-threaded executor, oneDNN"
+    message = request(b"1", {"x": np.ones((3, 4, 4, 1), np.float32)}, signature="serving_default")
+    reply = Asker(redis_server.url, "pictures").ask(message)
+    assert read_tensor(reply.outputs[0]).tolist() == [[[[4.0], [4.0]], [[4.0], [4.0]]]] * 3
+    zygote.process.kill_runner(runner.pid)
+    assert runner.wait() == -signal.SIGKILL
+    plain = zygote.start_runner(redis_server.url, saved_models / "network").serve()
+    assert plain.ready["engine"] == "session, single-threaded executor"
+    assert plain.leave() == 0
+
+
+def test_the_operator_decides_about_onednn_where_the_variable_is_set(
+    redis_server: RedisServer, saved_models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "1")
+    zygote = Zygote()
+    try:
+        runner = zygote.start_runner(redis_server.url, saved_models / "network").serve()
+        assert runner.ready["engine"] == "session, single-threaded executor, oneDNN"
+        assert runner.leave() == 0
+    finally:
+        zygote.stop()
+
+
+def test_the_zygote_ends_with_the_one_that_has_onednn(redis_server: RedisServer, saved_models: Path) -> None:
+    zygote = Zygote()
+    try:
+        runner = zygote.start_runner(redis_server.url, saved_models / "convolution").serve()
+        parent_pid = int(Path(f"/proc/{runner.pid}/stat").read_text().rpartition(")")[2].split()[1])
+        assert parent_pid != zygote.process.pid
+        os.kill(parent_pid, signal.SIGKILL)
+        pids = (zygote.process.pid, runner.pid)
+        eventually(lambda: not any(is_running(pid) for pid in pids), "the end of both zygotes and the runner")
+    finally:
+        zygote.stop()
 
 
 def test_a_ready_runner_and_every_thread_of_it_are_scheduled_normally(

@@ -43,7 +43,7 @@ def json_map(name: str, text: str) -> dict[str, Any]:
         return {}
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidInput(f"{name} is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise InvalidInput(f"{name} must be a JSON object, got {text[:100]!r}")

@@ -12,11 +12,15 @@ The message is one sentence: what, which, and what was expected. The doors trans
 nothing else needs to know a status code.
 """
 
+MAX_MESSAGE_CHARACTERS = 4_000
+
 
 class HeadraceError(Exception):
-    """Base of the six; never raised itself."""
+    """Base of the six; never raised itself. A message that quotes too much of what it was sent is cut."""
 
     def __init__(self, message: str) -> None:
+        if len(message) > MAX_MESSAGE_CHARACTERS:
+            message = f"{message[:MAX_MESSAGE_CHARACTERS]} … ({len(message) - MAX_MESSAGE_CHARACTERS} characters more)"
         super().__init__(message)
         self.message = message
 

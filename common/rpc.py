@@ -36,6 +36,24 @@ CHANNEL_OPTIONS = [
 ]
 
 
+_MAX_DETAILS_BYTES = 6_000
+"""On the wire. Past 8 KiB of metadata a client may see RESOURCE_EXHAUSTED in place of the error."""
+
+
+def details_of(message: str) -> str:
+    """The message as far as a status can carry it; half surrogate pairs become question marks."""
+    if message.isascii() and 3 * len(message) <= _MAX_DETAILS_BYTES:
+        return message
+    encoded = message.encode(errors="replace")
+    size = 0
+    for end, byte in enumerate(encoded):
+        # gRPC percent-encodes everything else.
+        size += 1 if 0x20 <= byte <= 0x7E and byte != ord("%") else 3
+        if size > _MAX_DETAILS_BYTES:
+            return encoded[:end].decode(errors="ignore") + " …"
+    return encoded.decode()
+
+
 def status_of(error: HeadraceError) -> grpc.StatusCode:
     return STATUS_OF.get(type(error), grpc.StatusCode.UNKNOWN)
 
@@ -63,9 +81,10 @@ def error_from_status(error: grpc.RpcError, what: str) -> HeadraceError:
 
 def _abort(context: grpc.ServicerContext, error: Exception, method: str) -> NoReturn:
     if isinstance(error, HeadraceError):
-        context.abort(status_of(error), error.message)
+        context.abort(status_of(error), details_of(error.message))
     logger.error("unexpected error", exc_info=error, extra={"method": method})
-    context.abort(grpc.StatusCode.INTERNAL, f"{method} failed unexpectedly: {type(error).__name__}: {error}")
+    what = f"{method} failed unexpectedly: {type(error).__name__}: {error}"
+    context.abort(grpc.StatusCode.INTERNAL, details_of(what))
     raise AssertionError("abort returned")
 
 

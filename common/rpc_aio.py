@@ -12,16 +12,17 @@ from grpc_reflection.v1alpha import reflection
 
 from common.errors import HeadraceError, Unavailable
 from common.health import Health
-from common.rpc import CHANNEL_OPTIONS, status_of
+from common.rpc import CHANNEL_OPTIONS, details_of, status_of
 
 logger = logging.getLogger(__name__)
 
 
 async def _abort(context: Any, error: Exception, method: str) -> NoReturn:
     if isinstance(error, HeadraceError):
-        await context.abort(status_of(error), error.message)
+        await context.abort(status_of(error), details_of(error.message))
     logger.error("unexpected error", exc_info=error, extra={"method": method})
-    await context.abort(grpc.StatusCode.INTERNAL, f"{method} failed unexpectedly: {type(error).__name__}: {error}")
+    what = f"{method} failed unexpectedly: {type(error).__name__}: {error}"
+    await context.abort(grpc.StatusCode.INTERNAL, details_of(what))
     raise AssertionError("abort returned")
 
 

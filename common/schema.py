@@ -188,7 +188,7 @@ class Schema:
     def from_json(cls, text: str) -> Self:
         try:
             mapping = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidInput(f"the schema is not JSON: {error}") from error
         return cls.from_mapping(mapping)
 
@@ -255,16 +255,29 @@ def _bound(name: str, part: str, dtype: Dtype, value: object) -> float | None:
         return None
     if dtype == "string":
         raise InvalidInput(f"feature {name}: {part} does not apply to strings")
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not _is_finite(value):
         raise InvalidInput(f"feature {name}: {part} must be a number, got {value!r}")
     return value
+
+
+def _is_finite(value: float) -> bool:
+    """Also for whole numbers that no float can hold."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def _is_text(value: object) -> bool:
+    """Whether UTF-8 can write it: JSON may hold half a surrogate pair."""
+    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def _vocabulary(name: str, dtype: Dtype, value: object) -> tuple[str, ...]:
     words = tuple(_items(f"feature {name}: vocabulary", value))
     if words and dtype != "string":
         raise InvalidInput(f"feature {name}: vocabulary applies to strings only")
-    if not all(isinstance(word, str) for word in words) or len(set(words)) != len(words):
+    if not all(_is_text(word) for word in words) or len(set(words)) != len(words):
         raise InvalidInput(f"feature {name}: vocabulary must be different strings")
     return words
 
@@ -272,10 +285,10 @@ def _vocabulary(name: str, dtype: Dtype, value: object) -> tuple[str, ...]:
 def _value_of(name: str, part: str, dtype: Dtype, value: object) -> Scalar | None:
     if value is None:
         return None
-    if dtype == "string" and isinstance(value, str):
+    if dtype == "string" and isinstance(value, str) and _is_text(value):
         return value
     if dtype == "int64" and isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63:
         return value
-    if dtype == "float32" and isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+    if dtype == "float32" and isinstance(value, int | float) and not isinstance(value, bool) and _is_finite(value):
         return float(value)
     raise InvalidInput(f"feature {name}: {part} {value!r} is not a {dtype}")

@@ -1,15 +1,18 @@
 """HTTP for people and probes: a FastAPI app with health, metrics and the six errors, served from a thread."""
 
+import json
 import socket
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import uvicorn
-from fastapi import FastAPI, Query, Request
+from fastapi import Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from common.errors import (
     Conflict,
@@ -21,6 +24,7 @@ from common.errors import (
     Unavailable,
 )
 from common.health import Health
+from common.strict_requests import refuse_what_is_ignored
 
 HTTP_STATUS_OF: dict[type[HeadraceError], int] = {
     InvalidInput: 400,
@@ -31,6 +35,7 @@ HTTP_STATUS_OF: dict[type[HeadraceError], int] = {
     DataLoss: 500,
 }
 _START_TIMEOUT_SECONDS = 20.0
+_NOT_FOUND, _METHOD_NOT_ALLOWED = 404, 405
 
 
 def error_body(error: HeadraceError) -> dict[str, object]:
@@ -53,8 +58,33 @@ def _error_response(request: Request, error: Exception) -> Response:
 
 def _validation_response(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    faults = "; ".join(f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}" for fault in error.errors())
-    return _error_response(request, InvalidInput(f"invalid request: {faults}"))
+    return _error_response(request, InvalidInput(f"invalid request: {'; '.join(map(_fault, error.errors()))}"))
+
+
+def _fault(fault: dict[str, Any]) -> str:
+    if fault["type"] == "json_invalid":
+        return f"the body is not JSON: {fault['ctx']['error']} at character {fault['loc'][1]}"
+    return f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}"
+
+
+def _http_response(request: Request, error: Exception) -> Response:
+    """What the framework refuses itself: paths and methods that nobody serves, bodies that it cannot parse."""
+    assert isinstance(error, HTTPException)
+    if error.status_code == _NOT_FOUND:
+        return _error_response(
+            request, NotFound(f"there is no {request.url.path} here; /openapi.json has what there is")
+        )
+    if error.status_code == _METHOD_NOT_ALLOWED:
+        taken = (error.headers or {}).get("Allow", "another method")
+        refusal = InvalidInput(f"{request.url.path} does not take {request.method}; it takes {taken}")
+        return JSONResponse(error_body(refusal), status_code=_METHOD_NOT_ALLOWED, headers=error.headers)
+    return _error_response(request, InvalidInput("the body cannot be read as JSON"))
+
+
+def _unexpected_response(request: Request, error: Exception) -> Response:
+    """A fault of ours; the server logs it with its traceback."""
+    message = f"{request.method} {request.url.path} failed unexpectedly: {type(error).__name__}: {error}"
+    return JSONResponse({"error": {"kind": "Internal", "message": message}}, status_code=500)
 
 
 def create_app(
@@ -64,10 +94,16 @@ def create_app(
     lifespan: Callable[[FastAPI], object] | None = None,
 ) -> FastAPI:
     """An app with /healthz, /readyz, /metrics and OpenAPI, to which a service adds its own routes."""
-    app = FastAPI(title=title, lifespan=lifespan)  # type: ignore[arg-type]  # starlette's alias is not exported
+    app = FastAPI(
+        title=title,
+        lifespan=lifespan,  # type: ignore[arg-type]  # starlette's alias is not exported
+        dependencies=[Depends(refuse_what_is_ignored)],
+    )
     for kind in HTTP_STATUS_OF:
         app.add_exception_handler(kind, _error_response)
     app.add_exception_handler(RequestValidationError, _validation_response)
+    app.add_exception_handler(HTTPException, _http_response)
+    app.add_exception_handler(Exception, _unexpected_response)
 
     @app.get("/healthz", tags=["health"])
     async def healthz() -> dict[str, str]:
@@ -94,6 +130,41 @@ def create_app(
         return Response(generate_latest(REGISTRY), media_type=CONTENT_TYPE_LATEST)
 
     return app
+
+
+class BoundedBodies:
+    """ASGI middleware: a request body larger than the bound is refused before it is held in memory."""
+
+    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+        self._app = app
+        self._max_bytes = max_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        received = 0
+
+        async def bounded() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            return {"type": "http.disconnect"} if received > self._max_bytes else message
+
+        async def unless_refused(message: Message) -> None:
+            if received <= self._max_bytes:
+                await send(message)
+
+        await self._app(scope, bounded, unless_refused)
+        if received > self._max_bytes:
+            await _refuse(InvalidInput(f"the request's body is larger than {self._max_bytes} bytes"), send)
+
+
+async def _refuse(error: InvalidInput, send: Send) -> None:
+    body = json.dumps(error_body(error)).encode()
+    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": HTTP_STATUS_OF[InvalidInput], "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -10,6 +10,7 @@ from starlette.routing import Route
 
 from common.errors import InvalidInput
 from common.health import Health
+from common.strict_requests import refuse_unknown_query
 from common.web import create_app
 from services.ingest import bodies
 from services.ingest.budget import Share
@@ -115,12 +116,13 @@ def _add_events_route(app: FastAPI, intake: Intake) -> None:
 
 
 async def _append_request(stream: str, request: Request, share: Share, intake: Intake) -> AppendRequest:
-    unknown = sorted(set(request.query_params) - {"on_invalid"})
-    if unknown:
-        raise InvalidInput(f"unknown query parameter {', '.join(unknown)}; known: on_invalid")
-    on_invalid = request.query_params.get("on_invalid", "reject")
+    refuse_unknown_query(request, {"on_invalid"})
+    on_invalid = ", ".join(request.query_params.getlist("on_invalid")) or "reject"
     if on_invalid not in ("reject", "deadletter"):
         raise InvalidInput(f"on_invalid is {on_invalid!r}, expected reject or deadletter")
+    idempotency_key = request.headers.get("idempotency-key")
+    if idempotency_key == "":
+        raise InvalidInput("the Idempotency-Key is empty, expected a text that names the request, or no such header")
     body_format = _body_format(request)
     factor = _FRAMED_MEMORY_FACTOR if body_format == "tfrecord" else JSON_MEMORY_FACTOR
     max_bytes = intake.settings.max_body_bytes
@@ -137,7 +139,7 @@ async def _append_request(stream: str, request: Request, share: Share, intake: I
         body=body,
         body_format=body_format,
         on_invalid=cast("OnInvalid", on_invalid),
-        idempotency_key=request.headers.get("idempotency-key", ""),
+        idempotency_key=idempotency_key or "",
     )
 
 

@@ -8,42 +8,47 @@ from dataclasses import asdict
 from enum import Enum
 from typing import Annotated, Any
 
-from fastapi import Body, FastAPI, Query
+from fastapi import Body, FastAPI, Path, Query
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from common.catalog_wire import json_text
 from common.errors import InvalidInput
 from common.health import Health
-from common.web import HTTP_STATUS_OF, create_app, error_body
+from common.web import BoundedBodies, create_app
 from services.registry.catalog import Catalog
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 JsonObject = dict[str, Any]
+_END = 2**63
+"""Above every number that the catalog can hold."""
+VersionNumber = Annotated[int, Path(gt=0, lt=_END)]
+Text = Annotated[str, Field(max_length=2_000)]
+"""A bound has pydantic refuse half surrogate pairs, too, which nothing can store."""
 
 
 class ModelBody(BaseModel):
     """A model's definition; `files` maps paths to base64."""
 
     model_config = ConfigDict(extra="forbid")
-    stream: str
-    files: dict[str, str]
-    by: str
+    stream: Text
+    files: dict[Text, str]
+    by: Text
 
 
 class AuthorBody(BaseModel):
     """Who makes a change, and why."""
 
     model_config = ConfigDict(extra="forbid")
-    by: str
-    reason: str = ""
+    by: Text
+    reason: Text = ""
 
 
 class AliasBody(AuthorBody):
     """Where an alias shall point."""
 
-    version: int = Field(gt=0)
+    version: int = Field(gt=0, lt=_END, strict=True)
 
 
 def create_registry_app(catalog: Catalog, service_health: Health) -> ASGIApp:
@@ -61,7 +66,7 @@ def _add_streams_and_models(app: FastAPI, catalog: Catalog) -> None:
         return _json({"streams": [asdict(stream) for stream in catalog.list_streams()]})
 
     @app.get("/v1/streams/{stream}")
-    def get_stream(stream: str, schema_version: Annotated[int, Query(ge=0)] = 0) -> Response:
+    def get_stream(stream: str, schema_version: Annotated[int, Query(ge=0, lt=_END)] = 0) -> Response:
         """The newest schema, or the version asked for."""
         return _json(asdict(catalog.get_stream(stream, schema_version)))
 
@@ -103,7 +108,7 @@ def _add_versions(app: FastAPI, catalog: Catalog) -> None:
         return _json({"versions": [asdict(version) for version in catalog.list_versions(model)]})
 
     @app.get("/v1/models/{model}/versions/{version}")
-    def get_version(model: str, version: int) -> Response:
+    def get_version(model: str, version: VersionNumber) -> Response:
         """With its files."""
         return _json(asdict(catalog.get_version(model, version)))
 
@@ -168,38 +173,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return value
-
-
-class BoundedBodies:
-    """ASGI middleware: a request body larger than the bound is refused before it is held in memory."""
-
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
-        self._app = app
-        self._max_bytes = max_bytes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        received = 0
-
-        async def bounded() -> Message:
-            nonlocal received
-            message = await receive()
-            received += len(message.get("body", b""))
-            return {"type": "http.disconnect"} if received > self._max_bytes else message
-
-        async def unless_refused(message: Message) -> None:
-            if received <= self._max_bytes:
-                await send(message)
-
-        await self._app(scope, bounded, unless_refused)
-        if received > self._max_bytes:
-            await _refuse(InvalidInput(f"the request's body is larger than {self._max_bytes} bytes"), send)
-
-
-async def _refuse(error: InvalidInput, send: Send) -> None:
-    body = json_text(error_body(error)).encode()
-    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
-    await send({"type": "http.response.start", "status": HTTP_STATUS_OF[InvalidInput], "headers": headers})
-    await send({"type": "http.response.body", "body": body})

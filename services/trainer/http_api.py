@@ -3,19 +3,22 @@
 import os
 import time
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from pathlib import Path as FilePath
+from typing import Annotated, Any
 
-from fastapi import FastAPI
+from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.types import ASGIApp
 
 from common.catalog import Round
 from common.health import Health
-from common.web import create_app
+from common.web import BoundedBodies, create_app
 from services.trainer.planner import Planner
 from services.trainer.rebuilds import Rebuild, Rebuilds
 from services.trainer.rounds import RoundLoop
 from services.trainer.settings import TrainerSettings
+
+MAX_BODY_BYTES = 64 * 1024
 
 
 class TrainRequest(BaseModel):
@@ -28,7 +31,7 @@ class TrainRequest(BaseModel):
 
 def create_http_app(
     planner: Planner, rounds: RoundLoop, rebuilds: Rebuilds, health: Health, settings: TrainerSettings
-) -> FastAPI:
+) -> ASGIApp:
     app = create_app("Headrace trainer", health)
 
     @app.post("/v1/models/{model}:train", status_code=202, tags=["rounds"])
@@ -37,7 +40,7 @@ def create_http_app(
         return round_as_json(planner.plan_now(model, by=request.by, reason=request.reason))
 
     @app.post("/v1/models/{model}/versions/{version}:rebuild", status_code=202, tags=["rebuilds"])
-    def rebuild(model: str, version: int) -> dict[str, Any]:
+    def rebuild(model: str, version: Annotated[int, Path(gt=0, lt=2**63)]) -> dict[str, Any]:
         """Trains the version again from its lineage and compares the weights; ask /v1/rebuilds/{id} how it ended.
 
         One at a time, between two rounds: 429 while another one is waiting or running here.
@@ -67,7 +70,7 @@ def create_http_app(
             },
         }
 
-    return app
+    return BoundedBodies(app, MAX_BODY_BYTES)
 
 
 def round_as_json(found: Round) -> dict[str, Any]:
@@ -118,4 +121,4 @@ def _attempt_as_json(rounds: RoundLoop) -> dict[str, Any] | None:
 
 def _devices() -> list[str]:
     """What a round can compute on: TensorFlow is not asked, since only rounds' processes may start it."""
-    return ["cpu", *sorted(path.name for path in Path("/dev").glob("nvidia[0-9]*"))]
+    return ["cpu", *sorted(path.name for path in FilePath("/dev").glob("nvidia[0-9]*"))]

@@ -122,6 +122,7 @@ _BROKEN_LENGTH[0] ^= 1
         (b"not gzip", JSON | {"content-encoding": "gzip"}, "the body is not gzip, as Content-Encoding says"),
         (_packed(_body(event(0)))[:-9], JSON | {"content-encoding": "gzip"}, "the gzip body is cut short"),
         (_body(event(0)), JSON | {"idempotency-key": "k" * 257}, "the idempotency key has 257 characters"),
+        (_body(event(0)), JSON | {"idempotency-key": ""}, "the Idempotency-Key is empty"),
     ],
 )
 def test_a_bad_body_is_refused_in_one_sentence(

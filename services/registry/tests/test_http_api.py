@@ -110,6 +110,7 @@ def test_garbage_is_collected_on_request(http: httpx.Client) -> None:
     }
 
 
+JSON = {"content-type": "application/json"}
 REFUSED: dict[str, tuple[Callable[[httpx.Client], httpx.Response], int, str]] = {
     "unknown model": (lambda http: http.get("/v1/models/nobody"), 404, "model nobody is not registered"),
     "unknown version": (lambda http: http.get("/v1/models/m/versions/3"), 404, "no version 3"),
@@ -119,7 +120,7 @@ REFUSED: dict[str, tuple[Callable[[httpx.Client], httpx.Response], int, str]] = 
     "no JSON": (
         lambda http: http.put("/v1/streams/t", content=b"{", headers={"content-type": "application/json"}),
         400,
-        "JSON decode error",
+        "the body is not JSON",
     ),
     "no mapping": (lambda http: http.put("/v1/streams/t", json=[1]), 400, "valid dictionary"),
     "no schema": (lambda http: http.put("/v1/streams/t", json={"a": 1}), 400, "schema"),
@@ -135,6 +136,38 @@ REFUSED: dict[str, tuple[Callable[[httpx.Client], httpx.Response], int, str]] = 
         400,
         "by must name who",
     ),
+    "version beyond all numbers": (lambda http: http.get(f"/v1/models/m/versions/{10**22}"), 400, "version"),
+    "schema version beyond all numbers": (
+        lambda http: http.get("/v1/streams/s", params={"schema_version": 10**22}),
+        400,
+        "schema_version",
+    ),
+    "alias of a version beyond all numbers": (
+        lambda http: http.put("/v1/models/m/aliases/a", json={"version": 2**64 - 1, "by": "a"}),
+        400,
+        "version",
+    ),
+    "alias of no number": (
+        lambda http: http.put("/v1/models/m/aliases/a", json={"version": True, "by": "a"}),
+        400,
+        "valid integer",
+    ),
+    "half a surrogate pair": (
+        lambda http: http.put("/v1/models/m/aliases/a", content=b'{"version": 1, "by": "\\ud800"}', headers=JSON),
+        400,
+        "body.by",
+    ),
+    "nested without end": (
+        lambda http: http.put("/v1/streams/t", content=b"[" * 100_000, headers=JSON),
+        400,
+        "cannot be read as JSON",
+    ),
+    "a bound beyond all numbers": (
+        lambda http: http.put("/v1/streams/t", json={"features": [{"name": "a", "dtype": "float32", "max": 10**400}]}),
+        400,
+        "max must be a number",
+    ),
+    "a dry run": (lambda http: http.post("/v1/gc", params={"dry_run": True}), 400, "unknown query parameter dry_run"),
     "nothing to roll back": (lambda http: http.post("/v1/models/m:rollback", json={"by": "a"}), 409, "to roll back to"),
 }
 

@@ -1,0 +1,49 @@
+"""What a route would ignore is refused: unknown query parameters, a body where none is read, one that is not JSON.
+
+FastAPI and Starlette ignore all three silently, so that a misspelt parameter looks as if it had worked.
+"""
+
+from email.message import Message as Headers
+
+from fastapi import Request
+from fastapi.routing import APIRoute
+
+from common.errors import InvalidInput
+
+
+async def refuse_what_is_ignored(request: Request) -> None:
+    """A dependency of a whole app; routes that are not FastAPI's own check for themselves.
+
+    Raises:
+        InvalidInput: names the parameter and those that the route knows, or what the body should be.
+    """
+    route = request.scope.get("route")
+    if not isinstance(route, APIRoute):
+        return
+    refuse_unknown_query(request, {field.alias for field in route.dependant.query_params})
+    if not _has_body(request):
+        return
+    if route.body_field is None:
+        raise InvalidInput(f"{request.method} {request.url.path} takes no body")
+    content_type = request.headers.get("content-type", "")
+    if not _is_json(content_type):
+        raise InvalidInput(f"Content-Type is {content_type!r}, expected application/json")
+
+
+def refuse_unknown_query(request: Request, known: set[str]) -> None:
+    """Raises InvalidInput for a query parameter that is not in `known`."""
+    unknown = sorted(set(request.query_params) - known)
+    if unknown:
+        names = ", ".join(sorted(known)) or "none"
+        raise InvalidInput(f"unknown query parameter {', '.join(unknown)}; known: {names}")
+
+
+def _has_body(request: Request) -> bool:
+    return "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0"
+
+
+def _is_json(content_type: str) -> bool:
+    headers = Headers()
+    headers["content-type"] = content_type
+    subtype = headers.get_content_subtype()
+    return headers.get_content_maintype() == "application" and (subtype == "json" or subtype.endswith("+json"))

@@ -1,0 +1,115 @@
+"""What every service's HTTP door does with requests that no route is for."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import httpx
+import pytest
+from fastapi import Body
+
+from common.errors import MAX_MESSAGE_CHARACTERS, Conflict
+from common.health import Health
+from common.web import BoundedBodies, WebServer, bind, create_app
+
+_LIMIT_BYTES = 1_000
+
+
+@pytest.fixture
+def http() -> Iterator[httpx.Client]:
+    app = create_app("test", Health())
+
+    @app.get("/items")
+    def items(limit: int = 5) -> dict[str, int]:
+        return {"limit": limit}
+
+    @app.post("/items")
+    def add(item: Annotated[dict[str, Any], Body()]) -> dict[str, Any]:
+        return item
+
+    @app.post("/sweep")
+    def sweep() -> dict[str, bool]:
+        return {"swept": True}
+
+    @app.get("/bug")
+    def bug() -> None:
+        raise KeyError("ours")
+
+    @app.get("/long")
+    def long() -> None:
+        raise Conflict("x" * 100_000)
+
+    server = WebServer(BoundedBodies(app, _LIMIT_BYTES), bind("127.0.0.1", 0))
+    server.start()
+    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30.0) as client:
+        yield client
+    server.stop()
+
+
+def _refused(answer: httpx.Response) -> tuple[int, str, str]:
+    error = answer.json()["error"]
+    return answer.status_code, error["kind"], error["message"]
+
+
+def test_a_path_that_nobody_serves_is_not_found_in_our_own_form(http: httpx.Client) -> None:
+    answer = _refused(http.get("/itms"))
+    assert answer == (404, "NotFound", "there is no /itms here; /openapi.json has what there is")
+
+
+def test_a_method_that_the_path_does_not_take_is_named(http: httpx.Client) -> None:
+    answer = http.delete("/sweep")
+    assert _refused(answer) == (405, "InvalidInput", "/sweep does not take DELETE; it takes POST")
+    assert answer.headers["allow"] == "POST"
+
+
+@pytest.mark.parametrize("path", ["/items", "/healthz", "/readyz", "/metrics"])
+def test_a_query_parameter_that_nobody_reads_is_refused(http: httpx.Client, path: str) -> None:
+    status, kind, message = _refused(http.get(path, params={"limt": 3}))
+    assert (status, kind) == (400, "InvalidInput")
+    assert message.startswith("unknown query parameter limt; known: ")
+
+
+def test_known_query_parameters_are_read(http: httpx.Client) -> None:
+    assert http.get("/items", params={"limit": 3}).json() == {"limit": 3}
+    assert http.get("/readyz").status_code == 200
+
+
+def test_a_body_that_nobody_reads_is_refused(http: httpx.Client) -> None:
+    assert _refused(http.post("/sweep", json={"dry_run": True})) == (400, "InvalidInput", "POST /sweep takes no body")
+    assert http.post("/sweep").json() == {"swept": True}
+
+
+def test_a_body_that_is_not_called_json_is_refused_by_its_content_type(http: httpx.Client) -> None:
+    assert _refused(http.post("/items", data={"a": "b"})) == (
+        400, "InvalidInput", "Content-Type is 'application/x-www-form-urlencoded', expected application/json",
+    )  # fmt: skip
+    named = {"Content-Type": "application/vnd.items+json; charset=utf-8"}
+    assert http.post("/items", content=b'{"a": 1}', headers=named).json() == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"a": x}', "invalid request: the body is not JSON: Expecting value at character 6"),
+        (b'{"\xff": 1}', "the body cannot be read as JSON"),
+        (b"[]", "invalid request: body: Input should be a valid dictionary"),
+    ],
+)
+def test_a_body_that_is_not_what_the_route_reads_is_refused(http: httpx.Client, body: bytes, message: str) -> None:
+    answer = http.post("/items", content=body, headers={"Content-Type": "application/json"})
+    assert _refused(answer) == (400, "InvalidInput", message)
+
+
+def test_a_body_over_the_bound_is_refused(http: httpx.Client) -> None:
+    answer = http.post("/items", json={"a": "x" * _LIMIT_BYTES})
+    assert _refused(answer) == (400, "InvalidInput", f"the request's body is larger than {_LIMIT_BYTES} bytes")
+
+
+def test_a_fault_of_ours_keeps_the_form(http: httpx.Client) -> None:
+    answer = _refused(http.get("/bug"))
+    assert answer == (500, "Internal", "GET /bug failed unexpectedly: KeyError: 'ours'")
+
+
+def test_a_message_that_quotes_too_much_is_cut(http: httpx.Client) -> None:
+    status, kind, message = _refused(http.get("/long"))
+    assert (status, kind) == (409, "Conflict")
+    assert message == f"{'x' * MAX_MESSAGE_CHARACTERS} … ({100_000 - MAX_MESSAGE_CHARACTERS} characters more)"

@@ -21,9 +21,10 @@ def test_a_long_message_arrives_with_its_own_code(message: str) -> None:
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test", handlers),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel, pytest.raises(grpc.RpcError) as caught:
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         call: Any = channel.unary_unary("/test/Refuse")
-        call(b"", timeout=30)
+        with pytest.raises(grpc.RpcError) as caught:
+            call(b"", timeout=30)
     server.stop(None)
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     assert str(caught.value.details()).startswith(details_of(message)[:100])

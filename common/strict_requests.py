@@ -12,13 +12,13 @@ from common.errors import InvalidInput
 
 
 async def refuse_what_is_ignored(request: Request) -> None:
-    """A dependency of a whole app; routes that are not FastAPI's own check for themselves.
+    """A dependency of a whole app. A route that takes the request as it is reads, and checks, for itself.
 
     Raises:
         InvalidInput: names the parameter and those that the route knows, or what the body should be.
     """
     route = request.scope.get("route")
-    if not isinstance(route, APIRoute):
+    if not isinstance(route, APIRoute) or route.dependant.request_param_name is not None:
         return
     refuse_unknown_query(request, {field.alias for field in route.dependant.query_params})
     if not _has_body(request):

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import httpx
 import pytest
-from fastapi import Body
+from fastapi import Body, Request
 
 from common.errors import MAX_MESSAGE_CHARACTERS, Conflict
 from common.health import Health
@@ -29,6 +29,10 @@ def http() -> Iterator[httpx.Client]:
     @app.post("/sweep")
     def sweep() -> dict[str, bool]:
         return {"swept": True}
+
+    @app.post("/raw")
+    async def raw(request: Request) -> dict[str, Any]:
+        return {"query": dict(request.query_params), "size": len(await request.body())}
 
     @app.get("/bug")
     def bug() -> None:
@@ -71,6 +75,11 @@ def test_a_query_parameter_that_nobody_reads_is_refused(http: httpx.Client, path
 def test_known_query_parameters_are_read(http: httpx.Client) -> None:
     assert http.get("/items", params={"limit": 3}).json() == {"limit": 3}
     assert http.get("/readyz").status_code == 200
+
+
+def test_a_route_that_takes_the_request_itself_reads_what_it_likes(http: httpx.Client) -> None:
+    answer = http.post("/raw", params={"wait": 1}, content=b"abc")
+    assert answer.json() == {"query": {"wait": "1"}, "size": 3}
 
 
 def test_a_body_that_nobody_reads_is_refused(http: httpx.Client) -> None:

@@ -6,6 +6,7 @@ Everything heavy (rich, the launcher, YAML) is imported by the command that need
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,7 +28,8 @@ EXIT_STATUS_OF: dict[type[HeadraceError], int] = {
 INTERRUPTED = 130
 _LISTED_REFUSALS = 10
 _EPILOG = (
-    "Exit status: 0 done, 1 a demo's promise was broken or a rebuilt version is not equal, 2 wrong usage, "
+    "Exit status: 0 done, 1 a demo's promise was broken, a rebuilt version is not equal or a benchmark got no answer, "
+    "2 wrong usage, "
     "3 invalid input, 4 not found, 5 conflict (re-read and decide again), 6 overloaded (slow down), "
     "7 unavailable (retry), 8 data loss (call a human), "
     "130 interrupted. Errors are one sentence on standard error; with --json, one JSON object."
@@ -36,6 +38,18 @@ _EPILOG = (
 
 class Commands(TyperGroup):
     """Turns errors into a sentence and an exit status; nobody sees a traceback for something foreseen."""
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **named: Any) -> Any:
+        """As typer does it, but with --json what typer refuses is JSON, too."""
+        arguments = list(sys.argv[1:] if args is None else args)
+        if "--json" not in _json_first(arguments)[:1]:
+            return super().main(arguments, *rest, **named)
+        try:
+            status = super().main(arguments, *rest, **(named | {"standalone_mode": False}))
+        except typer.TyperException as error:
+            _show_json("Usage", error.format_message())
+            sys.exit(error.exit_code)
+        sys.exit(status or 0)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return list(super().parse_args(ctx, _json_first(args)))
@@ -63,13 +77,15 @@ def _json_first(arguments: list[str]) -> list[str]:
     return ["--json", *(argument for argument in options if argument != "--json"), *rest]
 
 
+def _show_json(kind: str, message: str, **more: object) -> None:
+    typer.echo(json.dumps({"error": {"kind": kind, "message": message, **more}}), err=True)
+
+
 def _show(error: HeadraceError, *, as_json: bool) -> None:
     refused = error.refused if isinstance(error, InvalidInput) else ()
     if as_json:
-        body: dict[str, object] = {"kind": type(error).__name__, "message": error.message}
-        if refused:
-            body["refused"] = [{"index": index, "reason": reason} for index, reason in refused]
-        typer.echo(json.dumps({"error": body}), err=True)
+        listed = [{"index": index, "reason": reason} for index, reason in refused]
+        _show_json(type(error).__name__, error.message, **({"refused": listed} if listed else {}))
         return
     typer.secho("error: ", fg="red", nl=False, err=True)
     typer.echo(error.message, err=True)

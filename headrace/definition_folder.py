@@ -44,6 +44,8 @@ def read_folder(directory: Path) -> DefinitionFolder:
         InvalidInput: neither file is there, or one is not YAML or lacks its name.
     """
     stream_path, model_path = directory / STREAM_FILE, directory / MODEL_FILE
+    if not directory.is_dir():
+        raise InvalidInput(f"there is no folder {directory}; apply takes one with {STREAM_FILE}, {MODEL_FILE} or both")
     if not stream_path.is_file() and not model_path.is_file():
         raise InvalidInput(f"{directory} has neither {STREAM_FILE} nor {MODEL_FILE}")
     stream, schema = "", None
@@ -75,8 +77,10 @@ def _files(directory: Path, *, has_module: bool) -> dict[str, bytes]:
 def _mapping(path: Path) -> dict[str, Any]:
     try:
         document = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidInput(f"{path} is not YAML: {error}") from error
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}") from error
     if not isinstance(document, dict):
         raise InvalidInput(f"{path} must be a mapping")
     return document

@@ -30,6 +30,8 @@ BATCH_BYTES = 4 * 1024 * 1024
 _FRAME_HEADER = struct.Struct("<QI")
 """Length and its checksum; the data and its checksum follow (tensorflow/core/lib/io/record_writer.h)."""
 _CHECKSUM_BYTES = 4
+_LONGEST_LINE_BYTES = 16 * 1024 * 1024
+"""What ingest takes in one request unless told otherwise."""
 _LONGEST_RECORD_BYTES = 64 * 1024 * 1024
 
 
@@ -71,7 +73,7 @@ def batches(path: Path, file_format: FileFormat, schema: Schema) -> Iterator[Bat
         if file_format == "tfrecord":
             yield from _gather(_tfrecords(file, path), TFRECORD)
         elif file_format == "ndjson":
-            yield from _gather(_lines(file), NDJSON)
+            yield from _gather(_lines(file, path), NDJSON)
         else:
             yield from _gather(_csv_rows(file, path, schema), NDJSON)
 
@@ -92,10 +94,13 @@ def _gather(items: Iterator[tuple[bytes, int]], content_type: str) -> Iterator[B
         yield Batch(b"".join(parts), content_type, first, len(parts), end)
 
 
-def _lines(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
-    offset = 0
-    for line in file:
+def _lines(file: BinaryIO, path: Path) -> Iterator[tuple[bytes, int]]:
+    offset = number = 0
+    while line := file.readline(_LONGEST_LINE_BYTES + 1):
         offset += len(line)
+        number += 1
+        if len(line) > _LONGEST_LINE_BYTES:
+            raise InvalidInput(f"{path}, line {number} is longer than {_LONGEST_LINE_BYTES} bytes; is it NDJSON?")
         if line.strip():
             yield line if line.endswith(b"\n") else line + b"\n", offset
 

@@ -160,6 +160,8 @@ def read_state(data_dir: Path) -> PlatformState:
         state = PlatformState.from_mapping(json.loads(state_path(data_dir).read_text()))
     except FileNotFoundError as error:
         raise NotFound(f"no platform runs on {data_dir}; start one with `headrace --data {data_dir} up`") from error
+    except OSError as error:
+        raise InvalidInput(f"{state_path(data_dir)} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidInput(f"{state_path(data_dir)} was not written by this release: {error}") from error
     if not is_supervisor(state.supervisor_pid):

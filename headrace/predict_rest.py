@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -30,15 +31,19 @@ class RestTransport:
             "POST", f"{_path(call.target)}:predict", _body(call), repeatable=True, timeout_seconds=_left(call.deadline),
             headers={
                 "Content-Type": "application/json", "x-request-id": call.request_id,
-                "x-request-timeout-ms": str(max(1, int(_left(call.deadline) * 1000))),
+                "x-request-timeout-ms": _milliseconds_left(call.deadline),
             },
         )  # fmt: skip
-        return self._prediction(answer, call.target, call.output_filter, call.deadline)
+        prediction = self._prediction(answer, call.target, call.output_filter, call.deadline)
+        if isinstance(call.inputs, Mapping):
+            # The server does not look at inputs that it has no use for; over gRPC it refuses them.
+            _check_names(call.inputs, self._types_of(call.target, prediction.version, call.deadline).inputs)
+        return prediction
 
     def predict_raw(self, target: Target, body: bytes, deadline: float) -> bytes:
         answer = self._door.call(
             "POST", f"{_path(target)}:predict", body, repeatable=True, timeout_seconds=_left(deadline),
-            headers={"Content-Type": "application/json"},
+            headers={"Content-Type": "application/json", "x-request-timeout-ms": _milliseconds_left(deadline)},
         )  # fmt: skip
         return answer.content
 
@@ -112,6 +117,12 @@ class RestTransport:
         return known
 
 
+def _check_names(inputs: Mapping[str, Any], types: Mapping[str, str]) -> None:
+    unknown = [name for name in inputs if name not in types]
+    if unknown and inputs.keys() != {"b64"}:
+        raise InvalidInput(f"there is no input {', '.join(unknown)}; the signature has {', '.join(sorted(types))}")
+
+
 def _check_filter(output_filter: tuple[str, ...], types: Any) -> None:
     for name in output_filter:
         if name not in types:
@@ -130,6 +141,10 @@ def _body(call: Call) -> bytes:
     if call.target.signature_name:
         document["signature_name"] = call.target.signature_name
     return json_body(document)
+
+
+def _milliseconds_left(deadline: float) -> str:
+    return str(max(1, int(_left(deadline) * 1000)))
 
 
 def _left(deadline: float) -> float:

@@ -26,6 +26,8 @@ def read_rows(path: Path, input_types: Mapping[str, str]) -> list[Any]:
     """
     readers = {".json": _json, ".ndjson": _ndjson, ".jsonl": _ndjson, ".npy": _npy}
     suffix = path.suffix.lower()
+    if not path.exists():
+        raise InvalidInput(f"{path} cannot be read: No such file or directory")
     if suffix not in SUFFIXES:
         raise InvalidInput(f"{path.name} does not say what it is; known are {', '.join(SUFFIXES)}")
     try:
@@ -36,6 +38,12 @@ def read_rows(path: Path, input_types: Mapping[str, str]) -> list[Any]:
         raise InvalidInput(f"{path} is not UTF-8: {error.reason}") from error
     if not rows:
         raise InvalidInput(f"{path} has no rows")
+    for number, row in enumerate(rows, 1):
+        if isinstance(row, dict) and row.keys() != input_types.keys() and row.keys() != {"b64"}:
+            raise InvalidInput(
+                f"{path}, row {number} has the keys {', '.join(row)}; the signature has the inputs "
+                f"{', '.join(input_types)}"
+            )
     return rows
 
 

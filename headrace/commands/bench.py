@@ -11,6 +11,8 @@ from common.errors import InvalidInput, NotFound
 from headrace.commands.session import Session
 
 _SEED = 7
+NO_ANSWER = 1
+"""Exit status when not one request was answered well."""
 _STATUS_SECONDS = 10.0
 
 
@@ -48,10 +50,12 @@ def bench(
         "generator_share": round(report.generator_share, 2), "generator_late_ms": round(report.late_ms, 3),
         "generator_is_the_limit": report.is_generator_the_limit,
     }  # fmt: skip
-    session.show(document, lambda: _print(document, report.first_error))
+    session.show(document, lambda: _print(document, report.first_error, is_made=body is None))
+    if not report.answered:
+        raise typer.Exit(NO_ANSWER)
 
 
-def _print(document: dict[str, Any], first_error: str) -> None:
+def _print(document: dict[str, Any], first_error: str, *, is_made: bool) -> None:
     how = f"{document['rate']:g} requests/s due" if document["rate"] else "closed loop"
     typer.echo(f"{document['url']}: {document['connections']} connections, {document['seconds']:g} s, {how}")
     typer.echo(
@@ -60,6 +64,10 @@ def _print(document: dict[str, Any], first_error: str) -> None:
     )
     errors = ", ".join(f"{count:,} x {what}" for what, count in document["errors"].items())
     typer.echo(f"errors: {errors or 'none'}" + (f" (first: {first_error})" if first_error else ""))
+    if is_made and first_error and not document["predictions_per_second"]:
+        typer.echo(
+            "the body was made from the metadata, which does not say what values are valid; give one with --body"
+        )
     if document["unsent"]:
         typer.echo(
             f"{document['unsent']:,} requests were due and found no free connection: the server is slower than that"

@@ -36,8 +36,13 @@ def ingest(
     from headrace.event_files import FileFormat, batches, format_of
 
     session: Session = context.obj
-    kind: FileFormat = _choice("--format", file_format, ("csv", "ndjson", "tfrecord")) or format_of(file)  # type: ignore[assignment]  # _choice has checked it
+    given = _choice("--format", file_format, ("csv", "ndjson", "tfrecord"))
+    if resume == "":
+        raise InvalidInput("--resume takes the key of an upload, got an empty text")
     policy: OnInvalid = _choice("--on-invalid", on_invalid, ("reject", "deadletter"))  # type: ignore[assignment]  # as above
+    if not file.exists():
+        raise InvalidInput(f"{file} cannot be read: No such file or directory")
+    kind: FileFormat = given or format_of(file)  # type: ignore[assignment]  # _choice has checked it
     key = resume or secrets.token_hex(8)
     totals = {"accepted": 0, "refused": 0, "already_there": 0}
     began = time.monotonic()

@@ -80,6 +80,46 @@ def test_wrong_usage_is_status_2_and_another_platform_is_refused(run: Run) -> No
     assert (result.exit_code, "this release knows local" in result.stderr) == (EXIT_STATUS_OF[InvalidInput], True)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing"], "No such command 'nothing'."),
+        (["status", "--nothing"], "No such option: --nothing"),
+        (["promote", "m", "one"], "Invalid value for 'version'"),
+        (["ingest", "a.csv"], "Missing option '--stream' / '-s'."),
+    ],
+)
+def test_wrong_usage_is_json_for_machines(run: Run, arguments: list[str], message: str) -> None:
+    result = run(*arguments, "--json")
+    assert (result.exit_code, result.stdout) == (2, "")
+    error = json.loads(result.stderr)["error"]
+    assert error["kind"] == "Usage"
+    assert error["message"].startswith(message)
+
+
+def test_a_data_directory_that_is_a_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = CliRunner().invoke(app, ["--data", str(tmp_path / "file"), "status"])
+    assert result.exit_code == EXIT_STATUS_OF[InvalidInput]
+    assert "platform.json cannot be read: Not a directory" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["apply", "/nowhere"], "there is no folder /nowhere"),
+        (["ingest", "/nowhere", "-s", "s"], "/nowhere cannot be read"),
+        (["ingest", "/nowhere.csv", "-s", "s"], "/nowhere.csv cannot be read"),
+        (["ingest", "/dev/null", "-s", "s", "--format", "csv", "--resume", ""], "--resume takes the key"),
+    ],
+)
+def test_what_is_not_there_is_told_by_name(run: Run, server: Server, arguments: list[str], message: str) -> None:
+    server.will_answer(200, STREAM)
+    result = run(*arguments)
+    assert result.exit_code == EXIT_STATUS_OF[InvalidInput]
+    assert message in result.stderr
+
+
 def test_json_may_be_asked_for_before_or_after_the_command(run: Run, server: Server) -> None:
     server.will_answer(200, {"models": [MODEL]})
     server.will_answer(200, {"models": [MODEL]})
@@ -163,6 +203,7 @@ def test_apply_registers_the_stream_and_then_the_model_with_its_files(run: Run, 
 
 
 def test_apply_of_a_folder_with_nothing_to_apply_says_so(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "nothing").mkdir()
     result = run("apply", str(tmp_path / "nothing"))
     assert (result.exit_code, "neither stream.yaml nor model.yaml" in result.stderr) == (3, True)
 

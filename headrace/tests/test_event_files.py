@@ -64,6 +64,13 @@ def test_ndjson_lines_go_as_they_are(tmp_path: Path) -> None:
     assert (batch.count, batch.end_offset) == (2, path.stat().st_size)
 
 
+def test_a_line_longer_than_a_request_is_refused_with_its_number(tmp_path: Path) -> None:
+    path = tmp_path / "a.ndjson"
+    path.write_bytes(b"{}\n" + b"x" * (16 * 1024 * 1024 + 1))
+    with pytest.raises(InvalidInput, match=r"line 2 is longer than 16777216 bytes; is it NDJSON\?"):
+        list(batches(path, "ndjson", SCHEMA))
+
+
 def test_tfrecord_frames_go_as_they_are(tmp_path: Path) -> None:
     path = tmp_path / "events.tfrecord"
     path.write_bytes(frame([b"one", b"two", b""]))

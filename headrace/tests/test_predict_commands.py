@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 from common.errors import HeadraceError, InvalidInput, NotFound, Unavailable
 from common.eventlog import tfrecord
 from headrace.cli import EXIT_STATUS_OF, app
+from headrace.commands.bench import NO_ANSWER
 from headrace.load import LoadReport
 from headrace.row_files import read_rows
 from headrace.tensor_protos import write_tensor
@@ -21,6 +22,7 @@ from protos import prediction_log_pb2
 
 Run = Callable[..., Result]
 _FLOATS = {"x": "DT_FLOAT"}
+_EXTRA = '{"inputs": {"x": [1.5], "n": [1], "s": ["a"], "late": [0]}}'
 
 
 @pytest.fixture
@@ -70,6 +72,8 @@ def test_predict_reads_files_of_rows(run: Run, tmp_path: Path) -> None:
         ("a.json", "{", "is not JSON"),
         ("a.json", "[]", "has no rows"),
         ("a.ndjson", "[1]\n[", "line 2 is not JSON"),
+        ("none", None, "none cannot be read: No such file"),
+        ("a.ndjson", '{"x": 1}\n{"x": 1, "late": 0}', "row 2 has the keys x, late; the signature has the inputs x"),
         ("a.npy", "no numbers", "not an npy file"),
         ("a.csv", "", "is empty"),
         ("a.csv", "y\n1\n", "has the columns y; the signature has the inputs x"),
@@ -97,6 +101,12 @@ def test_a_file_that_cannot_be_read_is_told_with_the_place(
         (["predict", "m", "[1]", "--async", "--url", "grpc"], InvalidInput, "no gRPC door"),
         (["predict", "m", "[1]", "--grpc", "--url", "http"], InvalidInput, "needs a --url grpc"),
         (["predict", "m", "[1]", "--version", "1", "--label", "a", "--url", "http"], InvalidInput, "not both"),
+        (
+            ["predict", "m", _EXTRA, "--signature", "mixed", "--output", "n", "--url", "http"],
+            InvalidInput,
+            "no input late",
+        ),
+        (["predict", "m", _EXTRA, "--signature", "mixed", "--output", "n", "--url", "grpc"], InvalidInput, "late"),
         (["predict", "none", "[[1, 2]]", "--url", "http"], NotFound, "Servable not found"),
         (["predict", "none", "[[1, 2]]", "--url", "grpc"], NotFound, "Servable not found"),
         (["predict", "m", "[[1, 2]]", "--url", "nothing"], InvalidInput, "must read http"),
@@ -133,7 +143,7 @@ def test_bench_counts_errors_and_shows_the_first(server: Server, tmp_path: Path)
     (tmp_path / "body").write_text("{}")
     url = f"{server.url}/v1/models/m:predict"
     result = CliRunner().invoke(app, ["bench", url, "--body", str(tmp_path / "body"), "--seconds", "0.2"])
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == NO_ANSWER, result.output
     assert "x 429" in result.output
     assert "the queue is full" in result.output
     assert "0 predictions/s" in result.output

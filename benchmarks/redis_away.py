@@ -347,7 +347,8 @@ def _publish(rows: Sequence[Mapping[str, Cell]], options: argparse.Namespace) ->
     machine = f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}"
     notes = [
         f"{options.repeats} absences of {options.away_seconds:g} s of each kind; {machine}.",
-        "Refused: asked and answered while Redis was away; frozen: after the first refusal.",
+        "Refused: asked and answered while Redis was away; frozen: asked after the first refusal.",
+        f"What was open when Redis went is held for its return until the deadline ({_DEADLINE_SECONDS:g} s).",
     ]
     name = "redis_away" if options.mode == "local" else "redis_away_compose"
     publish(name, f"Redis away and back, {options.mode}", rows, notes=notes)

@@ -31,7 +31,7 @@ from common.web import bind
 from services.serving import front as front_core
 from services.serving import grpc_api, manager_process
 from services.serving.async_predictions import AsyncPredictions, async_limits
-from services.serving.configured_models import check_first_labels, platform_names, starting_config
+from services.serving.configured_models import check_first_labels, starting_config
 from services.serving.fast_http import protocol_for
 from services.serving.flags import read_flags, usage
 from services.serving.front import Front
@@ -42,6 +42,7 @@ from services.serving.manager_process import ManagerProcess
 from services.serving.model_doors import add_model_doors
 from services.serving.monitoring import MonitoringConfig, add_metrics_route, read_monitoring_config
 from services.serving.option_sources import replica_options
+from services.serving.platforms.names import platform_names
 from services.serving.queue_keys import NEWEST_ALIAS
 from services.serving.replica_state import ConfigState, ReplicaState
 from services.serving.request_log_setup import following, open_request_log

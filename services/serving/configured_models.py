@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,11 @@ from common.errors import Conflict, HeadraceError, InvalidInput, NotFound
 from protos import tfserving_config_pb2 as config_pb2
 from services.serving.folder_watch import FolderWatch, Found
 from services.serving.model_server_config import (
-    DEFAULT_PLATFORM,
     ConfiguredModel,
     check_platforms,
     config_json,
     config_of_one,
+    logging_notes,
     models_of,
     read_config_file,
 )
@@ -36,17 +35,16 @@ from services.serving.versions_wanted import VersionKey, Wanted
 logger = logging.getLogger(__name__)
 _UNKNOWN, _INVALID_ARGUMENT = 2, 3
 _RESULTS_KEPT = 16
-_PLATFORMS_GROUP = "headrace.platforms"
 Models = Mapping[str, ConfiguredModel]
 
 
-def platform_names() -> frozenset[str]:
-    """The platforms that a model may name here: what platforms/registry.py finds, without importing TensorFlow."""
-    return frozenset({DEFAULT_PLATFORM, *(entry.name for entry in entry_points(group=_PLATFORMS_GROUP))})
+def starting_config(
+    settings: ServingSettings, *, platforms: Collection[str], may_be_empty: bool = True
+) -> config_pb2.ModelServerConfig:
+    """What the settings say is served.
 
-
-def starting_config(settings: ServingSettings, *, platforms: Collection[str]) -> config_pb2.ModelServerConfig:
-    """What the settings say is served at the start.
+    Args:
+        may_be_empty: an empty file serves nothing until it is filled, as at the start.
 
     Raises:
         InvalidInput: it is no configuration that this server can serve.
@@ -55,7 +53,9 @@ def starting_config(settings: ServingSettings, *, platforms: Collection[str]) ->
         config = config_of_one(settings.model_name, settings.model_base_path)
     else:
         config = read_config_file(Path(settings.model_config_file))
-    models_of(config, platforms=platforms, has_request_log=bool(settings.request_log))
+    if may_be_empty and config.WhichOneof("config") is None:
+        config.model_config_list.SetInParent()
+    models_of(config, platforms=platforms)
     return config
 
 
@@ -120,6 +120,7 @@ class ConfiguredModels:
         self._applied_text = ""
         self._is_from_request = False
         self._config_json: Mapping[str, Any] = {}
+        self._notes: Mapping[str, str] = {}
         self._available: frozenset[VersionKey] = frozenset()
         self._waiting: list[_Waiting] = []
         self._results: tuple[ReloadResult, ...] = ()
@@ -172,11 +173,16 @@ class ConfiguredModels:
         return ConfigState(
             config=self._config_json,
             error=self._error,
-            problems=self._found.problems,
+            problems=self._problems(),
             applied_at=self._applied_at,
             is_from_request=self._is_from_request,
             reloads=self._results,
         )
+
+    def _problems(self) -> Mapping[str, str]:
+        """Of folders and of the configuration, in one sentence a model."""
+        both = (self._found.problems, self._notes)
+        return {name: "; ".join(p[name] for p in both if name in p) for name in {**both[0], **both[1]}}
 
     # The configuration
 
@@ -207,7 +213,8 @@ class ConfiguredModels:
         if text == self._applied_text and not is_first:
             return
         try:
-            self._apply(starting_config(self._settings, platforms=self._platforms), check_labels=not is_first)
+            config = starting_config(self._settings, platforms=self._platforms, may_be_empty=is_first)
+            self._apply(config, check_labels=not is_first)
         except HeadraceError as error:
             self._refuse(self._settings.model_config_file or "model_base_path", error)
             return
@@ -224,12 +231,14 @@ class ConfiguredModels:
             return "\0"  # Not what was applied; reading it again says what is wrong.
 
     def _apply(self, config: config_pb2.ModelServerConfig, *, check_labels: bool) -> None:
-        has_request_log = bool(self._settings.request_log)
-        models = models_of(config, platforms=self._platforms, has_request_log=has_request_log)
+        models = models_of(config, platforms=self._platforms)
         check_platforms(models, self._models)
         if check_labels:
             self._check_labels(models)
         self._config_json, self._models = config_json(config), models
+        self._notes = {} if self._settings.request_log else logging_notes(config)
+        for name, note in self._notes.items():
+            logger.warning("a model's configuration", extra={"model": name, "problem": note})
         self._error, self._applied_at = "", time.time()
         logger.info("configured", extra={"models": ", ".join(sorted(models))})
         self._folders.watch(models)

@@ -20,6 +20,8 @@ from services.serving.rest_predict import VERSION_HEADER, ModelPath, RestPredict
 logger = logging.getLogger(__name__)
 
 TIMEOUT_HEADER = b"x-request-timeout-ms"
+URL_KEY = "headrace.url"
+"""Of an ASGI scope: the URL as it came, with what uvicorn drops (a fragment, an empty query)."""
 _ORDINARY_WAY = frozenset({b"expect", b"transfer-encoding", b"content-encoding", b"upgrade", b"connection"})
 """A request with one of these headers goes the ordinary way, unless it is `Connection: keep-alive`."""
 _MAX_CACHED_PATHS = 4096
@@ -167,6 +169,7 @@ class PredictProtocol(HttpToolsProtocol):
         url, headers, expect = self.url, self.headers, self.expect_100_continue
         super().on_message_begin()
         self.url, self.expect_100_continue = url, expect
+        self.scope[URL_KEY] = url  # type: ignore[literal-required]  # a key of our own
         self.headers.extend(headers)
 
     def on_body(self, body: bytes) -> None:

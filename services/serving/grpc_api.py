@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from protos import queue_pb2, tfserving_config_pb2, tfserving_pb2
 from services.serving.classify import (
@@ -25,7 +26,7 @@ from services.serving.front import Front, Route
 from services.serving.journal import Entry, Journal
 from services.serving.json_values import invalid
 from services.serving.model_info import SIGNATURE_DEF, metadata_proto, status_proto, versions_of
-from services.serving.prediction import FAILED_PRECONDITION, RequestFailed, check_names
+from services.serving.prediction import FAILED_PRECONDITION, INTERNAL, RequestFailed, check_names
 from services.serving.queue_keys import DEFAULT_SIGNATURE
 from services.serving.reload_door import Reload, ReloadDoor
 from services.serving.request_tags import MAX_TAG_BYTES, REQUEST_ID_HEADER, Tags
@@ -66,18 +67,17 @@ def add_services(server: grpc.aio.Server, front: Front, journal: Journal, *, rel
 
 def _unary(behaviour: _Handler, request: Any) -> Any:
     return grpc.unary_unary_rpc_method_handler(
-        _answering(behaviour),
-        request_deserializer=request.FromString,
+        _answering(behaviour, request),
         response_serializer=lambda response: response.SerializeToString(),
     )
 
 
-def _answering(behaviour: _Handler) -> _Handler:
+def _answering(behaviour: _Handler, message_type: Any) -> _Handler:
     """TensorFlow Serving's codes and words; long messages are cut as it cuts them."""
 
-    async def call(request: Any, context: Any) -> Any:
+    async def call(serialized: bytes, context: Any) -> Any:
         try:
-            return await behaviour(request, context)
+            return await behaviour(_parsed(serialized, message_type), context)
         except RequestFailed as error:
             message = error.message
             if len(message) > _LONGEST_MESSAGE:
@@ -85,6 +85,14 @@ def _answering(behaviour: _Handler) -> _Handler:
             return await context.abort(_STATUS_CODES.get(error.code, grpc.StatusCode.UNKNOWN), message)
 
     return call
+
+
+def _parsed(serialized: bytes, message_type: Any) -> Any:
+    """Raises RequestFailed, INTERNAL as gRPC's own servers in C++ answer it."""
+    try:
+        return message_type.FromString(serialized)
+    except DecodeError as error:
+        raise RequestFailed(INTERNAL, f"the request is no {message_type.DESCRIPTOR.name}") from error
 
 
 class _Door:

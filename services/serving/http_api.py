@@ -21,7 +21,7 @@ from common.health import Health
 from common.web import create_app
 from services.serving.async_api import AsyncDoor
 from services.serving.async_predictions import AsyncPredictions
-from services.serving.fast_http import TIMEOUT_HEADER
+from services.serving.fast_http import TIMEOUT_HEADER, URL_KEY
 from services.serving.front import Front
 from services.serving.json_values import invalid
 from services.serving.model_info import metadata_json, replica_json, status_json, versions_of
@@ -68,11 +68,9 @@ class _Door:
         self._headers = CORS_HEADERS if enable_cors else {}
 
     async def __call__(self, request: Request) -> Response:
-        path = request.scope["raw_path"]
-        query = request.scope["query_string"]
         tag = _tag_of(request) or self._predict.tags.new()
         try:
-            response = await self._answer(request, path + b"?" + query if query else path, tag)
+            response = await self._answer(request, _url_of(request.scope), tag)
         except RequestFailed as error:
             response = _response(HTTP_STATUS_OF.get(error.code, 500), error_body(error.message))
         response.headers.update(self._headers)
@@ -140,6 +138,15 @@ class _Door:
         if len(body) > self._max_body_bytes:
             return None
         return body if inflater.eof else b""
+
+
+def _url_of(scope: Scope) -> bytes:
+    """Path, query and fragment; a server that is not ours leaves the last one out."""
+    url: bytes = scope.get(URL_KEY, b"")
+    if url.startswith(b"/"):
+        return url
+    path, query = scope["raw_path"], scope["query_string"]
+    return bytes(path + b"?" + query if query else path)
 
 
 def _preflight(request: Request) -> Response:

@@ -23,10 +23,11 @@ from common.errors import HeadraceError, InvalidInput, Unavailable
 from common.lifecycle import close_all, die_with_parent
 from common.logs import configure_logs
 from services.serving import option_sources, scheduling
-from services.serving.configured_models import ConfiguredModels, platform_names
+from services.serving.configured_models import ConfiguredModels
 from services.serving.json_channel import ChannelClosed, JsonChannel
 from services.serving.memory import private_bytes
 from services.serving.model_source import ModelSource
+from services.serving.platforms.names import platform_names
 from services.serving.queue_keys import NEWEST_ALIAS, queue_name
 from services.serving.recovery_worker import RecoveryWorker
 from services.serving.registry_source import RegistrySource

@@ -12,10 +12,9 @@ from google.protobuf import json_format, text_format
 
 from common.errors import InvalidInput
 from protos import tfserving_config_pb2 as config_pb2
+from services.serving.platforms.names import TENSORFLOW
 from services.serving.queue_keys import NEWEST_ALIAS
 from services.serving.version_policy import VersionPolicy
-
-DEFAULT_PLATFORM = "tensorflow"
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class ConfiguredModel:
     name: str
     base_path: Path
     """Folder of its versions."""
-    platform: str = DEFAULT_PLATFORM
+    platform: str = TENSORFLOW
     policy: VersionPolicy = field(default_factory=VersionPolicy)
     labels: Mapping[str, int] = field(default_factory=dict)
 
@@ -56,7 +55,7 @@ def read_text(path: Path, message: Any, what: str) -> Any:
 
 def config_of_one(name: str, base_path: str) -> config_pb2.ModelServerConfig:
     """What --model_name and --model_base_path stand for."""
-    one = config_pb2.ModelConfig(name=name, base_path=base_path, model_platform=DEFAULT_PLATFORM)
+    one = config_pb2.ModelConfig(name=name, base_path=base_path, model_platform=TENSORFLOW)
     return config_pb2.ModelServerConfig(model_config_list=config_pb2.ModelConfigList(config=[one]))
 
 
@@ -65,19 +64,17 @@ def config_json(config: config_pb2.ModelServerConfig) -> dict[str, Any]:
     return dict(json_format.MessageToDict(config, preserving_proto_field_name=True))
 
 
-def models_of(
-    config: config_pb2.ModelServerConfig, *, platforms: Collection[str], has_request_log: bool = False
-) -> dict[str, ConfiguredModel]:
+def models_of(config: config_pb2.ModelServerConfig, *, platforms: Collection[str]) -> dict[str, ConfiguredModel]:
     """The models of a configuration by name.
 
     Args:
         platforms: the names that model_platform may be.
-        has_request_log: whether the server has a place to log to, so that logging_config can be followed.
 
     Raises:
-        InvalidInput: the configuration is not a list of models that this server can serve.
+        InvalidInput: the configuration is not a list of models that this server can serve. One that is empty is none:
+            it would unload everything, and is what a file that is being written reads as.
     """
-    if config.WhichOneof("config") == "custom_model_config":
+    if config.WhichOneof("config") != "model_config_list":
         raise InvalidInput(
             "ServerModelConfig type not supported by HandleReloadConfigRequest. "
             "Only ModelConfigList is currently supported"
@@ -87,8 +84,17 @@ def models_of(
         if item.name in models:
             raise InvalidInput(f"Illegal to list model {item.name} multiple times in config list")
         models[item.name] = _model_of(item, platforms)
-        _check_logging(item, has_request_log=has_request_log)
+        _check_logging(item)
     return models
+
+
+def logging_notes(config: config_pb2.ModelServerConfig) -> dict[str, str]:
+    """{model: sentence} for each whose logging_config asks for what a server without a request log does not do."""
+    return {
+        item.name: "its logging_config has no effect: the setting SERVING_REQUEST_LOG does not say where to log"
+        for item in config.model_config_list.config
+        if item.HasField("logging_config")
+    }
 
 
 def check_platforms(new: Mapping[str, ConfiguredModel], old: Mapping[str, ConfiguredModel]) -> None:
@@ -124,7 +130,7 @@ def _model_of(item: config_pb2.ModelConfig, platforms: Collection[str]) -> Confi
     )
 
 
-def _check_logging(item: config_pb2.ModelConfig, *, has_request_log: bool) -> None:
+def _check_logging(item: config_pb2.ModelConfig) -> None:
     """Of a logging_config the sampling counts; where to log is the replica's own setting."""
     rate = item.logging_config.sampling_config.sampling_rate
     if not 0 <= rate <= 1:
@@ -133,10 +139,6 @@ def _check_logging(item: config_pb2.ModelConfig, *, has_request_log: bool) -> No
         raise InvalidInput(
             f"model {item.name} has a logging_config with a log_collector_config, which is not supported: the setting "
             "SERVING_REQUEST_LOG says where requests are logged"
-        )
-    if item.HasField("logging_config") and not has_request_log:
-        raise InvalidInput(
-            f"model {item.name} has a logging_config, but the setting SERVING_REQUEST_LOG does not say where to log"
         )
 
 
@@ -154,7 +156,7 @@ def _platform_of(item: config_pb2.ModelConfig, platforms: Collection[str]) -> st
         )
     if item.model_type == config_pb2.OTHER:
         raise InvalidInput(f"Model {item.name} requests unsupported platform OTHER")
-    platform = item.model_platform or DEFAULT_PLATFORM
+    platform = item.model_platform or TENSORFLOW
     if platform not in platforms:
         raise InvalidInput(f"Model {item.name} requests unsupported platform {platform}")
     return platform

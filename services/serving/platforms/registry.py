@@ -6,14 +6,12 @@ is there always; docs/engines.md says how to write another one.
 """
 
 from collections.abc import Callable
-from importlib.metadata import EntryPoint, entry_points
 
 from services.serving.platforms import tensorflow_platform
 from services.serving.platforms.loading import LoadedModel, LoadRequest
+from services.serving.platforms.names import TENSORFLOW, platform_names, plugins
 from services.serving.prediction import FAILED_PRECONDITION, INVALID_ARGUMENT, RequestFailed
 
-GROUP = "headrace.platforms"
-TENSORFLOW = "tensorflow"
 _UNKNOWN = 2
 Load = Callable[[LoadRequest], LoadedModel]
 
@@ -38,15 +36,12 @@ def load(request: LoadRequest) -> LoadedModel:
         ) from error
 
 
-def names() -> tuple[str, ...]:
-    """The platforms that a model may name here."""
-    return tuple(sorted({TENSORFLOW, *_plugins()}))
-
-
 def _find(name: str) -> Load:
-    plugin = _plugins().get(name)
+    plugin = plugins().get(name)
     if plugin is None:
-        raise RequestFailed(INVALID_ARGUMENT, f'there is no platform "{name}"; known here: {", ".join(names())}')
+        raise RequestFailed(
+            INVALID_ARGUMENT, f'there is no platform "{name}"; known here: {", ".join(sorted(platform_names()))}'
+        )
     try:
         found: Load = plugin.load()
     except (ImportError, AttributeError) as error:
@@ -54,7 +49,3 @@ def _find(name: str) -> Load:
             FAILED_PRECONDITION, f'platform "{name}" ({plugin.value}) cannot be imported: {error}'
         ) from error
     return found
-
-
-def _plugins() -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in entry_points(group=GROUP)}

@@ -9,9 +9,10 @@ import pytest
 
 from common.errors import InvalidInput
 from protos import tfserving_config_pb2 as config_pb2
-from services.serving.configured_models import ConfiguredModels, check_first_labels, platform_names
+from services.serving.configured_models import ConfiguredModels, check_first_labels
 from services.serving.json_channel import JsonChannel
 from services.serving.model_server_config import config_of_one
+from services.serving.platforms.names import platform_names
 from services.serving.replica_state import ReloadResult, ServingState
 from services.serving.settings import ServingSettings
 from services.serving.tests.test_folder_watch import write_version
@@ -168,6 +169,9 @@ def test_the_file_wins_again_when_it_changes_and_a_broken_one_is_shown(
     assert source.models.config_state().is_from_request
     file.write_text("nonsense")
     source.turn_until(lambda: "is not a ModelServerConfig" in source.models.config_state().error)
+    assert set(source.wanted.models) == {"a", "b"}
+    file.write_text("# being written\n")
+    source.turn_until(lambda: "Only ModelConfigList" in source.models.config_state().error)
     assert set(source.wanted.models) == {"a", "b"}
     file.write_text(str(config_of_one("b", str(tmp_path / "b"))))
     source.turn_until(lambda: set(source.wanted.models) == {"b"})

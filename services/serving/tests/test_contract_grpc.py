@@ -60,7 +60,7 @@ def channel(contract: ContractServer) -> Iterator[grpc.Channel]:
 def call(channel: grpc.Channel, method: str, request: Any, response: Any = bytes) -> Any:
     stub: Any = channel.unary_unary(
         _SERVICE + method,
-        request_serializer=lambda message: message.SerializeToString(),
+        request_serializer=lambda message: message if isinstance(message, bytes) else message.SerializeToString(),
         response_deserializer=response,
     )
     return stub(request, timeout=20)
@@ -160,6 +160,7 @@ _FAULTS: list[tuple[str, Any, str, str]] = [
      "Missing ModelSpec"),
     ("GetModelMetadata", tfs.GetModelMetadataRequest(model_spec=spec("", "n"), metadata_field=["x"]),
      "INVALID_ARGUMENT", "Metadata field x is not supported"),
+    ("Predict", b"\xff\xff", "INTERNAL", "the request is no PredictRequest"),
     ("SessionRun", tfs.PredictRequest(), "UNIMPLEMENTED", ""),
 ]  # fmt: skip
 

@@ -7,7 +7,13 @@ from google.protobuf import text_format
 
 from common.errors import InvalidInput
 from protos import tfserving_config_pb2 as config_pb2
-from services.serving.model_server_config import check_platforms, config_of_one, models_of, read_config_file
+from services.serving.model_server_config import (
+    check_platforms,
+    config_of_one,
+    logging_notes,
+    models_of,
+    read_config_file,
+)
 from services.serving.version_policy import VersionPolicy
 
 _PLATFORMS = ("tensorflow", "lookup_table")
@@ -71,7 +77,7 @@ def test_a_whole_configuration_is_read() -> None:
 )  # fmt: skip
 def test_what_cannot_be_served_is_refused(fields: str, message: str) -> None:
     with pytest.raises(InvalidInput) as refused:
-        models_of(one(fields), platforms=_PLATFORMS, has_request_log=True)
+        models_of(one(fields), platforms=_PLATFORMS)
     assert message in refused.value.message
 
 
@@ -79,8 +85,10 @@ def test_a_model_twice_another_kind_of_configuration_and_another_platform_are_re
     model = 'config { name: "m" base_path: "/m" model_platform: "tensorflow" }'
     with pytest.raises(InvalidInput, match="Illegal to list model m multiple times in config list"):
         models_of(parsed(f"model_config_list {{ {model} {model} }}"), platforms=_PLATFORMS)
-    with pytest.raises(InvalidInput, match="Only ModelConfigList is currently supported"):
-        models_of(parsed("custom_model_config { }"), platforms=_PLATFORMS)
+    for other in ("custom_model_config { }", ""):
+        with pytest.raises(InvalidInput, match="Only ModelConfigList is currently supported"):
+            models_of(parsed(other), platforms=_PLATFORMS)
+    assert models_of(parsed("model_config_list { }"), platforms=_PLATFORMS) == {}
     before = models_of(config_of_one("m", "/m"), platforms=_PLATFORMS)
     after = models_of(one('name: "m" base_path: "/m" model_platform: "lookup_table"'), platforms=_PLATFORMS)
     with pytest.raises(InvalidInput) as refused:
@@ -91,11 +99,11 @@ def test_a_model_twice_another_kind_of_configuration_and_another_platform_are_re
     )
 
 
-def test_a_logging_config_is_followed_where_there_is_a_request_log() -> None:
+def test_a_logging_config_is_taken_with_a_note_for_servers_without_a_request_log() -> None:
     sampled = one('name: "m" base_path: "/m" model_type: TENSORFLOW logging_config { sampling_config { } }')
-    assert models_of(sampled, platforms=_PLATFORMS, has_request_log=True)
-    with pytest.raises(InvalidInput, match="SERVING_REQUEST_LOG does not say where to log"):
-        models_of(sampled, platforms=_PLATFORMS)
+    assert set(models_of(sampled, platforms=_PLATFORMS)) == {"m"}
+    assert "SERVING_REQUEST_LOG does not say where to log" in logging_notes(sampled)["m"]
+    assert logging_notes(config_of_one("m", "/m")) == {}
 
 
 def test_a_file_that_cannot_be_read_says_where_and_why(tmp_path: Path) -> None:

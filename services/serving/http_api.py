@@ -14,6 +14,7 @@ from urllib.parse import unquote
 import orjson
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
+from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -46,6 +47,7 @@ CORS_HEADERS = {
 _TARGETS = ("", "/versions/{version}", "/labels/{label}")
 _REQUEST_ID = REQUEST_ID_HEADER.decode()
 _PAYLOAD_TOO_LARGE = 413
+_CLIENT_CLOSED_REQUEST = 499
 _GZIP_WINDOW_BITS = 31
 
 
@@ -73,6 +75,8 @@ class _Door:
             response = await self._answer(request, _url_of(request.scope), tag)
         except RequestFailed as error:
             response = _response(HTTP_STATUS_OF.get(error.code, 500), error_body(error.message))
+        except ClientDisconnect:
+            response = _unread()
         response.headers.update(self._headers)
         response.headers[_REQUEST_ID] = tag.decode("latin-1")
         return response
@@ -113,9 +117,12 @@ class _Door:
                 answered.set_result(_response(status, content, version=version))
 
         request_id = self._predict.start(path, body, answer, tag=tag, timeout_seconds=_timeout_of(request))
+        gone = asyncio.ensure_future(_until_gone(request))
         try:
-            return await answered
+            await asyncio.wait((answered, gone), return_when=asyncio.FIRST_COMPLETED)
+            return answered.result() if answered.done() else _unread()
         finally:
+            gone.cancel()
             if request_id is not None:
                 self._predict.abandon(request_id)
 
@@ -138,6 +145,17 @@ class _Door:
         if len(body) > self._max_body_bytes:
             return None
         return body if inflater.eof else b""
+
+
+async def _until_gone(request: Request) -> None:
+    """Ends when the client hangs up; its body was read before."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _unread() -> Response:
+    """To a client that hung up: it is for the log alone."""
+    return _response(_CLIENT_CLOSED_REQUEST, b"")
 
 
 def _url_of(scope: Scope) -> bytes:

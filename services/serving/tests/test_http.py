@@ -75,6 +75,11 @@ def post(row: list[float], *headers: str, path: str = _PATH, body: bytes | None 
     return "\r\n".join(lines).encode() + body
 
 
+def chunked(*parts: bytes) -> bytes:
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
+    return f"POST {_PATH} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode() + chunks
+
+
 def predictions(response: tuple[int, dict[str, str], bytes]) -> list[float]:
     status, headers, body = response
     assert (status, headers["content-type"]) == (200, "application/json")
@@ -105,9 +110,7 @@ def test_pipelined_requests_are_answered_in_order_also_across_both_ways(wire: Wi
 
 
 def test_every_answer_names_its_version_and_no_error_does(wire: Wire) -> None:
-    body = b"".join([b"10\r\n", b'{"instances": [[', b"\r\n6\r\n", b"1,2]]}", b"\r\n0\r\n\r\n"])
-    chunked = f"POST {_PATH} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode() + body
-    for request in (post([1, 2]), chunked):  # the short way and the ordinary one
+    for request in (post([1, 2]), chunked(b'{"instances": [[', b"1,2]]}")):  # the short way and the ordinary one
         wire.send(request)
         response = wire.response()
         assert predictions(response) == [3.0]
@@ -150,8 +153,7 @@ def test_expect_100_continue_is_answered_before_the_body_is_sent(wire: Wire) -> 
 
 def test_a_chunked_body_is_put_together(wire: Wire) -> None:
     body = json.dumps({"instances": [[1, 2]]}).encode()
-    chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (body[:5], body[5:])) + b"0\r\n\r\n"
-    wire.send(f"POST {_PATH} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode() + chunks)
+    wire.send(chunked(body[:5], body[5:]))
     assert predictions(wire.response()) == [3.0]
     wire.send(post([2, 2]))
     assert predictions(wire.response()) == [4.0]
@@ -172,8 +174,7 @@ def test_a_gzip_body_is_inflated_and_a_broken_one_is_empty(wire: Wire) -> None:
     [
         post([], body=b" " * (_MAX_BODY_BYTES + 1)),
         post([], "Content-Encoding: gzip", body=gzip.compress(b" " * (_MAX_BODY_BYTES + 1))),
-        f"POST {_PATH} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
-        + b"1388\r\n" + b" " * 0x1388 + b"\r\n0\r\n\r\n",
+        chunked(b" " * 5000),
     ],
     ids=["plain", "inflated", "chunked"],
 )  # fmt: skip
@@ -190,11 +191,12 @@ def test_bytes_that_are_no_http_get_400(wire: Wire) -> None:
     assert wire.is_closed()
 
 
-def test_a_client_that_hangs_up_while_waiting_harms_nobody(front: FrontThread) -> None:
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_a_client_that_hangs_up_while_waiting_harms_nobody(front: FrontThread, is_chunked: bool) -> None:
     runner = front.runner
     runner.answers.clear()
     gone, stays = Wire(front), Wire(front)
-    gone.send(post([1, 2]))
+    gone.send(chunked(b'{"instances": [[1, 2]]}') if is_chunked else post([1, 2]))
     deadline = time.monotonic() + _TIMEOUT_SECONDS
     while front.call(lambda: front.front.open_count) != 1:
         assert time.monotonic() < deadline
@@ -205,6 +207,24 @@ def test_a_client_that_hangs_up_while_waiting_harms_nobody(front: FrontThread) -
     runner.answers.set()
     assert predictions(stays.response()) == [4.0]
     stays.close()
+
+
+def test_a_client_that_hangs_up_in_the_middle_of_its_body_is_no_error(
+    front: FrontThread, caplog: pytest.LogCaptureFixture
+) -> None:
+    gone, stays = Wire(front), Wire(front)
+    begun = chunked(b'{"instances": [[1, 2]]}')[:-4]
+    gone.send(begun)
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
+    while not front.call(lambda: len(front.server.server_state.tasks)):
+        assert time.monotonic() < deadline
+    gone.close()
+    while front.call(lambda: len(front.server.server_state.tasks)):
+        assert time.monotonic() < deadline
+    stays.send(post([2, 2]))
+    assert predictions(stays.response()) == [4.0]
+    stays.close()
+    assert not caplog.records
 
 
 def test_an_idle_connection_is_closed_after_a_while(wire: Wire) -> None:

@@ -227,7 +227,7 @@ class Client:
             Unavailable: not done within wait_seconds, or it could not be tried; the sentence says why.
         """
         path = f"/v1/models/{_segment(model)}/versions/{version:d}:rebuild"
-        asked = self._trainer.call("POST", path, b"{}", headers=_JSON, repeatable=True).json()
+        asked = self._trainer.call("POST", path, repeatable=True).json()
         return wait_for(self._trainer, str(asked["rebuild_id"]), wait_seconds=wait_seconds)
 
     def trainer_status(self) -> Mapping[str, Any]:

@@ -29,6 +29,7 @@ def test_an_equal_version_is_said_to_be_after_the_wait(server: Server, run: Run)
     server.will_answer(200, DONE)
     result = run("rebuild", "m@2")
     assert (result.exit_code, server.requests[0].path) == (0, "/v1/models/m/versions/2:rebuild")
+    assert server.requests[0].body == b"", "the trainer refuses a body where it reads none"
     assert result.output.splitlines() == [
         "registered  " + "a" * 64,
         "rebuilt     " + "a" * 64,

@@ -29,7 +29,10 @@ if __name__ == "__main__":
     url, model, given = sys.argv[1:]
     queue = redis.Redis.from_url(url)
     key = submit(queue, model, {name: np.array(value, "<f4") for name, value in json.loads(given).items()})
+    end = time.monotonic() + 60
     while (reply := poll(queue, key)) is None:
+        if time.monotonic() > end:
+            sys.exit("no answer within a minute: does anybody serve the model?")
         time.sleep(0.01)
     for tensor in reply.outputs:
         print(reply.version, tensor.name, np.frombuffer(tensor.data, tensor.dtype).reshape(tensor.shape).tolist())

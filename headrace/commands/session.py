@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 LOCAL, COMPOSE = "local", "compose"
 KINDS = (LOCAL, COMPOSE)
 _PIPE_WIDTH = 200
+_WIDEST = 10_000
 
 
 @dataclass(frozen=True)
@@ -62,22 +63,57 @@ def who() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-def print_table(title: str, columns: Mapping[str, str], rows: Sequence[Sequence[object]]) -> None:
-    """Columns are {heading: "left" or "right"}."""
+def print_table(
+    title: str, columns: Mapping[str, str], rows: Sequence[Sequence[object]], *, width: int | None = None
+) -> None:
+    """Columns are {heading: "left" or "right"}. A table that is too wide loses its gaps first, then becomes a list.
+
+    rich would leave out whole columns, and not say so.
+
+    Args:
+        width: of the terminal, in characters; None asks it.
+    """
     from rich.console import Console
 
     # Where nobody looks, nothing needs to fit.
-    width = None if sys.stdout.isatty() else _PIPE_WIDTH
-    Console(width=width).print(table_of(title, columns, rows))
+    console = Console(width=width or (None if sys.stdout.isatty() else _PIPE_WIDTH))
+    unbounded = console.options.update(max_width=_WIDEST)
+    for gap in (2, 0):
+        table = table_of(title, columns, rows, gap=gap)
+        if console.measure(table, options=unbounded).minimum <= console.width:
+            console.print(table)
+            return
+    console.print(title, style="bold")
+    for row in rows:
+        console.print()
+        for heading, cell in zip(columns, row, strict=True):
+            console.print(f"{heading:<{max(map(len, columns))}}  {cell}")
 
 
-def table_of(title: str, columns: Mapping[str, str], rows: Sequence[Sequence[object]]) -> Any:
+def table_of(title: str, columns: Mapping[str, str], rows: Sequence[Sequence[object]], *, gap: int = 2) -> Any:
+    """The widest of the left columns is wrapped where need be, no other one.
+
+    Args:
+        gap: how many characters there are between two columns besides the one that separates them.
+    """
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading, side in columns.items():
-        table.add_column(heading, justify="right" if side == "right" else "left", no_wrap=side == "right")
+    table = Table(
+        title=title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False,
+        padding=(0, gap // 2),
+    )  # fmt: skip
+    widths = [
+        max(Text.from_markup(str(text)).cell_len for text in (heading, *(row[index] for row in rows)))
+        for index, heading in enumerate(columns)
+    ]
+    left = [index for index, side in enumerate(columns.values()) if side == "left"]
+    wrapped = max(left, key=lambda index: widths[index], default=None)
+    for index, (heading, side) in enumerate(columns.items()):
+        # Otherwise rich takes it that any column may be as narrow as its longest word, or narrower.
+        fixed: dict[str, Any] = {} if index == wrapped else {"no_wrap": True, "min_width": widths[index]}
+        table.add_column(heading, justify="right" if side == "right" else "left", **fixed)
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
     return table

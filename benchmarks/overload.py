@@ -6,7 +6,7 @@ rate (an open loop: nobody waits for answers before asking again), every request
 counts the answers that came within it.
 
     python -m benchmarks.overload
-    python -m benchmarks.overload save DIR WIDTH | load URL BODY RATE SECONDS DEADLINE_MS OUT        (its own children)
+    python -m benchmarks.overload save DIR UNITS LAYERS | load URL BODY RATE SECONDS DEADLINE_MS OUT        (its own children)
 """
 
 import json
@@ -14,12 +14,15 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 from benchmarks.report import Cell, publish
 from benchmarks.serving_load import load, processes
@@ -34,39 +37,60 @@ _LIGHT_PER_SECOND = 50
 _CONNECTIONS = 4000
 _PEAK_CONNECTIONS = 128
 _HEAVY, _LIGHT = "heavy", "light"
-_WIDTHS = {_HEAVY: 2048, _LIGHT: 16}
+_SIZES = {_HEAVY: (4096, 5), _LIGHT: (16, 2)}
+"""Units of a hidden layer, and how many: a batch of 64 keeps `heavy` busy for 60 to 100 ms, so that three times its
+capacity is some 2,000 requests per second, which cost front and generator a small part of a core."""
 _INPUTS = 64
 _GOODPUT_TARGET, _REFUSAL_TARGET_MS = 0.95, 5.0
 _REFUSED = (429, 503)
 _NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
-def save(directory: Path, width: int) -> None:
-    """A dense network 64-width-width-10."""
+def save(directory: Path, units: int, layers: int) -> None:
+    """A dense network of 64 inputs, `layers` hidden layers and 10 outputs."""
     import keras
     import tensorflow as tf
 
     keras.utils.set_random_seed(7)
     x = hidden = keras.Input((_INPUTS,), name="x", dtype="float32")
-    for _ in range(2):
-        hidden = keras.layers.Dense(width, activation="relu")(hidden)
+    for _ in range(layers):
+        hidden = keras.layers.Dense(units, activation="relu")(hidden)
     y = keras.layers.Dense(10, activation="softmax", name="y")(hidden)
     signature = [tf.TensorSpec([None, _INPUTS], tf.float32, name="x")]
     keras.Model(x, y).export(str(directory), input_signature=signature, verbose=False)
 
 
+@dataclass(frozen=True)
+class _Instance:
+    """What is asked: one front and two runners."""
+
+    url: str
+    front: psutil.Process
+
+    def processes(self) -> dict[str, list[psutil.Process]]:
+        """By part; those that die or are born meanwhile are not expected."""
+        with urllib.request.urlopen(f"{self.url}/headrace/status", timeout=30) as answer:
+            versions = json.load(answer)["versions"]
+        runners = {v["model"]: psutil.Process(int(v["runner"].rpartition("/")[2])) for v in versions}
+        return {
+            "front": [self.front],
+            f"runner of {_HEAVY}": [runners[_HEAVY]],
+            f"runner of {_LIGHT}": [runners[_LIGHT]],
+        }
+
+
 @contextmanager
-def _serving(directory: Path) -> Iterator[str]:
-    """Both models over one front, from folders; yields its URL."""
+def _serving(directory: Path) -> Iterator[_Instance]:
+    """Both models over one front, from folders."""
     models = "\n".join(
-        f'config {{ name: "{name}" base_path: "{directory / name}" model_platform: "tensorflow" }}' for name in _WIDTHS
+        f'config {{ name: "{name}" base_path: "{directory / name}" model_platform: "tensorflow" }}' for name in _SIZES
     )
     config = directory / "models.config"
     config.write_text(f"model_config_list {{ {models} }}\n")
     port = processes.free_port()
     with ExitStack() as stack:
         redis_url = stack.enter_context(processes.redis_server(directory / "redis"))
-        stack.enter_context(
+        front = stack.enter_context(
             processes.process(
                 [sys.executable, "-m", "services.serving", f"--model_config_file={config}", f"--redis_url={redis_url}",
                  "--port=0", f"--rest_api_port={port}"],
@@ -76,7 +100,7 @@ def _serving(directory: Path) -> Iterator[str]:
         )  # fmt: skip
         url = f"http://127.0.0.1:{port}"
         processes.wait_until(lambda: processes.answers(f"{url}/readyz"), "serving being ready")
-        yield url
+        yield _Instance(url, psutil.Process(front.pid))
 
 
 def _body(path: Path) -> Path:
@@ -138,9 +162,22 @@ def _refusals(url: str) -> str:
     return "; ".join(found) or "none"
 
 
-def _measure(url: str, body: Path, directory: Path) -> tuple[load.Load, float]:
-    """The peak of `heavy`, and the rate that was then asked of it; the open loops leave their rows in the directory."""
-    heavy, light = (f"{url}/v1/models/{name}:predict" for name in (_HEAVY, _LIGHT))
+@dataclass(frozen=True)
+class _Overload:
+    """The peak of `heavy`, the rate that was then asked of it, and who used how much of a core meanwhile."""
+
+    peak: load.Load
+    rate: float
+    cores: Mapping[str, float]
+
+
+def _cpu_seconds(parts: Mapping[str, list[psutil.Process]]) -> dict[str, float]:
+    return {name: sum(sum(process.cpu_times()[:2]) for process in found) for name, found in parts.items()}
+
+
+def _measure(instance: _Instance, body: Path, directory: Path) -> _Overload:
+    """Both open loops leave their rows in the directory."""
+    heavy, light = (f"{instance.url}/v1/models/{name}:predict" for name in (_HEAVY, _LIGHT))
     load.run(heavy, body, connections=_PEAK_CONNECTIONS, seconds=2)
     peak = load.run(heavy, body, connections=_PEAK_CONNECTIONS, seconds=_SECONDS)
     rate = peak.per_second * _TIMES_CAPACITY
@@ -149,9 +186,14 @@ def _measure(url: str, body: Path, directory: Path) -> tuple[load.Load, float]:
         _open_loop(heavy, body, rate, seconds, directory / "heavy.npy"),
         _open_loop(light, body, _LIGHT_PER_SECOND, seconds, directory / "light.npy"),
     ]
+    parts = instance.processes() | {"generators": [psutil.Process(child.pid) for child in children]}
+    time.sleep(_SETTLE_SECONDS)  # as long as the table leaves out
+    before, began_at = _cpu_seconds(parts), time.monotonic()
+    time.sleep(_SECONDS / 2)
+    after, elapsed = _cpu_seconds(parts), time.monotonic() - began_at
     for child in children:
         child.wait(timeout=seconds + 90)
-    return peak, rate
+    return _Overload(peak, rate, {name: (after[name] - before[name]) / elapsed for name in parts})
 
 
 def main() -> None:
@@ -159,18 +201,20 @@ def main() -> None:
         case ["load", *arguments]:
             _generate(arguments)
             return
-        case ["save", model_dir, width]:
-            save(Path(model_dir), int(width))
+        case ["save", model_dir, units, layers]:
+            save(Path(model_dir), int(units), int(layers))
             return
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
-        for name, units in _WIDTHS.items():
-            command = [sys.executable, "-m", "benchmarks.overload", "save", str(directory / name / "1"), str(units)]
+        for name, size in _SIZES.items():
+            target = str(directory / name / "1")
+            command = [sys.executable, "-m", "benchmarks.overload", "save", target, *map(str, size)]
             quiet = subprocess.DEVNULL
             subprocess.run(command, env=os.environ | _NO_GPU, check=True, timeout=120, stdout=quiet, stderr=quiet)
-        with _serving(directory) as url:
-            peak, rate = _measure(url, _body(directory / "body.json"), directory)
-            reasons = _refusals(url)
+        with _serving(directory) as instance:
+            overload = _measure(instance, _body(directory / "body.json"), directory)
+            reasons = _refusals(instance.url)
+        peak, rate = overload.peak, overload.rate
         heavy = _line(_HEAVY, np.load(directory / "heavy.npy"), rate)
         light = _line(_LIGHT, np.load(directory / "light.npy"), _LIGHT_PER_SECOND)
     goodput = heavy["goodput/s"]
@@ -184,6 +228,7 @@ def main() -> None:
             f"Peak of {_HEAVY}: {peak.per_second:,.0f}/s over {_PEAK_CONNECTIONS} connections ({load.generator()}).",
             f"Goodput / peak: {share:.3f}, target {_GOODPUT_TARGET}. Refusals: p99 target {_REFUSAL_TARGET_MS:g} ms.",
             f"Good: answered within {_DEADLINE_MS} ms. Clients and server share {os.cpu_count()} cores.",
+            "Cores used: " + ", ".join(f"{name} {share:.2f}" for name, share in overload.cores.items()) + ".",
             f"Machine load while this ran: {os.getloadavg()[0]:.1f}.",
             f"Refused since the start: {reasons}",
         ],

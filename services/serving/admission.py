@@ -5,7 +5,7 @@
                      others find room (dynamic thresholds, Choudhury and Hahne 1998)
     batches full     max_enqueued_batches of the model: TensorFlow Serving's bound, with its code and words
     too late         at the rate at which a busy queue was answered lately, what is ahead takes more than half of the
-                     time until the deadline; four full batches are always taken
+                     time until the deadline; sixteen requests are taken while they take less than nine tenths of it
 
 The queue's own bound, over all fronts, is kept in Redis (queue_scripts.py).
 """
@@ -23,23 +23,26 @@ _ROOM_FACTOR = 8
 _RATE_WINDOW_SECONDS = 0.1
 _RATE_WEIGHT = 0.3
 """Of the newest window in the average."""
-_ALWAYS_TAKEN_BATCHES = 4
-"""Per thread of a runner: one that runs, one that is on its way back, and two to run next, so that the rate is seen."""
 _USABLE_DEADLINE = 0.5
 """Share of a deadline that the estimate may fill; the rest is for what it does not know: a rate halves when something
 else wants the machine."""
+_FEW, _USABLE_DEADLINE_OF_FEW = 16, 0.9
+"""Few requests may fill more of it: smaller batches would cost more than the doubt is worth."""
+_ALWAYS_AHEAD = 1
+"""However slow it seems: one runs and one is next, so that the rate is seen."""
 
 
 class QueueLoad:
     """What a front has open at one queue, and how fast it is answered when there is enough to do.
 
     Only then the rate says what the runners can do: a queue with one request at a time is answered slowly because it is
-    asked slowly. Times are the event loop's, in seconds.
+    asked slowly. There is enough to do while a full batch is there to run next, or while requests are refused because
+    they would be late. Times are the event loop's, in seconds.
     """
 
     __slots__ = (
-        "_answered", "_answered_at", "_busy_seconds", "at_once", "full_until", "most_rows", "open_count", "open_rows",
-        "rate",
+        "_answered", "_answered_at", "_busy_seconds", "_has_refused", "at_once", "full_until", "most_rows",
+        "open_count", "open_rows", "rate",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -58,6 +61,8 @@ class QueueLoad:
         self._answered_at = 0.0
         """When the last answers came, if they left enough to run next; else 0."""
         self._busy_seconds = 0.0
+        self._has_refused = False
+        """Something was too late since the last answers."""
 
     def opened(self, rows: int) -> None:
         self.open_count += 1
@@ -78,7 +83,8 @@ class QueueLoad:
         if self._answered_at:
             self._busy_seconds += now - self._answered_at
             self._answered += count
-        self._answered_at = now if self.open_count >= self.at_once else 0.0
+        self._answered_at = now if self.open_count >= self.at_once or self._has_refused else 0.0
+        self._has_refused = False
         if self._busy_seconds < _RATE_WINDOW_SECONDS:
             return
         rate = self._answered / self._busy_seconds
@@ -87,9 +93,13 @@ class QueueLoad:
 
     def is_too_late(self, timeout_seconds: float) -> bool:
         """Whether what is open takes so long that one more would not be answered in time."""
-        if self.rate is None or self.open_count < _ALWAYS_TAKEN_BATCHES * self.at_once:
+        if self.rate is None:
             return False
-        return self.open_count > timeout_seconds * _USABLE_DEADLINE * self.rate
+        in_time = timeout_seconds * self.rate
+        most_ahead = max(in_time * _USABLE_DEADLINE, min(_FEW, in_time * _USABLE_DEADLINE_OF_FEW), _ALWAYS_AHEAD)
+        is_too_late = self.open_count > most_ahead
+        self._has_refused |= is_too_late
+        return is_too_late
 
     def follow(self, options: Mapping[str, Any]) -> int:
         """Takes the bounds of the model's options (ModelOptions.to_mapping); returns how many requests may wait and

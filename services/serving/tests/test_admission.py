@@ -63,9 +63,39 @@ def test_what_cannot_be_answered_before_its_deadline_is_refused_at_once() -> Non
     assert refusal(Admission(10_000), full_of(500), timeout_seconds=0.001) == "", "nothing was measured yet"
 
 
-def test_what_keeps_the_runners_busy_is_taken_however_slow_they_seem() -> None:
-    assert refusal(Admission(10_000), full_of(39, rate=0.001)) == ""
-    assert refusal(Admission(10_000), full_of(40, rate=0.001)) == "too late"
+def test_one_that_runs_and_one_to_run_next_are_taken_however_slow_they_seem() -> None:
+    assert refusal(Admission(10_000), full_of(1, rate=0.001)) == ""
+    assert refusal(Admission(10_000), full_of(2, rate=0.001)) == "too late"
+
+
+def test_few_requests_may_fill_most_of_a_deadline() -> None:
+    assert refusal(Admission(10_000), full_of(16, rate=20.0), timeout_seconds=1.0) == ""
+    assert refusal(Admission(10_000), full_of(17, rate=20.0), timeout_seconds=1.0) == "too late"
+    assert refusal(Admission(10_000), full_of(9, rate=10.0), timeout_seconds=1.0) == ""
+    assert refusal(Admission(10_000), full_of(10, rate=10.0), timeout_seconds=1.0) == "too late"
+
+
+@pytest.mark.parametrize(("timeout_seconds", "at_least"), [(0.05, 600), (0.1, 750), (0.3, 850), (1.0, 850)])
+def test_what_is_taken_from_three_times_too_much_is_answered_in_time(timeout_seconds: float, at_least: float) -> None:
+    """A runner whose call takes 5 ms and 1 ms per request, up to 64 of them: at most 928 in a second, and 800 when no
+    request may take longer than 50 ms."""
+    load, admission = full_of(0, at_once=64), Admission(10_000)
+    now, next_at, waiting, in_time, late, longest_run = 0.0, 0.0, [], 0, 0, 20.0
+    while now < longest_run:
+        batch, waiting = waiting[:64], waiting[64:]
+        now += 0.005 + 0.001 * len(batch)
+        while next_at < now:  # 3,000 are asked for in a second
+            if not refusal(admission, load, timeout_seconds=timeout_seconds):
+                load.opened(1)
+                waiting.append(next_at)
+            next_at += 1 / 3000
+        answered_in_time = sum(now - asked_at <= timeout_seconds for asked_at in batch)
+        answer(load, len(batch), now)
+        if now > longest_run / 2:  # afterwards the rate is known
+            in_time += answered_in_time
+            late += len(batch) - answered_in_time
+    assert late <= 0.01 * in_time
+    assert in_time / (longest_run / 2) > at_least
 
 
 def answer(load: QueueLoad, count: int, now: float, *, in_time: bool = True) -> None:

@@ -6,7 +6,7 @@ rate (an open loop: nobody waits for answers before asking again), every request
 counts the answers that came within it.
 
     python -m benchmarks.overload
-    python -m benchmarks.overload save DIR UNITS LAYERS | load URL BODY RATE SECONDS DEADLINE_MS OUT        (its own children)
+    python -m benchmarks.overload save DIR UNITS LAYERS | load URL BODY RATE SECONDS DEADLINE_MS OUT  (its own children)
 """
 
 import json

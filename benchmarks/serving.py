@@ -26,8 +26,11 @@ from benchmarks.rivals import comparison
 from benchmarks.rivals.catalog import RIVALS
 from benchmarks.serving_load import load, processes
 from benchmarks.serving_load.model import write_body
+from services.serving.memory import private_bytes
+from services.serving.onednn import VARIABLE
 
 _SECONDS = int(os.environ.get("BENCH_SECONDS", "6"))
+_RIVALS_SECONDS = 2
 _WARM_UP_SECONDS = 3
 _MAX_BATCH_SIZE = 64
 _RECORDED = {1: (1_202, 241), 16: (7_170, 2_862), 64: (13_014, 9_893), 256: (12_532, 11_660)}
@@ -44,7 +47,8 @@ def _model_seconds(saved_model: Path) -> dict[int, float]:
     sizes = [str(min(connections, _MAX_BATCH_SIZE)) for connections in _RECORDED]
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.serving_load.model", "time", str(saved_model), *sorted(set(sizes), key=int)],
-        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}, capture_output=True, text=True, timeout=120, check=True,
+        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", VARIABLE: "0"}, capture_output=True, text=True, timeout=120,
+        check=True,
     )  # fmt: skip
     return {int(size): seconds for size, seconds in json.loads(done.stdout.splitlines()[-1]).items()}
 
@@ -127,20 +131,22 @@ def _publish_costs(alone: load.Load, model_seconds: float, costs: Mapping[str, t
     publish("serving_path", "What the path adds (row 8), and what the processes cost", rows)
 
 
-def _compare(saved_model: Path, directory: Path, names: Sequence[str], seconds: int) -> None:
+def _compare(saved_model: Path, directory: Path, options: argparse.Namespace) -> None:
     out = directory / "reference.npz"
     command = [sys.executable, "-m", "benchmarks.serving_load.model", "reference", str(saved_model), str(out)]
     environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     subprocess.run(command, env=environment, check=True, timeout=120)
     found = np.load(out)
     reference = comparison.Reference(found["inputs"], found["outputs"])
-    comparison.compare(saved_model, reference, directory, names, seconds=seconds)
+    seconds = options.seconds or _RIVALS_SECONDS
+    comparison.compare(saved_model, reference, directory, options.rivals, seconds=seconds, rounds=options.rounds)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving")
     parser.add_argument("--rivals", nargs="*", choices=sorted(RIVALS), help="measure these beside Headrace")
-    parser.add_argument("--seconds", type=int, default=_SECONDS, help="per line")
+    parser.add_argument("--seconds", type=int, help=f"per line: {_SECONDS}, beside the rivals {_RIVALS_SECONDS}")
+    parser.add_argument("--rounds", type=int, default=3, help="over all servers, beside the rivals")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
@@ -149,18 +155,18 @@ def main() -> None:
         save = [sys.executable, "-m", "benchmarks.serving_load.model", "save", str(saved_model)]
         subprocess.run(save, env=environment, check=True, timeout=120, stdout=subprocess.DEVNULL)
         if options.rivals is not None:
-            _compare(saved_model, directory, options.rivals, options.seconds)
+            _compare(saved_model, directory, options)
             return
-        model_seconds = _model_seconds(saved_model)
+        model_seconds, seconds = _model_seconds(saved_model), options.seconds or _SECONDS
         with processes.serving(directory / "run", saved_model) as running:
-            levels = _measure(running, write_body(directory / "body.json"), options.seconds)
+            levels = _measure(running, write_body(directory / "body.json"), seconds)
             resident_mb = psutil.Process(running.front_pid).memory_info().rss / 2**20
-            private_mb = psutil.Process(running.pids["runner"]).memory_full_info().uss / 2**20
-        _publish_levels(levels, model_seconds, options.seconds)
+            private_mb = private_bytes(running.pids["runner"]) / 2**20
+        _publish_levels(levels, model_seconds, seconds)
         costs = {
             "front: start to /healthz, s": (running.start_seconds, _START_LIMIT_SECONDS),
             "front: resident, MB": (resident_mb, _MOST_RESIDENT_MB),
-            "runner: private, MB": (private_mb, _MOST_PRIVATE_MB),
+            "runner: private after the load, MB": (private_mb, _MOST_PRIVATE_MB),
         }
         _publish_costs(levels[0].load, model_seconds[1], costs)
 

@@ -1,16 +1,20 @@
-"""Headrace and its rivals, one after the other, under the same load: `python -m benchmarks.serving --rivals`."""
+"""Headrace and its rivals, in turn, under the same load: `python -m benchmarks.serving --rivals`."""
 
+import functools
 import json
 import os
+import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import numpy as np
+import psutil
 
 from benchmarks.report import Cell, publish
 from benchmarks.rivals.catalog import RIVALS, Document
@@ -23,7 +27,7 @@ CONNECTIONS = (1, 16, 64, 256)
 TARGET_OVER_MOSEC = {1: 4.0, 16: 2.5, 64: 1.3, 256: 1.3}
 _HEADRACE, _ANCHOR = "headrace", "mosec"
 _P50_LIMIT_MS = 1.0
-_WARM_UP_SECONDS = 3
+_IDLE_SECONDS = 3.0
 _CHECKED_ROUNDS = 4
 _TOLERANCE = 1e-4
 
@@ -51,46 +55,98 @@ class Door:
 
 
 @dataclass(frozen=True)
-class Level:
-    """What one server did at one number of connections."""
+class Line:
+    """What one server did at one number of connections, in every round; the other servers' lines of a round were
+    measured seconds before and after it."""
 
     door: str
     shown: str
     connections: int
-    load: http_load.Load
+    rounds: Sequence[http_load.Load]
+
+    def rates(self) -> list[float]:
+        """Predictions per second, by round."""
+        return [load.per_second for load in self.rounds]
 
 
-def compare(saved_model: Path, reference: Reference, directory: Path, names: Sequence[str], *, seconds: int) -> None:
-    """Measures Headrace and the named rivals (all that are installed where there are none) and prints the tables."""
+Measure = Callable[[Door, int], http_load.Load]
+"""(server, connections) -> what that load saw."""
+
+
+def compare(
+    saved_model: Path, reference: Reference, directory: Path, names: Sequence[str], *, seconds: int, rounds: int
+) -> None:
+    """Measures Headrace and the named rivals (all that are installed where there are none) and prints the tables.
+
+    All servers run at the same time and are asked in turn, so that what a table compares is seconds apart: the
+    machine's own speed changes by a third within minutes. What the idle ones cost is printed.
+    """
     wanted = list(names) or list(RIVALS)
     missing = [name for name in wanted if not is_installed(name)]
-    http_levels: list[Level] = []
-    grpc_levels: list[Level] = []
     failed: dict[str, str] = {}
-    for name in (_HEADRACE, *(name for name in wanted if name not in missing)):
-        print(f"measuring {name}", file=sys.stderr, flush=True)
-        try:
-            with _open(name, saved_model, reference, directory) as door:
+    with ExitStack() as stack:
+        doors: list[Door] = []
+        for name in (_HEADRACE, *(name for name in wanted if name not in missing)):
+            print(f"starting {name}", file=sys.stderr, flush=True)
+            with _noting(name, failed):
+                door = stack.enter_context(_open(name, saved_model, reference, directory))
                 _check(door, reference)
-                body = directory / f"{name}.json"
-                body.write_text(json.dumps(door.request(reference.inputs[:1].tolist())))
-                http_levels += _over_http(door, body, seconds)
-                grpc_levels += _over_grpc(door, seconds)
-        except (RuntimeError, OSError, ValueError, KeyError, AssertionError) as error:
-            failed[name] = f"{type(error).__name__}: {error}"
-            print(f"{name} was not measured: {failed[name]}", file=sys.stderr, flush=True)
+                _body(door, reference, directory)
+                doors.append(door)
+        idle = _busy_cores()
+        lines = _in_turn(doors, functools.partial(_over_http, directory, seconds), rounds, failed)
+        with_grpc = [door for door in doors if door.grpc_target and door.name not in failed]
+        grpc_lines = _in_turn(with_grpc, functools.partial(_over_grpc, seconds), rounds, failed)
     how = (
-        f"One run, {seconds} s a line, one instance each, max batch 64, on {os.cpu_count()} cores that the generator"
-        f" shares; load average {os.getloadavg()[0]:.1f}."
+        f"One run, {rounds} rounds of {seconds} s a line: medians. All servers run, one instance each, max batch 64, on"
+        f" {os.cpu_count()} cores that the generator shares; asked by nobody, the machine used {idle:.2f} cores; load"
+        f" average {os.getloadavg()[0]:.1f}."
     )
     notes = [
         how,
         *(f"Not installed: {name} (python -m benchmarks.rivals.install {name})." for name in missing),
         *(f"Not measured: {name}: {reason[:300]}" for name, reason in failed.items()),
     ]
-    _publish("serving_rivals", f"HTTP, 64 floats as JSON ({http_load.generator()})", http_levels, notes)
-    if grpc_levels:
-        _publish("serving_rivals_grpc", "gRPC, 64 floats (asyncio generator)", grpc_levels, notes)
+    _publish("serving_rivals", f"HTTP, 64 floats as JSON ({http_load.generator()})", lines, notes)
+    if grpc_lines:
+        _publish("serving_rivals_grpc", "gRPC, 64 floats (asyncio generator)", grpc_lines, notes)
+
+
+@contextmanager
+def _noting(name: str, failed: dict[str, str]) -> Iterator[None]:
+    """A server that cannot be measured is named below the tables and ends nothing."""
+    try:
+        yield
+    except (RuntimeError, OSError, ValueError, KeyError, AssertionError, subprocess.SubprocessError) as error:
+        failed[name] = f"{type(error).__name__}: {error}"
+        print(f"{name} was not measured: {failed[name]}", file=sys.stderr, flush=True)
+
+
+def _busy_cores() -> float:
+    """How many cores the machine uses now, over some seconds."""
+    share = psutil.cpu_percent(interval=_IDLE_SECONDS)
+    return float(share) / 100 * (os.cpu_count() or 1)
+
+
+def _in_turn(doors: Sequence[Door], measure: Measure, rounds: int, failed: dict[str, str]) -> list[Line]:
+    """Every round asks all servers at one level, one after the other, then at the next; a first one warms them up.
+    Servers that fail are in no line."""
+    found: dict[tuple[str, int], list[http_load.Load]] = {}
+    for number in range(rounds + 1):
+        print(f"round {number} of {rounds}", file=sys.stderr, flush=True)
+        for connections in CONNECTIONS if number else CONNECTIONS[1:2]:
+            for door in doors:
+                with _noting(door.name, failed) if door.name not in failed else nullcontext():
+                    if door.name not in failed:
+                        load = measure(door, connections)
+                        if number:
+                            found.setdefault((door.name, connections), []).append(load)
+    return [
+        Line(door.name, door.shown, connections, found[door.name, connections])
+        for door in doors
+        if door.name not in failed
+        for connections in CONNECTIONS
+    ]
 
 
 @contextmanager
@@ -129,52 +185,57 @@ def _check(door: Door, reference: Reference) -> None:
         raise ValueError(f"{right.count(False)} of {len(right)} answers are not TensorFlow's")
 
 
-def _over_http(door: Door, body: Path, seconds: int) -> list[Level]:
-    http_load.run(door.url, body, connections=32, seconds=_WARM_UP_SECONDS)
-    levels = []
-    for connections in CONNECTIONS:
-        load = http_load.run(door.url, body, connections=connections, seconds=seconds)
-        levels.append(Level(door.name, door.shown, connections, load))
-    return levels
+def _body(door: Door, reference: Reference, directory: Path) -> Path:
+    """The file that wrk sends to the server; written once."""
+    path = directory / f"{door.name}.json"
+    if not path.exists():
+        path.write_text(json.dumps(door.request(reference.inputs[:1].tolist())))
+    return path
 
 
-def _over_grpc(door: Door, seconds: int) -> list[Level]:
-    if not door.grpc_target:
-        return []
-    target, method, request = door.grpc_target, door.grpc_method, door.grpc_request
-    grpc_load.run(target, method, request, calls=16, seconds=_WARM_UP_SECONDS)
-    return [
-        Level(door.name, door.shown, calls, grpc_load.run(target, method, request, calls=calls, seconds=seconds))
-        for calls in CONNECTIONS
-    ]
+def _over_http(directory: Path, seconds: int, door: Door, connections: int) -> http_load.Load:
+    return http_load.run(door.url, directory / f"{door.name}.json", connections=connections, seconds=seconds)
 
 
-def _publish(name: str, title: str, levels: Sequence[Level], notes: Sequence[str]) -> None:
+def _over_grpc(seconds: int, door: Door, connections: int) -> http_load.Load:
+    return grpc_load.run(door.grpc_target, door.grpc_method, door.grpc_request, calls=connections, seconds=seconds)
+
+
+def _publish(name: str, title: str, lines: Sequence[Line], notes: Sequence[str]) -> None:
     rows = [
-        _row(level, [other for other in levels if other.connections == level.connections])
-        for level in sorted(levels, key=lambda item: (item.connections, -item.load.per_second))
+        _row(line, [other for other in lines if other.connections == line.connections])
+        for line in sorted(lines, key=lambda item: (item.connections, -median(item.rates())))
     ]
     publish(name, f"Predictions over one instance beside the rivals: {title}", rows, notes=notes)
 
 
-def _row(level: Level, level_of_all: Sequence[Level]) -> Mapping[str, Cell]:
-    rates = {other.door: other.load.per_second for other in level_of_all}
-    anchor, rate = rates.get(_ANCHOR), level.load.per_second
-    others = [value for door, value in rates.items() if door != _HEADRACE]
-    is_headrace = level.door == _HEADRACE
+def _ratios(line: Line, others: Sequence[Line]) -> list[float]:
+    """Round by round: the line's rate over the best of the others'."""
+    best = [max(rates) for rates in zip(*(other.rates() for other in others), strict=True)]
+    return [rate / other if other else float("inf") for rate, other in zip(line.rates(), best, strict=True)]
+
+
+def _row(line: Line, lines_of_all: Sequence[Line]) -> Mapping[str, Cell]:
+    is_headrace = line.door == _HEADRACE
+    rivals = [other for other in lines_of_all if other.door != _HEADRACE]
+    anchors = [other for other in lines_of_all if other.door == _ANCHOR]
+    over_best = _ratios(line, rivals) if is_headrace and rivals else []
     row: dict[str, Cell] = {
-        "connections": level.connections,
-        "server": level.shown,
-        "predictions/s": round(rate),
-        "p50 ms": level.load.p50_ms,
-        "p99 ms": level.load.p99_ms,
-        "errors": level.load.errors,
-        "x best rival": rate / max(others) if is_headrace and others else None,
+        "connections": line.connections,
+        "server": line.shown,
+        "predictions/s": round(median(line.rates())),
+        "p50 ms": float(median(load.p50_ms for load in line.rounds)),
+        "p99 ms": float(median(load.p99_ms for load in line.rounds)),
+        "errors": sum(load.errors for load in line.rounds),
+        "x best rival": median(over_best) if over_best else None,
     }
-    if anchor is None:
-        return row | {"target x best rival": 1.0 if is_headrace else None}
+    if not anchors:
+        shown = f"{min(over_best):.2f} to {max(over_best):.2f}" if over_best else None
+        return row | {"rounds": shown, "target x best rival": 1.0 if is_headrace else None}
+    ratios = _ratios(line, anchors)
     return row | {
-        "x mosec": rate / anchor,
-        "target x mosec": TARGET_OVER_MOSEC[level.connections] if is_headrace else None,
-        "p50 limit ms": _P50_LIMIT_MS if is_headrace and level.connections == 1 else None,
+        "x mosec": median(ratios),
+        "rounds": f"{min(ratios):.2f} to {max(ratios):.2f}",
+        "target x mosec": TARGET_OVER_MOSEC[line.connections] if is_headrace else None,
+        "p50 limit ms": _P50_LIMIT_MS if is_headrace and line.connections == 1 else None,
     }

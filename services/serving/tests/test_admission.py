@@ -80,7 +80,8 @@ def test_what_is_taken_from_three_times_too_much_is_answered_in_time(timeout_sec
     """A runner whose call takes 5 ms and 1 ms per request, up to 64 of them: at most 928 in a second, and 800 when no
     request may take longer than 50 ms."""
     load, admission = full_of(0, at_once=64), Admission(10_000)
-    now, next_at, waiting, in_time, late, longest_run = 0.0, 0.0, [], 0, 0, 20.0
+    waiting: list[float] = []
+    now, next_at, in_time, late, longest_run = 0.0, 0.0, 0, 0, 20.0
     while now < longest_run:
         batch, waiting = waiting[:64], waiting[64:]
         now += 0.005 + 0.001 * len(batch)

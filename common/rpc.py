@@ -97,11 +97,12 @@ class ErrorInterceptor(grpc.ServerInterceptor):
             return None
         method = str(details.method)
         if handler.response_streaming:
-            return _wrapped(handler, _streaming(_behaviour(handler), method))
-        return _wrapped(handler, _unary(_behaviour(handler), method))
+            return wrapped(handler, _streaming(behaviour_of(handler), method))
+        return wrapped(handler, _unary(behaviour_of(handler), method))
 
 
-def _behaviour(handler: Any) -> Callable[..., Any]:
+def behaviour_of(handler: Any) -> Callable[..., Any]:
+    """The function behind a handler; one of its four places is set."""
     return handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
 
 
@@ -129,7 +130,8 @@ def _streaming(behaviour: Callable[..., Any], method: str) -> Callable[..., Any]
     return call
 
 
-def _wrapped(handler: Any, behaviour: Callable[..., Any]) -> Any:
+def wrapped(handler: Any, behaviour: Callable[..., Any]) -> Any:
+    """The handler with another function behind it."""
     make = {
         (False, False): grpc.unary_unary_rpc_method_handler,
         (False, True): grpc.unary_stream_rpc_method_handler,

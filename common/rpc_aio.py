@@ -12,7 +12,7 @@ from grpc_reflection.v1alpha import reflection
 
 from common.errors import HeadraceError, Unavailable
 from common.health import Health
-from common.rpc import CHANNEL_OPTIONS, details_of, status_of
+from common.rpc import CHANNEL_OPTIONS, behaviour_of, details_of, status_of, wrapped
 
 logger = logging.getLogger(__name__)
 
@@ -33,19 +33,9 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):
         handler = await continuation(details)
         if handler is None:
             return None
-        behaviour = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+        behaviour = behaviour_of(handler)
         wrap = _streaming if inspect.isasyncgenfunction(behaviour) else _unary
-        make = {
-            (False, False): grpc.unary_unary_rpc_method_handler,
-            (False, True): grpc.unary_stream_rpc_method_handler,
-            (True, False): grpc.stream_unary_rpc_method_handler,
-            (True, True): grpc.stream_stream_rpc_method_handler,
-        }[(bool(handler.request_streaming), bool(handler.response_streaming))]
-        return make(
-            wrap(behaviour, str(details.method)),
-            request_deserializer=handler.request_deserializer,
-            response_serializer=handler.response_serializer,
-        )
+        return wrapped(handler, wrap(behaviour, str(details.method)))
 
 
 def _unary(behaviour: Callable[..., Any], method: str) -> Callable[..., Any]:

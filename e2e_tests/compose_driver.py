@@ -220,10 +220,6 @@ class ComposePlatform:
             self._launcher.compose("up", "--detach", "--no-deps", "--scale", f"{service}={count}", service)
         self.wait_until_ready()
 
-    def image_tag(self, name: str) -> str:
-        """Of the image that it runs."""
-        return str(self.container(name).attrs["Config"]["Image"]).rpartition(":")[2]
-
     def restart_everything(self) -> None:
         self._launcher.down(keep_data=True)
         scales = [f"--scale={service}={count}" for service, count in self._scales.items()]

@@ -13,10 +13,6 @@ from services.registry.catalog import Catalog
 from services.registry.tests.building import Clock, publish
 
 
-def _production(catalog: Catalog) -> int:
-    return catalog.get_model("m").aliases["production"]
-
-
 def test_any_label_can_name_a_version_and_be_moved_and_removed(catalog: Catalog, clock: Clock) -> None:
     publish(catalog)
     publish(catalog)

@@ -126,11 +126,6 @@ def register(assignment: RoundAssignment, report: Report, stop_requested: StopRe
     _register(assignment, report, auc=0.9)
 
 
-def register_a_bad_one(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
-    """A version that the gate rejects."""
-    _register(assignment, report, auc=0.1)
-
-
 def _register(assignment: RoundAssignment, report: Report, *, auc: float) -> None:
     log = open_event_log(assignment.event_log)
     registry = RegistryClient(assignment.registry_address)

@@ -25,7 +25,7 @@ from services.serving.classify import (
 from services.serving.front import Front, Route
 from services.serving.journal import Entry, Journal
 from services.serving.json_values import invalid
-from services.serving.model_info import SIGNATURE_DEF, metadata_proto, status_proto, versions_of
+from services.serving.model_info import SIGNATURE_DEF, default_inputs, metadata_proto, status_proto, versions_of
 from services.serving.prediction import FAILED_PRECONDITION, INTERNAL, RequestFailed, check_names
 from services.serving.queue_keys import DEFAULT_SIGNATURE
 from services.serving.reload_door import Reload, ReloadDoor
@@ -110,9 +110,9 @@ class _Door:
             signature = route.signature(name)
             if signature is None:
                 raise RequestFailed(FAILED_PRECONDITION, f'Serving signature key "{name}" not found.')
-            check_names(signature, request.inputs)
+            check_names(signature, request.inputs, defaults=signature.defaults)
             asked = queue_pb2.PredictionRequest(signature=name, output_filter=request.output_filter)
-            for alias, proto in sorted(request.inputs.items()):
+            for alias, proto in sorted((default_inputs(signature) | dict(request.inputs)).items()):
                 read_tensor_proto(alias, proto, asked.inputs.add())
             reply = await self._reply(route, asked, entry, context.time_remaining())
             response = tfserving_pb2.PredictResponse(model_spec=_answered_by(spec, reply))

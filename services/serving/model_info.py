@@ -1,7 +1,10 @@
 """What the doors tell about models: TensorFlow Serving's status and metadata, and the replica's own page."""
 
+from base64 import b64decode
 from collections.abc import Mapping
 from typing import Any
+
+from google.protobuf import json_format
 
 from protos import tfserving_pb2
 from services.serving.front import NOT_FOUND, Front, Route
@@ -70,7 +73,12 @@ def metadata_json(route: Route) -> dict[str, Any]:
             "inputs": {key: _tensor_info_json(spec) for key, spec in signature.inputs.items()},
             "outputs": {key: _tensor_info_json(spec) for key, spec in signature.outputs.items()},
             "method_name": signature.method_name,
-            "defaults": {},
+            "defaults": {
+                key: json_format.MessageToDict(
+                    proto, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+                )
+                for key, proto in default_inputs(signature).items()
+            },
         }
         for name, signature in route.version.signatures.items()
     }
@@ -97,6 +105,11 @@ def metadata_proto(route: Route) -> tfserving_pb2.GetModelMetadataResponse:
     return response
 
 
+def default_inputs(signature: Signature) -> dict[str, tfserving_pb2.TensorProto]:
+    """What the inputs are that a gRPC request may leave out."""
+    return {name: tfserving_pb2.TensorProto.FromString(b64decode(text)) for name, text in signature.defaults.items()}
+
+
 def signature_text(signature: Signature) -> str:
     """A signature as messages show it."""
     proto = tfserving_pb2.SignatureDef()
@@ -106,6 +119,8 @@ def signature_text(signature: Signature) -> str:
 
 def _fill_signature(proto: tfserving_pb2.SignatureDef, signature: Signature) -> None:
     proto.method_name = signature.method_name
+    for name, default in default_inputs(signature).items():
+        proto.defaults[name].CopyFrom(default)
     for specs, infos in ((signature.inputs, proto.inputs), (signature.outputs, proto.outputs)):
         for name, spec in specs.items():
             info = infos[name]

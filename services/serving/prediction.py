@@ -1,6 +1,6 @@
 """A prediction inside a runner: from a PredictionRequest to checked arrays, and from arrays to a PredictionReply."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,29 +79,33 @@ def read_prediction(request: queue_pb2.PredictionRequest, signatures: Mapping[st
     return Prediction(name, inputs, output_filter, rows, tuple(trailing_shapes))
 
 
-def check_names(signature: Signature, names: Mapping[str, object]) -> None:
+def check_names(signature: Signature, names: Mapping[str, object], *, defaults: Collection[str] = ()) -> None:
     """Whether exactly the signature's inputs are given.
+
+    Args:
+        defaults: those that may be left out.
 
     Raises:
         RequestFailed: they are not.
     """
     expected = signature.inputs
-    if names.keys() == expected.keys():
+    missing = expected.keys() - names.keys()
+    if names.keys() <= expected.keys() and missing <= set(defaults):
         return
-    if len(names) != len(expected):
+    if len(names) > len(expected) or (len(names) < len(expected) and not defaults):
         raise RequestFailed(
             INVALID_ARGUMENT,
             f"input size does not match signature: {len(names)}!={len(expected)} "
             f"len({{{_joined(names)}}}) != len({{{_joined(expected)}}}). "
             f"Sent extra: {{{_joined(names.keys() - expected.keys())}}}. "
-            f"Missing but required: {{{_joined(expected.keys() - names.keys())}}}.",
+            f"Missing but required: {{{_joined(missing)}}}.",
         )
-    missing = min(expected.keys() - names.keys())
+    first = min(missing - set(defaults) or missing)
     raise RequestFailed(
         INVALID_ARGUMENT,
-        f"Signature input alias: {missing}(feed name: {expected[missing].tensor_name}) not found in request and no "
+        f"Signature input alias: {first}(feed name: {expected[first].tensor_name}) not found in request and no "
         f"default value provided. Inputs expected to be in the request {{{_joined(names)}}}, "
-        "or default input alias set: ",
+        f"or default input alias set: {_joined(defaults)}",
     )
 
 

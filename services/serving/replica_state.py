@@ -45,6 +45,8 @@ class Signature:
     method_name: str
     inputs: Mapping[str, TensorSpec]
     outputs: Mapping[str, TensorSpec]
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    """What an input is where a gRPC request leaves it out: a serialized TensorProto in base64, by the input's name."""
 
 
 @dataclass(frozen=True)
@@ -154,17 +156,18 @@ def _config(item: dict[str, Any] | None) -> ConfigState | None:
 
 
 def _version(item: dict[str, Any]) -> VersionState:
-    signatures = {name: _signature(signature) for name, signature in item["signatures"].items()}
+    signatures = {name: signature_of(signature) for name, signature in item["signatures"].items()}
     return VersionState(
         **item | {"state": ServingState(item["state"]), "aliases": tuple(item["aliases"]), "signatures": signatures}
     )
 
 
-def _signature(item: dict[str, Any]) -> Signature:
-    return Signature(item["method_name"], _specs(item["inputs"]), _specs(item["outputs"]))
+def signature_of(item: Mapping[str, Any]) -> Signature:
+    """The inverse of asdict, after JSON."""
+    return Signature(item["method_name"], _specs(item["inputs"]), _specs(item["outputs"]), item["defaults"])
 
 
-def _specs(item: dict[str, Any]) -> dict[str, TensorSpec]:
+def _specs(item: Mapping[str, Any]) -> dict[str, TensorSpec]:
     return {
         name: TensorSpec(spec["dtype"], None if spec["shape"] is None else tuple(spec["shape"]), spec["tensor_name"])
         for name, spec in item.items()

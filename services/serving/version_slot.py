@@ -17,7 +17,7 @@ from typing import Any
 from services.serving.json_channel import ChannelClosed, JsonChannel
 from services.serving.model_options import ModelOptions
 from services.serving.queue_keys import alias_target
-from services.serving.replica_state import ServingState, Signature, TensorSpec, VersionState
+from services.serving.replica_state import ServingState, Signature, VersionState, signature_of
 
 _ALIAS_PREFIX = alias_target("")
 _HAND_OVER_SECONDS = 5.0
@@ -125,7 +125,7 @@ class VersionSlot:
 
     def take_ready(self, message: Mapping[str, Any], *, now: float) -> None:
         """Its runner is warm, and reads no queue yet. now: epoch seconds."""
-        self.signatures = {name: _signature(item) for name, item in message["signatures"].items()}
+        self.signatures = {name: signature_of(item) for name, item in message["signatures"].items()}
         self.engine = "; ".join([message["engine"], f"loaded as {message['load_priority']}", *message["notes"]])
         self.engine_reasons = message.get("engine_reasons", {})
         self.load_seconds = message["load_seconds"]
@@ -178,14 +178,3 @@ def ending_in_words(status: int) -> str:
         return f"signal {-status} ({signal.Signals(-status).name})"
     except ValueError:
         return f"signal {-status}"
-
-
-def _signature(item: Mapping[str, Any]) -> Signature:
-    return Signature(item["method_name"], _specs(item["inputs"]), _specs(item["outputs"]))
-
-
-def _specs(item: Mapping[str, Any]) -> dict[str, TensorSpec]:
-    return {
-        name: TensorSpec(spec["dtype"], None if spec["shape"] is None else tuple(spec["shape"]), spec["tensor_name"])
-        for name, spec in item.items()
-    }

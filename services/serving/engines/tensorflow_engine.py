@@ -8,6 +8,7 @@ operations, get TensorFlow's default executor, and `TensorFlowEngine.kind` says 
 
 import os
 import threading
+from base64 import b64encode
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -188,7 +189,12 @@ def _load(directory: Path, executor_type: str, kind: str, options: EngineOptions
 def signatures_of(meta_graph: meta_graph_pb2.MetaGraphDef) -> dict[str, Signature]:
     """Every signature of an export, the loader's own included, with its inputs and outputs in order of name."""
     return {
-        name: Signature(definition.method_name, _specs(definition.inputs), _specs(definition.outputs))
+        name: Signature(
+            definition.method_name,
+            _specs(definition.inputs),
+            _specs(definition.outputs),
+            {key: b64encode(proto.SerializeToString()).decode() for key, proto in sorted(definition.defaults.items())},
+        )
         for name, definition in sorted(meta_graph.signature_def.items())
     }
 

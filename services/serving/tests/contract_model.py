@@ -41,6 +41,8 @@ def _predict_signatures() -> dict[str, Any]:
     signatures["several"] = _signature({"a": a, "b": b, "c": c}, several)
     x, y = v1.placeholder(tf.float32, [None]), v1.placeholder(tf.float32, [None])
     signatures["divide"] = _signature({"x": x, "y": y}, {"quotient": x / y})
+    with_default = signatures["divide_by_two"] = _signature({"x": x, "y": y}, {"quotient": x / y})
+    with_default.defaults["y"].CopyFrom(tf.make_tensor_proto([2.0]))
     signatures["mean"] = _signature({"x": x}, {"mean": tf.reduce_mean(x)})
     signatures["sizes"] = _signature({"x": x}, {"whole": x, "two": x[:2]})
     f = v1.placeholder(tf.float32, [2, 2])

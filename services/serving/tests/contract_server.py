@@ -16,7 +16,7 @@ import numpy as np
 
 from conftest import RedisServer
 from services.serving.model_server_config import config_of_one
-from services.serving.replica_state import ReplicaState, ServingState, Signature, TensorSpec, VersionState
+from services.serving.replica_state import ReplicaState, ServingState, VersionState, signature_of
 from services.serving.tests.contract_cases import CALLS
 from services.serving.tests.front_process import FrontThread
 from services.serving.tests.runner_process import Zygote
@@ -94,16 +94,6 @@ def standalone(model: ContractModel, redis_server: RedisServer) -> Iterator[Cont
 
 
 def _state(signatures: dict[str, Any]) -> ReplicaState:
-    read = {
-        name: Signature(item["method_name"], _specs(item["inputs"]), _specs(item["outputs"]))
-        for name, item in signatures.items()
-    }
+    read = {name: signature_of(item) for name, item in signatures.items()}
     version = VersionState("m", 7, ServingState.AVAILABLE, aliases=("production",), signatures=read)
     return ReplicaState("replica", {}, {"m": {"production": 7}}, (version,))
-
-
-def _specs(item: dict[str, Any]) -> dict[str, TensorSpec]:
-    return {
-        name: TensorSpec(spec["dtype"], None if spec["shape"] is None else tuple(spec["shape"]), spec["tensor_name"])
-        for name, spec in item.items()
-    }

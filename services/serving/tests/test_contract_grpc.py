@@ -109,6 +109,8 @@ _FAULTS: list[tuple[str, Any, str, str]] = [
     ("Predict", predict("divide", x=X, y=Y, z=Y), "INVALID_ARGUMENT",
      _SIZE + "3!=2 len({x,y,z}) != len({x,y}). Sent extra: {z}. Missing but required: {}."),
     ("Predict", predict("divide", x=X, z=Y), "INVALID_ARGUMENT", "Signature input alias: y(feed name: "),
+    ("Predict", predict("divide_by_two", y=Y), "INVALID_ARGUMENT", "Signature input alias: x(feed name: "),
+    ("Predict", predict("divide_by_two", z=Y), "INVALID_ARGUMENT", "Signature input alias: x(feed name: "),
     ("Predict", predict("divide", x=tensor(1, shape=[-1]), y=Y), "INVALID_ARGUMENT", "tensor parsing error: x"),
     ("Predict", predict("divide", x=tfs.TensorProto(), y=Y), "INVALID_ARGUMENT", "tensor parsing error: x"),
     ("Predict", predict("divide", x=tensor(1.0, dtype=tfs.DT_DOUBLE, field="double_val"), y=Y), "INVALID_ARGUMENT",
@@ -175,6 +177,27 @@ def test_faults_have_their_code_and_words(
     details = str(caught.value.details())
     is_open = words.endswith((": ", '". ', "]")) or not words
     assert details.startswith(words) if is_open else details == words
+
+
+@pytest.mark.parametrize(("inputs", "quotient"), [({"x": X}, [0.5, 1.0]), ({"x": X, "y": Y}, [0.25, 0.25])])
+def test_a_default_of_the_signature_is_fed_where_its_input_is_left_out(
+    channel: grpc.Channel, inputs: dict[str, tfs.TensorProto], quotient: list[float]
+) -> None:
+    response = call(channel, "Predict", predict("divide_by_two", **inputs), tfs.PredictResponse.FromString)
+    assert list(response.outputs["quotient"].float_val) == quotient
+
+
+def test_metadata_shows_the_defaults_of_a_signature(channel: grpc.Channel, contract: ContractServer) -> None:
+    request = tfs.GetModelMetadataRequest(model_spec=spec(), metadata_field=["signature_def"])
+    packed = call(channel, "GetModelMetadata", request, tfs.GetModelMetadataResponse.FromString)
+    signatures = tfs.SignatureDefMap.FromString(packed.metadata["signature_def"].value).signature_def
+    assert list(signatures["divide_by_two"].defaults["y"].float_val) == [2.0]
+    shown = contract.request("GET", "/v1/models/m/metadata").json()["metadata"]["signature_def"]["signature_def"]
+    assert shown["divide"]["defaults"] == {}
+    assert shown["divide_by_two"]["defaults"]["y"]["tensor_shape"] == {
+        "dim": [{"size": "1", "name": ""}], "unknown_rank": False,
+    }  # fmt: skip
+    assert shown["divide_by_two"]["defaults"]["y"]["float_val"] == [2.0]
 
 
 def test_a_filter_leaves_only_the_outputs_it_names(channel: grpc.Channel) -> None:

@@ -132,8 +132,8 @@ class Front:
         routes: dict[tuple[str, str], Route] = {}
         for version in state.versions:
             if version.state is ServingState.AVAILABLE:
-                targets = [version_target(version.version), *map(alias_target, version.aliases)]
-                for target in targets:
+                labels = (label for label in version.aliases if not _is_dropped(version.model, label, state))
+                for target in (version_target(version.version), *map(alias_target, labels)):
                     known = routes.get((version.model, target))
                     if known is None or known.version.version < version.version:
                         routes[version.model, target] = Route(self._queue(version.model, target), version)
@@ -416,6 +416,12 @@ def _is_expected(key: tuple[str, str], state: ReplicaState) -> bool:
         return _is_coming(model, name, state)
     version = state.models.get(model, {}).get(name)
     return version is not None and (not state.is_standalone or _is_coming(model, str(version), state))
+
+
+def _is_dropped(model: str, label: str, state: ReplicaState) -> bool:
+    """Whether a configuration took the label away, though a runner still reads its queue for a moment."""
+    is_label = state.is_standalone and label != state.default_alias
+    return is_label and label not in state.models.get(model, {})
 
 
 def _is_coming(model: str, version: str, state: ReplicaState) -> bool:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -16,6 +17,7 @@ import redis
 from conftest import RedisServer
 from protos import queue_pb2
 from services.serving import queue_keys, queue_scripts
+from services.serving.prediction import RequestFailed
 from services.serving.replica_state import ServingState
 from services.serving.tests.fake_runner import FakeRunner
 from services.serving.tests.front_process import FrontThread
@@ -279,6 +281,15 @@ def test_unknown_models_versions_and_labels_have_tensorflow_servings_words(front
     assert asked("/v1/models/other:predict") == (404, "Servable not found for request: Latest(other)")
     assert asked("/v1/models/m/versions/9:predict") == (404, "Servable not found for request: Specific(m, 9)")
     assert asked("/v1/models/m/labels/blue:predict") == (400, "Unrecognized servable version label: blue")
+
+
+def test_a_label_that_was_taken_away_is_unknown_while_a_runner_still_reads_its_queue(redis_server: RedisServer) -> None:
+    served = replica_state(version(aliases=("(newest)", "stable", "old")), aliases={"(newest)": 3, "stable": 3})
+    with FrontThread(redis_server.url, replace(served, default_alias="(newest)")) as front:
+        resolve = front.front.resolve
+        assert (resolve("m").queue.target, resolve("m", label="stable").version.version) == ("alias/(newest)", 3)
+        with pytest.raises(RequestFailed, match="Unrecognized servable version label: old"):
+            resolve("m", label="old")
 
 
 def test_what_should_be_there_and_is_not_yet_is_503(redis_server: RedisServer) -> None:

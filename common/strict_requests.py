@@ -24,6 +24,8 @@ async def refuse_what_is_ignored(request: Request) -> None:
     if not _has_body(request):
         return
     if route.body_field is None:
+        if request.headers.get("content-length") == "2" and await request.body() == b"{}":
+            return
         raise InvalidInput(f"{request.method} {request.url.path} takes no body")
     content_type = request.headers.get("content-type", "")
     if not _is_json(content_type):

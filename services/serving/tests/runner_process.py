@@ -13,7 +13,7 @@ from services.serving.queue_keys import DEFAULT_TARGET
 from services.serving.runner_spec import RunnerSpec
 from services.serving.zygote_client import ZygoteProcess
 
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 60.0
 
 
 def eventually(holds: Callable[[], bool], what: str) -> None:

@@ -42,7 +42,8 @@ class ContractServer:
         return self._client.post(f"/v1/models/{path}", content=content, **fields)
 
     def request(self, method: str, path: str, **fields: Any) -> httpx.Response:
-        return self._client.request(method, path, **fields)
+        # The target as it stands: the client would leave out a fragment and an empty query.
+        return self._client.request(method, path, extensions={"target": path.encode()}, **fields)
 
     def fault(self, path: str, body: bytes | str | dict[str, Any]) -> tuple[int, str]:
         response = self.post(path, body)

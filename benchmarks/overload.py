@@ -29,12 +29,12 @@ from benchmarks.serving_load import load, processes
 from benchmarks.serving_load.open_loop import OpenLoop, http_request, run_in_real_time
 
 _SECONDS = int(os.environ.get("BENCH_SECONDS", "8"))
-_SETTLE_SECONDS = 2.0
-"""At the start of the overload, left out: the queue fills up."""
+_SETTLE_SECONDS = 4.0
+"""At the start of the overload, left out: connections are made and the queue fills up."""
 _TIMES_CAPACITY = 3.0
 _DEADLINE_MS = 1000
 _LIGHT_PER_SECOND = 50
-_CONNECTIONS = 4000
+_SPARE_CONNECTIONS = 64
 _PEAK_CONNECTIONS = 128
 _HEAVY, _LIGHT = "heavy", "light"
 _SIZES = {_HEAVY: (4096, 5), _LIGHT: (16, 2)}
@@ -117,7 +117,9 @@ def _generate(arguments: list[str]) -> None:
     request = head + b"\r\nX-Request-Timeout-Ms: " + deadline_ms.encode() + b"\r\n" + rest
     host, _, port = url.split("/")[2].partition(":")
     run_in_real_time()
-    rows = OpenLoop((host, int(port)), request, float(rate), float(seconds), connections=_CONNECTIONS).run()
+    # As many as can be waiting for an answer at once, and some.
+    connections = _SPARE_CONNECTIONS + int(float(rate) * float(deadline_ms) / 1000)
+    rows = OpenLoop((host, int(port)), request, float(rate), float(seconds), connections=connections).run()
     np.save(out, rows)
 
 
@@ -178,6 +180,7 @@ def _cpu_seconds(parts: Mapping[str, list[psutil.Process]]) -> dict[str, float]:
 def _measure(instance: _Instance, body: Path, directory: Path) -> _Overload:
     """Both open loops leave their rows in the directory."""
     heavy, light = (f"{instance.url}/v1/models/{name}:predict" for name in (_HEAVY, _LIGHT))
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # Clients keep to one core, in both measurements.
     load.run(heavy, body, connections=_PEAK_CONNECTIONS, seconds=2)
     peak = load.run(heavy, body, connections=_PEAK_CONNECTIONS, seconds=_SECONDS)
     rate = peak.per_second * _TIMES_CAPACITY

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, unquote
 
 import orjson
 
-from services.serving.async_predictions import AsyncPredictions
+from services.serving.async_predictions import AsyncPredictions, UntilGone
 from services.serving.json_values import invalid
 from services.serving.predict_json import Document
 from services.serving.prediction import RequestFailed
@@ -51,12 +51,15 @@ class AsyncDoor:
         self._predictions = predictions
         self._max_body_bytes = max_body_bytes
 
-    async def answer(self, method: str, url: str, read_body: Callable[[], Awaitable[bytes | None]]) -> Answered | None:
+    async def answer(
+        self, method: str, url: str, read_body: Callable[[], Awaitable[bytes | None]], until_gone: UntilGone
+    ) -> Answered | None:
         """None when the URL is none of this door's.
 
         Args:
             url: path with query.
             read_body: gives None for a body that is too large.
+            until_gone: its coroutine ends when the client hangs up; asked only while an answer is waited for.
 
         Raises:
             RequestFailed: with the code that the answer is to have.
@@ -78,7 +81,7 @@ class AsyncDoor:
         prediction_id, query = unquote(found[1]), found[2]
         if method == "GET":
             wait = _number(query, "wait_seconds", above=-1.0, up_to=LONGEST_WAIT_SECONDS)
-            return await self._read(prediction_id, wait or 0.0)
+            return await self._read(prediction_id, wait or 0.0, until_gone)
         if method == "DELETE":
             _number(query, "", above=0.0, up_to=0.0)
             was_open = await self._predictions.forget(prediction_id)
@@ -93,8 +96,8 @@ class AsyncDoor:
         headers = {"location": f"/v1/predictions/{prediction_id}"}
         return Answered(_ACCEPTED, orjson.dumps({"id": prediction_id}), headers)
 
-    async def _read(self, prediction_id: str, wait_seconds: float) -> Answered:
-        stored = await self._predictions.wait(prediction_id, seconds=wait_seconds)
+    async def _read(self, prediction_id: str, wait_seconds: float, until_gone: UntilGone) -> Answered:
+        stored = await self._predictions.wait(prediction_id, seconds=wait_seconds, until_gone=until_gone)
         reply = stored.reply
         if reply is None:
             return Answered(_ACCEPTED, orjson.dumps({"id": prediction_id}))

@@ -12,12 +12,12 @@ import asyncio
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from common.errors import Unavailable
@@ -46,6 +46,9 @@ _POLL_AGAIN_SECONDS = 0.2
 _POLLED_AT_ONCE = 500
 _MOST_WAITING = 2_000
 _ID_BYTES = 16
+_CANCELLED = 1
+UntilGone = Callable[[], Coroutine[Any, Any, None]]
+"""Makes a coroutine that ends when nobody waits for the answer of a request any more."""
 
 
 @dataclass(frozen=True)
@@ -167,11 +170,12 @@ class AsyncPredictions(Collector):
         reply = queue_pb2.ReplyBatch.FromString(found[1]).replies[0] if len(found) > 1 else None
         return StoredPrediction(header["model"], header["rows"], int(header["deadline_at_micros"]) / 1e6, reply)
 
-    async def wait(self, prediction_id: str, *, seconds: float) -> StoredPrediction:
-        """Like `read`, but waits for an answer for so long.
+    async def wait(self, prediction_id: str, *, seconds: float, until_gone: UntilGone) -> StoredPrediction:
+        """Like `read`, but waits for an answer for so long, or until the asker is gone.
 
         Raises:
-            RequestFailed: NOT_FOUND; RESOURCE_EXHAUSTED when too many wait at this front already.
+            RequestFailed: NOT_FOUND; RESOURCE_EXHAUSTED when too many wait at this front already; CANCELLED when the
+                asker went away, so that nobody reads this.
         """
         stored = await self.read(prediction_id)
         if stored.reply is not None or seconds <= 0 or self._is_stopping:
@@ -181,19 +185,23 @@ class AsyncPredictions(Collector):
                 RESOURCE_EXHAUSTED, f"{_MOST_WAITING} requests wait for predictions at this front already; try again"
             )
         until_deadline = stored.deadline_at - time.time() + _POLL_SECONDS
-        await self._wait_for(prediction_id, min(seconds, max(until_deadline, 0.0)))
+        await self._wait_for(prediction_id, min(seconds, max(until_deadline, 0.0)), until_gone)
         return await self.read(prediction_id)
 
-    async def _wait_for(self, prediction_id: str, seconds: float) -> None:
+    async def _wait_for(self, prediction_id: str, seconds: float, until_gone: UntilGone) -> None:
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[None] = loop.create_future()
         self._waiting.setdefault(prediction_id, set()).add(answered)
         self.waiting_count += 1
         if self._poll is None:
             self._poll = loop.create_task(self._poll_while_somebody_waits())
+        gone = loop.create_task(until_gone())
         try:
-            await asyncio.wait([answered], timeout=seconds)
+            await asyncio.wait((answered, gone), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if gone.done():
+                raise RequestFailed(_CANCELLED, "the client went away before the prediction had its answer")
         finally:
+            gone.cancel()
             self.waiting_count -= 1
             waiting = self._waiting.get(prediction_id)
             if waiting is not None:
@@ -240,13 +248,15 @@ class AsyncPredictions(Collector):
         return forgotten == 1
 
     async def status(self) -> Mapping[str, Any]:
-        """How many are open or kept, and the bytes that are counted for them; empty while Redis is away."""
+        """How many are open or kept, the bytes that are counted for them, and how many requests wait at this front for
+        an answer; empty while Redis is away."""
         try:
             count = await self._ask(b"ZCARD", _INDEX)
             counted = await self._ask(b"HGET", _BYTES, b"")
         except RequestFailed:
             return {}
-        return {"count": count, "bytes": int(counted) if isinstance(counted, bytes) else 0}
+        held = int(counted) if isinstance(counted, bytes) else 0
+        return {"count": count, "bytes": held, "waiting": self.waiting_count}
 
     def stop(self) -> None:
         """Ends all waiting, now and later: who waits is told what is known."""
@@ -267,6 +277,11 @@ class AsyncPredictions(Collector):
         for result, count in self._counts.items():
             predictions.add_metric([result], count)
         yield predictions
+        yield GaugeMetricFamily(
+            "headrace_serving_async_waiting",
+            "Requests that wait at this front for the answer of an asynchronous prediction",
+            value=self.waiting_count,
+        )
 
     async def _run(self, script: Script, keys: list[Argument], arguments: list[Argument]) -> Reply:
         return await self._ask(b"EVAL", script.text, str(len(keys)), *keys, *arguments)

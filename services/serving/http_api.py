@@ -87,7 +87,8 @@ class _Door:
         text = url.decode("latin-1")
         if request.method == "POST" and predict_path(url) is not None:
             return await self._run(request, url, tag)
-        later = await self._async_door.answer(request.method, text, partial(self._body, request))
+        body, gone = partial(self._body, request), partial(_until_gone, request)
+        later = await self._async_door.answer(request.method, text, body, gone)
         if later is not None:
             return Response(later.body, later.status, dict(later.headers), media_type="application/json")
         found = _STATUS_PATH.fullmatch(text) if request.method == "GET" else None

@@ -1,5 +1,6 @@
 """Asynchronous predictions over HTTP: real Redis, fronts and a runner; what is answered, kept, bounded and refused."""
 
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -101,6 +102,34 @@ def test_waiting_ends_when_its_time_is_over(front: FrontThread, client: httpx.Cl
     front.runner.answers.clear()
     prediction = submit(client)
     assert client.get(f"/v1/predictions/{prediction}", params={"wait_seconds": 0.05}).status_code == 202
+
+
+def test_a_client_that_hangs_up_ends_its_wait_at_once_and_nobody_elses(
+    front: FrontThread, client: httpx.Client
+) -> None:
+    front.runner.answers.clear()
+    prediction = submit(client)
+    path = f"/v1/predictions/{prediction}?wait_seconds=60"
+
+    def waiting() -> float:
+        (gauge,) = (
+            metric for metric in front.asynchronous.collect() if metric.name == "headrace_serving_async_waiting"
+        )
+        return gauge.samples[0].value
+
+    with ThreadPoolExecutor(1) as pool:
+        stays = pool.submit(client.get, path)
+        wait_until(lambda: waiting() == 1)
+        with socket.create_connection(("127.0.0.1", front.port)) as gone:
+            gone.sendall(f"GET {path} HTTP/1.1\r\nHost: front\r\n\r\n".encode())
+            wait_until(lambda: waiting() == 2)
+            assert httpx.get(front.url + "/headrace/status").json()["async_predictions"]["waiting"] == 2
+        wait_until(lambda: waiting() == 1)
+        wait_until(lambda: front.call(lambda: len(front.server.server_state.tasks)) == 1)
+        front.runner.answers.set()
+        # Its wait is as long as the other's and began before it, so that was over before its time.
+        assert stays.result().json() == {"predictions": [3.0], "version": 3}
+    wait_until(lambda: not front.call(lambda: front.server.server_state.tasks) and waiting() == 0)
 
 
 def test_a_failed_one_has_the_code_and_the_words_of_predict(client: httpx.Client) -> None:
@@ -242,7 +271,9 @@ def test_answers_are_bounded_by_count_and_by_bytes_and_expire(redis_server: Redi
         assert (refused.status_code, "4000 bytes" in refused.json()["error"]) == (429, True)
         assert client.get("/headrace/status").json()["async_predictions"]["bytes"] > 8000
         client.delete(f"/v1/predictions/{large}")
-        assert client.get("/headrace/status").json()["async_predictions"] == {"count": 0, "bytes": 0}
+        assert client.get("/headrace/status").json()["async_predictions"] == {
+            "count": 0, "bytes": 0, "waiting": 0,
+        }  # fmt: skip
         submit(client, {"instances": [[1, 2]]})
 
 

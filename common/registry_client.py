@@ -23,6 +23,7 @@ from common.catalog import (
     VersionDraft,
 )
 from common.errors import Unavailable
+from common.pace import UNLIMITED, Pace
 from common.registry_files import FileTransfer, digest_of, manifest_of
 from common.retry import Retry
 from common.rpc import errors_from_status, open_channel
@@ -161,8 +162,10 @@ class RegistryClient:
         request = pb.MissingFilesRequest(digests=sorted({file.digest for file in files}))
         return self._files.upload(directory, files, self._call(self._stub.MissingFiles, request).digests)
 
-    def download(self, files: Sequence[FileEntry], directory: Path) -> int:
+    def download(self, files: Sequence[FileEntry], directory: Path, *, pace: Pace = UNLIMITED) -> int:
         """Writes each file to directory/path, verified; leaves those alone that are there with the right digest.
+
+        pace: how fast, together with all other downloads that share it.
 
         Returns the bytes received. A file appears under its name only when it is whole.
 
@@ -170,7 +173,7 @@ class RegistryClient:
             DataLoss: the stored bytes are damaged.
             NotFound, InvalidInput.
         """
-        return self._files.download(files, directory)
+        return self._files.download(files, directory, pace)
 
     # versions and aliases
 

@@ -1,21 +1,24 @@
 """Files between a folder and the registry: only what is missing, several at a time, verified on both sides."""
 
 import hashlib
+import io
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 from common.catalog import FileEntry
 from common.errors import Conflict, DataLoss, InvalidInput, Unavailable
+from common.pace import Pace
 from common.retry import Retry
 from common.rpc import errors_from_status
 from protos import registry_pb2 as pb
 from protos import registry_pb2_grpc
 
 _CHUNK_BYTES = 1024 * 1024
+_WRITE_BYTES = 32 * 1024
 _PARALLEL_FILES = 4
 _SLOWEST_BYTES_PER_SECOND = 1024 * 1024
 Item = TypeVar("Item")
@@ -33,6 +36,19 @@ def digest_of(path: Path) -> str:
     """SHA-256 of the file's bytes, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_gently(out: io.RawIOBase | BinaryIO, data: bytes) -> None:
+    """Writes all of it, in pieces.
+
+    Linux keeps what one write(2) brings in one piece of memory (a folio), up to megabytes, and copies several of them
+    to whoever reads a big part of the file later in one go, during which nothing else gets the core, whatever its
+    priority: 31 ms for a file written by the megabyte, 1.4 ms for one written like this. TensorFlow reads a variable
+    with one call.
+    """
+    view = memoryview(data)
+    while view:
+        view = view[out.write(view[:_WRITE_BYTES]) :]
 
 
 def path_below(directory: Path, name: str) -> Path:
@@ -62,10 +78,10 @@ class FileTransfer:
                 raise InvalidInput(f"there is no file {file.path} in {directory}")
         return _sum_in_parallel(wanted, lambda item: self._upload_file(*item))
 
-    def download(self, files: Sequence[FileEntry], directory: Path) -> int:
+    def download(self, files: Sequence[FileEntry], directory: Path, pace: Pace) -> int:
         """Writes each file that is not there yet with the right bytes; returns the bytes received."""
         targets = [(path_below(directory, file.path), file) for file in files]
-        return _sum_in_parallel(targets, lambda item: self._download_file(*item))
+        return _sum_in_parallel(targets, lambda item: self._download_file(*item, pace))
 
     def _upload_file(self, path: Path, file: FileEntry) -> int:
         retry = Retry(self._timeout_seconds)
@@ -101,43 +117,49 @@ class FileTransfer:
         with errors_from_status(f"the upload of {file.path}"):
             self._stub.UploadFile(_pieces(path, file, offset), timeout=self._file_timeout(file.size_bytes - offset))
 
-    def _download_file(self, target: Path, file: FileEntry) -> int:
+    def _download_file(self, target: Path, file: FileEntry, pace: Pace) -> int:
         if target.is_file() and target.stat().st_size == file.size_bytes and digest_of(target) == file.digest:
             return 0
         target.parent.mkdir(parents=True, exist_ok=True)
         aside = target.with_name(f".{target.name}.{os.getpid()}-{threading.get_ident()}.part")
         try:
-            self._fetch(aside, file)
+            self._fetch(aside, file, pace)
             aside.replace(target)
             _sync_directory(target.parent)
         finally:
             aside.unlink(missing_ok=True)
         return file.size_bytes
 
-    def _fetch(self, aside: Path, file: FileEntry) -> None:
+    def _fetch(self, aside: Path, file: FileEntry, pace: Pace) -> None:
         """Fills the file aside with verified, durable bytes."""
         retry = Retry(self._timeout_seconds)
-        with aside.open("wb") as out:
+        hashed = hashlib.sha256()
+        with aside.open("wb", buffering=0) as out:
+
+            def take(data: bytes) -> None:
+                write_gently(out, data)
+                hashed.update(data)
+                pace.wait_for(len(data))
+
             while True:
                 offset = out.tell()
                 try:
-                    self._receive(out.write, file, offset)
+                    self._receive(take, file, offset)
                     break
                 except Unavailable as error:
                     if out.tell() > offset:
                         retry.progressed()
                     retry.wait_or_raise(error)
-            out.flush()
             os.fsync(out.fileno())
-        found = digest_of(aside)
+        found = hashed.hexdigest()
         if found != file.digest:
             raise DataLoss(f"file {file.path} came with digest {found}, {file.digest} was expected")
 
-    def _receive(self, write: Callable[[bytes], object], file: FileEntry, offset: int) -> None:
+    def _receive(self, take: Callable[[bytes], object], file: FileEntry, offset: int) -> None:
         request = pb.DownloadFileRequest(digest=file.digest, offset=offset)
         with errors_from_status(f"the download of {file.path}"):
             for chunk in self._stub.DownloadFile(request, timeout=self._file_timeout(file.size_bytes - offset)):
-                write(chunk.data)
+                take(chunk.data)
 
     def _file_timeout(self, size_bytes: int) -> float:
         return self._timeout_seconds + max(0, size_bytes) / _SLOWEST_BYTES_PER_SECOND

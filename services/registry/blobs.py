@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Unavailable
+from common.registry_files import write_gently
 from services.registry.manifest import DIGEST_PATTERN, check_digest
 
-CHUNK_BYTES = 1024 * 1024
+CHUNK_BYTES = 256 * 1024
+"""A message of a download. Who receives it may be serving predictions on the same core: a megabyte took it for 3 ms."""
 
 
 @dataclass
@@ -193,7 +195,7 @@ class Blobs:
                     del self._running[digest]
 
     def _write_part(self, digest: str, size_bytes: int, offset: int, chunks: Iterable[bytes], upload: _Upload) -> None:
-        with self._part(digest).open("ab") as part:
+        with self._part(digest).open("ab", buffering=0) as part:
             with upload.turn(digest):
                 if part.tell() < offset:
                     raise Conflict(f"only {part.tell()} bytes of {digest} are here, the upload starts at {offset}")
@@ -204,8 +206,7 @@ class Blobs:
                     if offset > size_bytes:
                         self._part(digest).unlink()
                         raise InvalidInput(f"file {digest} was said to have {size_bytes} bytes, more came")
-                    part.write(chunk)
-                    part.flush()
+                    write_gently(part, chunk)
             with upload.turn(digest):
                 upload.sealed = offset == size_bytes
             os.fsync(part.fileno())

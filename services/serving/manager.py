@@ -22,6 +22,7 @@ from common.catalog import PRODUCTION
 from common.errors import HeadraceError, InvalidInput, Unavailable
 from common.lifecycle import close_all, die_with_parent
 from common.logs import configure_logs
+from common.pace import Pace
 from services.serving import option_sources, scheduling
 from services.serving.configured_models import ConfiguredModels
 from services.serving.json_channel import ChannelClosed, JsonChannel
@@ -199,9 +200,15 @@ class Manager:
             settings.data_dir / Path(settings.replica or "replica"),
             kept_versions=settings.kept_versions,
             served_models=[name.strip() for name in settings.models.split(",") if name.strip()],
+            pace=Pace(self._download_rate),
             post=self._post,
             on_wanted=self._replica.on_wanted,
         )
+
+    def _download_rate(self) -> float:
+        """Bytes per second; called by the threads that download."""
+        is_serving = any(slot.can_serve() for slot in self._replica.slots())
+        return float(self._settings.download_bytes_per_second) if is_serving else 0.0
 
     def _fetch(self, model: str, version: int) -> None:
         platform = self._source.platform(model)

@@ -185,6 +185,7 @@ def version_json(version: VersionState) -> dict[str, Any]:
         "runner": version.runner_id,
         "engine": version.engine,
         "engine_reasons": dict(version.engine_reasons),
+        "fetch_seconds": version.fetch_seconds,
         "load_seconds": version.load_seconds,
         "private_bytes": version.private_bytes,
         "available_at": version.available_at,

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from common.errors import Unavailable
+from common.pace import Pace
 from common.registry_client import RegistryClient
 from services.serving.registry_watch import RegistryWatch
 from services.serving.version_files import VersionFiles
@@ -26,11 +27,12 @@ class RegistrySource:
         *,
         kept_versions: int,
         served_models: Collection[str],
+        pace: Pace,
         post: Callable[[Callable[[], None]], None],
         on_wanted: Callable[[Wanted], None],
     ) -> None:
         self._client = RegistryClient(address)
-        self._files = VersionFiles(data_dir, self._client)
+        self._files = VersionFiles(data_dir, self._client, pace=pace)
         self._kept_versions = kept_versions
         self._served_models = served_models
         self._on_wanted = on_wanted

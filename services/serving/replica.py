@@ -96,6 +96,7 @@ class Replica:
     def on_fetched(self, model: str, version: int, directory: Path, options: ModelOptions) -> None:
         slot = self._slots[model, version]
         slot.is_fetching, slot.directory, slot.options = False, directory, options
+        slot.fetch_seconds = time.monotonic() - slot.fetch_began_at
         self.reconcile()
 
     def on_fetch_failed(self, model: str, version: int, error: HeadraceError) -> None:
@@ -303,7 +304,7 @@ class Replica:
             return
         slot.state = ServingState.LOADING
         if slot.directory is None:
-            slot.is_fetching = True
+            slot.is_fetching, slot.fetch_began_at = True, time.monotonic()
             self._actions.fetch(slot.model, slot.version)
             return
         if self._loading_count() >= self._limits.parallel_loads:

@@ -67,6 +67,8 @@ class VersionState:
     engine: str = ""
     engine_reasons: Mapping[str, str] = field(default_factory=dict)
     """Why each signature runs on what it runs on, with figures; empty where there was no choice."""
+    fetch_seconds: float = 0.0
+    """How long its files took to come to this machine."""
     load_seconds: float = 0.0
     private_bytes: int = 0
     available_at: float = 0.0

@@ -16,6 +16,7 @@ from urllib.parse import quote, unquote
 
 from common.catalog import FileEntry, Version
 from common.errors import DataLoss
+from common.pace import UNLIMITED, Pace
 from services.serving.versions_wanted import VersionKey
 
 _PREFIX = "saved_model/"
@@ -27,16 +28,18 @@ class Source(Protocol):
 
     def get_version(self, model: str, version: int) -> Version: ...
 
-    def download(self, files: Sequence[FileEntry], directory: Path) -> int: ...
+    def download(self, files: Sequence[FileEntry], directory: Path, *, pace: Pace) -> int: ...
 
 
 class VersionFiles:
     """Thread-safe."""
 
-    def __init__(self, data_dir: Path, source: Source) -> None:
+    def __init__(self, data_dir: Path, source: Source, *, pace: Pace = UNLIMITED) -> None:
+        """pace: how fast all downloads together are."""
         self._files_dir = data_dir / "files"
         self._versions_dir = data_dir / "versions"
         self._source = source
+        self._pace = pace
         self._lock = threading.Lock()
         self._fetching: set[VersionKey] = set()
 
@@ -85,7 +88,8 @@ class VersionFiles:
             if not (self._files_dir / entry.digest).exists()
         ]
         self._files_dir.mkdir(parents=True, exist_ok=True)
-        self._source.download(list({entry.digest: entry for entry in missing}.values()), self._files_dir)
+        distinct = list({entry.digest: entry for entry in missing}.values())
+        self._source.download(distinct, self._files_dir, pace=self._pace)
         partial = directory.with_name(f"{directory.name}{_PARTIAL}")
         shutil.rmtree(partial, ignore_errors=True)
         for entry in entries:

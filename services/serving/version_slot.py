@@ -87,6 +87,9 @@ class VersionSlot:
     signatures: Mapping[str, Signature] = field(default_factory=dict)
     engine: str = ""
     engine_reasons: Mapping[str, str] = field(default_factory=dict)
+    fetch_began_at: float = 0.0
+    """Monotonic seconds."""
+    fetch_seconds: float = 0.0
     load_seconds: float = 0.0
     private_bytes: int = 0
     available_at: float = 0.0
@@ -153,6 +156,7 @@ class VersionSlot:
             runner_id=self.runner.runner_id if self.runner else "",
             engine=self.engine,
             engine_reasons=self.engine_reasons,
+            fetch_seconds=self.fetch_seconds,
             load_seconds=self.load_seconds,
             private_bytes=self.private_bytes,
             available_at=self.available_at,

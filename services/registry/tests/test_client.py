@@ -1,17 +1,21 @@
 """The client: files arrive whole or not at all, calls outlast a restart, errors are the six."""
 
 import hashlib
+import io
 import os
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from common.catalog import FileEntry
 from common.errors import Conflict, DataLoss, InvalidInput, NotFound, Overloaded, Unavailable
+from common.pace import Pace
 from common.registry_client import RegistryClient, manifest_of
+from common.registry_files import write_gently
 from services.registry.tests.building import definition
 from services.registry.tests.over_the_wire import next_plan, publish, register_all
 from services.registry.tests.processes import RegistryProcess, wait_until
@@ -61,6 +65,30 @@ def test_many_large_files_arrive_as_they_were(connect: Connect, tmp_path: Path) 
     assert client.upload(tmp_path / "from", files) == sum(map(len, contents.values()))
     client.download(files, tmp_path / "to")
     assert manifest_of(tmp_path / "to") == files
+
+
+def test_a_download_keeps_to_its_pace(connect: Connect, tmp_path: Path) -> None:
+    files = _folder(tmp_path / "from", a=b"1" * 1_000_000, b=b"2" * 1_000_000)
+    client = connect()
+    client.upload(tmp_path / "from", files)
+    waited: list[float] = []
+    client.download(files, tmp_path / "to", pace=Pace(lambda: 1e9, now=lambda: 0.0, sleep=waited.append))
+    assert max(waited) == pytest.approx(2_000_000 / 1e9)
+
+
+@pytest.mark.parametrize("size", [0, 1, 32 * 1024, 100_001])
+def test_a_file_is_written_in_pieces_and_whole(size: int) -> None:
+    class Reluctant(io.BytesIO):
+        """Takes no more than 1,000 bytes at a time, as a file may."""
+
+        def write(self, data: Any) -> int:
+            assert len(data) <= 32 * 1024
+            return super().write(data[:1000])
+
+    data = os.urandom(size)
+    out = Reluctant()
+    write_gently(out, data)
+    assert out.getvalue() == data
 
 
 def test_a_damaged_file_is_reported_and_never_appears(

@@ -67,6 +67,14 @@ def test_a_version_is_available_when_its_runner_reads_the_queues_and_not_when_it
     assert replica.unsettled() == []
 
 
+def test_a_version_says_how_long_its_files_took_to_come(replica: Replica) -> None:
+    replica.on_wanted(Wanted({"m": {"production": 2}}))
+    second = next(slot for slot in replica.slots() if slot.version == 2)
+    second.fetch_began_at -= 5.0
+    replica.on_fetched("m", 2, Path("nowhere"), ModelOptions())
+    assert 5.0 <= replica.versions()[1].fetch_seconds < 65.0
+
+
 def test_an_alias_counts_for_the_new_version_when_the_old_one_has_let_go_of_its_queue(replica: Replica) -> None:
     first = slot_of(replica)
     replica.on_runner_message(first, _READY)

@@ -11,6 +11,7 @@ import pytest
 
 from common.catalog import FileEntry
 from common.errors import DataLoss, Unavailable
+from common.pace import Pace
 from services.serving.version_files import VersionFiles
 
 
@@ -20,6 +21,7 @@ class Registry:
     def __init__(self) -> None:
         self.versions: dict[tuple[str, int], dict[str, bytes]] = {}
         self.downloaded: list[str] = []
+        self.paces: list[Pace] = []
         self.is_away = False
 
     def get_version(self, model: str, version: int) -> Any:
@@ -27,7 +29,8 @@ class Registry:
         entries = (FileEntry(path, len(data), hashlib.sha256(data).hexdigest()) for path, data in files.items())
         return SimpleNamespace(files=tuple(entries))
 
-    def download(self, files: Sequence[FileEntry], directory: Path) -> int:
+    def download(self, files: Sequence[FileEntry], directory: Path, *, pace: Pace) -> int:
+        self.paces.append(pace)
         if self.is_away:
             raise Unavailable("the registry is away")
         contents = {
@@ -68,6 +71,14 @@ def test_only_the_saved_model_comes_and_what_is_on_disk_already_does_not_come_ag
     assert len(registry.downloaded) == 3
     files.fetch("m", 1)
     assert len(registry.downloaded) == 3
+
+
+def test_all_downloads_keep_to_one_pace(tmp_path: Path, registry: Registry) -> None:
+    pace = Pace(lambda: 0.0)
+    files = VersionFiles(tmp_path, registry, pace=pace)
+    files.fetch("m", 1)
+    files.fetch("m", 2)
+    assert registry.paces == [pace, pace]
 
 
 def test_a_version_without_a_saved_model_is_refused(files: VersionFiles, registry: Registry) -> None:

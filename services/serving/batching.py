@@ -28,6 +28,7 @@ from services.serving.prediction import (
 )
 from services.serving.queue_keys import DEFAULT_SIGNATURE
 from services.serving.replica_state import Signature, TensorSpec
+from services.serving.splitting import SplitRequest, joined, rows_of
 from services.serving.work import UNKNOWN_SIGNATURE, Work, waits_of
 
 _UNBATCHED_TAKE = 8
@@ -68,9 +69,19 @@ class Member:
 
 
 @dataclass(slots=True)
+class Part(Member):
+    """Some rows of a request; `prediction` has those alone."""
+
+    whole: SplitRequest
+    start: int
+    """The first of them."""
+
+
+@dataclass(slots=True)
 class Group:
     members: list[Member] = field(default_factory=list)
     rows: int = 0
+    has_parts: bool = False
 
 
 class Batcher:
@@ -96,6 +107,8 @@ class Batcher:
         self._mergeable = {name for name, signature in self._signatures.items() if is_mergeable(signature)}
         if not options.is_enabled:
             self._mergeable.clear()
+        # Parts in batches of different inner sizes would have outputs of different sizes.
+        self._is_filling = options.enable_large_batch_splitting and not options.pad_variable_length_inputs
         self._limit = _limit_of(options)
         self._limit_lock = threading.Lock()
         self.queue_ahead_seconds = 0.0
@@ -138,14 +151,35 @@ class Batcher:
             inner = tuple(map(len, shapes)) if pads_inner else shapes
             key = (prediction.signature, prediction.output_filter, inner)
             group = open_groups.get(key)
-            if group is not None and group.rows + prediction.rows > size:
-                closed.append(open_groups.pop(key))
-                group = None
             if group is None:
                 group = open_groups[key] = Group()
+            if group.rows + prediction.rows > size:
+                open_groups[key] = self._overflow(closed, group, member, size)
+                continue
             group.members.append(member)
             group.rows += prediction.rows
         return closed + list(open_groups.values()), refused
+
+    def _overflow(self, closed: list[Group], group: Group, member: Member, size: int) -> Group:
+        """Puts in a request that does not fit the open group: where it may be split, its head fills that one. Returns
+        the group that is open then."""
+        rows = member.prediction.rows
+        if group.members and not (self._is_filling and group.rows < size):
+            closed.append(group)
+            group = Group()
+        if not self._is_filling or group.rows + rows <= size:
+            return Group([member], rows)
+        whole, start = SplitRequest(member.prediction), 0
+        while start < rows:
+            if group.rows == size:
+                closed.append(group)
+                group = Group()
+            stop = min(start + size - group.rows, rows)
+            group.members.append(Part(member.taken, rows_of(member.prediction, start, stop), whole, start))
+            group.rows += stop - start
+            group.has_parts = True
+            start = stop
+        return group
 
     def _read(self, request: queue_pb2.PredictionRequest, now_micros: int) -> Prediction:
         if 0 < request.deadline_at_micros < now_micros:
@@ -172,13 +206,11 @@ class Batcher:
         return Answer(taken, failure(taken.request.request_id, self._version, error))
 
     def answer(self, group: Group) -> list[Answer]:
-        """Runs a group; every request of it gets one answer."""
+        """Runs a group; every request of it gets one answer, one that was split with the last of its parts."""
+        if group.has_parts:
+            return self._answer_with_parts(group)
         first = group.members[0].prediction
-        now_seconds = self._epoch_clock() + self.queue_ahead_seconds
-        self.work.began(first.signature, [member.taken.entry_id for member in group.members], now_seconds)
-        longest_wait_seconds = 0.0
-        if self._limit is not None:  # Entries come in the order in which they were put in.
-            longest_wait_seconds = max(waits_of([group.members[0].taken.entry_id], now_seconds))
+        longest_wait_seconds = self._begin(group.members, group.members)
         if len(group.members) == 1:
             return [self._answer_alone(group.members[0], longest_wait_seconds)]
         inputs = [member.prediction.inputs for member in group.members]
@@ -195,6 +227,60 @@ class Batcher:
             start = stop
         return answers
 
+    def _begin(self, members: Sequence[Member], first_seen: Sequence[Member]) -> float:
+        """Counts those who leave the queue with this batch; returns how long its longest waited, for the objective."""
+        now_seconds = self._epoch_clock() + self.queue_ahead_seconds
+        signature = members[0].prediction.signature
+        self.work.began(signature, [member.taken.entry_id for member in first_seen], now_seconds)
+        if self._limit is None:
+            return 0.0
+        return max(waits_of([members[0].taken.entry_id], now_seconds))  # They come in the order they were put in.
+
+    def _answer_with_parts(self, group: Group) -> list[Answer]:
+        """As `answer`, for a group in which there are rows of requests that have others elsewhere."""
+        members = [member for member in group.members if not (isinstance(member, Part) and member.whole.is_settled)]
+        if not members:
+            return []
+        first_seen = [member for member in members if not isinstance(member, Part) or member.whole.begin()]
+        wait_seconds = self._begin(members, first_seen)
+        outputs = self._run_together(members, wait_seconds)
+        answers, start = [], 0
+        for member in members:
+            stop = start + member.prediction.rows
+            own = {name: array[start:stop] for name, array in outputs.items()} if outputs is not None else None
+            start = stop
+            if isinstance(member, Part):
+                answers += self._answer_part(member, own, wait_seconds)
+            elif own is None:
+                answers.append(self._answer_alone(member, wait_seconds))
+            else:
+                answers.append(self._reply(member, own))
+        return answers
+
+    def _run_together(self, members: Sequence[Member], wait_seconds: float) -> dict[str, np.ndarray] | None:
+        """The outputs of the rows of all; None when each has to run by itself."""
+        rows = sum(member.prediction.rows for member in members)
+        like = members[0].prediction
+        try:
+            outputs = self._run_batch(like, [member.prediction.inputs for member in members], rows, wait_seconds)
+        except RequestFailed:
+            return None
+        if outputs is not None and not _has_rows(outputs, rows):
+            self._mergeable.discard(like.signature)
+            return None
+        return outputs
+
+    def _answer_part(self, part: Part, outputs: Arrays | None, wait_seconds: float) -> list[Answer]:
+        """The answer of a request whose last part this is; without outputs the request runs by itself, now."""
+        member = Member(part.taken, part.whole.prediction)
+        if outputs is None:
+            return [self._answer_alone(member, wait_seconds)] if part.whole.claim() else []
+        parts = part.whole.add(part.start, part.prediction.rows, outputs)
+        if parts is None:
+            return []
+        whole = joined(parts)
+        return [self._answer_alone(member, wait_seconds) if whole is None else self._reply(member, whole)]
+
     def _answer_alone(self, member: Member, wait_seconds: float) -> Answer:
         prediction = member.prediction
         outputs = None
@@ -210,20 +296,21 @@ class Batcher:
         return self._reply(member, outputs)
 
     def _run_in_parts(self, prediction: Prediction, wait_seconds: float) -> dict[str, np.ndarray] | None:
-        """Runs one request, in parts where it has more rows than a batch may have. None: its outputs have no rows."""
+        """Runs one request, in parts where it has more rows than a batch may have. None: its outputs have no rows, or
+        the parts' cannot be put together."""
         size, rows = self.batch_size, prediction.rows
         if rows <= size or not self._options.enable_large_batch_splitting:
             return self._run_batch(prediction, [prediction.inputs], rows, wait_seconds)
         parts = []
         for start in range(0, rows, size):
             stop = min(start + size, rows)
-            inputs = {name: array[start:stop] for name, array in prediction.inputs.items()}
+            inputs = rows_of(prediction, start, stop).inputs
             part = self._run_batch(prediction, [inputs], stop - start, wait_seconds)
             if part is None or not _has_rows(part, stop - start):
                 self._mergeable.discard(prediction.signature)
                 return None
             parts.append(part)
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return joined(parts)
 
     def _run_batch(
         self, like: Prediction, members: Sequence[Arrays], rows: int, wait_seconds: float

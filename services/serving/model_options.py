@@ -31,7 +31,8 @@ class BatchingOptions:
     allowed_batch_sizes: tuple[int, ...] = ()
     """Ascending, the last one equal to the largest batch; a batch is padded to the next of them. Empty: any size."""
     enable_large_batch_splitting: bool = True
-    """Whether a request of more than max_batch_size examples is run in parts; otherwise it is refused."""
+    """Whether a request may run in several batches: it fills the open one, and may be larger than any; otherwise it
+    stays in one, and a larger one is refused."""
     max_execution_batch_size: int | None = None
     """The largest batch when requests are split; larger requests than max_batch_size are then refused. None: requests
     of any size, in parts of max_batch_size."""

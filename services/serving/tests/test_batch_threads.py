@@ -15,8 +15,8 @@ from services.serving.runner import Runner
 from services.serving.runner_control import Assignment
 from services.serving.runner_queue import RunnerQueue
 from services.serving.tests.queue_asker import Asker, request
+from services.serving.tests.recording_model import RecordingModel, rows
 from services.serving.tests.runner_process import eventually
-from services.serving.tests.test_batching import RecordingModel, rows
 
 WAIT_SECONDS = 60.0
 
@@ -81,6 +81,16 @@ def test_as_many_batches_run_at_once_as_there_are_threads(redis_server: RedisSer
     replies = asker.wait_for(*(str(index).encode() for index in range(6)))
     assert [read_tensor(reply.outputs[0]).tolist() for reply in replies] == [[[2.0 * index]] for index in range(6)]
     assert runner.batcher.report()["batches"] == 3
+    runner.leave()
+    assert asker.queue_length() == 0
+    assert not asker.answered_twice
+
+
+def test_the_parts_of_a_request_run_at_once_and_become_one_answer(redis_server: RedisServer, asker: Asker) -> None:
+    asker.enqueue(request(b"a", rows(1)), request(b"b", rows(2, 3, 4, 5, 6)))
+    runner = ThreadedRunner(redis_server.url, MeetingModel(3), 3)
+    whole = asker.wait_for(b"a", b"b")[1]
+    assert read_tensor(whole.outputs[0]).tolist() == [[4], [6], [8], [10], [12]]
     runner.leave()
     assert asker.queue_length() == 0
     assert not asker.answered_twice

@@ -1,74 +1,17 @@
 """Batching parameters do what TensorFlow Serving's documentation says, seen from the calls that a model gets."""
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 from common.errors import InvalidInput
-from protos import queue_pb2
 from services.serving.batching import Batcher, Taken
 from services.serving.model_options import BatchingOptions
-from services.serving.prediction import INVALID_ARGUMENT, Arrays, RequestFailed, read_tensor
-from services.serving.replica_state import Signature, TensorSpec
+from services.serving.prediction import INVALID_ARGUMENT
 from services.serving.tests.queue_asker import request
+from services.serving.tests.recording_model import SECOND, RecordingModel, answers_of, requests_of, rows, values_of
 from services.serving.work import waits_of
-
-SECOND = 1_000_000
-
-
-class RecordingModel:
-    """Doubles x; y sums what follows dimension 0. Remembers what it was called with; refuses negative numbers."""
-
-    def __init__(self, inner: Sequence[int] = (-1,)) -> None:
-        x = TensorSpec("DT_FLOAT", (-1, *inner), "x:0")
-        y = TensorSpec("DT_FLOAT", (-1, *inner), "y:0")
-        self.signatures = {
-            "serving_default": Signature("", {"x": x}, {"y": y}),
-            "words": Signature(
-                "", {"w": TensorSpec("DT_STRING", (-1, -1), "w:0")}, {"w": TensorSpec("DT_STRING", None)}
-            ),
-            "mean": Signature("", {"x": x}, {"m": TensorSpec("DT_FLOAT", None, "m:0")}),
-        }
-        self.calls: list[np.ndarray] = []
-
-    def callable_signatures(self) -> tuple[str, ...]:
-        return tuple(self.signatures)
-
-    def run(self, signature: str, inputs: Arrays, output_filter: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
-        (array,) = inputs.values()
-        self.calls.append(array)
-        if signature == "words":
-            return {"w": array}
-        if (array < 0).any():
-            raise RequestFailed(INVALID_ARGUMENT, "x must not be negative")
-        return {"m": np.asarray(np.mean(array))} if signature == "mean" else {"y": array * 2}
-
-
-def rows(*values: float, width: int = 1) -> dict[str, np.ndarray]:
-    return {"x": np.array([[value] * width for value in values], "<f4").reshape(-1, width)}
-
-
-def answers_of(
-    model: RecordingModel, requests: Sequence[queue_pb2.PredictionRequest], **options: Any
-) -> tuple[list[queue_pb2.PredictionReply], Batcher]:
-    """Runs what a runner took at once; the answers in the order of the requests."""
-    batcher = Batcher(model, version=1, options=BatchingOptions(**options))
-    taken = [Taken("alias/production", b"%d-%d" % (1000, index), item) for index, item in enumerate(requests)]
-    groups, answers = batcher.plan(taken, now_micros=SECOND)
-    for group in groups:
-        answers += batcher.answer(group)
-    by_id = {answer.reply.request_id: answer.reply for answer in answers}
-    return [by_id[item.request_id] for item in requests], batcher
-
-
-def values_of(replies: Sequence[queue_pb2.PredictionReply]) -> list[Any]:
-    return [read_tensor(reply.outputs[0]).tolist() for reply in replies]
-
-
-def requests_of(*inputs: Mapping[str, np.ndarray], signature: str = "") -> list[queue_pb2.PredictionRequest]:
-    return [request(str(index).encode(), dict(item), signature=signature) for index, item in enumerate(inputs)]
 
 
 def test_a_batch_is_padded_to_the_next_allowed_size_with_the_first_row_of_its_last_request() -> None:

@@ -12,8 +12,8 @@ from services.serving.front_metrics import FrontMetrics
 from services.serving.model_info import version_json
 from services.serving.model_options import BatchingOptions
 from services.serving.replica_state import decode, encode
+from services.serving.tests.recording_model import RecordingModel, answers_of, requests_of, rows
 from services.serving.tests.replica_states import replica_state, version
-from services.serving.tests.test_batching import RecordingModel, answers_of, requests_of, rows
 
 
 @pytest.fixture

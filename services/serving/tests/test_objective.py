@@ -8,7 +8,7 @@ from services.serving.batching import Batcher, Taken
 from services.serving.model_options import BatchingOptions
 from services.serving.objective import BatchSizeLimit
 from services.serving.tests.queue_asker import request
-from services.serving.tests.test_batching import SECOND, RecordingModel, rows
+from services.serving.tests.recording_model import SECOND, RecordingModel, rows
 
 
 def serve(limit: BatchSizeLimit, cost: Callable[[int], float], batches: int = 1000) -> list[int]:

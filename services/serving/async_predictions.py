@@ -32,10 +32,11 @@ from services.serving.async_scripts import (
     TOO_LARGE,
     TOO_MANY,
 )
-from services.serving.front import NOT_FOUND, RESOURCE_EXHAUSTED, UNAVAILABLE, Route
+from services.serving.front import RESOURCE_EXHAUSTED
 from services.serving.prediction import DEADLINE_EXCEEDED, RequestFailed
 from services.serving.queue_scripts import Script
 from services.serving.redis_connection import Argument, RedisConnection, Reply, connect
+from services.serving.routing import NOT_FOUND, UNAVAILABLE, Route
 from services.serving.settings import ServingSettings
 
 PREFIX = "headrace:prediction:"

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from protos import queue_pb2, tfserving_pb2
-from services.serving.front import Route
 from services.serving.model_info import signature_text
 from services.serving.prediction import (
     INVALID_ARGUMENT,
@@ -22,6 +21,7 @@ from services.serving.prediction import (
 )
 from services.serving.queue_keys import DEFAULT_SIGNATURE
 from services.serving.replica_state import Signature
+from services.serving.routing import Route
 
 CLASSIFY_METHOD, REGRESS_METHOD = "tensorflow/serving/classify", "tensorflow/serving/regress"
 _INPUTS, _CLASSES, _SCORES, _OUTPUTS = "inputs", "classes", "scores", "outputs"

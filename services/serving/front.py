@@ -1,6 +1,6 @@
-"""The core of the front: which queue answers a request, and every request that is open, until it is answered once.
+"""The core of the front: every request that is open, until it is answered once.
 
-    resolve(model, ...) -> Route          what the replica serves, as its manager last said
+    resolve(model, ...) -> Route          what the replica serves, as its manager last said (routing.py)
     submit(route, request, ...)           into the queue; `on_reply` is called exactly once:
                                           with the runner's answer, or with an error of our own (deadline, full, away)
 
@@ -14,21 +14,21 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 
 from common.health import Health
 from protos import queue_pb2
 from services.serving.admission import BATCHES_FULL, Admission
-from services.serving.prediction import DEADLINE_EXCEEDED, INTERNAL, INVALID_ARGUMENT, RequestFailed
+from services.serving.prediction import DEADLINE_EXCEEDED, INTERNAL, RequestFailed
 from services.serving.queue_client import NO_RUNNER, REFUSED, Queue, QueueClient, Span
-from services.serving.queue_keys import DEFAULT_TARGET, alias_target, replies_key, version_target
-from services.serving.replica_state import ReplicaState, ServingState, Signature, VersionState
+from services.serving.queue_keys import replies_key
+from services.serving.replica_state import ReplicaState
+from services.serving.routing import UNAVAILABLE, Route, Routing
 
 logger = logging.getLogger(__name__)
 
 CONDITION = "queue"
-NOT_FOUND, RESOURCE_EXHAUSTED, UNAVAILABLE = 5, 8, 14
+RESOURCE_EXHAUSTED = 8
 OnReply = Callable[[queue_pb2.PredictionReply], None]
 _OUTAGE_GRACE_SECONDS = 5.0
 """How long open requests wait for a lost Redis before they are answered with 503."""
@@ -39,17 +39,6 @@ _FULL_SECONDS = 0.01
 """How long a queue that Redis called full is taken to be."""
 _PRESSURE_SECONDS = 1.0
 """How long after a refusal requests are looked at before they are parsed."""
-
-
-@dataclass(frozen=True)
-class Route:
-    """Where requests for one target of a model go, and what the version behind it expects."""
-
-    queue: Queue
-    version: VersionState
-
-    def signature(self, name: str) -> Signature | None:
-        return self.version.signatures.get(name)
 
 
 class _Open:
@@ -82,10 +71,10 @@ class Front:
         namespace: str = "",
     ) -> None:
         self._health = health
-        self._namespace = namespace
-        self._default_target = DEFAULT_TARGET
+        self._routing = Routing(namespace)
+        self.resolve = self._routing.resolve
+        """Its own, and no method around it, because every request asks it."""
         self.timeout_seconds = timeout_seconds
-        self.state: ReplicaState | None = None
         self.admission = Admission(in_flight_limit)
         self.cancelled: Counter[str] = Counter()
         """By model: requests taken off their queue because nobody waited for them any more."""
@@ -95,8 +84,6 @@ class Front:
         self._reply_to = replies_key(front_id).decode()
         self._ids = itertools.count(1)
         self._open: dict[bytes, _Open] = {}
-        self._routes: dict[tuple[str, str], Route] = {}
-        self._queues: dict[tuple[str, str], Queue] = {}
         self._loop = asyncio.get_running_loop()
         self._sweep_at = float("inf")
         self._sweep_timer: asyncio.TimerHandle | None = None
@@ -116,84 +103,26 @@ class Front:
     def open_count(self) -> int:
         return len(self._open)
 
+    # What is served
+
+    @property
+    def state(self) -> ReplicaState | None:
+        """The manager's last snapshot."""
+        return self._routing.state
+
     @property
     def routes(self) -> Mapping[tuple[str, str], Route]:
         """By (model, target)."""
-        return self._routes
-
-    # What is served
-
-    def update(self, state: ReplicaState) -> None:
-        """Takes the manager's snapshot.
-
-        A route whose runner just went away is kept while the registry still has its target: requests queue up until
-        the next runner is there, and the queue itself refuses them when none has been there for some seconds.
-        """
-        routes: dict[tuple[str, str], Route] = {}
-        for version in state.versions:
-            if version.state is ServingState.AVAILABLE:
-                labels = (label for label in version.aliases if not _is_dropped(version.model, label, state))
-                for target in (version_target(version.version), *map(alias_target, labels)):
-                    known = routes.get((version.model, target))
-                    if known is None or known.version.version < version.version:
-                        routes[version.model, target] = Route(self._queue(version.model, target), version)
-        self._routes = {key: route for key, route in self._routes.items() if _is_expected(key, state)} | routes
-        self._queues = {key: queue for key, queue in self._queues.items() if key in self._routes}
-        for route in self._routes.values():
-            route.queue.limit = route.queue.load.follow(route.version.options)
-        self.queue_client.watch(self._queues.values())
-        self._default_target = alias_target(state.default_alias)
-        self.state = state
-
-    def _queue(self, model: str, target: str) -> Queue:
-        return self._queues.setdefault((model, target), Queue(model, target, namespace=self._namespace))
-
-    def resolve(self, model: str, *, version: int | None = None, label: str | None = None) -> Route:
-        """The route of a request.
-
-        Raises:
-            RequestFailed: in TensorFlow Serving's words where it has some: NOT_FOUND for a model or version nobody
-                has, INVALID_ARGUMENT for a label nobody has, UNAVAILABLE for what should be there and is not yet.
-        """
-        route = self._routes.get((model, self._target(version, label)))
-        if route is None:
-            raise self._missing(model, version, label)
-        return route
-
-    def _target(self, version: int | None, label: str | None) -> str:
-        if label is not None:
-            return alias_target(label)
-        return self._default_target if version is None else version_target(version)
-
-    def _missing(self, model: str, version: int | None, label: str | None) -> RequestFailed:
-        state = self.state
-        if state is None:
-            return RequestFailed(UNAVAILABLE, "this replica is starting: it does not know its models yet")
-        aliases = state.models.get(model, {})
-        if state.is_standalone:
-            return _missing_folder(model, version, label, aliases)
-        wanted = version
-        if version is None:
-            wanted = aliases.get(label if label is not None else DEFAULT_TARGET.removeprefix("alias/"))
-        expected = next((v for v in state.versions if v.model == model and v.version == wanted), None)
-        if expected is not None and expected.state is ServingState.END and expected.error_code:
-            return RequestFailed(
-                UNAVAILABLE, f"version {wanted} of model {model} could not be loaded: {expected.error_message}"
-            )
-        is_coming = expected is not None and expected.state is not ServingState.END
-        if is_coming or (version is None and wanted is not None):
-            return RequestFailed(UNAVAILABLE, f"version {wanted} of model {model} is being loaded")
-        if not state.models and any(state.conditions.values()):
-            reasons = "; ".join(f"{name}: {reason}" for name, reason in state.conditions.items() if reason)
-            return RequestFailed(UNAVAILABLE, f"this replica does not know its models yet ({reasons})")
-        if label is not None:
-            return RequestFailed(INVALID_ARGUMENT, f"Unrecognized servable version label: {label}")
-        asked = f"Latest({model})" if version is None else f"Specific({model}, {version})"
-        return RequestFailed(NOT_FOUND, f"Servable not found for request: {asked}")
+        return self._routing.routes
 
     def knows(self, model: str) -> bool:
         """Whether the replica has the model at all, so that it may have counters of its own."""
-        return self.state is not None and model in self.state.models
+        return self._routing.knows(model)
+
+    def update(self, state: ReplicaState) -> None:
+        """Takes the manager's snapshot."""
+        self._routing.update(state)
+        self.queue_client.watch(self._routing.queues)
 
     # What is open
 
@@ -242,7 +171,7 @@ class Front:
         """
         if self._pressure_timer is None:
             return
-        route = self._routes.get((model, self._target(version, label)))
+        route = self._routing.find(model, version, label)
         if route is not None:
             if route.queue.load.full_until > self._loop.time():
                 raise RequestFailed(*self._refusal(route.queue, 0))
@@ -406,37 +335,6 @@ class Front:
             self._fail(request_id, DEADLINE_EXCEEDED, "the deadline passed before a runner answered")
         if self._open:
             self._sweep_later(min(request.deadline for request in self._open.values()))
-
-
-def _is_expected(key: tuple[str, str], state: ReplicaState) -> bool:
-    """Whether the registry has the target, so that a runner for it will be there again."""
-    model, target = key
-    kind, _, name = target.partition("/")
-    if kind != "alias":
-        return _is_coming(model, name, state)
-    version = state.models.get(model, {}).get(name)
-    return version is not None and (not state.is_standalone or _is_coming(model, str(version), state))
-
-
-def _is_dropped(model: str, label: str, state: ReplicaState) -> bool:
-    """Whether a configuration took the label away, though a runner still reads its queue for a moment."""
-    is_label = state.is_standalone and label != state.default_alias
-    return is_label and label not in state.models.get(model, {})
-
-
-def _is_coming(model: str, version: str, state: ReplicaState) -> bool:
-    """Whether the version is there or comes back. A registry may return to one that leaves."""
-    gone = (ServingState.END, ServingState.UNLOADING) if state.is_standalone else (ServingState.END,)
-    return any(v.model == model and str(v.version) == version and v.state not in gone for v in state.versions)
-
-
-def _missing_folder(model: str, version: int | None, label: str | None, aliases: Mapping[str, int]) -> RequestFailed:
-    """TensorFlow Serving's words: what is not available is not found, whatever the reason."""
-    if label is not None and label not in aliases:
-        return RequestFailed(INVALID_ARGUMENT, f"Unrecognized servable version label: {label}")
-    wanted = version if label is None else aliases[label]
-    asked = f"Latest({model})" if wanted is None else f"Specific({model}, {wanted})"
-    return RequestFailed(NOT_FOUND, f"Servable not found for request: {asked}")
 
 
 def _failure(request_id: bytes, code: int, message: str) -> queue_pb2.PredictionReply:

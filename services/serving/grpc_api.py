@@ -22,7 +22,7 @@ from services.serving.classify import (
     result_of,
     signature_for,
 )
-from services.serving.front import Front, Route
+from services.serving.front import Front
 from services.serving.journal import Entry, Journal
 from services.serving.json_values import invalid
 from services.serving.model_info import SIGNATURE_DEF, default_inputs, metadata_proto, status_proto, versions_of
@@ -31,6 +31,7 @@ from services.serving.queue_keys import DEFAULT_SIGNATURE
 from services.serving.reload_door import Reload, ReloadDoor
 from services.serving.request_tags import MAX_TAG_BYTES, REQUEST_ID_HEADER, Tags
 from services.serving.rest_predict import VERSION_HEADER
+from services.serving.routing import Route
 from services.serving.tensors import read_tensor_proto, write_tensor_proto
 
 PREDICTION_SERVICE = "tensorflow.serving.PredictionService"

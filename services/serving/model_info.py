@@ -7,9 +7,10 @@ from typing import Any
 from google.protobuf import json_format
 
 from protos import tfserving_pb2
-from services.serving.front import NOT_FOUND, Front, Route
+from services.serving.front import Front
 from services.serving.prediction import RequestFailed
 from services.serving.replica_state import ReplicaState, ServingState, Signature, TensorSpec, VersionState
+from services.serving.routing import NOT_FOUND, Route
 
 SIGNATURE_DEF = "signature_def"
 SIGNATURE_DEF_MAP_URL = "type.googleapis.com/tensorflow.serving.SignatureDefMap"

@@ -14,12 +14,13 @@ import orjson
 from protos import queue_pb2
 from services.serving.classify import CLASSIFY_METHOD, REGRESS_METHOD, request_for, result_of, signature_for
 from services.serving.classify_json import read_examples, write_result
-from services.serving.front import Front, Route
+from services.serving.front import Front
 from services.serving.journal import Entry, Journal
 from services.serving.json_values import invalid
 from services.serving.predict_json import Document, read_inputs, write_answer
 from services.serving.prediction import RequestFailed, write_tensor
 from services.serving.request_tags import Tags
+from services.serving.routing import Route
 
 Write = Callable[[queue_pb2.PredictionReply], bytes]
 OnAnswer = Callable[[int, bytes, int], None]

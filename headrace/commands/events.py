@@ -3,9 +3,10 @@
 import secrets
 import sys
 import time
+from collections.abc import Iterable
 from hashlib import blake2b
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +14,9 @@ from common.errors import HeadraceError, InvalidInput
 from common.schema import Schema
 from headrace.client import Client, OnInvalid
 from headrace.commands.session import Session
+
+if TYPE_CHECKING:
+    from headrace.event_files import Batch
 
 _PATIENCE_SECONDS = 120.0
 """How long one batch may be refused as too much, or ingest be away, before the upload gives up."""
@@ -44,28 +48,35 @@ def ingest(
         raise InvalidInput(f"{file} cannot be read: No such file or directory")
     kind: FileFormat = given or format_of(file)  # type: ignore[assignment]  # _choice has checked it
     key = resume or secrets.token_hex(8)
-    totals = {"accepted": 0, "refused": 0, "already_there": 0}
     began = time.monotonic()
     with session.client(timeout_seconds=_PATIENCE_SECONDS) as client:
-        schema = _schema_of(client, stream)
+        found = batches(file, kind, _schema_of(client, stream))
         size = file.stat().st_size if file.exists() else 0
         quiet = session.as_json or not sys.stderr.isatty()
         with _Progress(file.name, size, quiet=quiet) as progress:
-            try:
-                for number, batch in enumerate(batches(file, kind, schema)):
-                    answer = client.append_body(
-                        stream, batch.body, batch.content_type,
-                        idempotency_key=_batch_key(key, number), on_invalid=policy,
-                    )  # fmt: skip
-                    totals["already_there" if answer.duplicate else "accepted"] += answer.accepted
-                    totals["refused"] += len(answer.refused)
-                    progress.reached(batch.end_offset, sum(totals.values()))
-            except (HeadraceError, KeyboardInterrupt) as error:
-                _explain(error, totals["accepted"], key, taken=sum(totals.values()))
-                raise
+            totals = _append(client, stream, found, key, policy, progress)
     seconds = time.monotonic() - began
     document = {**totals, "seconds": round(seconds, 3), "resume_key": key}
     session.show(document, lambda: typer.echo(_sentence(totals, seconds, stream)))
+
+
+def _append(
+    client: Client, stream: str, batches: "Iterable[Batch]", key: str, policy: OnInvalid, progress: "_Progress"
+) -> dict[str, int]:
+    """Sends the batches one after the other; what became of their events."""
+    totals = {"accepted": 0, "refused": 0, "already_there": 0}
+    try:
+        for number, batch in enumerate(batches):
+            answer = client.append_body(
+                stream, batch.body, batch.content_type, idempotency_key=_batch_key(key, number), on_invalid=policy
+            )
+            totals["already_there" if answer.duplicate else "accepted"] += answer.accepted
+            totals["refused"] += len(answer.refused)
+            progress.reached(batch.end_offset, sum(totals.values()))
+    except (HeadraceError, KeyboardInterrupt) as error:
+        _explain(error, totals["accepted"], key, taken=sum(totals.values()))
+        raise
+    return totals
 
 
 def _choice(option: str, value: str | None, allowed: tuple[str, ...]) -> str | None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
+import grpc.aio
 import uvicorn
 import uvloop
 from prometheus_client import REGISTRY
@@ -154,42 +155,19 @@ async def _serve(start: Start, sock: socket.socket | None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     health = Health(front_core.CONDITION, manager_process.CONDITION)
-    front = Front(
-        redis_url=settings.redis_url,
-        front_id=f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
-        queue_limit=settings.queue_limit,
-        in_flight_limit=settings.in_flight_limit,
-        timeout_seconds=max(settings.request_timeout_seconds, settings.rest_timeout_seconds or 0.0),
-        health=health,
-        namespace=settings.namespace(),
-    )
-    if start.state is not None:
-        front.update(start.state)
-    statistics = Statistics(lambda: front.open_count)
-    REGISTRY.register(statistics)
-    REGISTRY.register(FrontMetrics(front))
+    front = _make_front(start, health)
     asynchronous = AsyncPredictions(settings.redis_url, queue_limit=settings.queue_limit, limits=async_limits(settings))
     REGISTRY.register(asynchronous)
     request_log = open_request_log(settings)
     if request_log is not None:
         REGISTRY.register(request_log)
         request_log.start()
-    journal = Journal(statistics, request_log)
+    journal = Journal(_statistics_of(front), request_log)
     predict = RestPredict(front, journal, timeout_seconds=settings.rest_timeout_seconds)
     web_server = _web_server(start, front, predict, asynchronous, health)
     manager = ManagerProcess(on_state=following(front.update, request_log, settings), health=health)
     await manager.start()
-    grpc_server, grpc_port = await start_aio_server(
-        f"{settings.host}:{settings.grpc_port}",
-        lambda server: grpc_api.add_services(
-            server, front, journal, reload=manager.reload if settings.is_standalone() else None
-        ),
-        service_names=grpc_api.SERVICE_NAMES,
-        service_health=health,
-        credentials=start.tls.grpc_credentials() if start.tls is not None else None,
-        socket_path=settings.grpc_socket_path,
-        options=_grpc_options(settings),
-    )
+    grpc_server, grpc_port = await _start_grpc(start, front, journal, manager, health)
     web = loop.create_task(web_server.serve([sock]) if sock is not None else _no_rest(stop))
     others = [loop.create_task(front.queue_client.run()), loop.create_task(manager.run())]
     logger.info("serving", extra={"http_port": sock.getsockname()[1] if sock else None, "grpc_port": grpc_port})
@@ -208,6 +186,53 @@ async def _serve(start: Start, sock: socket.socket | None) -> None:
     asynchronous.close()
     if request_log is not None:
         await asyncio.to_thread(request_log.stop, timeout_seconds=_LAST_RECORDS_SECONDS)
+    await _end(web, others)
+
+
+def _make_front(start: Start, health: Health) -> Front:
+    settings = start.settings
+    front = Front(
+        redis_url=settings.redis_url,
+        front_id=f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
+        queue_limit=settings.queue_limit,
+        in_flight_limit=settings.in_flight_limit,
+        timeout_seconds=max(settings.request_timeout_seconds, settings.rest_timeout_seconds or 0.0),
+        health=health,
+        namespace=settings.namespace(),
+    )
+    if start.state is not None:
+        front.update(start.state)
+    return front
+
+
+def _statistics_of(front: Front) -> Statistics:
+    """The counts of a front's requests; with its own they are shown to Prometheus."""
+    statistics = Statistics(lambda: front.open_count)
+    REGISTRY.register(statistics)
+    REGISTRY.register(FrontMetrics(front))
+    return statistics
+
+
+async def _start_grpc(
+    start: Start, front: Front, journal: Journal, manager: ManagerProcess, health: Health
+) -> tuple[grpc.aio.Server, int]:
+    """The server of the gRPC door, and its port."""
+    settings = start.settings
+    return await start_aio_server(
+        f"{settings.host}:{settings.grpc_port}",
+        lambda server: grpc_api.add_services(
+            server, front, journal, reload=manager.reload if settings.is_standalone() else None
+        ),
+        service_names=grpc_api.SERVICE_NAMES,
+        service_health=health,
+        credentials=start.tls.grpc_credentials() if start.tls is not None else None,
+        socket_path=settings.grpc_socket_path,
+        options=_grpc_options(settings),
+    )
+
+
+async def _end(web: asyncio.Task[None], others: list[asyncio.Task[None]]) -> None:
+    """Ends what runs beside the web server; raises what one of them failed with."""
     for task in others:
         task.cancel()
     for result in await asyncio.gather(web, *others, return_exceptions=True):

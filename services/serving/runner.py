@@ -12,10 +12,11 @@ import resource
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from common.errors import Unavailable
 from services.serving import scheduling
@@ -24,7 +25,7 @@ from services.serving.batching import Batcher, Taken
 from services.serving.json_channel import JsonChannel
 from services.serving.memory import give_back_free_memory
 from services.serving.platforms import registry as platforms
-from services.serving.platforms.loading import LoadRequest
+from services.serving.platforms.loading import LoadedModel, LoadRequest
 from services.serving.prediction import RequestFailed
 from services.serving.queue_keys import runner_id
 from services.serving.runner_control import Assignment, RunnerControl
@@ -209,7 +210,6 @@ def run(spec: RunnerSpec, control: socket.socket, priority: LoadPriority) -> int
     channel = JsonChannel(control)
     started = time.monotonic()
     scheduling.step_back(priority)
-    batching = spec.options.batching
     try:
         loaded = platforms.load(_load_request(spec))
         notes = warm_up(loaded, Path(spec.directory), spec.options)
@@ -219,6 +219,23 @@ def run(spec: RunnerSpec, control: socket.socket, priority: LoadPriority) -> int
     give_back_free_memory()
     scheduling.return_to_normal(priority)
     usage = resource.getrusage(resource.RUSAGE_SELF)
+    loading = {
+        "load_priority": priority,
+        "load_seconds": time.monotonic() - started,
+        "load_cpu_seconds": usage.ru_utime + usage.ru_stime,
+        "notes": notes,
+    }
+    _serve(spec, channel, loaded, loading)
+    return 0
+
+
+def _serve(spec: RunnerSpec, channel: JsonChannel, loaded: LoadedModel, loading: Mapping[str, Any]) -> None:
+    """Says that the runner is ready, and answers its queues until it is told to leave.
+
+    Args:
+        loading: what the report says of it.
+    """
+    batching = spec.options.batching
     batcher = Batcher(loaded, version=spec.version, options=batching)
     name = runner_id(spec.replica, spec.model, spec.version, os.getpid())
     queue = RunnerQueue(spec.redis_url, model=spec.queue_name, runner_id=name)
@@ -241,28 +258,31 @@ def run(spec: RunnerSpec, control: socket.socket, priority: LoadPriority) -> int
         "signatures": {key: asdict(signature) for key, signature in loaded.signatures.items()},
         "engine": loaded.kind,
         "engine_reasons": dict(loaded.reasons),
-        "load_priority": priority,
-        "load_seconds": time.monotonic() - started,
-        "load_cpu_seconds": usage.ru_utime + usage.ru_stime,
-        "notes": notes,
+        **loading,
     })  # fmt: skip
     control_thread.start()
-    threads = None
-    if batching.is_enabled and batching.num_batch_threads > 1:
-        threads = BatchThreads(
-            batching.num_batch_threads,
-            batcher,
-            assignment,
-            make_queue=lambda: RunnerQueue(spec.redis_url, model=spec.queue_name, runner_id=name),
-        )
-        threads.start()
+    threads = _start_threads(spec, batcher, assignment, name)
     linger_seconds = batching.batch_timeout_micros / 1e6 if batching.is_enabled else 0.0
     Runner(queue, batcher, assignment, linger_seconds=linger_seconds, threads=threads).run()
     if threads is not None:
         threads.stop()
     control_thread.stop()
     queue.close()
-    return 0
+
+
+def _start_threads(spec: RunnerSpec, batcher: Batcher, assignment: Assignment, name: str) -> BatchThreads | None:
+    """None where the loop runs the batches itself."""
+    batching = spec.options.batching
+    if not batching.is_enabled or batching.num_batch_threads == 1:
+        return None
+    threads = BatchThreads(
+        batching.num_batch_threads,
+        batcher,
+        assignment,
+        make_queue=lambda: RunnerQueue(spec.redis_url, model=spec.queue_name, runner_id=name),
+    )
+    threads.start()
+    return threads
 
 
 def _load_request(spec: RunnerSpec) -> LoadRequest:

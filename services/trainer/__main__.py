@@ -80,6 +80,17 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
     web.start()
     logger.info("trainer started", extra={"http_port": web.port, "grpc_port": grpc_port, "trainer": rounds.holder})
     threading.Thread(target=follow, args=(registry, on_change, stop), name="watch", daemon=True).start()
+    _work_until(stop, planner, rounds, health)
+
+    def stop_grpc() -> None:
+        grpc_server.stop(_GRPC_STOP_SECONDS).wait(_GRPC_STOP_SECONDS)
+
+    close_all(web.stop, stop_grpc, registry.close, log.close)
+    logger.info("trainer stopped")
+
+
+def _work_until(stop: Stop, planner: Planner, rounds: RoundLoop, health: Health) -> None:
+    """Plans and runs rounds, in a thread each; returns when both have ended."""
     threads = [
         threading.Thread(target=rounds.run, args=(stop,), name="rounds"),
         threading.Thread(target=planner.run, args=(stop,), name="planner"),
@@ -93,12 +104,6 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
     planner.wake()
     for thread in threads:
         thread.join()
-
-    def stop_grpc() -> None:
-        grpc_server.stop(_GRPC_STOP_SECONDS).wait(_GRPC_STOP_SECONDS)
-
-    close_all(web.stop, stop_grpc, registry.close, log.close)
-    logger.info("trainer stopped")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,19 @@
+"""Where a topic of one partition has its files, for the tests that look into them or damage them."""
+
+from pathlib import Path
+
+from common.eventlog.segment_files import data_path, index_path
+
+TOPIC = "examples.test"
+
+
+def partition_dir(directory: Path) -> Path:
+    return directory / TOPIC / "0"
+
+
+def segment_files(directory: Path) -> tuple[Path, Path]:
+    return data_path(partition_dir(directory), 0), index_path(partition_dir(directory), 0)
+
+
+def set_committed(directory: Path, offset: int) -> None:
+    (partition_dir(directory) / "committed").write_bytes(offset.to_bytes(8, "little"))

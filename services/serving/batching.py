@@ -108,7 +108,7 @@ class Batcher:
         if not options.is_enabled:
             self._mergeable.clear()
         # Parts in batches of different inner sizes would have outputs of different sizes.
-        self._is_filling = options.enable_large_batch_splitting and not options.pad_variable_length_inputs
+        self._is_filling = options.enable_large_batch_splitting is not False and not options.pad_variable_length_inputs
         self._limit = _limit_of(options)
         self._limit_lock = threading.Lock()
         self.queue_ahead_seconds = 0.0
@@ -164,10 +164,11 @@ class Batcher:
         """Puts in a request that does not fit the open group: where it may be split, its head fills that one. Returns
         the group that is open then."""
         rows = member.prediction.rows
-        if group.members and not (self._is_filling and group.rows < size):
+        is_split = self._is_filling and (rows <= size or self._options.splits_large_requests)
+        if group.members and not (is_split and group.rows < size):
             closed.append(group)
             group = Group()
-        if not self._is_filling or group.rows + rows <= size:
+        if not is_split or group.rows + rows <= size:
             return Group([member], rows)
         whole, start = SplitRequest(member.prediction), 0
         while start < rows:
@@ -193,8 +194,8 @@ class Batcher:
     def _check_size(self, rows: int) -> None:
         """Raises RequestFailed, in TensorFlow Serving's words, for more rows than a request may have."""
         options = self._options
-        is_split = options.enable_large_batch_splitting and options.max_execution_batch_size is None
-        if options.is_enabled and not is_split:
+        is_taken = options.enable_large_batch_splitting is not False and options.max_execution_batch_size is None
+        if options.is_enabled and not is_taken:
             raise RequestFailed(
                 INVALID_ARGUMENT, f"Task size {rows} is larger than maximum input batch size {options.max_batch_size}"
             )
@@ -299,7 +300,7 @@ class Batcher:
         """Runs one request, in parts where it has more rows than a batch may have. None: its outputs have no rows, or
         the parts' cannot be put together."""
         size, rows = self.batch_size, prediction.rows
-        if rows <= size or not self._options.enable_large_batch_splitting:
+        if rows <= size or not self._options.splits_large_requests:
             return self._run_batch(prediction, [prediction.inputs], rows, wait_seconds)
         parts = []
         for start in range(0, rows, size):

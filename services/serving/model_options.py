@@ -30,9 +30,10 @@ class BatchingOptions:
     """Batches of one model that may run at the same time."""
     allowed_batch_sizes: tuple[int, ...] = ()
     """Ascending, the last one equal to the largest batch; a batch is padded to the next of them. Empty: any size."""
-    enable_large_batch_splitting: bool = True
-    """Whether a request may run in several batches: it fills the open one, and may be larger than any; otherwise it
-    stays in one, and a larger one is refused."""
+    enable_large_batch_splitting: bool | None = None
+    """Whether a request that does not fit the open batch fills it with its first rows, so that one of more than
+    max_batch_size examples is run in parts; False: each stays in one batch, and a larger one is refused. None, where
+    nobody said anything: a larger one is a call of its own, unless named sizes or an objective would not be kept."""
     max_execution_batch_size: int | None = None
     """The largest batch when requests are split; larger requests than max_batch_size are then refused. None: requests
     of any size, in parts of max_batch_size."""
@@ -56,7 +57,7 @@ class BatchingOptions:
             max_batch_size=self.max_batch_size,
             max_execution_batch_size=self.max_execution_batch_size,
             allowed_batch_sizes=self.allowed_batch_sizes,
-            enable_large_batch_splitting=self.enable_large_batch_splitting,
+            enable_large_batch_splitting=self.enable_large_batch_splitting is not False,
             num_batch_threads=self.num_batch_threads,
         )
 
@@ -64,6 +65,13 @@ class BatchingOptions:
     def largest_batch(self) -> int:
         """Examples in one call of the model, at most."""
         return self.max_execution_batch_size or self.max_batch_size
+
+    @property
+    def splits_large_requests(self) -> bool:
+        """Whether a request of more examples than a batch has is run in parts."""
+        if self.enable_large_batch_splitting is None:
+            return bool(self.max_execution_batch_size or self.allowed_batch_sizes or self.slo_ms)
+        return self.enable_large_batch_splitting
 
 
 @dataclass(frozen=True)

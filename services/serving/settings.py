@@ -77,7 +77,7 @@ class ServingSettings(ServiceSettings):
     """A MonitoringConfig in text format: metrics also at its path, with TensorFlow Serving's names too."""
 
     max_batch_size: int = Field(64, ge=1)
-    """Examples a runner puts through the model at once, at most; a larger request is run in parts."""
+    """Examples of several requests that are put through the model at once, at most; a larger request runs by itself."""
     batch_timeout_micros: int = Field(0, ge=0)
     """How long a runner lingers for a fuller batch; 0 takes what is there."""
     enable_batching: bool | None = None

@@ -43,6 +43,8 @@ def _predict_signatures() -> dict[str, Any]:
     signatures["divide"] = _signature({"x": x, "y": y}, {"quotient": x / y})
     with_default = signatures["divide_by_two"] = _signature({"x": x, "y": y}, {"quotient": x / y})
     with_default.defaults["y"].CopyFrom(tf.make_tensor_proto([2.0]))
+    # Its rows depend on those before them: it shows whether a request was cut.
+    signatures["running"] = _signature({"x": x}, {"sum": tf.cumsum(x), "count": tf.fill([tf.size(x)], tf.size(x))})
     signatures["mean"] = _signature({"x": x}, {"mean": tf.reduce_mean(x)})
     signatures["sizes"] = _signature({"x": x}, {"whole": x, "two": x[:2]})
     f = v1.placeholder(tf.float32, [2, 2])

@@ -43,7 +43,8 @@ class ThreadedRunner:
 
     def __init__(self, url: str, model: RecordingModel, count: int) -> None:
         self.assignment = Assignment()
-        self.batcher = Batcher(model, version=1, options=BatchingOptions(max_batch_size=2, num_batch_threads=count))
+        options = BatchingOptions(max_batch_size=2, num_batch_threads=count, enable_large_batch_splitting=True)
+        self.batcher = Batcher(model, version=1, options=options)
         self._queue = RunnerQueue(url, model="m", runner_id="r")
         threads = BatchThreads(
             count, self.batcher, self.assignment, make_queue=lambda: RunnerQueue(url, model="m", runner_id="r")

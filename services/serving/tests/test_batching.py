@@ -41,7 +41,8 @@ def test_what_has_no_rows_to_cut_is_run_again_as_it_came() -> None:
 
 def test_a_larger_request_is_run_in_parts_or_refused_in_tensorflow_servings_words() -> None:
     model = RecordingModel()
-    split, _ = answers_of(model, requests_of(rows(1, 2, 3, 4, 5)), max_batch_size=2)
+    asked = requests_of(rows(1, 2, 3, 4, 5))
+    split, _ = answers_of(model, asked, max_batch_size=2, enable_large_batch_splitting=True)
     assert [len(call) for call in model.calls] == [2, 2, 1]
     assert values_of(split) == [[[2], [4], [6], [8], [10]]]
     refused, batcher = answers_of(

@@ -1,6 +1,7 @@
 """Requests that do not fit the open batch fill it with their head, and are answered as if they had run alone."""
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,8 @@ from services.serving.tests.recording_model import (
     values_of,
 )
 
+SPLIT: dict[str, Any] = {"enable_large_batch_splitting": True}
+
 
 class AsWideAsItsBatch(RecordingModel):
     """Its output has as many columns as the batch has rows."""
@@ -35,7 +38,7 @@ def calls_of(model: RecordingModel) -> list[list[float]]:
 def test_the_head_fills_the_open_batch_and_the_tail_is_one_for_those_who_follow() -> None:
     model = RecordingModel()
     asked = requests_of(rows(1, 1, 1), rows(2, 3, 4, 5, 6, 7), rows(8, 8))
-    replies, batcher = answers_of(model, asked, max_batch_size=4)
+    replies, batcher = answers_of(model, asked, max_batch_size=4, **SPLIT)
     assert calls_of(model) == [[1, 1, 1, 2], [3, 4, 5, 6], [7, 8, 8]]
     assert values_of(replies) == [[[2]] * 3, [[4], [6], [8], [10], [12], [14]], [[16]] * 2]
     work = batcher.report()
@@ -61,10 +64,28 @@ def test_without_splitting_each_stays_in_one_batch() -> None:
     assert calls_of(model) == [[1, 2, 3], [4, 5]]
 
 
+def test_where_nobody_asked_for_splitting_a_larger_request_is_a_call_of_its_own() -> None:
+    model = RecordingModel()
+    asked = requests_of(rows(1, 1, 1), rows(2, 3, 4, 5, 6), rows(7, 7, 7), rows(8, 8))
+    replies, _ = answers_of(model, asked, max_batch_size=4, enable_large_batch_splitting=None)
+    assert sorted(calls_of(model)) == [[1, 1, 1], [2, 3, 4, 5, 6], [7, 7, 7, 8], [8]]
+    assert values_of(replies) == [[[2]] * 3, [[4], [6], [8], [10], [12]], [[14]] * 3, [[16]] * 2]
+
+
+@pytest.mark.parametrize(
+    "named", [{"allowed_batch_sizes": (4,)}, {"max_execution_batch_size": 4, "max_batch_size": 8}, {"slo_ms": 50.0}]
+)
+def test_unless_sizes_or_an_objective_are_named(named: dict[str, Any]) -> None:
+    model = RecordingModel()
+    options = {"max_batch_size": 4, "enable_large_batch_splitting": None} | named
+    answers_of(model, requests_of(rows(*range(6))), **options)
+    assert max(len(call) for call in model.calls) <= 4
+
+
 def test_what_is_padded_to_the_longest_in_its_batch_stays_in_one_batch() -> None:
     model = RecordingModel()
     asked = requests_of(rows(1, 1, 1), rows(2, 2, width=3), rows(3, 3, 3, 3, 3, width=2))
-    replies, _ = answers_of(model, asked, max_batch_size=4, pad_variable_length_inputs=True)
+    replies, _ = answers_of(model, asked, max_batch_size=4, **SPLIT, pad_variable_length_inputs=True)
     assert [call.shape for call in model.calls] == [(3, 1), (2, 3), (4, 2), (1, 2)]
     assert values_of(replies) == [[[2]] * 3, [[4] * 3] * 2, [[6] * 2] * 5]
 
@@ -95,7 +116,7 @@ def test_what_has_no_rows_to_cut_is_run_again_as_it_came() -> None:
 @pytest.mark.parametrize("count", [2, 6])
 def test_parts_that_cannot_be_put_together_are_run_again_as_they_came(count: int) -> None:
     model = AsWideAsItsBatch()
-    replies, _ = answers_of(model, requests_of(rows(1, 1, 1), rows(*[2] * count)), max_batch_size=4)
+    replies, _ = answers_of(model, requests_of(rows(1, 1, 1), rows(*[2] * count)), max_batch_size=4, **SPLIT)
     assert values_of(replies)[1] == [[4] * count] * count
     assert len(model.calls[-1]) == count
 
@@ -103,7 +124,7 @@ def test_parts_that_cannot_be_put_together_are_run_again_as_they_came(count: int
 def test_batches_may_run_in_any_order() -> None:
     asked = requests_of(rows(1, 1, 1), rows(2, 3, 4, 5, 6, 7), rows(8, 8))
     for order in ([2, 1, 0], [1, 2, 0], [2, 0, 1]):
-        batcher = Batcher(RecordingModel(), version=1, options=BatchingOptions(max_batch_size=4))
+        batcher = Batcher(RecordingModel(), version=1, options=BatchingOptions(max_batch_size=4, **SPLIT))
         groups, answers = batcher.plan(taken(asked), now_micros=SECOND)
         for index in order:
             answers += batcher.answer(groups[index])
@@ -118,7 +139,7 @@ def test_whatever_comes_is_answered_once_and_right_in_as_few_calls_as_its_rows_n
         sizes = [chance.randint(1, 3 * size) for _ in range(chance.randint(1, 12))]
         asked = requests_of(*[rows(*(chance.randint(0, 99) for _ in range(count))) for count in sizes])
         model = RecordingModel()
-        replies, _ = answers_of(model, asked, max_batch_size=size)
+        replies, _ = answers_of(model, asked, max_batch_size=size, **SPLIT)
         assert max(len(call) for call in model.calls) <= size
         assert len(model.calls) == -(-sum(sizes) // size)
         alone, _ = answers_of(RecordingModel(), asked, is_enabled=False)

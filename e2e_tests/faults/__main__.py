@@ -1,28 +1,40 @@
 """`python -m e2e_tests.faults`: faults at random, and a judgement over everything that was heard. Exit status 1: a rule
-was broken. `--judge HISTORY...` judges kept histories again and shows one table of all of them."""
+was broken; 3: none was, but SIGTERM or Ctrl-C ended the run before all its faults. `--judge HISTORY...` judges kept
+histories again and shows one table of all of them."""
 
 import argparse
+import os
 import random
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from e2e_tests.faults.checker import judge
+from e2e_tests.faults.early_end import EarlyEnd
 from e2e_tests.faults.history import read_history
 from e2e_tests.faults.injection import Injector, LocalInjector
 from e2e_tests.faults.run import FaultRun, Options, progress_bar
 from e2e_tests.faults.table import Judged, markdown, show
 
 BUILD_DIR = Path("build/faults")
+_ENDED_EARLY_STATUS = 3
 
 
 def main() -> int:
-    """Exit status 0, or 1 when a rule was broken."""
+    """The exit status."""
     arguments = _parser().parse_args()
     judged = [_judged(path) for path in arguments.judge] if arguments.judge else [_run(_options(arguments))]
     show(judged)
     if arguments.markdown:
         arguments.markdown.write_text(markdown(judged))
-    return int(any(one.violations for one in judged))
+    return exit_status(judged)
+
+
+def exit_status(judged: Sequence[Judged]) -> int:
+    """0: no rule was broken; 1: one was; 3: none was, but there are faults that were never tried."""
+    if any(one.violations for one in judged):
+        return 1
+    return _ENDED_EARLY_STATUS if any(one.early_end for one in judged) else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -52,7 +64,7 @@ def _span(text: str) -> tuple[float, float]:
 def _options(arguments: argparse.Namespace) -> Options:
     seed = random.SystemRandom().randrange(2**31) if arguments.seed is None else arguments.seed
     folder = arguments.folder or BUILD_DIR / f"{arguments.mode}-{seed}"
-    print(f"SEED={seed}, history and logs in {folder}", flush=True)
+    print(f"SEED={seed}, history and logs in {folder}; SIGTERM to {os.getpid()} or Ctrl-C ends it early", flush=True)
     return Options(
         arguments.mode,
         arguments.kills,
@@ -65,9 +77,10 @@ def _options(arguments: argparse.Namespace) -> Options:
 
 
 def _run(options: Options) -> Judged:
-    with progress_bar() as progress:
+    early_end = EarlyEnd()
+    with early_end.listening(), progress_bar() as progress:
         injector = _injector(options)
-        run = FaultRun(options, injector, progress)
+        run = FaultRun(options, injector, progress, early_end)
         try:
             return run.run()
         finally:

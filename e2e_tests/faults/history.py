@@ -82,6 +82,15 @@ class Fault:
 
 
 @dataclass(frozen=True)
+class EndedEarly:
+    """A signal asked for no further fault; `left_count` were still to come."""
+
+    at: float
+    signal_name: str
+    left_count: int
+
+
+@dataclass(frozen=True)
 class Stall:
     """The machine itself stood still, or had no time for the suite: nothing can be said of how long things took."""
 
@@ -211,6 +220,7 @@ Entry = (
     | Append
     | Prediction
     | Fault
+    | EndedEarly
     | Stall
     | Recovery
     | VersionSeen
@@ -225,8 +235,8 @@ Entry = (
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
-        Run, Append, Prediction, Fault, Stall, Recovery, VersionSeen, AliasSeen, LogRecord, VersionRecord, AliasMove,
-        Undo, Rebuild, Expected,
+        Run, Append, Prediction, Fault, EndedEarly, Stall, Recovery, VersionSeen, AliasSeen, LogRecord, VersionRecord,
+        AliasMove, Undo, Rebuild, Expected,
     )
 }  # fmt: skip
 E_ = TypeVar("E_")

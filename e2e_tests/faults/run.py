@@ -17,8 +17,10 @@ import psutil
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from e2e_tests.faults.checker import judge
+from e2e_tests.faults.early_end import EarlyEnd
 from e2e_tests.faults.history import (
     AliasMove,
+    EndedEarly,
     Fault,
     Prediction,
     Rebuild,
@@ -70,8 +72,8 @@ class Options:
 
 
 class FaultRun:
-    def __init__(self, options: Options, injector: Injector, progress: Progress) -> None:
-        self._options, self._injector, self._progress = options, injector, progress
+    def __init__(self, options: Options, injector: Injector, progress: Progress, early_end: EarlyEnd) -> None:
+        self._options, self._injector, self._progress, self._early_end = options, injector, progress, early_end
         self._history = Recorder(options.folder / "history.jsonl")
         self._successes = Successes()
         self._chance = random.Random(options.seed)
@@ -108,7 +110,7 @@ class FaultRun:
             )
             until(self._is_served, "it is served", timeout_seconds=_BEGIN_SECONDS)
             with self._going_on([*(asker.run for asker in self._askers), self._operator.run]):
-                self._strike_all()
+                self.strike_all()
         self._settle()
         self._read_out()
         self._history.close()
@@ -138,12 +140,16 @@ class FaultRun:
                 thread.join(_JOIN_SECONDS)
         assert not any(thread.is_alive() for thread in threads), "a sender or an asker hangs"
 
-    def _strike_all(self) -> None:
+    def strike_all(self) -> None:
+        """Fault after fault, until all are done or the run is to end early."""
         options = self._options
         task = self._progress.add_task("faults", total=options.kills)
         cards, number = deal(self._deck(), options.kills, self._chance), 1
         for struck in overlap(cards, options.overlap, self._chance):
             threading.Event().wait(self._chance.uniform(*options.gap_seconds))
+            if self._early_end.signal_name:
+                self._history.add(EndedEarly(time.time(), self._early_end.signal_name, options.kills + 1 - number))
+                return
             self._progress.update(task, description=" + ".join(f"{what}: {target}" for what, target in struck))
             self._strike(number, struck)
             self._progress.advance(task, len(struck))

@@ -13,6 +13,7 @@ from e2e_tests.faults.checker import Liveness, Violation
 from e2e_tests.faults.history import (
     AliasMove,
     Append,
+    EndedEarly,
     Entry,
     Fault,
     LogRecord,
@@ -61,6 +62,10 @@ class Judged:
     @property
     def run(self) -> Run:
         return next(of_kind(self.history, Run))
+
+    @property
+    def early_end(self) -> EndedEarly | None:
+        return next(of_kind(self.history, EndedEarly), None)
 
 
 def rows(judged: Sequence[Judged]) -> Mapping[RowKey, Row]:
@@ -128,8 +133,9 @@ def summary(judged: Judged) -> str:
     live = Liveness(history)
     after = [live.seconds_after(item.version, item.at, item.until) for item in predictions if item.version]
     calm = [item for item in predictions if item.outcome == "refused" and not live.is_disturbed(item.at, item.until)]
+    end = judged.early_end
     parts = (
-        f"{_count(history, Fault)} faults",
+        f"{_count(history, Fault)} faults" + (f" ({end.left_count} were left at {end.signal_name})" if end else ""),
         (
             f"{sum(len(record.events) for record in of_kind(history, LogRecord))} events in the log (tries: "
             f"{tries['acknowledged']} acknowledged, {tries['refused']} refused, {tries['in doubt']} in doubt)"

@@ -32,12 +32,15 @@ _WIRE_DTYPES = _NUMPY_DTYPES | {
 """What the numbers in the typed field are."""
 _MAX_ELEMENTS = 1 << 28
 """A shape that asks for more is refused before memory is taken for it."""
+_LAST_VARINT_SHIFT = 28
+"""A length has 32 bits."""
 
 
 def read_tensor_proto(alias: str, proto: tfserving_pb2.TensorProto, tensor: queue_pb2.Tensor) -> None:
     """Fills in the queue's tensor from a request's.
 
-    Too few typed values repeat the last one, none at all mean zeros or empty strings (TensorFlow's rule).
+    TensorFlow's rules: content wins over typed values; of those, too few repeat the last one, none at all mean zeros or
+    empty strings, and what the shape does not hold is left out.
 
     Raises:
         RequestFailed: the values do not fit the shape, or the type cannot be carried.
@@ -50,29 +53,56 @@ def read_tensor_proto(alias: str, proto: tfserving_pb2.TensorProto, tensor: queu
         raise RequestFailed(UNIMPLEMENTED, f'input "{alias}" has type {name}, which cannot be served')
     shape = [dim.size for dim in proto.tensor_shape.dim]
     count = math.prod(shape)
-    if proto.tensor_shape.unknown_rank or any(size < 0 for size in shape) or count > _MAX_ELEMENTS:
+    if any(size < 0 for size in shape) or count > _MAX_ELEMENTS:
         raise _unparsable(alias)
     tensor.name = alias
     tensor.shape.extend(shape)
+    content = proto.tensor_content if count else b""
     if name == "DT_STRING":
         tensor.dtype = _STRING_DTYPE
-        tensor.strings.extend(_filled(alias, list(proto.string_val), count, b""))
+        tensor.strings.extend(
+            _strings_of(alias, content, count) if content else _filled(list(proto.string_val), count, b"")
+        )
         return
-    dtype = _NUMPY_DTYPES[name]
     tensor.dtype = _CODES[name]
-    if proto.tensor_content:
-        if len(proto.tensor_content) != count * dtype.itemsize:
+    if content:
+        is_fitting = len(content) == count * _NUMPY_DTYPES[name].itemsize
+        if not is_fitting or (name == "DT_BOOL" and np.frombuffer(content, np.uint8).max() > 1):
             raise _unparsable(alias)
-        tensor.data = proto.tensor_content
+        tensor.data = content
         return
-    tensor.data = _typed_bytes(alias, getattr(proto, field), name, count)
+    tensor.data = _typed_bytes(getattr(proto, field), name, count)
 
 
-def _typed_bytes(alias: str, values: Any, name: str, count: int) -> bytes:
+def _strings_of(alias: str, content: bytes, count: int) -> list[bytes]:
+    """Strings as TensorFlow's C++ clients pack them: the length of each as a varint, then all of their bytes."""
+    sizes: list[int] = []
+    at = 0
+    while len(sizes) < count:
+        size = shift = 0
+        while True:
+            if at == len(content) or shift > _LAST_VARINT_SHIFT:
+                raise _unparsable(alias)
+            size |= (content[at] & 0x7F) << shift
+            at, shift = at + 1, shift + 7
+            if content[at - 1] < 0x80:
+                break
+        sizes.append(size)
+    if at + sum(sizes) != len(content):
+        raise _unparsable(alias)
+    strings = []
+    for size in sizes:
+        strings.append(content[at : at + size])
+        at += size
+    return strings
+
+
+def _typed_bytes(values: Any, name: str, count: int) -> bytes:
     wire = _WIRE_DTYPES[name]
     per_element = _NUMPY_DTYPES[name].itemsize // wire.itemsize
-    if len(values) > count * per_element or len(values) % per_element:
-        raise _unparsable(alias)
+    held = min(len(values) // per_element, count) * per_element
+    if len(values) > held:
+        values = values[:held]
     given: np.ndarray = np.array(values, np.int64).astype(wire) if wire.itemsize < 4 else np.array(values, wire)
     given = given.reshape(-1, per_element)
     if len(given) == count:
@@ -84,10 +114,8 @@ def _typed_bytes(alias: str, values: Any, name: str, count: int) -> bytes:
     return array.tobytes()
 
 
-def _filled(alias: str, values: list[bytes], count: int, empty: bytes) -> list[bytes]:
-    if len(values) > count:
-        raise _unparsable(alias)
-    return values + [values[-1] if values else empty] * (count - len(values))
+def _filled(values: list[bytes], count: int, empty: bytes) -> list[bytes]:
+    return values[:count] + [values[-1] if values else empty] * (count - len(values))
 
 
 def _unparsable(alias: str) -> RequestFailed:

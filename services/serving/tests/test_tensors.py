@@ -73,10 +73,33 @@ def test_too_few_values_repeat_the_last_and_none_means_zeros() -> None:
     assert read(proto("DT_FLOAT", (0, 4))).shape == (0, 4)
 
 
+def test_what_the_shape_does_not_hold_is_left_out() -> None:
+    """As tf.io.parse_tensor does it with the same messages (TensorFlow 2.21)."""
+    assert read(proto("DT_FLOAT", (2,), float_val=[1, 2, 3])).tolist() == [1, 2]
+    assert read(proto("DT_FLOAT", (), float_val=[1, 2])).tolist() == 1
+    assert read(proto("DT_INT8", (0,), int_val=[1])).tolist() == []
+    assert read(proto("DT_STRING", (1,), string_val=[b"a", b"b"])).tolist() == [b"a"]
+    assert read(proto("DT_COMPLEX64", (2,), scomplex_val=[1, 2, 3])).tolist() == [1 + 2j, 1 + 2j]
+    assert read(proto("DT_FLOAT", (0, 3), tensor_content=b"1234")).shape == (0, 3)
+    unknown = proto("DT_FLOAT", (), float_val=[1])
+    unknown.tensor_shape.unknown_rank = True
+    assert read(unknown).tolist() == 1
+
+
+def test_content_may_hold_strings_and_wins_over_typed_values() -> None:
+    long = b"x" * 300
+    packed = b"\1\xac\2\0" + b"a" + long
+    assert read(proto("DT_STRING", (3, 1), tensor_content=packed)).tolist() == [[b"a"], [long], [b""]]
+    assert read(proto("DT_STRING", (1,), tensor_content=b"\1a", string_val=[b"b"])).tolist() == [b"a"]
+    assert read(proto("DT_UINT8", (1,), tensor_content=b"\7", int_val=[1])).tolist() == [7]
+
+
 @pytest.mark.parametrize(
     "message",
     [
-        proto("DT_FLOAT", (1,), float_val=[1, 2]), proto("DT_STRING", (1,), string_val=[b"a", b"b"]),
+        proto("DT_STRING", (2,), tensor_content=b"\1\1ab."), proto("DT_STRING", (2,), tensor_content=b"\1\1a"),
+        proto("DT_STRING", (1,), tensor_content=b"\x80"), proto("DT_STRING", (1,), tensor_content=b"\xff" * 9),
+        proto("DT_BOOL", (2,), tensor_content=b"\1\2"),
         proto("DT_FLOAT", (2,), tensor_content=b"123"), proto("DT_FLOAT", (-1,), float_val=[1]),
         proto("DT_INVALID", (1,)), proto("DT_FLOAT", (2**20, 2**20)), tfserving_pb2.TensorProto(dtype=99),  # type: ignore[arg-type]  # no such type
     ],

@@ -73,9 +73,24 @@ def list_models(context: typer.Context) -> None:
     session.show([asdict(model) for model in models], table)
 
 
-def list_versions(context: typer.Context, model: ModelName) -> None:
+def list_versions(
+    context: typer.Context,
+    model: ModelName,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", "-w", help="Print each change of versions and aliases as it happens, until Ctrl-C."),
+    ] = False,
+    interval: Annotated[
+        float, typer.Option(min=0.1, help="Seconds between two questions to the registry, with --watch.")
+    ] = 2.0,
+) -> None:
     """List the versions of a model: what each was trained on, how it was judged, which is live."""
     session: Session = context.obj
+    if watch:
+        from headrace.commands.version_watch import watch_versions
+
+        watch_versions(session, model, interval_seconds=interval)
+        return
     with session.client() as client:
         known = client.model(model)
         versions = client.versions(model)

@@ -1,0 +1,128 @@
+"""`versions --watch`: what happens to a model's versions and aliases, line by line.
+
+The registry's HTTP door has no watch, so it is asked again and again. Nothing is lost in between, because versions stay
+and aliases have a history.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import typer
+
+from common.catalog import AliasChange, Version
+from common.errors import Unavailable
+from headrace.client import Client
+from headrace.commands.session import Session
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the registry said at one time."""
+
+    history: Sequence[AliasChange]
+    versions: Mapping[int, Version]
+
+
+@dataclass(frozen=True)
+class Happening:
+    """One change; `at` is epoch seconds, `document` what a machine is told."""
+
+    at: float
+    text: str
+    document: Mapping[str, Any]
+
+    def line(self, *, as_json: bool) -> str:
+        if as_json:
+            return json.dumps(dict(self.document), default=str)
+        return f"{time.strftime('%Y-%m-%d %H:%M:%SZ', time.gmtime(self.at))}  {self.text}"
+
+
+def watch_versions(session: Session, model: str, *, interval_seconds: float) -> None:
+    """Prints each change from now on, until Ctrl-C."""
+    with session.client() as client:
+
+        def look() -> Look:
+            return look_at(client, model)
+
+        first = look()
+        newest = max(first.versions, default=0)
+        telling = f"watching {model}, newest version {newest or '-'}; asking every {interval_seconds:g} s until Ctrl-C"
+        typer.echo(telling, err=True)
+        for happening in follow(
+            first,
+            look,
+            pause=lambda: time.sleep(interval_seconds),
+            on_away=lambda reason: typer.echo(f"the registry is away, and is asked again ({reason})", err=True),
+        ):
+            typer.echo(happening.line(as_json=session.as_json))
+
+
+def look_at(client: Client, model: str) -> Look:
+    history = client.alias_history(model)  # First, so that no alias is told to move to a version that was not told.
+    return Look(history, {version.version: version for version in client.versions(model)})
+
+
+def follow(
+    seen: Look, look: Callable[[], Look], *, pause: Callable[[], None], on_away: Callable[[str], None]
+) -> Iterator[Happening]:
+    """Endless; on_away is told once whenever the registry goes away."""
+    is_away = False
+    while True:
+        pause()
+        try:
+            now = look()
+        except Unavailable as error:
+            if not is_away:
+                on_away(error.message)
+            is_away = True
+            continue
+        is_away = False
+        yield from changes(seen, now)
+        seen = now
+
+
+def changes(before: Look, after: Look) -> list[Happening]:
+    """What happened between two looks, oldest first."""
+    found = []
+    for number, version in after.versions.items():
+        known = before.versions.get(number)
+        if known is None:
+            found.append(_registered(version))
+        elif known.status != version.status:
+            found.append(_status_changed(version))
+    found += [_moved(move) for move in after.history[len(before.history) :]]
+    return sorted(found, key=lambda happening: happening.at)
+
+
+def _registered(version: Version) -> Happening:
+    parent = f" from version {version.parent_version}" if version.parent_version else ""
+    text = (
+        f"version {version.version}{parent} is {version.status}: {version.events_trained:,} events trained, "
+        f"{version.events_held_out:,} held out"
+    )
+    reasons = list(version.verdict.reasons)
+    document = {
+        "at": version.created_at, "change": "registered", "model": version.model, "version": version.version,
+        "status": str(version.status), "decision": str(version.verdict.decision), "reasons": reasons,
+        "metrics": dict(version.metrics),
+    }  # fmt: skip
+    return Happening(version.created_at, text + (f" ({'; '.join(reasons)})" if reasons else ""), document)
+
+
+def _status_changed(version: Version) -> Happening:
+    """The registry keeps no time of it: it is told with the time of the look."""
+    at = time.time()
+    document = {
+        "at": at, "change": "status", "model": version.model, "version": version.version, "status": str(version.status),
+    }  # fmt: skip
+    return Happening(at, f"version {version.version} is {version.status}", document)
+
+
+def _moved(move: AliasChange) -> Happening:
+    to = f"is version {move.to_version}" if move.to_version else "was removed"
+    was = f", was version {move.from_version}" if move.from_version else ""
+    reason = f": {move.reason}" if move.reason else ""
+    return Happening(move.at, f"{move.alias} {to}{was} (by {move.by}{reason})", {"change": "alias", **asdict(move)})

@@ -1,0 +1,95 @@
+"""`headrace versions MODEL --watch`: a line for each change, and no end before Ctrl-C."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from common.catalog import AliasChange, Version, VersionStatus
+from common.errors import NotFound, Unavailable
+from headrace.answers import build
+from headrace.cli import EXIT_STATUS_OF
+from headrace.commands.version_watch import Look, changes, follow
+from headrace.tests.answering_server import VERSION, Server
+from headrace.tests.test_cli import Run, run
+
+__all__ = ["run"]
+"""A fixture of that file."""
+
+SECOND: Version = build(Version, VERSION)
+THIRD = replace(SECOND, version=3, parent_version=2, created_at=61.0)
+MOVE = {
+    "model": "m", "alias": "production", "from_version": 2, "to_version": 3, "by": "gate", "reason": "", "at": 62.0,
+}  # fmt: skip
+
+
+def look(*versions: Version, moves: tuple[dict[str, Any], ...] = ()) -> Look:
+    return Look([build(AliasChange, move) for move in moves], {version.version: version for version in versions})
+
+
+def will_show(server: Server, versions: list[dict[str, Any]], moves: list[dict[str, Any]]) -> None:
+    """For one look: the history, then the versions."""
+    server.will_answer(200, {"changes": moves})
+    server.will_answer(200, {"versions": versions})
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_each_change_is_a_line_as_it_happens(run: Run, server: Server, as_json: bool) -> None:
+    third = VERSION | {"version": 3, "parent_version": 2, "created_at": 61.0}
+    will_show(server, [VERSION], [])
+    will_show(server, [VERSION], [])
+    will_show(server, [VERSION, third], [])
+    will_show(server, [VERSION, third], [MOVE])
+    server.will_answer(404, {"error": {"kind": "NotFound", "message": "the test is over"}})
+    result = run(*(["--json"] if as_json else []), "versions", "m", "--watch", "--interval", "0.1")
+    assert result.exit_code == EXIT_STATUS_OF[NotFound]
+    assert "watching m, newest version 2; asking every 0.1 s until Ctrl-C" in result.stderr
+    lines = result.stdout.splitlines()
+    if as_json:
+        registered, moved = map(json.loads, lines)
+        assert (registered["change"], registered["version"], registered["metrics"]) == (
+            "registered",
+            3,
+            VERSION["metrics"],
+        )
+        assert moved == {"change": "alias", **MOVE}
+        return
+    assert lines == [
+        "1970-01-01 00:01:01Z  version 3 from version 2 is accepted: 90 events trained, 10 held out",
+        "1970-01-01 00:01:02Z  production is version 3, was version 2 (by gate)",
+    ]
+
+
+def test_what_happened_between_two_looks_is_told_in_its_order() -> None:
+    archived = replace(SECOND, status=VersionStatus.ARCHIVED)
+    removed = MOVE | {"alias": "canary", "from_version": 1, "to_version": 0, "at": 30.0, "reason": "it was slow"}
+    told = changes(look(SECOND), look(archived, THIRD, moves=(removed, MOVE)))
+    assert [happening.text.partition(" (by")[0] for happening in told] == [
+        "canary was removed, was version 1",
+        "version 3 from version 2 is accepted: 90 events trained, 10 held out",
+        "production is version 3, was version 2",
+        "version 2 is archived",
+    ]
+    assert told[0].text.endswith("(by gate: it was slow)")
+    assert changes(look(SECOND, moves=(MOVE,)), look(SECOND, moves=(MOVE,))) == []
+
+
+def test_a_registry_that_is_away_is_told_once_and_asked_again() -> None:
+    answers: Iterator[Look | Exception] = iter(
+        [Unavailable("gone"), Unavailable("gone"), look(SECOND, THIRD), Unavailable("gone again"), NotFound("over")]
+    )
+
+    def ask() -> Look:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    away: list[str] = []
+    told = follow(look(SECOND), ask, pause=lambda: None, on_away=away.append)
+    assert next(told).document["version"] == 3
+    with pytest.raises(NotFound):
+        next(told)
+    assert away == ["gone", "gone again"]

@@ -61,6 +61,8 @@ _LAST_ANSWERS_SECONDS = 1.0
 _LAST_RECORDS_SECONDS = 5.0
 _KEEP_ALIVE_SECONDS = 75
 """Longer than clients keep idle connections: a connection that the server closes just as it is used fails a request."""
+_MOST_MESSAGE_BYTES = 2**31 - 1
+"""What gRPC can be told."""
 
 
 class _WebServer(uvicorn.Server):
@@ -130,8 +132,11 @@ def _read_start() -> Start:
 
 
 def _grpc_options(settings: ServingSettings) -> list[tuple[str, str | int]]:
-    """--grpc_channel_arguments. Raises InvalidInput."""
-    options: list[tuple[str, str | int]] = []
+    """The limits of messages, as of REST bodies, and --grpc_channel_arguments. Raises InvalidInput."""
+    options: list[tuple[str, str | int]] = [
+        ("grpc.max_receive_message_length", min(settings.max_body_bytes, _MOST_MESSAGE_BYTES)),
+        ("grpc.max_send_message_length", -1),  # An answer is as large as the model makes it, over REST too.
+    ]
     for part in filter(None, settings.grpc_channel_arguments.split(",")):
         name, equals, value = part.partition("=")
         if not name or not equals:

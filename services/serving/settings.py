@@ -41,7 +41,7 @@ class ServingSettings(ServiceSettings):
     request_timeout_seconds: float = Field(30.0, gt=0, le=3600)
     """Deadline of a request whose client names none, and the longest a client may ask for."""
     max_body_bytes: int = Field(64 * 1024 * 1024, ge=1024)
-    """Largest request body, inflated; past it, 413."""
+    """Largest request body, inflated, and largest gRPC request; past it, 413 and RESOURCE_EXHAUSTED."""
     async_deadline_seconds: float = Field(600.0, gt=0, le=86_400)
     """Deadline of an asynchronous prediction whose client names none, and the longest it may ask for."""
     async_result_seconds: float = Field(600.0, gt=0, le=86_400)

@@ -199,6 +199,23 @@ def test_without_the_flags_nothing_of_it_is_there_and_rest_may_be_off(redis_besi
         plain.kill()
 
 
+def test_a_body_over_the_limit_is_refused_over_grpc_too(redis_beside: RedisServer) -> None:
+    server = StandaloneServer(
+        redis_beside.url, is_stubbed=True, STUB_MANAGER_LOG=os.devnull, SERVING_MAX_BODY_BYTES="2000"
+    )
+    try:
+        with grpc.insecure_channel(server.grpc_address) as channel:
+            grpc.channel_ready_future(channel).result(timeout=60)
+            wait_until(lambda: bool(_versions(channel)), "the manager having spoken")
+            assert status_over(channel, padding="x" * 1000).model_version_status[0].version == 3
+            with pytest.raises(grpc.RpcError) as too_large:
+                status_over(channel, padding="x" * 3000)
+        assert isinstance(too_large.value, grpc.Call)
+        assert too_large.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    finally:
+        server.kill()
+
+
 def _versions(channel: grpc.Channel) -> list[int]:
     try:
         return [item.version for item in status_over(channel).model_version_status]

@@ -15,13 +15,11 @@ import orjson
 
 from services.serving.async_predictions import AsyncPredictions, UntilGone
 from services.serving.json_values import invalid
-from services.serving.predict_json import Document
+from services.serving.predict_json import Document, write_answer
 from services.serving.prediction import RequestFailed
 from services.serving.rest_predict import (
     HTTP_STATUS_OF,
     VERSION_HEADER,
-    WRITE_COLUMNS,
-    WRITE_ROWS,
     ModelPath,
     RestPredict,
     error_body,
@@ -89,10 +87,8 @@ class AsyncDoor:
         return None
 
     async def _submit(self, path: ModelPath, body: bytes, deadline_seconds: float | None) -> Answered:
-        route, request, write = self._predict.read(path, Document(body))
-        prediction_id = await self._predictions.submit(
-            route, request, rows=write is WRITE_ROWS, deadline_seconds=deadline_seconds
-        )
+        route, request, rows = self._predict.read(path, Document(body))
+        prediction_id = await self._predictions.submit(route, request, rows=rows, deadline_seconds=deadline_seconds)
         headers = {"location": f"/v1/predictions/{prediction_id}"}
         return Answered(_ACCEPTED, orjson.dumps({"id": prediction_id}), headers)
 
@@ -105,7 +101,7 @@ class AsyncDoor:
         code, message = reply.error_code, reply.error_message
         if not code:
             try:
-                written = (WRITE_ROWS if stored.rows else WRITE_COLUMNS)(reply)
+                written = write_answer(reply, rows=stored.rows)
                 return Answered(200, b'%b,"version":%d}' % (written[:-1], reply.version), headers)
             except RequestFailed as error:
                 code, message = error.code, error.message

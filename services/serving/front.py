@@ -19,6 +19,7 @@ from functools import partial
 from common.health import Health
 from protos import queue_pb2
 from services.serving.admission import BATCHES_FULL, Admission
+from services.serving.json_together import WrittenTogether
 from services.serving.prediction import DEADLINE_EXCEEDED, INTERNAL, RequestFailed
 from services.serving.queue_client import NO_RUNNER, REFUSED, Queue, QueueClient, Span
 from services.serving.queue_keys import replies_key
@@ -78,6 +79,7 @@ class Front:
         self.admission = Admission(in_flight_limit)
         self.cancelled: Counter[str] = Counter()
         """By model: requests taken off their queue because nobody waited for them any more."""
+        self.json_texts = WrittenTogether()
         self._abandoned: set[bytes] = set()
         """Requests whose asker went before Redis said where they lie."""
         self._to_cancel: dict[tuple[Queue, Span], list[bytes]] = {}
@@ -217,7 +219,9 @@ class Front:
 
     def _on_replies(self, batch: bytes) -> None:
         queue, in_time_count = None, 0
-        for reply in queue_pb2.ReplyBatch.FromString(batch).replies:
+        replies = queue_pb2.ReplyBatch.FromString(batch).replies
+        self.json_texts.begin(replies)
+        for reply in replies:
             request = self._open.pop(reply.request_id, None)
             if request is None:
                 continue
@@ -236,6 +240,7 @@ class Front:
                     },
                 )
                 request.on_reply(_failure(reply.request_id, INTERNAL, "the answer of the runner cannot be read"))
+        self.json_texts.end()
         if queue is not None:
             queue.load.answered(in_time_count, self._loop.time())
 

@@ -185,6 +185,11 @@ def write_answer(reply: queue_pb2.PredictionReply, *, rows: bool) -> bytes:
         text = orjson.dumps([{name: column[index] for name, column in columns} for index in range(count)])
     else:
         text = orjson.dumps({name: orjson.Fragment(_text_of(name, array)) for name, array in arrays.items()})
+    return answer_of(text, rows=rows)
+
+
+def answer_of(text: bytes, *, rows: bool) -> bytes:
+    """The answer around the JSON of its outputs."""
     return b'{"predictions":%b}' % text if rows else b'{"outputs":%b}' % text
 
 

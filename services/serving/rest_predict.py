@@ -17,7 +17,7 @@ from services.serving.classify_json import read_examples, write_result
 from services.serving.front import Front
 from services.serving.journal import Entry, Journal
 from services.serving.json_values import invalid
-from services.serving.predict_json import Document, read_inputs, write_answer
+from services.serving.predict_json import Document, answer_of, read_inputs, write_answer
 from services.serving.prediction import RequestFailed, write_tensor
 from services.serving.request_tags import Tags
 from services.serving.routing import Route
@@ -32,7 +32,6 @@ HTTP_STATUS_OF = {
     14: 503, 15: 500, 16: 401,
 }  # fmt: skip
 """Canonical status code -> HTTP status, TensorFlow Serving's table."""
-WRITE_ROWS, WRITE_COLUMNS = partial(write_answer, rows=True), partial(write_answer, rows=False)
 _MAX_INT64 = 2**63 - 1
 _INT64_DIGITS = 19
 _PATH = re.compile(
@@ -90,6 +89,7 @@ class RestPredict:
         """Of requests that name none; None: the front's."""
         self._journal = journal
         self.tags = Tags()
+        self._write_rows, self._write_columns = partial(self._write, rows=True), partial(self._write, rows=False)
 
     def start(
         self, path: ModelPath, body: bytes, on_answer: OnAnswer, *, tag: bytes, timeout_seconds: float | None = None
@@ -107,7 +107,11 @@ class RestPredict:
             timeout_seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
             self._front.check_room(path.model, path.version, path.label, timeout_seconds)
             document = Document(body)
-            route, request, write = self._read_examples(path, document) if path.method else self.read(path, document)
+            if path.method:
+                route, request, write = self._read_examples(path, document)
+            else:
+                route, request, rows = self.read(path, document)
+                write = self._write_rows if rows else self._write_columns
             if self._journal.takes(path.model):
                 entry.request = request
             entry.signature = request.signature
@@ -118,8 +122,8 @@ class RestPredict:
             on_answer(HTTP_STATUS_OF.get(error.code, 500), error_body(error.message), 0)
             return None
 
-    def read(self, path: ModelPath, document: Document) -> tuple[Route, queue_pb2.PredictionRequest, Write]:
-        """A predict call: where it goes, what the queue carries, and how its answer is written.
+    def read(self, path: ModelPath, document: Document) -> tuple[Route, queue_pb2.PredictionRequest, bool]:
+        """A predict call: where it goes, what the queue carries, and whether its answer is in rows.
 
         Raises:
             RequestFailed: the model, the signature or the inputs are not what is served.
@@ -132,7 +136,7 @@ class RestPredict:
         request = queue_pb2.PredictionRequest(signature=document.signature_name)
         for name, array in inputs.items():
             write_tensor(request.inputs.add(), name, array)
-        return route, request, WRITE_ROWS if rows else WRITE_COLUMNS
+        return route, request, rows
 
     def _read_examples(self, path: ModelPath, document: Document) -> tuple[Route, queue_pb2.PredictionRequest, Write]:
         """Classify and regress. Raises RequestFailed."""
@@ -145,6 +149,11 @@ class RestPredict:
     def abandon(self, request_id: bytes) -> None:
         """The client is gone."""
         self._front.forget(request_id)
+
+    def _write(self, reply: queue_pb2.PredictionReply, *, rows: bool) -> bytes:
+        """Raises RequestFailed when the answer cannot be written."""
+        text = self._front.json_texts.text_of(reply)
+        return write_answer(reply, rows=rows) if text is None else answer_of(text, rows=rows)
 
     def _finish(self, entry: Entry, on_answer: OnAnswer, write: Write, reply: queue_pb2.PredictionReply) -> None:
         code, message = reply.error_code, reply.error_message

@@ -6,6 +6,7 @@ a graph, and it runs one operation at a time; such graphs, and those that are to
 operations, get TensorFlow's default executor, and `TensorFlowEngine.kind` says so.
 """
 
+import logging
 import os
 import threading
 from base64 import b64encode
@@ -25,6 +26,8 @@ from services.serving import onednn
 from services.serving.model_options import EngineOptions
 from services.serving.prediction import Arrays, RequestFailed
 from services.serving.replica_state import Signature, TensorSpec
+
+logger = logging.getLogger(__name__)
 
 SINGLE_THREADED = "session, single-threaded executor"
 DEFAULT_EXECUTOR = "session, default executor"
@@ -48,11 +51,7 @@ class TensorFlowEngine:
         self.kind = kind
         self.reasons: Mapping[str, str] = {}
         self.signatures: dict[str, Signature] = signatures_of(meta_graph)
-        self._whole = {
-            name: _Callable(session, signature, tuple(signature.outputs), thread_pool)
-            for name, signature in self.signatures.items()
-            if _is_callable(signature)
-        }
+        self._whole = _callables(session, self.signatures, thread_pool)
         self._filtered: OrderedDict[tuple[str, tuple[str, ...]], _Callable] = OrderedDict()
         self._filtering = threading.Lock()
 
@@ -93,6 +92,31 @@ class TensorFlowEngine:
                 return known
             self._filtered.move_to_end(key)
             return known
+
+
+def _callables(session: Any, signatures: Mapping[str, Signature], thread_pool: int) -> dict[str, "_Callable"]:
+    """Of the signatures that can be called: one whose tensors cannot be fed (sparse, ragged, one tensor as two inputs)
+    takes no other with it.
+
+    Raises:
+        tf.errors.OpError: the executor refuses the graph.
+    """
+    callables: dict[str, _Callable] = {}
+    for name, signature in signatures.items():
+        if not _is_callable(signature):
+            continue
+        try:
+            callables[name] = _Callable(session, signature, tuple(signature.outputs), thread_pool)
+        except tf.errors.InvalidArgumentError as error:
+            if _refuses_graph(error):
+                raise
+            logger.warning("a signature cannot be called", extra={"signature": name, "reason": str(error.message)})
+    return callables
+
+
+def _refuses_graph(error: tf.errors.OpError) -> bool:
+    """Whether it is the single-threaded executor that does not take the graph."""
+    return "ingle-threaded executor" in str(error.message)
 
 
 class _Callable:
@@ -143,7 +167,7 @@ def load(directory: Path, options: EngineOptions, *, is_cautious: bool = False) 
         try:
             return _load(directory, _EXECUTOR_TYPE, SINGLE_THREADED, options)
         except tf.errors.OpError as error:
-            if "ingle-threaded executor" not in str(error.message):
+            if not _refuses_graph(error):
                 raise
             return _load(directory, "", DEFAULT_EXECUTOR, options)
     except tf.errors.OpError as error:

@@ -51,6 +51,10 @@ def _predict_signatures() -> dict[str, Any]:
     signatures["fixed"] = _signature({"x": f}, {"y": tf.linalg.matmul(f, f)})
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(x >= 0), ["must not be negative"])]):
         signatures["checked"] = _signature({"x": x}, {"y": tf.sqrt(x)})
+    # Two that no request can feed; they take no other with them.
+    sparse = v1.sparse_placeholder(tf.float32, [None, 3])
+    signatures["sparse"] = _signature({"x": sparse}, {"y": tf.sparse.to_dense(sparse)})
+    signatures["one_tensor_twice"] = _signature({"x": x, "y": x}, {"z": x * 2})
     path = v1.placeholder(tf.string, [])
     signatures["file"] = _signature({"path": path}, {"content": tf.io.read_file(path)})
     return signatures

@@ -4,7 +4,7 @@
       engine: auto                # or tensorflow, onnxruntime, litert
       slo_ms: 20                  # 99 % of the requests should stay below; the batch size follows
       batching: {max_batch_size: 64, batch_timeout_micros: 0, max_enqueued_batches: 10, num_batch_threads: 1,
-                 allowed_batch_sizes: [8, 64], max_execution_batch_size: null, enable_large_batch_splitting: true,
+                 allowed_batch_sizes: [8, 64], max_execution_batch_size: null, enable_large_batch_splitting: null,
                  pad_variable_length_inputs: false, is_enabled: true}
 
 It says nothing about training: no digest of a round's configuration holds it. The trainer writes it beside the export,

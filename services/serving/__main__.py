@@ -31,6 +31,7 @@ from common.rpc_aio import start_aio_server
 from common.web import bind
 from services.serving import front as front_core
 from services.serving import grpc_api, manager_process
+from services.serving.api_latency import ApiLatency
 from services.serving.async_predictions import AsyncPredictions, async_limits
 from services.serving.configured_models import check_first_labels, starting_config
 from services.serving.fast_http import protocol_for
@@ -167,9 +168,10 @@ async def _serve(start: Start, sock: socket.socket | None) -> None:
     if request_log is not None:
         REGISTRY.register(request_log)
         request_log.start()
-    journal = Journal(_statistics_of(front), request_log)
+    latency = ApiLatency() if start.monitoring.path else None
+    journal = Journal(_statistics_of(front), request_log, latency)
     predict = RestPredict(front, journal, timeout_seconds=settings.rest_timeout_seconds)
-    web_server = _web_server(start, front, predict, asynchronous, health)
+    web_server = _web_server(start, front, predict, asynchronous, health, latency)
     manager = ManagerProcess(on_state=following(front.update, request_log, settings), health=health)
     await manager.start()
     grpc_server, grpc_port = await _start_grpc(start, front, journal, manager, health)
@@ -251,14 +253,19 @@ async def _no_rest(stop: asyncio.Event) -> None:
 
 
 def _web_server(
-    start: Start, front: Front, predict: RestPredict, asynchronous: AsyncPredictions, health: Health
+    start: Start,
+    front: Front,
+    predict: RestPredict,
+    asynchronous: AsyncPredictions,
+    health: Health,
+    latency: ApiLatency | None,
 ) -> _WebServer:
     settings = start.settings
     app = create_serving_app(
         front, predict, asynchronous, health, max_body_bytes=settings.max_body_bytes, enable_cors=settings.enable_cors
     )
     add_model_doors(app, front)
-    add_metrics_route(app, start.monitoring)
+    add_metrics_route(app, start.monitoring, latency)
     config = uvicorn.Config(
         app,
         http=protocol_for(

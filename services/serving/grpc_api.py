@@ -13,6 +13,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from protos import queue_pb2, tfserving_config_pb2, tfserving_pb2
+from services.serving.api_latency import CLASSIFY, MULTI_INFERENCE, PREDICT, REGRESS
 from services.serving.classify import (
     CLASSIFY_METHOD,
     REGRESS_METHOD,
@@ -103,7 +104,7 @@ class _Door:
         self._tags = Tags()
 
     async def predict(self, request: tfserving_pb2.PredictRequest, context: Any) -> tfserving_pb2.PredictResponse:
-        with self._entry(request.model_spec.name, context) as entry:
+        with self._entry(request.model_spec.name, context, PREDICT) as entry:
             route = self._route(request)
             spec = request.model_spec
             self._front.check_room(spec.name, *_asked_for(spec), context.time_remaining())
@@ -124,12 +125,12 @@ class _Door:
     async def classify(
         self, request: tfserving_pb2.ClassificationRequest, context: Any
     ) -> tfserving_pb2.ClassificationResponse:
-        with self._entry(request.model_spec.name, context) as entry:
+        with self._entry(request.model_spec.name, context, CLASSIFY) as entry:
             spec, result = await self._on_examples(CLASSIFY_METHOD, request, entry, context)
             return tfserving_pb2.ClassificationResponse(model_spec=spec, result=result)
 
     async def regress(self, request: tfserving_pb2.RegressionRequest, context: Any) -> tfserving_pb2.RegressionResponse:
-        with self._entry(request.model_spec.name, context) as entry:
+        with self._entry(request.model_spec.name, context, REGRESS) as entry:
             spec, result = await self._on_examples(REGRESS_METHOD, request, entry, context)
             return tfserving_pb2.RegressionResponse(model_spec=spec, result=result)
 
@@ -153,7 +154,8 @@ class _Door:
     async def multi_inference(
         self, request: tfserving_pb2.MultiInferenceRequest, context: Any
     ) -> tfserving_pb2.MultiInferenceResponse:
-        with self._entry(request.tasks[0].model_spec.name if request.tasks else "", context) as entry:
+        model = request.tasks[0].model_spec.name if request.tasks else ""
+        with self._entry(model, context, MULTI_INFERENCE) as entry:
             route = self._route_of_tasks(request.tasks)
             timeout_seconds = context.time_remaining()
             answers = await asyncio.gather(
@@ -197,13 +199,13 @@ class _Door:
         return self._front.resolve(tasks[0].model_spec.name, version=route.version.version)
 
     @contextlib.contextmanager
-    def _entry(self, model: str, context: Any) -> Iterator[Entry]:
+    def _entry(self, model: str, context: Any, api: str) -> Iterator[Entry]:
         """One request in the journal; its tag and the version that answered go back as trailing metadata."""
         tag = b""
         for key, value in context.invocation_metadata() or ():
             if key == _REQUEST_ID and len(value) <= MAX_TAG_BYTES:
                 tag = value.encode("latin-1")
-        entry = Entry(model, "grpc", tag or self._tags.new())
+        entry = Entry(model, "grpc", tag or self._tags.new(), api)
         try:
             yield entry
         except RequestFailed as error:

@@ -6,6 +6,7 @@ import logging
 import time
 
 from protos import queue_pb2
+from services.serving.api_latency import PREDICT, ApiLatency
 from services.serving.prediction import INTERNAL
 from services.serving.request_log import RequestLog, Sample
 from services.serving.request_tags import log_fields
@@ -20,11 +21,12 @@ _FOR_A_HUMAN = frozenset((_UNKNOWN, INTERNAL, _DATA_LOSS))
 class Entry:
     """One request, from its first look on. `door` is http or grpc."""
 
-    __slots__ = ("door", "model", "request", "signature", "started_at", "tag", "version")
+    __slots__ = ("api", "door", "model", "request", "signature", "started_at", "tag", "version")
 
-    def __init__(self, model: str, door: str, tag: bytes) -> None:
+    def __init__(self, model: str, door: str, tag: bytes, api: str = PREDICT) -> None:
         self.model = model
         self.door = door
+        self.api = api
         self.tag = tag
         self.started_at = time.perf_counter()
         self.request: queue_pb2.PredictionRequest | None = None
@@ -38,8 +40,12 @@ class Entry:
 class Journal:
     """Not thread-safe; about a microsecond per request where nothing is sampled."""
 
-    def __init__(self, statistics: Statistics, request_log: RequestLog | None = None) -> None:
+    def __init__(
+        self, statistics: Statistics, request_log: RequestLog | None = None, latency: ApiLatency | None = None
+    ) -> None:
+        """latency: where the time of each is kept by API, too."""
         self._statistics = statistics
+        self._latency = latency
         self._request_log = request_log
 
     def takes(self, model: str) -> bool:
@@ -61,6 +67,8 @@ class Journal:
         """It went through a queue; the code may be an error of the runner, of the queue or of writing the answer."""
         seconds = time.perf_counter() - entry.started_at
         self._statistics.add(entry.model, entry.door, code, seconds, version=entry.version, signature=entry.signature)
+        if self._latency is not None and not code:
+            self._latency.add(entry.model, entry.api, entry.door, seconds)
         self._tell(entry, code, message, seconds)
 
     def _tell(self, entry: Entry, code: int, message: str, seconds: float) -> None:

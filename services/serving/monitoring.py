@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from common.errors import InvalidInput
 from protos import tfserving_config_pb2 as config_pb2
+from services.serving.api_latency import ApiLatency, escaped
 from services.serving.model_info import code_name
 from services.serving.model_server_config import read_text
 
@@ -45,8 +46,8 @@ def read_monitoring_config(path: Path) -> MonitoringConfig:
     return MonitoringConfig(given.path or DEFAULT_PATH)
 
 
-def add_metrics_route(app: FastAPI, config: MonitoringConfig) -> None:
-    """Serves the metrics at the configured path, before any other route."""
+def add_metrics_route(app: FastAPI, config: MonitoringConfig, latency: ApiLatency | None) -> None:
+    """Serves the metrics at the configured path, before any other route; with the latency by API where it is kept."""
     if not config.path:
         return
 
@@ -55,6 +56,7 @@ def add_metrics_route(app: FastAPI, config: MonitoringConfig) -> None:
             asked = f"{request.url.path}?{request.url.query}"
             return PlainTextResponse(f"Unexpected path: {asked}. Should be {config.path}", status_code=400)
         text = generate_latest(REGISTRY).decode() + "".join(tensorflow_serving_lines(REGISTRY.collect()))
+        text += "".join(latency.lines()) if latency is not None else ""
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     app.router.routes.insert(0, Route(config.path, metrics, include_in_schema=False))
@@ -70,8 +72,4 @@ def tensorflow_serving_lines(metrics: Iterable[Metric]) -> Iterator[str]:
                 counts[sample.labels["model"], status] += int(sample.value)
     yield f"# TYPE {_REQUEST_COUNT} counter\n"
     for (model, status), count in sorted(counts.items()):
-        yield f'{_REQUEST_COUNT}{{model_name="{_escaped(model)}",status="{status}"}} {count}\n'
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        yield f'{_REQUEST_COUNT}{{model_name="{escaped(model)}",status="{status}"}} {count}\n'

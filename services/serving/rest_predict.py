@@ -12,6 +12,7 @@ from urllib.parse import unquote
 import orjson
 
 from protos import queue_pb2
+from services.serving import api_latency
 from services.serving.classify import CLASSIFY_METHOD, REGRESS_METHOD, request_for, result_of, signature_for
 from services.serving.classify_json import read_examples, write_result
 from services.serving.front import Front
@@ -38,6 +39,7 @@ _PATH = re.compile(
     r"(?i:/v1/models/)([^/:]+)(?:(?i:/versions/)([0-9]+)|(?i:/labels/)([^/:]+))?:(predict|classify|regress)"
 )
 _METHODS = {"classify": CLASSIFY_METHOD, "regress": REGRESS_METHOD}
+_APIS = {"": api_latency.PREDICT, CLASSIFY_METHOD: api_latency.CLASSIFY, REGRESS_METHOD: api_latency.REGRESS}
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class RestPredict:
         Returns:
             What `abandon` takes to forget the request, or None when it is answered already.
         """
-        entry = Entry(path.model, "http", tag)
+        entry = Entry(path.model, "http", tag, _APIS[path.method])
         try:
             timeout_seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
             self._front.check_room(path.model, path.version, path.label, timeout_seconds)

@@ -12,6 +12,7 @@ from common.health import Health
 from common.rpc_aio import start_aio_server
 from common.web import bind
 from services.serving import grpc_api
+from services.serving.api_latency import ApiLatency
 from services.serving.async_predictions import AsyncLimits, AsyncPredictions
 from services.serving.fast_http import protocol_for
 from services.serving.front import CONDITION, Front
@@ -44,6 +45,7 @@ class FrontThread:
         self._max_body_bytes = max_body_bytes
         self._enable_cors = enable_cors
         self.request_log = request_log
+        self.latency = ApiLatency()
         self._async_limits = async_limits
         self._keep_alive_seconds = keep_alive_seconds
         self._sock = bind("127.0.0.1", 0)
@@ -91,7 +93,7 @@ class FrontThread:
             self.front.update(self._state)
         statistics = Statistics(lambda: self.front.open_count)
         self.asynchronous = AsyncPredictions(self._redis_url, queue_limit=self._queue_limit, limits=self._async_limits)
-        journal = Journal(statistics, self.request_log)
+        journal = Journal(statistics, self.request_log, self.latency)
         predict = RestPredict(self.front, journal)
         self.server = uvicorn.Server(
             uvicorn.Config(

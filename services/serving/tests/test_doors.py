@@ -182,6 +182,7 @@ def test_metrics_are_at_the_configured_path_with_tensorflow_servings_names_too(
     assert answer.headers["content-type"].startswith("text/plain")
     assert "# TYPE :tensorflow:serving:request_count counter\n" in answer.text
     assert ':tensorflow:serving:request_count{model_name="",status="NOT_FOUND"} ' in answer.text
+    assert "# TYPE :tensorflow:serving:request_latency histogram\n" in answer.text
     assert "headrace_serving_open_requests" in answer.text
     refused = client.get(secure.url + _METRICS + "?a=1")
     assert (refused.status_code, refused.text) == (400, f"Unexpected path: {_METRICS}?a=1. Should be {_METRICS}")

@@ -362,6 +362,14 @@ def test_metrics_count_requests_by_model_and_code(front: FrontThread, redis_serv
     assert "headrace_serving_open_requests 7.0" in text
 
 
+def test_the_latency_of_successes_is_kept_by_api_and_door(front: FrontThread, redis_server: RedisServer) -> None:
+    with FakeRunner(redis_server.url, row_sums):
+        assert predict(front, [[1, 2]]).status_code == 200
+        assert httpx.post(front.url + "/v1/models/m:predict", json={"instances": ["word"]}).status_code == 400
+    counts = [line for line in front.latency.lines() if "_count" in line]
+    assert counts == [':tensorflow:serving:request_latency_count{model_name="m",API="predict",entrypoint="REST"} 1\n']
+
+
 def test_threads_are_not_needed_for_many_open_requests(front: FrontThread, redis_server: RedisServer) -> None:
     with FakeRunner(redis_server.url, row_sums) as runner, ThreadPoolExecutor(32) as pool:
         runner.answers.clear()

@@ -132,6 +132,15 @@ def test_an_error_of_the_runner_keeps_its_code_and_long_words_are_cut(
     assert caught.value.details() == "x" * 1024 + "...TRUNCATED"
 
 
+def test_the_latency_of_successes_is_kept_by_api(
+    front: FrontThread, redis_server: RedisServer, channel: grpc.Channel
+) -> None:
+    with FakeRunner(redis_server.url, row_sums):
+        predict(channel)
+    counts = [line for line in front.latency.lines() if "_count" in line]
+    assert counts == [':tensorflow:serving:request_latency_count{model_name="m",API="Predict",entrypoint="GRPC"} 1\n']
+
+
 def test_a_reload_of_the_configuration_is_refused_with_the_reason(channel: grpc.Channel) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         call(

@@ -100,7 +100,7 @@ class Attempt:
         """Until the child has ended; whether it was asked to stop."""
         self._renew_at = time.monotonic() + self._settings.lease_ttl_seconds / 3
         asked_to_stop = False
-        while not child.has_ended:
+        while True:  # At least once: a child that has ended may have left words.
             for message in self._zygote.wait(child, _LOOK_SECONDS):
                 self._hear(message)
             now = time.monotonic()
@@ -112,7 +112,8 @@ class Attempt:
                 self._zygote.signal(child, signal.SIGKILL)
             if now >= self._renew_at and not child.has_ended and self._is_open():
                 self._renew(child)
-        return asked_to_stop
+            if child.has_ended:
+                return asked_to_stop
 
     def _is_open(self) -> bool:
         return not isinstance(self._last_word, Done | Failed | Raised)

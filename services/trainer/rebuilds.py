@@ -146,7 +146,7 @@ class Rebuilds:
         last_word: Message | None = None
         killed_because = ""
         try:
-            while not child.has_ended:
+            while True:  # At least once: a child that has ended may have left words.
                 for message in zygote.wait(child, _LOOK_SECONDS):
                     if isinstance(message, Progress):
                         rebuild.progress = message
@@ -158,12 +158,13 @@ class Rebuilds:
                     killed_because = f"it took longer than {self._settings.rebuild_timeout_seconds:g} s"
                 if killed_because:
                     zygote.signal(child, signal.SIGKILL)
+                if child.has_ended:
+                    return child, last_word, killed_because
         except BaseException:
             zygote.signal(child, signal.SIGKILL)
             raise
         finally:
             zygote.forget(child)
-        return child, last_word, killed_because
 
     def _conclude(self, rebuild: Rebuild, child: RoundChild, word: Message | None, killed_because: str) -> None:
         if isinstance(word, Rebuilt):

@@ -7,7 +7,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -20,12 +23,14 @@ from services.trainer.assignment import (
     Message,
     Progress,
     Raised,
+    Rebuilt,
     RoundAssignment,
     Stopped,
     decode_message,
     encode_message,
 )
 from services.trainer.attempt import Attempt, Outcome
+from services.trainer.rebuilds import Rebuild, Rebuilds, RebuildState
 from services.trainer.settings import TrainerSettings
 from services.trainer.tests.platform_processes import is_running, wait_until
 from services.trainer.zygote import CRASHED
@@ -324,3 +329,35 @@ def test_a_kill_that_is_due_is_sent_now_and_then_and_not_in_every_turn(
     attempt = Attempt(assignment, registry=None, zygote=deaf, settings=settings, end_grace_seconds=0.0)  # type: ignore[arg-type]  # nothing is asked of the registry
     assert attempt.run(Stop()).outcome is Outcome.DONE
     assert 1 <= len(deaf.signals) < 100
+
+
+class QuickZygote(DeafZygote):
+    """Its child has said its last word and ended before anybody looks."""
+
+    def __init__(self, word: Message) -> None:
+        super().__init__(turns=1)
+        self._child.status = 0
+        self._words = [word]
+
+    def wait(self, child: RoundChild, timeout_seconds: float) -> list[Message]:
+        words, self._words = self._words, []
+        return words
+
+
+def test_a_round_that_ends_before_the_first_look_has_said_how(assignment: RoundAssignment, tmp_path: Path) -> None:
+    quick = QuickZygote(Done(7, "promote", 5))
+    settings = TrainerSettings(data_dir=tmp_path, event_log="segments:/nowhere")
+    attempt = Attempt(assignment, registry=None, zygote=quick, settings=settings)  # type: ignore[arg-type]  # nothing is asked of the registry
+    ending = attempt.run(Stop())
+    assert (ending.outcome, ending.version) == (Outcome.DONE, 7)
+
+
+def test_a_rebuild_that_ends_before_the_first_look_has_said_how(assignment: RoundAssignment, tmp_path: Path) -> None:
+    settings = TrainerSettings(data_dir=tmp_path, event_log="segments:/nowhere")
+    rebuilds = Rebuilds(settings, registry=None, on_asked=lambda: None)  # type: ignore[arg-type]  # nothing is asked of it
+    version: Any = SimpleNamespace(model="late", version=1)
+    threads = {"intra_op_threads": 1, "inter_op_threads": 1}
+    plan = replace(assignment.plan, configuration=threads)
+    rebuild = Rebuild("quick", version, replace(assignment.round, plan=plan), asked_at=0.0)
+    rebuilds.run(rebuild, QuickZygote(Rebuilt("0" * 64, 5, differences=())), Stop())  # type: ignore[arg-type]  # has its calls
+    assert (rebuild.state, rebuild.reason) == (RebuildState.DONE, "")

@@ -41,7 +41,7 @@ test: $(INSTALLED)  ## every test that needs no container (runs in CI)
 	$(BIN)/pytest e2e_tests --mode=local
 
 demo: $(INSTALLED)  ## the whole loop on real events (EXAMPLE=flights|digits, EVENTS=, FULL=1, MODE=local|compose)
-	$(BIN)/python -m headrace --platform $(or $(MODE),local) demo $(or $(EXAMPLE),flights) $(if $(FULL),--full,) $(if $(EVENTS),--events $(EVENTS),)
+	$(BIN)/python -m examples.demo --platform $(or $(MODE),local) --example $(or $(EXAMPLE),flights) $(if $(FULL),--full,) $(if $(EVENTS),--events $(EVENTS),)
 
 bench: $(INSTALLED)  ## every benchmark (MODE=compose: those of the platform in containers); JSON under build/bench
 	$(BIN)/python -m benchmarks $(if $(filter compose,$(MODE)),compose,)

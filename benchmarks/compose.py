@@ -12,8 +12,8 @@ import time
 
 from benchmarks.report import Cell, publish
 from benchmarks.startup import FLIGHTS_DIR, append_flights, predict_when_served
-from headrace.compose import ComposeLauncher
-from headrace.definition_folder import read_folder
+from headrace.compose.platform import ComposeLauncher
+from headrace.files.definition_folder import read_folder
 
 _LONGEST_SECONDS = 180.0
 _TARGET_SECONDS = 60.0

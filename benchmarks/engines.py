@@ -52,13 +52,13 @@ def _save_network(directory: Path) -> None:
 
 def _measure(directory: Path) -> None:
     """Prints {signature: {engine: {"problem", "microseconds", "max_difference"}}}."""
-    from services.serving.batching import warm_up_inputs
+    from services.serving.batching.merge import warm_up_inputs
     from services.serving.engines import tensorflow_engine
     from services.serving.engines.choice import CANDIDATES
     from services.serving.engines.conversion import Conversions
     from services.serving.engines.trial import microseconds_per_call
-    from services.serving.model_options import EngineOptions, ModelOptions
-    from services.serving.prediction import RequestFailed
+    from services.serving.options.model_options import EngineOptions, ModelOptions
+    from services.serving.wire.prediction import RequestFailed
 
     options = ModelOptions(engine=EngineOptions(engine="auto", conversion_timeout_seconds=240.0))
     with Conversions("m", directory, options, None) as conversions:

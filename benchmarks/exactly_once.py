@@ -27,15 +27,15 @@ from typing import Any
 import yaml
 
 from benchmarks.report import Cell, publish
-from common.catalog import Lease, OffsetRange, RoundPlan
-from common.definition import parse_definition
+from common.definition.model import parse_definition
 from common.eventlog import tfrecord
 from common.eventlog.base import NewRecord, RecordHeaders
 from common.eventlog.open import open_event_log
-from common.examples import ExampleCodec
-from common.registry_client import RegistryClient, manifest_of
+from common.registry.catalog import Lease, OffsetRange, RoundPlan
+from common.registry.client import RegistryClient, manifest_of
 from common.schema import Schema
-from services.trainer import lineage
+from services.ingest.codec.examples import ExampleCodec
+from services.trainer.plan import lineage
 from services.trainer.settings import TrainerSettings
 
 _FLIGHTS = Path(__file__).parents[1] / "examples" / "flights"
@@ -132,9 +132,10 @@ def _in_a_process(directory: Path, address: str, end: int, interval: float, pass
 
 def _round(settings: dict[str, Any]) -> dict[str, float]:
     """Plans, leases and runs one round; its seconds."""
-    from services.trainer import checkpoint, determinism
-    from services.trainer.assignment import Done, RoundAssignment
-    from services.trainer.round_process import conduct
+    from services.trainer import determinism
+    from services.trainer.learn import checkpoint
+    from services.trainer.rounds.assignment import Done, RoundAssignment
+    from services.trainer.rounds.process import conduct
 
     directory = Path(settings["directory"])
     threads = len(os.sched_getaffinity(0))

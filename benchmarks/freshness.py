@@ -26,15 +26,15 @@ from typing import Any
 import orjson
 
 from benchmarks.report import Cell, publish
-from common.catalog import Version
 from common.errors import Unavailable
-from headrace.client import NDJSON, Client
-from headrace.compose import ComposeLauncher
-from headrace.definition_folder import DefinitionFolder, read_folder
-from headrace.demo.feeder import replay
-from headrace.demo.percentiles import percentile
-from headrace.demo.watcher import Seen, Watcher
-from headrace.launcher import Launcher
+from common.registry.catalog import Version
+from examples.demo.feeder import replay
+from examples.demo.percentiles import percentile
+from examples.demo.watcher import Seen, Watcher
+from headrace.client.platform import NDJSON, Client
+from headrace.compose.platform import ComposeLauncher
+from headrace.files.definition_folder import DefinitionFolder, read_folder
+from headrace.local.launcher import Launcher
 from headrace.places import SERVICES
 
 _EXAMPLE_DIR = Path("examples/flights")

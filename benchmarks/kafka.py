@@ -31,8 +31,8 @@ from benchmarks.report import Cell, publish
 from common.eventlog import tfrecord
 from common.eventlog.kafka_log import KafkaLog
 from common.eventlog.tests.kafka.kafka_server import KafkaServer
-from common.examples import ExampleCodec
 from common.schema import Schema
+from services.ingest.codec.examples import ExampleCodec
 
 _EVENTS = 5_000
 _CHUNK_EVENTS = 2_000

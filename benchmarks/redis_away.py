@@ -32,12 +32,12 @@ import numpy as np
 
 from benchmarks.report import Cell, publish
 from benchmarks.serving_load.grpc_load import PREDICT, predict_request
-from headrace.compose import ComposeLauncher
-from headrace.definition_folder import read_folder
-from headrace.engine import run_docker
-from headrace.launcher import Launcher
+from headrace.compose.docker_cli import run_docker
+from headrace.compose.platform import ComposeLauncher
+from headrace.files.definition_folder import read_folder
+from headrace.local.launcher import Launcher
+from headrace.local.processes import LocalPlatform
 from headrace.places import SERVICES
-from headrace.processes import LocalPlatform
 
 _LIMIT_MS, _LIMIT_SECONDS = 100.0, 2.0
 _MODEL, _EVENTS = "above-zero", 1000

@@ -33,10 +33,10 @@ import psutil
 from benchmarks.report import Cell, publish
 from benchmarks.serving_load import load as closed_loop
 from benchmarks.serving_load.canary import MACHINE, SCHEDULER
-from benchmarks.serving_load.memory import anonymous_mb
 from benchmarks.serving_load.processes import redis_server
 from benchmarks.serving_load.reload_models import INPUTS, SIZES
-from services.serving.tests.registry_process import RegistryProcess
+from common.process.memory import anonymous_mb
+from services.serving.tests.support.registry_process import RegistryProcess
 
 _MODEL = "bench"
 _DISTINCT = {"small": 12, "large": 5}

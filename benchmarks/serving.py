@@ -26,8 +26,8 @@ from benchmarks.rivals import comparison
 from benchmarks.rivals.catalog import RIVALS
 from benchmarks.serving_load import load, processes
 from benchmarks.serving_load.model import write_body
-from services.serving.memory import private_bytes
-from services.serving.onednn import VARIABLE
+from common.process.memory import private_bytes
+from services.serving.engines.onednn import VARIABLE
 
 _SECONDS = int(os.environ.get("BENCH_SECONDS", "6"))
 _RIVALS_SECONDS = 2

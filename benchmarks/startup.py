@@ -18,10 +18,10 @@ import psutil
 
 from benchmarks.report import Cell, publish
 from examples.flights.replay import events
-from headrace.client import Client
-from headrace.definition_folder import read_folder
-from headrace.launcher import Launcher
-from headrace.processes import LocalPlatform, ProcessSpec
+from headrace.client.platform import Client
+from headrace.files.definition_folder import read_folder
+from headrace.local.launcher import Launcher
+from headrace.local.processes import LocalPlatform, ProcessSpec
 
 FLIGHTS_DIR = Path("examples/flights")
 _EVENTS, _REQUEST_EVENTS = 25_000, 1_000

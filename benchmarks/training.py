@@ -21,13 +21,13 @@ import tensorflow as tf
 import yaml
 
 from benchmarks.report import publish
-from common.definition import parse_definition
+from common.definition.model import parse_definition
 from common.schema import Schema
 from services.trainer import determinism
+from services.trainer.families.model import BuiltModel, build, load_user_module
 from services.trainer.features.statistics import Fitting
-from services.trainer.model import BuiltModel, build, load_user_module
-from services.trainer.optimizers import make_optimizer
-from services.trainer.training import Training, TrainingSet
+from services.trainer.learn.optimizers import make_optimizer
+from services.trainer.learn.training import Training, TrainingSet
 
 _EXAMPLES = Path(__file__).parents[1] / "examples"
 _REPEATS = 5

@@ -8,8 +8,8 @@
     ├── Unavailable    UNAVAILABLE          503   retry with backoff
     └── DataLoss       DATA_LOSS            500   stop and call a human
 
-The message is one sentence: what, which, and what was expected. The doors translate (common/rpc.py, common/web.py);
-nothing else needs to know a status code.
+The message is one sentence: what, which, and what was expected. The doors translate (common/process, rpc.py and
+web.py); nothing else needs to know a status code.
 """
 
 MAX_MESSAGE_CHARACTERS = 4_000

@@ -4,10 +4,10 @@ from pathlib import Path
 
 from pydantic.fields import FieldInfo
 
-from common.settings import ServiceSettings
+from common.process.settings import ServiceSettings
 from services.ingest.settings import IngestSettings
 from services.registry.settings import RegistrySettings
-from services.serving.settings import ServingSettings
+from services.serving.options.settings import ServingSettings
 from services.trainer.settings import TrainerSettings
 
 _SERVICES: tuple[type[ServiceSettings], ...] = (IngestSettings, RegistrySettings, TrainerSettings, ServingSettings)

@@ -1,4 +1,4 @@
-"""The platform in containers, by headrace/compose.py and, for what faults need, the engine's API.
+"""The platform in containers, by headrace/compose/platform.py and, for what faults need, the engine's API.
 
 Every platform is a Compose project of its own on free ports; closing it removes its containers and its data. What the
 environment holds under TRAINER_, SERVING_, INGEST_ and REGISTRY_ is set in the containers of that service, as it is for
@@ -23,7 +23,7 @@ from docker.models.networks import Network
 import docker
 from e2e_tests.waiting import until
 from headrace import Addresses, Client, Conflict, HeadraceError, Unavailable
-from headrace.compose import ComposeLauncher, ComposeState
+from headrace.compose.platform import ComposeLauncher, ComposeState
 
 SERVICES = ("registry", "ingest", "trainer", "serving")
 _GRPC_PORT_OF = {"registry": 8700, "ingest": 8600, "serving": 8500}
@@ -36,8 +36,9 @@ _NEXT_RELEASE = "e2e-next-release"
 
 
 class ComposePlatform:
-    """Fills driver.Platform, and more for faults: pause, disconnect, stats, run_in. Names are headrace/compose.py's:
-    kafka, redis, proxy, registry, ingest, trainer, serving-0; further ones ingest-1, trainer-1, serving-1."""
+    """Fills driver.Platform, and more for faults: pause, disconnect, stats, run_in. Names are those of
+    headrace/compose: kafka, redis, proxy, registry, ingest, trainer, serving-0; further ones ingest-1, trainer-1,
+    serving-1."""
 
     def __init__(
         self, folder: Path, *, replicas: int = 1, tensorboard: bool = False, extra_files: Sequence[Path] = ()

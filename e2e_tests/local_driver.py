@@ -1,4 +1,4 @@
-"""The platform of this machine's processes, by headrace/launcher.py."""
+"""The platform of this machine's processes, by headrace/local/launcher.py."""
 
 import contextlib
 import os
@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 
 from headrace import Addresses, Client, Conflict
-from headrace.launcher import Launcher
-from headrace.processes import LocalPlatform as LocalProcesses
+from headrace.local.launcher import Launcher
+from headrace.local.processes import LocalPlatform as LocalProcesses
 
 
 class LocalPlatform:

@@ -9,7 +9,7 @@ from pathlib import Path
 from e2e_tests.points import MODEL, PROBES, ROUND_EVENTS, STREAM, points, write_definition
 from e2e_tests.waiting import until
 from headrace import Client, Conflict, HeadraceError
-from headrace.definition_folder import read_folder
+from headrace.files.definition_folder import read_folder
 
 
 @dataclass(frozen=True)

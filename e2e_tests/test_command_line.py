@@ -14,8 +14,8 @@ import pytest
 
 from e2e_tests.points import MODEL, PROBES, points, write_definition
 from e2e_tests.waiting import until
-from headrace.compose import ComposeLauncher
-from headrace.ports import find_free_offset
+from headrace.compose.platform import ComposeLauncher
+from headrace.local.ports import find_free_offset
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900, method="signal")]
 

@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def _start(mode: str, folder: Path, *arguments: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "headrace", "--platform", mode, "demo", *arguments]
+    command = [sys.executable, "-m", "examples.demo", "--platform", mode, *arguments]
     return subprocess.Popen(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_hear_ctrl_c
     )
@@ -39,7 +39,7 @@ def _hear_ctrl_c() -> None:
 
 
 def test_every_event_and_every_prediction_is_accounted_for(mode: str, folder: Path) -> None:
-    with _start(mode, folder, "flights", "--events", "22500") as demo:
+    with _start(mode, folder, "--events", "22500") as demo:
         output, errors = demo.communicate(timeout=600)
     assert demo.returncode == 0, output + errors
     report = json.loads((folder / "build" / "demo" / "report.json").read_text())
@@ -56,7 +56,7 @@ def test_every_event_and_every_prediction_is_accounted_for(mode: str, folder: Pa
 
 
 def test_ctrl_c_leaves_nothing_behind(mode: str, folder: Path) -> None:
-    with _start(mode, folder, "digits") as demo:
+    with _start(mode, folder, "--example", "digits") as demo:
         wanted = 7 if mode == "local" else 8  # containers, and who replays or asks
         until(lambda: len(_of_this_demo(folder)) >= wanted, "the platform and the replay run", timeout_seconds=180)
         demo.send_signal(signal.SIGINT)

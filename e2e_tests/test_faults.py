@@ -17,7 +17,7 @@ from e2e_tests.teaching import Pupil, await_more
 from e2e_tests.waiting import until
 from examples.flights.replay import events
 from headrace import Client
-from headrace.definition_folder import read_folder
+from headrace.files.definition_folder import read_folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900, method="signal")]
 

@@ -9,7 +9,7 @@ from e2e_tests.driver import Platform
 from e2e_tests.points import ROUND_EVENTS, write_broken_definition
 from e2e_tests.teaching import await_more
 from e2e_tests.waiting import until
-from headrace.definition_folder import read_folder
+from headrace.files.definition_folder import read_folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900, method="signal")]
 

@@ -5,12 +5,12 @@ one of predictions alone; `headrace` on the command line is the rest.
 from typing import TYPE_CHECKING, Any
 
 from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
-from headrace.client import Appended, Client, ServiceStatus
+from headrace.client.platform import Appended, Client, ServiceStatus
 from headrace.places import Addresses
 
 if TYPE_CHECKING:
-    from headrace.prediction_types import PendingPrediction, Prediction
-    from headrace.predictions import PredictionClient
+    from headrace.client.prediction_types import PendingPrediction, Prediction
+    from headrace.client.predictions import PredictionClient
 
 __all__ = [
     "Addresses",
@@ -33,11 +33,11 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """What needs numpy is imported when it is first used."""
     if name == "PredictionClient":
-        from headrace.predictions import PredictionClient
+        from headrace.client.predictions import PredictionClient
 
         return PredictionClient
     if name in ("PendingPrediction", "Prediction"):
-        from headrace import prediction_types
+        from headrace.client import prediction_types
 
         return getattr(prediction_types, name)
     raise AttributeError(f"module headrace has no attribute {name!r}")

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
-from headrace.commands import bench, demo, events, models, platform, predict, predictions_log, rebuild
+from headrace.commands import bench, events, models, platform, predict, predictions_log, rebuild
 from headrace.commands.session import COMPOSE, KINDS, Session
 
 EXIT_STATUS_OF: dict[type[HeadraceError], int] = {
@@ -28,7 +28,7 @@ EXIT_STATUS_OF: dict[type[HeadraceError], int] = {
 INTERRUPTED = 130
 _LISTED_REFUSALS = 10
 _EPILOG = (
-    "Exit status: 0 done, 1 a demo's promise was broken, a rebuilt version is not equal or a benchmark got no answer, "
+    "Exit status: 0 done, 1 a rebuilt version is not equal or a benchmark got no answer, "
     "2 wrong usage, "
     "3 invalid input, 4 not found, 5 conflict (re-read and decide again), 6 overloaded (slow down), "
     "7 unavailable (retry), 8 data loss (call a human), "
@@ -149,7 +149,6 @@ app.command()(models.rollback)
 app.command()(predict.predict)
 app.command()(bench.bench)
 app.command("predictions-log")(predictions_log.predictions_log)
-app.command("demo")(demo.run_demo)
 
 
 def main() -> None:

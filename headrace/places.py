@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from common.errors import InvalidInput, NotFound
-from headrace.memory import process_tree_mb
+from common.process.memory import process_tree_mb
 
 HOST = "127.0.0.1"
 SERVICES = ("registry", "ingest", "trainer", "serving")
@@ -177,6 +177,6 @@ def addresses_of(data_dir: Path) -> Addresses:
 def is_supervisor(pid: int) -> bool:
     """Whether the process lives and is a supervisor, not another that has got its number."""
     try:
-        return b"headrace.supervisor" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"headrace.local.supervisor" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False

@@ -35,7 +35,7 @@ def save(directory: Path) -> None:
 def seconds_per_call(directory: Path, batch_sizes: list[int]) -> dict[int, float]:
     """The median of five repeats, by batch size, through the engine that a runner uses."""
     from services.serving.engines import tensorflow_engine
-    from services.serving.model_options import EngineOptions
+    from services.serving.options.model_options import EngineOptions
 
     model = tensorflow_engine.load(directory, EngineOptions())
     found = {}

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import psutil
 
-from common.catalog import OffsetRange, RoundPlan, VersionDraft
-from common.registry_client import RegistryClient, manifest_of
+from common.registry.catalog import OffsetRange, RoundPlan, VersionDraft
+from common.registry.client import RegistryClient, manifest_of
 
 MODEL = "bench"
 _START_SECONDS = 180.0

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.catalog import OffsetRange, ranges_as_json, ranges_from_json
 from common.errors import InvalidInput
+from common.registry.catalog import OffsetRange, ranges_as_json, ranges_from_json
 
 RANGES = st.lists(st.builds(OffsetRange, st.integers(0, 99), st.integers(0, 2**62), st.integers(0, 2**62)))
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
-from common.definition import Gate, Triggers, parse_definition
+from common.definition.features import Numeric, Vocabulary, id_count
+from common.definition.model import Gate, Triggers, parse_definition
 from common.errors import InvalidInput
-from common.feature_spec import Numeric, Vocabulary, id_count
 from common.schema import Schema
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

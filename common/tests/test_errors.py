@@ -9,9 +9,9 @@ import pytest
 from fastapi import FastAPI
 
 from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
-from common.health import Health
-from common.rpc import STATUS_OF, errors_from_status, open_channel, start_server
-from common.web import HTTP_STATUS_OF, create_app
+from common.process.health import Health
+from common.process.rpc import STATUS_OF, errors_from_status, open_channel, start_server
+from common.process.web import HTTP_STATUS_OF, create_app
 from protos import ingest_pb2, ingest_pb2_grpc
 
 _KINDS: list[type[HeadraceError]] = [InvalidInput, NotFound, Conflict, Overloaded, Unavailable, DataLoss]

@@ -8,7 +8,7 @@ import pytest
 
 _SCRIPT = """
 import signal, sys, threading
-from common.lifecycle import Stop
+from common.process.lifecycle import Stop
 
 stop = Stop()
 stop.listen_for_signals()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from common.pace import UNLIMITED, Pace
+from common.process.pace import UNLIMITED, Pace
 
 
 class Clock:

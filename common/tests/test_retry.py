@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from common.errors import Unavailable
-from common.retry import Retry
+from common.process.retry import Retry
 
 AWAY = Unavailable("the registry is away")
 

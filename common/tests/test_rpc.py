@@ -6,9 +6,9 @@ from typing import Any
 import grpc
 import pytest
 
-from common.catalog_wire import json_map
 from common.errors import InvalidInput
-from common.rpc import ErrorInterceptor, details_of
+from common.process.rpc import ErrorInterceptor, details_of
+from common.registry.wire import json_map
 
 
 @pytest.mark.parametrize("message", ["x" * 3_900, "%" * 3_900, "\N{GRINNING FACE}" * 3_900, "\ud800" * 3_900])

@@ -10,8 +10,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from common.errors import Conflict, Overloaded
-from common.health import Health
-from common.rpc_aio import open_aio_channel, start_aio_server
+from common.process.health import Health
+from common.process.rpc_aio import open_aio_channel, start_aio_server
 from protos import ingest_pb2, ingest_pb2_grpc
 
 _SERVICE = "headrace.IngestService"

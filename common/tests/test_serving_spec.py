@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from common.definition import parse_definition
+from common.definition.model import parse_definition
+from common.definition.serving import parse_serving
 from common.errors import InvalidInput
-from common.serving_spec import parse_serving
 from common.tests.test_definition import files
 
 

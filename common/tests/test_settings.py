@@ -5,7 +5,7 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from common.errors import InvalidInput
-from common.settings import ServiceSettings
+from common.process.settings import ServiceSettings
 
 
 class _Settings(ServiceSettings):

@@ -8,8 +8,8 @@ import pytest
 from fastapi import Body, Request
 
 from common.errors import MAX_MESSAGE_CHARACTERS, Conflict
-from common.health import Health
-from common.web import BoundedBodies, WebServer, bind, create_app
+from common.process.health import Health
+from common.process.web import BoundedBodies, WebServer, bind, create_app
 
 _LIMIT_BYTES = 1_000
 

@@ -14,7 +14,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from common.lifecycle import Stop
+from common.process.lifecycle import Stop
 
 _LOOK_EVERY_SECONDS = 5.0
 _TIMEOUT_SECONDS = 10.0

@@ -24,7 +24,7 @@ import orjson
 from e2e_tests.faults.history import Append, Outcome, Prediction, PredictionOutcome, Recorder, Undo
 from e2e_tests.faults.stream import MODEL, STREAM, events
 from headrace import Addresses, Client, Conflict, HeadraceError, InvalidInput, NotFound, Overloaded
-from headrace.connection import Door
+from headrace.client.connection import Door
 from protos import tfserving_pb2
 
 _TRY_SECONDS = 5.0

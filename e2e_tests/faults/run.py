@@ -247,7 +247,7 @@ def _open_round(client: Client) -> bool:
 
 
 def _record(version: Any, plan: Any) -> VersionRecord:
-    """Of common/catalog.py's Version and RoundPlan, as the client builds them."""
+    """Of common/registry/catalog.py's Version and RoundPlan, as the client builds them."""
     left_out = plan.configuration.get("skipped", ())
     return VersionRecord(
         version=version.version, parent=version.parent_version,

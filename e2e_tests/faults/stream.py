@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace import Client
-from headrace.definition_folder import read_folder
+from headrace.files.definition_folder import read_folder
 
 STREAM = "numbered-points"
 MODEL = "above"

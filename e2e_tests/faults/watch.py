@@ -8,7 +8,7 @@ from e2e_tests.faults.history import AliasSeen, Recorder, Stall, VersionSeen
 from e2e_tests.faults.load import Successes
 from e2e_tests.faults.stream import MODEL
 from headrace import Addresses, Client, HeadraceError, NotFound, Unavailable
-from headrace.connection import Door
+from headrace.client.connection import Door
 
 _PERIOD_SECONDS = 0.25
 _TIMEOUT_SECONDS = 5.0

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from services.serving.platforms.loading import LoadRequest
-from services.serving.prediction import Arrays
-from services.serving.replica_state import Signature, TensorSpec
+from services.serving.engines.platforms.loading import LoadRequest
+from services.serving.wire.prediction import Arrays
+from services.serving.wire.replica_state import Signature, TensorSpec
 
 
 class LookupTable:

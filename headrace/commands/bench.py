@@ -31,7 +31,7 @@ def bench(
     ] = None,
 ) -> None:
     """Send predictions to a server as fast as it answers, or at a fixed rate, and print what came back."""
-    from headrace.load import LoadPlan, run_load
+    from headrace.commands.load import LoadPlan, run_load
 
     session: Session = context.obj
     host, port, path, content = _target(url, model, body, signature, rows)
@@ -105,7 +105,7 @@ def _target(url: str, model: str, body: Path | None, signature: str, rows: int) 
 
 
 def _only_model(root: str) -> str:
-    from headrace.connection import Door
+    from headrace.client.connection import Door
 
     door = Door("serving", root, timeout_seconds=_STATUS_SECONDS)
     try:
@@ -122,7 +122,7 @@ def _made_body(root: str, path: str, signature: str, rows: int) -> bytes:
     """Random values (of a fixed seed) that fit the signature; sizes that are not fixed are 1."""
     import numpy as np
 
-    from headrace.connection import Door
+    from headrace.client.connection import Door
 
     if not path.endswith(":predict"):
         raise InvalidInput(f"{path} is no predict call; give a body with --body")

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import typer
 
 from common.errors import InvalidInput
-from headrace.compose import ComposeState
-from headrace.engine import read_logs
+from headrace.compose.docker_cli import read_logs
+from headrace.compose.platform import ComposeState
 from headrace.places import PlatformState
 
 _WAITING_LINES = 10_000

@@ -12,11 +12,11 @@ import typer
 
 from common.errors import HeadraceError, InvalidInput
 from common.schema import Schema
-from headrace.client import Client, OnInvalid
+from headrace.client.platform import Client, OnInvalid
 from headrace.commands.session import Session
 
 if TYPE_CHECKING:
-    from headrace.event_files import Batch
+    from headrace.files.event_files import Batch
 
 _PATIENCE_SECONDS = 120.0
 """How long one batch may be refused as too much, or ingest be away, before the upload gives up."""
@@ -37,7 +37,7 @@ def ingest(
     ] = None,
 ) -> None:
     """Append a file of events to a stream; each batch is in the log when it counts."""
-    from headrace.event_files import FileFormat, batches, format_of
+    from headrace.files.event_files import FileFormat, batches, format_of
 
     session: Session = context.obj
     given = _choice("--format", file_format, ("csv", "ndjson", "tfrecord"))

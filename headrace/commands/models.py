@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from common.catalog import PRODUCTION, Model, Version
+from common.registry.catalog import PRODUCTION, Model, Version
 from headrace.commands.session import Session, age, print_table
 
 ModelName = Annotated[str, typer.Argument(metavar="MODEL")]
@@ -20,7 +20,7 @@ def apply(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Holds stream.yaml, model.yaml or both.")],
 ) -> None:
     """Register a stream and a model definition; repeating it changes nothing."""
-    from headrace.definition_folder import read_folder
+    from headrace.files.definition_folder import read_folder
 
     session: Session = context.obj
     folder = read_folder(directory)

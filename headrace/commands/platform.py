@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from common.errors import HeadraceError, InvalidInput
-from headrace.client import Client
+from headrace.client.platform import Client
 from headrace.commands.session import COMPOSE, Session, age, print_table, table_of
 from headrace.places import MAX_REPLICAS, PlatformState
 
 if TYPE_CHECKING:
-    from headrace.compose import ComposeLauncher
-    from headrace.launcher import Launcher
+    from headrace.compose.platform import ComposeLauncher
+    from headrace.local.launcher import Launcher
 
 _GLANCE_SECONDS = 2.0
 _COLOUR_OF = {"ready": "green", "stopped": "dim", "restarting": "red", "not ready": "red"}

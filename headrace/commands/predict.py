@@ -13,8 +13,8 @@ from common.errors import InvalidInput
 from headrace.commands.session import LOCAL, Session
 
 if TYPE_CHECKING:
-    from headrace.prediction_types import Prediction
-    from headrace.predictions import PredictionClient
+    from headrace.client.prediction_types import Prediction
+    from headrace.client.predictions import PredictionClient
 
 _ROWS_AT_ONCE = 1000
 
@@ -38,9 +38,9 @@ def predict(
     timeout: Annotated[float, typer.Option(help="Seconds for all of it.", min=0.001)] = 30.0,
 ) -> None:
     """Ask for predictions and print the answer as JSON."""
-    from headrace.prediction_types import Target
-    from headrace.predictions import PredictionClient
-    from headrace.tensor_values import read_json
+    from headrace.client.prediction_types import Target
+    from headrace.client.predictions import PredictionClient
+    from headrace.client.tensor_values import read_json
 
     session: Session = context.obj
     if file is not None and request != "-":
@@ -77,7 +77,7 @@ class _Asking:
 
     def file(self, path: Path) -> dict[str, Any]:
         """The predictions of all rows, and the versions that answered."""
-        from headrace.row_files import read_rows
+        from headrace.files.row_files import read_rows
 
         target = self._target
         types = self._client.signature(
@@ -157,7 +157,7 @@ def _show(document: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
-    from headrace.tensor_values import plain
+    from headrace.client.tensor_values import plain
 
     if isinstance(value, bytes):
         try:

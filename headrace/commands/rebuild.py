@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from common.errors import InvalidInput
+from headrace.client.rebuilds import Rebuild
 from headrace.commands.session import Session
-from headrace.rebuilds import Rebuild
 
 NOT_EQUAL = 1
 """Exit status."""

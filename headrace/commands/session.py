@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.client import Client
+from headrace.client.platform import Client
 
 if TYPE_CHECKING:
-    from headrace.compose import ComposeLauncher
-    from headrace.launcher import Launcher
+    from headrace.compose.platform import ComposeLauncher
+    from headrace.local.launcher import Launcher
 
 LOCAL, COMPOSE = "local", "compose"
 KINDS = (LOCAL, COMPOSE)
@@ -32,10 +32,10 @@ class Session:
     def launcher(self) -> "Launcher | ComposeLauncher":
         """Of the platform that the command is about; nothing is asked yet."""
         if self.kind == COMPOSE:
-            from headrace.compose import ComposeLauncher
+            from headrace.compose.platform import ComposeLauncher
 
             return ComposeLauncher()
-        from headrace.launcher import Launcher
+        from headrace.local.launcher import Launcher
 
         return Launcher(self.data_dir)
 

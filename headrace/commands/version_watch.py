@@ -12,9 +12,9 @@ from typing import Any
 
 import typer
 
-from common.catalog import AliasChange, Version
 from common.errors import Unavailable
-from headrace.client import Client
+from common.registry.catalog import AliasChange, Version
+from headrace.client.platform import Client
 from headrace.commands.session import Session
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.launcher import Launcher
+from headrace.local.launcher import Launcher
 from headrace.tests.answering_server import Server, answering_server
 
 _FAKE_SERVICE = textwrap.dedent(
@@ -75,7 +75,9 @@ def launcher(tmp_path: Path, fake_services: Path) -> Iterator[Launcher]:
 def front_ports() -> Iterator[dict[str, int]]:
     """A real front of serving with a stand-in runner, in a process of its own; {"http": port, "grpc": port}."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "services.serving.tests.front_server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-m", "services.serving.tests.support.front_server"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     assert process.stdin is not None
     assert process.stdout is not None

@@ -34,7 +34,7 @@ def run(server: Server, tmp_path: Path) -> Iterator[Run]:
     port = int(server.url.rpartition(":")[2])
     script = "print('here', flush=True); input()"
     holder = subprocess.Popen(
-        [sys.executable, "-c", script, "headrace.supervisor"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", script, "headrace.local.supervisor"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert holder.stdout is not None
     assert holder.stdout.readline() == b"here\n"
@@ -261,8 +261,6 @@ def test_options_that_do_not_exist_are_refused(run: Run, tmp_path: Path) -> None
     for option, value in (("--format", "xml"), ("--on-invalid", "ignore")):
         result = run("ingest", str(tmp_path / "events.csv"), "--stream", "s", option, value)
         assert (result.exit_code, value in result.stderr) == (EXIT_STATUS_OF[InvalidInput], True)
-    assert run("demo", "flights", "--full", "--events", "5").exit_code == EXIT_STATUS_OF[InvalidInput]
-    assert run("demo", "moon").exit_code == EXIT_STATUS_OF[InvalidInput]
 
 
 def test_help_names_every_exit_status() -> None:
@@ -280,7 +278,7 @@ def test_logs_show_the_end_of_each_log(run: Run, tmp_path: Path) -> None:
 
 
 def test_the_help_loads_nothing_heavy() -> None:
-    heavy = ["tensorflow", "numpy", "grpc", "psutil", "yaml", "pydantic", "headrace.launcher", "headrace.demo.run"]
+    heavy = ["tensorflow", "numpy", "grpc", "psutil", "yaml", "pydantic", "headrace.local.launcher"]
     script = f"import sys, headrace.cli; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout.strip() == "[]"

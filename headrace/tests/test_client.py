@@ -11,8 +11,8 @@ import numpy as np
 import orjson
 import pytest
 
-from common.catalog import Decision, RoundState
 from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
+from common.registry.catalog import Decision, RoundState
 from headrace import Addresses, Client
 from headrace.tests.answering_server import ROUND, VERSION, Server
 

@@ -11,8 +11,8 @@ from typer.testing import CliRunner, Result
 
 from common.errors import Conflict, InvalidInput, NotFound, Unavailable
 from headrace.cli import app
-from headrace.compose import ComposeLauncher, state_of
-from headrace.engine import memory_bytes
+from headrace.compose.docker_cli import memory_bytes
+from headrace.compose.platform import ComposeLauncher, state_of
 
 _ENGINE = """#!/bin/sh
 # Answers from the files of a folder, and notes what it is asked.

@@ -9,8 +9,8 @@ import pytest
 from common.errors import InvalidInput
 from common.eventlog.tfrecord import cut, frame
 from common.schema import Schema
-from headrace import event_files
-from headrace.event_files import batches, format_of
+from headrace.files import event_files
+from headrace.files.event_files import batches, format_of
 
 SCHEMA = Schema.from_mapping(
     {

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from common.errors import Conflict, InvalidInput, NotFound
-from headrace.launcher import Launcher, remove_data
+from headrace.local.launcher import Launcher, remove_data
 from headrace.places import HTTP_PORT_OF, read_state
 
 
@@ -149,7 +149,8 @@ def test_a_platform_in_the_foreground_ends_with_the_process_that_started_it(
     tmp_path: Path, fake_services: Path
 ) -> None:
     script = (
-        "import sys, time; from headrace.launcher import Launcher; l = Launcher(sys.argv[1]); l.up(port_offset=None);"
+        "import sys, time; from headrace.local.launcher import Launcher; l = Launcher(sys.argv[1]);"
+        "l.up(port_offset=None);"
         "l.wait_until_ready(timeout_seconds=20); print('ready', flush=True); time.sleep(600)"
     )
     data_dir = tmp_path / "data"

@@ -13,10 +13,10 @@ from typer.testing import CliRunner, Result
 from common.errors import HeadraceError, InvalidInput, NotFound, Unavailable
 from common.eventlog import tfrecord
 from headrace.cli import EXIT_STATUS_OF, app
+from headrace.client.tensor_protos import write_tensor
 from headrace.commands.bench import NO_ANSWER
-from headrace.load import LoadReport
-from headrace.row_files import read_rows
-from headrace.tensor_protos import write_tensor
+from headrace.commands.load import LoadReport
+from headrace.files.row_files import read_rows
 from headrace.tests.answering_server import Server
 from protos import prediction_log_pb2
 

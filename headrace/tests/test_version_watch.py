@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from common.catalog import AliasChange, Version, VersionStatus
 from common.errors import NotFound, Unavailable
-from headrace.answers import build
+from common.registry.catalog import AliasChange, Version, VersionStatus
 from headrace.cli import EXIT_STATUS_OF
+from headrace.client.answers import build
 from headrace.commands.version_watch import Look, changes, follow
 from headrace.tests.answering_server import VERSION, Server
 from headrace.tests.test_cli import Run, run

@@ -17,19 +17,19 @@ import uvloop
 from common.errors import HeadraceError, InvalidInput
 from common.eventlog.base import EventLog
 from common.eventlog.open import open_event_log
-from common.health import Health
-from common.lifecycle import Stop, close_all
-from common.logs import configure_logs
-from common.registry_client import RegistryClient
-from common.rpc_aio import start_aio_server
-from common.web import bind
+from common.process.health import Health
+from common.process.lifecycle import Stop, close_all
+from common.process.logs import configure_logs
+from common.process.rpc_aio import start_aio_server
+from common.process.web import bind
+from common.registry.client import RegistryClient
 from protos import ingest_pb2_grpc
-from services.ingest.grpc_api import SERVICE_NAME, IngestServicer
-from services.ingest.http_api import create_ingest_app
-from services.ingest.intake import Intake
+from services.ingest.doors.grpc_api import SERVICE_NAME, IngestServicer
+from services.ingest.doors.http_api import create_ingest_app
+from services.ingest.intake.accept import Intake
+from services.ingest.once.shared_keys import SharedKeys, SharedWindow
 from services.ingest.schemas import Schemas
 from services.ingest.settings import IngestSettings
-from services.ingest.shared_keys import SharedKeys, SharedWindow
 
 logger = logging.getLogger(__name__)
 _REGISTRY_TIMEOUT_SECONDS = 3.0

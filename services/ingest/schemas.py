@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from common.catalog import Change, ChangeKind, Stream
 from common.errors import HeadraceError, Unavailable
-from common.health import Health
-from common.lifecycle import Stop
+from common.process.health import Health
+from common.process.lifecycle import Stop
+from common.registry.catalog import Change, ChangeKind, Stream
 
 logger = logging.getLogger(__name__)
 _RETRY_SECONDS = 0.5

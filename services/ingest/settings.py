@@ -5,8 +5,8 @@ from typing import Self
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from common.logs import LogFormat
-from common.settings import ServiceSettings
+from common.process.logs import LogFormat
+from common.process.settings import ServiceSettings
 
 JSON_MEMORY_FACTOR = 8
 """Parsed JSON takes about so many bytes of memory per byte of body."""

@@ -1,0 +1,1 @@
+"""The registry: streams, models, rounds, versions, aliases; it judges and promotes."""

@@ -12,16 +12,16 @@ import grpc
 from prometheus_client import REGISTRY
 
 from common.errors import HeadraceError, Unavailable
-from common.health import Health
-from common.lifecycle import Stop, close_all
-from common.logs import configure_logs
-from common.rpc import start_server
-from common.web import WebServer, bind
+from common.process.health import Health
+from common.process.lifecycle import Stop, close_all
+from common.process.logs import configure_logs
+from common.process.rpc import start_server
+from common.process.web import WebServer, bind
 from protos import registry_pb2_grpc
 from services.registry.catalog import Catalog, CatalogLimits
 from services.registry.collection import CollectionRules
-from services.registry.grpc_api import SERVICE_NAME, RegistryServicer
-from services.registry.http_api import create_registry_app
+from services.registry.doors.grpc_api import SERVICE_NAME, RegistryServicer
+from services.registry.doors.http_api import create_registry_app
 from services.registry.leases import LeaseRules
 from services.registry.metrics import CatalogMetrics
 from services.registry.rounds import Backoff

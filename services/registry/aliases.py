@@ -11,12 +11,12 @@ from collections.abc import Container, Iterable
 from sqlalchemy import Connection, Row, delete, insert, select
 from sqlalchemy.dialects.sqlite import insert as upsert
 
-from common.catalog import PRODUCTION, AliasChange, ChangeKind, Model, VersionStatus
 from common.errors import Conflict, InvalidInput, NotFound
+from common.registry.catalog import PRODUCTION, AliasChange, ChangeKind, Model, VersionStatus
 from common.schema import check_name
 from services.registry import models
-from services.registry.database import Transaction
-from services.registry.tables import alias_history, aliases, versions
+from services.registry.store.database import Transaction
+from services.registry.store.tables import alias_history, aliases, versions
 
 SET = "set"
 ROLLBACK = "rollback"

@@ -18,7 +18,7 @@ from pathlib import Path
 from sqlalchemy import create_engine
 
 from common.errors import Conflict, DataLoss, HeadraceError, NotFound
-from common.registry_files import digest_of
+from common.registry.files import digest_of
 from services.registry.collection import needed_digests
 
 _CATALOG = "catalog.sqlite"

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from sqlalchemy import func, select
 
-from common.catalog import (
+from common.errors import InvalidInput, NotFound
+from common.registry.catalog import (
     AliasChange,
     Change,
     FileEntry,
@@ -23,15 +24,14 @@ from common.catalog import (
     Version,
     VersionDraft,
 )
-from common.errors import InvalidInput, NotFound
 from services.registry import aliases, leases, models, rounds, streams, versions
-from services.registry.blobs import Blobs
 from services.registry.collection import Collected, CollectionRules, collect
-from services.registry.database import Clock, Database
 from services.registry.leases import LeaseRules
-from services.registry.manifest import check_digest, check_manifest
-from services.registry.tables import rounds as rounds_table
-from services.registry.tables import versions as versions_table
+from services.registry.store.blobs import Blobs
+from services.registry.store.database import Clock, Database
+from services.registry.store.manifest import check_digest, check_manifest
+from services.registry.store.tables import rounds as rounds_table
+from services.registry.store.tables import versions as versions_table
 from services.registry.watch import Watch
 
 

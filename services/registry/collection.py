@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Connection, select, update
 
-from common.catalog import ChangeKind, VersionStatus
 from common.errors import InvalidInput
-from services.registry.blobs import Blobs
-from services.registry.database import Database, Transaction
+from common.registry.catalog import ChangeKind, VersionStatus
 from services.registry.rounds import OPEN_STATES, plan_of
-from services.registry.tables import aliases, rounds, version_files, versions
+from services.registry.store.blobs import Blobs
+from services.registry.store.database import Database, Transaction
+from services.registry.store.tables import aliases, rounds, version_files, versions
 
 
 @dataclass(frozen=True)

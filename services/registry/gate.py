@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from common.catalog import Decision, JsonMap, Verdict
 from common.errors import InvalidInput
+from common.registry.catalog import Decision, JsonMap, Verdict
 
 _NUMBERS = ("max_regression", "min_value", "max_value")
 _KEYS = frozenset({"metric", *_NUMBERS, "direction", "lower_is_better", "min_examples", "canary", "on_reject"})

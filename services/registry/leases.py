@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import select, update
 
-from common.catalog import FileEntry, JsonMap, Lease, Round, RoundState
-from common.catalog_wire import json_text
 from common.errors import Conflict, InvalidInput
-from services.registry.database import Transaction
+from common.registry.catalog import FileEntry, JsonMap, Lease, Round, RoundState
+from common.registry.wire import json_text
 from services.registry.rounds import (
     Backoff,
     RoundRow,
@@ -23,7 +22,8 @@ from services.registry.rounds import (
     round_of,
     row_of,
 )
-from services.registry.tables import rounds
+from services.registry.store.database import Transaction
+from services.registry.store.tables import rounds
 
 _MAX_TTL_SECONDS = 3600.0
 _MAX_TEXT = 10_000

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 from sqlalchemy import Connection, Row, insert, select, update
 
-from common.catalog import ChangeKind, Model
-from common.definition import parse_definition
+from common.definition.model import parse_definition
 from common.errors import Conflict, InvalidInput, NotFound
+from common.registry.catalog import ChangeKind, Model
 from common.schema import Schema, check_name
 from services.registry import streams
-from services.registry.database import Transaction
-from services.registry.tables import aliases, definition_files, models
+from services.registry.store.database import Transaction
+from services.registry.store.tables import aliases, definition_files, models
 
 _MAX_FILES = 256
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
-from common.catalog import SKIPPED, OffsetRange, RoundPlan, ranges_from_json
 from common.errors import Conflict, InvalidInput
+from common.registry.catalog import SKIPPED, OffsetRange, RoundPlan, ranges_from_json
 
 
 def check_contiguous(plan: RoundPlan, parent_end: Mapping[int, int]) -> None:

@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 
 from sqlalchemy import Connection, Row, insert, select, update
 
-from common.catalog import (
+from common.errors import Conflict, InvalidInput, NotFound
+from common.registry.catalog import (
     PRODUCTION,
     ChangeKind,
     FileEntry,
@@ -19,12 +20,11 @@ from common.catalog import (
     ranges_as_json,
     ranges_from_json,
 )
-from common.catalog_wire import json_text
-from common.errors import Conflict, InvalidInput, NotFound
+from common.registry.wire import json_text
 from services.registry import models, streams
-from services.registry.database import Transaction
 from services.registry.ranges import check_contiguous
-from services.registry.tables import rounds, versions
+from services.registry.store.database import Transaction
+from services.registry.store.tables import rounds, versions
 
 RoundRow = Row[tuple[object, ...]]
 OPEN_STATES = (RoundState.PLANNED, RoundState.RUNNING)

@@ -5,8 +5,8 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from common.logs import LogFormat
-from common.settings import ServiceSettings
+from common.process.logs import LogFormat
+from common.process.settings import ServiceSettings
 
 
 class RegistrySettings(ServiceSettings):

@@ -2,11 +2,11 @@
 
 from sqlalchemy import Connection, Row, insert, select
 
-from common.catalog import ChangeKind, Stream
 from common.errors import InvalidInput, NotFound
+from common.registry.catalog import ChangeKind, Stream
 from common.schema import Schema, check_compatible, check_name
-from services.registry.database import Transaction
-from services.registry.tables import streams
+from services.registry.store.database import Transaction
+from services.registry.store.tables import streams
 
 _MAX_SCHEMA_BYTES = 1024 * 1024
 

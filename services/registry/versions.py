@@ -7,7 +7,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, insert, select
 
-from common.catalog import (
+from common.errors import Conflict, InvalidInput, NotFound
+from common.registry.catalog import (
     CANARY,
     PRODUCTION,
     ChangeKind,
@@ -20,16 +21,15 @@ from common.catalog import (
     VersionDraft,
     VersionStatus,
 )
-from common.catalog_wire import json_text
-from common.errors import Conflict, InvalidInput, NotFound
+from common.registry.wire import json_text
 from services.registry import aliases, models
-from services.registry.database import Transaction
 from services.registry.gate import GateRule, judge, parse_rule
 from services.registry.leases import held_row
-from services.registry.manifest import check_manifest
 from services.registry.ranges import end_position
 from services.registry.rounds import RoundRow, end_done, parent_end_of, plan_of, row_of
-from services.registry.tables import rounds, version_files, versions
+from services.registry.store.database import Transaction
+from services.registry.store.manifest import check_manifest
+from services.registry.store.tables import rounds, version_files, versions
 
 _REQUIRED_FOLDERS = ("checkpoint/", "saved_model/")
 _MAX_DRAFT_CHARACTERS = 4 * 1024 * 1024

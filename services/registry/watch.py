@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 from sqlalchemy import func, select
 
-from common.catalog import Change, ChangeKind
 from common.errors import InvalidInput, Overloaded, Unavailable
-from services.registry.database import Database
-from services.registry.tables import changes
+from common.registry.catalog import Change, ChangeKind
+from services.registry.store.database import Database
+from services.registry.store.tables import changes
 
 _BATCH = 500
 

@@ -25,33 +25,34 @@ import uvloop
 from prometheus_client import REGISTRY
 
 from common.errors import HeadraceError, InvalidInput
-from common.health import Health
-from common.logs import configure_logs
-from common.rpc_aio import start_aio_server
-from common.web import bind
-from services.serving import front as front_core
-from services.serving import grpc_api, manager_process
-from services.serving.api_latency import ApiLatency
-from services.serving.async_predictions import AsyncPredictions, async_limits
-from services.serving.configured_models import check_first_labels, starting_config
-from services.serving.fast_http import protocol_for
-from services.serving.flags import read_flags, usage
-from services.serving.front import Front
-from services.serving.front_metrics import FrontMetrics
-from services.serving.http_api import CORS_HEADERS, create_serving_app
-from services.serving.journal import Journal
-from services.serving.manager_process import ManagerProcess
-from services.serving.model_doors import add_model_doors
-from services.serving.monitoring import MonitoringConfig, add_metrics_route, read_monitoring_config
-from services.serving.option_sources import replica_options
-from services.serving.platforms.names import platform_names
-from services.serving.queue_keys import NEWEST_ALIAS
-from services.serving.replica_state import ConfigState, ReplicaState
-from services.serving.request_log_setup import following, open_request_log
-from services.serving.rest_predict import RestPredict
-from services.serving.settings import ServingSettings
-from services.serving.statistics import Statistics
-from services.serving.tls import TlsConfig, read_tls_config
+from common.process.health import Health
+from common.process.logs import configure_logs
+from common.process.rpc_aio import start_aio_server
+from common.process.web import bind
+from services.serving.doors import grpc_api
+from services.serving.doors.fast_http import protocol_for
+from services.serving.doors.http_api import CORS_HEADERS, create_serving_app
+from services.serving.doors.model_doors import add_model_doors
+from services.serving.doors.rest_predict import RestPredict
+from services.serving.front import core as front_core
+from services.serving.front.api_latency import ApiLatency
+from services.serving.front.async_predictions import AsyncPredictions, async_limits
+from services.serving.front.core import Front
+from services.serving.front.counts import Statistics
+from services.serving.front.front_metrics import FrontMetrics
+from services.serving.front.journal import Journal
+from services.serving.front.monitoring import MonitoringConfig, add_metrics_route, read_monitoring_config
+from services.serving.front.request_log_setup import following, open_request_log
+from services.serving.options.flags import read_flags, usage
+from services.serving.options.option_sources import replica_options
+from services.serving.options.platform_names import platform_names
+from services.serving.options.settings import ServingSettings
+from services.serving.options.tls import TlsConfig, read_tls_config
+from services.serving.replica import manager_process
+from services.serving.replica.manager_process import ManagerProcess
+from services.serving.replica.sources.configured_models import check_first_labels, starting_config
+from services.serving.wire.keys import NEWEST_ALIAS
+from services.serving.wire.replica_state import ConfigState, ReplicaState
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""The trainer: rounds planned, leased, trained and registered."""

@@ -4,24 +4,24 @@ import logging
 import sys
 import threading
 
-from common import rpc
-from common.catalog import ChangeKind
 from common.errors import HeadraceError
 from common.eventlog.open import open_event_log
-from common.health import Health
-from common.lifecycle import Stop, close_all
-from common.logs import configure_logs
-from common.registry_client import RegistryClient
-from common.web import WebServer, bind
+from common.process import rpc
+from common.process.health import Health
+from common.process.lifecycle import Stop, close_all
+from common.process.logs import configure_logs
+from common.process.web import WebServer, bind
+from common.registry.catalog import ChangeKind
+from common.registry.client import RegistryClient
 from services.trainer.http_api import create_http_app
-from services.trainer.planner import Planner
-from services.trainer.rebuilds import Rebuilds
-from services.trainer.rounds import RoundLoop, holder_id, own_data_dir
+from services.trainer.plan.planner import Planner
+from services.trainer.rounds.lease import RoundLoop, holder_id, own_data_dir
+from services.trainer.rounds.rebuilds import Rebuilds
 from services.trainer.settings import TrainerSettings
 from services.trainer.watch import follow
 
 logger = logging.getLogger(__name__)
-ROUND_FUNCTION = "services.trainer.round_process:run_round"
+ROUND_FUNCTION = "services.trainer.rounds.process:run_round"
 _GRPC_STOP_SECONDS = 2.0
 _MAX_REGISTRY_CALL_SECONDS = 5.0
 

@@ -10,12 +10,12 @@ from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.types import ASGIApp
 
-from common.catalog import Round
-from common.health import Health
-from common.web import BoundedBodies, create_app
-from services.trainer.planner import Planner
-from services.trainer.rebuilds import Rebuild, Rebuilds
-from services.trainer.rounds import RoundLoop
+from common.process.health import Health
+from common.process.web import BoundedBodies, create_app
+from common.registry.catalog import Round
+from services.trainer.plan.planner import Planner
+from services.trainer.rounds.lease import RoundLoop
+from services.trainer.rounds.rebuilds import Rebuild, Rebuilds
 from services.trainer.settings import TrainerSettings
 
 MAX_BODY_BYTES = 64 * 1024

@@ -7,8 +7,8 @@ from typing import Literal
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from common.logs import LogFormat
-from common.settings import ServiceSettings
+from common.process.logs import LogFormat
+from common.process.settings import ServiceSettings
 
 Scheduling = Literal["normal", "idle"]
 

@@ -4,10 +4,10 @@ import logging
 import random
 from collections.abc import Callable
 
-from common.catalog import ChangeKind
 from common.errors import Overloaded, Unavailable
-from common.lifecycle import Stop
-from common.registry_client import RegistryClient
+from common.process.lifecycle import Stop
+from common.registry.catalog import ChangeKind
+from common.registry.client import RegistryClient
 
 logger = logging.getLogger(__name__)
 _RECONNECT_SECONDS = 0.5

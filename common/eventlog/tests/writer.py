@@ -11,7 +11,7 @@ import threading
 from common.eventlog.base import EventLog
 from common.eventlog.open import open_event_log
 from common.eventlog.tests.records import record
-from common.lifecycle import die_with_parent
+from common.process.lifecycle import die_with_parent
 
 
 def _write(log: EventLog, topic: str, name: str, appends: int) -> None:

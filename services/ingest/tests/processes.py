@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from common.registry_client import RegistryClient
+from common.registry.client import RegistryClient
 
 _WAIT_SECONDS = 30.0
 

@@ -18,8 +18,8 @@ from common.eventlog import tfrecord
 from common.eventlog.kafka_log import KafkaLog
 from common.eventlog.tests.conftest import start_kafka
 from common.eventlog.tests.kafka.kafka_server import KafkaServer
-from common.examples import ExampleCodec
 from common.schema import Schema
+from services.ingest.codec.examples import ExampleCodec
 from services.ingest.tests.conftest import SCHEMA, event
 from services.ingest.tests.processes import Process, free_ports, get, register, until
 

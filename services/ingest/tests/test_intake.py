@@ -10,10 +10,10 @@ import pytest
 
 from common.errors import Conflict, InvalidInput, NotFound, Overloaded, Unavailable
 from common.eventlog import tfrecord
-from common.examples import ExampleCodec
 from common.schema import Schema
-from services.ingest.intake import AppendRequest, Intake, OnInvalid
-from services.ingest.keys import Answer, Refusal
+from services.ingest.codec.examples import ExampleCodec
+from services.ingest.intake.accept import AppendRequest, Intake, OnInvalid
+from services.ingest.once.keys import Answer, Refusal
 from services.ingest.tests.conftest import SCHEMA, World, event, with_changes
 
 _TIMEOUT_SECONDS = 20.0

@@ -1,7 +1,7 @@
 """The window of idempotency keys: bounded by count and age, and unmoved by hearing of a record twice."""
 
 from common.eventlog.base import RecordHeaders, RecordInfo, RequestMark
-from services.ingest.keys import Answer, KeyWindow, Refusal, RequestKey
+from services.ingest.once.keys import Answer, KeyWindow, Refusal, RequestKey
 
 
 class _Clock:

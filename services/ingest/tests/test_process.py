@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from common.rpc_aio import open_aio_channel
+from common.process.rpc_aio import open_aio_channel
 from services.ingest.tests.conftest import SCHEMA, event, with_changes
 from services.ingest.tests.processes import Process, get, register, until
 

@@ -3,10 +3,10 @@
 import threading
 from collections.abc import Iterator
 
-from common.catalog import Change, ChangeKind
 from common.errors import Unavailable
-from common.health import Health
-from common.lifecycle import Stop
+from common.process.health import Health
+from common.process.lifecycle import Stop
+from common.registry.catalog import Change, ChangeKind
 from services.ingest.schemas import Schemas
 from services.ingest.tests.conftest import SCHEMA, StreamsInMemory
 from services.ingest.tests.processes import until

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from common.catalog import PRODUCTION, FileEntry, JsonMap, Lease, OffsetRange, RoundPlan, Version, VersionDraft
+from common.registry.catalog import PRODUCTION, FileEntry, JsonMap, Lease, OffsetRange, RoundPlan, Version, VersionDraft
 from services.registry.catalog import Catalog, CatalogLimits
 from services.registry.collection import CollectionRules
 from services.registry.leases import LeaseRules

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from common.registry_client import RegistryClient
+from common.registry.client import RegistryClient
 from services.registry.catalog import Catalog
 from services.registry.tests.building import Clock, new_catalog
 from services.registry.tests.processes import RegistryProcess

@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from common.catalog import PRODUCTION, OffsetRange, RoundPlan, Version, VersionDraft
-from common.registry_client import RegistryClient, manifest_of
+from common.registry.catalog import PRODUCTION, OffsetRange, RoundPlan, Version, VersionDraft
+from common.registry.client import RegistryClient, manifest_of
 from services.registry.tests.building import GATE, SCHEMA, definition
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.catalog import VersionStatus
 from common.errors import Conflict, InvalidInput, NotFound
+from common.registry.catalog import VersionStatus
 from services.registry.aliases import ROLLBACK, SET, rollback_target
 from services.registry.catalog import Catalog
 from services.registry.tests.building import Clock, publish

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import Conflict, DataLoss, NotFound
-from common.registry_client import RegistryClient
+from common.registry.client import RegistryClient
 from services.registry.backup import back_up, main, verify
 from services.registry.tests.over_the_wire import publish, register_all
 from services.registry.tests.processes import RegistryProcess, wait_until

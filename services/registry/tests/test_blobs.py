@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import Conflict, DataLoss, InvalidInput, NotFound, Unavailable
-from services.registry.blobs import CHUNK_BYTES, Blobs
+from services.registry.store.blobs import CHUNK_BYTES, Blobs
 
 CONTENT = b"0123456789" * 100
 DIGEST = hashlib.sha256(CONTENT).hexdigest()

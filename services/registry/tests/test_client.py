@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from common.catalog import FileEntry
 from common.errors import Conflict, DataLoss, InvalidInput, NotFound, Overloaded, Unavailable
-from common.pace import Pace
-from common.registry_client import RegistryClient, manifest_of
-from common.registry_files import write_gently
+from common.process.pace import Pace
+from common.registry.catalog import FileEntry
+from common.registry.client import RegistryClient, manifest_of
+from common.registry.files import write_gently
 from services.registry.tests.building import definition
 from services.registry.tests.over_the_wire import next_plan, publish, register_all
 from services.registry.tests.processes import RegistryProcess, wait_until

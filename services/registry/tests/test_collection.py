@@ -10,8 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
-from common.catalog import FileEntry, VersionStatus
 from common.errors import Conflict, HeadraceError, NotFound
+from common.registry.catalog import FileEntry, VersionStatus
 from services.registry.catalog import Catalog
 from services.registry.collection import CollectionRules
 from services.registry.tests.building import LIMITS, Clock, draft, lease, new_catalog, next_plan, publish, store

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from common.catalog import Decision, JsonMap, Verdict
 from common.errors import InvalidInput
+from common.registry.catalog import Decision, JsonMap, Verdict
 from services.registry.gate import judge, parse_rule
 
 VALUES = st.floats(-1e6, 1e6)

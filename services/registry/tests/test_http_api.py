@@ -9,11 +9,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from common.catalog import FileEntry
-from common.health import Health
-from common.web import WebServer, bind
+from common.process.health import Health
+from common.process.web import WebServer, bind
+from common.registry.catalog import FileEntry
 from services.registry.catalog import Catalog
-from services.registry.http_api import MAX_BODY_BYTES, create_registry_app
+from services.registry.doors.http_api import MAX_BODY_BYTES, create_registry_app
 from services.registry.tests.building import SCHEMA, definition, lease, next_plan, publish, store
 from services.registry.tests.processes import RegistryProcess
 

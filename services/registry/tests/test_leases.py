@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from common.catalog import Lease, RoundState
 from common.errors import Conflict, InvalidInput, NotFound
+from common.registry.catalog import Lease, RoundState
 from services.registry.catalog import Catalog
 from services.registry.tests.building import Clock, definition, draft, lease, next_plan, store
 

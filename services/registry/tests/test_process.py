@@ -17,10 +17,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from common.catalog import FileEntry, Version, VersionStatus
 from common.errors import Conflict, InvalidInput, Unavailable
-from common.registry_client import RegistryClient, manifest_of
-from common.rpc import open_channel
+from common.process.rpc import open_channel
+from common.registry.catalog import FileEntry, Version, VersionStatus
+from common.registry.client import RegistryClient, manifest_of
 from protos import registry_pb2 as pb
 from protos import registry_pb2_grpc
 from services.registry.tests.building import SCHEMA

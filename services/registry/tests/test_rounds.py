@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.catalog import OffsetRange, RoundPlan, RoundState, ranges_as_json
 from common.errors import Conflict, HeadraceError, InvalidInput, NotFound
+from common.registry.catalog import OffsetRange, RoundPlan, RoundState, ranges_as_json
 from services.registry.catalog import Catalog
 from services.registry.ranges import check_contiguous, end_position
 from services.registry.rounds import Backoff

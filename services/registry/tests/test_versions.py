@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from common.catalog import (
+from common.errors import Conflict, HeadraceError, InvalidInput, NotFound
+from common.registry.catalog import (
     Decision,
     FileEntry,
     RoundState,
@@ -14,7 +15,6 @@ from common.catalog import (
     VersionDraft,
     VersionStatus,
 )
-from common.errors import Conflict, HeadraceError, InvalidInput, NotFound
 from services.registry.catalog import Catalog
 from services.registry.tests.building import GATE, Clock, draft, lease, next_plan, publish
 

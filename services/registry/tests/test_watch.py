@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from common.catalog import Change, ChangeKind
 from common.errors import InvalidInput, Overloaded, Unavailable
+from common.registry.catalog import Change, ChangeKind
 from services.registry.catalog import Catalog
 from services.registry.tests.building import LIMITS, SCHEMA, Clock, new_catalog, publish
 

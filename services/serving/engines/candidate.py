@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from services.serving.model_options import EngineOptions
-from services.serving.prediction import Arrays
-from services.serving.replica_state import Signature
+from services.serving.options.model_options import EngineOptions
+from services.serving.wire.prediction import Arrays
+from services.serving.wire.replica_state import Signature
 
 Outputs = dict[str, np.ndarray]
 

@@ -16,11 +16,11 @@ from services.serving.engines import litert_engine, onnx_engine, tensorflow_engi
 from services.serving.engines.candidate import Candidate, EngineRefused
 from services.serving.engines.conversion import Conversion, Conversions
 from services.serving.engines.guarded import GuardedCall
+from services.serving.engines.platforms.loading import LoadedModel, LoadRequest
 from services.serving.engines.trial import SignatureTrial
-from services.serving.model_options import EngineOptions
-from services.serving.platforms.loading import LoadedModel, LoadRequest
-from services.serving.prediction import FAILED_PRECONDITION, Arrays, RequestFailed
-from services.serving.replica_state import Signature
+from services.serving.options.model_options import EngineOptions
+from services.serving.wire.prediction import FAILED_PRECONDITION, Arrays, RequestFailed
+from services.serving.wire.replica_state import Signature
 
 CANDIDATES: tuple[Candidate, ...] = (onnx_engine.CANDIDATE, litert_engine.CANDIDATE)
 AUTO, TENSORFLOW = "auto", "tensorflow"

@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from common.lifecycle import die_with_parent
+from common.process.lifecycle import die_with_parent
 from services.serving.engines.candidate import Candidate
 from services.serving.engines.trial import SignatureTrial, try_engine
-from services.serving.model_options import ModelOptions
-from services.serving.prediction import RequestFailed
-from services.serving.warm_up import batch_sizes
+from services.serving.engines.warm_up import batch_sizes
+from services.serving.options.model_options import ModelOptions
+from services.serving.wire.prediction import RequestFailed
 
 RESULT, LOG = "result.json", "conversion.log"
 _FORMAT = 1

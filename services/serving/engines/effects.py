@@ -11,7 +11,7 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.python.framework import op_def_registry
 
-from services.serving.replica_state import Signature
+from services.serving.wire.replica_state import Signature
 
 _CHECKS = {"CheckNumerics", "CheckNumericsV2"}
 """They have no effect as TensorFlow counts them, but they refuse values."""

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import numpy as np
 
 from services.serving.engines.candidate import Call, EngineRefused, Outputs
-from services.serving.prediction import Arrays, numpy_type
-from services.serving.replica_state import Signature
+from services.serving.wire.prediction import Arrays, numpy_type
+from services.serving.wire.replica_state import Signature
 
 GUARDED_KINDS = ("not finite", "negative")
 """Kinds of values that can be told apart fast enough to send the calls that hold them to TensorFlow."""

@@ -5,9 +5,9 @@ import threading
 from pathlib import Path
 
 from services.serving.engines.candidate import Call, Candidate, CannotConvert, EngineRefused, Outputs
-from services.serving.model_options import EngineOptions
-from services.serving.prediction import Arrays
-from services.serving.replica_state import Signature
+from services.serving.options.model_options import EngineOptions
+from services.serving.wire.prediction import Arrays
+from services.serving.wire.replica_state import Signature
 
 with contextlib.suppress(ImportError):  # Imported before runners are forked, its 15 MB are shared by all of them.
     from ai_edge_litert.interpreter import Interpreter

@@ -8,9 +8,9 @@ import os
 from pathlib import Path
 
 from services.serving.engines.candidate import Call, Candidate, CannotConvert, EngineRefused, Outputs
-from services.serving.model_options import EngineOptions
-from services.serving.prediction import Arrays
-from services.serving.replica_state import Signature
+from services.serving.options.model_options import EngineOptions
+from services.serving.wire.prediction import Arrays
+from services.serving.wire.replica_state import Signature
 
 # Without it the import starts a thread that writes below the home directory and reports to ONNX Runtime's maker.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"

@@ -6,9 +6,9 @@ from typing import Literal
 
 import numpy as np
 
-from services.serving.prediction import Prediction, numpy_type
-from services.serving.replica_state import Signature, TensorSpec
-from services.serving.warm_up import repeated
+from services.serving.engines.warm_up import repeated
+from services.serving.wire.prediction import Prediction, numpy_type
+from services.serving.wire.replica_state import Signature, TensorSpec
 
 Kind = Literal["plain", "not finite", "negative", "huge"]
 _INNER_SIZES = (1, 5, 32)

@@ -22,10 +22,10 @@ import tensorflow as tf
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 
-from services.serving import onednn
-from services.serving.model_options import EngineOptions
-from services.serving.prediction import Arrays, RequestFailed
-from services.serving.replica_state import Signature, TensorSpec
+from services.serving.engines import onednn
+from services.serving.options.model_options import EngineOptions
+from services.serving.wire.prediction import Arrays, RequestFailed
+from services.serving.wire.replica_state import Signature, TensorSpec
 
 logger = logging.getLogger(__name__)
 

@@ -13,11 +13,11 @@ from services.serving.engines.candidate import Call, Candidate, CannotConvert, E
 from services.serving.engines.comparison import compare
 from services.serving.engines.guarded import GUARDED_KINDS, GuardedCall
 from services.serving.engines.probes import Probe, make_probes
-from services.serving.model_options import EngineOptions, ModelOptions
-from services.serving.prediction import Arrays, Prediction, RequestFailed
-from services.serving.replica_state import Signature
-from services.serving.warm_up import batch_sizes
-from services.serving.warm_up_requests import recorded_predictions
+from services.serving.engines.warm_up import batch_sizes
+from services.serving.engines.warm_up_requests import recorded_predictions
+from services.serving.options.model_options import EngineOptions, ModelOptions
+from services.serving.wire.prediction import Arrays, Prediction, RequestFailed
+from services.serving.wire.replica_state import Signature
 
 _BLOCKS = 7
 _BLOCK_SECONDS = 0.01

@@ -9,27 +9,27 @@ from pathlib import Path
 import pytest
 
 from conftest import RedisServer
-from services.serving.tests.contract_server import (
+from services.serving.tests.support.contract_server import (
     ContractModel,
     ContractServer,
     build_contract_model,
     front_and_runner,
     standalone,
 )
-from services.serving.tests.manager_process import ManagerProcess
-from services.serving.tests.registry_process import RegistryProcess
-from services.serving.tests.runner_process import Zygote
+from services.serving.tests.support.manager_process import ManagerProcess
+from services.serving.tests.support.registry_process import RegistryProcess
+from services.serving.tests.support.runner_process import Zygote
 
 StartManager = Callable[..., ManagerProcess]
 
 
 @pytest.fixture(scope="session")
 def saved_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the models of services/serving/tests/saved_models.py."""
+    """A folder with the models of services/serving/tests/support/saved_models.py."""
     directory = tmp_path_factory.mktemp("saved_models")
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(
-        [sys.executable, "-m", "services.serving.tests.saved_models", str(directory)],
+        [sys.executable, "-m", "services.serving.tests.support.saved_models", str(directory)],
         env=environment, capture_output=True, text=True, timeout=110, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

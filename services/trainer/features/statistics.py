@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from common.definition.features import FeatureSpec, Numeric, Vocabulary
 from common.errors import DataLoss
-from common.feature_spec import FeatureSpec, Numeric, Vocabulary
 from common.schema import Schema
 
 Arrays = Mapping[str, NDArray[np.generic]]

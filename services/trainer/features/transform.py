@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from common.errors import InvalidInput
-from common.feature_spec import (
+from common.definition.features import (
     Bucketized,
     Categorical,
     Crossed,
@@ -24,6 +23,7 @@ from common.feature_spec import (
     Numeric,
     Vocabulary,
 )
+from common.errors import InvalidInput
 from common.schema import Schema
 from services.trainer.features.parsing import Raw
 from services.trainer.features.statistics import Moments, Statistics, Words

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from common.eventlog.segment_log import SegmentLog
-from common.registry_client import RegistryClient
-from services.trainer.tests.platform_processes import (
+from common.registry.client import RegistryClient
+from services.trainer.tests.support.platform_processes import (
     MODEL,
     SCHEMA,
     STREAM,

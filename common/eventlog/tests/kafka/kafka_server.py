@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from common.lifecycle import die_with_parent
+from common.process.lifecycle import die_with_parent
 
 _HERE = Path(__file__).parent
 _CACHE = Path.home() / ".cache" / "headrace" / "kafka"

@@ -1,0 +1,322 @@
+"""How raw features become what a network sees, as a model's definition says it (section `features`).
+
+    distance:      {type: numeric, normalize: zscore}                  # of: distance, the raw feature of that name
+    dep_hour:      {type: bucketized, of: dep_minute, boundaries: [360, 720, 1080]}
+    carrier:       {type: vocabulary, max_words: 50, oov: bucket}      # words learned in the first round
+    origin:        {type: vocabulary, words: [EWR, JFK, LGA], oov: error}
+    month:         {type: identity, size: 13, out_of_range: error}
+    flight:        {type: hashed, bins: 1000}
+    route:         {type: crossed, of: [origin, dest], bins: 1000}
+    route_vector:  {type: embedding, of: route, dimension: 8}
+    month_columns: {type: indicator, of: month}
+
+Categorical kinds (bucketized, vocabulary, identity, hashed, crossed) give ids; embedding and indicator make numbers of
+them. `of` names a raw feature, for crossed, embedding and indicator first a feature of this section. In a feature of
+any length (shape [null]) the empty word and negative ids mean "nothing there".
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from common.definition.fields import Fields
+from common.errors import InvalidInput
+from common.schema import Feature, Schema, check_name
+
+EMBEDDING_COMBINERS = ("mean", "sum", "sqrtn")
+
+
+@dataclass(frozen=True)
+class Numeric:
+    """float32 columns, one per value of the raw feature.
+
+    Attributes:
+        normalize: none, zscore ((x - mean) / standard deviation) or minmax ((x - min) / (max - min)); the statistics
+            are fitted on the first round's trained examples, per column. A constant column becomes 0.
+        update: later rounds add their examples to the statistics.
+    """
+
+    name: str
+    of: str
+    normalize: str
+    update: bool
+
+
+@dataclass(frozen=True)
+class Bucketized:
+    """Ids 0..len(boundaries); a value on a boundary goes to the upper bucket."""
+
+    name: str
+    of: str
+    boundaries: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Ids of words (int64 features: of their decimal text).
+
+    Attributes:
+        words: given words, in order of their ids; None: learned in the first round, most frequent first, ties in
+            byte order, at most max_words, each seen at least min_count times.
+        oov: an unknown word is dropped (no id), goes to one of `oov_buckets` ids after the words (by its hash), or is
+            an error: the example cannot be trained on, the prediction is refused.
+        update: later rounds append new words while there is room.
+    """
+
+    name: str
+    of: str
+    words: tuple[str, ...] | None
+    max_words: int
+    min_count: int
+    oov: str
+    oov_buckets: int
+    update: bool
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The raw int64 itself as id, 0..size-1; what lies outside is dropped, clipped into the range, or an error."""
+
+    name: str
+    of: str
+    size: int
+    out_of_range: str
+
+
+@dataclass(frozen=True)
+class Hashed:
+    """Fingerprint64 of the word (int64: of its decimal text) modulo bins; the same everywhere."""
+
+    name: str
+    of: str
+    bins: int
+
+
+@dataclass(frozen=True)
+class Crossed:
+    """Fingerprint64 of the members' texts joined by 0x1F, modulo bins. Members are scalar."""
+
+    name: str
+    of: tuple[str, ...]
+    bins: int
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """A learned float32 row of `dimension` per id, combined over the ids of an example; no id at all gives zeros.
+
+    Features that name the same `table` share one table; they need the same number of ids and the same dimension.
+    """
+
+    name: str
+    of: str
+    dimension: int
+    combiner: str
+    table: str
+
+
+@dataclass(frozen=True)
+class Indicator:
+    """One column per id: how often the example has it."""
+
+    name: str
+    of: str
+
+
+Categorical = Bucketized | Vocabulary | Identity | Hashed | Crossed
+Dense = Numeric | Embedding | Indicator
+FeatureSpec = Categorical | Dense
+
+
+def id_count(spec: Categorical) -> int:
+    """How many different ids the feature has."""
+    match spec:
+        case Bucketized():
+            return len(spec.boundaries) + 1
+        case Vocabulary():
+            return spec.max_words + (spec.oov_buckets if spec.oov == "bucket" else 0)
+        case Identity():
+            return spec.size
+        case Hashed() | Crossed():
+            return spec.bins
+
+
+def parse_features(section: object, files: Mapping[str, bytes]) -> dict[str, FeatureSpec]:
+    """Reads the section. `files` is the definition's folder, for vocabulary files.
+
+    Raises:
+        InvalidInput: which feature, which key, what was expected.
+    """
+    if not isinstance(section, Mapping):
+        raise InvalidInput(f"features must be a mapping of name to feature, got {section!r}")
+    specs = {check_name("feature", name): _feature(name, mapping, files) for name, mapping in section.items()}
+    for spec in specs.values():
+        _check_members(spec, specs)
+    _check_shared_tables(specs)
+    return specs
+
+
+def _feature(name: str, mapping: object, files: Mapping[str, bytes]) -> FeatureSpec:
+    fields = Fields(f"feature {name}", mapping)
+    kind = fields.choice("type", tuple(_READERS))
+    spec = _READERS[kind](name, fields, files)
+    fields.finish()
+    return spec
+
+
+def _numeric(name: str, fields: Fields, files: Mapping[str, bytes]) -> Numeric:
+    normalize = fields.choice("normalize", ("none", "zscore", "minmax"), "none")
+    update = fields.flag("update", False)
+    if update and normalize == "none":
+        raise InvalidInput(f"feature {name}: update has nothing to update without normalize")
+    return Numeric(name, fields.text("of", name), normalize, update)
+
+
+def _bucketized(name: str, fields: Fields, files: Mapping[str, bytes]) -> Bucketized:
+    boundaries = fields.numbers("boundaries")
+    if list(boundaries) != sorted(set(boundaries)):
+        raise InvalidInput(f"feature {name}: boundaries must increase, got {list(boundaries)}")
+    return Bucketized(name, fields.text("of", name), boundaries)
+
+
+def _vocabulary(name: str, fields: Fields, files: Mapping[str, bytes]) -> Vocabulary:
+    if sum(fields.has(key) for key in ("words", "file", "max_words")) != 1:
+        raise InvalidInput(
+            f"feature {name}: a vocabulary needs one of words, file (one word a line) and max_words (to learn them)"
+        )
+    of = fields.text("of", name)
+    oov = fields.choice("oov", ("drop", "bucket", "error"))
+    oov_buckets = fields.integer("oov_buckets", 1, maximum=1_000_000) if oov == "bucket" else 0
+    if fields.has("max_words"):
+        max_words = fields.integer("max_words", maximum=10_000_000)
+        min_count, update = fields.integer("min_count", 1), fields.flag("update", False)
+        return Vocabulary(name, of, None, max_words, min_count, oov, oov_buckets, update)
+    words = (
+        _words_of_file(name, fields.text("file"), files)
+        if fields.has("file")
+        else fields.texts("words", may_be_empty=True)
+    )
+    if not words:
+        raise InvalidInput(f"feature {name}: the vocabulary has no words")
+    return Vocabulary(name, of, words, len(words), 1, oov, oov_buckets, False)
+
+
+def _words_of_file(name: str, path: str, files: Mapping[str, bytes]) -> tuple[str, ...]:
+    if path not in files:
+        raise InvalidInput(f"feature {name}: the definition has no file {path}; it has {', '.join(sorted(files))}")
+    try:
+        words = tuple(word for word in files[path].decode().split("\n") if word)
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"feature {name}: {path} is not UTF-8: {error}") from error
+    if len(set(words)) != len(words):
+        raise InvalidInput(f"feature {name}: {path} has a word twice")
+    return words
+
+
+def _identity(name: str, fields: Fields, files: Mapping[str, bytes]) -> Identity:
+    size = fields.integer("size", maximum=10_000_000)
+    return Identity(name, fields.text("of", name), size, fields.choice("out_of_range", ("drop", "clip", "error")))
+
+
+def _hashed(name: str, fields: Fields, files: Mapping[str, bytes]) -> Hashed:
+    return Hashed(name, fields.text("of", name), fields.integer("bins", maximum=10_000_000))
+
+
+def _crossed(name: str, fields: Fields, files: Mapping[str, bytes]) -> Crossed:
+    members = fields.texts("of")
+    if len(members) < 2:
+        raise InvalidInput(f"feature {name}: crossed needs at least two members in of, got {list(members)}")
+    return Crossed(name, members, fields.integer("bins", maximum=10_000_000))
+
+
+def _embedding(name: str, fields: Fields, files: Mapping[str, bytes]) -> Embedding:
+    dimension = fields.integer("dimension", maximum=65_536)
+    combiner = fields.choice("combiner", EMBEDDING_COMBINERS, "mean")
+    table = check_name("table", fields.text("table", name))
+    return Embedding(name, fields.text("of"), dimension, combiner, table)
+
+
+def _indicator(name: str, fields: Fields, files: Mapping[str, bytes]) -> Indicator:
+    return Indicator(name, fields.text("of"))
+
+
+_READERS: Mapping[str, Callable[[str, Fields, Mapping[str, bytes]], FeatureSpec]] = {
+    "numeric": _numeric,
+    "bucketized": _bucketized,
+    "vocabulary": _vocabulary,
+    "identity": _identity,
+    "hashed": _hashed,
+    "crossed": _crossed,
+    "embedding": _embedding,
+    "indicator": _indicator,
+}
+
+
+def _check_members(spec: FeatureSpec, specs: Mapping[str, FeatureSpec]) -> None:
+    if isinstance(spec, Embedding | Indicator):
+        member = specs.get(spec.of)
+        if not isinstance(member, Categorical):
+            raise InvalidInput(
+                f"feature {spec.name}: of {spec.of!r} is no categorical feature of this section "
+                f"(bucketized, vocabulary, identity, hashed, crossed)"
+            )
+    if isinstance(spec, Crossed):
+        for name in spec.of:
+            if isinstance(specs.get(name), Numeric | Embedding | Indicator | Crossed):
+                raise InvalidInput(
+                    f"feature {spec.name}: {name} cannot be crossed; members are raw strings or int64s, or bucketized, "
+                    f"vocabulary, identity or hashed features"
+                )
+
+
+def _check_shared_tables(specs: Mapping[str, FeatureSpec]) -> None:
+    shapes: dict[str, tuple[str, tuple[int, int]]] = {}
+    for spec in specs.values():
+        if not isinstance(spec, Embedding):
+            continue
+        member = specs[spec.of]
+        assert isinstance(member, Categorical)
+        shape = (id_count(member), spec.dimension)
+        first, expected = shapes.setdefault(spec.table, (spec.name, shape))
+        if shape != expected:
+            raise InvalidInput(
+                f"features {first} and {spec.name} share table {spec.table} but need shapes {expected} and {shape}"
+            )
+
+
+def check_against_schema(specs: Mapping[str, FeatureSpec], schema: Schema) -> None:
+    """Raises InvalidInput when a raw feature is missing from the schema or has a dtype or shape that does not fit."""
+    raw = {feature.name: feature for feature in schema.features}
+    for spec in specs.values():
+        if isinstance(spec, Crossed):
+            for name in spec.of:
+                member = specs.get(name)
+                _check_raw(spec, raw, name if member is None else str(member.of), in_specs=member is not None)
+            continue
+        if not isinstance(spec, Embedding | Indicator):
+            _check_raw(spec, raw, spec.of, in_specs=False)
+
+
+def _check_raw(spec: FeatureSpec, raw: Mapping[str, Feature], name: str, *, in_specs: bool) -> None:
+    feature = raw.get(name)
+    if feature is None:
+        raise InvalidInput(f"feature {spec.name}: the stream has no feature {name!r}; it has {', '.join(raw)}")
+    dtypes: tuple[str, ...] = ("float32", "int64", "string")
+    match spec:
+        case Numeric() | Bucketized():
+            dtypes = ("float32", "int64")
+        case Identity():
+            dtypes = ("int64",)
+        case Vocabulary() | Hashed():
+            dtypes = ("string", "int64")
+        case Crossed() if not in_specs:
+            dtypes = ("string", "int64")
+    if feature.dtype not in dtypes:
+        raise InvalidInput(f"feature {spec.name}: {name} is {feature.dtype}, expected {' or '.join(dtypes)}")
+    if isinstance(spec, Numeric) and feature.is_variable_length:
+        raise InvalidInput(f"feature {spec.name}: {name} has any length; numeric needs a fixed shape")
+    if isinstance(spec, Crossed) and feature.value_count != 1:
+        raise InvalidInput(
+            f"feature {spec.name}: {name} must hold one value to be crossed, its shape is {feature.shape}"
+        )
+    if isinstance(spec, Bucketized) and feature.is_variable_length:
+        raise InvalidInput(f"feature {spec.name}: {name} has any length; bucketized needs a fixed shape")

@@ -1,0 +1,348 @@
+"""A model's definition: a folder with model.yaml, and Python files where the model is a Keras module.
+
+    name: flights-late
+    stream: flights
+    label: late
+    seed: 7
+    estimator: wide_deep_classifier      # or: module: model.py with task: binary | multiclass | regression
+    features: {...}                      # common/definition/features.py; estimators only
+    parameters: {...}                    # of the estimator; anything at all for a module's build_model
+    training: {...}                      # common/definition/training.py
+    triggers: {min_examples: 20000, max_interval_seconds: 60, cooldown_seconds: 1, max_round_examples: 200000}
+    evaluation: {holdout_fraction: 0.1}
+    gate: {metric: auc, max_regression: 0.005, min_value: 0.5, min_examples: 0, on_reject: retry, canary: false}
+    export: {warmup_requests: 16}
+    serving: {engine: auto, slo_ms: 20, batching: {max_batch_size: 64}}    # common/definition/serving.py
+
+The dataclasses below hold the defaults. Unknown keys are refused at every level. No TensorFlow here: the registry
+checks definitions with this module.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import yaml
+
+from common.definition.features import FeatureSpec, check_against_schema, parse_features
+from common.definition.fields import Fields
+from common.definition.serving import ServingSpec, parse_serving
+from common.definition.training import Training, parse_training
+from common.errors import InvalidInput
+from common.schema import Schema, check_name
+
+DEFINITION_FILE = "model.yaml"
+Task = Literal["binary", "multiclass", "regression"]
+ESTIMATORS = ("linear_classifier", "linear_regressor", "dnn_classifier", "dnn_regressor", "wide_deep_classifier")
+METRICS: Mapping[str, tuple[str, ...]] = {
+    "binary": ("auc", "log_loss", "accuracy", "calibration"),
+    "multiclass": ("accuracy", "log_loss"),
+    "regression": ("rmse", "mae"),
+}
+"""What evaluation measures, by task; the first is the gate's default. Calibration is 1 when predictions are right on
+average (mean prediction / mean label) and cannot be gated on: neither more nor less of it is better."""
+LOWER_IS_BETTER = frozenset({"log_loss", "rmse", "mae"})
+MAX_WARMUP_REQUESTS = 16
+_FILE_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
+_MAX_BUNDLE_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Triggers:
+    """None switches a trigger off; a round can always be asked for by hand. Defaults for every model."""
+
+    min_examples: int | None = 10_000
+    max_interval_seconds: float | None = None
+    cooldown_seconds: float = 1.0
+    max_round_examples: int = 200_000
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """An example is held out iff splitmix64(its masked CRC32C xor seed) < holdout_fraction * 2^64."""
+
+    holdout_fraction: float = 0.1
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Candidate and parent are compared on the same held-out slice.
+
+    Attributes:
+        max_regression: how much worse than the parent's the candidate's metric may be; None: no comparison.
+        min_value, max_value: bounds of the candidate's metric; None: no bound.
+        min_examples: held-out examples below which a candidate is rejected: too few to judge by.
+        lower_is_better: follows from the metric.
+    """
+
+    metric: str
+    max_regression: float | None = 0.005
+    min_value: float | None = None
+    max_value: float | None = None
+    min_examples: int = 0
+    on_reject: str = "retry"
+    canary: bool = False
+    lower_is_better: bool = False
+
+    def to_mapping(self) -> dict[str, Any]:
+        """JSON-ready, as stored with a version's verdict."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Export:
+    """What a version carries besides its model.
+
+    Attributes:
+        warmup_requests: how many requests at most, from 0 to MAX_WARMUP_REQUESTS, made of a few real examples of the
+            round; a replica replays them before a version is available. They are readable by whoever can read the
+            version: 0 where examples must not leave the log.
+    """
+
+    warmup_requests: int = MAX_WARMUP_REQUESTS
+
+
+@dataclass(frozen=True)
+class EstimatorParameters:
+    """What an estimator is made of.
+
+    Attributes:
+        classes: 2 for binary; only classifiers.
+        wide: features of the linear part (linear_* and wide_deep_*). Default: every categorical feature, and for
+            linear_* the numeric ones too.
+        deep: features of the network (dnn_* and wide_deep_*). Default: every numeric, embedding and indicator feature.
+        l2: factor of the sum of squared kernel and table weights, added to the loss.
+    """
+
+    classes: int = 2
+    wide: tuple[str, ...] = ()
+    deep: tuple[str, ...] = ()
+    hidden_units: tuple[int, ...] = (64, 32)
+    activation: str = "relu"
+    dropout: float = 0.0
+    l2: float = 0.0
+
+
+@dataclass(frozen=True)
+class Definition:
+    """Everything of model.yaml; exactly one of `estimator` and `module` is set."""
+
+    name: str
+    stream: str
+    label: str
+    task: Task
+    seed: int
+    estimator: str | None
+    module: str | None
+    features: Mapping[str, FeatureSpec]
+    estimator_parameters: EstimatorParameters | None
+    module_parameters: Mapping[str, Any]
+    training: Training
+    triggers: Triggers
+    evaluation: Evaluation
+    gate: Gate
+    export: Export
+    serving: ServingSpec
+
+    def check_schema(self, schema: Schema) -> None:
+        """Raises InvalidInput when the label or a feature does not fit the stream's schema."""
+        names = [label.name for label in schema.labels]
+        if self.label not in names:
+            raise InvalidInput(
+                f"model {self.name}: stream {self.stream} has no label {self.label!r}; its labels: {', '.join(names)}"
+            )
+        label = schema.feature(self.label)
+        if label.value_count != 1 or label.dtype == "string":
+            raise InvalidInput(f"model {self.name}: label {self.label} must be one number, not {label.to_mapping()}")
+        if self.task != "regression" and label.dtype != "int64":
+            raise InvalidInput(f"model {self.name}: label {self.label} must be int64 for a classifier")
+        check_against_schema(self.features, schema)
+
+
+def parse_definition(files: Mapping[str, bytes]) -> Definition:
+    """Reads and checks a definition folder, {relative path: content}.
+
+    Raises:
+        InvalidInput: which section, which key, what was expected.
+    """
+    _check_files(files)
+    fields = Fields("model.yaml", _load_yaml(files[DEFINITION_FILE]))
+    name = check_name("model", fields.take("name"))
+    stream = check_name("stream", fields.take("stream"))
+    label, seed = fields.text("label"), fields.integer("seed", 0, minimum=0)
+    if fields.has("estimator") == fields.has("module"):
+        raise InvalidInput(f"model {name} needs either estimator ({', '.join(ESTIMATORS)}) or module (a Python file)")
+    estimator = fields.choice("estimator", ESTIMATORS) if fields.has("estimator") else None
+    module = None if estimator else _module_path(fields, files)
+    features = parse_features(fields.take("features"), files) if estimator else {}
+    raw_parameters = fields.take("parameters", {})
+    parameters = _estimator_parameters(estimator, raw_parameters, features) if estimator else None
+    task = _task(fields, estimator, parameters)
+    definition = Definition(
+        name=name,
+        stream=stream,
+        label=label,
+        task=task,
+        seed=seed,
+        estimator=estimator,
+        module=module,
+        features=features,
+        estimator_parameters=parameters,
+        module_parameters={} if estimator else _module_parameters(raw_parameters),
+        training=parse_training(fields.take("training", {})),
+        triggers=_triggers(fields.take("triggers", {})),
+        evaluation=_evaluation(fields.take("evaluation", {})),
+        gate=_gate(fields.take("gate", {}), task),
+        export=_export(fields.take("export", {})),
+        serving=parse_serving(fields.take("serving", {})),
+    )
+    fields.finish()
+    _check_every_file_is_used(files, definition, fields)
+    return definition
+
+
+def _check_files(files: Mapping[str, bytes]) -> None:
+    if DEFINITION_FILE not in files:
+        raise InvalidInput(f"a definition needs {DEFINITION_FILE}; got {', '.join(sorted(files)) or 'no files'}")
+    for path in files:
+        if not _FILE_PATTERN.fullmatch(path):
+            raise InvalidInput(f"file path {path!r} is not relative, with forward slashes and plain names")
+    size = sum(len(content) for content in files.values())
+    if size > _MAX_BUNDLE_BYTES:
+        raise InvalidInput(f"the definition is {size} bytes, at most {_MAX_BUNDLE_BYTES} are taken")
+
+
+def _check_every_file_is_used(files: Mapping[str, bytes], definition: Definition, fields: Fields) -> None:
+    text = files[DEFINITION_FILE].decode()
+    unused = [p for p in files if p != DEFINITION_FILE and not p.endswith(".py") and p not in text]
+    if unused:
+        raise InvalidInput(
+            f"model {definition.name}: nothing uses {', '.join(sorted(unused))}; send model.yaml and *.py"
+        )
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """SafeLoader that refuses a key given twice (YAML forbids it, PyYAML keeps the last)."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        repeated = sorted({str(key) for key in keys if keys.count(key) > 1})
+        if repeated:
+            raise InvalidInput(f"model.yaml: {', '.join(repeated)} given twice (line {node.start_mark.line + 1})")
+        return super().construct_mapping(node, deep=deep)
+
+
+def _load_yaml(content: bytes) -> object:
+    try:
+        return yaml.load(content, Loader=_StrictLoader)  # noqa: S506 - derives from SafeLoader
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInput(f"model.yaml is not YAML: {error}") from error
+
+
+def _module_path(fields: Fields, files: Mapping[str, bytes]) -> str:
+    module = fields.text("module")
+    if module not in files or not module.endswith(".py"):
+        raise InvalidInput(
+            f"model.yaml: module {module!r} is no Python file of the definition: {', '.join(sorted(files))}"
+        )
+    return module
+
+
+def _module_parameters(section: object) -> Mapping[str, Any]:
+    if not isinstance(section, Mapping):
+        raise InvalidInput(f"parameters must be a mapping, got {section!r}")
+    return dict(section)
+
+
+def _task(fields: Fields, estimator: str | None, parameters: EstimatorParameters | None) -> Task:
+    if estimator is None:
+        task = fields.choice("task", tuple(METRICS))
+        return "binary" if task == "binary" else "multiclass" if task == "multiclass" else "regression"
+    if estimator.endswith("regressor"):
+        return "regression"
+    assert parameters is not None
+    return "binary" if parameters.classes == 2 else "multiclass"
+
+
+def _estimator_parameters(estimator: str, section: object, features: Mapping[str, FeatureSpec]) -> EstimatorParameters:
+    fields = Fields("parameters", section)
+    has_wide, has_deep = not estimator.startswith("dnn"), not estimator.startswith("linear")
+    parameters = EstimatorParameters(
+        classes=fields.integer("classes", 2, minimum=2, maximum=100_000) if estimator.endswith("classifier") else 2,
+        wide=_columns(fields, "wide", features, estimator) if has_wide else (),
+        deep=_columns(fields, "deep", features, estimator) if has_deep else (),
+        hidden_units=fields.integers("hidden_units", (64, 32)) if has_deep else (),
+        activation=fields.choice("activation", ("relu", "tanh", "gelu", "elu", "silu"), "relu") if has_deep else "relu",
+        dropout=fields.number("dropout", 0.0, minimum=0.0, below=1.0) if has_deep else 0.0,
+        l2=fields.number("l2", 0.0, minimum=0.0),
+    )
+    fields.finish()
+    return parameters
+
+
+def _columns(fields: Fields, part: str, features: Mapping[str, FeatureSpec], estimator: str) -> tuple[str, ...]:
+    linear_kinds = {"Bucketized", "Vocabulary", "Identity", "Hashed", "Crossed"}
+    linear_kinds |= {"Numeric"} if estimator.startswith("linear") else set()
+    kinds = linear_kinds if part == "wide" else {"Numeric", "Embedding", "Indicator"}
+    fitting = tuple(name for name, spec in features.items() if type(spec).__name__ in kinds)
+    names = fields.texts(part, fitting)
+    for name in names:
+        if name not in features:
+            raise InvalidInput(f"parameters: {part} names {name!r}, features has {', '.join(features)}")
+        if name not in fitting:
+            raise InvalidInput(
+                f"parameters: {part} cannot take {name} ({type(features[name]).__name__.lower()}); "
+                f"{estimator} takes {', '.join(sorted(kinds)).lower()} there"
+            )
+    if not names:
+        raise InvalidInput(f"parameters: {part} is empty; {estimator} takes {', '.join(sorted(kinds)).lower()} there")
+    return names
+
+
+def _triggers(section: object) -> Triggers:
+    fields = Fields("triggers", section)
+    triggers = Triggers(
+        min_examples=fields.optional_integer("min_examples", Triggers.min_examples),
+        max_interval_seconds=fields.optional_number("max_interval_seconds", Triggers.max_interval_seconds, minimum=0.1),
+        cooldown_seconds=fields.number("cooldown_seconds", Triggers.cooldown_seconds, minimum=0.0),
+        max_round_examples=fields.integer("max_round_examples", Triggers.max_round_examples),
+    )
+    fields.finish()
+    if triggers.min_examples is not None and triggers.min_examples > triggers.max_round_examples:
+        raise InvalidInput(
+            f"triggers: min_examples {triggers.min_examples} is above max_round_examples {triggers.max_round_examples}"
+        )
+    return triggers
+
+
+def _evaluation(section: object) -> Evaluation:
+    fields = Fields("evaluation", section)
+    fraction = fields.number("holdout_fraction", Evaluation.holdout_fraction, minimum=0.0, below=1.0)
+    fields.finish()
+    return Evaluation(fraction)
+
+
+def _gate(section: object, task: Task) -> Gate:
+    fields = Fields("gate", section)
+    gateable = tuple(metric for metric in METRICS[task] if metric != "calibration")
+    metric = fields.choice("metric", gateable, gateable[0])
+    gate = Gate(
+        metric=metric,
+        max_regression=fields.optional_number("max_regression", Gate.max_regression, minimum=0.0),
+        min_value=fields.optional_number("min_value", None),
+        max_value=fields.optional_number("max_value", None),
+        min_examples=fields.integer("min_examples", Gate.min_examples, minimum=0),
+        on_reject=fields.choice("on_reject", ("retry", "skip"), Gate.on_reject),
+        canary=fields.flag("canary", Gate.canary),
+        lower_is_better=metric in LOWER_IS_BETTER,
+    )
+    fields.finish()
+    return gate
+
+
+def _export(section: object) -> Export:
+    fields = Fields("export", section)
+    count = fields.integer("warmup_requests", Export.warmup_requests, minimum=0, maximum=MAX_WARMUP_REQUESTS)
+    fields.finish()
+    return Export(count)

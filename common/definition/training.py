@@ -1,0 +1,105 @@
+"""How a model is trained, as its definition says it (section `training`).
+
+{batch_size: 256, passes: 1, optimizer: {name: adam, learning_rate: 0.001, clip_norm: 1.0}}
+learning_rate: {schedule: exponential, initial: 0.01, decay_steps: 1000, decay_rate: 0.9}
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from common.definition.fields import Fields, is_number
+
+OPTIMIZER_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "sgd": ("momentum", "nesterov"),
+    "adam": ("beta_1", "beta_2", "epsilon", "amsgrad"),
+    "adamw": ("beta_1", "beta_2", "epsilon", "weight_decay"),
+    "adagrad": ("initial_accumulator_value", "epsilon"),
+    "rmsprop": ("rho", "momentum", "epsilon"),
+    "ftrl": ("learning_rate_power", "initial_accumulator_value", "l1_regularization_strength",
+             "l2_regularization_strength"),
+}  # fmt: skip
+_FLAG_OPTIONS = ("nesterov", "amsgrad")
+
+
+@dataclass(frozen=True)
+class LearningRate:
+    """The rate at global step s (which goes on from round to round).
+
+    constant:     initial
+    exponential:  initial * decay_rate ^ (s / decay_steps)
+    inverse_time: initial / (1 + decay_rate * s / decay_steps)
+    cosine:       from initial to initial * floor over decay_steps along half a cosine, then constant
+    """
+
+    initial: float = 0.001
+    schedule: str = "constant"
+    decay_steps: int = 0
+    decay_rate: float = 0.0
+    floor: float = 0.0
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """`clip_norm` scales the gradients down where their global norm is above it."""
+
+    name: str = "adam"
+    learning_rate: LearningRate = LearningRate()
+    options: Mapping[str, float | bool] = field(default_factory=dict)
+    clip_norm: float | None = None
+
+
+@dataclass(frozen=True)
+class Training:
+    """`passes`: how often a round goes over its own range, each time in another order."""
+
+    batch_size: int = 256
+    passes: int = 1
+    optimizer: Optimizer = Optimizer()
+
+
+def parse_training(section: object) -> Training:
+    """Raises InvalidInput: which key, what was expected."""
+    fields = Fields("training", section)
+    training = Training(
+        batch_size=fields.integer("batch_size", Training.batch_size, maximum=1_000_000),
+        passes=fields.integer("passes", Training.passes, maximum=1000),
+        optimizer=_optimizer(fields.take("optimizer", {})),
+    )
+    fields.finish()
+    return training
+
+
+def _optimizer(section: object) -> Optimizer:
+    fields = Fields("optimizer", section)
+    name = fields.choice("name", tuple(OPTIMIZER_OPTIONS), Optimizer.name)
+    options: dict[str, float | bool] = {}
+    for option in OPTIMIZER_OPTIONS[name]:
+        if fields.has(option):
+            is_flag = option in _FLAG_OPTIONS
+            options[option] = fields.flag(option) if is_flag else fields.number(option)
+    optimizer = Optimizer(
+        name=name,
+        learning_rate=_learning_rate(fields.take("learning_rate", LearningRate.initial)),
+        options=options,
+        clip_norm=fields.optional_number("clip_norm", None, minimum=1e-12),
+    )
+    fields.finish()
+    return optimizer
+
+
+def _learning_rate(section: object) -> LearningRate:
+    if is_number(section):
+        return LearningRate(
+            initial=Fields("optimizer", {"learning_rate": section}).number("learning_rate", minimum=0.0)
+        )
+    fields = Fields("learning_rate", section)
+    schedule = fields.choice("schedule", ("exponential", "inverse_time", "cosine"))
+    rate = LearningRate(
+        initial=fields.number("initial", minimum=0.0),
+        schedule=schedule,
+        decay_steps=fields.integer("decay_steps"),
+        decay_rate=fields.number("decay_rate", minimum=0.0) if schedule != "cosine" else 0.0,
+        floor=fields.number("floor", 0.0, minimum=0.0, below=1.0) if schedule == "cosine" else 0.0,
+    )
+    fields.finish()
+    return rate

@@ -1,0 +1,1 @@
+"""What every process is made of: settings, life cycle, health, logs, doors, retries."""

@@ -1,0 +1,88 @@
+"""Is the service alive, and may it be given work? `python -m common.process.health URL` is the container's probe."""
+
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Collection, Mapping
+
+_PROBE_TIMEOUT_SECONDS = 3.0
+
+
+class Health:
+    """Readiness as a set of named conditions, each set by the part of the service that knows.
+
+    Thread-safe. A service is ready when it is not stopping and every condition holds. Listeners are told of each
+    change of readiness (gRPC health follows by one).
+    """
+
+    def __init__(self, *conditions: str) -> None:
+        self._lock = threading.Lock()
+        self._reasons: dict[str, str] = dict.fromkeys(conditions, "starting")
+        self._stopping = False
+        self._listeners: list[Callable[[bool], None]] = []
+
+    def listen(self, listener: Callable[[bool], None]) -> None:
+        """Calls `listener` with the readiness now and after each change."""
+        with self._lock:
+            self._listeners.append(listener)
+        listener(self.is_ready())
+
+    def satisfy(self, condition: str) -> None:
+        self._set(condition, "")
+
+    def fail(self, condition: str, reason: str) -> None:
+        """Marks a condition as not holding; `reason` is shown by /readyz."""
+        self._set(condition, reason)
+
+    def stop(self) -> None:
+        """From now on not ready: no new work, what runs is finished."""
+        with self._lock:
+            self._stopping = True
+        self._notify()
+
+    def is_ready(self, *, exclude: Collection[str] = ()) -> bool:
+        """exclude: conditions that do not count."""
+        with self._lock:
+            failing = {condition for condition, reason in self._reasons.items() if reason}
+            return not self._stopping and failing <= set(exclude)
+
+    def names(self) -> frozenset[str]:
+        """Of the conditions."""
+        with self._lock:
+            return frozenset(self._reasons)
+
+    def conditions(self) -> Mapping[str, str]:
+        """{condition: "ok" or the reason why it does not hold}."""
+        with self._lock:
+            shown = {name: reason or "ok" for name, reason in self._reasons.items()}
+            return shown | ({"stopping": "draining"} if self._stopping else {})
+
+    def _set(self, condition: str, reason: str) -> None:
+        with self._lock:
+            changed = bool(self._reasons.get(condition, "new")) != bool(reason)
+            self._reasons[condition] = reason
+        if changed:
+            self._notify()
+
+    def _notify(self) -> None:
+        ready = self.is_ready()
+        with self._lock:
+            listeners = list(self._listeners)
+        for listener in listeners:
+            listener(ready)
+
+
+def main() -> int:
+    """Exit status 0 when the URL (default: the argument) answers 200, else 1."""
+    url = sys.argv[1]
+    try:
+        with urllib.request.urlopen(url, timeout=_PROBE_TIMEOUT_SECONDS) as answer:
+            return 0 if answer.status == 200 else 1
+    except (urllib.error.URLError, OSError) as error:
+        print(f"{url}: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

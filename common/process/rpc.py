@@ -1,0 +1,193 @@
+"""gRPC, sync side: server, channel, and the table between the six errors and status codes, both ways."""
+
+import logging
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
+from common.process.health import Health
+
+logger = logging.getLogger(__name__)
+
+STATUS_OF: dict[type[HeadraceError], grpc.StatusCode] = {
+    InvalidInput: grpc.StatusCode.INVALID_ARGUMENT,
+    NotFound: grpc.StatusCode.NOT_FOUND,
+    Conflict: grpc.StatusCode.FAILED_PRECONDITION,
+    Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Unavailable: grpc.StatusCode.UNAVAILABLE,
+    DataLoss: grpc.StatusCode.DATA_LOSS,
+}
+_ERROR_OF: dict[grpc.StatusCode, type[HeadraceError]] = {code: error for error, code in STATUS_OF.items()} | {
+    grpc.StatusCode.DEADLINE_EXCEEDED: Unavailable,
+    grpc.StatusCode.CANCELLED: Unavailable,
+}
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+CHANNEL_OPTIONS = [
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+]
+
+
+_MAX_DETAILS_BYTES = 6_000
+"""On the wire. Past 8 KiB of metadata a client may see RESOURCE_EXHAUSTED in place of the error."""
+
+
+def details_of(message: str) -> str:
+    """The message as far as a status can carry it; half surrogate pairs become question marks."""
+    if message.isascii() and 3 * len(message) <= _MAX_DETAILS_BYTES:
+        return message
+    encoded = message.encode(errors="replace")
+    size = 0
+    for end, byte in enumerate(encoded):
+        # gRPC percent-encodes everything else.
+        size += 1 if 0x20 <= byte <= 0x7E and byte != ord("%") else 3
+        if size > _MAX_DETAILS_BYTES:
+            return encoded[:end].decode(errors="ignore") + " …"
+    return encoded.decode()
+
+
+def status_of(error: HeadraceError) -> grpc.StatusCode:
+    return STATUS_OF.get(type(error), grpc.StatusCode.UNKNOWN)
+
+
+@contextmanager
+def errors_from_status(what: str) -> Iterator[None]:
+    """Turns a failed call into one of the six; `what` begins the sentence when the server was not reached."""
+    try:
+        yield
+    except grpc.RpcError as error:
+        raise error_from_status(error, what) from error
+
+
+def error_from_status(error: grpc.RpcError, what: str) -> HeadraceError:
+    """The error that the server raised, or Unavailable when there was no answer."""
+    code = error.code() if isinstance(error, grpc.Call) else grpc.StatusCode.UNKNOWN
+    details = (error.details() if isinstance(error, grpc.Call) else str(error)) or code.name
+    known = _ERROR_OF.get(code)
+    if known is None:
+        return Unavailable(f"{what} failed with {code.name}: {details}")
+    if known is Unavailable:
+        return Unavailable(f"{what}: {details}")
+    return known(details)
+
+
+def _abort(context: grpc.ServicerContext, error: Exception, method: str) -> NoReturn:
+    if isinstance(error, HeadraceError):
+        context.abort(status_of(error), details_of(error.message))
+    logger.error("unexpected error", exc_info=error, extra={"method": method})
+    what = f"{method} failed unexpectedly: {type(error).__name__}: {error}"
+    context.abort(grpc.StatusCode.INTERNAL, details_of(what))
+    raise AssertionError("abort returned")
+
+
+class ErrorInterceptor(grpc.ServerInterceptor):
+    """The one place where an error of ours becomes a gRPC status."""
+
+    def intercept_service(self, continuation: Any, details: Any) -> Any:
+        handler = continuation(details)
+        if handler is None:
+            return None
+        method = str(details.method)
+        if handler.response_streaming:
+            return wrapped(handler, _streaming(behaviour_of(handler), method))
+        return wrapped(handler, _unary(behaviour_of(handler), method))
+
+
+def behaviour_of(handler: Any) -> Callable[..., Any]:
+    """The function behind a handler; one of its four places is set."""
+    return handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+
+
+def _unary(behaviour: Callable[..., Any], method: str) -> Callable[..., Any]:
+    def call(request: Any, context: grpc.ServicerContext) -> Any:
+        try:
+            return behaviour(request, context)
+        except Exception as error:
+            if not context.is_active() or getattr(context, "code", lambda: None)() is not None:
+                raise
+            _abort(context, error, method)
+
+    return call
+
+
+def _streaming(behaviour: Callable[..., Any], method: str) -> Callable[..., Any]:
+    def call(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        try:
+            yield from behaviour(request, context)
+        except Exception as error:
+            if not context.is_active() or getattr(context, "code", lambda: None)() is not None:
+                raise
+            _abort(context, error, method)
+
+    return call
+
+
+def wrapped(handler: Any, behaviour: Callable[..., Any]) -> Any:
+    """The handler with another function behind it."""
+    make = {
+        (False, False): grpc.unary_unary_rpc_method_handler,
+        (False, True): grpc.unary_stream_rpc_method_handler,
+        (True, False): grpc.stream_unary_rpc_method_handler,
+        (True, True): grpc.stream_stream_rpc_method_handler,
+    }[(bool(handler.request_streaming), bool(handler.response_streaming))]
+    return make(
+        behaviour,
+        request_deserializer=handler.request_deserializer,
+        response_serializer=handler.response_serializer,
+    )
+
+
+def start_server(
+    address: str,
+    add_services: Callable[[grpc.Server], None],
+    *,
+    service_names: tuple[str, ...],
+    service_health: Health,
+    max_workers: int = 32,
+    max_concurrent_calls: int | None = None,
+) -> tuple[grpc.Server, int]:
+    """Starts a server with health and reflection; returns it and the port it listens on.
+
+    Args:
+        address: "host:port"; port 0 takes a free one.
+        service_names: fully qualified names, for health and reflection.
+        max_concurrent_calls: calls beyond it are refused with RESOURCE_EXHAUSTED instead of waiting for a worker.
+
+    Raises:
+        Unavailable: the address cannot be bound.
+    """
+    server = grpc.server(
+        futures.ThreadPoolExecutor(max_workers=max_workers, thread_name_prefix="grpc"),
+        interceptors=[ErrorInterceptor()],
+        options=[*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0)],
+        maximum_concurrent_rpcs=max_concurrent_calls,
+    )
+    add_services(server)
+    servicer = health.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    reflection.enable_server_reflection((*service_names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    try:
+        port = server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise Unavailable(f"cannot listen on {address}: {error}") from error
+    server.start()
+
+    def follow(ready: bool) -> None:
+        status = health_pb2.HealthCheckResponse
+        for name in ("", *service_names):
+            servicer.set(name, status.SERVING if ready else status.NOT_SERVING)
+
+    service_health.listen(follow)
+    return server, int(port)
+
+
+def open_channel(address: str) -> grpc.Channel:
+    return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)

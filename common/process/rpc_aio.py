@@ -1,0 +1,137 @@
+"""gRPC, asyncio side: a server in the running loop, with the error table, health and reflection of rpc.py."""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, NoReturn
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from common.errors import HeadraceError, Unavailable
+from common.process.health import Health
+from common.process.rpc import CHANNEL_OPTIONS, behaviour_of, details_of, status_of, wrapped
+
+logger = logging.getLogger(__name__)
+
+
+async def _abort(context: Any, error: Exception, method: str) -> NoReturn:
+    if isinstance(error, HeadraceError):
+        await context.abort(status_of(error), details_of(error.message))
+    logger.error("unexpected error", exc_info=error, extra={"method": method})
+    what = f"{method} failed unexpectedly: {type(error).__name__}: {error}"
+    await context.abort(grpc.StatusCode.INTERNAL, details_of(what))
+    raise AssertionError("abort returned")
+
+
+class AioErrorInterceptor(grpc.aio.ServerInterceptor):
+    """The one place where an error of ours becomes a gRPC status."""
+
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
+        handler = await continuation(details)
+        if handler is None:
+            return None
+        behaviour = behaviour_of(handler)
+        wrap = _streaming if inspect.isasyncgenfunction(behaviour) else _unary
+        return wrapped(handler, wrap(behaviour, str(details.method)))
+
+
+def _unary(behaviour: Callable[..., Any], method: str) -> Callable[..., Any]:
+    """Also for a streamed response written with context.write, as grpc's own health service does."""
+
+    async def call(request: Any, context: Any) -> Any:
+        try:
+            return await behaviour(request, context)
+        except grpc.aio.AbortError:
+            raise
+        except Exception as error:
+            await _abort(context, error, method)
+
+    return call
+
+
+def _streaming(behaviour: Callable[..., Any], method: str) -> Callable[..., Any]:
+    async def call(request: Any, context: Any) -> AsyncIterator[Any]:
+        try:
+            async for answer in behaviour(request, context):
+                yield answer
+        except grpc.aio.AbortError:
+            raise
+        except Exception as error:
+            await _abort(context, error, method)
+
+    return call
+
+
+async def start_aio_server(
+    address: str,
+    add_services: Callable[[grpc.aio.Server], None],
+    *,
+    service_names: tuple[str, ...],
+    service_health: Health,
+    credentials: grpc.ServerCredentials | None = None,
+    socket_path: str = "",
+    options: Sequence[tuple[str, str | int]] = (),
+) -> tuple[grpc.aio.Server, int]:
+    """Starts a server in the running loop, with health and reflection; returns it and the port it listens on.
+
+    Handlers are coroutines, or async generators where the response is a stream. `service_health` may change in any
+    thread; gRPC health follows.
+
+    Args:
+        address: "host:port"; port 0 takes a free one.
+        service_names: fully qualified names, for health and reflection.
+        credentials: of TLS; None: plain text.
+        socket_path: a Unix socket to listen on as well, in plain text.
+        options: of the gRPC server, over those that every service has.
+
+    Raises:
+        Unavailable: the address cannot be bound.
+    """
+    merged = dict([*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0), *options])
+    server = grpc.aio.server(interceptors=[AioErrorInterceptor()], options=list(merged.items()))
+    add_services(server)
+    servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    reflection.enable_server_reflection((*service_names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    try:
+        if credentials is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, credentials)
+        if socket_path:
+            server.add_insecure_port(f"unix:{socket_path}")
+    except RuntimeError as error:
+        where = f"{address} or {socket_path}" if socket_path else address
+        raise Unavailable(f"cannot listen on {where}: {error}") from error
+    await server.start()
+    _follow_health(service_health, servicer, ("", *service_names))
+    return server, int(port)
+
+
+def _follow_health(service_health: Health, servicer: Any, names: tuple[str, ...]) -> None:
+    loop = asyncio.get_running_loop()
+    running: set[asyncio.Task[None]] = set()
+
+    async def publish() -> None:
+        status = health_pb2.HealthCheckResponse
+        now = status.SERVING if service_health.is_ready() else status.NOT_SERVING
+        for name in names:
+            await servicer.set(name, now)
+
+    def start_publish() -> None:
+        task = loop.create_task(publish())
+        running.add(task)
+        task.add_done_callback(running.discard)
+
+    def follow(ready: bool) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(start_publish)
+
+    service_health.listen(follow)
+
+
+def open_aio_channel(address: str) -> grpc.aio.Channel:
+    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)

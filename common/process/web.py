@@ -1,0 +1,213 @@
+"""HTTP for people and probes: a FastAPI app with health, metrics and the six errors, served from a thread."""
+
+import json
+import socket
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+import uvicorn
+from fastapi import Depends, FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from common.errors import (
+    Conflict,
+    DataLoss,
+    HeadraceError,
+    InvalidInput,
+    NotFound,
+    Overloaded,
+    Unavailable,
+)
+from common.process.health import Health
+from common.process.strict_requests import refuse_what_is_ignored
+
+HTTP_STATUS_OF: dict[type[HeadraceError], int] = {
+    InvalidInput: 400,
+    NotFound: 404,
+    Conflict: 409,
+    Overloaded: 429,
+    Unavailable: 503,
+    DataLoss: 500,
+}
+_START_TIMEOUT_SECONDS = 20.0
+_NOT_FOUND, _METHOD_NOT_ALLOWED = 404, 405
+
+
+def error_body(error: HeadraceError) -> dict[str, object]:
+    """{"error": {"kind", "message"}}, with `refused` for an InvalidInput that names items."""
+    body: dict[str, object] = {"kind": type(error).__name__, "message": error.message}
+    if isinstance(error, InvalidInput) and error.refused:
+        body["refused"] = [{"index": index, "reason": reason} for index, reason in error.refused]
+    return {"error": body}
+
+
+def _error_response(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HeadraceError)
+    headers: dict[str, str] = {}
+    if isinstance(error, Overloaded):
+        headers["Retry-After"] = str(max(1, round(error.retry_after_seconds)))
+    if isinstance(error, Unavailable):
+        headers["Retry-After"] = "1"
+    return JSONResponse(error_body(error), status_code=HTTP_STATUS_OF[type(error)], headers=headers)
+
+
+def _validation_response(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return _error_response(request, InvalidInput(f"invalid request: {'; '.join(map(_fault, error.errors()))}"))
+
+
+def _fault(fault: dict[str, Any]) -> str:
+    if fault["type"] == "json_invalid":
+        return f"the body is not JSON: {fault['ctx']['error']} at character {fault['loc'][1]}"
+    return f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}"
+
+
+def _http_response(request: Request, error: Exception) -> Response:
+    """What the framework refuses itself: paths and methods that nobody serves, bodies that it cannot parse."""
+    assert isinstance(error, HTTPException)
+    if error.status_code == _NOT_FOUND:
+        return _error_response(
+            request, NotFound(f"there is no {request.url.path} here; /openapi.json has what there is")
+        )
+    if error.status_code == _METHOD_NOT_ALLOWED:
+        taken = (error.headers or {}).get("Allow", "another method")
+        refusal = InvalidInput(f"{request.url.path} does not take {request.method}; it takes {taken}")
+        return JSONResponse(error_body(refusal), status_code=_METHOD_NOT_ALLOWED, headers=error.headers)
+    return _error_response(request, InvalidInput("the body cannot be read as JSON"))
+
+
+def _unexpected_response(request: Request, error: Exception) -> Response:
+    """A fault of ours; the server logs it with its traceback."""
+    message = f"{request.method} {request.url.path} failed unexpectedly: {type(error).__name__}: {error}"
+    return JSONResponse({"error": {"kind": "Internal", "message": message}}, status_code=500)
+
+
+def create_app(
+    title: str,
+    service_health: Health,
+    *,
+    lifespan: Callable[[FastAPI], object] | None = None,
+) -> FastAPI:
+    """An app with /healthz, /readyz, /metrics and OpenAPI, to which a service adds its own routes."""
+    app = FastAPI(
+        title=title,
+        lifespan=lifespan,  # type: ignore[arg-type]  # starlette's alias is not exported
+        dependencies=[Depends(refuse_what_is_ignored)],
+    )
+    for kind in HTTP_STATUS_OF:
+        app.add_exception_handler(kind, _error_response)
+    app.add_exception_handler(RequestValidationError, _validation_response)
+    app.add_exception_handler(HTTPException, _http_response)
+    app.add_exception_handler(Exception, _unexpected_response)
+
+    @app.get("/healthz", tags=["health"])
+    async def healthz() -> dict[str, str]:
+        """200 while the process can answer at all."""
+        return {"status": "ok"}
+
+    @app.get("/readyz", tags=["health"])
+    async def readyz(exclude: Annotated[list[str] | None, Query()] = None) -> Response:
+        """200 when the service may be given work, else 503; the body names each condition.
+
+        `?exclude=CONDITION`, as often as wanted, leaves conditions out: a balancer leaves out what all replicas share,
+        since it would otherwise take them all away at once and answer in their place.
+        """
+        unknown = set(exclude or ()) - service_health.names()
+        if unknown:
+            known = ", ".join(sorted(service_health.names()))
+            raise InvalidInput(f"cannot exclude {', '.join(sorted(unknown))}: the conditions here are {known}")
+        status = 200 if service_health.is_ready(exclude=exclude or ()) else 503
+        return JSONResponse({"conditions": dict(service_health.conditions())}, status_code=status)
+
+    @app.get("/metrics", tags=["health"])
+    async def metrics() -> Response:
+        """Prometheus text format."""
+        return Response(generate_latest(REGISTRY), media_type=CONTENT_TYPE_LATEST)
+
+    return app
+
+
+class BoundedBodies:
+    """ASGI middleware: a request body larger than the bound is refused before it is held in memory."""
+
+    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+        self._app = app
+        self._max_bytes = max_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        received = 0
+
+        async def bounded() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            return {"type": "http.disconnect"} if received > self._max_bytes else message
+
+        async def unless_refused(message: Message) -> None:
+            if received <= self._max_bytes:
+                await send(message)
+
+        await self._app(scope, bounded, unless_refused)
+        if received > self._max_bytes:
+            await _refuse(InvalidInput(f"the request's body is larger than {self._max_bytes} bytes"), send)
+
+
+async def _refuse(error: InvalidInput, send: Send) -> None:
+    body = json.dumps(error_body(error)).encode()
+    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": HTTP_STATUS_OF[InvalidInput], "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening-ready TCP socket; port 0 takes a free one.
+
+    Raises:
+        Unavailable: the address is taken.
+    """
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+    except OSError as error:
+        sock.close()
+        raise Unavailable(f"cannot listen on {host}:{port}: {error}") from error
+    return sock
+
+
+class WebServer:
+    """uvicorn in a thread of its own, for services whose core uses plain threads."""
+
+    def __init__(self, app: FastAPI | Callable[..., Awaitable[None]], sock: socket.socket) -> None:
+        self.port: int = sock.getsockname()[1]
+        self._sock = sock
+        config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=10)
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [sock]}, name="http", daemon=True)
+
+    def start(self) -> None:
+        """Returns when requests are answered.
+
+        Raises:
+            Unavailable: the server did not come up in time.
+        """
+        self._thread.start()
+        waited = threading.Event()
+        for _ in range(int(_START_TIMEOUT_SECONDS / 0.01)):
+            if self._server.started:
+                return
+            waited.wait(0.01)
+        raise Unavailable(f"the HTTP server did not start within {_START_TIMEOUT_SECONDS:.0f} s")
+
+    def stop(self) -> None:
+        """Finishes open requests, then ends."""
+        self._server.should_exit = True
+        self._thread.join(timeout=15)

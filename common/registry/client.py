@@ -1,0 +1,267 @@
+"""The registry as seen by the other services: typed calls over gRPC, with the six errors."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
+from common.errors import Unavailable
+from common.process.pace import UNLIMITED, Pace
+from common.process.retry import Retry
+from common.process.rpc import errors_from_status, open_channel
+from common.registry import wire
+from common.registry.catalog import (
+    AliasChange,
+    Change,
+    FileEntry,
+    JsonMap,
+    Lease,
+    Model,
+    Round,
+    RoundPlan,
+    Stream,
+    Version,
+    VersionDraft,
+)
+from common.registry.files import FileTransfer, digest_of, manifest_of
+from protos import registry_pb2 as pb
+from protos import registry_pb2_grpc
+
+__all__ = ["RegistryClient", "digest_of", "manifest_of"]
+
+Answer = TypeVar("Answer", bound=Message)
+# Three times the longest pause between heartbeats.
+_SILENCE_SECONDS = 15.0
+
+
+class RegistryClient:
+    """Thread-safe. Every call has a timeout and raises Unavailable when the registry does not answer in time.
+
+    Within that time a call that may be said twice is tried again while the registry is away (all but rollback).
+    """
+
+    def __init__(self, address: str, *, timeout_seconds: float = 10.0) -> None:
+        """Connects in the background, at the first call; address: "host:port"."""
+        self._address = address
+        self._timeout_seconds = timeout_seconds
+        self._closed = False
+        self._channel = open_channel(address)
+        self._stub = registry_pb2_grpc.RegistryServiceStub(self._channel)
+        self._files = FileTransfer(self._stub, timeout_seconds=timeout_seconds)
+
+    def close(self) -> None:
+        """Ends the connection; calls that are running raise Unavailable."""
+        self._closed = True
+        self._channel.close()
+
+    # streams and models
+
+    def register_stream(self, name: str, schema_json: str) -> Stream:
+        """Raises InvalidInput, Conflict (not compatible with the newest schema)."""
+        request = pb.RegisterStreamRequest(name=name, schema_json=schema_json)
+        return wire.stream_from_wire(self._call(self._stub.RegisterStream, request))
+
+    def get_stream(self, name: str, *, schema_version: int = 0) -> Stream:
+        """With its newest schema, or the version asked for. Raises NotFound."""
+        request = pb.GetStreamRequest(name=name, schema_version=schema_version)
+        return wire.stream_from_wire(self._call(self._stub.GetStream, request))
+
+    def list_streams(self) -> list[Stream]:
+        """In order of name."""
+        answer = self._call(self._stub.ListStreams, pb.ListStreamsRequest())
+        return [wire.stream_from_wire(stream) for stream in answer.streams]
+
+    def register_model(self, name: str, *, stream: str, files: Mapping[str, bytes], by: str) -> Model:
+        """Registers the model or a new definition of it. Raises InvalidInput, NotFound (stream), Conflict."""
+        request = pb.RegisterModelRequest(name=name, stream=stream, files=wire.definition_to_wire(files), by=by)
+        return wire.model_from_wire(self._call(self._stub.RegisterModel, request))
+
+    def get_model(self, name: str) -> Model:
+        """Raises NotFound."""
+        return wire.model_from_wire(self._call(self._stub.GetModel, pb.GetModelRequest(name=name)))
+
+    def list_models(self) -> list[Model]:
+        """In order of name."""
+        answer = self._call(self._stub.ListModels, pb.ListModelsRequest())
+        return [wire.model_from_wire(model) for model in answer.models]
+
+    def get_definition(self, digest: str) -> dict[str, bytes]:
+        """{path: content}. Raises NotFound."""
+        answer = self._call(self._stub.GetDefinition, pb.GetDefinitionRequest(digest=digest))
+        return wire.definition_from_wire(answer.files)
+
+    # rounds and leases
+
+    def plan_round(self, plan: RoundPlan) -> Round:
+        """Stores the next round; the same plan again gives the same round. Raises Conflict, InvalidInput, NotFound."""
+        request = pb.PlanRoundRequest(round=wire.plan_to_wire(plan))
+        return wire.round_from_wire(self._call(self._stub.PlanRound, request))
+
+    def list_rounds(self, model: str, *, limit: int = 50) -> list[Round]:
+        """Newest first. Raises NotFound."""
+        answer = self._call(self._stub.ListRounds, pb.ListRoundsRequest(model=model, limit=limit))
+        return [wire.round_from_wire(found) for found in answer.rounds]
+
+    def get_round(self, model: str, round_id: str) -> Round:
+        """Raises NotFound."""
+        answer = self._call(self._stub.ListRounds, pb.ListRoundsRequest(model=model, round_id=round_id))
+        if [found.round_id for found in answer.rounds] != [round_id]:
+            raise Unavailable(f"the registry at {self._address} does not know how to find one round; upgrade it first")
+        return wire.round_from_wire(answer.rounds[0])
+
+    def lease_round(self, holder: str, *, ttl_seconds: float, models: Sequence[str] = ()) -> Lease | None:
+        """The oldest round that is planned or whose lease ran out, of these models (none named: of any).
+
+        A holder that asks while it has a running round gets that one again, under a new token. None: nothing to do.
+        """
+        request = pb.LeaseRoundRequest(holder=holder, ttl_seconds=ttl_seconds, models=models)
+        answer = self._call(self._stub.LeaseRound, request)
+        return wire.lease_from_wire(answer.lease) if answer.HasField("lease") else None
+
+    def renew_lease(self, lease: Lease, *, ttl_seconds: float, progress: JsonMap) -> Lease:
+        """Holds the round for ttl_seconds from now. Raises Conflict when the lease is no longer the caller's."""
+        request = pb.RenewLeaseRequest(
+            round_id=lease.round.round_id,
+            token=lease.token,
+            ttl_seconds=ttl_seconds,
+            progress_json=wire.json_text(progress),
+        )
+        return wire.lease_from_wire(self._call(self._stub.RenewLease, request))
+
+    def release_round(self, lease: Lease, *, reason: str) -> Round:
+        """Gives the round back, to be leased at once. Raises Conflict when the lease is no longer the caller's."""
+        request = pb.ReleaseRoundRequest(round_id=lease.round.round_id, token=lease.token, reason=reason)
+        return wire.round_from_wire(self._call(self._stub.ReleaseRound, request))
+
+    def fail_round(self, lease: Lease, *, reason: str) -> Round:
+        """Ends the round for good. Raises Conflict when the lease is no longer the caller's."""
+        request = pb.FailRoundRequest(round_id=lease.round.round_id, token=lease.token, reason=reason)
+        return wire.round_from_wire(self._call(self._stub.FailRound, request))
+
+    def put_resume_point(self, lease: Lease, *, state: JsonMap, files: Sequence[FileEntry]) -> Round:
+        """Replaces the round's resume point by uploaded files. Raises Conflict, InvalidInput (a file is missing)."""
+        request = pb.PutResumePointRequest(
+            round_id=lease.round.round_id,
+            token=lease.token,
+            state_json=wire.json_text(state),
+            files=wire.files_to_wire(files),
+        )
+        return wire.round_from_wire(self._call(self._stub.PutResumePoint, request))
+
+    # files
+
+    def upload(self, directory: Path, files: Sequence[FileEntry]) -> int:
+        """Sends the files the registry lacks, taking up interrupted uploads; returns the bytes sent.
+
+        Raises:
+            InvalidInput: a file is not there, or no longer has the digest of its entry.
+        """
+        request = pb.MissingFilesRequest(digests=sorted({file.digest for file in files}))
+        return self._files.upload(directory, files, self._call(self._stub.MissingFiles, request).digests)
+
+    def download(self, files: Sequence[FileEntry], directory: Path, *, pace: Pace = UNLIMITED) -> int:
+        """Writes each file to directory/path, verified; leaves those alone that are there with the right digest.
+
+        pace: how fast, together with all other downloads that share it.
+
+        Returns the bytes received. A file appears under its name only when it is whole.
+
+        Raises:
+            DataLoss: the stored bytes are damaged.
+            NotFound, InvalidInput.
+        """
+        return self._files.download(files, directory, pace)
+
+    # versions and aliases
+
+    def register_version(self, lease: Lease, draft: VersionDraft) -> Version:
+        """Ends the round with a version; the same draft again gives the same version.
+
+        Raises:
+            Conflict: the lease is no longer the caller's.
+            InvalidInput: the draft, its gate or its files are not as they must be.
+        """
+        request = pb.RegisterVersionRequest(
+            round_id=lease.round.round_id, token=lease.token, version=wire.draft_to_wire(draft)
+        )
+        return wire.version_from_wire(self._call(self._stub.RegisterVersion, request))
+
+    def get_version(self, model: str, version: int) -> Version:
+        """With its files. Raises NotFound."""
+        return wire.version_from_wire(
+            self._call(self._stub.GetVersion, pb.GetVersionRequest(model=model, version=version))
+        )
+
+    def list_versions(self, model: str) -> list[Version]:
+        """Oldest first, without their files. Raises NotFound."""
+        answer = self._call(self._stub.ListVersions, pb.ListVersionsRequest(model=model))
+        return [wire.version_from_wire(version) for version in answer.versions]
+
+    def set_alias(self, model: str, alias: str, version: int, *, by: str, reason: str) -> Model:
+        """Points the alias at the version; 0 removes it. Raises NotFound, Conflict, InvalidInput."""
+        request = pb.SetAliasRequest(model=model, alias=alias, version=version, by=by, reason=reason)
+        return wire.model_from_wire(self._call(self._stub.SetAlias, request))
+
+    def rollback(self, model: str, *, by: str, reason: str) -> Model:
+        """Moves production back to the version before. Never tried twice. Raises NotFound, Conflict, InvalidInput."""
+        request = pb.RollbackRequest(model=model, by=by, reason=reason)
+        with self._errors("the registry"):
+            return wire.model_from_wire(self._stub.Rollback(request, timeout=self._timeout_seconds))
+
+    def alias_history(self, model: str) -> list[AliasChange]:
+        """Oldest first. Raises NotFound."""
+        answer = self._call(self._stub.ListAliasHistory, pb.ListAliasHistoryRequest(model=model))
+        return [wire.alias_change_from_wire(change) for change in answer.changes]
+
+    def watch(self, since_revision: int = 0) -> Iterator[Change]:
+        """Changes as they happen, heartbeats included; reconnects are the caller's (it raises Unavailable).
+
+        A registry that is silent for 15 s counts as away. Closing the iterator ends the watch.
+
+        Raises:
+            Overloaded: the registry has as many watchers as it takes.
+        """
+        with self._errors("the watch of the registry"):
+            changes = self._stub.Watch(pb.WatchRequest(since_revision=since_revision))
+            try:
+                while (message := _next_within(changes, changes.cancel, _SILENCE_SECONDS)) is not None:
+                    yield wire.change_from_wire(message)
+            finally:
+                changes.cancel()
+        raise Unavailable(f"the registry at {self._address} ended the watch")
+
+    def _call(self, method: Callable[..., Answer], request: Message) -> Answer:
+        retry = Retry(self._timeout_seconds)
+        while True:
+            try:
+                with self._errors("the registry"):
+                    return method(request, timeout=retry.remaining_seconds())
+            except Unavailable as error:
+                if self._closed:
+                    raise
+                retry.wait_or_raise(error)
+
+    @contextmanager
+    def _errors(self, what: str) -> Iterator[None]:
+        """The six errors, also for calls on a connection that another thread has closed (grpc raises ValueError)."""
+        try:
+            with errors_from_status(f"{what} at {self._address}"):
+                yield
+        except ValueError as error:
+            if not self._closed:
+                raise
+            raise Unavailable(f"the connection to the registry at {self._address} is closed") from error
+
+
+def _next_within(changes: Iterator[pb.Change], cancel: Callable[[], object], seconds: float) -> pb.Change | None:
+    """The next message; None at the end of the stream. The call is cancelled when nothing comes in time."""
+    timer = threading.Timer(seconds, cancel)
+    timer.daemon = True
+    timer.start()
+    try:
+        return next(changes, None)
+    finally:
+        timer.cancel()

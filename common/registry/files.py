@@ -1,0 +1,195 @@
+"""Files between a folder and the registry: only what is missing, several at a time, verified on both sides."""
+
+import hashlib
+import io
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+from common.errors import Conflict, DataLoss, InvalidInput, Unavailable
+from common.process.pace import Pace
+from common.process.retry import Retry
+from common.process.rpc import errors_from_status
+from common.registry.catalog import FileEntry
+from protos import registry_pb2 as pb
+from protos import registry_pb2_grpc
+
+_CHUNK_BYTES = 1024 * 1024
+_WRITE_BYTES = 32 * 1024
+_PARALLEL_FILES = 4
+_SLOWEST_BYTES_PER_SECOND = 1024 * 1024
+Item = TypeVar("Item")
+
+
+def manifest_of(directory: Path, prefix: str = "") -> tuple[FileEntry, ...]:
+    """Every file below the directory, sorted by path, with its size and SHA-256; paths are put under `prefix`."""
+    folder = f"{prefix.rstrip('/')}/" if prefix else ""
+    found = ((f"{folder}{path.relative_to(directory).as_posix()}", path) for path in directory.rglob("*"))
+    entries = (FileEntry(name, path.stat().st_size, digest_of(path)) for name, path in found if path.is_file())
+    return tuple(sorted(entries, key=lambda entry: entry.path))
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256 of the file's bytes, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_gently(out: io.RawIOBase | BinaryIO, data: bytes) -> None:
+    """Writes all of it, in pieces.
+
+    Linux keeps what one write(2) brings in one piece of memory (a folio), up to megabytes, and copies several of them
+    to whoever reads a big part of the file later in one go, during which nothing else gets the core, whatever its
+    priority: 31 ms for a file written by the megabyte, 1.4 ms for one written like this. TensorFlow reads a variable
+    with one call.
+    """
+    view = memoryview(data)
+    while view:
+        view = view[out.write(view[:_WRITE_BYTES]) :]
+
+
+def path_below(directory: Path, name: str) -> Path:
+    """directory/name. Raises InvalidInput when the name is not a relative path that stays below the directory."""
+    parts = name.split("/")
+    if "\0" in name or any(part in ("", ".", "..") for part in parts):
+        raise InvalidInput(f"{name!r} is not a relative path with forward slashes")
+    return directory.joinpath(*parts)
+
+
+class FileTransfer:
+    """Thread-safe. At most four files at once per call; an interrupted file goes on where it stopped.
+
+    A file is given up (Unavailable) when nothing of it has moved for `timeout_seconds`.
+    """
+
+    def __init__(self, stub: registry_pb2_grpc.RegistryServiceStub, *, timeout_seconds: float) -> None:
+        self._stub = stub
+        self._timeout_seconds = timeout_seconds
+
+    def upload(self, directory: Path, files: Sequence[FileEntry], missing: Sequence[str]) -> int:
+        """Sends those files whose digest is missing; returns the bytes sent."""
+        by_digest = {file.digest: (path_below(directory, file.path), file) for file in files}
+        wanted = [by_digest[digest] for digest in missing]
+        for path, file in wanted:
+            if not path.is_file():
+                raise InvalidInput(f"there is no file {file.path} in {directory}")
+        return _sum_in_parallel(wanted, lambda item: self._upload_file(*item))
+
+    def download(self, files: Sequence[FileEntry], directory: Path, pace: Pace) -> int:
+        """Writes each file that is not there yet with the right bytes; returns the bytes received."""
+        targets = [(path_below(directory, file.path), file) for file in files]
+        return _sum_in_parallel(targets, lambda item: self._download_file(*item, pace))
+
+    def _upload_file(self, path: Path, file: FileEntry) -> int:
+        retry = Retry(self._timeout_seconds)
+        farthest = 0
+        known: int | None = None
+        from_start = restarted = False
+        while True:
+            offset = 0
+            try:
+                received, complete = self._received_bytes(file)
+                known = received if known is None else known
+                if complete:
+                    return file.size_bytes - known
+                if received > farthest:
+                    farthest = received
+                    retry.progressed()
+                offset, from_start = (0 if from_start else received), False
+                self._send(path, file, offset)
+                return file.size_bytes - known
+            except Unavailable as error:
+                retry.wait_or_raise(error)
+            except (Conflict, InvalidInput):
+                if offset == 0 or restarted:
+                    raise
+                from_start = restarted = True  # what was there from before had other bytes
+
+    def _received_bytes(self, file: FileEntry) -> tuple[int, bool]:
+        with errors_from_status(f"the upload of {file.path}"):
+            state = self._stub.GetUpload(pb.GetUploadRequest(digest=file.digest), timeout=self._timeout_seconds)
+        return min(state.received_bytes, file.size_bytes), state.complete
+
+    def _send(self, path: Path, file: FileEntry, offset: int) -> None:
+        with errors_from_status(f"the upload of {file.path}"):
+            self._stub.UploadFile(_pieces(path, file, offset), timeout=self._file_timeout(file.size_bytes - offset))
+
+    def _download_file(self, target: Path, file: FileEntry, pace: Pace) -> int:
+        if target.is_file() and target.stat().st_size == file.size_bytes and digest_of(target) == file.digest:
+            return 0
+        target.parent.mkdir(parents=True, exist_ok=True)
+        aside = target.with_name(f".{target.name}.{os.getpid()}-{threading.get_ident()}.part")
+        try:
+            self._fetch(aside, file, pace)
+            aside.replace(target)
+            _sync_directory(target.parent)
+        finally:
+            aside.unlink(missing_ok=True)
+        return file.size_bytes
+
+    def _fetch(self, aside: Path, file: FileEntry, pace: Pace) -> None:
+        """Fills the file aside with verified, durable bytes."""
+        retry = Retry(self._timeout_seconds)
+        hashed = hashlib.sha256()
+        with aside.open("wb", buffering=0) as out:
+
+            def take(data: bytes) -> None:
+                write_gently(out, data)
+                hashed.update(data)
+                pace.wait_for(len(data))
+
+            while True:
+                offset = out.tell()
+                try:
+                    self._receive(take, file, offset)
+                    break
+                except Unavailable as error:
+                    if out.tell() > offset:
+                        retry.progressed()
+                    retry.wait_or_raise(error)
+            os.fsync(out.fileno())
+        found = hashed.hexdigest()
+        if found != file.digest:
+            raise DataLoss(f"file {file.path} came with digest {found}, {file.digest} was expected")
+
+    def _receive(self, take: Callable[[bytes], object], file: FileEntry, offset: int) -> None:
+        request = pb.DownloadFileRequest(digest=file.digest, offset=offset)
+        with errors_from_status(f"the download of {file.path}"):
+            for chunk in self._stub.DownloadFile(request, timeout=self._file_timeout(file.size_bytes - offset)):
+                take(chunk.data)
+
+    def _file_timeout(self, size_bytes: int) -> float:
+        return self._timeout_seconds + max(0, size_bytes) / _SLOWEST_BYTES_PER_SECOND
+
+
+def _pieces(path: Path, file: FileEntry, offset: int) -> Iterator[pb.UploadFileRequest]:
+    """The first message names the file, the others carry its bytes."""
+    yield pb.UploadFileRequest(digest=file.digest, size_bytes=file.size_bytes, offset=offset)
+    with path.open("rb") as source:
+        source.seek(offset)
+        while data := source.read(_CHUNK_BYTES):
+            yield pb.UploadFileRequest(data=data)
+
+
+def _sum_in_parallel(items: Sequence[Item], work: Callable[[Item], int]) -> int:
+    """The first failure is raised, once the files that had been begun have ended; no other is begun."""
+    if len(items) < 2:
+        return sum(work(item) for item in items)
+    with ThreadPoolExecutor(min(_PARALLEL_FILES, len(items)), thread_name_prefix="files") as pool:
+        running = [pool.submit(work, item) for item in items]
+        try:
+            return sum(task.result() for task in running)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,228 @@
+"""How a demonstration adds up, and its predicting client."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+from common.errors import InvalidInput, NotFound
+from common.registry.catalog import Round, Version
+from examples.demo.__main__ import app as demo_app
+from examples.demo.asker import Answered, AskerSettings, read_answers
+from examples.demo.feeder import FeederSettings, bodies, replay
+from examples.demo.percentiles import percentile
+from examples.demo.report import Expectation, broken_promises, make_report, reload_latencies
+from examples.demo.watcher import Load, Seen
+from headrace.cli import EXIT_STATUS_OF
+from headrace.client.answers import build
+from headrace.tests.answering_server import ROUND, VERSION, Server
+
+REPORT_KEYS = {"events_accepted", "events_trained", "events_held_out", "versions", "predictions"}
+VERSION_KEYS = {
+    "version", "from", "to", "examples", "auc_parent", "auc_candidate", "verdict", "freshness_seconds",
+}  # fmt: skip
+PREDICTION_KEYS = {"sent", "failed", "p50_ms", "p99_ms", "p99_during_reload_ms"}
+
+
+def _version(number: int, *, parent: int, start: int, end: int, decision: str = "promote") -> Version:
+    """With ten events a record, one of them held out."""
+    mapping: dict[str, Any] = {
+        **VERSION, "version": number, "parent_version": parent, "round_id": f"round-{number}",
+        "ranges": [{"partition": 0, "from_offset": start, "to_offset": end}], "end_position": {"0": end},
+        "events_trained": 9 * (end - start), "events_held_out": end - start, "last_event_at": 100.0 * number,
+        "verdict": {"decision": decision, "reasons": [], "rule": {"metric": "auc"}},
+    }  # fmt: skip
+    return build(Version, mapping)
+
+
+def _round(version: Version, *, trigger: str = "min_examples") -> Round:
+    plan = {**ROUND, "example_count": version.events_trained + version.events_held_out, "trigger": trigger}
+    return build(Round, {**ROUND, "round_id": version.round_id, "state": "done", "plan": plan})
+
+
+@pytest.fixture
+def seen() -> Seen:
+    """Version 2 was rejected, version 3 took its range and more; each was served two seconds after its last event."""
+    versions = [
+        _version(1, parent=0, start=0, end=10),
+        _version(2, parent=1, start=10, end=20, decision="reject"),
+        _version(3, parent=1, start=10, end=30),
+    ]
+    loads = {(0, n): Load(0, n, 100.0 * n + 1, 100.0 * n + 2) for n in (1, 3)}
+    return Seen(versions=versions, rounds=[_round(version) for version in versions], loads=loads)
+
+
+def _answers(count: int = 4, *, status: int = 200) -> list[Answered]:
+    return [Answered(at=100.0 + number, latency_ms=number + 1.0, status=status) for number in range(count)]
+
+
+EXPECTED = Expectation(metric="auc", events=300, published=2)
+
+
+def test_the_report_has_exactly_the_agreed_keys(seen: Seen) -> None:
+    report = make_report(seen, accepted=300, answers=_answers(), metric="auc", replica_count=1)
+    assert set(report) == REPORT_KEYS
+    assert all(set(row) == VERSION_KEYS for row in report["versions"])
+    assert set(report["predictions"]) == PREDICTION_KEYS
+    json.dumps(report)
+
+
+def test_a_rejected_version_is_listed_but_its_events_count_once(seen: Seen) -> None:
+    report = make_report(seen, accepted=300, answers=_answers(), metric="auc", replica_count=1)
+    assert [row["verdict"] for row in report["versions"]] == ["promote", "reject", "promote"]
+    assert [row["freshness_seconds"] for row in report["versions"]] == [2.0, None, 2.0]
+    assert (report["events_trained"], report["events_held_out"]) == (270, 30)
+    assert broken_promises(report, seen, EXPECTED) == []
+
+
+def test_a_version_is_fresh_when_the_last_replica_serves_it_or_a_later_one(seen: Seen) -> None:
+    seen.loads[1, 3] = Load(1, 3, 305.0, 306.0)
+    assert seen.served_at(seen.versions[2], 2) == 306.0
+    assert seen.served_at(seen.versions[0], 2) == 306.0
+    assert seen.served_at(seen.versions[2], 3) is None
+
+
+def test_everything_is_covered_when_the_newest_judged_version_reaches_the_end(seen: Seen) -> None:
+    assert seen.covers({0: 30})
+    assert not seen.covers({0: 31})
+    assert not seen.covers({0: 30, 1: 1})
+    assert not Seen().covers({0: 0})
+
+
+@pytest.mark.parametrize(
+    ("accepted", "answers", "broken"),
+    [
+        (301, _answers(), "301 events were accepted, but 300 trained on or held out"),
+        (300, _answers(3, status=503), "3 of 3 predictions failed"),
+        (300, [], "0 of 0 predictions failed"),
+    ],
+)
+def test_a_lost_event_or_prediction_breaks_a_promise(
+    seen: Seen, accepted: int, answers: list[Answered], broken: str
+) -> None:
+    report = make_report(seen, accepted=accepted, answers=answers, metric="auc", replica_count=1)
+    assert broken_promises(report, seen, EXPECTED) == [broken]
+
+
+def test_a_version_that_used_other_events_than_its_range_holds_breaks_a_promise(seen: Seen) -> None:
+    seen.versions[2] = replace(seen.versions[2], events_trained=181, events_held_out=19)
+    seen.rounds[2] = replace(seen.rounds[2], plan=replace(seen.rounds[2].plan, example_count=201))
+    report = make_report(seen, accepted=300, answers=_answers(), metric="auc", replica_count=1)
+    assert broken_promises(report, seen, EXPECTED) == ["version 3 used 200 of the 201 events in its range"]
+
+
+def test_versions_asked_for_by_hand_do_not_count_as_published_by_triggers(seen: Seen) -> None:
+    seen.rounds[2] = _round(seen.versions[2], trigger="manual")
+    report = make_report(seen, accepted=300, answers=_answers(), metric="auc", replica_count=1)
+    assert broken_promises(report, seen, EXPECTED) == ["triggers published 1 versions, not 2"]
+
+
+def test_the_last_version_must_be_good_enough(seen: Seen) -> None:
+    report = make_report(seen, accepted=300, answers=_answers(), metric="auc", replica_count=1)
+    expected = replace(EXPECTED, final_value=0.95)
+    assert broken_promises(report, seen, expected) == ["the last version's held-out auc is 0.7, not above 0.95"]
+
+
+def test_answers_count_as_during_a_reload_from_its_begin_until_a_second_after(seen: Seen) -> None:
+    # The first version's load is none: nothing was served before. Version 3 loads from 301 to 302.
+    moments = [101.5, 300.9, 301.1, 302.5, 303.1]
+    answers = [Answered(at, 10.0 * number, 200) for number, at in enumerate(moments)]
+    assert reload_latencies(answers, list(seen.loads.values())) == [20.0, 30.0]
+
+
+@pytest.mark.parametrize(("share", "value"), [(0.5, 50.0), (0.99, 99.0), (1.0, 100.0)])
+def test_percentiles_are_those_of_nearest_rank(share: float, value: float) -> None:
+    assert percentile([float(number) for number in range(1, 101)], share) == value
+    assert percentile([], share) is None
+
+
+def test_bodies_hold_every_event_once_in_order() -> None:
+    events = [{"number": number} for number in range(4_321)]
+    made = list(bodies(iter(events)))
+    assert [count for _, count in made] == [2_000, 2_000, 321]
+    assert [orjson.loads(line) for body, _ in made for line in body.splitlines()] == events
+
+
+def test_an_example_without_a_replay_is_not_found(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="run the demo from the root of the repository"):
+        next(replay(tmp_path, None))
+
+
+def test_the_feeder_waits_for_a_full_ingest_and_tells_how_far_it_is(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "replay.py").write_text("def events(limit):\n    return ({'n': n} for n in range(2500))\n")
+    server.will_answer(429, {"error": {"kind": "Overloaded", "message": "full"}}, Retry_After="0")
+    server.will_answer(200, {"accepted": 2000, "position": {"0": 1}})
+    server.will_answer(200, {"accepted": 500, "position": {"0": 2}})
+    settings = FeederSettings(str(tmp_path), "s", None, server.url, parent_pid=os.getpid())
+    done = _run("examples.demo.feeder", settings.to_json())
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert (last["accepted"], last["position"], last["done"]) == (2500, {"0": 2}, True)
+    keys = [request.headers["idempotency-key"] for request in server.requests]
+    assert keys[0] == keys[1] != keys[2]
+
+
+def test_the_feeder_says_why_it_stopped(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "replay.py").write_text("def events(limit):\n    return iter([{'n': 1}])\n")
+    server.will_answer(404, {"error": {"kind": "NotFound", "message": "there is no stream s"}})
+    settings = FeederSettings(str(tmp_path), "s", None, server.url, parent_pid=os.getpid())
+    done = _run("examples.demo.feeder", settings.to_json())
+    assert done.returncode == 1
+    assert json.loads(done.stdout) == {"error": "there is no stream s"}
+
+
+def test_the_asker_keeps_every_answer_and_its_latency_and_counts_failures(server: Server, tmp_path: Path) -> None:
+    for _ in range(20):
+        server.will_answer(200, {"predictions": [0.5]})
+    server.will_answer(503, {"error": "queue is full"})
+    requests, answers = tmp_path / "requests.ndjson", tmp_path / "answers.csv"
+    requests.write_bytes(b'{"instances": [1]}\n{"instances": [2]}')
+    port = int(server.url.rpartition(":")[2])
+    settings = AskerSettings(
+        "127.0.0.1", (port,), "/v1/models/m:predict", str(requests), str(answers), 100.0, 4, os.getpid()
+    )
+    command = [sys.executable, "-m", "examples.demo.asker", settings.to_json()]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as asker:
+        assert asker.stdout is not None
+        reported = json.loads(asker.stdout.readline())
+        asker.terminate()
+    assert asker.returncode == 0
+    kept = read_answers(answers)
+    assert len(kept) == len(server.requests) >= reported["sent"] > 20
+    assert [answer.status for answer in kept].count(200) == 20
+    assert all(answer.latency_ms > 0 for answer in kept)
+    assert reported["failed"] > 0
+    assert "503: " in reported["first_failure"]
+    assert {request.body for request in server.requests} == {b'{"instances": [1]}', b'{"instances": [2]}'}
+    assert len({request.client_port for request in server.requests}) == 4
+
+
+def test_the_asker_counts_what_nobody_answers_as_failed(free_port: int, tmp_path: Path) -> None:
+    requests, answers = tmp_path / "requests.ndjson", tmp_path / "answers.csv"
+    requests.write_bytes(b"{}")
+    settings = AskerSettings("127.0.0.1", (free_port,), "/", str(requests), str(answers), 20.0, 2, os.getpid())
+    command = [sys.executable, "-m", "examples.demo.asker", settings.to_json()]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as asker:
+        assert asker.stdout is not None
+        asker.stdout.readline()
+        asker.terminate()
+    assert {answer.status for answer in read_answers(answers)} == {0}
+
+
+def _run(module: str, argument: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", module, argument], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_arguments_that_do_not_fit_together_are_refused() -> None:
+    runner = CliRunner()
+    assert runner.invoke(demo_app, ["--full", "--events", "5"]).exit_code == EXIT_STATUS_OF[InvalidInput]
+    assert runner.invoke(demo_app, ["--example", "moon"]).exit_code == EXIT_STATUS_OF[InvalidInput]
+    assert runner.invoke(demo_app, ["--platform", "moon"]).exit_code == EXIT_STATUS_OF[InvalidInput]

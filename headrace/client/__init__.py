@@ -1,0 +1,1 @@
+"""The Python client: the platform's calls and predictions."""

@@ -1,0 +1,385 @@
+"""The Python client: every call of the platform, typed, over HTTP.
+
+    import headrace
+
+    client = headrace.Client()
+    client.append("flights", [{"carrier": "UA", "distance": 1400.0, ...}])
+    client.predict("flights-late", instances=[{"carrier": "UA", "distance": 1400.0, ...}])
+
+Thread-safe. Every call has a timeout and raises one of the six errors of common/errors.py. Calls that may be repeated
+(reading, predicting, appending under an idempotency key) are, while a service is away; the others are sent once.
+"""
+
+import base64
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote, urlencode
+
+import orjson
+
+from common.errors import HeadraceError, InvalidInput, Unavailable
+from common.registry.catalog import PRODUCTION, AliasChange, Model, Round, Stream, Version
+from headrace.client.answers import build
+from headrace.client.connection import Answer, Door
+from headrace.client.rebuilds import Rebuild, wait_for
+from headrace.places import Addresses, addresses_of
+
+if TYPE_CHECKING:
+    from headrace.client.predictions import PredictionClient
+
+Event = Mapping[str, Any]
+OnInvalid = Literal["reject", "deadletter"]
+NDJSON = "application/x-ndjson"
+TFRECORD = "application/x-tfrecord"
+_JSON = {"Content-Type": "application/json"}
+_STATUS_TIMEOUT_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Appended:
+    """What ingest answered.
+
+    Attributes:
+        accepted: events now in the stream.
+        refused: (index in the request, reason) of each event that went to the dead letters.
+        position: {partition: offset just after the last record with an event of this request}.
+        duplicate: the idempotency key was known; nothing was appended now.
+    """
+
+    accepted: int
+    refused: tuple[tuple[int, str], ...]
+    position: Mapping[int, int]
+    duplicate: bool
+
+
+@dataclass(frozen=True)
+class ServiceStatus:
+    """`conditions` is {condition: "ok" or what is missing}; empty when the service does not answer."""
+
+    name: str
+    url: str
+    is_ready: bool
+    conditions: Mapping[str, str]
+
+
+class Client:
+    """One platform. Use as a context manager, or call close()."""
+
+    def __init__(
+        self,
+        addresses: Addresses | None = None,
+        *,
+        timeout_seconds: float = 30.0,
+        by: str = "",
+        predictions_url: str = "",
+    ) -> None:
+        """Without addresses: the default ports on this machine.
+
+        Args:
+            timeout_seconds: the longest that a call may take, repetitions included.
+            by: who is acting; recorded with promotions, rollbacks and manual rounds.
+            predictions_url: where `predictions` asks: http://host:port or grpc://host:port; none means the addresses'.
+        """
+        self._predictions_url = predictions_url
+        self._predictions: PredictionClient | None = None
+        self._timeout_seconds = timeout_seconds
+        self.addresses = addresses or Addresses()
+        self._by = by or "client"
+        self._ingest = Door("ingest", self.addresses.ingest, timeout_seconds=timeout_seconds)
+        self._registry = Door("registry", self.addresses.registry, timeout_seconds=timeout_seconds)
+        self._trainer = Door("trainer", self.addresses.trainer, timeout_seconds=timeout_seconds)
+        self._serving = Door(
+            "serving", self.addresses.predictions or self.addresses.serving[0], timeout_seconds=timeout_seconds
+        )
+
+    @classmethod
+    def of_platform(cls, data_dir: str | Path, *, timeout_seconds: float = 30.0, by: str = "") -> "Client":
+        """The client of the local platform on that data directory.
+
+        Raises:
+            NotFound: no platform runs there.
+        """
+        return cls(addresses_of(Path(data_dir)), timeout_seconds=timeout_seconds, by=by)
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for door in (self._ingest, self._registry, self._trainer, self._serving):
+            door.close()
+        if self._predictions is not None:
+            self._predictions.close()
+
+    # streams and events
+
+    def register_stream(self, name: str, schema: Mapping[str, Any]) -> Stream:
+        """Registers the schema, or a new version of it; the same schema again changes nothing.
+
+        Raises:
+            InvalidInput: it is not a schema. Conflict: it is not compatible with the one there.
+        """
+        return build(Stream, self._put(f"/v1/streams/{_segment(name)}", schema).json())
+
+    def streams(self) -> list[Stream]:
+        return [build(Stream, item) for item in self._read("/v1/streams", "streams")]
+
+    def stream(self, name: str) -> Stream:
+        return build(Stream, self._get(self._registry, f"/v1/streams/{_segment(name)}"))
+
+    def stream_state(self, name: str) -> Mapping[str, Any]:
+        """What ingest says of the stream: start and end position, counts, schema version."""
+        state: Mapping[str, Any] = self._get(self._ingest, f"/v1/streams/{_segment(name)}")
+        return state
+
+    def append(
+        self,
+        stream: str,
+        events: Sequence[Event],
+        *,
+        idempotency_key: str | None = None,
+        on_invalid: OnInvalid = "reject",
+    ) -> Appended:
+        """Appends events; returns when the log holds them. Numpy arrays are fine as values.
+
+        Args:
+            idempotency_key: the same key again appends nothing; without one, each call makes its own, so that a
+                repetition by this client never doubles events.
+
+        Raises:
+            InvalidInput: an event does not fit the schema; `refused` names each. NotFound: no such stream.
+            Overloaded, Unavailable: the time was over before ingest could take it.
+        """
+        body = _encode({"events": list(events)})
+        return self.append_body(
+            stream, body, "application/json", idempotency_key=idempotency_key, on_invalid=on_invalid
+        )
+
+    def append_body(
+        self,
+        stream: str,
+        body: bytes,
+        content_type: str,
+        *,
+        idempotency_key: str | None = None,
+        on_invalid: OnInvalid = "reject",
+    ) -> Appended:
+        """Like append, with a body made elsewhere: JSON, NDJSON lines or TFRecord-framed tf.train.Examples."""
+        query = "" if on_invalid == "reject" else "?" + urlencode({"on_invalid": on_invalid})
+        headers = {"Content-Type": content_type, "Idempotency-Key": idempotency_key or uuid.uuid4().hex}
+        path = f"/v1/streams/{_segment(stream)}/events{query}"
+        document = self._ingest.call("POST", path, body, headers=headers, repeatable=True).json()
+        return Appended(
+            accepted=int(document["accepted"]),
+            refused=tuple((int(item["index"]), str(item["reason"])) for item in document.get("refused", ())),
+            position={int(partition): int(offset) for partition, offset in document.get("position", {}).items()},
+            duplicate=bool(document.get("duplicate", False)),
+        )
+
+    # models, rounds and versions
+
+    def register_model(self, name: str, *, stream: str, files: Mapping[str, bytes]) -> Model:
+        """Registers a definition: model.yaml and optional Python files; the same files again change nothing."""
+        encoded = {path: base64.b64encode(content).decode() for path, content in files.items()}
+        body = {"stream": stream, "files": encoded, "by": self._by}
+        return build(Model, self._put(f"/v1/models/{_segment(name)}", body).json())
+
+    def models(self) -> list[Model]:
+        return [build(Model, item) for item in self._read("/v1/models", "models")]
+
+    def model(self, name: str) -> Model:
+        return build(Model, self._get(self._registry, f"/v1/models/{_segment(name)}"))
+
+    def versions(self, model: str) -> list[Version]:
+        """Oldest first, without their files."""
+        return [build(Version, item) for item in self._read(f"/v1/models/{_segment(model)}/versions", "versions")]
+
+    def version(self, model: str, version: int) -> Version:
+        return build(Version, self._get(self._registry, f"/v1/models/{_segment(model)}/versions/{version:d}"))
+
+    def rounds(self, model: str, *, limit: int = 50) -> list[Round]:
+        """Newest first."""
+        path = f"/v1/models/{_segment(model)}/rounds?{urlencode({'limit': limit})}"
+        return [build(Round, item) for item in self._read(path, "rounds")]
+
+    def train(self, model: str, *, reason: str = "") -> Round:
+        """Plans a round now.
+
+        Raises:
+            Conflict: nothing is new, or a round is open.
+        """
+        body = _encode({"by": self._by, "reason": reason})
+        path = f"/v1/models/{_segment(model)}:train"
+        document = self._trainer.call("POST", path, body, headers=_JSON, repeatable=False).json()
+        # The trainer puts the plan's fields beside the round's own.
+        return build(Round, {"plan": document, **document})
+
+    def rebuild(self, model: str, version: int, *, wait_seconds: float = 3600.0) -> Rebuild:
+        """Has a trainer train the version again from its lineage, and compares; changes nothing.
+
+        Raises:
+            NotFound: no such version. Overloaded: the trainer is at another one.
+            Unavailable: not done within wait_seconds, or it could not be tried; the sentence says why.
+        """
+        path = f"/v1/models/{_segment(model)}/versions/{version:d}:rebuild"
+        asked = self._trainer.call("POST", path, repeatable=True).json()
+        return wait_for(self._trainer, str(asked["rebuild_id"]), wait_seconds=wait_seconds)
+
+    def trainer_status(self) -> Mapping[str, Any]:
+        """Per model: lag in examples, the running round and its progress, the next trigger. Sent once."""
+        status: Mapping[str, Any] = self._get(self._trainer, "/v1/status", repeatable=False)
+        return status
+
+    # aliases
+
+    def aliases(self, model: str) -> dict[str, int]:
+        return dict(self.model(model).aliases)
+
+    def alias_history(self, model: str) -> list[AliasChange]:
+        """Oldest first."""
+        return [build(AliasChange, item) for item in self._read(f"/v1/models/{_segment(model)}/history", "changes")]
+
+    def promote(self, model: str, version: int, *, alias: str = PRODUCTION, reason: str = "") -> Model:
+        """Points the alias at the version; replicas follow within a second."""
+        body = {"version": version, "by": self._by, "reason": reason}
+        path = f"/v1/models/{_segment(model)}/aliases/{_segment(alias)}"
+        return build(Model, self._put(path, body, repeatable=False).json())
+
+    def rollback(self, model: str, *, reason: str = "") -> Model:
+        """Points production at the version that it named before.
+
+        Raises:
+            Conflict: there is none.
+        """
+        body = _encode({"by": self._by, "reason": reason})
+        path = f"/v1/models/{_segment(model)}:rollback"
+        return build(Model, self._registry.call("POST", path, body, headers=_JSON, repeatable=False).json())
+
+    # predictions
+
+    @property
+    def predictions(self) -> "PredictionClient":
+        """Predictions with arrays, over REST or gRPC, now or later (headrace/client/predictions.py). Needs numpy."""
+        if self._predictions is None:
+            from headrace.client.predictions import PredictionClient
+
+            url = self._predictions_url or self._serving.url
+            self._predictions = PredictionClient(url, timeout_seconds=self._timeout_seconds)
+        return self._predictions
+
+    def predict(
+        self,
+        model: str,
+        *,
+        instances: Sequence[Any] | None = None,
+        inputs: Any = None,
+        version: int | None = None,
+        label: str | None = None,
+        signature_name: str = "",
+    ) -> Any:
+        """Asks for predictions in JSON's values; rows (`instances` → a list of predictions) or columns (`inputs` →
+        outputs). `predictions.predict` gives arrays and the version.
+
+        Without version and label the production version answers. Numpy arrays are fine as values.
+
+        Raises:
+            InvalidInput: the inputs do not fit the signature. NotFound: no such model or version is served.
+            Overloaded: the queue is full.
+        """
+        if (instances is None) == (inputs is None):
+            raise InvalidInput("predict takes either instances (rows) or inputs (columns)")
+        body: dict[str, Any] = {"instances": instances} if instances is not None else {"inputs": inputs}
+        if signature_name:
+            body["signature_name"] = signature_name
+        document = self.predict_raw(model, _encode(body), version=version, label=label).json()
+        return document["predictions"] if instances is not None else document["outputs"]
+
+    def predict_raw(self, model: str, body: bytes, *, version: int | None = None, label: str | None = None) -> Answer:
+        """Sends a request body of TensorFlow Serving's REST API as it is; the answer names its version."""
+        if version is not None and label is not None:
+            raise InvalidInput("predict takes a version or a label, not both")
+        chosen = f"/versions/{version:d}" if version is not None else ""
+        chosen = f"/labels/{_segment(label)}" if label is not None else chosen
+        path = f"/v1/models/{_segment(model)}{chosen}:predict"
+        return self._serving.call("POST", path, body, headers=_JSON, repeatable=True)
+
+    def signatures(self, model: str) -> Mapping[str, Any]:
+        """The live version's signatures by name, each with inputs, outputs and method_name, as TensorFlow Serving
+        tells them.
+
+        Raises:
+            NotFound: no version of the model is served.
+        """
+        document = self._get(self._serving, f"/v1/models/{_segment(model)}/metadata")
+        signatures: Mapping[str, Any] = document["metadata"]["signature_def"]["signature_def"]
+        return signatures
+
+    # the platform
+
+    def status(self) -> list[ServiceStatus]:
+        """Every service, serving replica by replica; never raises for one that is away."""
+        named = {"registry": self.addresses.registry, "ingest": self.addresses.ingest}
+        named |= {"trainer": self.addresses.trainer}
+        named |= {f"serving-{index}": url for index, url in enumerate(self.addresses.serving)}
+        return [_status_of(name, url) for name, url in named.items()]
+
+    def replica_states(self) -> list[Mapping[str, Any]]:
+        """/headrace/status of each serving replica: versions, states, runners, memory, queue. Sent once."""
+        states = []
+        for index, url in enumerate(self.addresses.serving):
+            door = Door(f"serving-{index}", url, timeout_seconds=_STATUS_TIMEOUT_SECONDS)
+            try:
+                states.append(self._get(door, "/headrace/status", repeatable=False))
+            finally:
+                door.close()
+        return states
+
+    def _get(self, door: Door, path: str, *, repeatable: bool = True) -> Any:
+        return door.call("GET", path, repeatable=repeatable).json()
+
+    def _put(self, path: str, body: Mapping[str, Any], *, repeatable: bool = True) -> Answer:
+        return self._registry.call("PUT", path, _encode(body), headers=_JSON, repeatable=repeatable)
+
+    def _read(self, path: str, name: str) -> list[Any]:
+        """A list, bare or under its name."""
+        document = self._get(self._registry, path)
+        items = document.get(name) if isinstance(document, dict) else document
+        if not isinstance(items, list):
+            raise Unavailable(f"the registry's answer to {path} has no list of {name}")
+        return items
+
+
+def _status_of(name: str, url: str) -> ServiceStatus:
+    door = Door(name, url, timeout_seconds=_STATUS_TIMEOUT_SECONDS)
+    try:
+        answer = door.ask("/readyz")
+        return ServiceStatus(name, url, answer.status == 200, answer.json().get("conditions", {}))
+    except HeadraceError as error:
+        return ServiceStatus(name, url, False, {"answers": error.message})
+    finally:
+        door.close()
+
+
+def _segment(name: str) -> str:
+    return quote(name, safe="")
+
+
+def _encode(document: Any) -> bytes:
+    try:
+        return orjson.dumps(document, default=_plain, option=orjson.OPT_SERIALIZE_NUMPY)
+    except (TypeError, orjson.JSONEncodeError) as error:
+        raise InvalidInput(f"the request cannot be written as JSON: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    """Arrays that orjson does not take as they are: views, strings, numpy scalars."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, bytes):
+        return {"b64": base64.b64encode(value).decode()}
+    raise TypeError(f"{type(value).__name__} has no JSON form")

@@ -1,0 +1,139 @@
+"""Predictions over TensorFlow Serving's gRPC API, for headrace/client/predictions.py. Needs grpcio and protobuf."""
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from common.errors import DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
+from headrace.client.prediction_types import Call, PendingPrediction, Prediction, Target
+from headrace.client.tensor_protos import read_tensor, write_tensor
+from headrace.client.tensor_values import SignatureTypes, as_input
+from protos import tfserving_pb2
+
+_SERVICE = "/tensorflow.serving.PredictionService/"
+_ERROR_OF_CODE: dict[grpc.StatusCode, type[HeadraceError]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: InvalidInput,
+    grpc.StatusCode.OUT_OF_RANGE: InvalidInput,
+    grpc.StatusCode.UNIMPLEMENTED: InvalidInput,
+    grpc.StatusCode.FAILED_PRECONDITION: InvalidInput,
+    grpc.StatusCode.NOT_FOUND: NotFound,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: Overloaded,
+    grpc.StatusCode.DATA_LOSS: DataLoss,
+}
+_REPEATED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
+_FIRST_BACKOFF_SECONDS, _LONGEST_BACKOFF_SECONDS = 0.05, 2.0
+_UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+_NO_ASYNC = "asynchronous predictions have no gRPC door; use http://host:port"
+
+
+class GrpcTransport:
+    """Inputs are cast to the types of the signature, which is read once per target and again after a refusal."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._channel = grpc.insecure_channel(address, options=_UNLIMITED)
+        self._predict = self._method("Predict", tfserving_pb2.PredictResponse)
+        self._metadata = self._method("GetModelMetadata", tfserving_pb2.GetModelMetadataResponse)
+        self._signatures: dict[Target, SignatureTypes] = {}
+        self._lock = threading.Lock()
+
+    def _method(self, name: str, response: Any) -> Callable[..., Any]:
+        method: Callable[..., Any] = self._channel.unary_unary(
+            _SERVICE + name,
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=response.FromString,
+        ).with_call
+        return method
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def predict(self, call: Call) -> Prediction:
+        types = self._known(call.target, call.deadline)
+        request = tfserving_pb2.PredictRequest(output_filter=call.output_filter)
+        _fill_spec(request.model_spec, call.target)
+        given = call.inputs if isinstance(call.inputs, dict) else {_only_input(types): call.inputs}
+        for name, value in given.items():
+            write_tensor(as_input(name, value, types.inputs.get(name)), request.inputs[name])
+        try:
+            response, told = self._call(self._predict, request, call.deadline, (("x-request-id", call.request_id),))
+        except InvalidInput:
+            with self._lock:
+                self._signatures.pop(call.target, None)
+            raise
+        trailing = {item.key: item.value for item in told.trailing_metadata() or ()}
+        outputs = {name: read_tensor(name, proto) for name, proto in response.outputs.items()}
+        return Prediction(outputs, response.model_spec.version.value, trailing.get("x-request-id", call.request_id))
+
+    def signature(self, target: Target, deadline: float) -> SignatureTypes:
+        request = tfserving_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
+        _fill_spec(request.model_spec, target)
+        request.model_spec.signature_name = ""
+        response, _ = self._call(self._metadata, request, deadline, ())
+        signatures = tfserving_pb2.SignatureDefMap.FromString(response.metadata["signature_def"].value).signature_def
+        name = target.signature_name or "serving_default"
+        if name not in signatures:
+            raise InvalidInput(f"there is no signature {name}; there are {', '.join(sorted(signatures))}")
+        names = tfserving_pb2.DataType.Name
+        found = signatures[name]
+        return SignatureTypes(
+            {key: names(info.dtype) for key, info in found.inputs.items()},
+            {key: names(info.dtype) for key, info in found.outputs.items()},
+        )
+
+    def predict_raw(self, target: Target, body: bytes, deadline: float) -> bytes:
+        raise InvalidInput("JSON bodies go over REST; use http://host:port")
+
+    def submit(self, call: Call, deadline_seconds: float | None) -> PendingPrediction:
+        raise InvalidInput(_NO_ASYNC)
+
+    def poll(self, pending: PendingPrediction, wait_seconds: float, deadline: float) -> Prediction | None:
+        raise InvalidInput(_NO_ASYNC)
+
+    def cancel(self, pending: PendingPrediction, deadline: float) -> bool:
+        raise InvalidInput(_NO_ASYNC)
+
+    def _known(self, target: Target, deadline: float) -> SignatureTypes:
+        known = self._signatures.get(target)
+        if known is None:
+            known = self.signature(target, deadline)
+            with self._lock:
+                self._signatures[target] = known
+        return known
+
+    def _call(self, method: Callable[..., Any], request: Any, deadline: float, metadata: Any) -> tuple[Any, Any]:
+        pause_seconds = _FIRST_BACKOFF_SECONDS
+        while True:
+            left_seconds = max(0.001, deadline - time.monotonic())
+            try:
+                answer: tuple[Any, Any] = method(request, timeout=left_seconds, metadata=metadata)
+                return answer
+            except grpc.RpcError as error:
+                code, details = error.code(), str(error.details())
+                wait_seconds = pause_seconds * random.uniform(0.5, 1.0)  # noqa: S311  # jitter, no secret
+                if code not in _REPEATED or time.monotonic() + wait_seconds >= deadline:
+                    raise self._error(code, details) from error
+            time.sleep(wait_seconds)
+            pause_seconds = min(2 * pause_seconds, _LONGEST_BACKOFF_SECONDS)
+
+    def _error(self, code: grpc.StatusCode, details: str) -> HeadraceError:
+        kind = _ERROR_OF_CODE.get(code, Unavailable)
+        return kind(details if kind is not Unavailable else f"serving at {self._address}: {code.name}: {details}")
+
+
+def _only_input(types: SignatureTypes) -> str:
+    if len(types.inputs) != 1:
+        raise InvalidInput(f"the signature has the inputs {', '.join(sorted(types.inputs))}; name them")
+    return next(iter(types.inputs))
+
+
+def _fill_spec(spec: tfserving_pb2.ModelSpec, target: Target) -> None:
+    spec.name, spec.signature_name = target.model, target.signature_name
+    if target.version is not None:
+        spec.version.value = target.version
+    elif target.label is not None:
+        spec.version_label = target.label

@@ -1,0 +1,1 @@
+"""A platform in containers: started, watched, stopped."""

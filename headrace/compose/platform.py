@@ -1,0 +1,371 @@
+"""The platform in containers: starts, watches and stops it as headrace/local/launcher.py does with one of processes.
+
+A container's name here is its service's, and serving's replicas are serving-0, serving-1, ...; a second trainer is
+trainer-1. Clients talk to the proxy, whose ports stay the same; each replica has a port of its own beside it, which the
+engine chooses anew at every start, for questions that are put to one replica.
+"""
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from common.errors import Conflict, InvalidInput, NotFound, Unavailable
+from headrace.client.connection import Door
+from headrace.client.platform import Client
+from headrace.compose.docker_cli import containers, memory_bytes, read_logs, run_compose, run_docker
+from headrace.local.ports import check_free, find_free_offset
+from headrace.places import GRPC_PORT_OF, HOST, HTTP_PORT_OF, SERVICES, Addresses, PlatformState, ProcessState
+
+MAX_CONTAINERS = 16
+"""Of one service: as many as docker/haproxy/haproxy.cfg has places for."""
+_PROJECT = "com.docker.compose.project"
+_SERVICE = "com.docker.compose.service"
+_NUMBER = "com.docker.compose.container-number"
+_PORT_VARIABLES: Mapping[str, int] = {
+    **{f"PORT_{service.upper()}_HTTP": HTTP_PORT_OF[service] for service in SERVICES},
+    **{f"PORT_{service.upper()}_GRPC": GRPC_PORT_OF[service] for service in SERVICES if service != "trainer"},
+    "PORT_TENSORBOARD": 6006,
+    "PORT_PROXY_STATE": 8404,
+}
+_POLL_SECONDS = 0.25
+_STOP_SECONDS = "30"
+"""How long a container may take to stop: the longest grace period that docker-compose.yml gives to one of ours."""
+_PROBE_SECONDS = 2.0
+_LOG_SECONDS = 10.0
+_ANONYMOUS = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class ComposeState(PlatformState):
+    """What runs of one Compose project. `data_dir` is empty: the data is in volumes.
+
+    Attributes:
+        project: the Compose project.
+        doors: the proxy's; None while the proxy does not run.
+        ids: {name: container id}.
+        volumes: names of all their volumes.
+    """
+
+    project: str = ""
+    doors: Addresses | None = None
+    ids: Mapping[str, str] = field(default_factory=dict)
+    volumes: frozenset[str] = frozenset()
+
+    @property
+    def place(self) -> str:
+        return f"compose project {self.project}"
+
+    @property
+    def addresses(self) -> Addresses:
+        if self.doors is None:
+            raise Unavailable(f"the proxy of {self.place} does not run; `headrace --platform compose status` has more")
+        return self.doors
+
+    def door_of(self, service: str) -> str:
+        """The proxy's for a service. Raises Unavailable while the proxy does not run."""
+        addresses = self.addresses
+        return addresses.predictions if service == "serving" else str(getattr(addresses, service))
+
+    def memory_mb(self) -> dict[str, int]:
+        """Megabytes by name, without the page cache; 0 for what does not run."""
+        running = {name: identity for name, identity in self.ids.items() if self.process(name).pid}
+        found = memory_bytes(list(running.values()))
+        return {p.name: round(found.get(running.get(p.name, ""), 0) / 1e6) for p in self.processes}
+
+
+class ComposeLauncher:
+    """One Compose project. Any number of launchers, in any process, may act on the same one."""
+
+    look_seconds = 2.0
+    """How often state() may be asked by one who watches."""
+
+    def __init__(
+        self,
+        folder: str | Path = ".",
+        *,
+        project: str = "",
+        extra_files: Sequence[Path] = (),
+        services: Sequence[str] = (),
+        is_temporary: bool = False,
+    ) -> None:
+        """Nothing is asked or started yet.
+
+        Args:
+            folder: holds docker-compose.yml and, if there is one, .env.
+            project: the Compose project; "" for the one that COMPOSE_PROJECT_NAME names, else the folder's.
+            extra_files: compose files on top of those that COMPOSE_FILE names.
+            services: start these and what they depend on; all when empty.
+            is_temporary: stopping it removes its data.
+        """
+        self._folder = Path(folder).absolute()
+        self._settings = _read_env(self._folder / ".env") | dict(os.environ)
+        self.project = project or self._settings.get("COMPOSE_PROJECT_NAME", "") or _default_project(self._folder)
+        files = [self._settings.get("COMPOSE_FILE", "docker-compose.yml"), *map(str, extra_files)]
+        self.environment = dict(os.environ) | {"COMPOSE_PROJECT_NAME": self.project, "COMPOSE_FILE": ":".join(files)}
+        self._services = tuple(services)
+        self._is_temporary = is_temporary
+        self._is_mine = False
+
+    def up(self, *, replicas: int = 1, port_offset: int | None = 0, detached: bool = False) -> None:
+        """Starts the platform and returns when its containers are started; wait_until_ready() does the rest.
+
+        Args:
+            port_offset: added to every port of the proxy; None takes a random one at which all are free.
+            detached: the platform outlives this launcher; otherwise close() stops it.
+
+        Raises:
+            Conflict: the project runs already, or a port is taken. NotFound: there is no engine or no Compose.
+            InvalidInput: there is no docker-compose.yml, or the number of replicas cannot be. Unavailable: it did not
+            start; says why.
+        """
+        if not (self._folder / "docker-compose.yml").is_file():
+            raise InvalidInput(f"there is no docker-compose.yml in {self._folder}; run this in the project's folder")
+        _check_count("serving replicas", replicas)
+        with contextlib.suppress(NotFound):
+            if any(process.pid for process in self.state().processes):
+                raise Conflict(f"compose project {self.project} runs already; stop it with `… --platform compose down`")
+        offset = find_free_offset(1, also=(6006, 8404)) if port_offset is None else port_offset
+        wanted = {name: int(self._settings.get(name, port)) + offset for name, port in _PORT_VARIABLES.items()}
+        check_free({port: name for name, port in wanted.items()})
+        self.environment |= {name: str(port) for name, port in wanted.items()}
+        self._is_mine = not detached
+        self.compose("up", "--detach", "--scale", f"serving={replicas}", *self._services)
+
+    def compose(self, *arguments: str) -> None:
+        """Any command of Compose on this project. Raises NotFound without Compose, Unavailable when it fails."""
+        run_compose(self._folder, self.environment, *arguments)
+
+    def wait_until_ready(
+        self,
+        *,
+        timeout_seconds: float = 120.0,
+        names: Collection[str] = (),
+        on_change: Callable[[PlatformState], None] | None = None,
+    ) -> PlatformState:
+        """Returns once every container that should run is healthy, or those of `names`.
+
+        Raises:
+            Unavailable: the time is over; says which container lacks what.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            state = self.state()
+            if on_change is not None:
+                on_change(state)
+            waited_for = [process for process in state.processes if not names or process.name in names]
+            waiting = [process for process in waited_for if process.phase != "stopped" and not _is_ready(process)]
+            behind = [service for service in SERVICES if any(p.name.startswith(service) for p in waited_for)]
+            if not waiting and all(_answers(state.door_of(service)) for service in behind):
+                return state
+            if time.monotonic() >= deadline:
+                waiting = waiting or [process for process in state.processes if process.name == "proxy"]
+                lacks = "; ".join(_lack(process, state.ids[process.name]) for process in waiting)
+                raise Unavailable(f"{state.place} was not ready within {timeout_seconds:g} s: {lacks}")
+            time.sleep(_POLL_SECONDS)
+
+    def state(self) -> ComposeState:
+        """What the engine says now.
+
+        Raises:
+            NotFound: there is no such project. Unavailable: no engine answers.
+        """
+        return state_of(self.project)
+
+    def client(self, *, timeout_seconds: float = 30.0, by: str = "") -> Client:
+        return Client(self.state().addresses, timeout_seconds=timeout_seconds, by=by)
+
+    def down(self, *, keep_data: bool | None = None) -> None:
+        """Stops and removes the containers; by default the data stays unless this is a temporary platform.
+
+        Raises:
+            NotFound: there is no such project. Unavailable: it failed; says why.
+        """
+        keep_data = not self._is_temporary if keep_data is None else keep_data
+        with self._without_leftovers():
+            self.compose("down", "--timeout", _STOP_SECONDS, *([] if keep_data else ["--volumes"]))
+
+    def close(self) -> None:
+        """Stops what this launcher has started, if it is still there."""
+        if self._is_mine:
+            self._is_mine = False
+            with contextlib.suppress(NotFound):
+                self.down()
+
+    def scale(self, replicas: int, *, service: str = "serving") -> None:
+        """Changes how many containers a service has; returns when surplus ones are gone and new ones are started."""
+        _check_count(f"containers of {service}", replicas)
+        with self._without_leftovers():
+            self.compose("up", "--detach", "--no-deps", "--no-recreate", "--scale", f"{service}={replicas}", service)
+
+    @contextlib.contextmanager
+    def _without_leftovers(self) -> Iterator[None]:
+        """Removes the volumes that only containers removed meanwhile had: a trainer's, a replica's. Nothing can come
+        upon them again, and Compose leaves them where they are."""
+        before = _own_volumes(self.state())
+        yield
+        try:
+            after = _own_volumes(self.state())
+        except NotFound:
+            after = frozenset()
+        for volume in before - after:
+            run_docker("volume", "rm", "--force", volume)
+
+
+def state_of(project: str) -> ComposeState:
+    """What the engine says of a Compose project.
+
+    Raises:
+        NotFound: there is no such project. Unavailable: no engine answers.
+    """
+    found = containers(f"{_PROJECT}={project}")
+    if not {"registry", "serving"} & {item["Config"]["Labels"][_SERVICE] for item in found}:
+        raise NotFound(
+            f"there is no compose project {project}; start it with `headrace --platform compose up`, or name another "
+            "by COMPOSE_PROJECT_NAME"
+        )
+    named = _named(found)
+    processes = tuple(_process(name, item) for name, item in named.items())
+    started = [process.started_at for process in processes if process.pid]
+    volumes = frozenset(mount["Name"] for item in found for mount in item["Mounts"] if mount["Type"] == "volume")
+    return ComposeState(
+        supervisor_pid=0, data_dir="", started_at=min(started, default=0.0), processes=processes,
+        project=project, doors=_doors(named), ids={name: item["Id"] for name, item in named.items()}, volumes=volumes,
+    )  # fmt: skip
+
+
+def _own_volumes(state: ComposeState) -> frozenset[str]:
+    """Those without a name of their own."""
+    return frozenset(volume for volume in state.volumes if _ANONYMOUS.fullmatch(volume))
+
+
+def _named(found: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """By our names, serving's replicas last: the order of their numbers, counted from 0."""
+
+    def place(item: Mapping[str, Any]) -> tuple[bool, str, int]:
+        labels = item["Config"]["Labels"]
+        return labels[_SERVICE] == "serving", labels[_SERVICE], int(labels[_NUMBER])
+
+    named: dict[str, Mapping[str, Any]] = {}
+    count: dict[str, int] = {}
+    for item in sorted((item for item in found if item["Config"]["Labels"].get(_NUMBER)), key=place):
+        service = item["Config"]["Labels"][_SERVICE]
+        index = count.get(service, 0)
+        count[service] = index + 1
+        named[f"{service}-{index}" if service == "serving" or index else service] = item
+    return named
+
+
+def _process(name: str, item: Mapping[str, Any]) -> ProcessState:
+    state = item["State"]
+    service = item["Config"]["Labels"][_SERVICE]
+    ports = _published(item)
+    phase, note = _phase(state)
+    return ProcessState(
+        name=name,
+        pid=int(state["Pid"]),
+        http_port=ports.get(HTTP_PORT_OF.get(service, 0), 0),
+        phase=phase,
+        note=note,
+        restart_count=int(item["RestartCount"]),
+        started_at=_epoch(state["StartedAt"]) if state["Pid"] else 0.0,
+    )
+
+
+def _phase(state: Mapping[str, Any]) -> tuple[str, str]:
+    """Our phase and a note, of a container's state."""
+    if state["Paused"]:
+        return "not ready", "paused"
+    if state["Restarting"]:
+        return "restarting", f"ended with status {state['ExitCode']}"
+    if not state["Running"]:
+        return "stopped", f"ended with status {state['ExitCode']}"
+    health = state.get("Health") or {}
+    status = health.get("Status", "healthy")
+    if status == "healthy":
+        return "ready", ""
+    told = [str(entry["Output"]).strip() for entry in health.get("Log") or () if entry["ExitCode"]]
+    return "not ready" if status == "unhealthy" else "starting", (told[-1].splitlines() or [""])[-1] if told else ""
+
+
+def _doors(named: Mapping[str, Mapping[str, Any]]) -> Addresses | None:
+    ports = _published(named["proxy"]) if "proxy" in named else {}
+    if not all(HTTP_PORT_OF[service] in ports for service in SERVICES):
+        return None
+    replicas = [_published(item) for name, item in named.items() if name.startswith("serving-")]
+    http = HTTP_PORT_OF["serving"]
+    return Addresses(
+        registry=_url(ports[HTTP_PORT_OF["registry"]]),
+        ingest=_url(ports[HTTP_PORT_OF["ingest"]]),
+        trainer=_url(ports[HTTP_PORT_OF["trainer"]]),
+        serving=tuple(_url(replica[http]) for replica in replicas if http in replica),
+        predictions=_url(ports[http]),
+    )
+
+
+def _url(port: int) -> str:
+    return f"http://{HOST}:{port}"
+
+
+def _published(item: Mapping[str, Any]) -> dict[int, int]:
+    """{port in the container: port on this machine}; of a running one only."""
+    ports: Mapping[str, Any] = (item.get("NetworkSettings") or {}).get("Ports") or {}
+    return {
+        int(inner.partition("/")[0]): int(bindings[0]["HostPort"])
+        for inner, bindings in ports.items()
+        if bindings and bindings[0].get("HostPort")
+    }
+
+
+def _lack(process: ProcessState, identity: str) -> str:
+    """What is wrong with it, and the last that it said."""
+    with read_logs(identity, lines=1, follow=False) as reader:
+        said = reader.communicate(timeout=_LOG_SECONDS)[0].strip()
+    note = f" ({process.note})" if process.note else ""
+    return f"{process.name} is {process.phase}{note}" + (f", its log ends: {said}" if said else "")
+
+
+def _is_ready(process: ProcessState) -> bool:
+    """By its own door where it has one: the engine asks only every few seconds."""
+    return process.phase == "ready" or (
+        process.phase == "starting" and process.http_port > 0 and _answers(_url(process.http_port))
+    )
+
+
+def _answers(url: str) -> bool:
+    door = Door("a container", url, timeout_seconds=_PROBE_SECONDS)
+    try:
+        return door.ask("/readyz").status == 200
+    except Unavailable:
+        return False
+    finally:
+        door.close()
+
+
+def _epoch(text: str) -> float:
+    """Of 2026-11-21T06:23:41.123456789Z."""
+    return datetime.fromisoformat(re.sub(r"\.\d+", "", text).replace("Z", "+00:00")).timestamp()
+
+
+def _check_count(what: str, count: int) -> None:
+    if not 1 <= count <= MAX_CONTAINERS:
+        raise InvalidInput(f"a platform in containers has 1 to {MAX_CONTAINERS} {what}, not {count}")
+
+
+def _read_env(path: Path) -> dict[str, str]:
+    """The NAME=VALUE lines of Compose's .env; empty when there is none."""
+    if not path.is_file():
+        return {}
+    lines = (line.strip() for line in path.read_text().splitlines())
+    pairs = (line.partition("=") for line in lines if line and not line.startswith("#"))
+    return {name.strip(): value.strip().strip("'\"") for name, _, value in pairs}
+
+
+def _default_project(folder: Path) -> str:
+    """As both Compose releases name it: the folder's name, lower case, without what is neither letter nor digit."""
+    return re.sub(r"[^-_a-z0-9]", "", folder.name.lower())

@@ -1,0 +1,1 @@
+"""Files that a user holds: definitions, events, rows, logs of predictions."""

@@ -1,0 +1,93 @@
+"""A folder to apply: stream.yaml (a stream's name and schema) and model.yaml with the files it uses."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from common.errors import InvalidInput
+from common.registry.catalog import Model, Stream
+from headrace.client.platform import Client
+
+STREAM_FILE = "stream.yaml"
+MODEL_FILE = "model.yaml"
+_NOT_OF_THE_MODEL = frozenset({"replay.py", "__init__.py"})
+
+
+@dataclass(frozen=True)
+class DefinitionFolder:
+    """At least one of the two; the registry judges what they say."""
+
+    stream: str = ""
+    schema: Mapping[str, Any] | None = None
+    model: str = ""
+    model_stream: str = ""
+    files: Mapping[str, bytes] | None = None
+
+    def apply(self, client: Client) -> tuple[Stream | None, Model | None]:
+        """Registers what is there, the stream first. Once more, it changes nothing."""
+        stream = client.register_stream(self.stream, self.schema) if self.schema is not None else None
+        if self.files is None:
+            return stream, None
+        return stream, client.register_model(self.model, stream=self.model_stream, files=self.files)
+
+
+def read_folder(directory: Path) -> DefinitionFolder:
+    """Reads the folder.
+
+    Beside model.yaml the definition holds the files that it names (word lists) and, where it names a Keras module,
+    the folder's Python files; replay.py and __init__.py are not the model's.
+
+    Raises:
+        InvalidInput: neither file is there, or one is not YAML or lacks its name.
+    """
+    stream_path, model_path = directory / STREAM_FILE, directory / MODEL_FILE
+    if not directory.is_dir():
+        raise InvalidInput(f"there is no folder {directory}; apply takes one with {STREAM_FILE}, {MODEL_FILE} or both")
+    if not stream_path.is_file() and not model_path.is_file():
+        raise InvalidInput(f"{directory} has neither {STREAM_FILE} nor {MODEL_FILE}")
+    stream, schema = "", None
+    if stream_path.is_file():
+        schema = _mapping(stream_path)
+        stream = _text(stream_path, schema, "stream")
+        schema.pop("stream")
+    if not model_path.is_file():
+        return DefinitionFolder(stream, schema)
+    model = _mapping(model_path)
+    name, model_stream = _text(model_path, model, "name"), _text(model_path, model, "stream")
+    return DefinitionFolder(stream, schema, name, model_stream, _files(directory, has_module="module" in model))
+
+
+def _files(directory: Path, *, has_module: bool) -> dict[str, bytes]:
+    text = (directory / MODEL_FILE).read_text()
+    files: dict[str, bytes] = {}
+    for path in sorted(directory.rglob("*")):
+        relative = path.relative_to(directory)
+        if not path.is_file() or any(part.startswith((".", "__pycache__", "tests")) for part in relative.parts):
+            continue
+        is_code = has_module and path.suffix == ".py" and path.name not in _NOT_OF_THE_MODEL
+        is_named = path.name not in (STREAM_FILE, "README.md") and relative.as_posix() in text
+        if path.name == MODEL_FILE or is_code or is_named:
+            files[relative.as_posix()] = path.read_bytes()
+    return files
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    try:
+        document = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInput(f"{path} is not YAML: {error}") from error
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}") from error
+    if not isinstance(document, dict):
+        raise InvalidInput(f"{path} must be a mapping")
+    return document
+
+
+def _text(path: Path, mapping: Mapping[str, Any], key: str) -> str:
+    value = mapping.get(key)
+    if not isinstance(value, str) or not value:
+        raise InvalidInput(f"{path} must say `{key}: NAME`")
+    return value

@@ -1,0 +1,1 @@
+"""A platform of processes on this machine: started, watched, stopped."""

@@ -1,0 +1,235 @@
+"""Starts, watches and stops a local platform from outside; the work is its supervisor's (supervisor.py)."""
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from common.errors import Conflict, HeadraceError, InvalidInput, NotFound, Unavailable
+from headrace.client.platform import Client
+from headrace.local.ports import find_free_offset
+from headrace.places import (
+    MAX_REPLICAS,
+    Desired,
+    PlatformState,
+    desired_path,
+    is_supervisor,
+    log_path,
+    read_state,
+    write_json,
+)
+
+_REPORT_TIMEOUT_SECONDS = 20.0
+_STOP_TIMEOUT_SECONDS = 75.0
+"""Above the sum of the bounds that the supervisor keeps."""
+_POLL_SECONDS = 0.05
+_KINDS: dict[str, type[HeadraceError]] = {kind.__name__: kind for kind in (InvalidInput, NotFound, Conflict)}
+
+
+class Launcher:
+    """One data directory. Any number of launchers, in any process, may act on the same platform."""
+
+    look_seconds = 0.2
+    """How often state() may be asked by one who watches."""
+
+    def __init__(self, data_dir: str | Path) -> None:
+        self.data_dir = Path(data_dir).absolute()
+        self._supervisor: subprocess.Popen[bytes] | None = None
+
+    def up(self, *, replicas: int = 1, port_offset: int | None = 0, detached: bool = False) -> None:
+        """Starts the platform and returns as soon as its processes are started; wait_until_ready() does the rest.
+
+        Args:
+            port_offset: added to every default port; None takes a random one at which all are free.
+            detached: the platform outlives this process; otherwise it is stopped, in order, when this process ends.
+
+        Raises:
+            Conflict: a platform runs on this directory, or a port is taken. NotFound: there is no redis-server.
+            InvalidInput: the directory or the number of replicas cannot be.
+        """
+        self._make_data_dir()
+        offset = find_free_offset(replicas) if port_offset is None else port_offset
+        reading, writing = os.pipe()
+        settings = {
+            "data_dir": str(self.data_dir),
+            "replica_count": replicas,
+            "port_offset": offset,
+            "parent_pid": 0 if detached else os.getpid(),
+            "report_fd": writing,
+        }
+        with log_path(self.data_dir, "supervisor").open("ab") as log:
+            self._supervisor = subprocess.Popen(
+                [sys.executable, "-m", "headrace.local.supervisor", json.dumps(settings)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(writing,),
+                # Ctrl-C in the terminal reaches the launcher only, which then stops everything in order.
+                start_new_session=True,
+            )
+        os.close(writing)
+        self._raise_reported(reading)
+        self._poll(lambda: self._is_up(), 30.0, "the supervisor did not write its state")
+
+    def wait_until_ready(
+        self,
+        *,
+        timeout_seconds: float = 120.0,
+        names: Collection[str] = (),
+        on_change: Callable[[PlatformState], None] | None = None,
+    ) -> PlatformState:
+        """Returns once every process that should run is ready, or those of `names`.
+
+        Raises:
+            Unavailable: the time is over; says which process lacks what.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            state = self.state()
+            if on_change is not None:
+                on_change(state)
+            waited_for = [process for process in state.processes if not names or process.name in names]
+            waiting = [process for process in waited_for if process.phase not in ("ready", "stopped")]
+            if not waiting:
+                return state
+            if time.monotonic() >= deadline:
+                lacks = "; ".join(f"{p.name} is {p.phase} {f'({p.note})' if p.note else ''}".strip() for p in waiting)
+                raise Unavailable(
+                    f"the platform was not ready within {timeout_seconds:g} s: {lacks} (logs: {self.data_dir}/logs)"
+                )
+            time.sleep(_POLL_SECONDS)
+
+    def state(self) -> PlatformState:
+        """Raises NotFound when no platform runs on the directory."""
+        return read_state(self.data_dir)
+
+    def client(self, *, timeout_seconds: float = 30.0, by: str = "") -> Client:
+        return Client(self.state().addresses, timeout_seconds=timeout_seconds, by=by)
+
+    def down(self) -> None:
+        """Stops everything in order; returns when nothing of it runs.
+
+        Raises:
+            NotFound: no platform runs on the directory. Unavailable: it did not stop within its bounds.
+        """
+        pid = self.state().supervisor_pid
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+        self._wait_for_end(pid)
+
+    def close(self) -> None:
+        """Stops what this launcher has started, if it still runs."""
+        if self._supervisor is not None and self._supervisor.poll() is None:
+            self._supervisor.terminate()
+            self._wait_for_end(self._supervisor.pid)
+
+    def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> int:
+        """Sends a signal to one process as a crash would; the supervisor starts it again. Returns its pid.
+
+        Raises:
+            Conflict: it does not run just now.
+        """
+        pid = self.state().process(name).pid
+        if not pid:
+            raise Conflict(f"{name} does not run")
+        os.kill(pid, number)
+        if number == signal.SIGKILL:
+            self._poll(lambda: self.state().process(name).pid != pid, 10.0, f"{name} did not end")
+        return pid
+
+    def stop(self, name: str) -> None:
+        """Stops one process, which stays stopped until start(); returns when it has ended."""
+        self.state().process(name)
+        desired = self._desired()
+        self._desire(replace(desired, stopped=tuple(sorted({*desired.stopped, name}))))
+        self._poll(lambda: self.state().process(name).phase == "stopped", 30.0, f"{name} did not stop")
+
+    def start(self, name: str) -> None:
+        """Undoes stop(); returns when the process is started, wait_until_ready() does the rest."""
+        self.state().process(name)
+        desired = self._desired()
+        self._desire(replace(desired, stopped=tuple(other for other in desired.stopped if other != name)))
+        self._poll(lambda: self.state().process(name).phase != "stopped", 30.0, f"{name} was not started")
+
+    def restart(self, name: str) -> None:
+        self.stop(name)
+        self.start(name)
+
+    def scale(self, replicas: int) -> None:
+        """Changes the number of serving replicas; returns when surplus ones have ended and new ones are started."""
+        if not 1 <= replicas <= MAX_REPLICAS:
+            raise InvalidInput(f"a local platform has 1 to {MAX_REPLICAS} serving replicas, not {replicas}")
+        self._desire(replace(self._desired(), replica_count=replicas))
+        self._poll(
+            lambda: len(self.state().addresses.serving) == replicas, 45.0, f"serving did not become {replicas} replicas"
+        )
+
+    def _make_data_dir(self) -> None:
+        try:
+            (self.data_dir / "logs").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidInput(f"{self.data_dir} cannot be made a data directory: {error}") from error
+
+    def _raise_reported(self, reading: int) -> None:
+        with os.fdopen(reading, "rb") as report:
+            ready, _, _ = select.select([report], [], [], _REPORT_TIMEOUT_SECONDS)
+            line = report.readline() if ready else b""
+        if not line:
+            raise Unavailable(f"the supervisor did not start; see {log_path(self.data_dir, 'supervisor')}")
+        document = json.loads(line)
+        if document:
+            assert self._supervisor is not None
+            self._supervisor.wait(timeout=5.0)
+            raise _KINDS.get(document["kind"], Unavailable)(document["message"])
+
+    def _is_up(self) -> bool:
+        try:
+            return bool(self.state().processes)
+        except NotFound:
+            return False
+
+    def _desired(self) -> Desired:
+        try:
+            document = json.loads(desired_path(self.data_dir).read_text())
+            return Desired(document["replica_count"], tuple(document["stopped"]))
+        except FileNotFoundError:
+            return Desired(replica_count=len(self.state().addresses.serving))
+
+    def _desire(self, desired: Desired) -> None:
+        write_json(desired_path(self.data_dir), asdict(desired))
+
+    def _wait_for_end(self, pid: int) -> None:
+        def ended() -> bool:
+            if self._supervisor is not None and self._supervisor.pid == pid:
+                return self._supervisor.poll() is not None
+            return not is_supervisor(pid)
+
+        self._poll(ended, _STOP_TIMEOUT_SECONDS, f"the supervisor (process {pid}) did not stop")
+
+    @staticmethod
+    def _poll(condition: Callable[[], bool], timeout_seconds: float, failure: str) -> None:
+        deadline = time.monotonic() + timeout_seconds
+        while not condition():
+            if time.monotonic() >= deadline:
+                raise Unavailable(f"{failure} within {timeout_seconds:g} s")
+            time.sleep(_POLL_SECONDS)
+
+
+def remove_data(data_dir: Path) -> None:
+    """Deletes a data directory that no platform runs on.
+
+    Raises:
+        Conflict: one does.
+    """
+    with contextlib.suppress(NotFound):
+        read_state(data_dir)
+        raise Conflict(f"a platform runs on {data_dir}; stop it with `headrace --data {data_dir} down`")
+    shutil.rmtree(data_dir, ignore_errors=True)

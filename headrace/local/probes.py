@@ -1,0 +1,99 @@
+"""Asks every running process whether it may be given work, from one thread, so that a slow answer delays no start."""
+
+import http.client
+import json
+import queue
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from headrace.local.child import Probe
+
+_TIMEOUT_SECONDS = 1.0
+_PENDING_ANSWERS = 256
+
+
+@dataclass(frozen=True)
+class Target:
+    name: str
+    pid: int
+    url: str
+    is_ready: bool
+
+
+class Prober:
+    """Probes what is not ready several times a second, the rest every second or so."""
+
+    def __init__(self, targets: Callable[[], list[Target]]) -> None:
+        self._targets = targets
+        self._answers: queue.Queue[tuple[str, int, Probe]] = queue.Queue(_PENDING_ANSWERS)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="prober", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(timeout=2 * _TIMEOUT_SECONDS)
+
+    def answers(self) -> list[tuple[str, int, Probe]]:
+        """(process, pid, answer) since the last call."""
+        taken = []
+        while not self._answers.empty():
+            taken.append(self._answers.get_nowait())
+        return taken
+
+    def _run(self) -> None:
+        turn = 0
+        while not self._stop.wait(0.1):
+            turn += 1
+            for target in self._targets():
+                if target.is_ready and turn % 10:
+                    continue
+                try:
+                    self._answers.put_nowait((target.name, target.pid, probe(target.url)))
+                except queue.Full:
+                    break
+
+
+def probe(url: str) -> Probe:
+    """One question: HTTP GET, or PING for unix://path."""
+    try:
+        return _ping(url.removeprefix("unix://")) if url.startswith("unix://") else _get(url)
+    except (OSError, http.client.HTTPException):
+        return Probe(is_ready=False, note="does not answer")
+
+
+def _get(url: str) -> Probe:
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_TIMEOUT_SECONDS)
+    try:
+        connection.request("GET", parts.path)
+        answer = connection.getresponse()
+        content = answer.read()
+    finally:
+        connection.close()
+    return Probe(is_ready=True) if answer.status == 200 else Probe(is_ready=False, note=_missing(content))
+
+
+def _missing(content: bytes) -> str:
+    """The conditions that do not hold, as /readyz names them."""
+    try:
+        conditions = json.loads(content)["conditions"]
+        return "; ".join(f"{name}: {reason}" for name, reason in conditions.items() if reason != "ok")
+    except (ValueError, KeyError, AttributeError, TypeError):
+        return "answers, but is not ready"
+
+
+def _ping(path: str) -> Probe:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(_TIMEOUT_SECONDS)
+        connection.connect(path)
+        connection.sendall(b"PING\r\n")
+        answer = connection.recv(64)
+    if answer.startswith(b"+PONG"):
+        return Probe(is_ready=True)
+    return Probe(is_ready=False, note=answer.decode(errors="replace").strip())

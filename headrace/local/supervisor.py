@@ -1,0 +1,200 @@
+"""The process that keeps a local platform running: `python -m headrace.local.supervisor SETTINGS_JSON`.
+
+Started by launcher.py, not by hand. It takes the data directory's lock, starts everything at once, starts
+again what dies, publishes what runs in platform.json, follows desired.json, and on SIGTERM stops in order. Killed with
+SIGKILL it takes its children along (prctl), and the directory can be used again at once: every service is crash-safe.
+"""
+
+import fcntl
+import json
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.errors import Conflict, HeadraceError, InvalidInput
+from common.process.lifecycle import Stop
+from headrace.local import ports
+from headrace.local.child import Child
+from headrace.local.probes import Prober, Target
+from headrace.local.processes import LocalPlatform
+from headrace.places import (
+    MAX_REPLICAS,
+    Desired,
+    PlatformState,
+    ProcessState,
+    desired_path,
+    lock_path,
+    read_state,
+    state_path,
+    write_state,
+)
+
+_TICK_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class SupervisorSettings:
+    """What the launcher passes on.
+
+    Attributes:
+        parent_pid: stop in order when this process ends, however it ends; 0 to outlive the launcher.
+        report_fd: where to write one line of JSON, {} or {"kind", "message"}, once the start is decided.
+    """
+
+    data_dir: Path
+    port_offset: int
+    parent_pid: int
+    report_fd: int
+
+
+class Supervisor:
+    def __init__(self, platform: LocalPlatform, desired: Desired) -> None:
+        """Raises NotFound without a redis-server, Conflict when a port is taken."""
+        self._platform = platform
+        fixed = (platform.redis(), platform.registry(), platform.ingest(), platform.trainer())
+        self._children = {spec.name: Child(spec) for spec in fixed}
+        self._desired_seen = 0
+        self._started_at = time.time()
+        self._published: tuple[ProcessState, ...] = ()
+        self._targets: list[Target] = []
+        self._prober = Prober(lambda: self._targets)
+        self._follow(desired)
+        wanted = {
+            port: child.spec.name
+            for child in self._children.values()
+            for port in (child.spec.http_port, child.spec.grpc_port)
+            if port
+        }
+        ports.check_free(wanted)
+
+    def run(self, stop: Stop, parent_pid: int) -> None:
+        """Returns when a stop is requested, or the parent (unless 0) has ended, and every child has ended."""
+        self._turn()
+        self._prober.start()
+        while not stop.wait(_TICK_SECONDS) and parent_pid in (0, os.getppid()):
+            self._read_desired()
+            self._turn()
+        self._stop_in_order()
+        self._prober.stop()
+        state_path(self._platform.data_dir).unlink(missing_ok=True)
+
+    def _turn(self) -> None:
+        for name, pid, answer in self._prober.answers():
+            if name in self._children:
+                self._children[name].note_probe(pid, answer)
+        for child in self._children.values():
+            child.tick()
+        self._forget_removed_replicas()
+        states = tuple(child.state for child in self._children.values())
+        self._targets = [
+            Target(child.spec.name, child.state.pid, child.spec.ready_url, child.state.phase == "ready")
+            for child in self._children.values()
+            if child.is_running
+        ]
+        if states != self._published:
+            self._published = states
+            platform = self._platform
+            write_state(
+                PlatformState(os.getpid(), str(platform.data_dir), self._started_at, platform.port_offset, states)
+            )
+
+    def _read_desired(self) -> None:
+        try:
+            changed = desired_path(self._platform.data_dir).stat().st_mtime_ns
+        except FileNotFoundError:
+            return
+        if changed != self._desired_seen:
+            self._desired_seen = changed
+            document = json.loads(desired_path(self._platform.data_dir).read_text())
+            self._follow(Desired(document["replica_count"], tuple(document["stopped"])))
+
+    def _follow(self, desired: Desired) -> None:
+        self._replica_count = desired.replica_count
+        for index in range(desired.replica_count):
+            spec = self._platform.replica(index)
+            if spec.name not in self._children:
+                self._children[spec.name] = Child(spec)
+        for name, child in self._children.items():
+            child.want(running=name not in desired.stopped and not self._is_surplus(name))
+
+    def _is_surplus(self, name: str) -> bool:
+        return name.startswith("serving-") and int(name.removeprefix("serving-")) >= self._replica_count
+
+    def _forget_removed_replicas(self) -> None:
+        for name in [name for name, child in self._children.items() if self._is_surplus(name)]:
+            if not self._children[name].is_running:
+                del self._children[name]
+
+    def _stop_in_order(self) -> None:
+        for rank in sorted({child.spec.stop_rank for child in self._children.values()}):
+            stopping = [child for child in self._children.values() if child.spec.stop_rank == rank]
+            for child in stopping:
+                child.want(running=False)
+            # tick() kills what is over its time, so this ends.
+            while any(child.is_running for child in stopping):
+                time.sleep(_TICK_SECONDS / 5)
+                self._turn()
+
+
+def take_lock(data_dir: Path) -> int:
+    """Returns the open lock file; the kernel lets go of it when this process ends, however that comes.
+
+    Raises:
+        Conflict: another supervisor holds it.
+    """
+    descriptor = os.open(lock_path(data_dir), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        try:
+            holder = f"process {read_state(data_dir).supervisor_pid}"
+        except HeadraceError:
+            holder = "another process"
+        raise Conflict(
+            f"a platform runs on {data_dir} already ({holder}); stop it with `headrace --data {data_dir} down`"
+        ) from error
+    return descriptor
+
+
+def _settings_of(text: str) -> tuple[SupervisorSettings, Desired]:
+    document: dict[str, Any] = json.loads(text)
+    replica_count = int(document["replica_count"])
+    if not 1 <= replica_count <= MAX_REPLICAS:
+        raise InvalidInput(f"a local platform has 1 to {MAX_REPLICAS} serving replicas, not {replica_count}")
+    settings = SupervisorSettings(
+        Path(document["data_dir"]), document["port_offset"], document["parent_pid"], document["report_fd"]
+    )
+    return settings, Desired(replica_count)
+
+
+def _report(descriptor: int, document: dict[str, str]) -> None:
+    os.write(descriptor, json.dumps(document).encode() + b"\n")
+    os.close(descriptor)
+
+
+def main() -> int:
+    document = json.loads(sys.argv[1])
+    report_fd = int(document["report_fd"])
+    try:
+        settings, desired = _settings_of(sys.argv[1])
+        stop = Stop()
+        stop.listen_for_signals()
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        take_lock(settings.data_dir)
+        desired_path(settings.data_dir).unlink(missing_ok=True)
+        supervisor = Supervisor(LocalPlatform(settings.data_dir, settings.port_offset), desired)
+    except HeadraceError as error:
+        _report(report_fd, {"kind": type(error).__name__, "message": error.message})
+        return 1
+    _report(report_fd, {})
+    supervisor.run(stop, settings.parent_pid)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

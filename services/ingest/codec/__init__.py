@@ -1,0 +1,1 @@
+"""Events to tf.train.Examples and back, checked against the stream's schema."""

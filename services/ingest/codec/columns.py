@@ -1,0 +1,203 @@
+"""Many events at once, column by column: what ExampleCodec.encode does, at a fraction of the cost per event.
+
+Either every event of a batch is valid and encoded here, or `encode` answers None and the batch goes through
+ExampleCodec one by one, which names the faults. So nothing here ever refuses; it may only be too strict.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from itertools import chain
+from operator import itemgetter
+from typing import Any
+
+from services.ingest.codec.examples import INT64_MAX, INT64_MIN, ExampleCodec, FeatureCodec, varint
+
+ColumnEncoder = Callable[[list[Any]], list[bytes]]
+_CACHE_LIMIT = 65_536
+_CACHED_WORD_BYTES = 64
+_ROWS_PER_PASS = 4_096
+
+
+class _NotPlain(Exception):
+    """This column needs the one-by-one path."""
+
+
+class ColumnarEncoder:
+    """Encodes batches for one schema version. Not thread-safe: its caches of entries belong to one event loop."""
+
+    def __init__(self, codec: ExampleCodec) -> None:
+        self._names = [column.name for column in codec.columns]
+        self._encoders = [_encoder(column) for column in codec.columns]
+        self._optional = {
+            index: column.default_entry
+            for index, column in enumerate(codec.columns)
+            if column.default_entry is not None
+        }
+        self._known = frozenset(self._names)
+        self._pick = itemgetter(*self._names) if len(self._names) > 1 else lambda event: (event[self._names[0]],)
+        self._heads = _Heads()
+
+    def encode(self, events: Sequence[Any]) -> list[bytes] | None:
+        """Serialized Examples with every feature of the schema in its order, or None: look at them one by one."""
+        try:
+            return [
+                example
+                for start in range(0, len(events), _ROWS_PER_PASS)
+                for example in self._encode(events[start : start + _ROWS_PER_PASS])
+            ]
+        except _NotPlain:
+            return None
+
+    def _encode(self, events: Sequence[Any]) -> list[bytes]:
+        if set(map(type, events)) != {dict}:
+            raise _NotPlain
+        try:
+            rows = list(map(self._pick, events))
+        except KeyError:
+            return self._join(self._with_gaps(events))
+        if set(map(len, events)) != {len(self._names)}:
+            raise _NotPlain
+        columns = zip(*rows, strict=True)
+        return self._join([self._column(index, list(values)) for index, values in enumerate(columns)])
+
+    def _with_gaps(self, events: Sequence[Any]) -> list[list[bytes]]:
+        for keys in set(map(tuple, events)):
+            if not self._known.issuperset(keys):
+                raise _NotPlain
+        return [self._column(index, [event.get(name) for event in events]) for index, name in enumerate(self._names)]
+
+    def _column(self, index: int, values: list[Any]) -> list[bytes]:
+        default = self._optional.get(index)
+        if default is None or None not in values:
+            return self._encoders[index](values)
+        given = [value for value in values if value is not None]
+        entries = iter(self._encoders[index](given) if given else [])
+        return [default if value is None else next(entries) for value in values]
+
+    def _join(self, columns: list[list[bytes]]) -> list[bytes]:
+        bodies = list(map(b"".join, zip(*columns, strict=True)))
+        heads = map(self._heads.__getitem__, map(len, bodies))
+        return [head + body for head, body in zip(heads, bodies, strict=True)]
+
+
+class _Heads(dict[int, bytes]):
+    """What precedes the features of an Example, by their length."""
+
+    def __missing__(self, length: int) -> bytes:
+        head = b"\x0a" + varint(length)
+        if len(self) < _CACHE_LIMIT:
+            self[length] = head
+        return head
+
+
+class _Entries(dict[Any, bytes]):
+    """Map entries by value, made when first seen; starts again when full."""
+
+    def __init__(self, make: Callable[[Any], bytes], is_kept: Callable[[Any], bool]) -> None:
+        super().__init__()
+        self._make = make
+        self._is_kept = is_kept
+
+    def __missing__(self, value: Any) -> bytes:
+        entry = self._make(value)
+        if self._is_kept(value):
+            if len(self) >= _CACHE_LIMIT:
+                self.clear()
+            self[value] = entry
+        return entry
+
+
+def _encoder(column: FeatureCodec) -> ColumnEncoder:
+    if column.feature.is_scalar:
+        make = {"float32": _scalar_floats, "int64": _scalar_ints, "string": _scalar_words}[column.feature.dtype]
+        return make(column)
+    if column.count is not None and column.feature.dtype == "float32":
+        return _fixed_floats(column)
+    return _one_by_one(column)
+
+
+def _scalar_floats(column: FeatureCodec) -> ColumnEncoder:
+    prefix = column.entry([0.0])[:-4]
+
+    def encode(values: list[Any]) -> list[bytes]:
+        packed = _packed_floats(column, values)
+        return [prefix + packed[at : at + 4] for at in range(0, len(packed), 4)]
+
+    return encode
+
+
+def _fixed_floats(column: FeatureCodec) -> ColumnEncoder:
+    count = column.count or 0
+    prefix = column.entry([0.0] * count)[: -4 * count]
+
+    def encode(values: list[Any]) -> list[bytes]:
+        if set(map(type, values)) != {list} or set(map(len, values)) != {count}:
+            raise _NotPlain
+        packed = _packed_floats(column, list(chain.from_iterable(values)))
+        return [prefix + packed[at : at + 4 * count] for at in range(0, len(packed), 4 * count)]
+
+    return encode
+
+
+def _packed_floats(column: FeatureCodec, values: list[Any]) -> bytes:
+    if not set(map(type, values)) <= {float, int}:
+        raise _NotPlain
+    try:
+        packed = struct.pack(f"<{len(values)}f", *values)
+    except (OverflowError, struct.error) as error:
+        raise _NotPlain from error
+    rounded = struct.unpack(f"<{len(values)}f", packed)
+    low, high = min(rounded), max(rounded)
+    total = sum(rounded)
+    if total - total != 0.0:  # NaN and the infinities stay what they are in a sum
+        raise _NotPlain
+    if (column.minimum is not None and low < column.minimum) or (column.maximum is not None and high > column.maximum):
+        raise _NotPlain
+    return packed
+
+
+def _scalar_ints(column: FeatureCodec) -> ColumnEncoder:
+    low = INT64_MIN if column.minimum is None else max(INT64_MIN, column.minimum)
+    high = INT64_MAX if column.maximum is None else min(INT64_MAX, column.maximum)
+    entries = _Entries(lambda value: column.entry([value]), lambda value: True)
+
+    def encode(values: list[Any]) -> list[bytes]:
+        if set(map(type, values)) != {int} or min(values) < low or max(values) > high:
+            raise _NotPlain
+        return list(map(entries.__getitem__, values))
+
+    return encode
+
+
+def _scalar_words(column: FeatureCodec) -> ColumnEncoder:
+    if column.vocabulary:
+        known = {word: column.entry([word.encode()]) for word in column.feature.vocabulary}
+
+        def look_up(values: list[Any]) -> list[bytes]:
+            try:
+                return list(map(known.__getitem__, values))
+            except (KeyError, TypeError) as error:
+                raise _NotPlain from error
+
+        return look_up
+    entries = _Entries(lambda word: column.entry([word.encode()]), lambda word: len(word) <= _CACHED_WORD_BYTES)
+
+    def encode(values: list[Any]) -> list[bytes]:
+        if set(map(type, values)) != {str}:
+            raise _NotPlain
+        try:
+            return list(map(entries.__getitem__, values))
+        except UnicodeEncodeError as error:
+            raise _NotPlain from error
+
+    return encode
+
+
+def _one_by_one(column: FeatureCodec) -> ColumnEncoder:
+    def encode(values: list[Any]) -> list[bytes]:
+        try:
+            return [column.entry(column.values_of(value)) for value in values]
+        except ValueError as error:
+            raise _NotPlain from error
+
+    return encode

@@ -1,0 +1,329 @@
+"""Events and examples: JSON-like mappings to serialized tf.train.Example and back, checked against the schema.
+
+The wire format (tensorflow/core/example/{example,feature}.proto) is written by hand, with everything that does not
+depend on the event prepared per schema: a protobuf object per event costs more than all the rest of ingest together.
+
+    Example   0A len Features
+    Features  (0A len [0A len name] [12 len Feature])*        one map entry per feature
+    Feature   0A len BytesList | 12 len FloatList | 1A len Int64List
+    BytesList (0A len bytes)*      FloatList 0A len float32*      Int64List 0A len varint*      (lists packed)
+
+`ExampleCodec` is the truth on what an event may hold; its sentences name the feature, what was got and what was
+expected. `services/ingest/codec/columns.py` and `layout.py` are faster ways to the same answers.
+"""
+
+import math
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from common.errors import InvalidInput
+from common.schema import Feature, Schema
+from protos.example_pb2 import Example
+
+Values = list[float] | list[int] | list[bytes]
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+KIND_OF = {"string": "bytes_list", "float32": "float_list", "int64": "int64_list"}
+LIST_TAG = {"string": b"\x0a", "float32": b"\x12", "int64": b"\x1a"}
+_DTYPE_OF_KIND = {kind: dtype for dtype, kind in KIND_OF.items()}
+_SHOWN_CHARACTERS = 40
+
+
+def varint(number: int) -> bytes:
+    """Base-128, least significant group first; a negative number as its 64-bit two's complement (ten bytes)."""
+    rest = number & 0xFFFFFFFFFFFFFFFF
+    groups = bytearray()
+    while rest > 0x7F:
+        groups.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    groups.append(rest)
+    return bytes(groups)
+
+
+def delimited(tag: bytes, content: bytes) -> bytes:
+    return tag + varint(len(content)) + content
+
+
+def to_float32(number: float) -> float:
+    """The nearest float32, as a Python float; raises OverflowError where that is infinite."""
+    return float(struct.unpack("<f", struct.pack("<f", number))[0])
+
+
+def shown(value: object) -> str:
+    """The value for an error sentence: as JSON would name it, cut short."""
+    if value is None or isinstance(value, bool):
+        text = {None: "null", True: "true", False: "false"}[value]
+    elif isinstance(value, float) and not math.isfinite(value):
+        text = "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    elif isinstance(value, Mapping):
+        text = "an object"
+    else:
+        text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
+
+
+class FeatureCodec:
+    """One feature: checks values and writes its map entry.
+
+    Bounds of float32 features are rounded to float32 and compared with the rounded value, so that `max: 0.1` lets 0.1
+    in, whichever way it came.
+    """
+
+    def __init__(self, feature: Feature) -> None:
+        self.feature = feature
+        self.name = feature.name
+        self.count = feature.value_count
+        self.minimum, self.maximum = _bounds(feature)
+        self.vocabulary = frozenset(word.encode() for word in feature.vocabulary)
+        self.entry_key = delimited(b"\x0a", feature.name.encode())
+        self._convert: Callable[[Any], Any] = {"float32": _float32, "int64": _int64, "string": _string}[feature.dtype]
+        self.default_entry = None if feature.required else self.entry(self._default_values())
+
+    def entry(self, values: Values) -> bytes:
+        """The map entry with these values: tag, length, name and list."""
+        return delimited(b"\x0a", self.entry_key + delimited(b"\x12", _feature_bytes(self.feature.dtype, values)))
+
+    def values_of(self, value: object) -> Values:
+        """What one event's JSON value holds, flat, checked.
+
+        Raises:
+            ValueError: the rest of a sentence that begins with the feature's name.
+        """
+        items = [value] if self.feature.is_scalar else self._flat(value)
+        convert = self._convert
+        values = [convert(item) for item in items]
+        self.check_domain(values)
+        return values
+
+    def check_domain(self, values: Sequence[Any]) -> None:
+        """Raises ValueError for a value outside min, max or vocabulary; strings are bytes here."""
+        if self.vocabulary:
+            for word in values:
+                if word not in self.vocabulary:
+                    raise ValueError(f"is {shown(_text(word))}, expected one of {self._words()}")
+            return
+        for number in values:
+            if self.minimum is not None and number < self.minimum:
+                raise ValueError(f"is {shown(number)}, expected at least {self.feature.minimum}")
+            if self.maximum is not None and number > self.maximum:
+                raise ValueError(f"is {shown(number)}, expected at most {self.feature.maximum}")
+
+    def check_list(self, kind: str | None, values: Sequence[Any]) -> None:
+        """The same for a parsed Feature of `kind` ("float_list", ...); raises ValueError."""
+        expected = KIND_OF[self.feature.dtype]
+        if kind != expected:
+            got = "no list at all" if kind is None else f"a list of {_DTYPE_OF_KIND[kind]}"
+            raise ValueError(f"holds {got}, expected {self.feature.dtype}")
+        if self.count is not None and len(values) != self.count:
+            raise ValueError(f"holds {len(values)} values, expected {self.count}")
+        if self.feature.dtype == "float32":
+            for number in values:
+                if not math.isfinite(number):
+                    raise ValueError(f"is {shown(number)}, expected a finite number")
+        self.check_domain(values)
+
+    def _default_values(self) -> Values:
+        if self.count is None:
+            return []
+        try:
+            default = self._convert(self.feature.default)
+        except ValueError as fault:
+            raise InvalidInput(f"feature {self.name}: the default {fault}") from fault
+        return [default] * self.count
+
+    def _flat(self, value: object) -> list[Any]:
+        shape = self.feature.shape
+        if not isinstance(value, list):
+            raise ValueError(f"is {shown(value)}, expected a list")
+        if self.count is None:
+            return value
+        if len(shape) > 1 and len(value) == shape[0] and all(isinstance(item, list) for item in value):
+            return _nested(value, shape)
+        if len(value) != self.count:
+            nested = f" (flat, or nested as {list(shape)})" if len(shape) > 1 else ""
+            raise ValueError(f"holds {len(value)} values, expected {self.count}{nested}")
+        return value
+
+    def _words(self) -> str:
+        words = self.feature.vocabulary
+        return ", ".join(words[:10]) + (f" and {len(words) - 10} more" if len(words) > 10 else "")
+
+
+class ExampleCodec:
+    """All features of one schema version. Immutable, therefore thread-safe."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+        self.columns = tuple(FeatureCodec(feature) for feature in schema.columns)
+        self.column_of = {column.name: column for column in self.columns}
+        self.key_column = self.column_of[schema.key] if schema.key else None
+
+    def encode(self, event: object) -> bytes:
+        """A serialized Example with every feature of the schema, in the schema's order.
+
+        An optional feature that is missing or null gets its default.
+
+        Raises:
+            InvalidInput: with every fault of the event in one sentence.
+        """
+        if not isinstance(event, dict):
+            raise InvalidInput(f"the event is {shown(event)}, expected an object of features")
+        faults: list[str] = []
+        entries: list[bytes] = []
+        for column in self.columns:
+            value = event.get(column.name)
+            if value is None:
+                if column.default_entry is None:
+                    faults.append(f"{column.name} is missing" if column.name not in event else f"{column.name} is null")
+                    continue
+                entries.append(column.default_entry)
+                continue
+            try:
+                entries.append(column.entry(column.values_of(value)))
+            except ValueError as fault:
+                faults.append(f"{column.name} {fault}")
+        faults += self._unknown(event)
+        if faults:
+            raise InvalidInput("; ".join(faults))
+        return delimited(b"\x0a", b"".join(entries))
+
+    def check(self, data: bytes) -> bytes:
+        """The same for a serialized Example: its canonical form, with the same values and defaults filled in.
+
+        Raises:
+            InvalidInput: it is no Example, or with every fault in one sentence.
+        """
+        values = self._parsed(data)
+        entries = [
+            column.entry(values[column.name]) if column.name in values else column.default_entry or b""
+            for column in self.columns
+        ]
+        return delimited(b"\x0a", b"".join(entries))
+
+    def decode(self, data: bytes) -> dict[str, Values]:
+        """{feature: its values, flat}, defaults filled in.
+
+        Raises:
+            InvalidInput: as `check`.
+        """
+        values = self._parsed(data)
+        for column in self.columns:
+            if column.name not in values:
+                values[column.name] = column._default_values()
+        return values
+
+    def key_of(self, data: bytes) -> bytes:
+        """The event key of a checked Example: a string's bytes, an int64's varint; b"" without a key."""
+        if self.key_column is None:
+            return b""
+        value: Any = self.decode(data)[self.key_column.name][0]
+        return value if isinstance(value, bytes) else varint(value)
+
+    def _parsed(self, data: bytes) -> dict[str, Values]:
+        try:
+            features = Example.FromString(data).features.feature
+        except DecodeError as error:
+            raise InvalidInput("the bytes are not a serialized tf.train.Example") from error
+        faults: list[str] = []
+        values: dict[str, Values] = {}
+        for column in self.columns:
+            if column.name not in features:
+                if column.feature.required:
+                    faults.append(f"{column.name} is missing")
+                continue
+            kind = features[column.name].WhichOneof("kind")
+            values[column.name] = list(getattr(features[column.name], kind).value) if kind else []
+            try:
+                column.check_list(kind, values[column.name])
+            except ValueError as fault:
+                faults.append(f"{column.name} {fault}")
+        faults += self._unknown(features)
+        if faults:
+            raise InvalidInput("; ".join(faults))
+        return values
+
+    def _unknown(self, given: Mapping[str, object]) -> list[str]:
+        unknown = sorted(str(name) for name in given if name not in self.column_of)
+        if not unknown:
+            return []
+        named = ", ".join(shown(name) for name in unknown[:5]) + (" ..." if len(unknown) > 5 else "")
+        return [f"{named} {'is' if len(unknown) == 1 else 'are'} not in the schema"]
+
+
+def _feature_bytes(dtype: str, values: Sequence[Any]) -> bytes:
+    if not values:
+        return LIST_TAG[dtype] + b"\x00"
+    if dtype == "float32":
+        content = delimited(b"\x0a", struct.pack(f"<{len(values)}f", *values))
+    elif dtype == "int64":
+        content = delimited(b"\x0a", b"".join(map(varint, values)))
+    else:
+        content = b"".join(delimited(b"\x0a", word) for word in values)
+    return delimited(LIST_TAG[dtype], content)
+
+
+def _bounds(feature: Feature) -> tuple[float | None, float | None]:
+    low, high = feature.minimum, feature.maximum
+    if feature.dtype == "int64":
+        return (None if low is None else math.ceil(low)), (None if high is None else math.floor(high))
+    return (None if low is None else _nearest_float32(low)), (None if high is None else _nearest_float32(high))
+
+
+def _nearest_float32(bound: float) -> float:
+    try:
+        return to_float32(bound)
+    except OverflowError:
+        return math.copysign(math.inf, bound)
+
+
+def _float32(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"is {shown(value)}, expected a number")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"is {shown(value)}, expected a finite number")
+    try:
+        return to_float32(value)
+    except (OverflowError, struct.error):  # struct.error: an int that no float64 holds
+        raise ValueError(f"is {shown(value)}, expected a number that float32 can hold") from None
+
+
+def _int64(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"is {shown(value)}, expected an integer from -2^63 to 2^63-1")
+    if not INT64_MIN <= value <= INT64_MAX:
+        raise ValueError(f"is {shown(value)}, expected an integer from -2^63 to 2^63-1")
+    return value
+
+
+def _string(value: object) -> bytes:
+    if not isinstance(value, str):
+        raise ValueError(f"is {shown(value)}, expected a string")
+    try:
+        return value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"is {shown(value)}, expected text that UTF-8 can write (it has half a surrogate pair)"
+        ) from None
+
+
+def _text(word: object) -> object:
+    if not isinstance(word, bytes):
+        return word
+    try:
+        return word.decode()
+    except UnicodeDecodeError:
+        return word
+
+
+def _nested(value: list[Any], shape: Sequence[int | None]) -> list[Any]:
+    """Flattens lists nested exactly as `shape`, in C order; raises ValueError."""
+    level = value
+    for depth, size in enumerate(shape[1:], start=1):
+        for item in level:
+            if not isinstance(item, list) or len(item) != size:
+                got = f"a list of {len(item)}" if isinstance(item, list) else shown(item)
+                raise ValueError(f"holds {got} at depth {depth}, expected lists nested as {list(shape)}")
+        level = [inner for item in level for inner in item]
+    return level

@@ -1,0 +1,164 @@
+"""Events against a schema: which are taken, as framed bytes, and which are refused, with the reason.
+
+The fast ways (columns.py, layout.py) decide nothing that ExampleCodec would decide otherwise; whatever they do not
+settle goes through it one by one. Long work gives way to other requests every few milliseconds.
+"""
+
+import asyncio
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from common.errors import DataLoss, InvalidInput
+from common.eventlog import tfrecord
+from common.registry.catalog import Stream
+from common.schema import Schema
+from services.ingest.codec.columns import ColumnarEncoder
+from services.ingest.codec.examples import ExampleCodec, varint
+from services.ingest.codec.layout import LockstepChecker, Passed
+
+PayloadFormat = Literal["json", "example"]
+_COLUMNAR_EVENTS = 512
+_EVENTS_BETWEEN_PAUSES = 128
+
+
+@dataclass(frozen=True)
+class BadLine:
+    """Stands in for an NDJSON line that is not JSON."""
+
+    text: bytes
+    reason: str
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """An event that is not taken, as it came."""
+
+    index: int
+    reason: str
+    payload: bytes
+    payload_format: PayloadFormat
+
+
+@dataclass
+class Checked:
+    """The outcome for one request.
+
+    Attributes:
+        examples: serialized Examples of the events that passed, in order.
+        framed: the same as TFRecord frames when the request came framed and nothing of it was changed.
+        keys: the event key of each, when asked for.
+    """
+
+    examples: list[bytes] = field(default_factory=list)
+    framed: bytes | None = None
+    keys: list[bytes] = field(default_factory=list)
+    rejected: list[Rejected] = field(default_factory=list)
+
+
+class Validator:
+    """For one schema version; belongs to one event loop."""
+
+    def __init__(self, stream: Stream, *, max_event_bytes: int) -> None:
+        self.schema_version = stream.schema_version
+        self.schema = Schema.from_json(stream.schema_json)
+        self._codec = ExampleCodec(self.schema)
+        self._columns = ColumnarEncoder(self._codec)
+        self._lockstep = LockstepChecker(self._codec)
+        self._max_event_bytes = max_event_bytes
+
+    async def check_json(self, events: Sequence[Any], *, with_keys: bool) -> Checked:
+        """`events` as parsed; what is no object is refused."""
+        checked = Checked()
+        for first in range(0, len(events), _COLUMNAR_EVENTS):
+            part = events[first : first + _COLUMNAR_EVENTS]
+            examples = self._columns.encode(part)
+            if examples is None or max(map(len, examples)) > self._max_event_bytes:
+                await self._check_each(checked, part, first, with_keys=with_keys)
+                continue
+            checked.examples += examples
+            if with_keys:
+                checked.keys += [self._key_of_event(event) for event in part]
+            await asyncio.sleep(0)
+        return checked
+
+    async def check_examples(self, framed: bytes, *, with_keys: bool) -> Checked:
+        """`framed`: TFRecord frames of serialized Examples.
+
+        Raises:
+            InvalidInput: the frames are cut short or damaged.
+        """
+        try:
+            examples, _ = tfrecord.cut(framed)
+        except DataLoss as error:
+            raise InvalidInput(f"the body is damaged, nothing of it is taken: {error.message}") from error
+        lengths = np.fromiter(map(len, examples), dtype=np.int64, count=len(examples))
+        passed = self._lockstep.passed(framed, lengths)
+        doubtful = np.flatnonzero(~passed.mask | (lengths > self._max_event_bytes)).tolist()
+        keys = [framed[start:end] for start, end in _pairs(passed)] if with_keys else []
+        if not doubtful:
+            return Checked(examples=examples, framed=framed, keys=keys)
+        rejected = await self._check_doubtful(examples, keys, doubtful)
+        dropped = {item.index for item in rejected}
+        kept = [index for index in range(len(examples)) if index not in dropped]
+        return Checked(
+            examples=[examples[index] for index in kept],
+            keys=[keys[index] for index in kept] if with_keys else [],
+            rejected=rejected,
+        )
+
+    async def _check_doubtful(self, examples: list[bytes], keys: list[bytes], doubtful: list[int]) -> list[Rejected]:
+        """Puts the canonical form, and the key, in place of those that are valid after all; returns the others."""
+        rejected: list[Rejected] = []
+        for done, index in enumerate(doubtful):
+            example = examples[index]
+            try:
+                examples[index] = self._fitting(self._codec.check(example))
+                if keys:
+                    keys[index] = self._codec.key_of(example)
+            except InvalidInput as error:
+                rejected.append(Rejected(index, error.message, example, "example"))
+            if done % _EVENTS_BETWEEN_PAUSES == 0:
+                await asyncio.sleep(0)
+        return rejected
+
+    async def _check_each(self, checked: Checked, events: Sequence[Any], first: int, *, with_keys: bool) -> None:
+        for index, event in enumerate(events, start=first):
+            try:
+                if isinstance(event, BadLine):
+                    raise InvalidInput(event.reason)
+                checked.examples.append(self._fitting(self._codec.encode(event)))
+            except InvalidInput as error:
+                checked.rejected.append(Rejected(index, error.message, _as_json(event), "json"))
+                continue
+            if with_keys:
+                checked.keys.append(self._key_of_event(event))
+            if index % _EVENTS_BETWEEN_PAUSES == 0:
+                await asyncio.sleep(0)
+
+    def _fitting(self, example: bytes) -> bytes:
+        if len(example) > self._max_event_bytes:
+            raise InvalidInput(
+                f"the event takes {len(example)} bytes as an Example, expected at most {self._max_event_bytes}"
+            )
+        return example
+
+    def _key_of_event(self, event: dict[str, Any]) -> bytes:
+        column = self._codec.key_column
+        value = event.get(column.name) if column else None
+        if column and value is None:
+            value = column.feature.default
+        return value.encode() if isinstance(value, str) else varint(int(value or 0))
+
+
+def _pairs(passed: Passed) -> Iterable[tuple[int, int]]:
+    return zip(passed.key_starts.tolist(), passed.key_ends.tolist(), strict=True)
+
+
+def _as_json(event: object) -> bytes:
+    if isinstance(event, BadLine):
+        return event.text
+    return json.dumps(event).encode()  # not orjson: NaN must stay NaN, and integers past 64 bits whole

@@ -1,0 +1,178 @@
+"""HTTP: events in, a stream's state, its dead letters. Translates only; the intake decides."""
+
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import orjson
+from fastapi import FastAPI, Query, Request
+from fastapi.responses import Response
+from starlette.routing import Route
+
+from common.errors import InvalidInput
+from common.process.health import Health
+from common.process.strict_requests import refuse_unknown_query
+from common.process.web import create_app
+from services.ingest.codec import bodies
+from services.ingest.intake.accept import AppendRequest, BodyFormat, Intake, OnInvalid
+from services.ingest.intake.budget import Share
+from services.ingest.intake.deadletters import newest_letters
+from services.ingest.intake.replay import replay
+from services.ingest.intake.streams import deadletter_topic
+from services.ingest.once.keys import Answer
+from services.ingest.settings import JSON_MEMORY_FACTOR
+
+_FORMAT_OF: dict[str, BodyFormat] = {bodies.JSON: "json", bodies.NDJSON: "ndjson", bodies.TFRECORD: "tfrecord"}
+_FRAMED_MEMORY_FACTOR = 3
+_LISTED_LETTERS = 1_000
+_EVENTS_PATH = "/v1/streams/{stream}/events"
+_EVENTS_OPENAPI: dict[str, Any] = {
+    "tags": ["events"],
+    "summary": "Appends events; answers when the log holds them.",
+    "responses": {
+        "200": {"description": '{"accepted": n, "refused": [{"index", "reason"}], "position": {}, "duplicate": false}'},
+        "400": {"description": "the body cannot be read, or events are refused: `refused` names each"},
+        "404": {"description": "no such stream"},
+        "409": {"description": "the idempotency key was used with another body"},
+        "429": {"description": "ingest holds as much as it may; see Retry-After"},
+        "503": {"description": "the log is away; with an Idempotency-Key a retry is safe"},
+    },
+    "requestBody": {
+        "required": True,
+        "content": {
+            bodies.JSON: {"schema": {"type": "object", "properties": {"events": {"type": "array"}}}},
+            bodies.NDJSON: {"schema": {"type": "string", "description": "one event per line"}},
+            bodies.TFRECORD: {"schema": {"type": "string", "format": "binary"}},
+        },
+    },
+    "parameters": [
+        {"name": "stream", "in": "path", "required": True, "schema": {"type": "string"}},
+        {
+            "name": "on_invalid",
+            "in": "query",
+            "schema": {"type": "string", "enum": ["reject", "deadletter"], "default": "reject"},
+        },
+        {"name": "Idempotency-Key", "in": "header", "schema": {"type": "string", "maxLength": 256}},
+        {"name": "Content-Encoding", "in": "header", "schema": {"type": "string", "enum": ["gzip", "identity"]}},
+    ],
+}
+
+
+def create_ingest_app(intake: Intake, service_health: Health) -> FastAPI:
+    app = create_app("Headrace ingest", service_health)
+
+    _add_events_route(app, intake)
+
+    @app.get("/v1/streams", tags=["streams"])
+    async def streams() -> dict[str, list[str]]:
+        """Names of the streams that events can be sent to."""
+        return {"streams": intake.schemas.names()}
+
+    @app.get("/v1/streams/{stream}", tags=["streams"])
+    async def status(stream: str) -> dict[str, Any]:
+        """Schema version, positions, and what this process took since it started."""
+        return await intake.status(stream)
+
+    @app.get("/v1/streams/{stream}/deadletters", tags=["dead letters"])
+    async def deadletters(stream: str, limit: int = Query(100, ge=1, le=_LISTED_LETTERS)) -> dict[str, Any]:
+        """The newest dead letters, newest first."""
+        await intake.open(stream)
+        letters = await intake.in_thread(newest_letters, intake.log, stream, limit)
+        return {"topic": deadletter_topic(stream), "dead_letters": letters}
+
+    @app.post("/v1/streams/{stream}/deadletters:replay", tags=["dead letters"])
+    async def replay_deadletters(stream: str) -> dict[str, Any]:
+        """Checks every kept dead letter under the newest schema and appends those that pass, each once for all time."""
+        report = await replay(intake, stream)
+        return {
+            "replayed": report.replayed,
+            "replayed_before": report.replayed_before,
+            "refused_count": report.refused_count,
+            "refused": [
+                {"offset": offset, "index": index, "reason": reason} for offset, index, reason in report.refused
+            ],
+        }
+
+    return app
+
+
+def _add_events_route(app: FastAPI, intake: Intake) -> None:
+    """A bare route before all others: FastAPI's own costs more per request than everything that ingest does in it."""
+
+    async def append(request: Request) -> Response:
+        with intake.budget.open() as share:
+            stream = request.path_params["stream"]
+            answer = await intake.append(await _append_request(stream, request, share, intake))
+            return Response(orjson.dumps(_answer_body(answer), option=orjson.OPT_NON_STR_KEYS), media_type=bodies.JSON)
+
+    app.router.routes.insert(0, Route(_EVENTS_PATH, append, methods=["POST"]))
+    described = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        document = described()
+        document["paths"].setdefault(_EVENTS_PATH, {"post": _EVENTS_OPENAPI})
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to extend the document
+
+
+async def _append_request(stream: str, request: Request, share: Share, intake: Intake) -> AppendRequest:
+    refuse_unknown_query(request, {"on_invalid"})
+    on_invalid = ", ".join(request.query_params.getlist("on_invalid")) or "reject"
+    if on_invalid not in ("reject", "deadletter"):
+        raise InvalidInput(f"on_invalid is {on_invalid!r}, expected reject or deadletter")
+    idempotency_key = request.headers.get("idempotency-key")
+    if idempotency_key == "":
+        raise InvalidInput("the Idempotency-Key is empty, expected a text that names the request, or no such header")
+    body_format = _body_format(request)
+    factor = _FRAMED_MEMORY_FACTOR if body_format == "tfrecord" else JSON_MEMORY_FACTOR
+    max_bytes = intake.settings.max_body_bytes
+    body = await _body(request, share, factor=factor, max_bytes=max_bytes)
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding == "gzip":
+        share.resize(max_bytes * factor)
+        body = await intake.in_thread(lambda: bodies.inflate(body, max_bytes=max_bytes))
+        share.resize(len(body) * factor)
+    elif encoding != "identity":
+        raise InvalidInput(f"Content-Encoding is {encoding!r}, expected gzip or none")
+    return AppendRequest(
+        stream=stream,
+        body=body,
+        body_format=body_format,
+        on_invalid=cast("OnInvalid", on_invalid),
+        idempotency_key=idempotency_key or "",
+    )
+
+
+def _body_format(request: Request) -> BodyFormat:
+    content_type = request.headers.get("content-type", "")
+    body_format = _FORMAT_OF.get(content_type.partition(";")[0].strip().lower())
+    if body_format is None:
+        raise InvalidInput(f"Content-Type is {content_type!r}, expected one of {', '.join(bodies.CONTENT_TYPES)}")
+    return body_format
+
+
+async def _body(request: Request, share: Share, *, factor: int, max_bytes: int) -> bytes:
+    """The raw body, counted against the budget as it comes in."""
+    announced = int(request.headers.get("content-length") or 0)
+    if announced > max_bytes:
+        raise InvalidInput(f"the body has {announced} bytes, expected at most {max_bytes}; send smaller requests")
+    share.resize(announced * factor)
+    parts: list[bytes] = []
+    size = 0
+    async for part in cast("AsyncIterator[bytes]", request.stream()):
+        size += len(part)
+        if size > max_bytes:
+            raise InvalidInput(f"the body has more than the {max_bytes} bytes allowed; send smaller requests")
+        if size > announced:
+            share.resize(size * factor)
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _answer_body(answer: Answer) -> dict[str, Any]:
+    return {
+        "accepted": answer.accepted,
+        "refused": [{"index": item.index, "reason": item.reason} for item in answer.refused],
+        "position": answer.position,
+        "duplicate": answer.duplicate,
+    }

@@ -1,0 +1,1 @@
+"""From a request to log records: chunks, writers, the bound on memory, dead letters."""

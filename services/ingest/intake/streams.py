@@ -1,0 +1,109 @@
+"""A stream opened for intake: its topics, a writer per partition, and a validator per schema version."""
+
+import itertools
+from concurrent.futures import Executor
+
+from common.errors import NotFound
+from common.eventlog.base import EventLog
+from common.eventlog.tfrecord import masked_crc32c
+from common.registry.catalog import Stream
+from services.ingest.codec.validation import Validator
+from services.ingest.intake.chunks import PartitionAppender
+from services.ingest.intake.writer import Append, PartitionWriter, WriterLimits
+from services.ingest.once.keys import KeyWindow
+from services.ingest.settings import IngestSettings
+
+_KEPT_VALIDATORS = 4
+
+
+def examples_topic(stream: str) -> str:
+    return f"examples.{stream}"
+
+
+def deadletter_topic(stream: str) -> str:
+    return f"deadletter.{stream}"
+
+
+class OpenStream:
+    """Belongs to one event loop."""
+
+    def __init__(
+        self, name: str, writers: list[PartitionWriter], deadletter_writer: PartitionWriter, *, max_event_bytes: int
+    ) -> None:
+        self.name = name
+        self.topic = examples_topic(name)
+        self.writers = writers
+        self.deadletter_writer = deadletter_writer
+        self.accepted_count = 0
+        self.refused_count = 0
+        self._max_event_bytes = max_event_bytes
+        self._validators: dict[tuple[int, str], Validator] = {}
+        self._turns = itertools.count()
+
+    @property
+    def all_writers(self) -> list[PartitionWriter]:
+        return [*self.writers, self.deadletter_writer]
+
+    def validator(self, stream: Stream) -> Validator:
+        """Compiled when first asked for; a few versions are kept."""
+        version = (stream.schema_version, stream.schema_json)
+        found = self._validators.get(version)
+        if found is None:
+            found = Validator(stream, max_event_bytes=self._max_event_bytes)
+            while len(self._validators) >= _KEPT_VALIDATORS:
+                del self._validators[min(self._validators)]
+            self._validators[version] = found
+        return found
+
+    def partition_of_request(self, key_digest: bytes | None) -> int:
+        """Where a request without event keys goes: in turn; by its idempotency key, so that a retry goes there too."""
+        if key_digest is None:
+            return next(self._turns) % len(self.writers)
+        return int.from_bytes(key_digest[:8], "little") % len(self.writers)
+
+    def partition_of_event(self, event_key: bytes) -> int:
+        return masked_crc32c(event_key) % len(self.writers)
+
+
+def open_stream(
+    name: str, log: EventLog, window: KeyWindow, settings: IngestSettings, executor: Executor
+) -> OpenStream:
+    """Makes the topics where they are missing and learns the newest requests; blocks while it reads the log.
+
+    Raises:
+        Unavailable: the log does not answer.
+    """
+    limits = WriterLimits(settings.chunk_bytes, settings.chunk_events, settings.linger_seconds)
+
+    def writers_of(topic: str, wanted_partitions: int) -> list[PartitionWriter]:
+        count = _made_or_found(log, topic, wanted_partitions)
+        return [PartitionWriter(opened(topic, number), executor=executor, limits=limits) for number in range(count)]
+
+    def opened(topic: str, partition: int) -> Append:
+        appender = PartitionAppender(
+            log,
+            stream=name,
+            topic=topic,
+            partition=partition,
+            window=window,
+            chunk_bytes=settings.chunk_bytes,
+            chunk_events=settings.chunk_events,
+        )
+        appender.open()
+        return appender.append
+
+    return OpenStream(
+        name,
+        writers_of(examples_topic(name), settings.partition_count),
+        writers_of(deadletter_topic(name), 1)[0],
+        max_event_bytes=settings.max_event_bytes,
+    )
+
+
+def _made_or_found(log: EventLog, topic: str, wanted_partitions: int) -> int:
+    """The partition count of the topic; an existing topic keeps its own."""
+    try:
+        return log.partition_count(topic)
+    except NotFound:
+        log.create_topic(topic, partition_count=wanted_partitions)
+        return wanted_partitions

@@ -1,0 +1,1 @@
+"""A request that is sent twice is taken once: idempotency keys."""

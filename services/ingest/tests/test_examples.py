@@ -1,0 +1,203 @@
+"""Events as tf.train.Example: what is let in, what is refused in which words, and that the bytes are protobuf's."""
+
+import math
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.errors import InvalidInput
+from common.schema import Schema
+from protos.example_pb2 import Example
+from services.ingest.codec.examples import ExampleCodec, to_float32, varint
+
+SCHEMA = Schema.from_mapping(
+    {
+        "features": [
+            {"name": "distance", "dtype": "float32", "min": 0, "max": 0.1},
+            {"name": "month", "dtype": "int64", "min": 1, "max": 12},
+            {"name": "id", "dtype": "int64"},
+            {"name": "carrier", "dtype": "string", "vocabulary": ["AA", "UA"]},
+            {"name": "note", "dtype": "string"},
+            {"name": "pixels", "dtype": "float32", "shape": [2, 2]},
+            {"name": "tags", "dtype": "string", "shape": [None]},
+            {"name": "delay", "dtype": "float32", "required": False, "default": 0.5},
+        ],
+        "labels": [{"name": "late", "dtype": "int64", "min": 0, "max": 1}],
+    }
+)
+CODEC = ExampleCodec(SCHEMA)
+EVENT: dict[str, Any] = {
+    "distance": 0.1,
+    "month": 3,
+    "id": -7,
+    "carrier": "AA",
+    "note": "naïve",
+    "pixels": [[1, 2], [3, 4.5]],
+    "tags": ["a", "b"],
+    "late": 1,
+}
+
+
+def _refusal_of(**changes: Any) -> str:
+    with pytest.raises(InvalidInput) as caught:
+        CODEC.encode(EVENT | changes)
+    return caught.value.message
+
+
+def test_an_event_becomes_the_bytes_that_protobuf_reads() -> None:
+    features = Example.FromString(CODEC.encode(EVENT)).features.feature
+    assert list(features["distance"].float_list.value) == [to_float32(0.1)]
+    assert list(features["id"].int64_list.value) == [-7]
+    assert list(features["note"].bytes_list.value) == ["naïve".encode()]
+    assert list(features["pixels"].float_list.value) == [1, 2, 3, 4.5]
+    assert list(features["tags"].bytes_list.value) == [b"a", b"b"]
+    assert list(features["delay"].float_list.value) == [0.5]
+    assert set(features) == {column.name for column in SCHEMA.columns}
+
+
+@given(
+    st.fixed_dictionaries(
+        {
+            "distance": st.floats(0, 0.09375, width=32),
+            "month": st.integers(1, 12),
+            "id": st.integers(-(2**63), 2**63 - 1),
+            "carrier": st.sampled_from(["AA", "UA"]),
+            "note": st.text(max_size=300),
+            "pixels": st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=4, max_size=4),
+            "tags": st.lists(st.text(max_size=4), max_size=4),
+            "delay": st.floats(width=32, allow_nan=False, allow_infinity=False),
+            "late": st.integers(0, 1),
+        }
+    )
+)
+def test_every_valid_event_comes_back_as_it_went_in(event: dict[str, Any]) -> None:
+    encoded = CODEC.encode(event)
+    parsed = Example.FromString(encoded)
+    assert len(parsed.SerializeToString()) == len(encoded)
+    decoded = CODEC.decode(encoded)
+    for name, value in event.items():
+        values = value if isinstance(value, list) else [value]
+        assert decoded[name] == [item.encode() if isinstance(item, str) else item for item in values]
+    assert CODEC.check(encoded) == encoded
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_varints_are_those_of_protobuf(number: int) -> None:
+    example = Example()
+    example.features.feature["a"].int64_list.value.append(number)
+    assert example.SerializeToString().endswith(varint(number))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"distance": True}, "distance is true, expected a number"),
+        ({"distance": "1"}, "distance is '1', expected a number"),
+        ({"distance": [1]}, "distance is [1], expected a number"),
+        ({"distance": math.nan}, "distance is NaN, expected a finite number"),
+        ({"distance": math.inf}, "distance is Infinity, expected a finite number"),
+        ({"distance": 1e39}, "distance is 1e+39, expected a number that float32 can hold"),
+        ({"distance": 10**400}, "expected a number that float32 can hold"),
+        ({"distance": -1}, "distance is -1.0, expected at least 0"),
+        ({"distance": 0.11}, "expected at most 0.1"),
+        ({"month": 13}, "month is 13, expected at most 12"),
+        ({"month": 1.0}, "month is 1.0, expected an integer from -2^63 to 2^63-1"),
+        ({"month": True}, "month is true, expected an integer"),
+        ({"id": 2**63}, "id is 9223372036854775808, expected an integer from -2^63 to 2^63-1"),
+        ({"id": -(2**63) - 1}, "expected an integer from -2^63 to 2^63-1"),
+        ({"carrier": "ZZ"}, "carrier is 'ZZ', expected one of AA, UA"),
+        ({"carrier": 5}, "carrier is 5, expected a string"),
+        ({"note": "\ud800"}, "expected text that UTF-8 can write"),
+        ({"note": {"a": 1}}, "note is an object, expected a string"),
+        ({"pixels": [1, 2, 3]}, "pixels holds 3 values, expected 4 (flat, or nested as [2, 2])"),
+        ({"pixels": [[1, 2], [3]]}, "pixels holds a list of 1 at depth 1, expected lists nested as [2, 2]"),
+        ({"pixels": [[1, 2], 3]}, "pixels holds 2 values, expected 4"),
+        ({"pixels": 1}, "pixels is 1, expected a list"),
+        ({"tags": "a"}, "tags is 'a', expected a list"),
+        ({"tags": ["a", 1]}, "tags is 1, expected a string"),
+        ({"month": None}, "month is null"),
+        ({"speed": 1}, "'speed' is not in the schema"),
+    ],
+)
+def test_a_bad_value_is_refused_by_name_with_what_was_expected(changes: dict[str, Any], sentence: str) -> None:
+    assert sentence in _refusal_of(**changes)
+
+
+def test_all_faults_of_an_event_are_named_at_once() -> None:
+    event = {name: value for name, value in EVENT.items() if name != "late"} | {"month": 0, "x": 1, "y": 2}
+    with pytest.raises(InvalidInput) as caught:
+        CODEC.encode(event)
+    assert caught.value.message == "month is 0, expected at least 1; late is missing; 'x', 'y' are not in the schema"
+
+
+@pytest.mark.parametrize("event", [3, None, "a", [1]])
+def test_what_is_no_object_is_no_event(event: object) -> None:
+    with pytest.raises(InvalidInput, match="expected an object of features"):
+        CODEC.encode(event)
+
+
+def test_a_missing_or_null_optional_feature_gets_its_default() -> None:
+    assert CODEC.decode(CODEC.encode(EVENT))["delay"] == [0.5]
+    assert CODEC.encode(EVENT | {"delay": None}) == CODEC.encode(EVENT)
+    bare = Example.FromString(CODEC.encode(EVENT))
+    del bare.features.feature["delay"]
+    assert CODEC.decode(bare.SerializeToString())["delay"] == [0.5]
+
+
+def test_an_example_may_hold_any_bytes_where_no_vocabulary_says_otherwise() -> None:
+    example = Example.FromString(CODEC.encode(EVENT))
+    example.features.feature["note"].bytes_list.value[0] = b"\xff\x00"
+    assert CODEC.decode(example.SerializeToString())["note"] == [b"\xff\x00"]
+    example.features.feature["carrier"].bytes_list.value[0] = b"\xff"
+    with pytest.raises(InvalidInput, match=r"carrier is b'\\xff', expected one of AA, UA"):
+        CODEC.check(example.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "sentence"),
+    [
+        ("int64_list", [1], "distance holds a list of int64, expected float32"),
+        ("float_list", [], "distance holds 0 values, expected 1"),
+        ("float_list", [0.0, 0.0], "distance holds 2 values, expected 1"),
+        ("float_list", [math.nan], "distance is NaN, expected a finite number"),
+        ("float_list", [-math.inf], "distance is -Infinity, expected a finite number"),
+        (None, [], "distance holds no list at all, expected float32"),
+    ],
+)
+def test_a_bad_list_in_an_example_is_refused_in_words(kind: str | None, values: list[Any], sentence: str) -> None:
+    example = Example.FromString(CODEC.encode(EVENT))
+    feature = example.features.feature["distance"]
+    feature.Clear()
+    if kind:
+        getattr(feature, kind).SetInParent()
+        getattr(feature, kind).value.extend(values)
+    with pytest.raises(InvalidInput) as caught:
+        CODEC.check(example.SerializeToString())
+    assert caught.value.message == sentence
+
+
+def test_bytes_that_are_no_example_are_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"not a serialized tf\.train\.Example"):
+        CODEC.check(b"\xff\xff")
+
+
+def test_an_odd_but_valid_example_is_put_into_canonical_form() -> None:
+    entry = CODEC.column_of["month"].entry
+    doubled = (
+        CODEC.encode(EVENT) + b"\x0a" + varint(len(entry([5]))) + entry([5])
+    )  # a second Features: the last one wins
+    assert CODEC.check(doubled) == CODEC.encode(EVENT | {"month": 5})
+
+
+def test_a_bound_lets_its_own_value_in_although_float32_rounds_it() -> None:
+    assert struct.unpack("<f", struct.pack("<f", 0.1))[0] > 0.1
+    CODEC.encode(EVENT | {"distance": 0.1})
+
+
+def test_the_key_is_the_same_for_equal_values() -> None:
+    codec = ExampleCodec(Schema.from_mapping(SCHEMA.to_mapping() | {"key": "id"}))
+    assert codec.key_of(codec.encode(EVENT)) == varint(-7)
+    assert CODEC.key_of(CODEC.encode(EVENT)) == b""

@@ -1,0 +1,140 @@
+# ruff: noqa: N802 - the methods carry the names of the service's calls
+"""gRPC door: messages to plain values, one call of the catalog, plain values to messages."""
+
+from collections.abc import Iterator
+
+import grpc
+
+from common.errors import InvalidInput
+from common.registry import wire
+from protos import registry_pb2 as pb
+from protos import registry_pb2_grpc
+from services.registry.catalog import Catalog
+
+SERVICE_NAME = "headrace.RegistryService"
+_DEFAULT_ROUNDS = 50
+
+
+class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
+    """One method per call of RegistryService; errors become statuses in common.process.rpc."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def RegisterStream(self, request: pb.RegisterStreamRequest, context: grpc.ServicerContext) -> pb.Stream:
+        return wire.stream_to_wire(self._catalog.register_stream(request.name, request.schema_json))
+
+    def GetStream(self, request: pb.GetStreamRequest, context: grpc.ServicerContext) -> pb.Stream:
+        return wire.stream_to_wire(self._catalog.get_stream(request.name, request.schema_version))
+
+    def ListStreams(self, request: pb.ListStreamsRequest, context: grpc.ServicerContext) -> pb.ListStreamsResponse:
+        return pb.ListStreamsResponse(streams=map(wire.stream_to_wire, self._catalog.list_streams()))
+
+    def RegisterModel(self, request: pb.RegisterModelRequest, context: grpc.ServicerContext) -> pb.Model:
+        files = wire.definition_from_wire(request.files)
+        return wire.model_to_wire(
+            self._catalog.register_model(request.name, stream=request.stream, files=files, by=request.by)
+        )
+
+    def GetModel(self, request: pb.GetModelRequest, context: grpc.ServicerContext) -> pb.Model:
+        return wire.model_to_wire(self._catalog.get_model(request.name))
+
+    def ListModels(self, request: pb.ListModelsRequest, context: grpc.ServicerContext) -> pb.ListModelsResponse:
+        return pb.ListModelsResponse(models=map(wire.model_to_wire, self._catalog.list_models()))
+
+    def GetDefinition(self, request: pb.GetDefinitionRequest, context: grpc.ServicerContext) -> pb.Definition:
+        files = self._catalog.get_definition(request.digest)
+        return pb.Definition(digest=request.digest, files=wire.definition_to_wire(files))
+
+    def PlanRound(self, request: pb.PlanRoundRequest, context: grpc.ServicerContext) -> pb.Round:
+        return wire.round_to_wire(self._catalog.plan_round(wire.plan_from_wire(request.round)))
+
+    def ListRounds(self, request: pb.ListRoundsRequest, context: grpc.ServicerContext) -> pb.ListRoundsResponse:
+        if request.round_id:
+            found = [self._catalog.get_round(request.model, request.round_id)]
+        else:
+            found = self._catalog.list_rounds(request.model, request.limit or _DEFAULT_ROUNDS)
+        return pb.ListRoundsResponse(rounds=map(wire.round_to_wire, found))
+
+    def LeaseRound(self, request: pb.LeaseRoundRequest, context: grpc.ServicerContext) -> pb.LeaseRoundResponse:
+        lease = self._catalog.lease_round(request.holder, ttl_seconds=request.ttl_seconds, models=tuple(request.models))
+        return pb.LeaseRoundResponse(lease=wire.lease_to_wire(lease) if lease else None)
+
+    def RenewLease(self, request: pb.RenewLeaseRequest, context: grpc.ServicerContext) -> pb.Lease:
+        progress = wire.json_map("progress_json", request.progress_json)
+        return wire.lease_to_wire(
+            self._catalog.renew_lease(
+                request.round_id, request.token, ttl_seconds=request.ttl_seconds, progress=progress
+            )
+        )
+
+    def ReleaseRound(self, request: pb.ReleaseRoundRequest, context: grpc.ServicerContext) -> pb.Round:
+        return wire.round_to_wire(self._catalog.release_round(request.round_id, request.token, reason=request.reason))
+
+    def FailRound(self, request: pb.FailRoundRequest, context: grpc.ServicerContext) -> pb.Round:
+        return wire.round_to_wire(self._catalog.fail_round(request.round_id, request.token, reason=request.reason))
+
+    def PutResumePoint(self, request: pb.PutResumePointRequest, context: grpc.ServicerContext) -> pb.Round:
+        return wire.round_to_wire(
+            self._catalog.put_resume_point(
+                request.round_id,
+                request.token,
+                state=wire.json_map("state_json", request.state_json),
+                files=wire.files_from_wire(request.files),
+            )
+        )
+
+    def MissingFiles(self, request: pb.MissingFilesRequest, context: grpc.ServicerContext) -> pb.MissingFilesResponse:
+        return pb.MissingFilesResponse(digests=self._catalog.missing_files(request.digests))
+
+    def GetUpload(self, request: pb.GetUploadRequest, context: grpc.ServicerContext) -> pb.GetUploadResponse:
+        received_bytes, complete = self._catalog.received_bytes(request.digest)
+        return pb.GetUploadResponse(received_bytes=received_bytes, complete=complete)
+
+    def UploadFile(
+        self, request_iterator: Iterator[pb.UploadFileRequest], context: grpc.ServicerContext
+    ) -> pb.UploadFileResponse:
+        first = next(request_iterator, None)
+        if first is None:
+            raise InvalidInput("an upload begins with a message that names the digest and the size")
+
+        def chunks() -> Iterator[bytes]:
+            yield first.data
+            for message in request_iterator:
+                yield message.data
+
+        size_bytes = self._catalog.receive_file(first.digest, first.size_bytes, first.offset, chunks())
+        return pb.UploadFileResponse(digest=first.digest, size_bytes=size_bytes)
+
+    def DownloadFile(self, request: pb.DownloadFileRequest, context: grpc.ServicerContext) -> Iterator[pb.FileChunk]:
+        for chunk in self._catalog.read_file(request.digest, request.offset):
+            yield pb.FileChunk(data=chunk)
+
+    def RegisterVersion(self, request: pb.RegisterVersionRequest, context: grpc.ServicerContext) -> pb.Version:
+        draft = wire.draft_from_wire(request.version)
+        return wire.version_to_wire(self._catalog.register_version(request.round_id, request.token, draft))
+
+    def GetVersion(self, request: pb.GetVersionRequest, context: grpc.ServicerContext) -> pb.Version:
+        return wire.version_to_wire(self._catalog.get_version(request.model, request.version))
+
+    def ListVersions(self, request: pb.ListVersionsRequest, context: grpc.ServicerContext) -> pb.ListVersionsResponse:
+        return pb.ListVersionsResponse(versions=map(wire.version_to_wire, self._catalog.list_versions(request.model)))
+
+    def SetAlias(self, request: pb.SetAliasRequest, context: grpc.ServicerContext) -> pb.Model:
+        return wire.model_to_wire(
+            self._catalog.set_alias(request.model, request.alias, request.version, by=request.by, reason=request.reason)
+        )
+
+    def Rollback(self, request: pb.RollbackRequest, context: grpc.ServicerContext) -> pb.Model:
+        return wire.model_to_wire(self._catalog.rollback(request.model, by=request.by, reason=request.reason))
+
+    def ListAliasHistory(
+        self, request: pb.ListAliasHistoryRequest, context: grpc.ServicerContext
+    ) -> pb.ListAliasHistoryResponse:
+        history = self._catalog.alias_history(request.model)
+        return pb.ListAliasHistoryResponse(changes=map(wire.alias_change_to_wire, history))
+
+    def Watch(self, request: pb.WatchRequest, context: grpc.ServicerContext) -> Iterator[pb.Change]:
+        context.add_callback(self._catalog.wake_watchers)
+        for change in self._catalog.watch(request.since_revision, is_active=context.is_active):
+            yield wire.change_to_wire(change)

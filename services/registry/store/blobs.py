@@ -1,0 +1,247 @@
+"""Files by their SHA-256: `blobs/ab/<digest>`, complete and verified or not there; `uploads/<digest>.part` until then.
+
+A crash leaves at most a .part file, which the next upload takes up; a blob is renamed into place only after its bytes
+were hashed and flushed to disk.
+"""
+
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Unavailable
+from common.registry.files import write_gently
+from services.registry.store.manifest import DIGEST_PATTERN, check_digest
+
+CHUNK_BYTES = 256 * 1024
+"""A message of a download. Who receives it may be serving predictions on the same core: a megabyte took it for 3 ms."""
+
+
+@dataclass
+class _Upload:
+    """Who writes a .part file. A newer upload takes it over from one that has fallen silent, but not once it is sealed:
+    then all bytes are there and are being verified."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    last_write: float = field(default_factory=time.monotonic)
+    taken_over: bool = False
+    sealed: bool = False
+
+    def yields_after(self, seconds: float) -> bool:
+        """True when the upload was silent for that long and has now lost its turn."""
+        if not self.lock.acquire(blocking=False):
+            return False
+        try:
+            silent = time.monotonic() - self.last_write >= seconds
+            self.taken_over = self.taken_over or (silent and not self.sealed)
+            return self.taken_over
+        finally:
+            self.lock.release()
+
+    @contextmanager
+    def turn(self, digest: str) -> Iterator[None]:
+        """Around each touch of the .part file. Raises Unavailable when another upload has taken over."""
+        with self.lock:
+            if self.taken_over:
+                raise Unavailable(f"another upload of {digest} has taken over")
+            yield
+            self.last_write = time.monotonic()
+
+
+class Blobs:
+    """Thread-safe; one process per folder."""
+
+    def __init__(self, directory: Path, *, max_file_bytes: int, takeover_seconds: float = 5.0) -> None:
+        """takeover_seconds: an upload that was silent for so long gives way to another of the same file."""
+        self._blobs = directory / "blobs"
+        self._uploads = directory / "uploads"
+        self._max_file_bytes = max_file_bytes
+        self._takeover_seconds = takeover_seconds
+        self._lock = threading.Lock()
+        self._running: dict[str, _Upload] = {}
+        self._blobs.mkdir(parents=True, exist_ok=True)
+        self._uploads.mkdir(exist_ok=True)
+
+    def size_of(self, digest: str) -> int | None:
+        """Bytes of a complete blob; None when there is none."""
+        try:
+            return self._path(digest).stat().st_size
+        except FileNotFoundError:
+            return None
+
+    def missing(self, digests: Iterable[str]) -> list[str]:
+        """Those that are not here. The others are kept for another grace period: somebody is about to name them."""
+        absent: list[str] = []
+        for digest in dict.fromkeys(digests):
+            path = self._path(check_digest(digest))
+            with self._lock:
+                try:
+                    os.utime(path)
+                except FileNotFoundError:
+                    absent.append(digest)
+        return absent
+
+    def received_bytes(self, digest: str) -> tuple[int, bool]:
+        """(bytes that are here, whether the blob is complete)."""
+        size = self.size_of(check_digest(digest))
+        if size is not None:
+            return size, True
+        with suppress(FileNotFoundError):
+            return self._part(digest).stat().st_size, False
+        return 0, False
+
+    def receive(self, digest: str, size_bytes: int, offset: int, chunks: Iterable[bytes]) -> int:
+        """Takes the bytes from `offset` on; returns the blob's size once it is complete and verified.
+
+        Raises:
+            InvalidInput: the bytes are not `size_bytes` long or do not have the digest (the part is removed), or too
+                large.
+            Conflict: fewer bytes than `offset` are here; ask received_bytes.
+            Unavailable: another upload of the same file is running, or the disk is full. What came stays for the next.
+        """
+        check_digest(digest)
+        if not 0 <= size_bytes <= self._max_file_bytes:
+            raise InvalidInput(f"file {digest} is of {size_bytes} bytes, at most {self._max_file_bytes} are taken")
+        if not 0 <= offset <= size_bytes:
+            raise InvalidInput(f"offset {offset} is outside the {size_bytes} bytes of {digest}")
+        with _disk_errors(digest), self._running_upload(digest) as upload:
+            known = self.size_of(digest)
+            if known is not None:
+                return known
+            self._write_part(digest, size_bytes, offset, chunks, upload)
+            self._publish(digest, size_bytes)
+        return size_bytes
+
+    def read(self, digest: str, offset: int = 0) -> Iterator[bytes]:
+        """The blob's bytes from the offset on, in chunks of 1 MiB. The last one is given only after all were verified.
+
+        Raises:
+            NotFound, InvalidInput.
+            DataLoss: the bytes on disk are not what was stored.
+        """
+        path = self._path(check_digest(digest))
+        try:
+            file = path.open("rb")
+        except FileNotFoundError:
+            raise NotFound(f"there is no file {digest}") from None
+        with file:
+            if not 0 <= offset <= os.fstat(file.fileno()).st_size:
+                raise InvalidInput(f"offset {offset} is outside file {digest}")
+            hashed = hashlib.sha256()
+            for _ in range(offset // CHUNK_BYTES):
+                hashed.update(file.read(CHUNK_BYTES))
+            hashed.update(file.read(offset % CHUNK_BYTES))
+            held_back = b""
+            while chunk := file.read(CHUNK_BYTES):
+                hashed.update(chunk)
+                if held_back:
+                    yield held_back
+                held_back = chunk
+            if hashed.hexdigest() != digest:
+                raise DataLoss(f"file {digest} is damaged: its bytes hash to {hashed.hexdigest()}")
+            if held_back:
+                yield held_back
+
+    def digests(self) -> list[str]:
+        """Of every complete blob."""
+        return [path.name for path in self._blobs.glob("??/*") if DIGEST_PATTERN.fullmatch(path.name)]
+
+    def remove(self, digest: str, *, unused_since: float) -> int | None:
+        """Deletes the blob if nobody has stored or asked for it since (epoch seconds).
+
+        Returns the bytes freed; None when it stays."""
+        path = self._path(digest)
+        with self._lock, suppress(FileNotFoundError):
+            status = path.stat()
+            if status.st_mtime <= unused_since:
+                path.unlink()
+                return status.st_size
+        return None
+
+    def remove_stale_uploads(self, *, unused_since: float) -> int:
+        """Deletes .part files that nobody has written to since; returns how many."""
+        removed = 0
+        for part in self._uploads.glob("*.part"):
+            with self._lock, suppress(FileNotFoundError):
+                if part.stem not in self._running and part.stat().st_mtime <= unused_since:
+                    part.unlink()
+                    removed += 1
+        return removed
+
+    def _path(self, digest: str) -> Path:
+        return self._blobs / digest[:2] / digest
+
+    def _part(self, digest: str) -> Path:
+        return self._uploads / f"{digest}.part"
+
+    @contextmanager
+    def _running_upload(self, digest: str) -> Iterator[_Upload]:
+        """One writer per .part file."""
+        upload = _Upload()
+        with self._lock:
+            before = self._running.get(digest)
+            if before is not None and not before.yields_after(self._takeover_seconds):
+                raise Unavailable(f"another upload of {digest} is running")
+            self._running[digest] = upload
+        try:
+            yield upload
+        finally:
+            with self._lock:
+                if self._running.get(digest) is upload:
+                    del self._running[digest]
+
+    def _write_part(self, digest: str, size_bytes: int, offset: int, chunks: Iterable[bytes], upload: _Upload) -> None:
+        with self._part(digest).open("ab", buffering=0) as part:
+            with upload.turn(digest):
+                if part.tell() < offset:
+                    raise Conflict(f"only {part.tell()} bytes of {digest} are here, the upload starts at {offset}")
+                part.truncate(offset)
+            for chunk in chunks:
+                with upload.turn(digest):
+                    offset += len(chunk)
+                    if offset > size_bytes:
+                        self._part(digest).unlink()
+                        raise InvalidInput(f"file {digest} was said to have {size_bytes} bytes, more came")
+                    write_gently(part, chunk)
+            with upload.turn(digest):
+                upload.sealed = offset == size_bytes
+            os.fsync(part.fileno())
+        if offset < size_bytes:
+            raise Unavailable(f"the upload of {digest} ended after {offset} of {size_bytes} bytes")
+
+    def _publish(self, digest: str, size_bytes: int) -> None:
+        part = self._part(digest)
+        with part.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != digest:
+            part.unlink()
+            raise InvalidInput(f"the {size_bytes} bytes sent as {digest} hash to {found}")
+        target = self._path(digest)
+        target.parent.mkdir(exist_ok=True)
+        os.utime(part)
+        part.rename(target)
+        sync_directory(target.parent)
+        sync_directory(self._blobs)
+
+
+def sync_directory(directory: Path) -> None:
+    """Makes renames in the directory durable."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _disk_errors(digest: str) -> Iterator[None]:
+    try:
+        yield
+    except HeadraceError:
+        raise
+    except OSError as error:
+        raise Unavailable(f"file {digest} cannot be stored: {error.strerror or error}") from error

@@ -1,0 +1,143 @@
+"""SQLite in WAL mode behind one writer: each state change is one durable transaction with its entry in the change log.
+
+A crash at any line leaves the state before or after a transaction, never between; nothing is told to a watcher before
+it is on disk.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, delete, event, insert
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from common.errors import DataLoss, Unavailable
+from common.registry.catalog import ChangeKind
+from services.registry.store import tables
+
+_BUSY_TIMEOUT_SECONDS = 5.0
+_WRITER_TIMEOUT_SECONDS = 10.0
+_COMPACT_EVERY = 256
+Clock = Callable[[], float]
+
+
+@dataclass
+class Transaction:
+    """One writing transaction. Every function that changes the catalog takes one.
+
+    Attributes:
+        now: epoch seconds, read once, so that all that one transaction writes carries the same time.
+        revision: of the newest change recorded; 0 while there is none.
+    """
+
+    connection: Connection
+    now: float
+    keep_changes: int
+    revision: int = field(default=0)
+
+    def record(self, kind: ChangeKind, name: str, *, version: int = 0, detail: str = "") -> None:
+        """Appends to the change log; watchers see it when the transaction is committed."""
+        row = insert(tables.changes).values(kind=str(kind), name=name, version=version, detail=detail, at=self.now)
+        self.revision = self.connection.execute(row.returning(tables.changes.c.revision)).scalar_one()
+        if self.revision % _COMPACT_EVERY == 0:
+            oldest = self.revision - self.keep_changes
+            self.connection.execute(delete(tables.changes).where(tables.changes.c.revision <= oldest))
+
+
+class Database:
+    """Thread-safe. Reads see one consistent state and never wait for the writer."""
+
+    def __init__(self, path: Path, *, keep_changes: int, clock: Clock = time.time) -> None:
+        """Opens or creates the file.
+
+        Raises:
+            DataLoss: the file is not a catalog, or of another format.
+            Unavailable: it cannot be opened.
+        """
+        self._keep_changes = keep_changes
+        self._clock = clock
+        self._writer = threading.Lock()
+        self._listeners: list[Callable[[int], None]] = []
+        self._engine = create_engine(
+            f"sqlite:///{path}", pool_size=8, max_overflow=24, pool_timeout=_BUSY_TIMEOUT_SECONDS
+        )
+        _use_wal(self._engine)
+        with _storage_errors(), self._engine.connect().execution_options(writes=True) as connection, connection.begin():
+            _check_format(connection)
+            tables.metadata.create_all(connection)
+
+    def on_commit(self, listener: Callable[[int], None]) -> None:
+        """Calls `listener` with the newest revision after each commit that recorded a change."""
+        self._listeners.append(listener)
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        with _storage_errors(), self._engine.connect() as connection, connection.begin():
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[Transaction]:
+        """Commits when the block ends, rolls back when it raises.
+
+        Raises:
+            Unavailable: another writer took too long, or the disk refused (full, read-only).
+        """
+        if not self._writer.acquire(timeout=_WRITER_TIMEOUT_SECONDS):
+            raise Unavailable(f"the catalog was busy for {_WRITER_TIMEOUT_SECONDS:.0f} s")
+        try:
+            writing = self._engine.connect().execution_options(writes=True)
+            with _storage_errors(), writing as connection, connection.begin():
+                transaction = Transaction(connection, self._clock(), self._keep_changes)
+                yield transaction
+        finally:
+            self._writer.release()
+        if transaction.revision:
+            for listener in self._listeners:
+                listener(transaction.revision)
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+
+def _use_wal(engine: Engine) -> None:
+    """Durable at commit (synchronous=FULL), and transactions that begin when we say so."""
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: Any, record: object) -> None:
+        connection.isolation_level = None  # else the driver begins transactions by itself, and too late
+        for pragma in (
+            "journal_mode=WAL",
+            "synchronous=FULL",
+            f"busy_timeout={int(_BUSY_TIMEOUT_SECONDS * 1000)}",
+            "foreign_keys=ON",
+        ):
+            connection.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        writes = connection.get_execution_options().get("writes", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _check_format(connection: Connection) -> None:
+    found = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
+    if found not in (0, tables.FORMAT):
+        raise DataLoss(f"the catalog is of format {found}, this registry reads format {tables.FORMAT}")
+    connection.exec_driver_sql(f"PRAGMA user_version={tables.FORMAT}")
+
+
+@contextmanager
+def _storage_errors() -> Iterator[None]:
+    try:
+        yield
+    except PoolTimeoutError as error:
+        raise Unavailable("the catalog has too many readers at once") from error
+    except OperationalError as error:
+        raise Unavailable(f"the catalog cannot be read or written: {error.orig}") from error
+    except DBAPIError as error:
+        raise DataLoss(f"the catalog is damaged or was used wrongly: {error.orig}") from error

@@ -1,0 +1,139 @@
+"""The catalog's tables. What is asked for or changed is a column; what never changes is JSON text beside it."""
+
+from sqlalchemy import (
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+FORMAT = 1
+"""Stored with the data; a registry refuses to open another format."""
+
+metadata = MetaData()
+
+streams = Table(
+    "streams",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("schema_version", Integer, primary_key=True),
+    Column("schema_json", Text, nullable=False),
+    Column("created_at", Float, nullable=False),
+)
+
+definition_files = Table(
+    "definition_files",
+    metadata,
+    Column("digest", String, primary_key=True),
+    Column("path", String, primary_key=True),
+    Column("content", LargeBinary, nullable=False),
+)
+
+models = Table(
+    "models",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("stream", String, nullable=False),
+    Column("definition_digest", String, nullable=False),
+    Column("registered_by", String, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("newest_version", Integer, nullable=False),
+    Column("round_sequence", Integer, nullable=False),
+    Column("consecutive_failures", Integer, nullable=False),
+    Column("retry_at", Float, nullable=False),
+    Column("last_failure", Text, nullable=False),
+)
+
+rounds = Table(
+    "rounds",
+    metadata,
+    Column("round_id", String, primary_key=True),
+    Column("model", String, ForeignKey("models.name"), nullable=False),
+    Column("sequence", Integer, nullable=False),
+    # The whole common.registry.catalog.RoundPlan, canonical: equal plans are equal text.
+    Column("plan_json", Text, nullable=False),
+    Column("planned_at", Float, nullable=False),
+    Column("state", String, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("lease_holder", String, nullable=False),
+    Column("lease_expires_at", Float, nullable=False),
+    # The fencing token of the newest lease; 0 before the first.
+    Column("token", Integer, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    # Leases that ended without a word: expired and taken over, or taken up again by a restarted holder.
+    Column("lost_leases", Integer, nullable=False),
+    Column("progress_json", Text, nullable=False),
+    Column("version", Integer, nullable=False),
+    # A common.registry.catalog.ResumePoint, or "" when the round starts from its beginning.
+    Column("resume_point_json", Text, nullable=False),
+    UniqueConstraint("model", "sequence"),
+    Index("rounds_by_state", "state", "planned_at"),
+)
+
+versions = Table(
+    "versions",
+    metadata,
+    Column("model", String, ForeignKey("models.name"), primary_key=True),
+    Column("version", Integer, primary_key=True),
+    Column("status", String, nullable=False),
+    Column("round_id", String, ForeignKey("rounds.round_id"), nullable=False, unique=True),
+    # What the trainer handed in, canonical, without the files; and what the registry made of it.
+    Column("draft_json", Text, nullable=False),
+    Column("verdict_json", Text, nullable=False),
+    Column("end_position_json", Text, nullable=False),
+    Column("created_at", Float, nullable=False),
+)
+
+version_files = Table(
+    "version_files",
+    metadata,
+    Column("model", String, primary_key=True),
+    Column("version", Integer, primary_key=True),
+    Column("path", String, primary_key=True),
+    Column("size_bytes", Integer, nullable=False),
+    Column("digest", String, nullable=False, index=True),
+)
+
+aliases = Table(
+    "aliases",
+    metadata,
+    Column("model", String, ForeignKey("models.name"), primary_key=True),
+    Column("alias", String, primary_key=True),
+    Column("version", Integer, nullable=False),
+)
+
+alias_history = Table(
+    "alias_history",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("model", String, nullable=False, index=True),
+    Column("alias", String, nullable=False),
+    Column("from_version", Integer, nullable=False),
+    Column("to_version", Integer, nullable=False),
+    # "set" or "rollback": a rollback undoes moves, so that the next one walks further back.
+    Column("move", String, nullable=False),
+    Column("changed_by", String, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("at", Float, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+changes = Table(
+    "changes",
+    metadata,
+    Column("revision", Integer, primary_key=True, autoincrement=True),
+    Column("kind", String, nullable=False),
+    Column("name", String, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("detail", String, nullable=False),
+    Column("at", Float, nullable=False),
+    # Revisions never come back, not even after the newest rows were dropped.
+    sqlite_autoincrement=True,
+)

@@ -1,0 +1,1 @@
+"""Many requests, few calls of the model."""

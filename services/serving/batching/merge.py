@@ -1,0 +1,387 @@
+"""Many requests, few calls of the model: merge what fits together, run it, cut the outputs apart again.
+
+A request that fails never takes another one with it: a merged batch that fails is run again one by one.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from protos import queue_pb2
+from services.serving.batching.objective import BatchSizeLimit
+from services.serving.batching.padding import merge, padded_size
+from services.serving.batching.splitting import SplitRequest, joined, rows_of
+from services.serving.options.model_options import BatchingOptions
+from services.serving.wire.keys import DEFAULT_SIGNATURE
+from services.serving.wire.prediction import (
+    DEADLINE_EXCEEDED,
+    INVALID_ARGUMENT,
+    Arrays,
+    Prediction,
+    RequestFailed,
+    failure,
+    numpy_type,
+    read_prediction,
+    write_tensor,
+)
+from services.serving.wire.replica_state import Signature, TensorSpec
+from services.serving.wire.work import UNKNOWN_SIGNATURE, Work, waits_of
+
+_UNBATCHED_TAKE = 8
+"""Requests that are taken with one command where each is run by itself."""
+
+
+class Model(Protocol):
+    """What is asked of an engine."""
+
+    signatures: dict[str, Signature]
+
+    def callable_signatures(self) -> tuple[str, ...]: ...
+
+    def run(self, signature: str, inputs: Arrays, output_filter: tuple[str, ...] = ()) -> dict[str, np.ndarray]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A request as a runner took it from a queue."""
+
+    target: str
+    entry_id: bytes
+    request: queue_pb2.PredictionRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    taken: Taken
+    reply: queue_pb2.PredictionReply
+
+
+@dataclass(slots=True)
+class Member:
+    """One request of a group; `rows` of it go into the merged batch."""
+
+    taken: Taken
+    prediction: Prediction
+
+
+@dataclass(slots=True)
+class Part(Member):
+    """Some rows of a request; `prediction` has those alone."""
+
+    whole: SplitRequest
+    start: int
+    """The first of them."""
+
+
+@dataclass(slots=True)
+class Group:
+    members: list[Member] = field(default_factory=list)
+    rows: int = 0
+    has_parts: bool = False
+
+
+class Batcher:
+    """Plans batches and runs them. `plan` belongs to one thread; `answer` may run in several at once if the model may.
+
+    `queue_ahead_seconds` is by how much the queue's clock is ahead of this machine's.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        version: int,
+        options: BatchingOptions,
+        clock: Callable[[], float] = time.perf_counter,
+        epoch_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._model = model
+        self._version = version
+        self._options = options
+        self._clock, self._epoch_clock = clock, epoch_clock
+        self._signatures = {name: model.signatures[name] for name in model.callable_signatures()}
+        self._mergeable = {name for name, signature in self._signatures.items() if is_mergeable(signature)}
+        if not options.is_enabled:
+            self._mergeable.clear()
+        # Parts in batches of different inner sizes would have outputs of different sizes.
+        self._is_filling = options.enable_large_batch_splitting is not False and not options.pad_variable_length_inputs
+        self._limit = _limit_of(options)
+        self._limit_lock = threading.Lock()
+        self.queue_ahead_seconds = 0.0
+        self.work = Work()
+
+    @property
+    def batch_size(self) -> int:
+        """Examples that a batch may have now."""
+        return self._limit.size if self._limit is not None else self._options.largest_batch
+
+    @property
+    def take_size(self) -> int:
+        """Requests to take from a queue at once."""
+        return self.batch_size if self._options.is_enabled else _UNBATCHED_TAKE
+
+    def report(self) -> dict[str, Any]:
+        """What was done since the start, for the manager. JSON-ready."""
+        predicted_seconds = self._limit.predicted_seconds if self._limit is not None else 0.0
+        return self.work.to_mapping() | {"batch_size": self.batch_size, "predicted_p99_seconds": predicted_seconds}
+
+    def plan(self, requests: Sequence[Taken], *, now_micros: int) -> tuple[list[Group], list[Answer]]:
+        """Groups of requests that share a call, at most batch_size rows each, and answers to those refused."""
+        refused: list[Answer] = []
+        closed: list[Group] = []
+        open_groups: dict[tuple[object, ...], Group] = {}
+        size = self.batch_size
+        pads_inner = self._options.pad_variable_length_inputs
+        for taken in requests:
+            try:
+                prediction = self._read(taken.request, now_micros)
+            except RequestFailed as error:
+                refused.append(self._refuse(taken, error))
+                continue
+            member = Member(taken, prediction)
+            if prediction.rows < 0 or prediction.signature not in self._mergeable:
+                closed.append(Group([member], prediction.rows))
+                continue
+            # Their dtypes are the signature's; so these can be put together along dimension 0.
+            shapes = prediction.trailing_shapes
+            inner = tuple(map(len, shapes)) if pads_inner else shapes
+            key = (prediction.signature, prediction.output_filter, inner)
+            group = open_groups.get(key)
+            if group is None:
+                group = open_groups[key] = Group()
+            if group.rows + prediction.rows > size:
+                open_groups[key] = self._overflow(closed, group, member, size)
+                continue
+            group.members.append(member)
+            group.rows += prediction.rows
+        return closed + list(open_groups.values()), refused
+
+    def _overflow(self, closed: list[Group], group: Group, member: Member, size: int) -> Group:
+        """Puts in a request that does not fit the open group: where it may be split, its head fills that one. Returns
+        the group that is open then."""
+        rows = member.prediction.rows
+        is_split = self._is_filling and (rows <= size or self._options.splits_large_requests)
+        if group.members and not (is_split and group.rows < size):
+            closed.append(group)
+            group = Group()
+        if not is_split or group.rows + rows <= size:
+            return Group([member], rows)
+        whole, start = SplitRequest(member.prediction), 0
+        while start < rows:
+            if group.rows == size:
+                closed.append(group)
+                group = Group()
+            stop = min(start + size - group.rows, rows)
+            group.members.append(Part(member.taken, rows_of(member.prediction, start, stop), whole, start))
+            group.rows += stop - start
+            group.has_parts = True
+            start = stop
+        return group
+
+    def _read(self, request: queue_pb2.PredictionRequest, now_micros: int) -> Prediction:
+        if 0 < request.deadline_at_micros < now_micros:
+            late_seconds = (now_micros - request.deadline_at_micros) / 1e6
+            raise RequestFailed(DEADLINE_EXCEEDED, f"the deadline passed {late_seconds:.3f} s before a runner was free")
+        prediction = read_prediction(request, self._signatures)
+        if prediction.rows > self._options.max_batch_size:
+            self._check_size(prediction.rows)
+        return prediction
+
+    def _check_size(self, rows: int) -> None:
+        """Raises RequestFailed, in TensorFlow Serving's words, for more rows than a request may have."""
+        options = self._options
+        is_taken = options.enable_large_batch_splitting is not False and options.max_execution_batch_size is None
+        if options.is_enabled and not is_taken:
+            raise RequestFailed(
+                INVALID_ARGUMENT, f"Task size {rows} is larger than maximum input batch size {options.max_batch_size}"
+            )
+
+    def _refuse(self, taken: Taken, error: RequestFailed) -> Answer:
+        signature = taken.request.signature or DEFAULT_SIGNATURE
+        known = signature if signature in self._signatures else UNKNOWN_SIGNATURE
+        self.work.failed(known, error.code, is_begun=False)
+        return Answer(taken, failure(taken.request.request_id, self._version, error))
+
+    def answer(self, group: Group) -> list[Answer]:
+        """Runs a group; every request of it gets one answer, one that was split with the last of its parts."""
+        if group.has_parts:
+            return self._answer_with_parts(group)
+        first = group.members[0].prediction
+        longest_wait_seconds = self._begin(group.members, group.members)
+        if len(group.members) == 1:
+            return [self._answer_alone(group.members[0], longest_wait_seconds)]
+        inputs = [member.prediction.inputs for member in group.members]
+        try:
+            outputs = self._run_batch(first, inputs, group.rows, longest_wait_seconds)
+        except RequestFailed:
+            outputs = None
+        if outputs is None:
+            return [self._answer_alone(member, longest_wait_seconds) for member in group.members]
+        answers, start = [], 0
+        for member in group.members:
+            stop = start + member.prediction.rows
+            answers.append(self._reply(member, {name: array[start:stop] for name, array in outputs.items()}))
+            start = stop
+        return answers
+
+    def _begin(self, members: Sequence[Member], first_seen: Sequence[Member]) -> float:
+        """Counts those who leave the queue with this batch; returns how long its longest waited, for the objective."""
+        now_seconds = self._epoch_clock() + self.queue_ahead_seconds
+        signature = members[0].prediction.signature
+        self.work.began(signature, [member.taken.entry_id for member in first_seen], now_seconds)
+        if self._limit is None:
+            return 0.0
+        return max(waits_of([members[0].taken.entry_id], now_seconds))  # They come in the order they were put in.
+
+    def _answer_with_parts(self, group: Group) -> list[Answer]:
+        """As `answer`, for a group in which there are rows of requests that have others elsewhere."""
+        members = [member for member in group.members if not (isinstance(member, Part) and member.whole.is_settled)]
+        if not members:
+            return []
+        first_seen = [member for member in members if not isinstance(member, Part) or member.whole.begin()]
+        wait_seconds = self._begin(members, first_seen)
+        outputs = self._run_together(members, wait_seconds)
+        answers, start = [], 0
+        for member in members:
+            stop = start + member.prediction.rows
+            own = {name: array[start:stop] for name, array in outputs.items()} if outputs is not None else None
+            start = stop
+            if isinstance(member, Part):
+                answers += self._answer_part(member, own, wait_seconds)
+            elif own is None:
+                answers.append(self._answer_alone(member, wait_seconds))
+            else:
+                answers.append(self._reply(member, own))
+        return answers
+
+    def _run_together(self, members: Sequence[Member], wait_seconds: float) -> dict[str, np.ndarray] | None:
+        """The outputs of the rows of all; None when each has to run by itself."""
+        rows = sum(member.prediction.rows for member in members)
+        like = members[0].prediction
+        try:
+            outputs = self._run_batch(like, [member.prediction.inputs for member in members], rows, wait_seconds)
+        except RequestFailed:
+            return None
+        if outputs is not None and not _has_rows(outputs, rows):
+            self._mergeable.discard(like.signature)
+            return None
+        return outputs
+
+    def _answer_part(self, part: Part, outputs: Arrays | None, wait_seconds: float) -> list[Answer]:
+        """The answer of a request whose last part this is; without outputs the request runs by itself, now."""
+        member = Member(part.taken, part.whole.prediction)
+        if outputs is None:
+            return [self._answer_alone(member, wait_seconds)] if part.whole.claim() else []
+        parts = part.whole.add(part.start, part.prediction.rows, outputs)
+        if parts is None:
+            return []
+        whole = joined(parts)
+        return [self._answer_alone(member, wait_seconds) if whole is None else self._reply(member, whole)]
+
+    def _answer_alone(self, member: Member, wait_seconds: float) -> Answer:
+        prediction = member.prediction
+        outputs = None
+        try:
+            most_rows = 0 if self._options.allowed_batch_sizes else self.batch_size
+            if prediction.rows > most_rows and prediction.signature in self._mergeable:
+                outputs = self._run_in_parts(prediction, wait_seconds)
+            if outputs is None:
+                outputs = self._call(prediction, prediction.inputs, max(prediction.rows, 1), 0, wait_seconds)
+        except RequestFailed as error:
+            self.work.failed(prediction.signature, error.code, is_begun=True)
+            return Answer(member.taken, failure(member.taken.request.request_id, self._version, error))
+        return self._reply(member, outputs)
+
+    def _run_in_parts(self, prediction: Prediction, wait_seconds: float) -> dict[str, np.ndarray] | None:
+        """Runs one request, in parts where it has more rows than a batch may have. None: its outputs have no rows, or
+        the parts' cannot be put together."""
+        size, rows = self.batch_size, prediction.rows
+        if rows <= size or not self._options.splits_large_requests:
+            return self._run_batch(prediction, [prediction.inputs], rows, wait_seconds)
+        parts = []
+        for start in range(0, rows, size):
+            stop = min(start + size, rows)
+            inputs = rows_of(prediction, start, stop).inputs
+            part = self._run_batch(prediction, [inputs], stop - start, wait_seconds)
+            if part is None or not _has_rows(part, stop - start):
+                self._mergeable.discard(prediction.signature)
+                return None
+            parts.append(part)
+        return joined(parts)
+
+    def _run_batch(
+        self, like: Prediction, members: Sequence[Arrays], rows: int, wait_seconds: float
+    ) -> dict[str, np.ndarray] | None:
+        """Runs requests as one batch of an allowed size and cuts the padding off. None: the outputs have no rows."""
+        size = padded_size(rows, self._options.allowed_batch_sizes)
+        if len(members) == 1 and size == rows:
+            return self._call(like, members[0], rows, 0, wait_seconds)
+        inputs = merge(members, size, pads_inner=self._options.pad_variable_length_inputs)
+        outputs = self._call(like, inputs, rows, size - rows, wait_seconds)
+        if not _has_rows(outputs, size):
+            self._mergeable.discard(like.signature)
+            return None
+        return {name: array[:rows] for name, array in outputs.items()} if size > rows else outputs
+
+    def _call(
+        self, like: Prediction, inputs: Arrays, rows: int, padding_rows: int, wait_seconds: float
+    ) -> dict[str, np.ndarray]:
+        began = self._clock()
+        outputs = self._model.run(like.signature, inputs, like.output_filter)
+        seconds = self._clock() - began
+        self.work.called(like.signature, rows=rows, padding_rows=padding_rows, seconds=seconds)
+        if self._limit is not None and like.signature in self._mergeable:
+            with self._limit_lock:
+                self._limit.observe(rows, engine_seconds=seconds, wait_seconds=wait_seconds)
+        return outputs
+
+    def _reply(self, member: Member, outputs: Mapping[str, np.ndarray]) -> Answer:
+        taken = member.taken
+        reply = queue_pb2.PredictionReply(request_id=taken.request.request_id, version=self._version)
+        try:
+            for name, array in outputs.items():
+                write_tensor(reply.outputs.add(), name, array)
+        except RequestFailed as error:
+            self.work.failed(member.prediction.signature, error.code, is_begun=True)
+            return Answer(taken, failure(taken.request.request_id, self._version, error))
+        return Answer(taken, reply)
+
+
+def _limit_of(options: BatchingOptions) -> BatchSizeLimit | None:
+    if options.slo_ms is None or not options.is_enabled:
+        return None
+    return BatchSizeLimit(
+        options.slo_ms / 1000, largest=options.largest_batch, allowed_sizes=options.allowed_batch_sizes
+    )
+
+
+def warm_up_inputs(signature: Signature, batch_size: int) -> dict[str, np.ndarray]:
+    """Zeros and empty strings that fit a signature; sizes that are not fixed are `batch_size` first, then 1.
+
+    Raises:
+        RequestFailed: an input has a type that the queue cannot carry.
+    """
+    return {name: _zeros(name, spec, batch_size) for name, spec in signature.inputs.items()}
+
+
+def _zeros(name: str, spec: TensorSpec, batch_size: int) -> np.ndarray:
+    dtype = numpy_type(name, spec)
+    sizes = spec.shape if spec.shape is not None else (-1,)
+    shape = tuple(size if size >= 0 else (batch_size if axis == 0 else 1) for axis, size in enumerate(sizes))
+    if dtype == np.dtype(object):
+        return np.full(shape, b"", object)
+    return np.zeros(shape, dtype)
+
+
+def is_mergeable(signature: Signature) -> bool:
+    """True when requests may share a call: every tensor has rows, as many as come."""
+    specs = (*signature.inputs.values(), *signature.outputs.values())
+    return bool(signature.inputs) and all(spec.shape is None or spec.shape[:1] == (-1,) for spec in specs)
+
+
+def _has_rows(outputs: Mapping[str, np.ndarray], rows: int) -> bool:
+    return all(array.ndim > 0 and array.shape[0] == rows for array in outputs.values())

@@ -1,0 +1,1 @@
+"""HTTP and gRPC: they translate, the front decides."""

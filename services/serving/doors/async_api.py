@@ -1,0 +1,127 @@
+"""The HTTP door of asynchronous predictions.
+
+POST /v1/models/{m}[/versions/N|/labels/L]:predictAsync[?deadline_seconds=]   body as for :predict; 202 {"id"}
+GET /v1/predictions/{id}[?wait_seconds=]    200 with :predict's JSON and the version; 202 while it is open; 404;
+                                            the status of the error where the prediction failed
+DELETE /v1/predictions/{id}                 200 {"id", "was_open"}
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl, unquote
+
+import orjson
+
+from services.serving.doors.rest_predict import (
+    HTTP_STATUS_OF,
+    VERSION_HEADER,
+    ModelPath,
+    RestPredict,
+    error_body,
+    version_of,
+)
+from services.serving.front.async_predictions import AsyncPredictions, UntilGone
+from services.serving.rest_json.predict import Document, write_answer
+from services.serving.rest_json.values import invalid
+from services.serving.wire.prediction import RequestFailed
+
+_SUBMIT_PATH = re.compile(
+    r"(?i:/v1/models/)([^/:?]+)(?:(?i:/versions/)([0-9]+)|(?i:/labels/)([^/:?]+))?:predictAsync(?:\?(.*))?"
+)
+_RESULT_PATH = re.compile(r"(?i:/v1/predictions/)([^/:?]+)(?:\?(.*))?")
+_ACCEPTED, _TOO_LARGE = 202, 413
+LONGEST_WAIT_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Answered:
+    """One answer of this door."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class AsyncDoor:
+    def __init__(self, predict: RestPredict, predictions: AsyncPredictions, *, max_body_bytes: int) -> None:
+        self._predict = predict
+        self._predictions = predictions
+        self._max_body_bytes = max_body_bytes
+
+    async def answer(
+        self, method: str, url: str, read_body: Callable[[], Awaitable[bytes | None]], until_gone: UntilGone
+    ) -> Answered | None:
+        """None when the URL is none of this door's.
+
+        Args:
+            url: path with query.
+            read_body: gives None for a body that is too large.
+            until_gone: its coroutine ends when the client hangs up; asked only while an answer is waited for.
+
+        Raises:
+            RequestFailed: with the code that the answer is to have.
+        """
+        submits = _SUBMIT_PATH.fullmatch(url) if method == "POST" else None
+        if submits is not None:
+            model, digits, label, query = submits.groups()
+            path = ModelPath(unquote(model), version_of(digits), None if label is None else unquote(label))
+            longest = self._predictions.limits.deadline_seconds
+            deadline = _number(query, "deadline_seconds", above=0.0, up_to=longest)
+            body = await read_body()
+            if body is None:
+                limit = f"the request body is larger than {self._max_body_bytes} bytes"
+                return Answered(_TOO_LARGE, error_body(limit), {"connection": "close"})
+            return await self._submit(path, body, deadline)
+        found = _RESULT_PATH.fullmatch(url)
+        if found is None:
+            return None
+        prediction_id, query = unquote(found[1]), found[2]
+        if method == "GET":
+            wait = _number(query, "wait_seconds", above=-1.0, up_to=LONGEST_WAIT_SECONDS)
+            return await self._read(prediction_id, wait or 0.0, until_gone)
+        if method == "DELETE":
+            _number(query, "", above=0.0, up_to=0.0)
+            was_open = await self._predictions.forget(prediction_id)
+            return Answered(200, orjson.dumps({"id": prediction_id, "was_open": was_open}))
+        return None
+
+    async def _submit(self, path: ModelPath, body: bytes, deadline_seconds: float | None) -> Answered:
+        route, request, rows = self._predict.read(path, Document(body))
+        prediction_id = await self._predictions.submit(route, request, rows=rows, deadline_seconds=deadline_seconds)
+        headers = {"location": f"/v1/predictions/{prediction_id}"}
+        return Answered(_ACCEPTED, orjson.dumps({"id": prediction_id}), headers)
+
+    async def _read(self, prediction_id: str, wait_seconds: float, until_gone: UntilGone) -> Answered:
+        stored = await self._predictions.wait(prediction_id, seconds=wait_seconds, until_gone=until_gone)
+        reply = stored.reply
+        if reply is None:
+            return Answered(_ACCEPTED, orjson.dumps({"id": prediction_id}))
+        headers = {VERSION_HEADER: str(reply.version)} if reply.version else {}
+        code, message = reply.error_code, reply.error_message
+        if not code:
+            try:
+                written = write_answer(reply, rows=stored.rows)
+                return Answered(200, b'%b,"version":%d}' % (written[:-1], reply.version), headers)
+            except RequestFailed as error:
+                code, message = error.code, error.message
+        return Answered(HTTP_STATUS_OF.get(code, 500), error_body(message), headers)
+
+
+def _number(query: str | None, name: str, *, above: float, up_to: float) -> float | None:
+    """The one number that a query may have, or None.
+
+    Raises:
+        RequestFailed: it is not one, out of bounds, or something else is asked for.
+    """
+    value: float | None = None
+    for key, text in parse_qsl(query or "", keep_blank_values=True):
+        if key != name:
+            raise invalid(f"unknown parameter {key}" + (f", expected {name}" if name else ", expected none"))
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        if not (value > above and 0 <= value <= up_to):
+            raise invalid(f"{name} is {text!r}, expected a number of seconds, at most {up_to:g}")
+    return value

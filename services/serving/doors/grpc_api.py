@@ -1,0 +1,305 @@
+"""The gRPC door: TensorFlow Serving's PredictionService and ModelService, for the stock client stubs.
+
+The messages are ours (protos/tfserving.proto) with TensorFlow Serving's field numbers; the service names are theirs.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from protos import queue_pb2, tfserving_config_pb2, tfserving_pb2
+from services.serving.doors.reload_door import Reload, ReloadDoor
+from services.serving.doors.rest_predict import VERSION_HEADER
+from services.serving.front.api_latency import CLASSIFY, MULTI_INFERENCE, PREDICT, REGRESS
+from services.serving.front.classify import (
+    CLASSIFY_METHOD,
+    REGRESS_METHOD,
+    check_method,
+    examples_of,
+    request_for,
+    result_of,
+    signature_for,
+)
+from services.serving.front.core import Front
+from services.serving.front.journal import Entry, Journal
+from services.serving.front.model_info import SIGNATURE_DEF, default_inputs, metadata_proto, status_proto, versions_of
+from services.serving.front.request_tags import MAX_TAG_BYTES, REQUEST_ID_HEADER, Tags
+from services.serving.front.routing import Route
+from services.serving.rest_json.values import invalid
+from services.serving.wire.keys import DEFAULT_SIGNATURE
+from services.serving.wire.prediction import FAILED_PRECONDITION, INTERNAL, RequestFailed, check_names
+from services.serving.wire.tensors import read_tensor_proto, write_tensor_proto
+
+PREDICTION_SERVICE = "tensorflow.serving.PredictionService"
+MODEL_SERVICE = "tensorflow.serving.ModelService"
+SERVICE_NAMES = (PREDICTION_SERVICE, MODEL_SERVICE)
+_STATUS_CODES = {code.value[0]: code for code in grpc.StatusCode}
+_LONGEST_MESSAGE = 1024
+_REQUEST_ID = REQUEST_ID_HEADER.decode()
+_Handler = Callable[[Any, Any], Awaitable[Any]]
+
+
+def add_services(server: grpc.aio.Server, front: Front, journal: Journal, *, reload: Reload | None = None) -> None:
+    """Registers both services at a server that is not started yet; `reload` where models come from a configuration."""
+    door = _Door(front, journal)
+    messages = tfserving_pb2
+    prediction = {
+        "Classify": _unary(door.classify, messages.ClassificationRequest),
+        "Regress": _unary(door.regress, messages.RegressionRequest),
+        "Predict": _unary(door.predict, messages.PredictRequest),
+        "MultiInference": _unary(door.multi_inference, messages.MultiInferenceRequest),
+        "GetModelMetadata": _unary(door.get_model_metadata, messages.GetModelMetadataRequest),
+    }
+    model = {
+        "GetModelStatus": _unary(door.get_model_status, messages.GetModelStatusRequest),
+        "HandleReloadConfigRequest": _unary(ReloadDoor(reload).handle, tfserving_config_pb2.ReloadConfigRequest),
+    }
+    server.add_generic_rpc_handlers(
+        (
+            grpc.method_handlers_generic_handler(PREDICTION_SERVICE, prediction),
+            grpc.method_handlers_generic_handler(MODEL_SERVICE, model),
+        )
+    )
+
+
+def _unary(behaviour: _Handler, request: Any) -> Any:
+    return grpc.unary_unary_rpc_method_handler(
+        _answering(behaviour, request),
+        response_serializer=lambda response: response.SerializeToString(),
+    )
+
+
+def _answering(behaviour: _Handler, message_type: Any) -> _Handler:
+    """TensorFlow Serving's codes and words; long messages are cut as it cuts them."""
+
+    async def call(serialized: bytes, context: Any) -> Any:
+        try:
+            return await behaviour(_parsed(serialized, message_type), context)
+        except RequestFailed as error:
+            message = error.message
+            if len(message) > _LONGEST_MESSAGE:
+                message = message[:_LONGEST_MESSAGE] + "...TRUNCATED"
+            return await context.abort(_STATUS_CODES.get(error.code, grpc.StatusCode.UNKNOWN), message)
+
+    return call
+
+
+def _parsed(serialized: bytes, message_type: Any) -> Any:
+    """Raises RequestFailed, INTERNAL as gRPC's own servers in C++ answer it."""
+    try:
+        return message_type.FromString(serialized)
+    except DecodeError as error:
+        raise RequestFailed(INTERNAL, f"the request is no {message_type.DESCRIPTOR.name}") from error
+
+
+class _Door:
+    def __init__(self, front: Front, journal: Journal) -> None:
+        self._front = front
+        self._journal = journal
+        self._tags = Tags()
+
+    async def predict(self, request: tfserving_pb2.PredictRequest, context: Any) -> tfserving_pb2.PredictResponse:
+        with self._entry(request.model_spec.name, context, PREDICT) as entry:
+            route = self._route(request)
+            spec = request.model_spec
+            self._front.check_room(spec.name, *_asked_for(spec), context.time_remaining())
+            name = spec.signature_name or DEFAULT_SIGNATURE
+            signature = route.signature(name)
+            if signature is None:
+                raise RequestFailed(FAILED_PRECONDITION, f'Serving signature key "{name}" not found.')
+            check_names(signature, request.inputs, defaults=signature.defaults)
+            asked = queue_pb2.PredictionRequest(signature=name, output_filter=request.output_filter)
+            for alias, proto in sorted((default_inputs(signature) | dict(request.inputs)).items()):
+                read_tensor_proto(alias, proto, asked.inputs.add())
+            reply = await self._reply(route, asked, entry, context.time_remaining())
+            response = tfserving_pb2.PredictResponse(model_spec=_answered_by(spec, reply))
+            for tensor in reply.outputs:
+                write_tensor_proto(tensor, response.outputs[tensor.name])
+            return response
+
+    async def classify(
+        self, request: tfserving_pb2.ClassificationRequest, context: Any
+    ) -> tfserving_pb2.ClassificationResponse:
+        with self._entry(request.model_spec.name, context, CLASSIFY) as entry:
+            spec, result = await self._on_examples(CLASSIFY_METHOD, request, entry, context)
+            return tfserving_pb2.ClassificationResponse(model_spec=spec, result=result)
+
+    async def regress(self, request: tfserving_pb2.RegressionRequest, context: Any) -> tfserving_pb2.RegressionResponse:
+        with self._entry(request.model_spec.name, context, REGRESS) as entry:
+            spec, result = await self._on_examples(REGRESS_METHOD, request, entry, context)
+            return tfserving_pb2.RegressionResponse(model_spec=spec, result=result)
+
+    async def _on_examples(
+        self, method: str, request: Any, entry: Entry, context: Any
+    ) -> tuple[tfserving_pb2.ModelSpec, Any]:
+        """Classifies or regresses: which version answered, and what."""
+        route = self._route(request)
+        return await self._run_method(
+            _Call(route, method, request.model_spec, entry, context.time_remaining()), request.input
+        )
+
+    async def _run_method(self, call: "_Call", given: tfserving_pb2.Input) -> tuple[tfserving_pb2.ModelSpec, Any]:
+        name = call.spec.signature_name
+        signature = signature_for(call.method, call.route, name)
+        examples = examples_of(given)
+        asked = request_for(name, signature, examples)
+        reply = await self._reply(call.route, asked, call.entry, call.timeout_seconds)
+        return _answered_by(call.spec, reply), result_of(call.method, reply, len(examples))
+
+    async def multi_inference(
+        self, request: tfserving_pb2.MultiInferenceRequest, context: Any
+    ) -> tfserving_pb2.MultiInferenceResponse:
+        model = request.tasks[0].model_spec.name if request.tasks else ""
+        with self._entry(model, context, MULTI_INFERENCE) as entry:
+            route = self._route_of_tasks(request.tasks)
+            timeout_seconds = context.time_remaining()
+            answers = await asyncio.gather(
+                *(
+                    self._run_method(
+                        _Call(route, task.method_name, task.model_spec, entry, timeout_seconds), request.input
+                    )
+                    for task in request.tasks
+                )
+            )
+            response = tfserving_pb2.MultiInferenceResponse()
+            for task, (spec, result) in zip(request.tasks, answers, strict=True):
+                item = response.results.add(model_spec=spec)
+                classifies = task.method_name == CLASSIFY_METHOD
+                (item.classification_result if classifies else item.regression_result).CopyFrom(result)
+            return response
+
+    def _route_of_tasks(self, tasks: Sequence[tfserving_pb2.InferenceTask]) -> Route:
+        """The route of the first task, by the number of its version, so that one version answers all of them.
+
+        Raises:
+            RequestFailed: the tasks do not go together, or one of them cannot be run.
+        """
+        if not tasks or not tasks[0].model_spec.name:
+            raise invalid("ModelSpec has no name specified.")
+        route = self._route(tasks[0])
+        names: set[str] = set()
+        for task in tasks:
+            spec = task.model_spec
+            name = spec.signature_name or DEFAULT_SIGNATURE
+            if not spec.name:
+                raise invalid("Found ModelSpec with an empty model name.")
+            if spec.name != tasks[0].model_spec.name:
+                raise invalid("All ModelSpecs in a MultiInferenceRequest must access the same model name.")
+            if name in names:
+                raise invalid(f"Duplicate evaluation of signature: {name}")
+            names.add(name)
+            if route.signature(name) is None:
+                raise invalid(f"Requested signature not found in model graph: {name}")
+            check_method(task.method_name)
+        return self._front.resolve(tasks[0].model_spec.name, version=route.version.version)
+
+    @contextlib.contextmanager
+    def _entry(self, model: str, context: Any, api: str) -> Iterator[Entry]:
+        """One request in the journal; its tag and the version that answered go back as trailing metadata."""
+        tag = b""
+        for key, value in context.invocation_metadata() or ():
+            if key == _REQUEST_ID and len(value) <= MAX_TAG_BYTES:
+                tag = value.encode("latin-1")
+        entry = Entry(model, "grpc", tag or self._tags.new(), api)
+        try:
+            yield entry
+        except RequestFailed as error:
+            if entry.version:
+                self._journal.answered(entry, error.code, error.message)
+            else:
+                self._journal.refused(entry, error.code, error.message, is_known=self._front.knows(model))
+            context.set_trailing_metadata(_trailing(entry))
+            raise
+        self._journal.answered(entry, 0, "")
+        context.set_trailing_metadata(_trailing(entry))
+
+    async def get_model_metadata(
+        self, request: tfserving_pb2.GetModelMetadataRequest, context: Any
+    ) -> tfserving_pb2.GetModelMetadataResponse:
+        if not request.HasField("model_spec"):
+            raise invalid("Missing ModelSpec")
+        if not request.metadata_field:
+            raise invalid("GetModelMetadataRequest must specify at least one metadata_field")
+        for field in request.metadata_field:
+            if field != SIGNATURE_DEF:
+                raise invalid(f"Metadata field {field} is not supported")
+        return metadata_proto(self._route(request))
+
+    async def get_model_status(
+        self, request: tfserving_pb2.GetModelStatusRequest, context: Any
+    ) -> tfserving_pb2.GetModelStatusResponse:
+        if not request.HasField("model_spec"):
+            raise invalid("Missing ModelSpec")
+        spec = request.model_spec
+        version = spec.version.value if spec.HasField("version") else None
+        return status_proto(versions_of(self._front.state, spec.name, version))
+
+    def _route(self, request: Any) -> Route:
+        if not request.HasField("model_spec"):
+            raise invalid("Missing ModelSpec")
+        spec = request.model_spec
+        if not spec.name:
+            raise invalid("ModelSpec has no name specified.")
+        version, label = _asked_for(spec)
+        return self._front.resolve(spec.name, version=version, label=label)
+
+    async def _reply(
+        self, route: Route, request: queue_pb2.PredictionRequest, entry: Entry, timeout_seconds: float | None
+    ) -> queue_pb2.PredictionReply:
+        """Raises RequestFailed with what the runner or the front says is wrong."""
+        answered: asyncio.Future[queue_pb2.PredictionReply] = asyncio.get_running_loop().create_future()
+
+        def answer(reply: queue_pb2.PredictionReply) -> None:
+            if not answered.done():
+                answered.set_result(reply)
+
+        is_sampled = self._journal.takes(entry.model)
+        request_id = self._front.submit(route, request, answer, timeout_seconds=timeout_seconds)
+        try:
+            reply = await answered
+        finally:
+            self._front.forget(request_id)
+        entry.version = reply.version
+        entry.signature = request.signature or DEFAULT_SIGNATURE
+        if is_sampled:
+            self._journal.sample(entry, request, reply)
+        if reply.error_code:
+            raise RequestFailed(reply.error_code, reply.error_message)
+        return reply
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One call of classify or regress, or one task of a MultiInference."""
+
+    route: Route
+    method: str
+    spec: tfserving_pb2.ModelSpec
+    entry: Entry
+    timeout_seconds: float | None
+
+
+def _trailing(entry: Entry) -> tuple[tuple[str, str], ...]:
+    tag = (_REQUEST_ID, entry.tag.decode("latin-1"))
+    return (tag, (VERSION_HEADER, str(entry.version))) if entry.version else (tag,)
+
+
+def _asked_for(spec: tfserving_pb2.ModelSpec) -> tuple[int | None, str | None]:
+    """Version and label, each None unless it is the one that the request names."""
+    choice = spec.WhichOneof("version_choice")
+    return (
+        spec.version.value if choice == "version" else None,
+        spec.version_label if choice == "version_label" else None,
+    )
+
+
+def _answered_by(spec: tfserving_pb2.ModelSpec, reply: queue_pb2.PredictionReply) -> tfserving_pb2.ModelSpec:
+    """The model_spec of an answer: never the label."""
+    answered = tfserving_pb2.ModelSpec(name=spec.name, signature_name=spec.signature_name or DEFAULT_SIGNATURE)
+    answered.version.value = reply.version
+    return answered

@@ -1,0 +1,262 @@
+"""The HTTP door: TensorFlow Serving's routes, and the replica's own status.
+
+Plain predictions do not come here, fast_http.py takes them first; compressed, chunked or otherwise unusual ones do.
+"""
+
+import asyncio
+import re
+import zlib
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+from urllib.parse import unquote
+
+import orjson
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+from starlette.requests import ClientDisconnect
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from common.process.health import Health
+from common.process.web import create_app
+from services.serving.doors.async_api import AsyncDoor
+from services.serving.doors.fast_http import TIMEOUT_HEADER, URL_KEY
+from services.serving.doors.rest_predict import (
+    HTTP_STATUS_OF,
+    VERSION_HEADER,
+    RestPredict,
+    error_body,
+    predict_path,
+    version_of,
+)
+from services.serving.front.async_predictions import AsyncPredictions
+from services.serving.front.core import Front
+from services.serving.front.model_info import metadata_json, replica_json, status_json, versions_of
+from services.serving.front.request_tags import MAX_TAG_BYTES, REQUEST_ID_HEADER
+from services.serving.rest_json.values import invalid
+from services.serving.wire.prediction import RequestFailed
+
+_MODEL = r"/v1/models(?:/([^/:]+))?(?:/versions/([0-9]+)|/labels/([^/:]+))?"
+_STATUS_PATH = re.compile(_MODEL + r"(/metadata)?", re.IGNORECASE)
+CORS_HEADERS = {
+    "access-control-allow-origin": "*",
+    "access-control-allow-methods": "POST, GET",
+    "access-control-allow-headers": "Content-Type",
+}
+_TARGETS = ("", "/versions/{version}", "/labels/{label}")
+_REQUEST_ID = REQUEST_ID_HEADER.decode()
+_PAYLOAD_TOO_LARGE = 413
+_CLIENT_CLOSED_REQUEST = 499
+_GZIP_WINDOW_BITS = 31
+
+
+class _Door:
+    """One handler for everything below /v1/: the whole path with its query decides, as in TensorFlow Serving."""
+
+    def __init__(
+        self,
+        front: Front,
+        predict: RestPredict,
+        asynchronous: AsyncPredictions,
+        *,
+        max_body_bytes: int,
+        enable_cors: bool,
+    ) -> None:
+        self._front = front
+        self._async_door = AsyncDoor(predict, asynchronous, max_body_bytes=max_body_bytes)
+        self._predict = predict
+        self._max_body_bytes = max_body_bytes
+        self._headers = CORS_HEADERS if enable_cors else {}
+
+    async def __call__(self, request: Request) -> Response:
+        tag = _tag_of(request) or self._predict.tags.new()
+        try:
+            response = await self._answer(request, _url_of(request.scope), tag)
+        except RequestFailed as error:
+            response = _response(HTTP_STATUS_OF.get(error.code, 500), error_body(error.message))
+        except ClientDisconnect:
+            response = _unread()
+        response.headers.update(self._headers)
+        response.headers[_REQUEST_ID] = tag.decode("latin-1")
+        return response
+
+    async def _answer(self, request: Request, url: bytes, tag: bytes) -> Response:
+        if request.method == "OPTIONS":
+            return _preflight(request)
+        text = url.decode("latin-1")
+        if request.method == "POST" and predict_path(url) is not None:
+            return await self._run(request, url, tag)
+        body, gone = partial(self._body, request), partial(_until_gone, request)
+        later = await self._async_door.answer(request.method, text, body, gone)
+        if later is not None:
+            return Response(later.body, later.status, dict(later.headers), media_type="application/json")
+        found = _STATUS_PATH.fullmatch(text) if request.method == "GET" else None
+        if found is None:
+            raise invalid(f"Malformed request: {request.method} {text}")
+        model, digits, label, metadata = found.groups()
+        version = version_of(digits)
+        if model is None:
+            raise invalid("Missing model name in request.")
+        if metadata != "/metadata":
+            versions = versions_of(self._front.state, unquote(model), version)
+            return _response(200, orjson.dumps(status_json(versions)))
+        route = self._front.resolve(unquote(model), version=version, label=None if label is None else unquote(label))
+        return _response(200, orjson.dumps(metadata_json(route)))
+
+    async def _run(self, request: Request, url: bytes, tag: bytes) -> Response:
+        path = predict_path(url)
+        assert path is not None
+        body = await self._body(request)
+        if body is None:
+            limit = f"the request body is larger than {self._max_body_bytes} bytes"
+            return _response(_PAYLOAD_TOO_LARGE, error_body(limit), close=True)
+        answered: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+
+        def answer(status: int, content: bytes, version: int) -> None:
+            if not answered.done():
+                answered.set_result(_response(status, content, version=version))
+
+        request_id = self._predict.start(path, body, answer, tag=tag, timeout_seconds=_timeout_of(request))
+        gone = asyncio.ensure_future(_until_gone(request))
+        try:
+            await asyncio.wait((answered, gone), return_when=asyncio.FIRST_COMPLETED)
+            return answered.result() if answered.done() else _unread()
+        finally:
+            gone.cancel()
+            if request_id is not None:
+                self._predict.abandon(request_id)
+
+    async def _body(self, request: Request) -> bytes | None:
+        """The body, inflated where it is gzip; None when it is too large. What does not inflate counts as empty."""
+        if int(request.headers.get("content-length", "0")) > self._max_body_bytes:
+            return None
+        received = bytearray()
+        async for chunk in request.stream():
+            received += chunk
+            if len(received) > self._max_body_bytes:
+                return None
+        if request.headers.get("content-encoding", "").lower() != "gzip":
+            return bytes(received)
+        inflater = zlib.decompressobj(_GZIP_WINDOW_BITS)
+        try:
+            body = inflater.decompress(received, self._max_body_bytes + 1)
+        except zlib.error:
+            return b""
+        if len(body) > self._max_body_bytes:
+            return None
+        return body if inflater.eof else b""
+
+
+async def _until_gone(request: Request) -> None:
+    """Ends when the client hangs up; its body was read before."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _unread() -> Response:
+    """To a client that hung up: it is for the log alone."""
+    return _response(_CLIENT_CLOSED_REQUEST, b"")
+
+
+def _url_of(scope: Scope) -> bytes:
+    """Path, query and fragment; a server that is not ours leaves the last one out."""
+    url: bytes = scope.get(URL_KEY, b"")
+    if url.startswith(b"/"):
+        return url
+    path, query = scope["raw_path"], scope["query_string"]
+    return bytes(path + b"?" + query if query else path)
+
+
+def _preflight(request: Request) -> Response:
+    origin = request.headers.get("origin", "")
+    is_web = "http://" in origin or "https://" in origin
+    return _response(200 if is_web else 400, b"")
+
+
+def _tag_of(request: Request) -> bytes:
+    """What the client calls its request; empty when it says nothing, or too much."""
+    tag = request.headers.get(_REQUEST_ID, "").encode("latin-1")
+    return tag if len(tag) <= MAX_TAG_BYTES else b""
+
+
+def _timeout_of(request: Request) -> float | None:
+    value = request.headers.get(TIMEOUT_HEADER.decode())
+    if value is None:
+        return None
+    if not value.isdigit():
+        raise invalid(f"header {TIMEOUT_HEADER.decode()} is {value!r}, expected whole milliseconds")
+    return int(value) / 1000
+
+
+def _response(status: int, body: bytes, *, close: bool = False, version: int = 0) -> Response:
+    headers = {"connection": "close"} if close else {}
+    if version:
+        headers[VERSION_HEADER] = str(version)
+    return Response(body, status_code=status, media_type="application/json", headers=headers)
+
+
+class _AnyMethod:
+    """The door as an ASGI app, which Starlette asks whatever the method is."""
+
+    def __init__(self, door: _Door) -> None:
+        self._door = door
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._door(Request(scope, receive))
+        await response(scope, receive, send)
+
+
+def _routes() -> Iterator[tuple[str, str, str]]:
+    """(path, method, summary) of what the door answers, for the API's description."""
+    for target in _TARGETS:
+        model = "/v1/models/{model}" + target
+        yield f"{model}:predict", "POST", "Predict: {instances: [...]} by rows, or {inputs: ...} by columns"
+        yield f"{model}:predictAsync", "POST", "Predict later: the body of predict; the answer is an id"
+        yield f"{model}:classify", "POST", "Classify: {examples: [{feature: value}, ...]}"
+        yield f"{model}:regress", "POST", "Regress: {examples: [{feature: value}, ...]}"
+        yield f"{model}/metadata", "GET", "The signatures of a version"
+        yield model, "GET", "The state of the model's versions"
+    yield "/v1/predictions/{id}", "GET", "The answer to predictAsync: 202 while there is none; ?wait_seconds= waits"
+    yield "/v1/predictions/{id}", "DELETE", "Cancel a prediction, or throw its answer away"
+
+
+def create_serving_app(
+    front: Front,
+    predict: RestPredict,
+    asynchronous: AsyncPredictions,
+    service_health: Health,
+    *,
+    max_body_bytes: int,
+    enable_cors: bool = False,
+) -> FastAPI:
+    """The FastAPI app with TensorFlow Serving's routes, asynchronous predictions and GET /headrace/status."""
+    app = create_app("Headrace serving", service_health)
+    door = _Door(front, predict, asynchronous, max_body_bytes=max_body_bytes, enable_cors=enable_cors)
+
+    @app.get("/headrace/status", tags=["replica"])
+    async def status() -> dict[str, Any]:
+        """The replica, its versions with state, runner, memory and load time, and the depth of each queue."""
+        return await replica_json(front) | {"async_predictions": await asynchronous.status()}
+
+    async def tensorflow_serving(request: Request) -> Response:
+        return await door(request)
+
+    for path, method, summary in _routes():
+        parameters = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in re.findall(r"{(\w+)}", path)
+        ]
+        app.add_api_route(
+            path,
+            tensorflow_serving,
+            methods=[method],
+            summary=summary,
+            tags=["TensorFlow Serving" if "predict" not in path or path.endswith(":predict") else "asynchronous"],
+            openapi_extra={"parameters": parameters},
+            response_class=Response,
+        )
+    app.router.redirect_slashes = False
+    for root in ("v1", "V1"):
+        app.router.routes.append(Route(f"/{root}/{{rest:path}}", _AnyMethod(door), include_in_schema=False))
+    return app

@@ -1,0 +1,51 @@
+"""Finds the platform that a model names, and has it load a version.
+
+A platform is a function `load(request: LoadRequest) -> LoadedModel`, registered under its name as an entry point of the
+group `headrace.platforms`. Versions, reload, batching, warm-up and status come from the runner around it. `tensorflow`
+is there always; docs/engines.md says how to write another one.
+"""
+
+from collections.abc import Callable
+
+from services.serving.engines.platforms import tensorflow_platform
+from services.serving.engines.platforms.loading import LoadedModel, LoadRequest
+from services.serving.options.platform_names import TENSORFLOW, platform_names, plugins
+from services.serving.wire.prediction import FAILED_PRECONDITION, INVALID_ARGUMENT, RequestFailed
+
+_UNKNOWN = 2
+Load = Callable[[LoadRequest], LoadedModel]
+
+
+def load(request: LoadRequest) -> LoadedModel:
+    """Loads a version with the platform that its model names.
+
+    Raises:
+        RequestFailed: there is no such platform, it cannot be imported, or it cannot load the version.
+    """
+    name = request.options.platform
+    if name == TENSORFLOW:
+        return tensorflow_platform.load(request)
+    plugin = _find(name)
+    try:
+        return plugin(request)
+    except RequestFailed:
+        raise
+    except Exception as error:  # what a plugin raises is not known here
+        raise RequestFailed(
+            _UNKNOWN, f'platform "{name}" cannot load version {request.version}: {type(error).__name__}: {error}'
+        ) from error
+
+
+def _find(name: str) -> Load:
+    plugin = plugins().get(name)
+    if plugin is None:
+        raise RequestFailed(
+            INVALID_ARGUMENT, f'there is no platform "{name}"; known here: {", ".join(sorted(platform_names()))}'
+        )
+    try:
+        found: Load = plugin.load()
+    except (ImportError, AttributeError) as error:
+        raise RequestFailed(
+            FAILED_PRECONDITION, f'platform "{name}" ({plugin.value}) cannot be imported: {error}'
+        ) from error
+    return found

@@ -1,0 +1,124 @@
+"""The requests that come with a version, as predictions that its signatures can be asked.
+
+They lie where TensorFlow Serving looks for them and follow its rules (shared/reference: tfs-contract, section 9):
+`<version>/assets.extra/tf_serving_warmup_requests`, a TFRecord of PredictionLog. Model name and version in a record are
+not looked up, the signature is.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+
+from common.errors import DataLoss
+from common.eventlog import tfrecord
+from protos import queue_pb2, tfserving_pb2, warmup_pb2
+from services.serving.wire.keys import DEFAULT_SIGNATURE
+from services.serving.wire.prediction import INVALID_ARGUMENT, UNIMPLEMENTED, Prediction, RequestFailed, read_prediction
+from services.serving.wire.replica_state import Signature
+from services.serving.wire.tensors import read_tensor_proto
+
+REQUESTS_PATH = Path("assets.extra/tf_serving_warmup_requests")
+MAX_RECORDS = 1000
+_DATA_LOSS = 15
+_REFUSED_KINDS = ("session_run_log", "predict_streamed_log")
+_CLASSIFY, _REGRESS = "tensorflow/serving/classify", "tensorflow/serving/regress"
+_OUTPUTS = {_CLASSIFY: ("classes", "scores"), _REGRESS: ("outputs",)}
+Signatures = Mapping[str, Signature]
+
+
+def recorded_predictions(directory: Path, signatures: Signatures) -> Iterator[tuple[int, list[Prediction]]]:
+    """Each record's number with what it asks: one prediction, several for a multi-inference, none for an empty one.
+
+    Raises:
+        RequestFailed: the file or a record cannot be read, or asks what the signatures do not answer.
+    """
+    path = directory / REQUESTS_PATH
+    for number, record in enumerate(_read(path)):
+        try:
+            yield number, _predictions(record, signatures)
+        except RequestFailed as error:
+            raise failed_request(number, error) from error
+
+
+def failed_request(number: int, error: RequestFailed) -> RequestFailed:
+    """Says which of the requests it was."""
+    return RequestFailed(error.code, f"warm-up request {number} of {REQUESTS_PATH.name} failed: {error.message}")
+
+
+def _read(path: Path) -> Iterator[warmup_pb2.PredictionLog]:
+    """The records of a file; nothing when there is no file."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return
+    try:
+        if tfrecord.count(content) > MAX_RECORDS:
+            raise RequestFailed(INVALID_ARGUMENT, f"{path.name} has more than {MAX_RECORDS} warm-up requests")
+        records, _ = tfrecord.cut(content)
+    except DataLoss as error:
+        raise RequestFailed(_DATA_LOSS, f"{path.name} is not a TFRecord file: {error.message}") from error
+    for number, record in enumerate(records):
+        try:
+            yield warmup_pb2.PredictionLog.FromString(record)
+        except DecodeError as error:
+            raise RequestFailed(INVALID_ARGUMENT, f"{path.name}: record {number} is no PredictionLog") from error
+
+
+def _predictions(record: warmup_pb2.PredictionLog, signatures: Signatures) -> list[Prediction]:
+    kind = record.WhichOneof("log_type")
+    if kind is None:
+        return []
+    if kind in _REFUSED_KINDS:
+        raise RequestFailed(UNIMPLEMENTED, f"Unsupported log_type for warmup: {kind}")
+    if kind == "predict_log":
+        return [_predict(record.predict_log.request, signatures)]
+    if kind == "multi_inference_log":
+        request = record.multi_inference_log.request
+        return [
+            _infer(task.method_name, task.model_spec.signature_name, request.input, signatures)
+            for task in request.tasks
+        ]
+    if kind == "classify_log":
+        classify = record.classify_log.request
+        return [_infer(_CLASSIFY, classify.model_spec.signature_name, classify.input, signatures)]
+    regress = record.regress_log.request
+    return [_infer(_REGRESS, regress.model_spec.signature_name, regress.input, signatures)]
+
+
+def _predict(request: tfserving_pb2.PredictRequest, signatures: Signatures) -> Prediction:
+    queued = queue_pb2.PredictionRequest(
+        signature=request.model_spec.signature_name, output_filter=request.output_filter
+    )
+    for alias, proto in request.inputs.items():
+        read_tensor_proto(alias, proto, queued.inputs.add())
+    return read_prediction(queued, signatures)
+
+
+def _infer(method: str, signature_name: str, given: tfserving_pb2.Input, signatures: Signatures) -> Prediction:
+    """Classify and regress feed serialized examples to a signature's one input `inputs`."""
+    if method not in _OUTPUTS:
+        raise RequestFailed(UNIMPLEMENTED, f"Unsupported signature method_name: {method}")
+    name = signature_name or DEFAULT_SIGNATURE
+    signature = signatures.get(name)
+    if signature is None:
+        raise RequestFailed(INVALID_ARGUMENT, f"No signature was found with the name: {name}")
+    if list(signature.inputs) != ["inputs"]:
+        raise RequestFailed(INVALID_ARGUMENT, f'Expected one input Tensor "inputs", signature {name} has others.')
+    outputs = [output for output in _OUTPUTS[method] if output in signature.outputs]
+    if not outputs or len(signature.outputs) > len(_OUTPUTS[method]):
+        raise RequestFailed(INVALID_ARGUMENT, f"Signature {name} does not have the outputs of {method}.")
+    examples = _serialized(given)
+    if not examples:
+        raise RequestFailed(INVALID_ARGUMENT, "Input is empty.")
+    request = queue_pb2.PredictionRequest(signature=name, output_filter=outputs)
+    request.inputs.add(name="inputs", dtype="O", shape=[len(examples)], strings=examples)
+    return read_prediction(request, signatures)
+
+
+def _serialized(given: tfserving_pb2.Input) -> Sequence[bytes]:
+    """Each example with the context's features: protobuf merges messages that are written one after the other."""
+    if given.WhichOneof("kind") == "example_list_with_context":
+        context = given.example_list_with_context.context
+        return [context + example for example in given.example_list_with_context.examples]
+    return list(given.example_list.examples)

@@ -1,0 +1,332 @@
+"""Asynchronous predictions: enqueue now, fetch the answer later, from any replica.
+
+The answer's place is a list of its own in Redis, made together with the queue entry, and it is the reply address of
+the request: the runner that runs it stores the answer, whatever becomes of the front. So a front that dies after
+`submit` has returned loses nothing, and no front has to remember anything. Guaranteed is one stored answer, the first;
+a request whose runner died is run again, as any other.
+
+What a crash in `submit` leaves behind: nothing, or a prediction whose id nobody was told, which expires.
+"""
+
+import asyncio
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from common.errors import Unavailable
+from protos import queue_pb2
+from services.serving.front.core import RESOURCE_EXHAUSTED
+from services.serving.front.routing import NOT_FOUND, UNAVAILABLE, Route
+from services.serving.options.settings import ServingSettings
+from services.serving.queue.async_scripts import (
+    FORGET,
+    LENGTHS,
+    NO_RUNNER,
+    QUEUE_FULL,
+    READ,
+    SUBMIT,
+    TOO_LARGE,
+    TOO_MANY,
+)
+from services.serving.queue.redis_connection import Argument, RedisConnection, Reply, connect
+from services.serving.queue.scripts import Script
+from services.serving.wire.prediction import DEADLINE_EXCEEDED, RequestFailed
+
+PREFIX = "headrace:prediction:"
+_INDEX, _BYTES, _OPEN = "headrace:predictions", "headrace:predictions:bytes", "headrace:predictions:open"
+_ANSWER_SECONDS = 5.0
+_POLL_SECONDS = 0.01
+_POLL_AGAIN_SECONDS = 0.2
+_POLLED_AT_ONCE = 500
+_MOST_WAITING = 2_000
+_ID_BYTES = 16
+_CANCELLED = 1
+UntilGone = Callable[[], Coroutine[Any, Any, None]]
+"""Makes a coroutine that ends when nobody waits for the answer of a request any more."""
+
+
+@dataclass(frozen=True)
+class AsyncLimits:
+    """What a replica takes.
+
+    Attributes:
+        deadline_seconds: of a request whose client names none, and the longest that one may name.
+        result_seconds: how long an answer is kept, at least, from the deadline of its request on.
+        count: predictions that may be open or kept at a time, over all replicas of one Redis.
+        total_bytes: bytes of requests and answers that they may hold. Answers that come in at the same time may go
+            beyond it; then nothing is taken until they are gone.
+    """
+
+    deadline_seconds: float = 600.0
+    result_seconds: float = 600.0
+    count: int = 10_000
+    total_bytes: int = 256 * 1024 * 1024
+
+
+def async_limits(settings: ServingSettings) -> AsyncLimits:
+    return AsyncLimits(
+        settings.async_deadline_seconds,
+        settings.async_result_seconds,
+        settings.async_limit,
+        settings.async_limit_bytes,
+    )
+
+
+@dataclass(frozen=True)
+class StoredPrediction:
+    """What Redis holds of one prediction.
+
+    Attributes:
+        rows: whether it was asked by rows (`instances`), so that the answer is rows, too.
+        deadline_at: epoch seconds, UTC.
+        reply: None while it is open.
+    """
+
+    model: str
+    rows: bool
+    deadline_at: float
+    reply: queue_pb2.PredictionReply | None
+
+
+class AsyncPredictions(Collector):
+    """Runs in one event loop, over one connection of its own that is made when it is first needed. Every method that
+    asks Redis raises RequestFailed, UNAVAILABLE, when it is away."""
+
+    def __init__(self, redis_url: str, *, queue_limit: int, limits: AsyncLimits) -> None:
+        self.limits = limits
+        self._redis_url = redis_url
+        self._queue_limit = queue_limit
+        self._connection: RedisConnection | None = None
+        self._connecting = asyncio.Lock()
+        self._waiting: dict[str, set[asyncio.Future[None]]] = {}
+        self.waiting_count = 0
+        """Requests that wait for an answer at this front."""
+        self._poll: asyncio.Task[None] | None = None
+        self._is_stopping = False
+        self._counts: Counter[str] = Counter()
+
+    async def submit(
+        self, route: Route, request: queue_pb2.PredictionRequest, *, rows: bool, deadline_seconds: float | None = None
+    ) -> str:
+        """Enqueues a request whose signature and inputs are filled in; returns the prediction's id once Redis has it.
+
+        Raises:
+            RequestFailed: nothing was enqueued (nobody serves the model, or a bound is reached), or Redis went away and
+                nobody knows.
+        """
+        limits = self.limits
+        seconds = limits.deadline_seconds if deadline_seconds is None else deadline_seconds
+        prediction_id = secrets.token_hex(_ID_BYTES)
+        request.request_id = prediction_id.encode()
+        request.reply_to = PREFIX + prediction_id
+        request.deadline_at_micros = int((time.time() + seconds) * 1e6)
+        header = {
+            "model": route.version.model,
+            "queue": route.queue.key.decode(),
+            "deadline_at_micros": str(request.deadline_at_micros),
+            "rows": rows,
+        }
+        taken = await self._run(
+            SUBMIT,
+            [route.queue.key, route.queue.serving_key, request.reply_to, _INDEX, _BYTES, _OPEN],
+            [
+                self._limit_of(route), request.SerializeToString(), prediction_id, orjson.dumps(header),
+                int((seconds + limits.result_seconds) * 1000), limits.count, limits.total_bytes, PREFIX,
+            ],
+        )  # fmt: skip
+        if taken != 1:
+            self._counts["refused"] += 1
+            raise _refusal(int(str(taken)), route, limits)
+        self._counts["submitted"] += 1
+        return prediction_id
+
+    def _limit_of(self, route: Route) -> int:
+        """Half of what the queue may hold: whoever waits for an answer shall find room beside those who do not."""
+        limit = min(route.queue.limit, self._queue_limit) if route.queue.limit else self._queue_limit
+        return max(1, limit // 2)
+
+    async def read(self, prediction_id: str) -> StoredPrediction:
+        """What is known now. One that is past its deadline without an answer gets DEADLINE_EXCEEDED as its answer.
+
+        Raises:
+            RequestFailed: NOT_FOUND for an id that nobody knows, any more or at all.
+        """
+        late = queue_pb2.PredictionReply(
+            request_id=prediction_id.encode(),
+            error_code=DEADLINE_EXCEEDED,
+            error_message="the deadline passed before a runner answered",
+        )
+        batch = queue_pb2.ReplyBatch(replies=[late]).SerializeToString()
+        found = await self._run(READ, [PREFIX + prediction_id], [batch, int(time.time() * 1e6)])
+        if not isinstance(found, list):
+            raise _unknown(prediction_id)
+        header = orjson.loads(found[0])
+        reply = queue_pb2.ReplyBatch.FromString(found[1]).replies[0] if len(found) > 1 else None
+        return StoredPrediction(header["model"], header["rows"], int(header["deadline_at_micros"]) / 1e6, reply)
+
+    async def wait(self, prediction_id: str, *, seconds: float, until_gone: UntilGone) -> StoredPrediction:
+        """Like `read`, but waits for an answer for so long, or until the asker is gone.
+
+        Raises:
+            RequestFailed: NOT_FOUND; RESOURCE_EXHAUSTED when too many wait at this front already; CANCELLED when the
+                asker went away, so that nobody reads this.
+        """
+        stored = await self.read(prediction_id)
+        if stored.reply is not None or seconds <= 0 or self._is_stopping:
+            return stored
+        if self.waiting_count >= _MOST_WAITING:
+            raise RequestFailed(
+                RESOURCE_EXHAUSTED, f"{_MOST_WAITING} requests wait for predictions at this front already; try again"
+            )
+        until_deadline = stored.deadline_at - time.time() + _POLL_SECONDS
+        await self._wait_for(prediction_id, min(seconds, max(until_deadline, 0.0)), until_gone)
+        return await self.read(prediction_id)
+
+    async def _wait_for(self, prediction_id: str, seconds: float, until_gone: UntilGone) -> None:
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[None] = loop.create_future()
+        self._waiting.setdefault(prediction_id, set()).add(answered)
+        self.waiting_count += 1
+        if self._poll is None:
+            self._poll = loop.create_task(self._poll_while_somebody_waits())
+        gone = loop.create_task(until_gone())
+        try:
+            await asyncio.wait((answered, gone), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if gone.done():
+                raise RequestFailed(_CANCELLED, "the client went away before the prediction had its answer")
+        finally:
+            gone.cancel()
+            self.waiting_count -= 1
+            waiting = self._waiting.get(prediction_id)
+            if waiting is not None:
+                waiting.discard(answered)
+                if not waiting:
+                    del self._waiting[prediction_id]
+
+    async def _poll_while_somebody_waits(self) -> None:
+        """One look at all the lists in some milliseconds is cheaper than a blocked connection for each of them."""
+        try:
+            while self._waiting:
+                ids = list(self._waiting)
+                try:
+                    for start in range(0, len(ids), _POLLED_AT_ONCE):
+                        await self._look_at(ids[start : start + _POLLED_AT_ONCE])
+                except RequestFailed:
+                    await asyncio.sleep(_POLL_AGAIN_SECONDS)
+                await asyncio.sleep(_POLL_SECONDS)
+        finally:
+            self._poll = None
+
+    async def _look_at(self, ids: list[str]) -> None:
+        lengths = await self._run(LENGTHS, [PREFIX + prediction_id for prediction_id in ids], [])
+        assert isinstance(lengths, list)
+        for prediction_id, length in zip(ids, lengths, strict=True):
+            if length != 1:
+                self._wake(prediction_id)
+
+    def _wake(self, prediction_id: str) -> None:
+        for answered in self._waiting.get(prediction_id, ()):
+            if not answered.done():
+                answered.set_result(None)
+
+    async def forget(self, prediction_id: str) -> bool:
+        """Takes the request off its queue, or throws its answer away; true when it had none yet.
+
+        Raises:
+            RequestFailed: NOT_FOUND for an id that nobody knows.
+        """
+        forgotten = await self._run(FORGET, [PREFIX + prediction_id, _INDEX, _BYTES], [prediction_id])
+        if forgotten is None:
+            raise _unknown(prediction_id)
+        self._counts["forgotten"] += 1
+        return forgotten == 1
+
+    async def status(self) -> Mapping[str, Any]:
+        """How many are open or kept, the bytes that are counted for them, and how many requests wait at this front for
+        an answer; empty while Redis is away."""
+        try:
+            count = await self._ask(b"ZCARD", _INDEX)
+            counted = await self._ask(b"HGET", _BYTES, b"")
+        except RequestFailed:
+            return {}
+        held = int(counted) if isinstance(counted, bytes) else 0
+        return {"count": count, "bytes": held, "waiting": self.waiting_count}
+
+    def stop(self) -> None:
+        """Ends all waiting, now and later: who waits is told what is known."""
+        self._is_stopping = True
+        for prediction_id in list(self._waiting):
+            self._wake(prediction_id)
+
+    def close(self) -> None:
+        if self._poll is not None:
+            self._poll.cancel()
+        if self._connection is not None:
+            self._connection.close()
+
+    def collect(self) -> Iterator[Metric]:
+        predictions = CounterMetricFamily(
+            "headrace_serving_async_predictions", "Asynchronous predictions at this front", labels=["result"]
+        )
+        for result, count in self._counts.items():
+            predictions.add_metric([result], count)
+        yield predictions
+        yield GaugeMetricFamily(
+            "headrace_serving_async_waiting",
+            "Requests that wait at this front for the answer of an asynchronous prediction",
+            value=self.waiting_count,
+        )
+
+    async def _run(self, script: Script, keys: list[Argument], arguments: list[Argument]) -> Reply:
+        return await self._ask(b"EVAL", script.text, str(len(keys)), *keys, *arguments)
+
+    async def _ask(self, *command: Argument) -> Reply:
+        try:
+            connection = await self._connected()
+            return await connection.ask(*command, timeout_seconds=_ANSWER_SECONDS)
+        except Unavailable as error:
+            raise RequestFailed(
+                UNAVAILABLE, f"asynchronous predictions need Redis, which is away; try again ({error.message[:200]})"
+            ) from error
+
+    async def _connected(self) -> RedisConnection:
+        async with self._connecting:
+            if self._connection is None or not self._connection.is_open:
+                self._connection = await connect(self._redis_url, self._on_lost)
+            return self._connection
+
+    def _on_lost(self) -> None:
+        self._connection = None
+
+
+def _unknown(prediction_id: str) -> RequestFailed:
+    return RequestFailed(
+        NOT_FOUND, f"there is no prediction {prediction_id[:64]}: it is unknown, or was kept long enough"
+    )
+
+
+def _refusal(taken: int, route: Route, limits: AsyncLimits) -> RequestFailed:
+    queue = f"model {route.queue.model} ({route.queue.target})"
+    if taken == NO_RUNNER:
+        return RequestFailed(UNAVAILABLE, f"nobody serves {queue} right now; try again")
+    if taken == QUEUE_FULL:
+        return RequestFailed(
+            RESOURCE_EXHAUSTED, f"the queue of {queue} is half full; asynchronous predictions take no more; try again"
+        )
+    if taken == TOO_MANY:
+        return RequestFailed(
+            RESOURCE_EXHAUSTED,
+            f"{limits.count} asynchronous predictions are open or kept already, the limit; try again",
+        )
+    assert taken == TOO_LARGE
+    return RequestFailed(
+        RESOURCE_EXHAUSTED,
+        f"asynchronous predictions hold their limit of {limits.total_bytes} bytes; fetch and delete some, or try again",
+    )

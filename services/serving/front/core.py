@@ -1,0 +1,351 @@
+"""The core of the front: every request that is open, until it is answered once.
+
+    resolve(model, ...) -> Route          what the replica serves, as its manager last said (routing.py)
+    submit(route, request, ...)           into the queue; `on_reply` is called exactly once:
+                                          with the runner's answer, or with an error of our own (deadline, full, away)
+
+A request stays here, serialized, until its answer is there. When Redis comes back after an outage everything open is
+enqueued again: it may then run twice, and the second answer finds nobody who waits for it.
+"""
+
+import asyncio
+import itertools
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from common.process.health import Health
+from protos import queue_pb2
+from services.serving.front.routing import UNAVAILABLE, Route, Routing
+from services.serving.queue.admission import BATCHES_FULL, Admission
+from services.serving.queue.client import NO_RUNNER, REFUSED, Queue, QueueClient, Span
+from services.serving.rest_json.together import WrittenTogether
+from services.serving.wire.keys import replies_key
+from services.serving.wire.prediction import DEADLINE_EXCEEDED, INTERNAL, RequestFailed
+from services.serving.wire.replica_state import ReplicaState
+
+logger = logging.getLogger(__name__)
+
+CONDITION = "queue"
+RESOURCE_EXHAUSTED = 8
+OnReply = Callable[[queue_pb2.PredictionReply], None]
+_OUTAGE_GRACE_SECONDS = 5.0
+"""How long open requests wait for a lost Redis before they are answered with 503."""
+_SILENCE_GRACE_SECONDS = 1.0
+"""The same for one that has only fallen silent: they have waited for it already."""
+_RESEND_SECONDS = 0.2
+_FULL_SECONDS = 0.01
+"""How long a queue that Redis called full is taken to be."""
+_PRESSURE_SECONDS = 1.0
+"""How long after a refusal requests are looked at before they are parsed."""
+
+
+class _Open:
+    """A request that was accepted and not answered yet."""
+
+    __slots__ = ("deadline", "on_reply", "queue", "request", "rows", "span")
+
+    def __init__(self, queue: Queue, rows: int, request: bytes, deadline: float, on_reply: OnReply) -> None:
+        self.queue = queue
+        self.rows = rows
+        self.request = request
+        self.deadline = deadline
+        self.on_reply = on_reply
+        self.span: Span | None = None
+        """Where in the queue it lies; None until Redis took it."""
+
+
+class Front:
+    """Runs in one event loop; not thread-safe."""
+
+    def __init__(
+        self,
+        *,
+        redis_url: str,
+        front_id: str,
+        queue_limit: int,
+        in_flight_limit: int,
+        timeout_seconds: float,
+        health: Health,
+        namespace: str = "",
+    ) -> None:
+        self._health = health
+        self._routing = Routing(namespace)
+        self.resolve = self._routing.resolve
+        """Its own, and no method around it, because every request asks it."""
+        self.timeout_seconds = timeout_seconds
+        self.admission = Admission(in_flight_limit)
+        self.cancelled: Counter[str] = Counter()
+        """By model: requests taken off their queue because nobody waited for them any more."""
+        self.json_texts = WrittenTogether()
+        self._abandoned: set[bytes] = set()
+        """Requests whose asker went before Redis said where they lie."""
+        self._to_cancel: dict[tuple[Queue, Span], list[bytes]] = {}
+        self._reply_to = replies_key(front_id).decode()
+        self._ids = itertools.count(1)
+        self._open: dict[bytes, _Open] = {}
+        self._loop = asyncio.get_running_loop()
+        self._sweep_at = float("inf")
+        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._outage_timer: asyncio.TimerHandle | None = None
+        self._pressure_timer: asyncio.TimerHandle | None = None
+        self.queue_client = QueueClient(
+            redis_url,
+            front_id,
+            queue_limit=queue_limit,
+            on_taken=self._on_taken,
+            on_replies=self._on_replies,
+            on_connected=self._on_connected,
+            on_lost=self._on_lost,
+        )
+
+    @property
+    def open_count(self) -> int:
+        return len(self._open)
+
+    # What is served
+
+    @property
+    def state(self) -> ReplicaState | None:
+        """The manager's last snapshot."""
+        return self._routing.state
+
+    @property
+    def routes(self) -> Mapping[tuple[str, str], Route]:
+        """By (model, target)."""
+        return self._routing.routes
+
+    def knows(self, model: str) -> bool:
+        """Whether the replica has the model at all, so that it may have counters of its own."""
+        return self._routing.knows(model)
+
+    def update(self, state: ReplicaState) -> None:
+        """Takes the manager's snapshot."""
+        self._routing.update(state)
+        self.queue_client.watch(self._routing.queues)
+
+    # What is open
+
+    def submit(
+        self,
+        route: Route,
+        request: queue_pb2.PredictionRequest,
+        on_reply: OnReply,
+        *,
+        timeout_seconds: float | None = None,
+    ) -> bytes:
+        """Enqueues a request whose signature and inputs are filled in; returns its id.
+
+        Raises:
+            RequestFailed: nothing was accepted (too much is open, or Redis is away); `on_reply` is not called.
+        """
+        timeout = self.timeout_seconds if timeout_seconds is None else min(timeout_seconds, self.timeout_seconds)
+        queue, load = route.queue, route.queue.load
+        rows = _rows_of(request) if load.most_rows else 1
+        try:
+            self.admission.check(queue.model, load, open_count=len(self._open), rows=rows, timeout_seconds=timeout)
+        except RequestFailed:
+            self._note_pressure()
+            raise
+        if not self.queue_client.is_connected:
+            raise RequestFailed(UNAVAILABLE, "the request queue (Redis) is away; try again")
+        request_id = next(self._ids).to_bytes(8, "little")
+        request.request_id = request_id
+        request.reply_to = self._reply_to
+        request.deadline_at_micros = int((time.time() + timeout) * 1e6)
+        serialized = request.SerializeToString()
+        now = self._loop.time()
+        deadline = now + timeout
+        load.opened(rows)
+        self._open[request_id] = _Open(queue, rows, serialized, deadline, on_reply)
+        if deadline < self._sweep_at:
+            self._sweep_later(deadline)
+        self.queue_client.enqueue(queue, request_id, serialized)
+        return request_id
+
+    def check_room(self, model: str, version: int | None, label: str | None, timeout_seconds: float | None) -> None:
+        """Refuses a request before it is parsed, where that is certain already. Looks only while others are refused.
+
+        Raises:
+            RequestFailed: as `submit` would.
+        """
+        if self._pressure_timer is None:
+            return
+        route = self._routing.find(model, version, label)
+        if route is not None:
+            if route.queue.load.full_until > self._loop.time():
+                raise RequestFailed(*self._refusal(route.queue, 0))
+            timeout = self.timeout_seconds if timeout_seconds is None else min(timeout_seconds, self.timeout_seconds)
+            self.admission.check(model, route.queue.load, open_count=len(self._open), rows=1, timeout_seconds=timeout)
+
+    def _note_pressure(self) -> None:
+        if self._pressure_timer is None:
+            self._pressure_timer = self._loop.call_later(_PRESSURE_SECONDS, self._forget_pressure)
+
+    def _forget_pressure(self) -> None:
+        self._pressure_timer = None
+
+    def forget(self, request_id: bytes) -> None:
+        """The client is gone: its request is taken off the queue, or, where a runner has it, answered to nobody."""
+        request = self._open.pop(request_id, None)
+        if request is not None:
+            request.queue.load.closed(request.rows)
+            self._cancel(request_id, request)
+
+    def _cancel(self, request_id: bytes, request: _Open) -> None:
+        """With all others of this turn. A request that is being written is cancelled when it is known where it lies."""
+        if request.span is None:
+            self._abandoned.add(request_id)
+            return
+        if not self._to_cancel:
+            self._loop.call_soon(self._write_cancelled)
+        self._to_cancel.setdefault((request.queue, request.span), []).append(request_id)
+
+    def _write_cancelled(self) -> None:
+        to_cancel, self._to_cancel = self._to_cancel, {}
+        for (queue, span), request_ids in to_cancel.items():
+            self.queue_client.cancel(queue, span, request_ids, partial(self._on_cancelled, queue.model))
+
+    def _on_cancelled(self, model: str, count: int) -> None:
+        self.cancelled[model] += count
+
+    def give_up(self) -> int:
+        """Answers whatever is open with 503, because the process ends; returns how many there were."""
+        left = len(self._open)
+        self._fail_all(UNAVAILABLE, "this replica is stopping; try again")
+        return left
+
+    def _on_replies(self, batch: bytes) -> None:
+        queue, in_time_count = None, 0
+        replies = queue_pb2.ReplyBatch.FromString(batch).replies
+        self.json_texts.begin(replies)
+        for reply in replies:
+            request = self._open.pop(reply.request_id, None)
+            if request is None:
+                continue
+            queue = request.queue  # A batch answers requests of one queue.
+            queue.load.closed(request.rows)
+            in_time_count += reply.error_code != DEADLINE_EXCEEDED
+            try:
+                request.on_reply(reply)
+            except Exception:
+                logger.exception(
+                    "an answer could not be handed on",
+                    extra={
+                        "queue": request.queue.key.decode(),
+                        "request_id": reply.request_id.hex(),
+                        "version": reply.version,
+                    },
+                )
+                request.on_reply(_failure(reply.request_id, INTERNAL, "the answer of the runner cannot be read"))
+        self.json_texts.end()
+        if queue is not None:
+            queue.load.answered(in_time_count, self._loop.time())
+
+    def _on_taken(self, queue: Queue, requests: list[tuple[bytes, bytes]], taken: int, span: Span) -> None:
+        for request_id, _ in requests[: max(taken, 0)]:
+            request = self._open.get(request_id)
+            if request is not None:
+                request.span = span
+        if self._abandoned:
+            self._cancel_abandoned(queue, [request_id for request_id, _ in requests], taken, span)
+        if taken == len(requests):
+            return
+        code, message = self._refusal(queue, taken)
+        if taken >= 0:
+            queue.load.full_until = self._loop.time() + _FULL_SECONDS
+            self._note_pressure()
+        again = []
+        for request_id, _ in requests[max(taken, 0) :]:
+            request = self._open.get(request_id)
+            if request is None:
+                continue
+            if request.span is not None:  # before an outage: it was accepted, so it is tried until its deadline
+                again.append(request_id)
+            else:
+                self._fail(request_id, code, message)
+        if again:
+            self._loop.call_later(_RESEND_SECONDS, self._enqueue_again, again)
+
+    def _refusal(self, queue: Queue, taken: int) -> tuple[int, str]:
+        if taken == NO_RUNNER:
+            self.admission.refusals[queue.model, "no runner"] += 1
+            return UNAVAILABLE, f"nobody serves model {queue.model} ({queue.target}) right now; try again"
+        if taken == REFUSED:
+            self.admission.refusals[queue.model, "redis"] += 1
+            return UNAVAILABLE, "the request queue (Redis) refuses to write; try again"
+        if queue.load.most_rows:
+            self.admission.refusals[queue.model, "batches full"] += 1
+            return UNAVAILABLE, BATCHES_FULL
+        self.admission.refusals[queue.model, "queue full"] += 1
+        return RESOURCE_EXHAUSTED, f"the queue of model {queue.model} ({queue.target}) is full; try again"
+
+    def _cancel_abandoned(self, queue: Queue, written: list[bytes], taken: int, span: Span) -> None:
+        gone = [request_id for request_id in written[: max(taken, 0)] if request_id in self._abandoned]
+        self._abandoned.difference_update(written)
+        if gone:
+            self.queue_client.cancel(queue, span, gone, partial(self._on_cancelled, queue.model))
+
+    def _on_connected(self) -> None:
+        self._health.satisfy(CONDITION)
+        if self._outage_timer is not None:
+            self._outage_timer.cancel()
+            self._outage_timer = None
+        if self._open:
+            logger.info("enqueueing open requests again", extra={"count": len(self._open)})
+        self._enqueue_again(list(self._open))
+
+    def _enqueue_again(self, request_ids: list[bytes]) -> None:
+        for request_id in request_ids:
+            request = self._open.get(request_id)
+            if request is not None and self.queue_client.is_connected:
+                self.queue_client.enqueue(request.queue, request_id, request.request)
+
+    def _on_lost(self) -> None:
+        self._health.fail(CONDITION, "Redis is away")
+        self._abandoned.clear()
+        self._to_cancel.clear()
+        if self._outage_timer is None:
+            self._outage_timer = self._loop.call_later(
+                _SILENCE_GRACE_SECONDS if self.queue_client.was_silent else _OUTAGE_GRACE_SECONDS,
+                self._fail_all,
+                UNAVAILABLE,
+                "the request queue (Redis) is away; try again",
+            )
+
+    def _fail_all(self, code: int, message: str) -> None:
+        for request_id in list(self._open):
+            self._fail(request_id, code, message)
+
+    def _fail(self, request_id: bytes, code: int, message: str) -> None:
+        request = self._open.pop(request_id, None)
+        if request is not None:
+            request.queue.load.closed(request.rows)
+            request.on_reply(queue_pb2.PredictionReply(request_id=request_id, error_code=code, error_message=message))
+
+    def _sweep_later(self, at: float) -> None:
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+        self._sweep_at = at
+        self._sweep_timer = self._loop.call_at(at, self._sweep)
+
+    def _sweep(self) -> None:
+        """Answers what is past its deadline. One timer for all: it is set to the earliest deadline seen."""
+        now = self._loop.time()
+        self._sweep_timer, self._sweep_at = None, float("inf")
+        for request_id, request in [item for item in self._open.items() if item[1].deadline <= now]:
+            self._cancel(request_id, request)
+            self._fail(request_id, DEADLINE_EXCEEDED, "the deadline passed before a runner answered")
+        if self._open:
+            self._sweep_later(min(request.deadline for request in self._open.values()))
+
+
+def _failure(request_id: bytes, code: int, message: str) -> queue_pb2.PredictionReply:
+    return queue_pb2.PredictionReply(request_id=request_id, error_code=code, error_message=message)
+
+
+def _rows_of(request: queue_pb2.PredictionRequest) -> int:
+    """Size of dimension 0 of the first input; 1 where there is none."""
+    return next((tensor.shape[0] for tensor in request.inputs if tensor.shape), 1)

@@ -1,0 +1,123 @@
+"""What a front knows besides its own requests, for Prometheus: its queues, what it refused, and what the runners did.
+
+The runners count per batch (work.py); their counts come with the manager's snapshots, about a second old.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from services.serving.front.core import Front
+from services.serving.front.counts import cumulative
+from services.serving.wire.work import BATCH_SIZE_BUCKETS, SECONDS_BUCKETS
+
+_QUEUE = ("model", "target")
+_VERSION = ("model", "version")
+_SIGNATURE = ("model", "version", "signature")
+_COUNTERS = {
+    "requests": "Requests that a runner began",
+    "examples": "Examples that went through the model",
+    "batches": "Calls of the model",
+    "padding_rows": "Rows that were run for nobody, to reach an allowed batch size",
+}
+_HISTOGRAMS = {
+    "batch_sizes": ("batch_size", "Examples in one call of the model, padding included", BATCH_SIZE_BUCKETS),
+    "engine": ("engine_seconds", "Time of one call of the model", SECONDS_BUCKETS),
+    "waits": ("queue_wait_seconds", "From a request's entry into the queue to the start of its batch", SECONDS_BUCKETS),
+}
+_Sum = Callable[[Mapping[str, Any]], float]
+_SUMS: Mapping[str, _Sum] = {
+    "batch_sizes": lambda work: work["examples"] + work["padding_rows"],
+    "engine": lambda work: work["engine_seconds"],
+    "waits": lambda work: work["wait_seconds"],
+}
+
+
+class FrontMetrics(Collector):
+    """Asked by Prometheus; costs a request nothing."""
+
+    def __init__(self, front: Front) -> None:
+        self._front = front
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._queues()
+        yield from self._refusals()
+        yield from self._runners()
+
+    def _queues(self) -> Iterator[Metric]:
+        depth = GaugeMetricFamily(
+            "headrace_serving_queue_requests", "Requests in a queue, waiting and running, of all fronts", labels=_QUEUE
+        )
+        in_flight = GaugeMetricFamily(
+            "headrace_serving_in_flight", "Requests that this front has open at a queue", labels=_QUEUE
+        )
+        rate = GaugeMetricFamily(
+            "headrace_serving_drain_per_second", "Answers per second of a busy queue, as last measured", labels=_QUEUE
+        )
+        for (model, target), route in sorted(self._front.routes.items()):
+            load = route.queue.load
+            depth.add_metric([model, target], route.queue.depth)
+            in_flight.add_metric([model, target], load.open_count)
+            if load.rate is not None:
+                rate.add_metric([model, target], load.rate)
+        yield from (depth, in_flight, rate)
+
+    def _refusals(self) -> Iterator[Metric]:
+        refused = CounterMetricFamily(
+            "headrace_serving_refused", "Requests that were refused unrun, by reason", labels=["model", "reason"]
+        )
+        for (model, reason), count in tuple(self._front.admission.refusals.items()):
+            refused.add_metric([model, reason], count)
+        yield refused
+        cancelled = CounterMetricFamily(
+            "headrace_serving_cancelled",
+            "Requests taken off their queue unrun, nobody waited for them",
+            labels=["model"],
+        )
+        for model, count in tuple(self._front.cancelled.items()):
+            cancelled.add_metric([model], count)
+        yield cancelled
+
+    def _runners(self) -> Iterator[Metric]:
+        versions = self._front.state.versions if self._front.state is not None else ()
+        worked = [(version, version.work) for version in versions if version.work]
+        works = [
+            ([version.model, str(version.version), name], work)
+            for version, report in worked
+            for name, work in report["signatures"].items()
+        ]
+        for name, text in _COUNTERS.items():
+            counter = CounterMetricFamily(f"headrace_serving_runner_{name}", text, labels=_SIGNATURE)
+            for labels, work in works:
+                counter.add_metric(labels, work[name])
+            yield counter
+        failures = CounterMetricFamily(
+            "headrace_serving_runner_failures", "Requests answered with an error", labels=[*_SIGNATURE, "code"]
+        )
+        for labels, work in works:
+            for code, count in work["failed"].items():
+                failures.add_metric([*labels, code], count)
+        yield failures
+        for field, (name, text, bounds) in _HISTOGRAMS.items():
+            histogram = HistogramMetricFamily(f"headrace_serving_{name}", text, labels=_SIGNATURE)
+            for labels, work in works:
+                histogram.add_metric(labels, cumulative(bounds, work[field]), _SUMS[field](work))
+            yield histogram
+        yield from _limits([([version.model, str(version.version)], report) for version, report in worked])
+
+
+def _limits(reports: list[tuple[list[str], Mapping[str, Any]]]) -> Iterator[Metric]:
+    size = GaugeMetricFamily(
+        "headrace_serving_batch_size_limit", "Examples that a batch may have now; follows slo_ms", labels=_VERSION
+    )
+    predicted = GaugeMetricFamily(
+        "headrace_serving_predicted_p99_seconds",
+        "Latency predicted for full batches; 0 without slo_ms",
+        labels=_VERSION,
+    )
+    for labels, report in reports:
+        size.add_metric(labels, report["batch_size"])
+        predicted.add_metric(labels, report["predicted_p99_seconds"])
+    yield from (size, predicted)

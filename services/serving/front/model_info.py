@@ -1,0 +1,194 @@
+"""What the doors tell about models: TensorFlow Serving's status and metadata, and the replica's own page."""
+
+from base64 import b64decode
+from collections.abc import Mapping
+from typing import Any
+
+from google.protobuf import json_format
+
+from protos import tfserving_pb2
+from services.serving.front.core import Front
+from services.serving.front.routing import NOT_FOUND, Route
+from services.serving.wire.prediction import RequestFailed
+from services.serving.wire.replica_state import ReplicaState, ServingState, Signature, TensorSpec, VersionState
+
+SIGNATURE_DEF = "signature_def"
+SIGNATURE_DEF_MAP_URL = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
+_CODE_NAMES = (
+    "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
+    "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
+    "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
+)  # fmt: skip
+
+
+def code_name(code: int) -> str:
+    """A canonical status code by name."""
+    return _CODE_NAMES[code] if 0 <= code < len(_CODE_NAMES) else "UNKNOWN"
+
+
+def versions_of(state: ReplicaState | None, model: str, version: int | None) -> list[VersionState]:
+    """The versions a status call lists, newest first.
+
+    Raises:
+        RequestFailed: NOT_FOUND when there is none.
+    """
+    versions = [v for v in state.versions if v.model == model] if state is not None else []
+    if not versions:
+        raise RequestFailed(NOT_FOUND, f"Could not find any versions of model {model}")
+    if version is not None:
+        versions = [v for v in versions if v.version == version]
+        if not versions:
+            raise RequestFailed(NOT_FOUND, f"Could not find version {version} of model {model}")
+    return sorted(versions, key=lambda v: -v.version)
+
+
+def status_json(versions: list[VersionState]) -> dict[str, Any]:
+    """The body of GET /v1/models/{model}."""
+    return {
+        "model_version_status": [
+            {
+                "version": str(version.version),
+                "state": version.state.value,
+                "status": {"error_code": code_name(version.error_code), "error_message": version.error_message},
+            }
+            for version in versions
+        ]
+    }
+
+
+def status_proto(versions: list[VersionState]) -> tfserving_pb2.GetModelStatusResponse:
+    response = tfserving_pb2.GetModelStatusResponse()
+    for version in versions:
+        item = response.model_version_status.add(
+            version=version.version, state=tfserving_pb2.ModelVersionStatus.State.Value(version.state.value)
+        )
+        item.status.error_code = version.error_code
+        item.status.error_message = version.error_message
+    return response
+
+
+def metadata_json(route: Route) -> dict[str, Any]:
+    """The body of GET /v1/models/{model}/metadata; default values are written out."""
+    signatures = {
+        name: {
+            "inputs": {key: _tensor_info_json(spec) for key, spec in signature.inputs.items()},
+            "outputs": {key: _tensor_info_json(spec) for key, spec in signature.outputs.items()},
+            "method_name": signature.method_name,
+            "defaults": {
+                key: json_format.MessageToDict(
+                    proto, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+                )
+                for key, proto in default_inputs(signature).items()
+            },
+        }
+        for name, signature in route.version.signatures.items()
+    }
+    spec = {"name": route.version.model, "signature_name": "", "version": str(route.version.version)}
+    return {"model_spec": spec, "metadata": {SIGNATURE_DEF: {SIGNATURE_DEF: signatures}}}
+
+
+def _tensor_info_json(spec: TensorSpec) -> dict[str, Any]:
+    dims = [{"size": str(size), "name": ""} for size in spec.shape or ()]
+    shape = {"dim": dims, "unknown_rank": spec.shape is None}
+    return {"dtype": spec.dtype, "tensor_shape": shape, "name": spec.tensor_name}
+
+
+def metadata_proto(route: Route) -> tfserving_pb2.GetModelMetadataResponse:
+    response = tfserving_pb2.GetModelMetadataResponse()
+    response.model_spec.name = route.version.model
+    response.model_spec.version.value = route.version.version
+    signatures = tfserving_pb2.SignatureDefMap()
+    for name, signature in route.version.signatures.items():
+        _fill_signature(signatures.signature_def[name], signature)
+    packed = response.metadata[SIGNATURE_DEF]
+    packed.type_url = SIGNATURE_DEF_MAP_URL
+    packed.value = signatures.SerializeToString()
+    return response
+
+
+def default_inputs(signature: Signature) -> dict[str, tfserving_pb2.TensorProto]:
+    """What the inputs are that a gRPC request may leave out."""
+    return {name: tfserving_pb2.TensorProto.FromString(b64decode(text)) for name, text in signature.defaults.items()}
+
+
+def signature_text(signature: Signature) -> str:
+    """A signature as messages show it."""
+    proto = tfserving_pb2.SignatureDef()
+    _fill_signature(proto, signature)
+    return str(proto)
+
+
+def _fill_signature(proto: tfserving_pb2.SignatureDef, signature: Signature) -> None:
+    proto.method_name = signature.method_name
+    for name, default in default_inputs(signature).items():
+        proto.defaults[name].CopyFrom(default)
+    for specs, infos in ((signature.inputs, proto.inputs), (signature.outputs, proto.outputs)):
+        for name, spec in specs.items():
+            info = infos[name]
+            info.name = spec.tensor_name
+            info.dtype = tfserving_pb2.DataType.Value(spec.dtype)  # type: ignore[assignment]  # the stub wants the wrapper
+            info.tensor_shape.unknown_rank = spec.shape is None
+            for size in spec.shape or ():
+                info.tensor_shape.dim.add(size=size)
+
+
+async def replica_json(front: Front) -> dict[str, Any]:
+    """GET /headrace/status: versions with their runners, and the queues this front writes to.
+
+    Raises:
+        Unavailable: Redis went away while its queues were being asked about.
+    """
+    state = front.state
+    queues = []
+    if front.queue_client.is_connected:
+        for (model, target), route in sorted(front.routes.items()):
+            depth, runners = await front.queue_client.depth(route.queue)
+            queues.append({"model": model, "target": target, "requests": depth, "runners": runners})
+    return {
+        "replica": state.replica if state is not None else "",
+        "open_requests": front.open_count,
+        "queue_connected": front.queue_client.is_connected,
+        "queues": queues,
+        "models": state.models if state is not None else {},
+        "versions": [version_json(version) for version in state.versions] if state is not None else [],
+    }
+
+
+def _work_json(work: Mapping[str, Any]) -> dict[str, Any]:
+    """What the runner did since it started, in total; None where nothing was done yet."""
+    if not work:
+        return {}
+    batches = work["batches"]
+    return {
+        "requests": work["requests"],
+        "failed": work["failed"],
+        "examples": work["examples"],
+        "batches": batches,
+        "mean_batch": round(work["examples"] / batches, 2) if batches else None,
+        "padding_rows": work["padding_rows"],
+        "engine_ms": round(work["engine_seconds"] * 1e3, 3),
+        "engine_ms_per_batch": round(work["engine_seconds"] * 1e3 / batches, 4) if batches else None,
+        "queue_wait_ms_per_request": round(work["wait_seconds"] * 1e3 / max(work["requests"], 1), 3),
+        "batch_size_limit": work["batch_size"],
+        "predicted_p99_ms": round(work["predicted_p99_seconds"] * 1e3, 3) or None,
+    }
+
+
+def version_json(version: VersionState) -> dict[str, Any]:
+    """One version, as the replica's own pages show it."""
+    return {
+        "model": version.model,
+        "version": version.version,
+        "state": version.state.value,
+        "aliases": list(version.aliases) if version.state is ServingState.AVAILABLE else [],
+        "signatures": sorted(version.signatures),
+        "error": version.error_message,
+        "runner": version.runner_id,
+        "engine": version.engine,
+        "engine_reasons": dict(version.engine_reasons),
+        "fetch_seconds": version.fetch_seconds,
+        "load_seconds": version.load_seconds,
+        "private_bytes": version.private_bytes,
+        "available_at": version.available_at,
+        "work": _work_json(version.work),
+    }

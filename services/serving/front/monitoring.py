@@ -1,0 +1,75 @@
+"""Metrics where TensorFlow Serving's scrapers look for them: --monitoring_config_file names a path on the REST port.
+
+There they are with this server's names and, of what it measures alike, with TensorFlow Serving's.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastapi import FastAPI
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest
+from prometheus_client.core import Metric
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from common.errors import InvalidInput
+from protos import tfserving_config_pb2 as config_pb2
+from services.serving.front.api_latency import ApiLatency, escaped
+from services.serving.front.model_info import code_name
+from services.serving.options.model_server_config import read_text
+
+DEFAULT_PATH = "/monitoring/prometheus/metrics"
+_REQUEST_COUNT = ":tensorflow:serving:request_count"
+_OUR_REQUESTS = "headrace_serving_requests"
+
+
+@dataclass(frozen=True)
+class MonitoringConfig:
+    path: str = ""
+    """"" where metrics are not wanted there."""
+
+
+def read_monitoring_config(path: Path) -> MonitoringConfig:
+    """Reads a MonitoringConfig file.
+
+    Raises:
+        InvalidInput: it cannot be read, or its path is no path.
+    """
+    given = read_text(path, config_pb2.MonitoringConfig(), "a MonitoringConfig").prometheus_config
+    if not given.enable:
+        return MonitoringConfig()
+    if given.path and (not given.path.startswith("/") or "?" in given.path):
+        raise InvalidInput(f"{path}: prometheus_config has path {given.path!r}, expected one that begins with /")
+    return MonitoringConfig(given.path or DEFAULT_PATH)
+
+
+def add_metrics_route(app: FastAPI, config: MonitoringConfig, latency: ApiLatency | None) -> None:
+    """Serves the metrics at the configured path, before any other route; with the latency by API where it is kept."""
+    if not config.path:
+        return
+
+    async def metrics(request: Request) -> Response:
+        if request.url.query:
+            asked = f"{request.url.path}?{request.url.query}"
+            return PlainTextResponse(f"Unexpected path: {asked}. Should be {config.path}", status_code=400)
+        text = generate_latest(REGISTRY).decode() + "".join(tensorflow_serving_lines(REGISTRY.collect()))
+        text += "".join(latency.lines()) if latency is not None else ""
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+    app.router.routes.insert(0, Route(config.path, metrics, include_in_schema=False))
+
+
+def tensorflow_serving_lines(metrics: Iterable[Metric]) -> Iterator[str]:
+    """What TensorFlow Serving counts too, in its names and text."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for metric in metrics:
+        if metric.name == _OUR_REQUESTS:
+            for sample in metric.samples:
+                status = code_name(int(sample.labels["code"]))
+                counts[sample.labels["model"], status] += int(sample.value)
+    yield f"# TYPE {_REQUEST_COUNT} counter\n"
+    for (model, status), count in sorted(counts.items()):
+        yield f'{_REQUEST_COUNT}{{model_name="{escaped(model)}",status="{status}"}} {count}\n'

@@ -1,0 +1,197 @@
+"""The request log: a sample of the predictions with inputs and answers, as TFRecords of protos/prediction_log.proto.
+
+The doors hand samples over and never wait; one thread turns them into records and writes them. What does not fit into
+the buffer, or cannot be written in time, is dropped and counted: a prediction is worth more than its record.
+
+What a crash leaves behind: the samples of the last moments are gone; what is written is whole records.
+"""
+
+import logging
+import random
+import threading
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from common.errors import HeadraceError, Unavailable
+from common.process.retry import Retry
+from protos import prediction_log_pb2, queue_pb2, tfserving_pb2
+from services.serving.front.request_log_places import Place
+from services.serving.options.request_log_options import RequestLogOptions
+from services.serving.wire.keys import DEFAULT_SIGNATURE
+from services.serving.wire.tensors import TYPE_OF_CODE
+
+logger = logging.getLogger(__name__)
+
+WRITTEN, DROPPED_FULL, DROPPED_UNWRITTEN = "written", "dropped_buffer_full", "dropped_not_writable"
+_LONGEST_BUFFER = 10_000
+_WRITE_SECONDS = 0.2
+_RETRY_SECONDS = 5.0
+_RECORDS_AT_ONCE = 500
+_BREATH = 16
+"""After so many records the writer lets go of the interpreter, so that the doors do not wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One prediction that is over.
+
+    Attributes:
+        answered_at: epoch seconds, UTC.
+        seconds: from the whole request read to its answer.
+    """
+
+    model: str
+    tag: bytes
+    answered_at: float
+    seconds: float
+    request: queue_pb2.PredictionRequest
+    reply: queue_pb2.PredictionReply
+
+
+class RequestLog(Collector):
+    """`takes` and `offer` are called by the event loop, everything else by the thread that `start` begins."""
+
+    def __init__(self, place: Place, *, default: RequestLogOptions, buffer_bytes: int) -> None:
+        self._place = place
+        self._default = default
+        self._of_models: Mapping[str, RequestLogOptions] = {}
+        self._buffer_bytes = buffer_bytes
+        self._samples: deque[tuple[Sample, int]] = deque()
+        self._held_bytes = 0
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="request-log", daemon=True)
+        self._counts: Counter[tuple[str, str]] = Counter()
+        """By (model, what became of the record)."""
+
+    def use(self, of_models: Mapping[str, RequestLogOptions]) -> None:
+        """Sets what differs from the default, per model."""
+        self._of_models = dict(of_models)
+
+    def sampling_rate(self, model: str) -> float:
+        return self._of_models.get(model, self._default).sampling_rate
+
+    def takes(self, model: str) -> bool:
+        """Whether this request of the model is one to be logged."""
+        rate = self.sampling_rate(model)
+        return rate > 0 and (rate >= 1 or random.random() < rate)  # noqa: S311  (sampling)
+
+    def offer(self, sample: Sample) -> None:
+        """Takes a sample if there is room for it. The messages in it must not be changed afterwards."""
+        size = sample.request.ByteSize() + sample.reply.ByteSize()
+        with self._lock:
+            if len(self._samples) >= _LONGEST_BUFFER or self._held_bytes + size > self._buffer_bytes:
+                self._counts[sample.model, DROPPED_FULL] += 1
+                return
+            self._held_bytes += size
+            self._samples.append((sample, size))
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, *, timeout_seconds: float) -> None:
+        """Writes what is there; what takes longer is left."""
+        self._ended.set()
+        self._thread.join(timeout_seconds)
+
+    def collect(self) -> Iterator[Metric]:
+        records = CounterMetricFamily(
+            "headrace_serving_request_log_records", "Sampled predictions", labels=["model", "result"]
+        )
+        for (model, result), count in list(self._counts.items()):
+            records.add_metric([model, result], count)
+        yield records
+
+    def _run(self) -> None:
+        while not self._ended.wait(_WRITE_SECONDS):
+            self._write_all()
+        self._write_all()
+        self._place.close()
+
+    def _write_all(self) -> None:
+        while samples := self._take():
+            records: dict[str, list[bytes]] = defaultdict(list)
+            for number, sample in enumerate(samples, 1):
+                record = record_of(sample, self.sampling_rate(sample.model))
+                records[sample.model].append(record.SerializeToString())
+                if number % _BREATH == 0:
+                    time.sleep(0.0002)
+            for model, of_model in records.items():
+                self._write(model, of_model)
+
+    def _take(self) -> list[Sample]:
+        with self._lock:
+            taken = [self._samples.popleft() for _ in range(min(_RECORDS_AT_ONCE, len(self._samples)))]
+            self._held_bytes -= sum(size for _, size in taken)
+        return [sample for sample, _ in taken]
+
+    def _write(self, model: str, records: Sequence[bytes]) -> None:
+        retry = Retry(_RETRY_SECONDS, wait=self._pause)
+        while True:
+            try:
+                self._place.append(model, records)
+            except Unavailable as error:
+                if self._ended.is_set():
+                    self._drop(model, records, error)
+                    return
+                try:
+                    retry.wait_or_raise(error)
+                except Unavailable:
+                    self._drop(model, records, error)
+                    return
+                continue
+            except HeadraceError as error:
+                self._drop(model, records, error)
+                return
+            self._counts[model, WRITTEN] += len(records)
+            return
+
+    def _pause(self, seconds: float) -> None:
+        self._ended.wait(seconds)
+
+    def _drop(self, model: str, records: Sequence[bytes], error: HeadraceError) -> None:
+        self._counts[model, DROPPED_UNWRITTEN] += len(records)
+        logger.error(
+            "the request log cannot be written: %s", error.message, extra={"model": model, "records": len(records)}
+        )
+
+
+def record_of(sample: Sample, sampling_rate: float) -> prediction_log_pb2.PredictionLog:
+    """Numbers are copied as bytes (tensor_content)."""
+    request, reply = sample.request, sample.reply
+    record = prediction_log_pb2.PredictionLog(
+        request_id=sample.tag.decode("latin-1"),
+        answered_at=sample.answered_at,
+        latency_seconds=sample.seconds,
+        error_code=reply.error_code,
+        error_message=reply.error_message,
+    )
+    spec = record.log_metadata.model_spec
+    spec.name, spec.signature_name = sample.model, request.signature or DEFAULT_SIGNATURE
+    if reply.version:
+        spec.version.value = reply.version
+    record.log_metadata.sampling_config.sampling_rate = sampling_rate
+    record.log_metadata.timestamp_secs = int(sample.answered_at)
+    asked, answered = record.predict_log.request, record.predict_log.response
+    asked.model_spec.CopyFrom(spec)
+    asked.output_filter.extend(request.output_filter)
+    for tensor in request.inputs:
+        _copy_tensor(tensor, asked.inputs[tensor.name])
+    if not reply.error_code:
+        answered.model_spec.CopyFrom(spec)
+        for tensor in reply.outputs:
+            _copy_tensor(tensor, answered.outputs[tensor.name])
+    return record
+
+
+def _copy_tensor(tensor: queue_pb2.Tensor, proto: tfserving_pb2.TensorProto) -> None:
+    proto.dtype = tfserving_pb2.DataType.Value(TYPE_OF_CODE[tensor.dtype])  # type: ignore[assignment]  # wants the wrapper
+    for size in tensor.shape:
+        proto.tensor_shape.dim.add(size=size)
+    proto.tensor_content = tensor.data
+    proto.string_val.extend(tensor.strings)

@@ -1,0 +1,151 @@
+"""Which queue answers a request: the routes of what a replica serves, and the words for what it does not.
+
+A route stands for a target of a model, a version or an alias, and names the version that is behind it just now.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from services.serving.queue.client import Queue
+from services.serving.wire.keys import DEFAULT_TARGET, alias_target, version_target
+from services.serving.wire.prediction import INVALID_ARGUMENT, RequestFailed
+from services.serving.wire.replica_state import ReplicaState, ServingState, Signature, VersionState
+
+NOT_FOUND, UNAVAILABLE = 5, 14
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where requests for one target of a model go, and what the version behind it expects."""
+
+    queue: Queue
+    version: VersionState
+
+    def signature(self, name: str) -> Signature | None:
+        return self.version.signatures.get(name)
+
+
+class Routing:
+    """What the replica serves, as its manager last said; belongs to one front."""
+
+    def __init__(self, namespace: str = "") -> None:
+        self._namespace = namespace
+        self._default_target = DEFAULT_TARGET
+        self._routes: dict[tuple[str, str], Route] = {}
+        self._queues: dict[tuple[str, str], Queue] = {}
+        self.state: ReplicaState | None = None
+
+    @property
+    def routes(self) -> Mapping[tuple[str, str], Route]:
+        """By (model, target)."""
+        return self._routes
+
+    @property
+    def queues(self) -> Collection[Queue]:
+        """Those of all routes."""
+        return self._queues.values()
+
+    def update(self, state: ReplicaState) -> None:
+        """Takes the manager's snapshot.
+
+        A route whose runner just went away is kept while the registry still has its target: requests queue up until
+        the next runner is there, and the queue itself refuses them when none has been there for some seconds.
+        """
+        routes: dict[tuple[str, str], Route] = {}
+        for version in state.versions:
+            if version.state is ServingState.AVAILABLE:
+                labels = (label for label in version.aliases if not _is_dropped(version.model, label, state))
+                for target in (version_target(version.version), *map(alias_target, labels)):
+                    known = routes.get((version.model, target))
+                    if known is None or known.version.version < version.version:
+                        routes[version.model, target] = Route(self._queue(version.model, target), version)
+        self._routes = {key: route for key, route in self._routes.items() if _is_expected(key, state)} | routes
+        self._queues = {key: queue for key, queue in self._queues.items() if key in self._routes}
+        for route in self._routes.values():
+            route.queue.limit = route.queue.load.follow(route.version.options)
+        self._default_target = alias_target(state.default_alias)
+        self.state = state
+
+    def _queue(self, model: str, target: str) -> Queue:
+        return self._queues.setdefault((model, target), Queue(model, target, namespace=self._namespace))
+
+    def resolve(self, model: str, *, version: int | None = None, label: str | None = None) -> Route:
+        """The route of a request.
+
+        Raises:
+            RequestFailed: in TensorFlow Serving's words where it has some: NOT_FOUND for a model or version nobody
+                has, INVALID_ARGUMENT for a label nobody has, UNAVAILABLE for what should be there and is not yet.
+        """
+        route = self.find(model, version, label)
+        if route is None:
+            raise self._missing(model, version, label)
+        return route
+
+    def find(self, model: str, version: int | None, label: str | None) -> Route | None:
+        """The same, or None."""
+        if label is not None:
+            target = alias_target(label)
+        else:
+            target = self._default_target if version is None else version_target(version)
+        return self._routes.get((model, target))
+
+    def _missing(self, model: str, version: int | None, label: str | None) -> RequestFailed:
+        state = self.state
+        if state is None:
+            return RequestFailed(UNAVAILABLE, "this replica is starting: it does not know its models yet")
+        aliases = state.models.get(model, {})
+        if state.is_standalone:
+            return _missing_folder(model, version, label, aliases)
+        wanted = version
+        if version is None:
+            wanted = aliases.get(label if label is not None else DEFAULT_TARGET.removeprefix("alias/"))
+        expected = next((v for v in state.versions if v.model == model and v.version == wanted), None)
+        if expected is not None and expected.state is ServingState.END and expected.error_code:
+            return RequestFailed(
+                UNAVAILABLE, f"version {wanted} of model {model} could not be loaded: {expected.error_message}"
+            )
+        is_coming = expected is not None and expected.state is not ServingState.END
+        if is_coming or (version is None and wanted is not None):
+            return RequestFailed(UNAVAILABLE, f"version {wanted} of model {model} is being loaded")
+        if not state.models and any(state.conditions.values()):
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in state.conditions.items() if reason)
+            return RequestFailed(UNAVAILABLE, f"this replica does not know its models yet ({reasons})")
+        if label is not None:
+            return RequestFailed(INVALID_ARGUMENT, f"Unrecognized servable version label: {label}")
+        asked = f"Latest({model})" if version is None else f"Specific({model}, {version})"
+        return RequestFailed(NOT_FOUND, f"Servable not found for request: {asked}")
+
+    def knows(self, model: str) -> bool:
+        """Whether the replica has the model at all, so that it may have counters of its own."""
+        return self.state is not None and model in self.state.models
+
+
+def _is_expected(key: tuple[str, str], state: ReplicaState) -> bool:
+    """Whether the registry has the target, so that a runner for it will be there again."""
+    model, target = key
+    kind, _, name = target.partition("/")
+    if kind != "alias":
+        return _is_coming(model, name, state)
+    version = state.models.get(model, {}).get(name)
+    return version is not None and (not state.is_standalone or _is_coming(model, str(version), state))
+
+
+def _is_dropped(model: str, label: str, state: ReplicaState) -> bool:
+    """Whether a configuration took the label away, though a runner still reads its queue for a moment."""
+    is_label = state.is_standalone and label != state.default_alias
+    return is_label and label not in state.models.get(model, {})
+
+
+def _is_coming(model: str, version: str, state: ReplicaState) -> bool:
+    """Whether the version is there or comes back. A registry may return to one that leaves."""
+    gone = (ServingState.END, ServingState.UNLOADING) if state.is_standalone else (ServingState.END,)
+    return any(v.model == model and str(v.version) == version and v.state not in gone for v in state.versions)
+
+
+def _missing_folder(model: str, version: int | None, label: str | None, aliases: Mapping[str, int]) -> RequestFailed:
+    """TensorFlow Serving's words: what is not available is not found, whatever the reason."""
+    if label is not None and label not in aliases:
+        return RequestFailed(INVALID_ARGUMENT, f"Unrecognized servable version label: {label}")
+    wanted = version if label is None else aliases[label]
+    asked = f"Latest({model})" if wanted is None else f"Specific({model}, {wanted})"
+    return RequestFailed(NOT_FOUND, f"Servable not found for request: {asked}")

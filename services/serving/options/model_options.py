@@ -1,0 +1,127 @@
+"""How one model is run: what may be set per model, whichever source it comes from. No TensorFlow, no file formats.
+
+Settings and flags give the defaults of a replica; a batching parameters file, the model's configuration and the
+version itself may say otherwise for one model. What reads those files ends in a `ModelOptions`; the runner gets nothing
+else.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from common.definition.serving import check_batching
+from common.errors import InvalidInput
+
+EngineName = Literal["auto", "tensorflow", "onnxruntime", "litert"]
+
+
+@dataclass(frozen=True)
+class BatchingOptions:
+    """TensorFlow Serving's batching parameters, with its names; sizes count examples. docs/batching.md says what each
+    does. Making one raises InvalidInput, with a sentence that names the field, for values that do not go together."""
+
+    max_batch_size: int = 64
+    """Examples in one call of the model, at most."""
+    batch_timeout_micros: int = 0
+    """How long a batch that is not full waits for more; 0 takes what is there."""
+    max_enqueued_batches: int | None = None
+    """Batches that may wait in a queue of this model; past it, requests are refused. None: the queue_limit alone."""
+    num_batch_threads: int = 1
+    """Batches of one model that may run at the same time."""
+    allowed_batch_sizes: tuple[int, ...] = ()
+    """Ascending, the last one equal to the largest batch; a batch is padded to the next of them. Empty: any size."""
+    enable_large_batch_splitting: bool | None = None
+    """Whether a request that does not fit the open batch fills it with its first rows, so that one of more than
+    max_batch_size examples is run in parts; False: each stays in one batch, and a larger one is refused. None, where
+    nobody said anything: a larger one is a call of its own, unless named sizes or an objective would not be kept."""
+    max_execution_batch_size: int | None = None
+    """The largest batch when requests are split; larger requests than max_batch_size are then refused. None: requests
+    of any size, in parts of max_batch_size."""
+    pad_variable_length_inputs: bool = False
+    """Whether requests whose inputs differ in the sizes after the first share a batch, padded to the longest."""
+    is_enabled: bool = True
+    """Whether requests share calls at all."""
+    slo_ms: float | None = None
+    """Latency that 99 % of the requests should stay below; the batch size follows it. None: no objective."""
+
+    def __post_init__(self) -> None:
+        for name, smallest in (("max_batch_size", 1), ("batch_timeout_micros", 0), ("num_batch_threads", 1)):
+            if getattr(self, name) < smallest:
+                raise InvalidInput(f"{name} must be at least {smallest}, got {getattr(self, name)}")
+        for name in ("max_enqueued_batches", "max_execution_batch_size"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise InvalidInput(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.slo_ms is not None and not 0 < self.slo_ms < float("inf"):
+            raise InvalidInput(f"slo_ms must be more than 0 milliseconds, got {self.slo_ms:g}")
+        check_batching(
+            max_batch_size=self.max_batch_size,
+            max_execution_batch_size=self.max_execution_batch_size,
+            allowed_batch_sizes=self.allowed_batch_sizes,
+            enable_large_batch_splitting=self.enable_large_batch_splitting is not False,
+            num_batch_threads=self.num_batch_threads,
+        )
+
+    @property
+    def largest_batch(self) -> int:
+        """Examples in one call of the model, at most."""
+        return self.max_execution_batch_size or self.max_batch_size
+
+    @property
+    def splits_large_requests(self) -> bool:
+        """Whether a request of more examples than a batch has is run in parts."""
+        if self.enable_large_batch_splitting is None:
+            return bool(self.max_execution_batch_size or self.allowed_batch_sizes or self.slo_ms)
+        return self.enable_large_batch_splitting
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """What computes a version's signatures."""
+
+    engine: EngineName = "tensorflow"
+    """`auto` converts at load, compares with the SavedModel, measures, and takes the fastest that agrees."""
+    intra_op_threads: int = 1
+    inter_op_threads: int = 1
+    is_xla: bool = False
+    """Whether TensorFlow compiles the signatures with XLA."""
+    relative_tolerance: float = 1e-4
+    absolute_tolerance: float = 1e-5
+    """How far another engine's outputs may be from the SavedModel's."""
+    conversion_timeout_seconds: float = 60.0
+    """A conversion that takes longer is ended, and the version runs on TensorFlow."""
+
+
+@dataclass(frozen=True)
+class WarmUpOptions:
+    """What a version is run with before it is available."""
+
+    is_enabled: bool = True
+    iterations: int = 1
+    """How often each of the requests that came with the version is run."""
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Everything that may differ from model to model in how it is run."""
+
+    platform: str = "tensorflow"
+    """Name of the plugin that loads its versions (TensorFlow Serving's model_platform)."""
+    batching: BatchingOptions = field(default_factory=BatchingOptions)
+    engine: EngineOptions = field(default_factory=EngineOptions)
+    warm_up: WarmUpOptions = field(default_factory=WarmUpOptions)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Plain values, as JSON carries them."""
+        return asdict(self)
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> "ModelOptions":
+        """What `to_mapping` gave, also after a way through JSON."""
+        batching = dict(mapping["batching"])
+        batching["allowed_batch_sizes"] = tuple(batching["allowed_batch_sizes"])
+        return cls(
+            platform=mapping["platform"],
+            batching=BatchingOptions(**batching),
+            engine=EngineOptions(**mapping["engine"]),
+            warm_up=WarmUpOptions(**mapping["warm_up"]),
+        )

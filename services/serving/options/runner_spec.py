@@ -1,0 +1,39 @@
+"""What a runner is told when it is started. A file of its own: the manager makes it and must not import TensorFlow."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from services.serving.options.model_options import ModelOptions
+from services.serving.wire.keys import queue_name
+
+
+@dataclass(frozen=True)
+class RunnerSpec:
+    """What a runner needs to know; travels as JSON from the manager through the zygote."""
+
+    replica: str
+    model: str
+    version: int
+    directory: str
+    """The SavedModel: the folder that holds saved_model.pb."""
+    redis_url: str
+    options: ModelOptions
+    is_cautious: bool = False
+    """Use TensorFlow's default executor: the last runner of this version crashed."""
+    namespace: str = ""
+    """What keeps its queues apart from those of other replicas; "" where all share."""
+    engines_dir: str = ""
+    """Where converted models are kept; empty: nowhere."""
+
+    @property
+    def queue_name(self) -> str:
+        """What its queues call the model."""
+        return queue_name(self.namespace, self.model)
+
+    def to_mapping(self) -> dict[str, Any]:
+        return {**vars(self), "options": self.options.to_mapping()}
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> "RunnerSpec":
+        return cls(**{**mapping, "options": ModelOptions.from_mapping(mapping["options"])})

@@ -1,0 +1,153 @@
+"""Whether a front takes one more request for a queue: decided from what the front knows, before anything is parsed.
+
+    front full       the front has as many requests open as it may
+    unfair           a queue may hold eight times the room that is left at the front: however slow one model is, the
+                     others find room (dynamic thresholds, Choudhury and Hahne 1998)
+    batches full     max_enqueued_batches of the model: TensorFlow Serving's bound, with its code and words
+    too late         at the rate at which a busy queue was answered lately, what is ahead takes more than half of the
+                     time until the deadline; sixteen requests are taken while they take less than nine tenths of it
+
+The queue's own bound, over all fronts, is kept in Redis (queue_scripts.py).
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from services.serving.options.model_options import BatchingOptions
+from services.serving.wire.prediction import RequestFailed
+
+RESOURCE_EXHAUSTED, UNAVAILABLE = 8, 14
+BATCHES_FULL = "The batch scheduling queue to which this task was submitted is full"
+_ROOM_FACTOR = 8
+_RATE_WINDOW_SECONDS = 0.1
+_RATE_WEIGHT = 0.3
+"""Of the newest window in the average."""
+_USABLE_DEADLINE = 0.5
+"""Share of a deadline that the estimate may fill; the rest is for what it does not know: a rate halves when something
+else wants the machine."""
+_FEW, _USABLE_DEADLINE_OF_FEW = 16, 0.9
+"""Few requests may fill more of it: smaller batches would cost more than the doubt is worth."""
+_ALWAYS_AHEAD = 1
+"""However slow it seems: one runs and one is next, so that the rate is seen."""
+
+
+class QueueLoad:
+    """What a front has open at one queue, and how fast it is answered when there is enough to do.
+
+    Only then the rate says what the runners can do: a queue with one request at a time is answered slowly because it is
+    asked slowly. There is enough to do while a full batch is there to run next, or while requests are refused because
+    they would be late. Times are the event loop's, in seconds.
+    """
+
+    __slots__ = (
+        "_answered", "_answered_at", "_busy_seconds", "_has_refused", "at_once", "full_until", "most_rows",
+        "open_count", "open_rows", "rate",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.open_count = 0
+        self.open_rows = 0
+        """Rows of what is open, counted where most_rows bounds them."""
+        self.most_rows = 0
+        """0: no bound but the queue's own."""
+        self.at_once = BatchingOptions.max_batch_size
+        """Requests that a runner may run at the same time."""
+        self.rate: float | None = None
+        """Requests answered per second while there were enough to run next; None: not known."""
+        self.full_until = 0.0
+        """Redis refused a write because the queue was full; until then nobody asks again."""
+        self._answered = 0
+        self._answered_at = 0.0
+        """When the last answers came, if they left enough to run next; else 0."""
+        self._busy_seconds = 0.0
+        self._has_refused = False
+        """Something was too late since the last answers."""
+
+    def opened(self, rows: int) -> None:
+        self.open_count += 1
+        self.open_rows += rows
+
+    def closed(self, rows: int) -> None:
+        """One is answered, or its asker is gone."""
+        self.open_count -= 1
+        self.open_rows -= rows
+
+    def answered(self, count: int, now: float) -> None:
+        """A batch of answers came from a runner, after each of them was closed.
+
+        Args:
+            count: of those that came in time. What was dropped unrun is quickly answered and would make a queue that
+                nobody can keep up with look fast.
+        """
+        if self._answered_at:
+            self._busy_seconds += now - self._answered_at
+            self._answered += count
+        self._answered_at = now if self.open_count >= self.at_once or self._has_refused else 0.0
+        self._has_refused = False
+        if self._busy_seconds < _RATE_WINDOW_SECONDS:
+            return
+        rate = self._answered / self._busy_seconds
+        self.rate = rate if self.rate is None else self.rate + _RATE_WEIGHT * (rate - self.rate)
+        self._busy_seconds, self._answered = 0.0, 0
+
+    def is_too_late(self, timeout_seconds: float) -> bool:
+        """Whether what is open takes so long that one more would not be answered in time."""
+        if self.rate is None:
+            return False
+        in_time = timeout_seconds * self.rate
+        most_ahead = max(in_time * _USABLE_DEADLINE, min(_FEW, in_time * _USABLE_DEADLINE_OF_FEW), _ALWAYS_AHEAD)
+        is_too_late = self.open_count > most_ahead
+        self._has_refused |= is_too_late
+        return is_too_late
+
+    def follow(self, options: Mapping[str, Any]) -> int:
+        """Takes the bounds of the model's options (ModelOptions.to_mapping); returns how many requests may wait and
+        run, 0 for no bound of its own."""
+        batching = options.get("batching") or {}
+        if not batching or not batching["is_enabled"]:
+            self.most_rows = 0
+            return 0
+        largest = batching["max_execution_batch_size"] or batching["max_batch_size"]
+        threads, batches = batching["num_batch_threads"], batching["max_enqueued_batches"]
+        self.at_once = threads * largest
+        self.most_rows = 0 if batches is None else (batches + threads) * largest
+        return self.most_rows
+
+
+class Admission:
+    """The rules of one front. `refusals` counts by (model, reason)."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.refusals: Counter[tuple[str, str]] = Counter()
+
+    def check(self, model: str, load: QueueLoad, *, open_count: int, rows: int, timeout_seconds: float) -> None:
+        """Raises RequestFailed when a request for the queue cannot be taken.
+
+        Args:
+            open_count: what the front has open over all queues.
+        """
+        room = self._limit - open_count
+        if room <= 0:
+            message = f"this front has {self._limit} requests open, its limit; try again"
+            raise self._refusal(model, "front full", message)
+        if load.open_count >= _ROOM_FACTOR * room:
+            raise self._refusal(
+                model, "unfair",
+                f"model {model} has {load.open_count} of the {self._limit} requests that this front may have open, "
+                "and the others need room, too; try again",
+            )  # fmt: skip
+        if load.most_rows and load.open_rows and load.open_rows + rows > load.most_rows:
+            self.refusals[model, "batches full"] += 1
+            raise RequestFailed(UNAVAILABLE, BATCHES_FULL)
+        if load.is_too_late(timeout_seconds):
+            raise self._refusal(
+                model, "too late",
+                f"{load.open_count} requests for model {model} are ahead, {load.rate:.0f} are answered in a second, "
+                f"and the deadline is in {timeout_seconds:.2f} s; try again",
+            )  # fmt: skip
+
+    def _refusal(self, model: str, reason: str, message: str) -> RequestFailed:
+        self.refusals[model, reason] += 1
+        return RequestFailed(RESOURCE_EXHAUSTED, message)

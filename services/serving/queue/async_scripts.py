@@ -1,0 +1,117 @@
+"""Asynchronous predictions in Redis, in one step each, as Lua scripts (Redis 6.2 and newer; Redis' own clock).
+
+    headrace:prediction:<id>     list: a header (JSON, written by the front that took the request), then the ReplyBatch
+                                 that a runner pushed. The first one counts; a second, after a requeue, is ignored.
+    headrace:predictions         sorted set: id -> Redis time in ms when it is forgotten
+    headrace:predictions:bytes   hash: id -> bytes that are counted for it; the field "" is their sum
+    headrace:predictions:open    list of ids whose answers were not counted yet
+
+A runner needs to know nothing of this: the list is the reply address of the request. Its lifetime is the one the front
+gave it, because COMPLETE (queue_scripts.py) leaves lists under this prefix theirs.
+"""
+
+from services.serving.queue.scripts import Script
+
+NO_RUNNER, QUEUE_FULL, TOO_MANY, TOO_LARGE = -1, 0, -3, -4
+
+SUBMIT = Script("""
+-- Enqueues one request and makes the place for its answer, or does nothing. Beforehand it forgets what is over and
+-- counts the answers that came since: each call looks at more open ids than it adds, so the count stays close behind.
+-- KEYS: queue, serving set, prediction, predictions, bytes, open
+-- ARGV: queue limit, request, id, header, lifetime in ms, limit of predictions, limit of bytes, prefix of the keys
+-- Answer: 1, or one of the numbers above.
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+if redis.call('ZCOUNT', KEYS[2], '(' .. now, '+inf') == 0 then
+  return -1
+end
+if redis.call('XLEN', KEYS[1]) >= tonumber(ARGV[1]) then
+  return 0
+end
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', now, 'LIMIT', 0, 64)) do
+  redis.call('HINCRBY', KEYS[5], '', -(redis.call('HGET', KEYS[5], id) or 0))
+  redis.call('HDEL', KEYS[5], id)
+  redis.call('ZREM', KEYS[4], id)
+end
+for i = 1, math.min(16, redis.call('LLEN', KEYS[6])) do
+  local id = redis.call('LPOP', KEYS[6])
+  local counted = redis.call('HGET', KEYS[5], id)
+  if counted then
+    local key = ARGV[8] .. id
+    if redis.call('LLEN', key) < 2 then
+      redis.call('RPUSH', KEYS[6], id)
+    else
+      local size = redis.call('MEMORY', 'USAGE', key, 'SAMPLES', 0)
+      redis.call('HSET', KEYS[5], id, size)
+      redis.call('HINCRBY', KEYS[5], '', size - counted)
+    end
+  end
+end
+if redis.call('ZCARD', KEYS[4]) >= tonumber(ARGV[6]) then
+  return -3
+end
+local size = #ARGV[2] + #ARGV[4]
+if tonumber(redis.call('HGET', KEYS[5], '') or 0) + size > tonumber(ARGV[7]) then
+  return -4
+end
+local entry = redis.call('XADD', KEYS[1], '*', 'r', ARGV[2])
+local header = cjson.decode(ARGV[4])
+header.entry = entry
+redis.call('RPUSH', KEYS[3], cjson.encode(header))
+redis.call('PEXPIRE', KEYS[3], ARGV[5])
+redis.call('ZADD', KEYS[4], now + ARGV[5], ARGV[3])
+redis.call('HSET', KEYS[5], ARGV[3], size)
+redis.call('HINCRBY', KEYS[5], '', size)
+redis.call('RPUSH', KEYS[6], ARGV[3])
+return 1
+""")
+
+READ = Script("""
+-- The header and the answer of a prediction. Past its deadline one without an answer gets one, for good: ARGV[1].
+-- KEYS: prediction    ARGV: ReplyBatch that says so, now in epoch microseconds
+-- Answer: nil when there is no such prediction, else {header} or {header, ReplyBatch}.
+local header = redis.call('LINDEX', KEYS[1], 0)
+if not header or string.sub(header, 1, 1) ~= '{' then
+  return false
+end
+if redis.call('LLEN', KEYS[1]) < 2 then
+  if tonumber(ARGV[2]) <= tonumber(cjson.decode(header).deadline_at_micros) then
+    return {header}
+  end
+  redis.call('RPUSH', KEYS[1], ARGV[1])
+end
+return {header, redis.call('LINDEX', KEYS[1], 1)}
+""")
+
+LENGTHS = Script("""
+-- How many elements each list has: 2 and more means answered, 0 unknown.
+-- KEYS: prediction...
+local lengths = {}
+for i = 1, #KEYS do
+  lengths[i] = redis.call('LLEN', KEYS[i])
+end
+return lengths
+""")
+
+FORGET = Script("""
+-- Takes a request off its queue and forgets its answer. A runner that has the request finishes it for nobody: its
+-- answer makes a list without a header, which counts as none and goes away by itself.
+-- KEYS: prediction, predictions, bytes    ARGV: id
+-- Answer: nil when there is no such prediction, 1 when it had no answer yet, else 0.
+local header = redis.call('LINDEX', KEYS[1], 0)
+if not header or string.sub(header, 1, 1) ~= '{' then
+  return false
+end
+local told = cjson.decode(header)
+local is_open = redis.call('LLEN', KEYS[1]) < 2
+if is_open then
+  redis.call('XDEL', told.queue, told.entry)
+end
+redis.call('DEL', KEYS[1])
+redis.call('ZREM', KEYS[2], ARGV[1])
+redis.call('HINCRBY', KEYS[3], '', -(redis.call('HGET', KEYS[3], ARGV[1]) or 0))
+redis.call('HDEL', KEYS[3], ARGV[1])
+return is_open and 1 or 0
+""")
+
+ALL = (SUBMIT, READ, LENGTHS, FORGET)

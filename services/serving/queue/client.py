@@ -1,0 +1,276 @@
+"""The front's side of the queue: the requests of one loop turn go out in one write, answers come in batches.
+
+Two connections: one writes requests, the other waits at this front's reply list. Both come and go together; in between
+`is_connected` is false and nothing can be enqueued.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+
+import hiredis
+
+from common.errors import Unavailable
+from services.serving.queue.admission import QueueLoad
+from services.serving.queue.redis_connection import RedisConnection, Reply, connect, pack
+from services.serving.queue.scripts import CANCEL, ENQUEUE
+from services.serving.wire.keys import CONSUMER_GROUP, queue_key, queue_name, replies_key, serving_key
+
+logger = logging.getLogger(__name__)
+
+NO_RUNNER, REFUSED = -1, -2
+_BLPOP_SECONDS = 1
+_WAITING_POPS, _FEWEST_POPS = 16, 8
+"""Commands that wait inside Redis for answers, one after the other; filled up again when only the fewest are left, so
+that most answers cost no write."""
+_FEWEST_EARLY = 16
+"""Requests that are worth a command of their own before the turn is over."""
+_TICK_SECONDS = 0.25
+_SILENCE_SECONDS = 1.0
+"""A Redis that has owed a reply for this long, at two looks in a row, counts as lost. (At one look it may be this loop
+that was kept from reading.)"""
+_FIRST_BACKOFF_SECONDS = 0.02
+_LAST_BACKOFF_SECONDS = 1.0
+
+
+class Queue:
+    """One queue as a front sees it: its keys, its bounds, and the requests of this turn that were not written yet."""
+
+    __slots__ = ("depth", "key", "limit", "load", "model", "serving_key", "target", "unwritten")
+
+    def __init__(self, model: str, target: str, *, namespace: str = "") -> None:
+        self.model = model
+        self.target = target
+        self.key = queue_key(queue_name(namespace, model), target)
+        self.serving_key = serving_key(queue_name(namespace, model), target)
+        self.unwritten: list[tuple[bytes, bytes]] = []
+        self.load = QueueLoad()
+        self.limit = 0
+        """Requests that the queue may hold by its model's options; 0: the front's limit for all queues."""
+        self.depth = 0
+        """Requests in the queue, waiting and running, of all fronts; as of the last tick."""
+
+
+Span = tuple[bytes, bytes]
+"""The first and the last entry id of one write."""
+OnTaken = Callable[[Queue, list[tuple[bytes, bytes]], int, Span], None]
+"""(queue, [(request id, request)], how many were taken, or NO_RUNNER, or REFUSED when Redis answers with an error; the
+span of those taken)."""
+
+
+class QueueClient:
+    """Runs in one event loop; not thread-safe.
+
+    Args:
+        on_taken: told how many requests of a write were taken.
+        on_replies: given each ReplyBatch, serialized.
+        on_connected, on_lost: told when the queue comes and goes.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        front_id: str,
+        *,
+        queue_limit: int,
+        on_taken: OnTaken,
+        on_replies: Callable[[bytes], None],
+        on_connected: Callable[[], None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._url = url
+        self._replies_key = replies_key(front_id)
+        self._limit = queue_limit
+        self._on_taken = on_taken
+        self._on_replies = on_replies
+        self._on_connected = on_connected
+        self._on_lost = on_lost
+        self._loop = asyncio.get_running_loop()
+        self._unwritten: list[Queue] = []
+        self._watched: Collection[Queue] = ()
+        self._requests: RedisConnection | None = None
+        self._replies: RedisConnection | None = None
+        self._lost = asyncio.Event()
+        self._blpop = pack(b"BLPOP", self._replies_key, str(_BLPOP_SECONDS))
+        self._waiting_pops = 0
+        self.is_connected = False
+        self.was_silent = False
+        """The connection was given up because Redis said nothing, not lost."""
+
+    def enqueue(self, queue: Queue, request_id: bytes, request: bytes) -> None:
+        """Puts a request (serialized PredictionRequest) into the write of this turn.
+
+        Half a batch is written at once when little else is in the queue: the runner would stand idle while this turn
+        reads the requests of all connections, and then this loop while the runner runs them.
+        """
+        if not queue.unwritten:
+            if not self._unwritten:
+                self._loop.call_soon(self._write)
+            self._unwritten.append(queue)
+        queue.unwritten.append((request_id, request))
+        half = max(queue.load.at_once >> 1, _FEWEST_EARLY)
+        if len(queue.unwritten) >= half and queue.load.open_count < len(queue.unwritten) + half:
+            requests, queue.unwritten = queue.unwritten, []
+            self._unwritten.remove(queue)
+            self._send(queue, requests, now=True)
+
+    def cancel(self, queue: Queue, span: Span, request_ids: Sequence[bytes], on_removed: Callable[[int], None]) -> None:
+        """Takes requests off a queue unless a runner has them; `on_removed` is told how many it were."""
+        if self._requests is None:
+            return
+
+        def answered(reply: Reply) -> None:
+            if isinstance(reply, int):
+                on_removed(reply)
+            elif _is_unknown_script(reply) and self._requests is not None:
+                self._requests.send(pack(b"EVAL", CANCEL.text, *arguments), answered)
+
+        arguments = (b"1", queue.key, CONSUMER_GROUP, *span, *request_ids)
+        self._requests.send(pack(b"EVALSHA", CANCEL.sha, *arguments), answered)
+
+    def watch(self, queues: Collection[Queue]) -> None:
+        """The queues whose depth is wanted, from the next tick on."""
+        self._watched = queues
+
+    async def depth(self, queue: Queue) -> tuple[int, int]:
+        """Requests in the queue (waiting and running), and live runners. Raises Unavailable."""
+        connection = self._requests
+        if connection is None or not self.is_connected:
+            raise Unavailable("Redis is away")
+        length = await connection.ask(b"XLEN", queue.key)
+        seconds = await connection.ask(b"TIME")
+        assert isinstance(length, int)
+        assert isinstance(seconds, list)
+        runners = await connection.ask(b"ZCOUNT", queue.serving_key, b"(%b000" % seconds[0], b"+inf")
+        assert isinstance(runners, int)
+        return length, runners
+
+    async def run(self) -> None:
+        """Connects, and connects again when the connection is lost; ends by being cancelled."""
+        backoff = _FIRST_BACKOFF_SECONDS
+        try:
+            while True:
+                try:
+                    await self._connect()
+                except Unavailable as error:
+                    self._close()
+                    logger.warning("the queue is away", extra={"reason": error.message})
+                    await asyncio.sleep(backoff * random.uniform(0.5, 1.0))  # noqa: S311  (jitter)
+                    backoff = min(backoff * 2, _LAST_BACKOFF_SECONDS)
+                    continue
+                backoff = _FIRST_BACKOFF_SECONDS
+                await self._until_lost()
+                logger.warning("the connection to the queue was lost")
+        finally:
+            self._close()
+
+    async def _connect(self) -> None:
+        self._lost.clear()
+        self.was_silent = False
+        self._requests = await connect(self._url, self._lose)
+        for script in (ENQUEUE, CANCEL):
+            await self._requests.ask(b"SCRIPT", b"LOAD", script.text)
+        self._replies = await connect(self._url, self._lose)
+        if self._lost.is_set():
+            raise Unavailable("the connection to Redis was lost while it was made")
+        self.is_connected = True
+        logger.info("connected to the queue")
+        self._waiting_pops = 0
+        self._wait_for_replies(self._replies)
+        self._on_connected()
+
+    async def _until_lost(self) -> None:
+        assert self._requests is not None
+        assert self._replies is not None
+        was_late = False
+        while not self._lost.is_set():
+            try:
+                await asyncio.wait_for(self._lost.wait(), _TICK_SECONDS)
+            except TimeoutError:
+                self._requests.send(pack(b"PING"), _ignore)
+                for queue in self._watched:
+                    self._requests.send(pack(b"XLEN", queue.key), partial(_note_depth, queue))
+                late = self._requests.silent_seconds() > _SILENCE_SECONDS
+                late = late or self._replies.silent_seconds() > _SILENCE_SECONDS + _BLPOP_SECONDS
+                if late and was_late:
+                    self.was_silent = True
+                    self._close()
+                was_late = late
+
+    def _lose(self) -> None:
+        self._lost.set()
+        self._close()
+
+    def _close(self) -> None:
+        was_connected, self.is_connected = self.is_connected, False
+        for connection in (self._requests, self._replies):
+            if connection is not None:
+                connection.close()
+        if was_connected:
+            for queue in self._unwritten:
+                queue.unwritten = []
+            self._unwritten = []
+            self._on_lost()
+
+    def _write(self) -> None:
+        queues, self._unwritten = self._unwritten, []
+        for queue in queues:
+            requests, queue.unwritten = queue.unwritten, []
+            self._send(queue, requests)
+
+    def _send(self, queue: Queue, requests: list[tuple[bytes, bytes]], *, now: bool = False) -> None:
+        if self._requests is None:
+            return
+        command = pack(
+            b"EVALSHA",
+            ENQUEUE.sha,
+            b"2",
+            queue.key,
+            queue.serving_key,
+            min(queue.limit, self._limit) if queue.limit else self._limit,
+            *[request for _, request in requests],
+        )
+        self._requests.send(command, partial(self._answered, queue, requests), now=now)
+
+    def _answered(self, queue: Queue, requests: list[tuple[bytes, bytes]], reply: Reply) -> None:
+        if isinstance(reply, list):
+            taken, first, last = reply
+            self._on_taken(queue, requests, taken, (first, last))
+            return
+        if _is_unknown_script(reply) and self._requests is not None:
+            self._requests.send(pack(b"SCRIPT", b"LOAD", ENQUEUE.text), _ignore)
+            self._send(queue, requests)
+            return
+        logger.error("the queue refused a write", extra={"queue": queue.key.decode(), "reason": str(reply)})
+        self._on_taken(queue, requests, REFUSED, (b"", b""))
+
+    def _wait_for_replies(self, connection: RedisConnection) -> None:
+        count = _WAITING_POPS - self._waiting_pops
+        self._waiting_pops = _WAITING_POPS
+        connection.send(self._blpop * count, *[self._popped] * count)
+
+    def _popped(self, reply: Reply) -> None:
+        if isinstance(reply, hiredis.ReplyError):
+            logger.error("the reply list cannot be read", extra={"reason": str(reply)})
+            self._lose()
+            return
+        self._waiting_pops -= 1
+        if self._waiting_pops <= _FEWEST_POPS and self._replies is not None:
+            self._wait_for_replies(self._replies)
+        if isinstance(reply, list):
+            self._on_replies(reply[1])
+
+
+def _is_unknown_script(reply: Reply) -> bool:
+    return isinstance(reply, hiredis.ReplyError) and str(reply).startswith("NOSCRIPT")
+
+
+def _note_depth(queue: Queue, reply: Reply) -> None:
+    if isinstance(reply, int):
+        queue.depth = reply
+
+
+def _ignore(reply: Reply) -> None:
+    """The reply only proves that Redis is there."""

@@ -1,0 +1,130 @@
+"""Puts back what runners took and did not answer before they died, so that another runner takes it.
+
+A request that keeps killing its runner must end: after MAX_FAILED_ATTEMPTS it is answered with INTERNAL. The first
+death counts against everything the runner held; from then on a request runs by itself (runner.py) and only the one
+that was running counts, so that nobody is punished for the company it was in.
+
+What a crash of the manager in here leaves behind: requests that are still pending at the dead runner; the next sweep,
+of this or any other replica, takes them up.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from common.errors import Unavailable
+from protos import queue_pb2
+from services.serving.queue.blocking_redis import Argument, BlockingRedis, RedisRefused
+from services.serving.queue.runner_queue import RAN_ALONE, parse_request
+from services.serving.queue.scripts import COMPLETE, EXPIRED, REQUEUE
+from services.serving.wire.keys import (
+    CONSUMER_GROUP,
+    MAX_FAILED_ATTEMPTS,
+    REPLY_EXPIRY_MILLISECONDS,
+    queue_key,
+    serving_key,
+)
+from services.serving.wire.prediction import INTERNAL
+
+logger = logging.getLogger(__name__)
+_BATCH = 256
+
+
+class Recovery:
+    """Not thread-safe. Every method raises Unavailable when Redis is away; doing it again later is safe."""
+
+    def __init__(self, redis_url: str) -> None:
+        self._redis = BlockingRedis(redis_url)
+
+    def close(self) -> None:
+        self._redis.close()
+
+    def sweep(self, model: str, targets: Iterable[str]) -> int:
+        """Recovers what is held by runners, of any replica, that stopped renewing; returns how many requests."""
+        return sum(
+            self.recover(model, [target], runner)
+            for target in targets
+            for runner in self._silent_runners(queue_key(model, target), serving_key(model, target))
+        )
+
+    def recover(self, model: str, targets: Iterable[str], runner: str) -> int:
+        """Recovers what a runner that is dead for certain still holds; returns how many requests."""
+        moved = 0
+        for target in targets:
+            key = queue_key(model, target)
+            while pending := self._pending(key, runner):
+                moved += self._put_back(key, runner, pending)
+            self._redis.demand("EVAL", REQUEUE.text, 1, key, CONSUMER_GROUP, runner)
+            self._redis.demand("ZREM", serving_key(model, target), runner)
+        if moved:
+            logger.warning("put back what a dead runner held", extra={"runner": runner, "requests": moved})
+        return moved
+
+    def _silent_runners(self, queue: bytes, serving: bytes) -> set[str]:
+        """Runners whose time is over, and consumers that hold something and are not among the runners at all."""
+        try:
+            expired = _texts(self._redis.call("EVAL", EXPIRED.text, 1, serving))
+            consumers = self._redis.call("XINFO", "CONSUMERS", queue, CONSUMER_GROUP)
+            members = _texts(self._redis.call("ZRANGE", serving, 0, -1))
+        except RedisRefused as error:
+            if error.code in ("ERR", "NOGROUP"):  # No such queue: nobody has asked for this target yet.
+                return set()
+            raise Unavailable(f"Redis refused to list the runners of {queue.decode()}: {error}") from error
+        assert isinstance(consumers, list)
+        holding = {fields[1].decode() for fields in consumers if int(fields[3]) and fields[1].decode() not in members}
+        return expired | holding
+
+    def _pending(self, key: bytes, runner: str) -> list[tuple[bytes, int]]:
+        """(entry id, deliveries) of what the runner holds, oldest first, a batch of it."""
+        try:
+            answer = self._redis.call("XPENDING", key, CONSUMER_GROUP, "-", "+", _BATCH, runner)
+        except RedisRefused as error:
+            if error.code == "NOGROUP":
+                return []
+            raise Unavailable(f"Redis refused to list what {runner} holds: {error}") from error
+        assert isinstance(answer, list)
+        return [(entry_id, int(deliveries)) for entry_id, _, _, deliveries in answer]
+
+    def _put_back(self, key: bytes, runner: str, pending: Sequence[tuple[bytes, int]]) -> int:
+        entries = self._redis.exchange([["XRANGE", key, entry_id, entry_id] for entry_id, _ in pending])
+        again: list[Argument] = []
+        for (entry_id, deliveries), found in zip(pending, entries, strict=True):
+            if not isinstance(found, list) or not found:
+                # Deleted while pending, by an operator: nothing is left to run.
+                self._redis.demand("XACK", key, CONSUMER_GROUP, entry_id)
+                continue
+            request = parse_request(found[0][1])
+            if not request.failed_attempts or deliveries >= RAN_ALONE:
+                request.failed_attempts += 1
+            if request.failed_attempts >= MAX_FAILED_ATTEMPTS:
+                self._give_up(key, entry_id, request, runner)
+                continue
+            again += [entry_id, request.SerializeToString()]
+        if not again:
+            return 0
+        return int(str(self._redis.demand("EVAL", REQUEUE.text, 1, key, CONSUMER_GROUP, runner, *again)))
+
+    def _give_up(self, key: bytes, entry_id: bytes, request: queue_pb2.PredictionRequest, runner: str) -> None:
+        logger.error(
+            "a request ended its runner too often",
+            extra={
+                "queue": key.decode(),
+                "request_id": request.request_id.hex(),
+                "runner": runner,
+                "attempts": request.failed_attempts,
+            },
+        )
+        reply = queue_pb2.PredictionReply(
+            request_id=request.request_id,
+            error_code=INTERNAL,
+            error_message=f"the runner ended unexpectedly {request.failed_attempts} times while it ran this request",
+        )
+        batch = queue_pb2.ReplyBatch(replies=[reply]).SerializeToString()
+        lists = [request.reply_to] if request.reply_to else []
+        self._redis.demand(
+            "EVAL", COMPLETE.text, 1 + len(lists), key, *lists, CONSUMER_GROUP, REPLY_EXPIRY_MILLISECONDS, 1, entry_id,
+            *([batch] if lists else []),
+        )  # fmt: skip
+
+
+def _texts(answer: object) -> set[str]:
+    return {item.decode() for item in answer} if isinstance(answer, list) else set()

@@ -1,0 +1,1 @@
+"""Which versions this replica has, and how they get there: the manager and its slots."""

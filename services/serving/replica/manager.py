@@ -1,0 +1,359 @@
+"""`python -m services.serving.replica.manager FD PARENT_PID`: loads, switches and unloads the versions of one replica.
+
+The main thread owns the replica's state, the zygote and the runners' control sockets; it never waits for anything but
+the next event. Three kinds of threads bring events in: the watch of the models' source, downloads, recovery. The front,
+at the other end of FD, gets a snapshot on each change and each second; it says when to stop (replica_state.py).
+"""
+
+import base64
+import logging
+import os
+import queue
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from common.errors import HeadraceError, InvalidInput, Unavailable
+from common.process import scheduling
+from common.process.lifecycle import close_all, die_with_parent
+from common.process.logs import configure_logs
+from common.process.memory import private_bytes
+from common.process.pace import Pace
+from common.process.scheduling import LoadPriority
+from common.registry.catalog import PRODUCTION
+from services.serving.options import option_sources
+from services.serving.options.platform_names import platform_names
+from services.serving.options.runner_spec import RunnerSpec
+from services.serving.options.settings import ServingSettings
+from services.serving.queue.recovery_worker import RecoveryWorker
+from services.serving.replica.replica import Replica, ReplicaActions, ReplicaLimits
+from services.serving.replica.sources.configured_models import ConfiguredModels
+from services.serving.replica.sources.registry_source import RegistrySource
+from services.serving.replica.sources.source import ModelSource
+from services.serving.replica.version_slot import VersionSlot
+from services.serving.replica.zygote_client import ZygoteProcess
+from services.serving.wire.channel import ChannelClosed, JsonChannel
+from services.serving.wire.keys import NEWEST_ALIAS, queue_name
+from services.serving.wire.replica_state import SNAPSHOT_SECONDS, ReplicaState, encode
+
+logger = logging.getLogger(__name__)
+_PARALLEL_DOWNLOADS = 4
+_TICK_SECONDS = 0.1
+_MEMORY_SECONDS = 10.0
+_ZYGOTE_RETRY_SECONDS = 0.5
+
+
+class Manager:
+    """The main thread's loop."""
+
+    def __init__(self, settings: ServingSettings, front: JsonChannel) -> None:
+        self._settings = settings
+        self._front = front
+        self._options = option_sources.replica_options(settings)
+        self._name = settings.replica or f"{socket.gethostname()}-{os.getppid()}"
+        self._downloads = ThreadPoolExecutor(_PARALLEL_DOWNLOADS, thread_name_prefix="download")
+        self._recovery = RecoveryWorker(settings.redis_url)
+        self._replica = Replica(
+            _limits(settings),
+            ReplicaActions(
+                fetch=self._fetch,
+                fork=self._fork,
+                kill=lambda pid: self._zygote.kill_runner(pid) if self._zygote else None,
+                hurry=self._hurry,
+                recover=lambda model, targets, runner: self._recovery.recover(
+                    queue_name(self._namespace, model), targets, runner
+                ),
+                unloaded=lambda model, version: self._clean_disk(),
+            ),
+        )
+        self._configured: ConfiguredModels | None = None
+        self._source = self._make_source()
+        self._namespace = settings.namespace()
+        self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._selector = selectors.DefaultSelector()
+        self._zygote: ZygoteProcess | None = None
+        self._zygote_ready = False
+        self._zygote_retry_at = 0.0
+        self._load_priority = LoadPriority.NORMAL
+        self._last_line = b""
+        self._snapshot_at = 0.0
+        self._memory_at = 0.0
+        self._stop_until = 0.0
+
+    def run(self) -> None:
+        """Returns when the front said stop, or is gone, and the runners have left."""
+        self._selector.register(self._wake_reader, selectors.EVENT_READ, self._drain_wake)
+        self._selector.register(self._front, selectors.EVENT_READ, self._on_front)
+        self._recovery.start()
+        self._source.start()
+        try:
+            while not self._is_done():
+                self._turn()
+        finally:
+            close_all(
+                self._source.stop,
+                lambda: self._zygote.stop() if self._zygote else None,
+                self._recovery.stop,
+                lambda: self._downloads.shutdown(wait=False, cancel_futures=True),
+            )
+
+    def request_stop(self) -> None:
+        """Begins to drain. Safe in a signal handler."""
+        self._post(self._begin_stop)
+
+    # The loop
+
+    def _turn(self) -> None:
+        if self._zygote is None and time.monotonic() >= self._zygote_retry_at and not self._stop_until:
+            self._start_zygote()
+        for key, _ in self._selector.select(_TICK_SECONDS):
+            if self._selector.get_map().get(key.fd) is key:  # what came before it may have closed it
+                key.data()
+        while not self._events.empty():
+            self._events.get()()
+        self._replica.tick()
+        self._source.follow(self._replica.slots())
+        targets = self._replica.queues()
+        self._recovery.watch_over({queue_name(self._namespace, model): found for model, found in targets.items()})
+        self._measure_memory()
+        self._tell_front()
+
+    def _is_done(self) -> bool:
+        if not self._stop_until:
+            return False
+        return self._replica.is_empty() or time.monotonic() > self._stop_until
+
+    def _post(self, event: Callable[[], None]) -> None:
+        self._events.put(event)
+        try:
+            os.write(self._wake_writer, b"\0")
+        except BlockingIOError:
+            return  # The pipe is full of wakes already.
+
+    def _drain_wake(self) -> None:
+        os.read(self._wake_reader, 4096)
+
+    def _begin_stop(self) -> None:
+        if not self._stop_until:
+            self._stop_until = time.monotonic() + self._settings.drain_seconds
+            self._replica.drain()
+
+    # The front
+
+    def _on_front(self) -> None:
+        try:
+            messages = self._front.receive()
+        except ChannelClosed:
+            self._selector.unregister(self._front)
+            messages = [{"command": "stop"}]
+        for message in messages:
+            if message["command"] == "stop":
+                self._begin_stop()
+            if message["command"] == "reload" and self._configured is not None:
+                config = base64.b64decode(message["config"])
+                self._configured.reload(message["id"], config, is_restored=message["is_restored"])
+
+    def _tell_front(self) -> None:
+        """At each change, and each second as a sign of life."""
+        source_reason = self._source.reason()
+        unsettled = [] if source_reason else self._replica.unsettled()
+        names = ", ".join(f"{model}/{version}" for model, version in sorted(unsettled)[:5])
+        models_reason = f"loading {names}" if unsettled else ""
+        line = encode(
+            ReplicaState(
+                replica=self._name,
+                conditions={
+                    self._source.name: source_reason,
+                    "models": models_reason if source_reason == "" else f"waiting for the {self._source.name}",
+                },
+                models=self._replica.aliases(),
+                versions=self._replica.versions(),
+                default_alias=NEWEST_ALIAS if self._configured is not None else PRODUCTION,
+                config=self._configured.config_state() if self._configured is not None else None,
+            )
+        )
+        if line == self._last_line and time.monotonic() < self._snapshot_at:
+            return
+        self._last_line, self._snapshot_at = line, time.monotonic() + SNAPSHOT_SECONDS
+        try:
+            self._front.send_line(line)
+        except ChannelClosed:
+            self._begin_stop()
+
+    # The models' source
+
+    def _make_source(self) -> ModelSource:
+        settings = self._settings
+        if settings.is_standalone():
+            self._configured = ConfiguredModels(
+                settings, platforms=platform_names(), post=self._post, on_wanted=self._replica.on_wanted
+            )
+            return self._configured
+        # Replicas may share a data directory when they have names; one without a name has a folder of its own.
+        return RegistrySource(
+            settings.registry_address,
+            settings.data_dir / Path(settings.replica or "replica"),
+            kept_versions=settings.kept_versions,
+            served_models=[name.strip() for name in settings.models.split(",") if name.strip()],
+            pace=Pace(self._download_rate),
+            post=self._post,
+            on_wanted=self._replica.on_wanted,
+        )
+
+    def _download_rate(self) -> float:
+        """Bytes per second; called by the threads that download."""
+        is_serving = any(slot.can_serve() for slot in self._replica.slots())
+        return float(self._settings.download_bytes_per_second) if is_serving else 0.0
+
+    def _fetch(self, model: str, version: int) -> None:
+        platform = self._source.platform(model)
+
+        def fetch() -> None:
+            try:
+                directory = self._source.fetch(model, version)
+                options = option_sources.version_options(
+                    self._options,
+                    directory,
+                    platform=platform,
+                    is_per_model_batching=self._settings.enable_per_model_batching_parameters,
+                )
+            except HeadraceError as error:
+                failure = error
+                self._post(lambda: self._replica.on_fetch_failed(model, version, failure))
+                return
+            self._post(lambda: self._replica.on_fetched(model, version, directory, options))
+
+        self._downloads.submit(fetch)
+
+    def _clean_disk(self) -> None:
+        used = {(slot.model, slot.version) for slot in self._replica.slots() if slot.runner is not None}
+        self._downloads.submit(self._source.clean, used)
+
+    # The zygote and its runners
+
+    def _start_zygote(self) -> None:
+        self._zygote = ZygoteProcess(log_format=self._settings.log_format, log_level=self._settings.log_level)
+        self._selector.register(self._zygote.channel, selectors.EVENT_READ, self._on_zygote)
+
+    def _on_zygote(self) -> None:
+        assert self._zygote is not None
+        try:
+            messages = self._zygote.channel.receive()
+        except ChannelClosed:
+            logger.error("the zygote ended, and the runners with it; starting another one")
+            self._selector.unregister(self._zygote.channel)
+            self._zygote.stop()
+            self._zygote, self._zygote_ready = None, False
+            self._zygote_retry_at = time.monotonic() + _ZYGOTE_RETRY_SECONDS
+            for slot in self._replica.slots():
+                self._hear_last_words(slot)
+            self._replica.on_zygote_lost()
+            return
+        for message in messages:
+            match message["event"]:
+                case "ready":
+                    self._zygote_ready = True
+                    self._load_priority = LoadPriority(message["load_priority"])
+                    scheduling.stay_in_background(self._load_priority)
+                    self._replica.reconcile()
+                case "forked":
+                    self._replica.on_forked(message["model"], message["version"], message["pid"])
+                case "ended":
+                    for slot in self._replica.slots():
+                        if slot.runner is not None and slot.runner.pid == message["pid"]:
+                            self._hear_last_words(slot)
+                    self._replica.on_runner_ended(message["pid"], message["status"])
+
+    def _fork(self, slot: VersionSlot, directory: Path) -> JsonChannel:
+        if self._zygote is None or not self._zygote_ready:
+            raise Unavailable("there is no zygote yet")
+        spec = RunnerSpec(
+            replica=self._name,
+            model=slot.model,
+            version=slot.version,
+            directory=str(directory.absolute()),
+            redis_url=self._settings.redis_url,
+            options=slot.options or self._options,
+            namespace=self._namespace,
+            is_cautious=slot.is_cautious,
+            engines_dir=str((self._settings.data_dir / "engines").absolute()),
+        )
+        channel = self._zygote.fork(spec.to_mapping())
+        self._selector.register(channel, selectors.EVENT_READ, lambda: self._on_runner(channel))
+        return channel
+
+    def _on_runner(self, channel: JsonChannel) -> None:
+        """Hears what a runner says; its end comes from the zygote."""
+        slot = next((slot for slot in self._replica.slots() if slot.runner and slot.runner.channel is channel), None)
+        try:
+            messages = channel.receive()
+        except ChannelClosed:
+            self._selector.unregister(channel)
+            return
+        for message in messages:
+            if slot is not None:
+                self._replica.on_runner_message(slot, message)
+                if message["event"] == "ready" and slot.runner is not None:
+                    slot.private_bytes = private_bytes(slot.runner.pid)
+
+    def _hear_last_words(self, slot: VersionSlot) -> None:
+        """Reads what a runner that is dead has said and nobody has read; afterwards nothing watches its socket."""
+        channel = slot.runner.channel if slot.runner is not None else None
+        while channel is not None and channel in self._selector.get_map():
+            self._on_runner(channel)
+
+    def _hurry(self, pid: int) -> None:
+        try:
+            scheduling.return_to_normal(self._load_priority, pid=pid)
+        except OSError as error:
+            logger.info("cannot hurry a runner", extra={"pid": pid, "reason": str(error)})
+
+    def _measure_memory(self) -> None:
+        if time.monotonic() < self._memory_at:
+            return
+        self._memory_at = time.monotonic() + _MEMORY_SECONDS
+        for slot in self._replica.slots():
+            if slot.can_serve() and slot.runner is not None:
+                slot.private_bytes = private_bytes(slot.runner.pid)
+
+
+def _limits(settings: ServingSettings) -> ReplicaLimits:
+    return ReplicaLimits(
+        parallel_loads=settings.parallel_loads,
+        load_timeout_seconds=settings.load_timeout_seconds,
+        load_attempts=settings.load_attempts,
+        idle_load_seconds=settings.idle_load_seconds,
+        run_timeout_seconds=settings.run_timeout_seconds,
+        parallel_unloads=settings.parallel_unloads,
+        load_retry_seconds=settings.load_retry_seconds,
+    )
+
+
+def main(front_fd: int, parent_pid: int) -> int:
+    die_with_parent(parent_pid)
+    scheduling.leave_process_group()
+    try:
+        settings = ServingSettings.from_environment()
+    except InvalidInput as error:
+        print(f"serving manager: {error.message}", file=sys.stderr)
+        return 2
+    configure_logs("serving-manager", log_format=settings.log_format, level=settings.log_level)
+    try:
+        manager = Manager(settings, JsonChannel(socket.socket(fileno=front_fd)))
+    except InvalidInput as error:
+        logger.error("cannot serve: %s", error.message)
+        return 2
+    signal.signal(signal.SIGTERM, lambda number, frame: manager.request_stop())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The front stops everything in order.
+    manager.run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))

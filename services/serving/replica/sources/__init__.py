@@ -1,0 +1,1 @@
+"""Where models come from: a registry, or folders that a configuration names."""

@@ -1,0 +1,45 @@
+"""Where a replica's models come from: a registry, or folders that a configuration names. All that the manager knows."""
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Protocol
+
+from services.serving.replica.version_slot import VersionSlot
+from services.serving.replica.versions_wanted import VersionKey
+
+
+class ModelSource(Protocol):
+    """Tells through a callback, in the manager's thread, what should be served (`Wanted`)."""
+
+    name: str
+    """As the readiness page calls it."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def reason(self) -> str:
+        """Why it does not know the models yet; "" once it does."""
+        ...
+
+    def fetch(self, model: str, version: int) -> Path:
+        """The folder of a version's files on this machine; in any thread, may take long.
+
+        Raises:
+            NotFound: the version is gone.
+            DataLoss: its files are damaged.
+            Unavailable: they cannot be had now.
+        """
+        ...
+
+    def platform(self, model: str) -> str:
+        """The plugin that the model's configuration names; "" where it names none."""
+        ...
+
+    def clean(self, used: Collection[VersionKey]) -> None:
+        """Called in any thread when a version was unloaded: what nobody uses may go."""
+        ...
+
+    def follow(self, slots: Collection[VersionSlot]) -> None:
+        """Called several times a second with the versions as they are now."""
+        ...

@@ -1,0 +1,74 @@
+"""The manager's side of the zygote and of its runners: starts them, talks to them, hears how they ended."""
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from common.errors import Unavailable
+from services.serving.wire.channel import ChannelClosed, JsonChannel
+
+logger = logging.getLogger(__name__)
+_STOP_SECONDS = 5.0
+_ENVIRONMENT = {
+    # One arena instead of one per thread, and no thread pool of numpy's own: both keep a runner's private memory small.
+    "MALLOC_ARENA_MAX": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    "CUDA_VISIBLE_DEVICES": "-1",
+}
+
+
+class ZygoteProcess:
+    """A running zygote. Start it from the thread that lives as long as the process: it dies with that thread."""
+
+    def __init__(self, *, log_format: str, log_level: str) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "services.serving.runner.zygote", str(theirs.fileno()), str(os.getpid()),
+                 log_format, log_level],
+                pass_fds=[theirs.fileno()],
+                env=os.environ | _ENVIRONMENT,
+                stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+        self.channel = JsonChannel(ours)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def fork(self, spec: Mapping[str, Any]) -> JsonChannel:
+        """Asks for a runner; returns the manager's end of its control socket.
+
+        Raises:
+            Unavailable: the zygote is gone.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self.channel.send({"command": "fork", "spec": spec}, fds=[theirs.fileno()])
+            except ChannelClosed as error:
+                ours.close()
+                raise Unavailable(f"the zygote is gone: {error}") from error
+        return JsonChannel(ours)
+
+    def kill_runner(self, pid: int) -> None:
+        """SIGKILL, unless the runner has ended already; its end is reported as any other."""
+        try:
+            self.channel.send({"command": "kill", "pid": pid})
+        except ChannelClosed:
+            logger.info("the zygote is gone, and its runners with it")
+
+    def stop(self) -> None:
+        """Ends the zygote, and whatever runners are left with it."""
+        self.channel.close()
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(_STOP_SECONDS)

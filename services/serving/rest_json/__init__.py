@@ -1,0 +1,1 @@
+"""JSON to arrays and arrays to JSON, by TensorFlow Serving's rules."""

@@ -1,0 +1,248 @@
+"""The JSON of TensorFlow Serving's REST predict call: a body -> named arrays, and an answer -> a body."""
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+
+from protos import queue_pb2
+from services.serving.rest_json import reader as json_reader
+from services.serving.rest_json.numbers import float_array, float_rows
+from services.serving.rest_json.values import invalid, is_base64, read_value, shown
+from services.serving.wire.keys import DEFAULT_SIGNATURE
+from services.serving.wire.prediction import Arrays, RequestFailed
+from services.serving.wire.replica_state import Signature, TensorSpec
+
+_JSON_DTYPES = {code: np.dtype(code) for code in ("<f4", "<f8", "|i1", "<i2", "<i4", "<i8", "|u1", "<u4", "<u8", "|b1")}
+_UNWRITTEN = {"<f2": "half", "<c8": "complex64", "<c16": "complex128", "<u2": "uint16"}
+_CODE_NAMES = {3: "INVALID_ARGUMENT", 12: "UNIMPLEMENTED"}
+
+
+class Document:
+    """A parsed body of predict, classify or regress. `strict`: true or false occur somewhere in it."""
+
+    __slots__ = ("fields", "signature_name", "strict")
+
+    def __init__(self, body: bytes) -> None:
+        """Raises RequestFailed when the body is not a JSON object or names its signature by anything but a string."""
+        try:
+            fields = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            fields = json_reader.loads(body)
+        if not isinstance(fields, dict):
+            raise invalid(f"JSON Value: {shown(fields)} Is not object")
+        if json_reader.may_repeat_a_key(body, fields):
+            fields = json_reader.loads(body)
+        name = fields.get("signature_name", "")
+        if not isinstance(name, str):
+            raise invalid(
+                f"JSON Value: {shown(fields)} not formatted correctly. 'signature_name' key must be a string value."
+            )
+        self.fields: dict[str, Any] = fields
+        self.signature_name: str = name or DEFAULT_SIGNATURE
+        # One byte is found ten times faster than a word, and most bodies of numbers hold neither byte.
+        self.strict = (b"u" in body and b"true" in body) or (b"l" in body and b"false" in body)
+
+
+def read_inputs(document: Document, signature: Signature) -> tuple[Arrays, bool]:
+    """The inputs by name, and whether they came as rows (so that the answer is rows, too).
+
+    Raises:
+        RequestFailed: the document does not fit the signature.
+    """
+    fields = document.fields
+    if not signature.inputs:
+        raise invalid(f"Failed to get input map for signature: {fields.get('signature_name') or 'DEFAULT'}")
+    rows, columns = "instances" in fields, "inputs" in fields
+    if rows and columns:
+        raise invalid(
+            f"JSON Value: {shown(fields)} Not formatted correctly expecting only one of "
+            "'inputs' or 'instances' keys to exist "
+        )
+    if rows:
+        return _read_rows(fields, signature, strict=document.strict), True
+    if columns:
+        return _read_columns(fields["inputs"], signature, strict=document.strict), False
+    raise invalid("Missing 'inputs' or 'instances' key")
+
+
+def _read_columns(inputs: Any, signature: Signature, *, strict: bool) -> Arrays:
+    specs = signature.inputs
+    if not isinstance(inputs, dict) or is_base64(inputs):
+        if len(specs) > 1:
+            raise invalid(
+                "inputs is a plain value/list, but expecting an object as multiple input tensors required "
+                "as per tensorinfo_map"
+            )
+        return {name: read_value(inputs, spec, strict=strict) for name, spec in specs.items()}
+    for name in specs:
+        if name not in inputs:
+            raise invalid(f"Missing named input: {name} in 'inputs' object.")
+    return {name: read_value(inputs[name], spec, strict=strict) for name, spec in specs.items()}
+
+
+def _read_rows(fields: Mapping[str, Any], signature: Signature, *, strict: bool) -> Arrays:
+    instances = fields["instances"]
+    if not isinstance(instances, list):
+        raise invalid(f"JSON Value: {shown(fields)} Expecting 'instances' to be an list/array")
+    if not instances:
+        raise invalid(f"JSON Value: {shown(fields)} No values in 'instances' array")
+    specs = signature.inputs
+    first = instances[0]
+    has_names = isinstance(first, dict) and not is_base64(first)
+    if not has_names and len(specs) > 1:
+        raise invalid(
+            "instances is a plain list, but expecting list of objects as multiple input tensors required "
+            "as per tensorinfo_map"
+        )
+    columns = _columns_of(instances, specs) if has_names else dict.fromkeys(specs, instances)
+    if columns is not None:
+        try:
+            return {name: read_value(values, specs[name], strict=strict) for name, values in columns.items()}
+        except RequestFailed:
+            pass  # Row by row finds out which one it is, and in which words.
+    return _read_row_by_row(instances, specs, has_names=has_names)
+
+
+def _columns_of(instances: Sequence[Any], specs: Mapping[str, TensorSpec]) -> dict[str, list[Any]] | None:
+    """[{name: value}] -> {name: [value]}; None unless each object has exactly the signature's names."""
+    count = len(specs)
+    try:
+        if any(len(row) != count for row in instances):
+            return None
+        return {name: [row[name] for row in instances] for name in specs}
+    except (KeyError, TypeError, IndexError):
+        return None
+
+
+def _read_row_by_row(instances: Sequence[Any], specs: Mapping[str, TensorSpec], *, has_names: bool) -> Arrays:
+    """In the order in which TensorFlow Serving looks at values, so that the same fault is the first one."""
+    columns: dict[str, list[np.ndarray]] = {name: [] for name in specs}
+    for index, row in enumerate(instances):
+        if isinstance(row, dict) and not is_base64(row):
+            if not has_names:
+                raise invalid(f"Expecting value/list but got object at item {index} of input list")
+        elif has_names:
+            raise invalid(f"Expecting object but got list at item {index} of input list")
+        else:
+            row = dict.fromkeys(specs, row)
+        for name, value in row.items():
+            try:
+                _add_value(columns, name, value, specs)
+            except RequestFailed as error:
+                raise _row_error(index, name if has_names else "", error) from error
+        if len(row) != len(specs):
+            raise invalid(
+                f"Failed to process element: {index} of 'instances' list. JSON object: {shown(row)} "
+                f"keys must be equal to: {','.join(sorted(specs))}"
+            )
+    return {name: np.stack(arrays) for name, arrays in columns.items()}
+
+
+def _add_value(columns: dict[str, list[np.ndarray]], name: str, value: Any, specs: Mapping[str, TensorSpec]) -> None:
+    spec = specs.get(name)
+    if spec is None:
+        raise invalid(f"JSON object: does not have named input: {name}")
+    array = read_value(value, spec, strict=True)
+    arrays = columns[name]
+    if arrays and array.size != arrays[0].size:
+        raise invalid(f"Expecting tensor size: {arrays[0].size} but got: {array.size}")
+    if arrays and array.shape != arrays[0].shape:
+        raise invalid(f"Expecting shape {_shape(arrays[0])} but got: {_shape(array)}")
+    arrays.append(array)
+
+
+def _shape(array: np.ndarray) -> str:
+    return f"[{','.join(map(str, array.shape))}]"
+
+
+def _row_error(index: int, key: str, error: RequestFailed) -> RequestFailed:
+    where = f"element: {index} key: {key}" if key else f"element: {index}"
+    name = _CODE_NAMES[error.code]
+    return invalid(f"Failed to process {where} of 'instances' list. Error: {name}: {error.message}")
+
+
+def write_answer(reply: queue_pb2.PredictionReply, *, rows: bool) -> bytes:
+    """{"predictions": [...]} for rows, {"outputs": ...} for columns.
+
+    Raises:
+        RequestFailed: the outputs cannot be written as rows, or are of a type that has no JSON form.
+    """
+    arrays = {tensor.name: _array(tensor) for tensor in reply.outputs}
+    if not arrays:
+        raise invalid("Cannot convert empty tensor map to JSON")
+    if rows:
+        _check_rows(arrays)
+    if len(arrays) == 1:
+        ((name, array),) = arrays.items()
+        text = _text_of(name, array)
+    elif rows:
+        columns = [(name, _rows_of(name, array)) for name, array in arrays.items()]
+        count = len(columns[0][1])
+        text = orjson.dumps([{name: column[index] for name, column in columns} for index in range(count)])
+    else:
+        text = orjson.dumps({name: orjson.Fragment(_text_of(name, array)) for name, array in arrays.items()})
+    return answer_of(text, rows=rows)
+
+
+def answer_of(text: bytes, *, rows: bool) -> bytes:
+    """The answer around the JSON of its outputs."""
+    return b'{"predictions":%b}' % text if rows else b'{"outputs":%b}' % text
+
+
+def _array(tensor: queue_pb2.Tensor) -> np.ndarray:
+    dtype = _JSON_DTYPES.get(tensor.dtype)
+    if dtype is not None:
+        return np.ndarray(tuple(tensor.shape), dtype, tensor.data)
+    if tensor.dtype == "O":
+        strings = np.empty(len(tensor.strings), object)
+        strings[:] = tensor.strings
+        return strings.reshape(tuple(tensor.shape))
+    raise invalid(f"Failed to write JSON value for tensor type: {_UNWRITTEN.get(tensor.dtype, tensor.dtype)}")
+
+
+def _check_rows(arrays: Arrays) -> None:
+    size = -1
+    for name, array in arrays.items():
+        if not array.ndim:
+            raise invalid(f"Tensor name: {name} has no shape information ")
+        if size not in (-1, array.shape[0]):
+            raise invalid(f"Tensor name: {name} has inconsistent batch size: {array.shape[0]} expecting: {size}")
+        size = array.shape[0]
+
+
+def _text_of(name: str, array: np.ndarray) -> bytes:
+    """A whole output as JSON."""
+    kind = array.dtype.kind
+    if kind == "f":
+        return float_array(array)
+    if kind == "O":
+        return orjson.dumps(_strings(name, array.tolist()))
+    return orjson.dumps(array if array.ndim else array.item(), option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _rows_of(name: str, array: np.ndarray) -> list[Any]:
+    """Each row of an output, as orjson takes it."""
+    kind = array.dtype.kind
+    if kind == "f":
+        return [orjson.Fragment(row) for row in float_rows(array)]
+    values = array.tolist()
+    return [_strings(name, value) for value in values] if kind == "O" else values
+
+
+def _strings(name: str, value: Any) -> Any:
+    return [_strings(name, item) for item in value] if isinstance(value, list) else string_json(name, value)
+
+
+def string_json(name: str, value: bytes) -> Any:
+    """A string; base64 when the output's name ends in _bytes. Bytes that are no UTF-8 are passed on as they are."""
+    if name.endswith("_bytes"):
+        return {"b64": base64.b64encode(value).decode()}
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        text = json.dumps(value.decode(errors="surrogateescape"), ensure_ascii=False)
+        return orjson.Fragment(text.encode(errors="surrogateescape"))

@@ -1,0 +1,1 @@
+"""The process that answers with one version, and the zygote it is forked from."""

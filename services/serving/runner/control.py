@@ -1,0 +1,172 @@
+"""What a runner's second thread does: takes the manager's orders, keeps the runner's place in the serving sets, and
+reports. It never touches the model."""
+
+import logging
+import random
+import select
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from common.errors import Unavailable
+from services.serving.queue.runner_queue import ServingMembership
+from services.serving.wire.channel import ChannelClosed, JsonChannel
+from services.serving.wire.keys import RUNNER_RENEW_SECONDS
+
+logger = logging.getLogger(__name__)
+_WAKE_SECONDS = 0.02
+_LEAVE_SECONDS = 2.0
+
+
+class Assignment:
+    """The queues a runner should read: set by one thread, adopted by the other between two batches. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._wanted: tuple[str, ...] = ()
+        self._to_empty: frozenset[str] = frozenset()
+        self._adopted: tuple[str, ...] = ()
+        self._leaving = False
+        self.calls: dict[int, float] = {}
+        """By thread number: monotonic seconds since which the model is running there, 0 while it is not."""
+
+    @property
+    def busy_since(self) -> float:
+        """Since when the longest of the calls that run now has run; 0 while none does."""
+        return min((since for since in tuple(self.calls.values()) if since), default=0.0)
+
+    def want(self, targets: tuple[str, ...], *, to_empty: frozenset[str] = frozenset()) -> None:
+        """Read these from now on. Those of `to_empty` are read a last time: nobody will take what waits there."""
+        with self._changed:
+            self._wanted = targets
+            self._to_empty |= to_empty
+            self._changed.notify_all()
+
+    def leave(self) -> None:
+        """Finish what was taken, take nothing more, end."""
+        with self._changed:
+            self._wanted = ()
+            self._leaving = True
+            self._changed.notify_all()
+
+    def adopt(self, targets: tuple[str, ...]) -> None:
+        """Says that the loop reads exactly these from now on, and holds nothing of others."""
+        with self._changed:
+            self._adopted = targets
+            self._to_empty -= frozenset(targets)
+
+    def to_empty(self) -> frozenset[str]:
+        with self._changed:
+            return self._to_empty
+
+    def is_leaving(self) -> bool:
+        with self._changed:
+            return self._leaving
+
+    def wanted(self) -> tuple[str, ...]:
+        with self._changed:
+            return self._wanted
+
+    def adopted(self) -> tuple[str, ...]:
+        with self._changed:
+            return self._adopted
+
+    def wait_for_work(self, timeout_seconds: float) -> None:
+        """Returns when there is something to read or the runner is leaving, or when the time is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._wanted) or self._leaving, timeout_seconds)
+
+
+class RunnerControl:
+    """The thread. Messages in: {"targets": [...], "to_empty": [...]}, {"leave": true}.
+    Messages out: {"event": "serving", "targets"}, {"event": "counts", ...}."""
+
+    def __init__(
+        self,
+        channel: JsonChannel,
+        membership: ServingMembership,
+        assignment: Assignment,
+        *,
+        report: Callable[[], dict[str, Any]],
+        connection_id: Callable[[], int],
+    ) -> None:
+        self._channel = channel
+        self._membership = membership
+        self._assignment = assignment
+        self._report = report
+        self._connection_id = connection_id
+        self._done = threading.Event()
+        self._announced: set[str] = set()
+        self._reported: tuple[str, ...] | None = None
+        self._renew_at = 0.0
+        self._thread = threading.Thread(target=self._run, name="control", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Takes the runner out of the serving sets and ends the thread."""
+        self._done.set()
+        self._thread.join(_LEAVE_SECONDS)
+
+    def _run(self) -> None:
+        try:
+            while not self._done.is_set():
+                self._turn()
+        except ChannelClosed:
+            logger.info("the manager is gone; finishing")
+            self._assignment.leave()
+        self._in_redis(lambda: self._membership.leave(self._announced))
+        self._membership.close()
+
+    def _turn(self) -> None:
+        settled = self._assignment.wanted() == self._assignment.adopted()
+        wait_seconds = max(self._renew_at - time.monotonic(), 0.0) if settled else _WAKE_SECONDS
+        if select.select([self._channel], [], [], min(wait_seconds, _LEAVE_SECONDS / 4))[0]:
+            for message in self._channel.receive():
+                self._obey(message)
+        wanted = self._assignment.wanted()
+        if time.monotonic() >= self._renew_at or not set(wanted) <= self._announced:
+            self._renew(wanted)
+        if wanted != self._assignment.adopted():
+            self._in_redis(lambda: self._membership.wake(self._connection_id()))
+            return
+        self._settle(wanted)
+
+    def _obey(self, message: dict[str, Any]) -> None:
+        targets = message.get("targets")
+        if isinstance(targets, list):
+            to_empty = frozenset(str(target) for target in message.get("to_empty", ()))
+            # Out of the serving set first: then nothing more is put into these queues, and empty means done.
+            self._in_redis(lambda: self._membership.leave(to_empty))
+            self._announced -= to_empty
+            self._assignment.want(tuple(str(target) for target in targets), to_empty=to_empty)
+        if message.get("leave"):
+            self._assignment.leave()
+
+    def _renew(self, wanted: tuple[str, ...]) -> None:
+        self._renew_at = time.monotonic() + RUNNER_RENEW_SECONDS * random.uniform(0.8, 1.0)  # noqa: S311
+        self._in_redis(lambda: self._membership.renew(wanted))
+        self._announced |= set(wanted)
+        busy_since = self._assignment.busy_since
+        busy_seconds = time.monotonic() - busy_since if busy_since else 0.0
+        self._channel.send({"event": "counts", "busy_seconds": busy_seconds} | self._report())
+
+    def _settle(self, targets: tuple[str, ...]) -> None:
+        """The loop reads exactly these queues now: leave the others' serving sets and tell the manager."""
+        dropped = self._announced - set(targets)
+        if dropped and self._in_redis(lambda: self._membership.leave(dropped)):
+            self._announced -= dropped
+        if self._reported != targets:
+            self._reported = targets
+            self._channel.send({"event": "serving", "targets": list(targets)})
+
+    def _in_redis(self, action: Callable[[], None]) -> bool:
+        """False when Redis is away: the next turn tries again."""
+        try:
+            action()
+        except Unavailable as error:
+            logger.debug("%s", error)
+            return False
+        return True

@@ -1,0 +1,274 @@
+"""TensorFlow Serving's REST contract over a whole replica: values as TensorFlow computes them, faults in its words."""
+
+import gzip
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from services.serving.tests.support.contract_cases import CALLS, DTYPES, SINGLE_INPUT, base64_of
+from services.serving.tests.support.contract_faults import FAULTS, KEYED, ROW, body
+from services.serving.tests.support.contract_server import ContractServer
+
+_NUMBERED = list(enumerate(CALLS))
+
+
+def json_strings(value: Any, name: str) -> Any:
+    """A string output as its JSON reads."""
+    return base64_of(value) if name.endswith("_bytes") else value
+
+
+def check_columns(contract: ContractServer, index: int, answer: Any) -> None:
+    expected = contract.expected(index)
+    columns = {next(iter(expected)): answer} if len(expected) == 1 else answer
+    assert columns.keys() == expected.keys()
+    for name, array in expected.items():
+        assert same(columns[name], json_strings(array.tolist(), name), name)
+
+
+def same(answer: Any, expected: Any, name: str) -> bool:
+    """Equal values of equal kinds; floats as TensorFlow's type holds them, NaN equal to itself."""
+    if isinstance(expected, list):
+        return isinstance(answer, list) and len(answer) == len(expected) and all(
+            same(a, e, name) for a, e in zip(answer, expected, strict=True)
+        )  # fmt: skip
+    if isinstance(expected, float):
+        if not isinstance(answer, float):
+            return False
+        with np.errstate(over="ignore"):
+            is_single = math.isnan(expected) or float(np.float32(expected)) == expected
+        pair = np.array([answer, expected], "f4" if is_single else "f8")
+        return bool(np.array_equal(pair[0], pair[1], equal_nan=True))
+    return type(answer) is type(expected) and bool(answer == expected)
+
+
+@pytest.mark.parametrize(("index", "call"), _NUMBERED, ids=lambda value: value if isinstance(value, int) else value[0])
+@pytest.mark.parametrize("form", ["named", "plain", "base64"])
+def test_columns_give_what_tensorflow_gives(
+    contract: ContractServer, index: int, call: tuple[str, Any], form: str
+) -> None:
+    signature, inputs = call
+    if form == "plain":
+        if len(inputs) > 1:
+            answer = contract.fault("m:predict", body(signature, inputs=[1]))
+            words = "inputs is a plain value/list, but expecting an object as multiple input tensors required"
+            assert answer == (400, f"{words} as per tensorinfo_map")
+            return
+        given = next(iter(inputs.values()))
+    else:
+        given = inputs
+    if form == "base64":
+        given = {name: base64_of(value) if signature == "echo_string" else value for name, value in inputs.items()}
+    response = contract.post("m:predict", body(signature, inputs=given))
+    assert response.status_code == 200, response.text
+    check_columns(contract, index, response.json()["outputs"])
+
+
+@pytest.mark.parametrize(("index", "call"), _NUMBERED, ids=lambda value: value if isinstance(value, int) else value[0])
+@pytest.mark.parametrize("names", [True, False])
+def test_rows_give_what_tensorflow_gives_row_by_row(
+    contract: ContractServer, index: int, call: tuple[str, Any], names: bool
+) -> None:
+    signature, inputs = call
+    if not all(isinstance(value, list) and value for value in inputs.values()):
+        scalar = next(iter(inputs.values()))
+        status, message = contract.fault("m:predict", body(signature, instances=scalar))
+        wanted = "No values in 'instances' array" if scalar == [] else "Expecting 'instances' to be an list/array"
+        assert (status, message.endswith(wanted)) == (400, True)
+        return
+    if names or signature not in SINGLE_INPUT:
+        rows: list[Any] = [dict(zip(inputs, row, strict=True)) for row in zip(*inputs.values(), strict=True)]
+    else:
+        rows = next(iter(inputs.values()))
+    response = contract.post("m:predict", body(signature, instances=rows))
+    expected = contract.expected(index)
+    if any(not array.shape for array in expected.values()):
+        name = next(iter(expected))
+        assert (response.status_code, response.json()["error"]) == (
+            400,
+            f"Tensor name: {name} has no shape information ",
+        )
+        return
+    if len({array.shape[0] for array in expected.values()}) > 1:
+        assert response.status_code == 400
+        assert " has inconsistent batch size: " in response.json()["error"]
+        return
+    assert response.status_code == 200, response.text
+    predictions = response.json()["predictions"]
+    if len(expected) > 1:
+        check_columns(contract, index, {name: [row[name] for row in predictions] for name in expected})
+    else:
+        check_columns(contract, index, predictions)
+
+
+_KINDS: dict[str, Any] = {
+    "null": None, "true": True, "false": False, "string": "a", "zero": 0, "negative": -1, "whole float": 1.0,
+    "fraction": 0.5, "exponent": 1e3, "300": 300, "2^31": 2**31, "-2^31-1": -(2**31) - 1, "2^32": 2**32, "2^63": 2**63,
+    "-2^63": -(2**63), "2^64-1": 2**64 - 1, "2^64": 2**64, "object": {"a": 1}, "base64": {"b64": "YQ=="},
+}  # fmt: skip
+_RANGES = {
+    "int8": (-(2**31), 2**31 - 1), "int16": (-(2**31), 2**31 - 1), "int32": (-(2**31), 2**31 - 1),
+    "uint8": (-(2**31), 2**31 - 1), "uint32": (0, 2**32 - 1), "int64": (-(2**63), 2**63 - 1), "uint64": (0, 2**64 - 1),
+}  # fmt: skip
+_NAMES = {"float32": "float", "float64": "double"}
+
+
+def is_taken(dtype: str, value: Any) -> bool:
+    """The contract's table of types."""
+    if dtype == "string":
+        return isinstance(value, str) or value == {"b64": "YQ=="}
+    if isinstance(value, bool):
+        return dtype == "bool"
+    if dtype in _NAMES:
+        return isinstance(value, int | float)
+    low, high = _RANGES.get(dtype, (1, 0))
+    return isinstance(value, int) and low <= value <= high
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+@pytest.mark.parametrize("dtype", [*DTYPES, "string"])
+def test_each_type_takes_its_json_values_and_no_others(contract: ContractServer, dtype: str, kind: str) -> None:
+    value = _KINDS[kind]
+    column = contract.post("m:predict", body(f"echo_{dtype}", inputs=[value]))
+    named = contract.post("m:predict", body(f"echo_{dtype}", instances=[{"x": value}]))
+    if is_taken(dtype, value):
+        wrapped: Any = value
+        if dtype in DTYPES:
+            with np.errstate(over="ignore"):
+                wrapped = np.array(value).astype(DTYPES[dtype]).item()
+        assert same(column.json()["outputs"], ["a" if dtype == "string" else wrapped], "y")
+        assert column.json()["outputs"] == named.json()["predictions"]
+        return
+    inner = column.json()["error"]
+    if dtype == "string" and kind == "object":
+        assert inner.endswith(" not formatted correctly for base64 data")
+    else:
+        assert inner.endswith(f" is not of expected type: {_NAMES.get(dtype, dtype)}")
+    assert (column.status_code, named.status_code) == (400, 400)
+    assert named.json() == {"error": KEYED.format(0, "x") + f"INVALID_ARGUMENT: {inner}"}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "complex64", "complex128", "uint16"])
+def test_types_without_json_are_501_in_columns_and_400_in_rows(contract: ContractServer, dtype: str) -> None:
+    words = f"Conversion of JSON Value: 1 to type: {'half' if dtype == 'float16' else dtype}"
+    assert contract.fault("m:predict", body(f"echo_{dtype}", inputs=[1])) == (501, words)
+    rows = (400, ROW.format(0) + f"UNIMPLEMENTED: {words}")
+    assert contract.fault("m:predict", body(f"echo_{dtype}", instances=[1])) == rows
+
+
+@pytest.mark.parametrize(("path", "content", "status", "message"), FAULTS)
+def test_faults_have_their_status_and_words(
+    contract: ContractServer, path: str, content: str, status: int, message: str
+) -> None:
+    assert contract.fault(path, content) == (status, message)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ('{"inputs": [NaN, 1, Infinity]}', "[NaN, 1.0, Infinity]"),
+        ('{"inputs": [-Inf, Inf, -Infinity]}', "[-Infinity, Infinity, -Infinity]"),
+        ('{"inputs": [1]} and more', "[1.0]"),
+        ('\ufeff{"inputs": [1]}', "[1.0]"),
+        ('{"inputs": [1], "inputs": [2]}', "[1.0]"),
+        ('{"inputs": {"x": 1, "x": 2}}', "1.0"),
+        ('{"inputs": [1], "unknown": {"a": [":"]}}', "[1.0]"),
+        ('{"inputs": [[[NaN]], [[2]]], "note": "Infinity"}', "[[[NaN]], [[2.0]]]"),
+        ('{"inputs": [0.1, 0.3333333333, 2, 1e6, 1234567, 1e-7]}', "[0.1, 0.333333343, 2.0, 1e+06, 1234567.0, 1e-07]"),
+    ],
+)
+def test_the_parser_is_lenient_and_the_digits_are_printfs(
+    contract: ContractServer, content: str, expected: str
+) -> None:
+    content = content.replace("{", '{"signature_name": "echo_float32", ', 1)
+    response = contract.post("m:predict", content.encode())
+    assert response.text.replace(",", ", ") == f'{{"outputs":{expected}}}'
+
+
+@pytest.mark.parametrize("signature", ["classify", "classify_scores", "classify_classes"])
+@pytest.mark.parametrize("context", [False, True])
+def test_classify_lists_labels_with_scores(contract: ContractServer, signature: str, context: bool) -> None:
+    examples: list[dict[str, Any]] = [{"x": 0.5, "s": "a"}, {"x": [1.0], "s": [{"b64": "Yg=="}], "k": True}]
+    fields = {"context": {"k": 3}} if context else {}
+    answer = contract.post("m:classify", body(signature, examples=examples, **fields)).json()
+    has_classes, has_scores = signature != "classify_scores", signature != "classify_classes"
+    rows = [[("a", 0.5), ("other", 3.0 if context else 7.0)], [("b", 1.0), ("other", 1.0)]]
+    expected = [[[label if has_classes else "", score if has_scores else 0.0] for label, score in row] for row in rows]
+    assert answer == {"results": expected}
+
+
+@pytest.mark.parametrize(("signature", "expected"), [("regress", [1.0, 0.2]), ("regress_column", [7.0, 2.0])])
+def test_regress_lists_values(contract: ContractServer, signature: str, expected: list[float]) -> None:
+    response = contract.post("m/versions/7:regress", body(signature, examples=[{"x": 0.5}, {"x": 0.1, "k": 2}]))
+    assert response.json() == {"results": expected}
+
+
+def test_whole_numbers_fail_on_a_float_feature_by_the_models_own_error(contract: ContractServer) -> None:
+    status, message = contract.fault("m:regress", body("regress", examples=[{"x": 1}]))
+    assert (status, "Data types don't match" in message) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("signature", "inputs", "status", "words"),
+    [
+        ("checked", {"x": [1, -1]}, 400, "must not be negative"),
+        ("file", {"path": "/no/such/file"}, 404, "No such file"),
+    ],
+)
+def test_errors_of_the_graph_keep_their_code(
+    contract: ContractServer, signature: str, inputs: dict[str, Any], status: int, words: str
+) -> None:
+    found, message = contract.fault("m:predict", body(signature, inputs=inputs))
+    assert (found, words in message) == (status, True)
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [([[1, 2]], [3.0]), ([1, 2], 3.0), ([[[1, 2]]], [[3.0]])])
+def test_the_shape_of_the_signature_is_not_compared(contract: ContractServer, inputs: Any, outputs: Any) -> None:
+    assert contract.post("m:predict", {"inputs": inputs}).json() == {"outputs": outputs}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("POST", "/V1/Models/m:predict", 200), ("POST", "/v1/models/m/VERSIONS/007:predict", 200),
+        ("POST", "/v1/models/m/labels/production:predict", 200), ("POST", "/v1/models/%6D:predict", 200),
+        ("POST", "/v1/models/m:PREDICT", 400), ("POST", "/v1/models/m:predict/", 400),
+        ("POST", "/v1/models/m:predict?x=1", 400), ("POST", "/v1/models/m:predict?", 400),
+        ("POST", "/v1/models/m:predict#x", 400), ("GET", "/v1/models/m?", 404),
+        ("PROPFIND", "/v1/models/m", 400), ("PUT", "/v1/models/m", 400),
+        ("GET", "/V1/models/m", 200), ("GET", "/v1/models/m/METADATA", 200), ("GET", "/v1/models", 400),
+        ("GET", "/v1/models/versions/1", 400), ("GET", "/v1/models/m?x=1", 404), ("GET", "/v1", 404),
+    ],
+)  # fmt: skip
+def test_routes(contract: ContractServer, method: str, path: str, status: int) -> None:
+    content = b'{"instances": [[1, 2, 3]]}'
+    response = contract.request(method, path, content=content if method == "POST" else b"")
+    assert response.status_code == status, response.text
+    if status == 400:
+        malformed = f"Malformed request: {method} {path}"
+        words = "Missing model name in request." if method == "GET" else malformed
+        assert response.json() == {"error": words}
+
+
+@pytest.mark.parametrize(("origin", "status"), [("http://a", 200), ("https://a", 200), ("a", 400), (None, 400)])
+def test_options_are_answered_with_an_empty_body(contract: ContractServer, origin: str | None, status: int) -> None:
+    response = contract.request("OPTIONS", "/v1/models/m:predict", headers={"Origin": origin} if origin else {})
+    assert (response.status_code, response.content) == (status, b"")
+    assert "access-control-allow-origin" not in response.headers
+
+
+def test_a_gzip_body_is_inflated_for_every_verb(contract: ContractServer) -> None:
+    packed = gzip.compress(body("regress", examples=[{"x": 0.5}]).encode())
+    response = contract.request(
+        "POST", "/v1/models/m:regress", content=packed, headers={"Content-Encoding": "gzip", "Content-Type": "x/y"}
+    )
+    assert response.json() == {"results": [1.0]}
+
+
+def test_an_asynchronous_prediction_is_answered_as_a_plain_one(contract: ContractServer) -> None:
+    for given in (body("echo_float32", instances=[0.5, 2]), body("echo_float32", inputs={"x": [[0.5]]})):
+        plain, submitted = contract.post("m:predict", given), contract.post("m:predictAsync", given)
+        assert (plain.status_code, submitted.status_code) == (200, 202)
+        path = f"/v1/predictions/{submitted.json()['id']}?wait_seconds=20"
+        assert contract.request("GET", path).json() == {**plain.json(), "version": 7}

@@ -1,0 +1,99 @@
+"""What only a whole serving process shows: an asynchronous prediction outlives it, its log lines name requests."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+import httpx
+import pytest
+
+from common.eventlog import tfrecord
+from conftest import RedisServer
+from protos import prediction_log_pb2
+from services.serving.tests.front.test_front_process import Serving, row_sums, wait_until
+from services.serving.tests.support.fake_runner import FakeRunner
+
+_WAIT_SECONDS = 60.0
+_ROWS = {"instances": [[1, 2]]}
+
+
+@pytest.fixture
+def start(redis_server: RedisServer, tmp_path: Path) -> Iterator[Callable[..., Serving]]:
+    started: list[Serving] = []
+
+    def begin(port: int, *, stderr: IO[bytes] | None = None, **environment: str) -> Serving:
+        started.append(Serving(redis_server.url, port, tmp_path, stderr=stderr, **environment))
+        wait_until(lambda: started[-1].answers("/readyz"))
+        return started[-1]
+
+    yield begin
+    for serving in started:
+        serving.process.kill()
+        serving.process.wait(timeout=10)
+
+
+def test_a_front_that_is_killed_after_the_id_loses_no_answer(
+    start: Callable[..., Serving], redis_server: RedisServer, free_port: int
+) -> None:
+    first = start(free_port)
+    with FakeRunner(redis_server.url, row_sums, expiry_milliseconds=60_000) as runner:
+        runner.answers.clear()
+        submitted = httpx.post(first.url + "/v1/models/m:predictAsync", json=_ROWS)
+        prediction = submitted.json()["id"]
+        first.process.send_signal(signal.SIGKILL)
+        first.process.wait(timeout=10)
+        runner.answers.set()
+        again = start(free_port)
+        answer = httpx.get(
+            f"{again.url}/v1/predictions/{prediction}", params={"wait_seconds": 30}, timeout=_WAIT_SECONDS
+        )
+        assert answer.json() == {"predictions": [3.0], "version": 3}
+
+
+def test_log_lines_and_records_name_the_request(
+    start: Callable[..., Serving], redis_server: RedisServer, free_port: int, tmp_path: Path
+) -> None:
+    log_path = tmp_path / "serving.log"
+    with log_path.open("wb") as log:
+        serving = start(
+            free_port, stderr=log, SERVING_LOG_FORMAT="json", SERVING_LOG_LEVEL="DEBUG",
+            SERVING_REQUEST_LOG=f"tfrecord:{tmp_path}/requests", SERVING_REQUEST_LOG_SAMPLING="0,m=1",
+        )  # fmt: skip
+        with FakeRunner(redis_server.url, row_sums, expiry_milliseconds=60_000):
+            headers = {"x-request-id": "order-17"}
+            assert httpx.post(serving.url + "/v1/models/m:predict", json=_ROWS, headers=headers).status_code == 200
+            httpx.post(serving.url + "/v1/models/no:predict", json=_ROWS, headers={"x-request-id": "order-18"})
+            metrics = httpx.get(serving.url + "/metrics").text
+            assert "headrace_serving_async_predictions_total" in metrics
+            serving.process.send_signal(signal.SIGTERM)
+            assert serving.process.wait(timeout=_WAIT_SECONDS) == 0
+    lines = [json.loads(line) for line in log_path.read_text().splitlines() if line.startswith("{")]
+    told = {line["request_id"]: line for line in lines if "request_id" in line}
+    assert (told["order-17"]["model"], told["order-17"]["version"], told["order-17"]["code"]) == ("m", 3, 0)
+    assert (told["order-18"]["model"], told["order-18"]["code"]) == ("no", 5)
+    (path,) = (tmp_path / "requests" / "m").iterdir()
+    (record,) = tfrecord.cut(path.read_bytes())[0]
+    assert prediction_log_pb2.PredictionLog.FromString(record).request_id == "order-17"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"SERVING_REQUEST_LOG_SAMPLING": "0.5"}, "SERVING_REQUEST_LOG does not say where"),
+        ({"SERVING_REQUEST_LOG": "tfrecord:logs", "SERVING_REQUEST_LOG_SAMPLING": "1"}, "absolute folder"),
+        ({"SERVING_REQUEST_LOG": "segments:/x", "SERVING_REQUEST_LOG_SAMPLING": "2"}, "expected 0 to 1"),
+        ({"SERVING_ASYNC_LIMIT": "0"}, "SERVING_ASYNC_LIMIT"),
+    ],
+)
+def test_a_wrong_setting_stops_the_start(settings: dict[str, str], message: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "services.serving"], capture_output=True, text=True, timeout=60, check=False,
+        env=os.environ | {"SERVING_HTTP_PORT": "0", "SERVING_GRPC_PORT": "0", **settings},
+    )  # fmt: skip
+    assert done.returncode in (1, 2)
+    assert message in done.stderr

@@ -1,0 +1,165 @@
+"""The gRPC door: TensorFlow Serving's services, called by its own stubs and by ours."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from conftest import RedisServer
+from protos import queue_pb2, tfserving_pb2
+from services.serving.tests.support.fake_runner import FakeRunner
+from services.serving.tests.support.front_process import FrontThread
+from services.serving.tests.support.replica_states import replica_state, version
+from services.serving.wire.prediction import RequestFailed
+
+_TIMEOUT_SECONDS = 20.0
+
+
+def row_sums(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
+    outputs = {"y": inputs["x"].sum(axis=1), "doubled": inputs["x"] * 2}
+    return {name: outputs[name] for name in request.output_filter or outputs}
+
+
+@pytest.fixture
+def front(redis_server: RedisServer) -> Iterator[FrontThread]:
+    with FrontThread(redis_server.url, replica_state(version())) as running:
+        yield running
+
+
+@pytest.fixture
+def channel(front: FrontThread) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(f"127.0.0.1:{front.grpc_port}") as opened:
+        yield opened
+
+
+def call(channel: grpc.Channel, method: str, request: Any, response: Any, **fields: Any) -> Any:
+    stub: Any = channel.unary_unary(
+        method, request_serializer=lambda message: message.SerializeToString(), response_deserializer=response
+    )
+    return stub(request, **{"timeout": _TIMEOUT_SECONDS, **fields})
+
+
+def predict(channel: grpc.Channel, **fields: Any) -> tfserving_pb2.PredictResponse:
+    request = tfserving_pb2.PredictRequest()
+    request.model_spec.name = "m"
+    tensor = request.inputs["x"]
+    tensor.dtype = tfserving_pb2.DT_FLOAT
+    tensor.tensor_shape.dim.add(size=1)
+    tensor.tensor_shape.dim.add(size=2)
+    tensor.float_val.extend([1, 2])
+    method = "/tensorflow.serving.PredictionService/Predict"
+    response: tfserving_pb2.PredictResponse = call(
+        channel, method, request, tfserving_pb2.PredictResponse.FromString, **fields
+    )
+    return response
+
+
+def test_the_stock_stubs_work(front: FrontThread, redis_server: RedisServer) -> None:
+    with FakeRunner(redis_server.url, row_sums):
+        done = subprocess.run(
+            [sys.executable, "-m", "services.serving.tests.support.tfs_client", f"127.0.0.1:{front.grpc_port}"],
+            env=os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"},
+            capture_output=True, text=True, timeout=100, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    for name, sums, doubled in (
+        ("content", [3.0, 7.0], [[2.0, 4.0], [6.0, 8.0]]),
+        ("typed", [3.0, 7.0], [[2.0, 4.0], [6.0, 8.0]]),
+        ("repeated", [3.0, 3.0], [[3.0, 3.0], [3.0, 3.0]]),
+    ):
+        assert found[name] == {
+            "outputs": {"y": sums, "doubled": doubled}, "typed": sums, "version": 3, "name": "m",
+            "signature": "serving_default",
+        }  # fmt: skip
+    assert found["filtered"] == ["y"]
+    assert found["metadata"] == ["serve_x:0", 1, [-1, 2]]
+    assert found["status"] == [[3, 30]]
+    assert found["faults"] == {
+        "no spec": ["INVALID_ARGUMENT", "Missing ModelSpec"],
+        "no name": ["INVALID_ARGUMENT", "ModelSpec has no name specified."],
+        "model": ["NOT_FOUND", "Servable not found for request: Latest(other)"],
+        "version": ["NOT_FOUND", "Servable not found for request: Specific(m, 0)"],
+        "label": ["INVALID_ARGUMENT", "Unrecognized servable version label: "],
+        "tensor": ["INVALID_ARGUMENT", "tensor parsing error: x"],
+    }
+
+
+def test_the_clients_deadline_is_the_requests_deadline(
+    front: FrontThread, redis_server: RedisServer, channel: grpc.Channel
+) -> None:
+    remaining: list[float] = []
+
+    def note(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
+        remaining.append(request.deadline_at_micros / 1e6 - time.time())
+        return row_sums(inputs, request)
+
+    with FakeRunner(redis_server.url, note):
+        predict(channel, timeout=4.0)
+        predict(channel, timeout=None)
+    assert 0 < remaining[0] <= 4.5 < remaining[1] <= 10  # gRPC rounds a deadline up on its way
+
+
+def test_a_call_that_is_not_answered_ends_at_its_deadline(
+    front: FrontThread, redis_server: RedisServer, channel: grpc.Channel
+) -> None:
+    with FakeRunner(redis_server.url, row_sums) as runner:
+        runner.answers.clear()
+        with pytest.raises(grpc.RpcError) as caught:
+            predict(channel, timeout=0.2)
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
+        while front.call(lambda: front.front.open_count) != 0:
+            assert time.monotonic() < deadline
+
+
+def test_an_error_of_the_runner_keeps_its_code_and_long_words_are_cut(
+    front: FrontThread, redis_server: RedisServer, channel: grpc.Channel
+) -> None:
+    def fail(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
+        raise RequestFailed(9, "x" * 2000)
+
+    with FakeRunner(redis_server.url, fail), pytest.raises(grpc.RpcError) as caught:
+        predict(channel)
+    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert caught.value.details() == "x" * 1024 + "...TRUNCATED"
+
+
+def test_the_latency_of_successes_is_kept_by_api(
+    front: FrontThread, redis_server: RedisServer, channel: grpc.Channel
+) -> None:
+    with FakeRunner(redis_server.url, row_sums):
+        predict(channel)
+    counts = [line for line in front.latency.lines() if "_count" in line]
+    assert counts == [':tensorflow:serving:request_latency_count{model_name="m",API="Predict",entrypoint="GRPC"} 1\n']
+
+
+def test_a_reload_of_the_configuration_is_refused_with_the_reason(channel: grpc.Channel) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        call(
+            channel, "/tensorflow.serving.ModelService/HandleReloadConfigRequest", tfserving_pb2.PredictRequest(), bytes
+        )
+    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert "takes its models from a registry" in str(caught.value.details())
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ([], "GetModelMetadataRequest must specify at least one metadata_field"),
+        (["other"], "Metadata field other is not supported"),
+    ],
+)
+def test_metadata_fields_are_checked_before_the_model(channel: grpc.Channel, fields: list[str], message: str) -> None:
+    request = tfserving_pb2.GetModelMetadataRequest(metadata_field=fields)
+    request.model_spec.name = "other"
+    with pytest.raises(grpc.RpcError) as caught:
+        call(channel, "/tensorflow.serving.PredictionService/GetModelMetadata", request, bytes)
+    assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.INVALID_ARGUMENT, message)

@@ -1,0 +1,327 @@
+"""A server with folders and a configuration file: one process for the whole module, a model for each test."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import orjson
+import psutil
+import pytest
+import redis
+
+from conftest import RedisServer
+from services.serving.options.model_server_config import config_of_one
+from services.serving.tests.support.standalone_server import StandaloneServer, copy_version, wait_until
+
+_MODELS = {"latest": "", "every": "all {}", "chosen": "specific { versions: 1 versions: 3 versions: 9 }", "copied": ""}
+
+
+class Place:
+    """The folders and the configuration file of a server."""
+
+    def __init__(self, directory: Path, saved_models: Path) -> None:
+        self.directory = directory
+        self.saved_models = saved_models
+        self.config = directory / "models.config"
+
+    def base(self, model: str) -> Path:
+        base = self.directory / model
+        base.mkdir(parents=True, exist_ok=True)
+        return base
+
+    def add(self, model: str, version: int, source: str = "") -> Path:
+        return copy_version(self.saved_models / (source or f"affine/{version}"), self.base(model), version)
+
+    def entry(self, model: str, policy: str = "", **labels: int) -> str:
+        pairs = " ".join(f'version_labels {{ key: "{label}" value: {version} }}' for label, version in labels.items())
+        chosen = f"model_version_policy {{ {policy} }}" if policy else ""
+        base = self.base(model)
+        return f'config {{ name: "{model}" base_path: "{base}" model_platform: "tensorflow" {chosen} {pairs} }}'
+
+    def write(self, *more: str, without: str = "", **labels: int) -> None:
+        """The module's models, with labels of `every`, and more entries."""
+        entries = [
+            self.entry(model, policy, **(labels if model == "every" else {}))
+            for model, policy in _MODELS.items()
+            if model != without
+        ]
+        self.write_text(f"model_config_list {{ {' '.join([*entries, *more])} }}")
+
+    def write_text(self, text: str) -> None:
+        aside = self.config.with_suffix(".new")
+        aside.write_text(text)
+        aside.rename(self.config)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, saved_models: Path) -> Place:
+    made = Place(tmp_path_factory.mktemp("standalone"), saved_models)
+    made.add("latest", 1)
+    made.add("copied", 1)
+    for version in (1, 2, 3):
+        made.add("every", version)
+        made.add("chosen", version)
+    made.write()
+    return made
+
+
+@pytest.fixture(scope="module")
+def redis_beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path_factory.mktemp("standalone_redis"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def server(place: Place, redis_beside: RedisServer) -> Iterator[StandaloneServer]:
+    started = StandaloneServer(
+        redis_beside.url,
+        f"--model_config_file={place.config}",
+        "--model_config_file_poll_wait_seconds=0.2",
+        "--file_system_poll_wait_seconds=0.2",
+        "--max_num_load_retries=1",
+        "--num_load_threads=4",
+    )
+    started.wait_ready()
+    yield started
+    started.kill()
+
+
+def answer_of(server: StandaloneServer, path: str) -> tuple[int, Any]:
+    response = server.predict(path, [1, 2, 3])
+    return response.status_code, response.json().get("predictions", response.json().get("error"))
+
+
+def readers_of(server: StandaloneServer, model: str, label: str) -> list[int]:
+    """The versions that answer for a label; two for a moment while it moves."""
+    listed = {item["name"]: item for item in server.get("/headrace/models").json()["models"]}
+    return [version["version"] for version in listed[model]["versions"] if label in version["aliases"]]
+
+
+def config_page(server: StandaloneServer) -> Any:
+    return server.get("/headrace/config").json()
+
+
+def test_the_newest_version_is_served_the_old_one_unloaded_and_a_deleted_one_taken_back(
+    server: StandaloneServer, place: Place
+) -> None:
+    assert answer_of(server, "latest") == (200, [1006.0])
+    second = place.add("latest", 2)
+    server.wait_states("latest", {2: "AVAILABLE"})
+    assert answer_of(server, "latest") == (200, [2006.0])
+    assert answer_of(server, "latest/versions/1") == (404, "Servable not found for request: Specific(latest, 1)")
+    shutil.rmtree(second)
+    server.wait_states("latest", {1: "AVAILABLE"})
+    assert answer_of(server, "latest") == (200, [1006.0])
+    assert server.states("latest")[2] == "END"
+
+
+def test_the_policies_all_and_specific(server: StandaloneServer) -> None:
+    server.wait_states("every", {1: "AVAILABLE", 2: "AVAILABLE", 3: "AVAILABLE"})
+    assert answer_of(server, "every") == (200, [3006.0])
+    assert answer_of(server, "every/versions/2") == (200, [2006.0])
+    server.wait_states("chosen", {1: "AVAILABLE", 3: "AVAILABLE"})
+    assert answer_of(server, "chosen/versions/2")[0] == 404
+    assert "there is no version 9" in config_page(server)["problems"]["chosen"]
+
+
+def test_labels_follow_the_configuration_and_only_to_versions_that_are_available(
+    server: StandaloneServer, place: Place
+) -> None:
+    assert answer_of(server, "every/labels/stable") == (400, "Unrecognized servable version label: stable")
+    place.write(stable=1, canary=3)
+    wait_until(lambda: answer_of(server, "every/labels/stable") == (200, [1006.0]), "the label stable")
+    wait_until(lambda: answer_of(server, "every/labels/canary") == (200, [3006.0]), "the label canary")
+    place.write(stable=2)
+    wait_until(lambda: readers_of(server, "every", "stable") == [2], "the label having moved")
+    assert answer_of(server, "every/labels/stable") == (200, [2006.0])
+    assert answer_of(server, "every/labels/canary")[0] == 400
+    place.write(stable=77)
+    wait_until(lambda: bool(config_page(server)["error"]), "the refusal")
+    assert "Request to assign label to version 77 of model every" in config_page(server)["error"]
+    assert answer_of(server, "every/labels/stable") == (200, [2006.0])
+    place.write()
+    wait_until(lambda: not config_page(server)["error"], "the configuration being taken")
+    assert answer_of(server, "every") == (200, [3006.0])
+
+
+def test_a_half_copied_version_is_not_taken(server: StandaloneServer, place: Place) -> None:
+    source = place.saved_models / "affine/2"
+    target = place.base("copied") / "2"
+    target.mkdir()
+    shutil.copy(source / "saved_model.pb", target)
+    wait_until(lambda: "version 2 is not taken yet" in config_page(server)["problems"].get("copied", ""), "the wait")
+    assert server.states("copied") == {1: "AVAILABLE"}
+    shutil.copytree(source, target, dirs_exist_ok=True)
+    server.wait_states("copied", {2: "AVAILABLE"})
+    assert answer_of(server, "copied") == (200, [2006.0])
+
+
+def test_a_model_without_versions_is_served_when_the_last_is_gone_as_one_that_nobody_has(
+    server: StandaloneServer, place: Place
+) -> None:
+    only = place.add("brief", 1)
+    place.write(place.entry("brief"))
+    server.wait_states("brief", {1: "AVAILABLE"})
+    shutil.rmtree(only)
+    server.wait_states("brief", {})
+    assert answer_of(server, "brief") == (404, "Servable not found for request: Latest(brief)")
+    place.write()
+
+
+def test_a_broken_configuration_file_keeps_the_old_state_and_shows_the_error(
+    server: StandaloneServer, place: Place
+) -> None:
+    place.write_text("model_config_list { config { name: }")
+    wait_until(lambda: bool(config_page(server)["error"]), "the error")
+    assert "not a ModelServerConfig" in config_page(server)["error"]
+    assert answer_of(server, "every") == (200, [3006.0])
+    place.write(without="chosen")
+    server.wait_states("chosen", {})
+    assert config_page(server)["error"] == ""
+    names = {item["name"] for item in config_page(server)["config"]["model_config_list"]["config"]}
+    assert names == {*_MODELS} - {"chosen"}
+    place.write()
+    server.wait_states("chosen", {1: "AVAILABLE", 3: "AVAILABLE"})
+
+
+def test_a_broken_and_an_endlessly_loading_model_hold_up_nobody(server: StandaloneServer, place: Place) -> None:
+    place.add("endless", 1, "endless")
+    broken = place.base("broken") / "1"
+    shutil.copytree(place.saved_models / "affine/1", broken)
+    (broken / "saved_model.pb").write_bytes(b"saver_filename: this is no SavedModel")
+    place.add("late", 1)
+    place.write(place.entry("endless"), place.entry("broken"), place.entry("late"))
+    server.wait_states("late", {1: "AVAILABLE"})
+    wait_until(lambda: server.states("broken") == {1: "END"}, "the broken model being given up")
+    assert server.states("endless") == {1: "LOADING"}
+    (status,) = server.get("/v1/models/broken").json()["model_version_status"]
+    assert status["status"]["error_code"] != "OK"
+    assert "cannot load" in status["status"]["error_message"]
+    assert server.answers("/readyz"), "a replica that was ready once stays so while models load"
+    shutil.copy(place.saved_models / "affine/1/saved_model.pb", broken)
+    server.wait_states("broken", {1: "AVAILABLE"})
+    place.write()
+    server.wait_states("endless", {})
+
+
+def test_all_models_are_listed_with_what_each_version_costs_and_v1_stays_tensorflow_servings(
+    server: StandaloneServer,
+) -> None:
+    listed = {model["name"]: model for model in server.get("/headrace/models").json()["models"]}
+    assert set(listed) >= set(_MODELS)
+    assert listed["every"]["default_version"] == 3
+    version = next(item for item in listed["every"]["versions"] if item["version"] == 3)
+    assert version["state"] == "AVAILABLE"
+    assert version["load_seconds"] > 0
+    assert version["private_bytes"] > 0
+    assert version["engine"]
+    assert version["options"]["batching"]["max_batch_size"] == 64
+    refused = server.get("/v1/models")
+    assert (refused.status_code, refused.json()) == (400, {"error": "Missing model name in request."})
+    assert server.get("/v1/config").json() == {"error": "Malformed request: GET /v1/config"}
+
+
+def test_queues_are_the_servers_own(server: StandaloneServer, redis_beside: RedisServer) -> None:
+    connection = redis.Redis.from_url(redis_beside.url)
+    keys = {key.decode() for key in connection.scan_iter("headrace:queue:*")}
+    connection.close()
+    assert keys
+    assert all(f":{server.port}/" in key for key in keys)
+
+
+def test_the_stock_stubs_reload_the_configuration(server: StandaloneServer, place: Place) -> None:
+    place.add("added", 1)
+    place.base("corrupt")
+    (place.base("corrupt") / "1").mkdir()
+    (place.base("corrupt") / "1/saved_model.pb").write_bytes(b"no SavedModel")
+    done = subprocess.run(
+        [sys.executable, "-m", "services.serving.tests.support.reload_client", server.grpc_address,
+         str(place.directory)],
+        capture_output=True, text=True, timeout=110, check=False,
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = orjson.loads(done.stdout)
+    assert found["added"] == [0, [1006.0]]
+    code, message = found["relative path"]
+    assert code == "INVALID_ARGUMENT"
+    assert message == "Expected model added to have an absolute path or URI; got base_path()=added"
+    code, message = found["label"]
+    assert code == "FAILED_PRECONDITION"
+    assert message == (
+        "Request to assign label to version 5 of model added, which is not currently available for inference"
+    )
+    code, message = found["corrupt"]
+    assert code == "UNKNOWN"
+    assert message.startswith("1 model(s) did not become available: {corrupt: ")
+    assert found["still there"] == [1006.0]
+    server.wait_states("every", {})
+
+
+def _manager_pid(server: StandaloneServer) -> int | None:
+    """None while there is none."""
+    children = [child for child in psutil.Process(server.process.pid).children() if _is_alive(child)]
+    return children[0].pid if children else None
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_what_was_reloaded_outlives_the_manager(server: StandaloneServer, place: Place) -> None:
+    server.reload(config_of_one("kept", str(place.add("kept", 1).parent)))
+    assert answer_of(server, "kept") == (200, [1006.0])
+    (manager,) = psutil.Process(server.process.pid).children()
+    manager.send_signal(signal.SIGKILL)
+    # What is asked meanwhile is answered late, or not at all; who answers it is another manager's runner.
+    wait_until(lambda: _manager_pid(server) not in (None, manager.pid), "another manager being there")
+    wait_until(lambda: answer_of(server, "kept") == (200, [1006.0]), "the model being served again")
+    assert [item["name"] for item in config_page(server)["config"]["model_config_list"]["config"]] == ["kept"]
+
+
+def test_sigterm_answers_what_was_accepted_and_exits_0(server: StandaloneServer) -> None:
+    statuses: list[int] = []
+    has_begun = threading.Event()
+
+    def ask() -> None:
+        with contextlib.suppress(httpx.TransportError), httpx.Client(timeout=20) as client:
+            while True:
+                body = {"instances": [[1, 2, 3]]}
+                statuses.append(client.post(f"{server.url}/v1/models/kept:predict", json=body).status_code)
+                has_begun.set()
+
+    askers = [threading.Thread(target=ask) for _ in range(4)]
+    for asker in askers:
+        asker.start()
+    assert has_begun.wait(20)
+    assert server.terminate() == 0
+    for asker in askers:
+        asker.join(30)
+    assert set(statuses) == {200}
+
+
+def test_reload_is_refused_where_the_registry_decides(redis_beside: RedisServer) -> None:
+    started = StandaloneServer(redis_beside.url, is_stubbed=True, STUB_MANAGER_LOG=os.devnull)
+    try:
+        wait_until(lambda: started.answers("/healthz"), "the doors being open")
+        with pytest.raises(grpc.RpcError) as refused:
+            started.reload(config_of_one("m", "/m"))
+        assert isinstance(refused.value, grpc.Call)
+        assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        wait_until(lambda: config_page(started)["source"] == "registry", "the source being known")
+    finally:
+        started.kill()

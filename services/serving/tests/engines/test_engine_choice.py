@@ -1,0 +1,189 @@
+"""An engine answers what TensorFlow answers, or it does not run: every kind of model, through runners."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conftest import RedisServer
+from services.serving.engines.comparison import compare
+from services.serving.front.model_info import version_json
+from services.serving.options.model_options import EngineName, EngineOptions, ModelOptions
+from services.serving.tests.conftest import StartManager
+from services.serving.tests.support.queue_asker import Asker, request
+from services.serving.tests.support.registry_process import RegistryProcess
+from services.serving.tests.support.runner_process import RunnerProcess, Zygote
+from services.serving.wire.prediction import read_tensor
+
+FASTER = ("litert", "onnxruntime")
+pytestmark = pytest.mark.timeout(300)
+"""The first test of the module waits for many conversions, on whatever machine this is."""
+NUMBERS = ("dense", "convolution", "embedding", "several", "variable")
+"""Models that the other engines can compute."""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("engine_models")
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(
+        [sys.executable, "-m", "services.serving.tests.support.engine_models", str(directory)],
+        env=environment, capture_output=True, text=True, timeout=270, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return directory
+
+
+@pytest.fixture(scope="module")
+def engines_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all tests: each engine converts each model once."""
+    return tmp_path_factory.mktemp("engines")
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server
+    server.stop()
+
+
+class Ready:
+    """Starts runners of the module's models."""
+
+    def __init__(self, zygote: Zygote, redis: RedisServer, models: Path, engines_dir: Path) -> None:
+        self.zygote, self.redis, self.models, self.engines_dir = zygote, redis, models, engines_dir
+
+    def __call__(self, model: str, engine: EngineName, **changes: Any) -> RunnerProcess:
+        options = ModelOptions(engine=EngineOptions(engine=engine, **changes))
+        directory = self.models / model
+        return self.zygote.start_runner(
+            self.redis.url, directory, model=model, options=options, engines_dir=self.engines_dir
+        ).serve()
+
+    def cases(self, model: str) -> list[tuple[str, Mapping[str, np.ndarray], Mapping[str, np.ndarray] | None]]:
+        with np.load(self.models / f"{model}.cases.npz", allow_pickle=True) as file:
+            return list(file["cases"][0])
+
+    def check(self, model: str) -> None:
+        """Asks the running model every case."""
+        asker = Asker(self.redis.url, model, name=f"asker-{model}")
+        for number, (signature, inputs, expected) in enumerate(self.cases(model)):
+            reply = asker.ask(request(f"{number}".encode(), dict(inputs), signature=signature))
+            if expected is None:
+                assert reply.error_code == 3, (number, reply)
+                continue
+            assert not reply.error_message, number
+            found = {tensor.name: read_tensor(tensor) for tensor in reply.outputs}
+            _, problem = compare(expected, found, relative_tolerance=1e-4, absolute_tolerance=1e-5)
+            assert problem == "", (number, signature)
+
+
+@pytest.fixture(scope="module")
+def ready(zygote: Zygote, redis: RedisServer, models: Path, engines_dir: Path) -> Ready:
+    return Ready(zygote, redis, models, engines_dir)
+
+
+@pytest.mark.parametrize("engine", FASTER)
+@pytest.mark.parametrize("model", NUMBERS)
+def test_an_engine_that_is_named_answers_as_tensorflow_does(ready: Ready, model: str, engine: EngineName) -> None:
+    """Right shapes and wrong ones, values that are not finite, ids that are not there."""
+    runner = ready(model, engine)
+    assert runner.ready["engine"] == engine
+    reason = runner.ready["engine_reasons"]["serving_default"]
+    assert reason.startswith(f"runs on {engine} (")
+    assert " us at 1, " in reason
+    assert "; tensorflow (" in reason
+    ready.check(model)
+    assert runner.leave() == 0
+
+
+def test_values_on_which_the_engines_differ_go_to_tensorflow(ready: Ready) -> None:
+    """ONNX takes -1 for the last row of a table, which TensorFlow refuses."""
+    runner = ready("embedding", "onnxruntime")
+    assert "values that are negative go to tensorflow" in runner.ready["engine_reasons"]["serving_default"]
+    assert runner.leave() == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "signature", "words"),
+    [
+        ("examples", "serving_default", "examples holds strings, which stay with TensorFlow"),
+        ("wideanddeep", "serving_default", "word holds strings, which stay with TensorFlow"),
+        ("checked", "serving_default", "its operation Assert does more than compute"),
+    ],
+)
+def test_what_cannot_be_converted_runs_on_tensorflow_and_says_why(
+    ready: Ready, model: str, signature: str, words: str
+) -> None:
+    runner = ready(model, "auto")
+    reason = runner.ready["engine_reasons"][signature]
+    assert reason.startswith("runs on tensorflow; ")
+    for engine in FASTER:
+        assert f"{engine}: {words}" in reason
+    ready.check(model)
+    assert runner.leave() == 0
+
+
+def test_auto_mixes_engines_by_signature_and_shows_the_figures_of_all(ready: Ready) -> None:
+    runner = ready("wideanddeep", "auto")
+    reason = runner.ready["engine_reasons"]["deep"]
+    assert reason.startswith(("runs on litert (", "runs on onnxruntime (", "runs on tensorflow ("))
+    assert all(f"{engine} (" in reason for engine in (*FASTER, "tensorflow"))
+    if not reason.startswith("runs on tensorflow"):
+        assert "session, single-threaded executor for serving_default" in runner.ready["engine"]
+        assert " for deep" in runner.ready["engine"]
+    assert runner.leave() == 0
+
+
+def test_an_engine_that_differs_by_more_than_the_tolerance_is_not_used(ready: Ready) -> None:
+    """No two implementations of softmax round alike."""
+    runner = ready("dense", "onnxruntime", relative_tolerance=0.0, absolute_tolerance=0.0)
+    assert runner.ready["engine"] == "session, single-threaded executor"
+    reason = runner.ready["engine_reasons"]["serving_default"]
+    assert reason.startswith("runs on tensorflow; onnxruntime: output scores differs by ")
+    assert runner.leave() == 0
+
+
+def test_a_conversion_is_kept_for_the_next_runner_and_another_version_has_its_own(
+    ready: Ready, saved_models: Path
+) -> None:
+    def results() -> dict[Path, int]:
+        return {path: path.stat().st_mtime_ns for path in ready.engines_dir.glob("affine/*/litert/result.json")}
+
+    def run(version: int) -> dict[Path, int]:
+        runner = ready.zygote.start_runner(
+            ready.redis.url,
+            saved_models / f"affine/{version}",
+            model="affine",
+            options=ModelOptions(engine=EngineOptions(engine="litert")),
+            engines_dir=ready.engines_dir,
+        ).serve()
+        assert runner.ready["engine"] == "litert"
+        assert runner.leave() == 0
+        return results()
+
+    first = run(1)
+    assert len(first) == 1
+    assert run(1) == first
+    assert len(run(2)) == 2
+    (path,) = first
+    (path.parent / "0.model").write_bytes(b"somebody wrote here")
+    assert run(1)[path] != first[path]
+
+
+def test_a_replica_is_set_to_an_engine_shows_the_reasons_and_keeps_conversions_below_its_data(
+    registry: RegistryProcess, start_manager: StartManager, saved_models: Path, tmp_path: Path
+) -> None:
+    registry.add_version("m", saved_models / "affine/1")
+    manager = start_manager(engine="litert")
+    shown = version_json(manager.wait_available("m", 1, "production"))
+    assert shown["engine"].startswith("litert; ")
+    assert shown["engine_reasons"]["serving_default"].startswith("runs on litert (")
+    assert len(list((tmp_path / "serving/engines/m").glob("*/litert/result.json"))) == 1
+    assert manager.stop() == 0

@@ -1,0 +1,167 @@
+"""An engine that is wrong is never used, one that is slow or broken neither, and the version is served all the same."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from services.serving.engines.candidate import EngineRefused, Outputs
+from services.serving.engines.comparison import compare
+from services.serving.engines.guarded import GuardedCall
+from services.serving.wire.prediction import Arrays
+from services.serving.wire.replica_state import Signature, TensorSpec
+
+Found = dict[str, dict[str, str]]
+TENSORFLOW = "session, single-threaded executor"
+ANSWER = "[1006.0, nan]"
+pytestmark = pytest.mark.timeout(300)
+"""The first test of the module waits for many conversions, on whatever machine this is."""
+
+
+@pytest.fixture(scope="module")
+def found(saved_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Found:
+    temporary = tmp_path_factory.mktemp("temporary")
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3", "TMPDIR": str(temporary)}
+    done = subprocess.run(
+        [sys.executable, "-m", "services.serving.tests.support.engine_faults", str(saved_models / "affine/1"),
+         str(tmp_path_factory.mktemp("engines"))],
+        env=environment, capture_output=True, text=True, timeout=270, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("other values", "onnxruntime: output y differs by 0.5"),
+        ("other type", "onnxruntime: output y is float64 (1,), TensorFlow's float32 (1,)"),
+        ("other shape", "onnxruntime: output y is float32 (1, 1), TensorFlow's float32 (1,)"),
+        ("other names", "onnxruntime: its outputs are ['z'], TensorFlow's ['y']"),
+        ("refuses", "onnxruntime: three is too many"),
+        ("cannot convert", "onnxruntime: there is no such operation"),
+        ("crashes", "onnxruntime: the conversion ended with signal 11 (SIGSEGV)"),
+        ("hangs", "onnxruntime: the conversion did not end within 1 s"),
+        ("fails", "onnxruntime: the conversion failed; its log says why"),
+        ("missing, auto", 'onnxruntime: not installed (no-such-package; pip install "headrace[serving-onnx]")'),
+    ],
+)
+def test_what_disagrees_or_breaks_is_not_used_and_the_reason_is_told(found: Found, case: str, words: str) -> None:
+    assert found[case]["kind"] == TENSORFLOW
+    assert found[case]["reason"].startswith(f"runs on tensorflow; {words}")
+    assert found[case]["answer"] == ANSWER
+
+
+def test_an_engine_that_agrees_is_used_when_named_and_by_auto_when_it_is_faster(found: Found) -> None:
+    assert found["right"]["kind"] == "onnxruntime"
+    assert found["right"]["answer"] == ANSWER
+    assert found["right, auto"]["answer"] == ANSWER
+    assert found["slower"]["kind"] == TENSORFLOW
+    assert found["slower"]["reason"].startswith("runs on tensorflow (")
+    assert "; onnxruntime (" in found["slower"]["reason"]
+    assert found["slower, but named"]["kind"] == "onnxruntime"
+
+
+def test_the_tolerance_decides_what_agrees(found: Found) -> None:
+    assert found["within a wide tolerance"]["kind"] == "onnxruntime"
+    assert found["within a wide tolerance"]["answer"] == "[1006.5, nan]"
+
+
+def test_values_on_which_an_engine_differs_are_computed_by_tensorflow(found: Found) -> None:
+    assert found["not a number"]["kind"] == "onnxruntime"
+    assert "values that are not finite go to tensorflow" in found["not a number"]["reason"]
+    assert found["not a number"]["answer"] == ANSWER
+
+
+def test_auto_takes_an_engine_for_the_batch_sizes_at_which_it_is_faster(found: Found) -> None:
+    case = found["slower with many rows"]
+    assert case["kind"] == "onnxruntime"
+    assert " rows, on tensorflow otherwise; tensorflow (" in case["reason"]
+    assert case["answer"] == ANSWER
+
+
+def test_calls_of_other_sizes_than_worthwhile_do_not_reach_the_engine() -> None:
+    signature = Signature("", {"x": TensorSpec("DT_FLOAT", (-1,))}, {"y": TensorSpec("DT_FLOAT", (-1,))})
+    guarded = GuardedCall(signature, lambda inputs, outputs: {"y": inputs["x"]}, (), (2, 4))
+    for rows in (2, 4):
+        assert len(guarded.run({"x": np.ones(rows, np.float32)})["y"]) == rows
+    for rows in (1, 5):
+        with pytest.raises(EngineRefused, match="TensorFlow is faster"):
+            guarded.run({"x": np.ones(rows, np.float32)})
+
+
+def test_an_engine_that_is_named_and_not_installed_fails_the_load(found: Found) -> None:
+    assert found["missing"] == {
+        "error": 'engine onnxruntime is not installed (no-such-package; pip install "headrace[serving-onnx]")'
+    }
+
+
+def test_a_conversion_is_made_once_and_left_nowhere_when_nothing_keeps_it(found: Found) -> None:
+    assert found["kept, first"]["kind"] == found["kept, second"]["kind"] == "onnxruntime"
+    assert found["conversions"] == {"count": "1"}
+    assert found["nowhere to keep"]["kind"] == "onnxruntime"
+    assert found["left behind"] == {"names": "[]"}
+
+
+def test_after_a_crash_a_version_runs_on_tensorflow_alone(found: Found) -> None:
+    assert found["cautious"]["kind"] == "session, default executor"
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "problem"),
+    [
+        ([1.0, np.nan, np.inf], [1.0, np.nan, np.inf], ""),
+        ([1.0], [1.00001], ""),
+        ([1.0], [1.001], "output y differs by 0.001"),
+        ([1.0, np.inf], [1.0, -np.inf], "output y is not finite in other places"),
+        ([1.0, np.nan], [1.0, 0.0], "output y is not finite in other places"),
+        ([1.0], [np.inf], "output y is not finite in other places"),
+    ],
+)
+def test_numbers_agree_within_the_tolerance_and_nan_with_nan(
+    expected: list[float], got: list[float], problem: str
+) -> None:
+    _, found_problem = compare(
+        {"y": np.array(expected)}, {"y": np.array(got)}, relative_tolerance=1e-4, absolute_tolerance=1e-5
+    )
+    assert found_problem == problem
+
+
+def test_whole_numbers_and_strings_must_be_the_same() -> None:
+    for expected, got in (
+        (np.array([1, 2]), np.array([1, 3])),
+        (np.array([b"a"], object), np.array([b"b"], object)),
+        (np.array([True]), np.array([False])),
+    ):
+        _, problem = compare({"y": expected}, {"y": got}, relative_tolerance=1.0, absolute_tolerance=1.0)
+        assert problem == "output y has other values"
+
+
+@pytest.mark.parametrize(
+    ("x", "ids", "passes"),
+    [
+        (np.ones((2, 3), np.float32), np.zeros(2, np.int64), True),
+        (np.ones((2, 4), np.float32), np.zeros(2, np.int64), False),
+        (np.ones(3, np.float32), np.zeros(2, np.int64), False),
+        (np.ones((0, 3), np.float32), np.zeros(0, np.int64), False),
+        (np.array([[1, np.nan, 1]], np.float32), np.zeros(1, np.int64), False),
+        (np.array([[1, -np.inf, 1]], np.float32), np.zeros(1, np.int64), False),
+        (np.ones((1, 3), np.float32), np.array([-1]), False),
+    ],
+)
+def test_only_calls_that_were_shown_to_agree_reach_the_engine(x: np.ndarray, ids: np.ndarray, *, passes: bool) -> None:
+    def call(inputs: Arrays, outputs: tuple[str, ...]) -> Outputs:
+        return dict.fromkeys(outputs, inputs["x"])
+
+    inputs = {"x": TensorSpec("DT_FLOAT", (-1, 3)), "ids": TensorSpec("DT_INT64", (-1,))}
+    signature = Signature("", inputs, {"y": TensorSpec("DT_FLOAT", (-1, 3))})
+    guarded = GuardedCall(signature, call, ("not finite", "negative"))
+    if passes:
+        assert list(guarded.run({"x": x, "ids": ids})) == ["y"]
+        return
+    with pytest.raises(EngineRefused):
+        guarded.run({"x": x, "ids": ids})

@@ -1,0 +1,161 @@
+"""Platforms besides TensorFlow, options of TensorFlow's own, and custom operations: through runners."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xgboost
+
+from conftest import RedisServer
+from services.serving.options.model_options import EngineOptions, ModelOptions
+from services.serving.tests.support.queue_asker import Asker, request
+from services.serving.tests.support.runner_process import RunnerProcess, Zygote
+from services.serving.wire.prediction import INVALID_ARGUMENT, read_tensor
+
+FAILED_PRECONDITION = 9
+
+
+def start(zygote: Zygote, redis: RedisServer, directory: Path, platform: str) -> RunnerProcess:
+    return zygote.start_runner(redis.url, directory, options=ModelOptions(platform=platform))
+
+
+def failure(runner: RunnerProcess) -> tuple[int, str]:
+    message = runner.message("failed")
+    runner.wait()
+    return message["code"], message["message"]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    (tmp_path / "table.json").write_text(json.dumps({"default": -1.0, "table": {"JFK": 12.5, "LGA": 9}}))
+    return tmp_path
+
+
+def test_a_lookup_table_is_served_with_batches_and_warm_up(
+    zygote: Zygote, redis_server: RedisServer, table: Path
+) -> None:
+    runner = start(zygote, redis_server, table, "lookup").serve()
+    assert runner.ready["engine"] == "lookup table"
+    assert runner.ready["notes"] == ["warmed up with made-up inputs: serving_default"]
+    asker = Asker(redis_server.url, "m")
+    airports = [[b"JFK", b"EWR"], [b"LGA"]]
+    asker.enqueue(*(request(b"%d" % i, {"keys": np.array(keys, object)}) for i, keys in enumerate(airports)))
+    replies = asker.wait_for(b"0", b"1")
+    assert [read_tensor(reply.outputs[0]).tolist() for reply in replies] == [[12.5, -1.0], [9.0]]
+    assert runner.leave() == 0
+
+
+def test_what_goes_wrong_in_a_platform_fails_the_load_with_its_words(
+    zygote: Zygote, redis_server: RedisServer, table: Path
+) -> None:
+    (table / "table.json").write_text("{}")
+    code, message = failure(start(zygote, redis_server, table, "lookup"))
+    assert (code, message) == (2, "platform \"lookup\" cannot load version 1: KeyError: 'table'")
+
+
+def test_a_platform_that_is_not_there_is_refused_with_those_that_are(
+    zygote: Zygote, redis_server: RedisServer, table: Path
+) -> None:
+    code, message = failure(start(zygote, redis_server, table, "spreadsheet"))
+    assert code == INVALID_ARGUMENT
+    assert message == 'there is no platform "spreadsheet"; known here: lookup, tensorflow, xgboost'
+
+
+@pytest.mark.parametrize("name", ["model.json", "model.ubj"])
+def test_an_xgboost_model_answers_what_xgboost_answers(
+    zygote: Zygote, redis_server: RedisServer, tmp_path: Path, name: str
+) -> None:
+    rng = np.random.default_rng(3)
+    rows = rng.standard_normal((200, 4)).astype(np.float32)
+    rows[::7, 2] = np.nan
+    labels = (rows[:, 0] > 0).astype(int) + (rows[:, 1] > 0)
+    booster = xgboost.train(
+        {"objective": "multi:softprob", "num_class": 3, "nthread": 1}, xgboost.DMatrix(rows, labels), 5
+    )
+    booster.save_model(tmp_path / name)
+    runner = start(zygote, redis_server, tmp_path, "xgboost").serve()
+    assert runner.ready["engine"].startswith("xgboost ")
+    asker = Asker(redis_server.url, "m")
+    reply = asker.ask(request(b"a", {"features": rows[:9]}))
+    np.testing.assert_allclose(read_tensor(reply.outputs[0]), booster.predict(xgboost.DMatrix(rows[:9])))
+    wrong = asker.ask(request(b"b", {"features": rows[:9, :3]}))
+    assert (wrong.error_code, wrong.error_message) == (
+        INVALID_ARGUMENT, "features has shape [9, 3], expected [n, 4]",
+    )  # fmt: skip
+    assert runner.leave() == 0
+
+
+def test_an_xgboost_version_without_a_model_fails(zygote: Zygote, redis_server: RedisServer, tmp_path: Path) -> None:
+    code, message = failure(start(zygote, redis_server, tmp_path, "xgboost"))
+    assert code == FAILED_PRECONDITION
+    assert message.endswith("has neither model.json nor model.ubj")
+
+
+@pytest.mark.timeout(300)  # a compiler on a busy machine
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_a_library_of_custom_ops_that_comes_with_a_version_is_loaded_before_it(
+    zygote: Zygote, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "services.serving.tests.support.custom_op_model", str(tmp_path / "1")],
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"},
+        capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    options = ModelOptions(engine=EngineOptions(engine="auto"))
+    runner = zygote.start_runner(redis_server.url, tmp_path / "1", options=options).serve()
+    reply = Asker(redis_server.url, "m").ask(request(b"a", {"x": np.array([1, 2], "<f4")}))
+    assert read_tensor(reply.outputs[0]).tolist() == [3.0, 6.0]
+    assert runner.ready["engine"] == "session, single-threaded executor"
+    assert runner.leave() == 0
+    (tmp_path / "1/assets.extra/custom_ops.txt").unlink()
+    _, message = failure(zygote.start_runner(redis_server.url, tmp_path / "1"))
+    assert "HeadraceTriple" in message
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (
+            "assets.extra/absent.so",
+            "custom op library assets.extra/absent.so of assets.extra/custom_ops.txt is not there",
+        ),
+        ("../other/lib.so", "leads out of the version"),
+        ("assets.extra/broken.so", "cannot load custom op library assets.extra/broken.so: "),
+    ],
+)
+def test_a_library_that_cannot_be_loaded_fails_the_load(
+    zygote: Zygote, redis_server: RedisServer, saved_models: Path, tmp_path: Path, line: str, words: str
+) -> None:
+    directory = shutil.copytree(saved_models / "affine/1", tmp_path / "1")
+    (directory / "assets.extra").mkdir()
+    (directory / "assets.extra/custom_ops.txt").write_text(f"{line}\n")
+    (directory / "assets.extra/broken.so").write_bytes(b"no library")
+    code, message = failure(zygote.start_runner(redis_server.url, directory))
+    assert code == FAILED_PRECONDITION
+    assert words in message
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        (EngineOptions(is_xla=True), "session, default executor, compiled with XLA"),
+        (EngineOptions(inter_op_threads=2), "session, default executor, 2 operations at a time"),
+    ],
+)
+def test_tensorflow_is_compiled_or_given_threads_when_asked(
+    zygote: Zygote, redis_server: RedisServer, saved_models: Path, options: EngineOptions, kind: str
+) -> None:
+    runner = zygote.start_runner(
+        redis_server.url, saved_models / "network", options=ModelOptions(engine=options)
+    ).serve()
+    assert runner.ready["engine"] == kind
+    asker = Asker(redis_server.url, "m")
+    reply = asker.ask(request(b"a", {"x": np.ones((2, 64), "<f4")}))
+    assert np.allclose(read_tensor(reply.outputs[0]).sum(axis=1), 1.0)
+    assert runner.leave() == 0

@@ -1,0 +1,290 @@
+"""Asynchronous predictions over HTTP: real Redis, fronts and a runner; what is answered, kept, bounded and refused."""
+
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import redis
+
+from conftest import RedisServer
+from protos import queue_pb2
+from services.serving.front.async_predictions import AsyncLimits
+from services.serving.tests.support.fake_runner import FakeRunner
+from services.serving.tests.support.front_process import FrontThread
+from services.serving.tests.support.replica_states import replica_state, version
+from services.serving.wire.keys import queue_key
+from services.serving.wire.prediction import INVALID_ARGUMENT, RequestFailed
+
+_WAIT_SECONDS = 60.0
+_EXPIRY_MILLISECONDS = 60_000
+"""Of the runner, which tests hold back and which shares a busy machine."""
+_MAX_BODY_BYTES = 4096
+_ROWS = {"instances": [[1, 2]]}
+_SUBMIT = "/v1/models/m:predictAsync"
+_UNKNOWN = "/v1/predictions/0123456789abcdef"
+
+
+def row_sums(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
+    if inputs["x"].flat[0] < 0:
+        raise RequestFailed(INVALID_ARGUMENT, "x is negative")
+    return {"y": inputs["x"].sum(axis=1)}
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _WAIT_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "it did not become true"
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server.url
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def front(redis_url: str) -> Iterator[FrontThread]:
+    with (
+        FrontThread(redis_url, replica_state(version()), queue_limit=16, max_body_bytes=_MAX_BODY_BYTES) as front,
+        FakeRunner(
+            redis_url, row_sums, targets=("alias/production", "version/3"), expiry_milliseconds=_EXPIRY_MILLISECONDS
+        ) as front.runner,
+    ):
+        yield front
+
+
+@pytest.fixture
+def client(front: FrontThread) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=front.url, timeout=_WAIT_SECONDS) as client:
+        yield client
+    front.runner.answers.set()
+
+
+def submit(client: httpx.Client, body: Any = _ROWS, path: str = _SUBMIT) -> str:
+    response = client.post(path, json=body)
+    assert response.status_code == 202, response.text
+    assert response.headers["location"] == f"/v1/predictions/{response.json()['id']}"
+    return str(response.json()["id"])
+
+
+def test_the_answer_is_that_of_predict_with_its_version(client: httpx.Client) -> None:
+    for body, path in ((_ROWS, _SUBMIT), ({"inputs": {"x": [[1, 2], [3, 4]]}}, "/v1/models/m/versions/3:predictAsync")):
+        answer = client.get(f"/v1/predictions/{submit(client, body, path)}", params={"wait_seconds": 30})
+        assert answer.status_code == 200
+        same = client.post(path.replace("Async", ""), json=body).json()
+        assert answer.json() == {**same, "version": 3}
+        assert answer.headers["headrace-version"] == "3"
+        assert answer.headers["x-request-id"]
+
+
+def test_it_is_pending_until_the_runner_answers_and_then_kept(front: FrontThread, client: httpx.Client) -> None:
+    front.runner.answers.clear()
+    prediction = submit(client)
+    pending = client.get(f"/v1/predictions/{prediction}")
+    assert (pending.status_code, pending.json()) == (202, {"id": prediction})
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(client.get, f"/v1/predictions/{prediction}", params={"wait_seconds": 60})
+        front.runner.answers.set()
+        assert waiting.result().json() == {"predictions": [3.0], "version": 3}
+    for _ in range(3):
+        assert client.get(f"/v1/predictions/{prediction}").json() == {"predictions": [3.0], "version": 3}
+
+
+def test_waiting_ends_when_its_time_is_over(front: FrontThread, client: httpx.Client) -> None:
+    front.runner.answers.clear()
+    prediction = submit(client)
+    assert client.get(f"/v1/predictions/{prediction}", params={"wait_seconds": 0.05}).status_code == 202
+
+
+def test_a_client_that_hangs_up_ends_its_wait_at_once_and_nobody_elses(
+    front: FrontThread, client: httpx.Client
+) -> None:
+    front.runner.answers.clear()
+    prediction = submit(client)
+    path = f"/v1/predictions/{prediction}?wait_seconds=60"
+
+    def waiting() -> float:
+        (gauge,) = (
+            metric for metric in front.asynchronous.collect() if metric.name == "headrace_serving_async_waiting"
+        )
+        return gauge.samples[0].value
+
+    with ThreadPoolExecutor(1) as pool:
+        stays = pool.submit(client.get, path)
+        wait_until(lambda: waiting() == 1)
+        with socket.create_connection(("127.0.0.1", front.port)) as gone:
+            gone.sendall(f"GET {path} HTTP/1.1\r\nHost: front\r\n\r\n".encode())
+            wait_until(lambda: waiting() == 2)
+            assert httpx.get(front.url + "/headrace/status").json()["async_predictions"]["waiting"] == 2
+        wait_until(lambda: waiting() == 1)
+        wait_until(lambda: front.call(lambda: len(front.server.server_state.tasks)) == 1)
+        front.runner.answers.set()
+        # Its wait is as long as the other's and began before it, so that was over before its time.
+        assert stays.result().json() == {"predictions": [3.0], "version": 3}
+    wait_until(lambda: not front.call(lambda: front.server.server_state.tasks) and waiting() == 0)
+
+
+def test_a_failed_one_has_the_code_and_the_words_of_predict(client: httpx.Client) -> None:
+    body = {"instances": [[-1, 2]]}
+    failed = client.get(f"/v1/predictions/{submit(client, body)}", params={"wait_seconds": 30})
+    same = client.post("/v1/models/m:predict", json=body)
+    assert (failed.status_code, failed.json()) == (same.status_code, same.json()) == (400, {"error": "x is negative"})
+
+
+def test_another_front_answers_for_an_id_when_the_one_that_took_it_is_gone(
+    redis_url: str, client: httpx.Client
+) -> None:
+    with FrontThread(redis_url, replica_state(version())) as other, httpx.Client(base_url=other.url) as its_client:
+        prediction = submit(its_client)
+    answer = client.get(f"/v1/predictions/{prediction}", params={"wait_seconds": 30})
+    assert answer.json() == {"predictions": [3.0], "version": 3}
+
+
+def test_past_its_deadline_it_has_failed_for_good(front: FrontThread, client: httpx.Client) -> None:
+    front.runner.answers.clear()
+    prediction = submit(client, path=f"{_SUBMIT}?deadline_seconds=0.05")
+    late = client.get(f"/v1/predictions/{prediction}", params={"wait_seconds": 30})
+    assert (late.status_code, late.json()["error"]) == (504, "the deadline passed before a runner answered")
+    front.runner.answers.set()
+    submit(client)
+    wait_until(
+        lambda: redis.Redis.from_url(front.front.queue_client._url).xlen(queue_key("m", "alias/production")) == 0
+    )
+    assert client.get(f"/v1/predictions/{prediction}").status_code == 504
+
+
+def test_a_cancelled_one_leaves_the_queue_and_is_unknown(front: FrontThread, client: httpx.Client) -> None:
+    front.runner.answers.clear()
+    blocking = [submit(client) for _ in range(3)]
+    wait_until(lambda: client.get("/headrace/status").json()["queues"][0]["requests"] == 3)
+    for prediction in blocking:
+        cancelled = client.delete(f"/v1/predictions/{prediction}")
+        assert (cancelled.status_code, cancelled.json()) == (200, {"id": prediction, "was_open": True})
+    assert client.get("/headrace/status").json()["queues"][0]["requests"] == 0
+    front.runner.answers.set()
+    assert client.get(f"/v1/predictions/{blocking[0]}").status_code == 404
+    assert client.delete(f"/v1/predictions/{blocking[0]}").status_code == 404
+
+
+def test_an_answer_can_be_thrown_away(client: httpx.Client) -> None:
+    prediction = submit(client)
+    assert client.get(f"/v1/predictions/{prediction}", params={"wait_seconds": 30}).status_code == 200
+    assert client.delete(f"/v1/predictions/{prediction}").json() == {"id": prediction, "was_open": False}
+    assert client.get(f"/v1/predictions/{prediction}").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "message"),
+    [
+        ("POST", _SUBMIT, "{", 400, "JSON"),
+        ("POST", _SUBMIT, '{"instances": [["a", 2]]}', 400, "instances"),
+        ("POST", _SUBMIT, '{"instances": [[1]], "signature_name": "no"}', 400, '"no" not found'),
+        ("POST", "/v1/models/no:predictAsync", '{"instances": [[1]]}', 404, "Servable not found"),
+        ("POST", "/v1/models/m/labels/no:predictAsync", '{"instances": [[1]]}', 400, "label: no"),
+        ("POST", "/v1/models/m/versions/99999999999999999999:predictAsync", "{}", 400, "to numeric"),
+        ("POST", f"{_SUBMIT}?deadline_seconds=601", "{}", 400, "deadline_seconds is '601'"),
+        ("POST", f"{_SUBMIT}?deadline_seconds=0", "{}", 400, "deadline_seconds is '0'"),
+        ("POST", f"{_SUBMIT}?deadline=1", "{}", 400, "unknown parameter deadline,"),
+        ("POST", _SUBMIT, "x" * (_MAX_BODY_BYTES + 1), 413, "larger than"),
+        ("GET", _SUBMIT, "", 400, "Malformed request"),
+        ("GET", _UNKNOWN, "", 404, "there is no prediction"),
+        ("GET", f"{_UNKNOWN}?wait_seconds=61", "", 400, "at most 60"),
+        ("GET", f"{_UNKNOWN}?wait_seconds=soon", "", 400, "wait_seconds is 'soon'"),
+        ("GET", f"{_UNKNOWN}?wait_seconds=-1", "", 400, "wait_seconds is '-1'"),
+        ("GET", f"{_UNKNOWN}?wait=1", "", 400, "unknown parameter wait,"),
+        ("DELETE", _UNKNOWN, "", 404, "there is no prediction"),
+        ("DELETE", f"{_UNKNOWN}?wait_seconds=1", "", 400, "unknown parameter wait_seconds"),
+        ("PUT", _UNKNOWN, "", 400, "Malformed request"),
+    ],
+)
+def test_what_is_wrong_is_said(
+    client: httpx.Client, method: str, path: str, body: str, status: int, message: str
+) -> None:
+    response = client.request(method, path, content=body)
+    assert response.status_code == status, response.text
+    assert message in response.json()["error"]
+
+
+def test_a_queue_that_is_half_full_refuses_and_takes_those_who_wait(front: FrontThread, client: httpx.Client) -> None:
+    front.runner.answers.clear()
+    predictions = [submit(client) for _ in range(8)]
+    refused = client.post(_SUBMIT, json=_ROWS)
+    assert (refused.status_code, "is half full" in refused.json()["error"]) == (429, True)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(client.post, "/v1/models/m:predict", json=_ROWS)
+        wait_until(lambda: client.get("/headrace/status").json()["queues"][0]["requests"] == 9)
+        front.runner.answers.set()
+        assert asked.result().json() == {"predictions": [3.0]}
+    for prediction in predictions:
+        assert client.get(f"/v1/predictions/{prediction}", params={"wait_seconds": 30}).status_code == 200
+
+
+def test_a_front_that_stops_tells_who_waits_what_it_knows(redis_server: RedisServer) -> None:
+    with (
+        ThreadPoolExecutor(1) as pool,
+        FakeRunner(redis_server.url, row_sums, expiry_milliseconds=_EXPIRY_MILLISECONDS) as runner,
+    ):
+        runner.answers.clear()
+        with FrontThread(redis_server.url, replica_state(version())) as front:
+            prediction = httpx.post(front.url + _SUBMIT, json=_ROWS).json()["id"]
+            path = f"{front.url}/v1/predictions/{prediction}"
+            waiting = pool.submit(httpx.get, path, params={"wait_seconds": 60}, timeout=_WAIT_SECONDS)
+            wait_until(lambda: front.asynchronous.waiting_count == 1)
+        assert waiting.result().status_code == 202
+
+
+def test_nobody_who_serves_is_said_at_once(redis_server: RedisServer) -> None:
+    with FrontThread(redis_server.url, replica_state(version())) as front:
+        refused = httpx.post(front.url + _SUBMIT, json=_ROWS)
+    assert (refused.status_code, "nobody serves" in refused.json()["error"]) == (503, True)
+
+
+def test_answers_are_bounded_by_count_and_by_bytes_and_expire(redis_server: RedisServer) -> None:
+    limits = AsyncLimits(deadline_seconds=30, result_seconds=1, count=2, total_bytes=4000)
+
+    def inflated(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
+        return {"y": np.zeros((1, int(inputs["x"][0, 0])), np.float32)}
+
+    with (
+        FrontThread(redis_server.url, replica_state(version()), async_limits=limits) as front,
+        FakeRunner(redis_server.url, inflated, expiry_milliseconds=_EXPIRY_MILLISECONDS),
+        httpx.Client(base_url=front.url, timeout=_WAIT_SECONDS) as client,
+    ):
+        small = [submit(client, {"instances": [[1, 2]]}, f"{_SUBMIT}?deadline_seconds=1") for _ in range(2)]
+        for prediction in small:
+            assert client.get(f"/v1/predictions/{prediction}", params={"wait_seconds": 1}).status_code == 200
+        refused = client.post(_SUBMIT, json=_ROWS)
+        assert (refused.status_code, "2 asynchronous predictions" in refused.json()["error"]) == (429, True)
+        wait_until(lambda: client.get(f"/v1/predictions/{small[1]}").status_code == 404)
+        large = submit(client, {"instances": [[2000, 2]]})
+        assert client.get("/headrace/status").json()["async_predictions"]["count"] == 1
+        assert client.get(f"/v1/predictions/{large}", params={"wait_seconds": 30}).status_code == 200
+        refused = client.post(_SUBMIT, json=_ROWS)
+        assert (refused.status_code, "4000 bytes" in refused.json()["error"]) == (429, True)
+        assert client.get("/headrace/status").json()["async_predictions"]["bytes"] > 8000
+        client.delete(f"/v1/predictions/{large}")
+        assert client.get("/headrace/status").json()["async_predictions"] == {
+            "count": 0, "bytes": 0, "waiting": 0,
+        }  # fmt: skip
+        submit(client, {"instances": [[1, 2]]})
+
+
+def test_without_redis_it_is_unavailable_and_comes_back(redis_server: RedisServer) -> None:
+    with (
+        FrontThread(redis_server.url, replica_state(version())) as front,
+        httpx.Client(base_url=front.url, timeout=_WAIT_SECONDS) as client,
+    ):
+        assert client.get(_UNKNOWN).status_code == 404
+        redis_server.kill()
+        for answer in (client.post(_SUBMIT, json=_ROWS), client.get(_UNKNOWN), client.delete(_UNKNOWN)):
+            assert (answer.status_code, "Redis" in answer.json()["error"]) == (503, True)
+        redis_server.start()
+        wait_until(lambda: client.get(_UNKNOWN).status_code == 404)

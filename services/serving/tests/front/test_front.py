@@ -1,0 +1,382 @@
+"""The front's promises: an accepted prediction is answered once, or refused quickly and openly."""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import redis
+
+from conftest import RedisServer
+from protos import queue_pb2
+from services.serving.queue import scripts as queue_scripts
+from services.serving.tests.support.fake_runner import FakeRunner
+from services.serving.tests.support.front_process import FrontThread
+from services.serving.tests.support.replica_states import replica_state, version
+from services.serving.wire import keys as queue_keys
+from services.serving.wire.prediction import RequestFailed
+from services.serving.wire.replica_state import ServingState
+
+_WAIT_SECONDS = 60.0
+
+
+def row_sums(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
+    return {"y": inputs["x"].sum(axis=1)}
+
+
+def predict(front: FrontThread, rows: list[list[float]], **fields: Any) -> httpx.Response:
+    headers = fields.pop("headers", None)
+    path = fields.pop("path", "/v1/models/m:predict")
+    return httpx.post(front.url + path, json={"instances": rows, **fields}, headers=headers, timeout=20)
+
+
+def wait_until(condition: Any) -> None:
+    deadline = time.monotonic() + _WAIT_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "it did not become true"
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def front(redis_server: RedisServer) -> Iterator[FrontThread]:
+    with FrontThread(redis_server.url, replica_state(version())) as running:
+        yield running
+
+
+def test_a_prediction_goes_through_the_queue_and_back(front: FrontThread, redis_server: RedisServer) -> None:
+    with FakeRunner(redis_server.url, row_sums):
+        answer = predict(front, [[1, 2], [3, 4.5]])
+    assert answer.status_code == 200
+    assert answer.json() == {"predictions": [3.0, 7.5]}
+    assert answer.headers["content-type"] == "application/json"
+    with redis.Redis.from_url(redis_server.url) as client:
+        assert client.xlen(queue_keys.queue_key("m", "alias/production")) == 0
+
+
+def test_each_of_many_concurrent_clients_gets_its_own_answer(front: FrontThread, redis_server: RedisServer) -> None:
+    with FakeRunner(redis_server.url, row_sums), ThreadPoolExecutor(16) as pool, httpx.Client(timeout=20) as client:
+
+        def ask(number: int) -> float:
+            body = {"instances": [[number, 0.5]]}
+            return float(client.post(front.url + "/v1/models/m:predict", json=body).json()["predictions"][0])
+
+        assert list(pool.map(ask, range(300))) == [number + 0.5 for number in range(300)]
+
+
+@pytest.mark.parametrize(("requests", "writes"), [(31, 1), (63, 2), (200, 2)])
+def test_requests_of_one_turn_are_written_together_and_half_a_batch_ahead_when_the_queue_is_empty(
+    redis_server: RedisServer, requests: int, writes: int
+) -> None:
+    with (
+        FrontThread(redis_server.url, replica_state(version()), in_flight_limit=1000, queue_limit=1000) as front,
+        FakeRunner(redis_server.url, row_sums),
+        redis.Redis.from_url(redis_server.url) as client,
+    ):
+        route = front.call(lambda: front.front.resolve("m"))
+
+        async def ask_many() -> list[queue_pb2.PredictionReply]:
+            loop = asyncio.get_running_loop()
+            futures = [loop.create_future() for _ in range(requests)]
+            for future in futures:
+                request = queue_pb2.PredictionRequest()
+                request.inputs.add(name="x", dtype="<f4", shape=[1, 2], data=np.array([[1, 2]], np.float32).tobytes())
+                front.front.submit(route, request, future.set_result)
+            return list(await asyncio.wait_for(asyncio.gather(*futures), _WAIT_SECONDS))
+
+        replies = front.run(ask_many())
+        written = client.info("commandstats")["cmdstat_evalsha"]["calls"]  # of the front; the fake runner uses EVAL
+    assert [reply.error_code for reply in replies] == [0] * requests
+    assert written == writes
+
+
+def test_a_request_past_its_deadline_gets_504_at_the_deadline(front: FrontThread, redis_server: RedisServer) -> None:
+    with FakeRunner(redis_server.url, row_sums) as runner:
+        runner.answers.clear()
+        started = time.monotonic()
+        answer = predict(front, [[1, 2]], headers={"X-Request-Timeout-Ms": "100"})
+        waited = time.monotonic() - started
+    assert answer.status_code == 504
+    assert "deadline" in answer.json()["error"]
+    assert 0.1 <= waited < 5
+
+
+def test_the_deadline_travels_with_the_request(front: FrontThread, redis_server: RedisServer) -> None:
+    deadlines: list[float] = []
+
+    def note(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
+        deadlines.append(request.deadline_at_micros / 1e6 - time.time())
+        return row_sums(inputs, request)
+
+    with FakeRunner(redis_server.url, note):
+        assert predict(front, [[1, 2]], headers={"X-Request-Timeout-Ms": "5000"}).status_code == 200
+        assert predict(front, [[1, 2]]).status_code == 200
+        assert predict(front, [[1, 2]], headers={"X-Request-Timeout-Ms": "3600000"}).status_code == 200
+    assert 0 < deadlines[0] <= 5 < deadlines[1] <= 10
+    assert deadlines[2] <= 10, "no client may ask for more than the setting"
+
+
+def test_a_late_or_repeated_answer_is_ignored(front: FrontThread, redis_server: RedisServer) -> None:
+    with FakeRunner(redis_server.url, row_sums) as runner:
+        runner.answers.clear()
+        assert predict(front, [[1, 2]], headers={"X-Request-Timeout-Ms": "20"}).status_code == 504
+        with redis.Redis.from_url(redis_server.url) as client:
+            batch = queue_pb2.ReplyBatch()
+            batch.replies.add(request_id=b"nobodys!", version=3)
+            client.rpush(queue_keys.replies_key("front"), batch.SerializeToString(), batch.SerializeToString())
+        runner.answers.set()
+        assert predict(front, [[2, 2]]).json() == {"predictions": [4.0]}
+
+
+def test_a_full_queue_refuses_with_429(redis_server: RedisServer) -> None:
+    with (
+        FrontThread(redis_server.url, replica_state(version()), queue_limit=2) as front,
+        FakeRunner(redis_server.url, row_sums) as runner,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        runner.answers.clear()
+        accepted = [pool.submit(predict, front, [[1, number]]) for number in range(2)]
+        with redis.Redis.from_url(redis_server.url) as client:
+            wait_until(lambda: client.xlen(queue_keys.queue_key("m", "alias/production")) == 2)
+        refused = predict(front, [[1, 2]])
+        runner.answers.set()
+        assert refused.status_code == 429
+        assert "full" in refused.json()["error"]
+        assert [done.result().status_code for done in accepted] == [200, 200]
+
+
+def test_the_fronts_own_limit_refuses_with_429(redis_server: RedisServer) -> None:
+    with (
+        FrontThread(redis_server.url, replica_state(version()), in_flight_limit=1) as front,
+        FakeRunner(redis_server.url, row_sums) as runner,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        runner.answers.clear()
+        accepted = pool.submit(predict, front, [[1, 2]])
+        wait_until(lambda: front.call(lambda: front.front.open_count) == 1)
+        assert predict(front, [[1, 2]]).status_code == 429
+        runner.answers.set()
+        assert accepted.result().status_code == 200
+
+
+def test_nobody_serving_refuses_with_503(front: FrontThread) -> None:
+    answer = predict(front, [[1, 2]])
+    assert answer.status_code == 503
+    assert "nobody serves model m" in answer.json()["error"]
+
+
+def test_a_runner_that_stopped_renewing_does_not_count(front: FrontThread, redis_server: RedisServer) -> None:
+    with redis.Redis.from_url(redis_server.url) as client:
+        key = queue_keys.serving_key("m", "alias/production")
+        client.eval(queue_scripts.RENEW.text, 1, key, "dead", 20)
+        wait_until(lambda: client.eval(queue_scripts.EXPIRED.text, 1, key) == [b"dead"])
+    assert predict(front, [[1, 2]]).status_code == 503
+
+
+def test_an_error_of_the_runner_reaches_the_client_with_its_code(front: FrontThread, redis_server: RedisServer) -> None:
+    from services.serving.wire.prediction import RequestFailed
+
+    def fail(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
+        raise RequestFailed(9, "the table is not initialised")
+
+    with FakeRunner(redis_server.url, fail):
+        answer = predict(front, [[1, 2]])
+    assert answer.status_code == 400
+    assert answer.json() == {"error": "the table is not initialised"}
+
+
+def test_an_answer_that_cannot_be_read_is_a_500_and_harms_no_other(
+    front: FrontThread, redis_server: RedisServer
+) -> None:
+    def lie(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
+        if inputs["x"][0, 0] == 0:
+            return {"y": np.empty((1,), "<c8")}
+        return row_sums(inputs, request)
+
+    with FakeRunner(redis_server.url, lie):
+        assert predict(front, [[0, 2]]).json() == {"error": "Failed to write JSON value for tensor type: complex64"}
+        assert predict(front, [[1, 2]]).status_code == 200
+
+
+def test_redis_away_refuses_new_requests_at_once_and_comes_back(front: FrontThread, redis_server: RedisServer) -> None:
+    with FakeRunner(redis_server.url, row_sums):
+        assert predict(front, [[1, 2]]).status_code == 200
+        redis_server.kill()
+        wait_until(lambda: not front.health.is_ready())
+        started = time.monotonic()
+        refused = predict(front, [[1, 2]])
+        assert refused.status_code == 503
+        assert "Redis" in refused.json()["error"]
+        assert time.monotonic() - started < 5
+        redis_server.start()
+        wait_until(lambda: predict(front, [[1, 2]]).status_code == 200)
+        assert front.health.is_ready()
+
+
+def test_what_was_accepted_before_redis_died_is_answered_after_it_came_back(
+    front: FrontThread, redis_server: RedisServer
+) -> None:
+    with FakeRunner(redis_server.url, row_sums) as runner, ThreadPoolExecutor(8) as pool:
+        runner.answers.clear()
+        accepted = [pool.submit(predict, front, [[1, number]]) for number in range(8)]
+        with redis.Redis.from_url(redis_server.url) as client:
+            wait_until(lambda: client.xlen(queue_keys.queue_key("m", "alias/production")) == 8)
+        redis_server.kill()
+        for path in redis_server.directory.glob("appendonly*"):
+            path.unlink()  # the worst case: Redis comes back with nothing
+        redis_server.start()
+        with redis.Redis.from_url(redis_server.url) as client:
+            client.xgroup_create(queue_keys.queue_key("m", "alias/production"), "runners", id="0", mkstream=True)
+        runner.answers.set()
+        answers = [done.result() for done in accepted]
+    assert [answer.json() for answer in answers] == [{"predictions": [1.0 + number]} for number in range(8)]
+
+
+def test_a_forgotten_script_is_loaded_again(front: FrontThread, redis_server: RedisServer) -> None:
+    with FakeRunner(redis_server.url, row_sums), redis.Redis.from_url(redis_server.url) as client:
+        client.script_flush()
+        assert predict(front, [[1, 2]]).status_code == 200
+
+
+def test_a_silent_redis_counts_as_away(front: FrontThread, redis_server: RedisServer) -> None:
+    import signal
+
+    assert redis_server.process is not None
+    redis_server.process.send_signal(signal.SIGSTOP)
+    try:
+        wait_until(lambda: not front.health.is_ready())
+        assert predict(front, [[1, 2]]).status_code == 503
+    finally:
+        redis_server.process.send_signal(signal.SIGCONT)
+    wait_until(front.health.is_ready)
+
+
+def test_a_request_on_its_way_to_a_silent_redis_is_refused_before_its_deadline(
+    front: FrontThread, redis_server: RedisServer
+) -> None:
+    import signal
+
+    assert redis_server.process is not None
+    with FakeRunner(redis_server.url, row_sums):
+        assert predict(front, [[1, 2]]).status_code == 200
+        redis_server.process.send_signal(signal.SIGSTOP)
+        try:
+            assert predict(front, [[1, 2]]).status_code == 503, "504 would be the deadline's"
+        finally:
+            redis_server.process.send_signal(signal.SIGCONT)
+        wait_until(front.health.is_ready)
+        assert predict(front, [[1, 2]]).status_code == 200
+
+
+def test_unknown_models_versions_and_labels_have_tensorflow_servings_words(front: FrontThread) -> None:
+    def asked(path: str) -> tuple[int, Any]:
+        answer = predict(front, [[1, 2]], path=path)
+        return answer.status_code, answer.json()["error"]
+
+    assert asked("/v1/models/other:predict") == (404, "Servable not found for request: Latest(other)")
+    assert asked("/v1/models/m/versions/9:predict") == (404, "Servable not found for request: Specific(m, 9)")
+    assert asked("/v1/models/m/labels/blue:predict") == (400, "Unrecognized servable version label: blue")
+
+
+def test_a_label_that_was_taken_away_is_unknown_while_a_runner_still_reads_its_queue(redis_server: RedisServer) -> None:
+    served = replica_state(version(aliases=("(newest)", "stable", "old")), aliases={"(newest)": 3, "stable": 3})
+    with FrontThread(redis_server.url, replace(served, default_alias="(newest)")) as front:
+        resolve = front.front.resolve
+        assert (resolve("m").queue.target, resolve("m", label="stable").version.version) == ("alias/(newest)", 3)
+        with pytest.raises(RequestFailed, match="Unrecognized servable version label: old"):
+            resolve("m", label="old")
+
+
+def test_what_should_be_there_and_is_not_yet_is_503(redis_server: RedisServer) -> None:
+    loading = replica_state(version(state=ServingState.LOADING))
+    with FrontThread(redis_server.url, None) as front:
+        assert "starting" in predict(front, [[1, 2]]).json()["error"]
+        front.call(lambda: front.front.update(loading))
+        answer = predict(front, [[1, 2]])
+        assert (answer.status_code, answer.json()["error"]) == (503, "version 3 of model m is being loaded")
+        failed = version(state=ServingState.END, error_code=13, error_message="no such op")
+        front.call(lambda: front.front.update(replica_state(failed)))
+        answer = predict(front, [[1, 2]])
+        assert (answer.status_code, "no such op" in answer.json()["error"]) == (503, True)
+
+
+def test_a_route_outlives_its_runner_until_the_registry_drops_it(redis_server: RedisServer) -> None:
+    with FrontThread(redis_server.url, replica_state(version())) as front, FakeRunner(redis_server.url, row_sums):
+        front.call(lambda: front.front.update(replica_state(version(state=ServingState.LOADING))))
+        assert predict(front, [[1, 2]]).status_code == 200
+        front.call(lambda: front.front.update(replica_state(aliases={})))
+        assert predict(front, [[1, 2]]).status_code == 404
+
+
+def test_a_swap_moves_the_route_to_the_new_version(redis_server: RedisServer) -> None:
+    with FrontThread(redis_server.url, replica_state(version(3))) as front:
+        both = replica_state(version(4), version(3), aliases={"production": 4})
+        front.call(lambda: front.front.update(both))
+        assert front.call(lambda: front.front.resolve("m").version.version) == 4
+        assert front.call(lambda: front.front.resolve("m", version=3).version.version) == 3
+        gone = replica_state(version(4), aliases={"production": 4})
+        front.call(lambda: front.front.update(gone))
+        assert predict(front, [[1, 2]], path="/v1/models/m/versions/3:predict").status_code == 404
+
+
+def test_clients_that_leave_are_forgotten(front: FrontThread, redis_server: RedisServer) -> None:
+    with FakeRunner(redis_server.url, row_sums) as runner:
+        runner.answers.clear()
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(front.url + "/v1/models/m:predict", json={"instances": [[1, 2]]}, timeout=0.2)
+        wait_until(lambda: front.call(lambda: front.front.open_count) == 0)
+
+
+def test_the_page_of_the_replica_names_versions_and_queues(front: FrontThread, redis_server: RedisServer) -> None:
+    with FakeRunner(redis_server.url, row_sums):
+        predict(front, [[1, 2]])
+        page = httpx.get(front.url + "/headrace/status").json()
+    assert page["models"] == {"m": {"production": 3}}
+    assert [(v["version"], v["state"], v["aliases"]) for v in page["versions"]] == [(3, "AVAILABLE", ["production"])]
+    served = {"model": "m", "target": "alias/production", "requests": 0, "runners": 1}
+    assert served in page["queues"]
+
+
+def test_metrics_count_requests_by_model_and_code(front: FrontThread, redis_server: RedisServer) -> None:
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    from services.serving.front.counts import Statistics
+
+    registry = CollectorRegistry()
+    statistics = Statistics(lambda: 7)
+    registry.register(statistics)
+    statistics.add("m", "http", 0, 0.004, version=3, signature="s")
+    statistics.add("m", "http", 0, 99.0, version=3, signature="s")
+    statistics.add("", "http", 5, 0.0)
+    text = generate_latest(registry).decode()
+    labels = 'door="http",model="m",signature="s",version="3"'
+    assert f'headrace_serving_requests_total{{code="0",{labels}}} 2.0' in text
+    seconds = 'headrace_serving_request_seconds_bucket{door="http",le="%s",model="m",signature="s",version="3"}'
+    assert seconds % "0.005" + " 1.0" in text
+    assert seconds % "+Inf" + " 2.0" in text
+    assert "headrace_serving_open_requests 7.0" in text
+
+
+def test_the_latency_of_successes_is_kept_by_api_and_door(front: FrontThread, redis_server: RedisServer) -> None:
+    with FakeRunner(redis_server.url, row_sums):
+        assert predict(front, [[1, 2]]).status_code == 200
+        assert httpx.post(front.url + "/v1/models/m:predict", json={"instances": ["word"]}).status_code == 400
+    counts = [line for line in front.latency.lines() if "_count" in line]
+    assert counts == [':tensorflow:serving:request_latency_count{model_name="m",API="predict",entrypoint="REST"} 1\n']
+
+
+def test_threads_are_not_needed_for_many_open_requests(front: FrontThread, redis_server: RedisServer) -> None:
+    with FakeRunner(redis_server.url, row_sums) as runner, ThreadPoolExecutor(32) as pool:
+        runner.answers.clear()
+        before = threading.active_count()
+        asked = [pool.submit(predict, front, [[1, number]]) for number in range(32)]
+        wait_until(lambda: front.call(lambda: front.front.open_count) == 32)
+        assert threading.active_count() - before <= 32
+        runner.answers.set()
+        assert [json.loads(done.result().text)["predictions"][0] for done in asked] == [1.0 + n for n in range(32)]

@@ -1,0 +1,84 @@
+"""What /metrics and /headrace/status say about queues, refusals and the work of runners."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.registry import CollectorRegistry
+
+from services.serving.front.front_metrics import FrontMetrics
+from services.serving.front.model_info import version_json
+from services.serving.options.model_options import BatchingOptions
+from services.serving.queue.admission import Admission, QueueLoad
+from services.serving.tests.support.recording_model import RecordingModel, answers_of, requests_of, rows
+from services.serving.tests.support.replica_states import replica_state, version
+from services.serving.wire.replica_state import decode, encode
+
+
+@pytest.fixture
+def report() -> dict[str, Any]:
+    """Of a runner that ran three good requests of five examples and refused one."""
+    asked = requests_of(rows(1), rows(2, 3), rows(4, 5)) + requests_of(rows(1), signature="nope")
+    options = {"max_batch_size": 8, "allowed_batch_sizes": (8,)}
+    return answers_of(RecordingModel(), asked, **options)[1].report()
+
+
+@pytest.fixture
+def text(report: dict[str, Any]) -> str:
+    load = QueueLoad()
+    load.opened(1)
+    queue = SimpleNamespace(load=load, depth=5)
+    admission = Admission(1)
+    admission.refusals["m", "too late"] = 4
+    state = decode(encode(replica_state(version(work=report))))
+    front: Any = SimpleNamespace(
+        routes={("m", "alias/production"): SimpleNamespace(queue=queue)},
+        admission=admission,
+        cancelled={"m": 2},
+        state=state,
+    )
+    registry = CollectorRegistry()
+    registry.register(FrontMetrics(front))
+    return generate_latest(registry).decode()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'headrace_serving_queue_requests{model="m",target="alias/production"} 5.0',
+        'headrace_serving_in_flight{model="m",target="alias/production"} 1.0',
+        'headrace_serving_refused_total{model="m",reason="too late"} 4.0',
+        'headrace_serving_cancelled_total{model="m"} 2.0',
+        'headrace_serving_runner_requests_total{model="m",signature="serving_default",version="3"} 3.0',
+        'headrace_serving_runner_examples_total{model="m",signature="serving_default",version="3"} 5.0',
+        'headrace_serving_runner_batches_total{model="m",signature="serving_default",version="3"} 1.0',
+        'headrace_serving_runner_padding_rows_total{model="m",signature="serving_default",version="3"} 3.0',
+        'headrace_serving_runner_failures_total{code="9",model="m",signature="",version="3"} 1.0',
+        'headrace_serving_batch_size_bucket{le="4",model="m",signature="serving_default",version="3"} 0.0',
+        'headrace_serving_batch_size_bucket{le="8",model="m",signature="serving_default",version="3"} 1.0',
+        'headrace_serving_batch_size_sum{model="m",signature="serving_default",version="3"} 8.0',
+        'headrace_serving_engine_seconds_count{model="m",signature="serving_default",version="3"} 1.0',
+        'headrace_serving_queue_wait_seconds_count{model="m",signature="serving_default",version="3"} 3.0',
+        'headrace_serving_batch_size_limit{model="m",version="3"} 8.0',
+    ],
+)
+def test_metrics_are_told_by_model_version_and_signature(text: str, line: str) -> None:
+    assert line in text
+
+
+def test_the_status_shows_the_work_of_a_version(report: dict[str, Any]) -> None:
+    shown = version_json(version(work=report))["work"]
+    assert (shown["requests"], shown["failed"], shown["batches"], shown["examples"]) == (4, 1, 1, 5)
+    assert (shown["mean_batch"], shown["padding_rows"], shown["batch_size_limit"]) == (5.0, 3, 8)
+    assert shown["engine_ms"] >= 0
+    assert version_json(version())["work"] == {}
+
+
+def test_the_status_shows_what_the_objective_chose() -> None:
+    asked = requests_of(*(rows(1) for _ in range(3)))
+    _, batcher = answers_of(RecordingModel(), asked, slo_ms=60_000, max_batch_size=16)
+    shown = version_json(version(work=batcher.report()))["work"]
+    assert shown["batch_size_limit"] == 1
+    assert shown["predicted_p99_ms"] is None or shown["predicted_p99_ms"] > 0
+    assert BatchingOptions(slo_ms=60_000).largest_batch == 64

@@ -1,0 +1,185 @@
+"""`python -m services.serving` as a process: start, readiness, signals, its manager."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO
+
+import httpx
+import numpy as np
+import psutil
+import pytest
+
+from conftest import RedisServer
+from protos import queue_pb2
+from services.serving.tests.support.fake_runner import FakeRunner
+
+_WAIT_SECONDS = 20.0
+_MOST_RESIDENT_BYTES = 120 * 1024 * 1024
+_ROWS = {"instances": [[1, 2]]}
+_MAIN = """
+import sys
+from services.serving import __main__ as serving
+from services.serving.replica import manager_process
+
+class Stubbed(manager_process.ManagerProcess):
+    def __init__(self, **fields):
+        super().__init__(command=(sys.executable, "-m", "services.serving.tests.support.stub_manager"), **fields)
+
+serving.ManagerProcess = Stubbed
+sys.exit(serving.main())
+"""
+
+
+def row_sums(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
+    return {"y": inputs["x"].sum(axis=1)}
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _WAIT_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "it did not become true"
+        time.sleep(0.01)
+
+
+class Serving:
+    """The process, with a manager that loads nothing."""
+
+    def __init__(
+        self, redis_url: str, port: int, directory: Path, *, stderr: IO[bytes] | None = None, **environment: str
+    ) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self.manager_log = directory / "manager.log"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _MAIN],
+            stderr=stderr,
+            env=os.environ | {
+                "SERVING_HTTP_PORT": str(port), "SERVING_GRPC_PORT": "0", "SERVING_REDIS_URL": redis_url,
+                "STUB_MANAGER_LOG": str(self.manager_log), **environment,
+            },
+        )  # fmt: skip
+
+    def answers(self, path: str, status: int = 200) -> bool:
+        try:
+            return httpx.get(self.url + path, timeout=5).status_code == status
+        except httpx.TransportError:
+            return False
+
+    def manager_lines(self) -> list[str]:
+        return self.manager_log.read_text().splitlines() if self.manager_log.exists() else []
+
+
+@pytest.fixture
+def start(redis_server: RedisServer, free_port: int, tmp_path: Path) -> Iterator[Callable[..., Serving]]:
+    started: list[Serving] = []
+
+    def begin(**environment: str) -> Serving:
+        started.append(
+            Serving(environment.pop("redis_url", redis_server.url), free_port, tmp_path, stderr=None, **environment)
+        )
+        return started[-1]
+
+    yield begin
+    for serving in started:
+        serving.process.kill()
+        serving.process.wait(timeout=10)
+
+
+def test_it_gets_ready_stays_small_and_answers(start: Callable[..., Serving], redis_server: RedisServer) -> None:
+    serving = start()
+    wait_until(lambda: serving.answers("/readyz"))
+    assert httpx.get(serving.url + "/readyz").json()["conditions"] == {"queue": "ok", "manager": "ok", "registry": "ok"}
+    with FakeRunner(redis_server.url, row_sums):
+        answer = httpx.post(serving.url + "/v1/models/m:predict", json=_ROWS)
+    assert answer.json() == {"predictions": [3.0]}
+    assert (
+        'headrace_serving_requests_total{code="0",door="http",model="m",signature="serving_default",version="3"} 1.0'
+        in httpx.get(serving.url + "/metrics").text
+    )
+    assert psutil.Process(serving.process.pid).memory_info().rss < _MOST_RESIDENT_BYTES
+    maps = Path(f"/proc/{serving.process.pid}/maps").read_text()
+    assert "tensorflow" not in maps
+
+
+def test_it_is_alive_but_not_ready_without_redis(start: Callable[..., Serving], tmp_path: Path) -> None:
+    serving = start(redis_url=f"unix://{tmp_path}/nothing.sock")
+    wait_until(lambda: serving.answers("/healthz"))
+    assert serving.answers("/readyz", 503)
+    refused = httpx.post(serving.url + "/v1/models/m:predict", json=_ROWS)
+    assert refused.status_code == 503
+
+
+def test_sigterm_finishes_what_runs_then_stops_the_manager_and_exits_0(
+    start: Callable[..., Serving], redis_server: RedisServer
+) -> None:
+    serving = start()
+    wait_until(lambda: serving.answers("/readyz"))
+    with FakeRunner(redis_server.url, row_sums) as runner, ThreadPoolExecutor(1) as pool:
+        runner.answers.clear()
+        asked = pool.submit(httpx.post, serving.url + "/v1/models/m:predict", json=_ROWS, timeout=20)
+        wait_until(lambda: "headrace_serving_open_requests 1.0" in httpx.get(serving.url + "/metrics").text)
+        serving.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: not serving.answers("/healthz"))
+        assert "stop" not in serving.manager_lines()
+        runner.answers.set()
+        assert asked.result().json() == {"predictions": [3.0]}
+        assert serving.process.wait(timeout=_WAIT_SECONDS) == 0
+    assert serving.manager_lines()[-1] == "stop"
+
+
+def test_what_does_not_finish_in_time_is_refused_before_the_end(
+    start: Callable[..., Serving], redis_server: RedisServer
+) -> None:
+    serving = start(SERVING_DRAIN_SECONDS="0.2")
+    wait_until(lambda: serving.answers("/readyz"))
+    with FakeRunner(redis_server.url, row_sums) as runner, ThreadPoolExecutor(1) as pool:
+        runner.answers.clear()
+        asked = pool.submit(httpx.post, serving.url + "/v1/models/m:predict", json=_ROWS, timeout=20)
+        wait_until(lambda: "headrace_serving_open_requests 1.0" in httpx.get(serving.url + "/metrics").text)
+        serving.process.send_signal(signal.SIGTERM)
+        answer = asked.result()
+        assert (answer.status_code, "stopping" in answer.json()["error"]) == (503, True)
+        assert serving.process.wait(timeout=_WAIT_SECONDS) == 0
+
+
+def test_a_manager_that_dies_is_started_again(start: Callable[..., Serving]) -> None:
+    serving = start(STUB_MANAGER_DIES="1")
+    wait_until(lambda: len(serving.manager_lines()) == 2)
+    wait_until(lambda: serving.answers("/readyz"))
+
+
+def test_the_manager_does_not_outlive_a_front_that_is_killed(start: Callable[..., Serving]) -> None:
+    serving = start()
+    wait_until(lambda: len(serving.manager_lines()) == 1)
+    manager = int(serving.manager_lines()[0].split()[1])
+    serving.process.kill()
+    serving.process.wait(timeout=10)
+    wait_until(lambda: not psutil.pid_exists(manager) or psutil.Process(manager).status() == psutil.STATUS_ZOMBIE)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("SERVING_REDIS_URL", "http://x", "SERVING_REDIS_URL"), ("SERVING_QUEUE_LIMT", "1", "unknown setting"),
+        ("SERVING_QUEUE_LIMIT", "0", "SERVING_QUEUE_LIMIT"),
+    ],
+)  # fmt: skip
+def test_a_wrong_setting_stops_the_start_with_a_sentence(name: str, value: str, message: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "services.serving"], env=os.environ | {name: value}, capture_output=True, text=True,
+        timeout=30, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+def test_a_taken_port_stops_the_start_with_a_sentence(start: Callable[..., Serving]) -> None:
+    serving = start()
+    wait_until(lambda: serving.answers("/healthz"))
+    second = start()
+    assert second.process.wait(timeout=_WAIT_SECONDS) == 1

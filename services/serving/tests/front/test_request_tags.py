@@ -1,0 +1,74 @@
+"""Every answer has a request id: whichever way the request came, and whatever the answer is."""
+
+from collections.abc import Iterator, Mapping
+
+import httpx
+import numpy as np
+import pytest
+
+from conftest import RedisServer
+from protos import queue_pb2
+from services.serving.front.request_tags import MAX_TAG_BYTES, Tags
+from services.serving.tests.support.fake_runner import FakeRunner
+from services.serving.tests.support.front_process import FrontThread
+from services.serving.tests.support.replica_states import replica_state, version
+
+_HEADER = "x-request-id"
+_TAG = "order 17/é".encode("latin-1")
+
+
+def row_sums(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
+    return {"y": inputs["x"].sum(axis=1)}
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    redis = RedisServer(tmp_path_factory.mktemp("redis"))
+    redis.start()
+    with (
+        FrontThread(redis.url, replica_state(version())) as front,
+        FakeRunner(redis.url, row_sums, expiry_milliseconds=60_000),
+        httpx.Client(base_url=front.url, timeout=60) as client,
+    ):
+        yield client
+    redis.stop()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "content", "status"),
+    [
+        ("POST", "/v1/models/m:predict", b'{"instances": [[1, 2]]}', 200),
+        ("POST", "/v1/models/m:predict", b"{", 400),
+        ("POST", "/v1/models/none:predict", b'{"instances": [[1, 2]]}', 404),
+        ("POST", "/v1/models/m:predictAsync", b'{"instances": [[1, 2]]}', 202),
+        ("GET", "/v1/models/m", b"", 200),
+        ("GET", "/v1/predictions/none", b"", 404),
+        ("PUT", "/v1/models/m", b"", 400),
+    ],
+)
+@pytest.mark.parametrize("ordinary_way", [False, True])
+def test_the_clients_id_comes_back(
+    client: httpx.Client, method: str, path: str, content: bytes, status: int, ordinary_way: bool
+) -> None:
+    # A body in chunks does not go the short way.
+    body = iter([content]) if ordinary_way and content else content
+    response = client.request(method, path, content=body, headers=[(_HEADER.encode(), _TAG)])
+    assert response.status_code == status, response.text
+    assert response.headers[_HEADER].encode("latin-1") == _TAG
+    assert ("headrace-version" in response.headers) == (status == 200 and "predict" in path)
+
+
+def test_without_one_and_for_one_that_is_too_long_an_id_is_made(client: httpx.Client) -> None:
+    ids = set()
+    for is_chunked in (False, True):
+        for headers in ({}, {_HEADER: "x" * (MAX_TAG_BYTES + 1)}):
+            content = b'{"instances": [[1, 2]]}'
+            body = iter([content]) if is_chunked else content
+            ids.add(client.post("/v1/models/m:predict", content=body, headers=headers).headers[_HEADER])
+    assert len(ids) == 4
+    assert all(0 < len(made) <= MAX_TAG_BYTES for made in ids)
+
+
+def test_two_processes_make_different_ids() -> None:
+    one, other = Tags(), Tags()
+    assert len({one.new(), one.new(), other.new(), other.new()}) == 4

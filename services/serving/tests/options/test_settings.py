@@ -1,0 +1,17 @@
+"""Settings that do not fit together, or a service, are refused with a sentence."""
+
+import pytest
+from pydantic import ValidationError
+
+from services.serving.options.settings import ServingSettings
+
+
+@pytest.mark.parametrize("bytes_per_second", [0, 20_000_000, 10**12])
+def test_a_pace_for_downloads_may_be_any_that_ends_in_time(bytes_per_second: int) -> None:
+    settings = ServingSettings.model_validate({"download_bytes_per_second": bytes_per_second})
+    assert settings.download_bytes_per_second == bytes_per_second
+
+
+def test_a_pace_at_which_a_download_would_be_given_up_is_refused() -> None:
+    with pytest.raises(ValidationError, match="download_bytes_per_second must be 0 or at least 20_000_000"):
+        ServingSettings.model_validate({"download_bytes_per_second": 19_999_999})

@@ -1,0 +1,295 @@
+"""Refusals at the front: decided at once, fair between models, and aware of deadlines. Time is told, not waited for."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import grpc
+import httpx
+import numpy as np
+import pytest
+
+from conftest import RedisServer
+from protos import queue_pb2, tfserving_pb2
+from services.serving.options.model_options import BatchingOptions, ModelOptions
+from services.serving.queue.admission import BATCHES_FULL, Admission, QueueLoad
+from services.serving.tests.front.test_front import predict, row_sums, wait_until
+from services.serving.tests.support.fake_runner import FakeRunner
+from services.serving.tests.support.front_process import FrontThread
+from services.serving.tests.support.queue_asker import Asker, request
+from services.serving.tests.support.replica_states import replica_state, version
+from services.serving.wire.keys import queue_key
+from services.serving.wire.prediction import RequestFailed
+
+OVERLOADED, UNAVAILABLE = 8, 14
+
+
+def full_of(count: int, *, rate: float | None = None, at_once: int = 10) -> QueueLoad:
+    load = QueueLoad()
+    load.at_once = at_once
+    for _ in range(count):
+        load.opened(1)
+    load.rate = rate
+    return load
+
+
+def refusal(admission: Admission, load: QueueLoad, **changes: Any) -> str:
+    """The reason by which a request is refused, "" when it is taken."""
+    arguments = {"open_count": load.open_count, "rows": 1, "timeout_seconds": 10.0} | changes
+    try:
+        admission.check("m", load, **arguments)
+    except RequestFailed:
+        return admission.refusals.most_common()[0][0][1]
+    return ""
+
+
+def test_a_front_takes_what_its_limit_allows() -> None:
+    assert refusal(Admission(2), full_of(1)) == ""
+    assert refusal(Admission(2), full_of(2)) == "front full"
+
+
+def test_one_slow_model_leaves_room_for_the_others() -> None:
+    slow, limit = QueueLoad(), 900
+    while not refusal(Admission(limit), slow):
+        slow.opened(1)
+    assert slow.open_count == 800
+    assert refusal(Admission(limit), slow) == "unfair"
+    assert refusal(Admission(limit), QueueLoad(), open_count=slow.open_count) == ""
+
+
+def test_what_cannot_be_answered_before_its_deadline_is_refused_at_once() -> None:
+    load = full_of(500, rate=100.0)
+    assert refusal(Admission(10_000), load, timeout_seconds=10.0) == ""
+    assert refusal(Admission(10_000), load, timeout_seconds=9.9) == "too late"
+    assert refusal(Admission(10_000), full_of(500), timeout_seconds=0.001) == "", "nothing was measured yet"
+
+
+def test_one_that_runs_and_one_to_run_next_are_taken_however_slow_they_seem() -> None:
+    assert refusal(Admission(10_000), full_of(1, rate=0.001)) == ""
+    assert refusal(Admission(10_000), full_of(2, rate=0.001)) == "too late"
+
+
+def test_few_requests_may_fill_most_of_a_deadline() -> None:
+    assert refusal(Admission(10_000), full_of(16, rate=20.0), timeout_seconds=1.0) == ""
+    assert refusal(Admission(10_000), full_of(17, rate=20.0), timeout_seconds=1.0) == "too late"
+    assert refusal(Admission(10_000), full_of(9, rate=10.0), timeout_seconds=1.0) == ""
+    assert refusal(Admission(10_000), full_of(10, rate=10.0), timeout_seconds=1.0) == "too late"
+
+
+@pytest.mark.parametrize(("timeout_seconds", "at_least"), [(0.05, 600), (0.1, 750), (0.3, 850), (1.0, 850)])
+def test_what_is_taken_from_three_times_too_much_is_answered_in_time(timeout_seconds: float, at_least: float) -> None:
+    """A runner whose call takes 5 ms and 1 ms per request, up to 64 of them: at most 928 in a second, and 800 when no
+    request may take longer than 50 ms."""
+    load, admission = full_of(0, at_once=64), Admission(10_000)
+    waiting: list[float] = []
+    now, next_at, in_time, late, longest_run = 0.0, 0.0, 0, 0, 20.0
+    while now < longest_run:
+        batch, waiting = waiting[:64], waiting[64:]
+        now += 0.005 + 0.001 * len(batch)
+        while next_at < now:  # 3,000 are asked for in a second
+            if not refusal(admission, load, timeout_seconds=timeout_seconds):
+                load.opened(1)
+                waiting.append(next_at)
+            next_at += 1 / 3000
+        answered_in_time = sum(now - asked_at <= timeout_seconds for asked_at in batch)
+        answer(load, len(batch), now)
+        if now > longest_run / 2:  # afterwards the rate is known
+            in_time += answered_in_time
+            late += len(batch) - answered_in_time
+    assert late <= 0.01 * in_time
+    assert in_time / (longest_run / 2) > at_least
+
+
+def answer(load: QueueLoad, count: int, now: float, *, in_time: bool = True) -> None:
+    for _ in range(count):
+        load.closed(1)
+    load.answered(count if in_time else 0, now)
+
+
+def test_the_rate_is_measured_only_while_there_is_more_than_enough_to_do() -> None:
+    load = full_of(0)
+    for second in range(20):  # one request at a time says nothing about what the runners can do
+        load.opened(1)
+        answer(load, 1, second + 0.9)
+    assert load.rate is None
+    for _ in range(80):
+        load.opened(1)
+    for step in range(8):
+        answer(load, 10, 100.0 + 0.1 * step)
+    assert load.rate == pytest.approx(100.0)
+    load.opened(1)
+    answer(load, 1, 200.0)
+    assert load.rate == pytest.approx(100.0), "the queue ran short meanwhile"
+    assert (load.open_count, load.open_rows) == (0, 0)
+
+
+def test_a_slow_estimate_is_mended_by_what_is_always_taken() -> None:
+    load, admission = full_of(0, rate=0.001), Admission(10_000)
+    for step in range(1, 60):
+        while not refusal(admission, load, timeout_seconds=1.0):
+            load.opened(1)
+        answer(load, 10, 0.01 * step)
+    assert load.rate is not None
+    assert load.rate > 700
+
+
+def test_answers_that_came_too_late_slow_the_estimate_down_until_the_queue_is_short_again() -> None:
+    load = full_of(600, rate=100.0)
+    for step in range(1, 20):
+        answer(load, 10, 0.2 * step, in_time=False)
+    assert refusal(Admission(10_000), load) == "too late"
+    for _ in range(load.open_count):
+        load.closed(1)
+    assert refusal(Admission(10_000), load) == ""
+
+
+def test_enqueued_batches_bound_the_examples_that_wait_and_run() -> None:
+    options = ModelOptions(batching=BatchingOptions(max_batch_size=4, max_enqueued_batches=2, num_batch_threads=1))
+    load = QueueLoad()
+    assert load.follow(options.to_mapping()) == 12
+    assert refusal(Admission(1000), load, rows=100) == "", "alone it is taken, however large"
+    for _ in range(11):
+        load.opened(1)
+    assert refusal(Admission(1000), load, rows=1) == ""
+    assert refusal(Admission(1000), load, rows=2) == "batches full"
+    assert load.follow({}) == 0
+    unbatched = ModelOptions(batching=BatchingOptions(max_enqueued_batches=2, is_enabled=False))
+    assert load.follow(unbatched.to_mapping()) == 0
+
+
+@pytest.fixture
+def front(redis_server: RedisServer) -> Iterator[FrontThread]:
+    options = ModelOptions(batching=BatchingOptions(max_batch_size=1, max_enqueued_batches=1))
+    with FrontThread(redis_server.url, replica_state(version(options=options.to_mapping()))) as running:
+        yield running
+
+
+def held_back(redis_server: RedisServer) -> FakeRunner:
+    runner = FakeRunner(redis_server.url, row_sums)
+    runner.answers.clear()
+    return runner
+
+
+def submit(front: FrontThread, codes: list[tuple[int, str]]) -> bytes:
+    request = queue_pb2.PredictionRequest()
+    request.inputs.add(name="x", dtype="<f4", shape=[1, 2], data=np.array([[1, 2]], np.float32).tobytes())
+    core = front.front
+    return front.call(
+        lambda: core.submit(
+            core.resolve("m"), request, lambda reply: codes.append((reply.error_code, reply.error_message))
+        )
+    )
+
+
+def test_a_full_batch_queue_is_refused_as_tensorflow_serving_refuses_it(
+    front: FrontThread, redis_server: RedisServer
+) -> None:
+    codes: list[tuple[int, str]] = []
+    with held_back(redis_server) as runner:
+        submit(front, codes)
+        submit(front, codes)
+        answer = predict(front, [[1, 2]])
+        assert (answer.status_code, answer.json()) == (503, {"error": BATCHES_FULL})
+        assert front.front.admission.refusals["m", "batches full"] == 1
+        runner.answers.set()
+        wait_until(lambda: [code for code, _ in codes] == [0, 0])
+
+
+def test_while_requests_are_refused_the_next_ones_are_not_even_parsed(
+    front: FrontThread, redis_server: RedisServer
+) -> None:
+    def post(body: bytes) -> int:
+        return httpx.post(front.url + "/v1/models/m:predict", content=body, timeout=20).status_code
+
+    assert post(b"no JSON") == 400
+    codes: list[tuple[int, str]] = []
+    with held_back(redis_server):
+        submit(front, codes)
+        submit(front, codes)
+        assert predict(front, [[1, 2]]).status_code == 503
+        assert post(b"no JSON") == 503
+        wait_until(lambda: front.call(lambda: front.front._pressure_timer is None))
+        assert post(b"no JSON") == 400, "the pressure is over as far as the front knows"
+
+
+def test_the_bound_holds_for_what_other_fronts_enqueued_too(front: FrontThread, redis_server: RedisServer) -> None:
+    asker = Asker(redis_server.url, "m")
+    with held_back(redis_server):
+        asker.enqueue(*(request(name, {"x": np.ones((1, 2), "<f4")}) for name in (b"a", b"b")))
+        answer = predict(front, [[1, 2]])
+        assert (answer.status_code, answer.json()) == (503, {"error": BATCHES_FULL})
+
+
+def test_a_request_whose_client_left_is_not_run(redis_server: RedisServer) -> None:
+    runs: list[object] = []
+
+    def note(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
+        runs.append(inputs["x"].tolist())
+        return row_sums(inputs, request)
+
+    with FrontThread(redis_server.url, replica_state(version())) as front, FakeRunner(redis_server.url, note) as runner:
+        runner.answers.clear()
+        codes: list[tuple[int, str]] = []
+        submit(front, codes)
+        asker = Asker(redis_server.url, "m")
+        wait_until(lambda: asker.pending_at("replica/m/3/1") == 1)  # the runner holds this one
+        for seconds in (0.2, 0.3):
+            with pytest.raises(httpx.ReadTimeout):
+                httpx.post(front.url + "/v1/models/m:predict", json={"instances": [[5, 5]]}, timeout=seconds)
+        wait_until(lambda: front.front.cancelled["m"] == 2)
+        assert asker.queue_length() == 1
+        assert (front.front.open_count, front.front.resolve("m").queue.load.open_count) == (1, 1)
+        runner.answers.set()
+        wait_until(lambda: codes == [(0, "")])
+    assert runs == [[[1.0, 2.0]]]
+
+
+def test_a_grpc_client_that_cancels_takes_its_request_off_the_queue(redis_server: RedisServer) -> None:
+    with FrontThread(redis_server.url, replica_state(version())) as front:
+        FakeRunner(redis_server.url, row_sums).renew()
+        asked = tfserving_pb2.PredictRequest()
+        asked.model_spec.name = "m"
+        asked.inputs["x"].dtype = tfserving_pb2.DT_FLOAT
+        for size in (1, 2):
+            asked.inputs["x"].tensor_shape.dim.add(size=size)
+        asker = Asker(redis_server.url, "m")
+        with grpc.insecure_channel(f"127.0.0.1:{front.grpc_port}") as channel:
+            stub: Any = channel.unary_unary("/tensorflow.serving.PredictionService/Predict")
+            call = stub.future(asked.SerializeToString(), timeout=60)
+            wait_until(lambda: asker.queue_length() == 1)
+            call.cancel()
+            wait_until(lambda: front.front.cancelled["m"] == 1)
+        assert (asker.queue_length(), front.front.open_count) == (0, 0)
+
+
+def test_a_request_that_is_forgotten_while_it_is_written_is_cancelled_when_it_lies_in_the_queue(
+    redis_server: RedisServer,
+) -> None:
+    with FrontThread(redis_server.url, replica_state(version())) as front:
+        runner = FakeRunner(redis_server.url, row_sums)
+        runner.renew()  # it counts as serving and takes nothing
+        request = queue_pb2.PredictionRequest()
+        core = front.front
+
+        def submit_and_leave() -> None:
+            core.forget(core.submit(core.resolve("m"), request, lambda reply: None))
+
+        front.call(submit_and_leave)
+        wait_until(lambda: core.cancelled["m"] == 1)
+        assert Asker(redis_server.url, "m").queue_length() == 0
+
+
+def test_an_expired_request_leaves_the_queue_unrun(redis_server: RedisServer) -> None:
+    with FrontThread(redis_server.url, replica_state(version())) as front:
+        FakeRunner(redis_server.url, row_sums).renew()
+        assert predict(front, [[1, 2]], headers={"X-Request-Timeout-Ms": "50"}).status_code == 504
+        wait_until(lambda: front.front.cancelled["m"] == 1)
+        assert Asker(redis_server.url, "m").queue_length() == 0
+
+
+def test_depths_of_queues_are_sampled(redis_server: RedisServer) -> None:
+    with FrontThread(redis_server.url, replica_state(version())) as front, held_back(redis_server):
+        codes: list[tuple[int, str]] = []
+        submit(front, codes)
+        queue = front.front.resolve("m").queue
+        assert queue.key == queue_key("m", "alias/production")
+        wait_until(lambda: queue.depth == 1)

@@ -1,0 +1,130 @@
+"""The queue's one-step operations, on a real Redis."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from conftest import RedisServer
+from protos import queue_pb2
+from services.serving.queue import scripts as queue_scripts
+from services.serving.wire import keys as queue_keys
+
+_QUEUE = queue_keys.queue_key("m", "alias/production")
+_SERVING = queue_keys.serving_key("m", "alias/production")
+_GROUP = queue_keys.CONSUMER_GROUP
+
+
+@pytest.fixture
+def client(redis_server: RedisServer) -> Iterator[Any]:
+    with redis.Redis.from_url(redis_server.url) as connected:
+        connected.xgroup_create(_QUEUE, _GROUP, id="0", mkstream=True)
+        yield connected
+
+
+def run(client: Any, script: queue_scripts.Script, keys: list[bytes], *arguments: Any) -> Any:
+    return client.eval(script.text, len(keys), *keys, *arguments)
+
+
+def enqueue(client: Any, limit: int, *requests: bytes) -> int:
+    return int(run(client, queue_scripts.ENQUEUE, [_QUEUE, _SERVING], limit, *requests)[0])
+
+
+def serve(client: Any, runner: str, milliseconds: int = 60_000) -> None:
+    run(client, queue_scripts.RENEW, [_SERVING], runner, milliseconds)
+
+
+def take(client: Any, runner: str) -> list[tuple[bytes, bytes]]:
+    found = client.xreadgroup(_GROUP, runner, {_QUEUE: ">"}, count=100)
+    return [(key, fields[queue_keys.REQUEST_FIELD]) for key, fields in found[0][1]] if found else []
+
+
+def test_the_name_of_each_script_is_the_one_redis_gives_it(client: Any) -> None:
+    for script in queue_scripts.ALL:
+        assert client.script_load(script.text).encode() == script.sha
+
+
+def test_requests_are_taken_in_order_while_there_is_room(client: Any) -> None:
+    serve(client, "r")
+    assert enqueue(client, 3, b"a", b"b") == 2
+    assert enqueue(client, 3, b"c", b"d") == 1
+    assert enqueue(client, 3, b"e") == 0
+    assert [value for _, value in take(client, "r")] == [b"a", b"b", b"c"]
+
+
+def test_running_requests_count_until_they_are_answered(client: Any) -> None:
+    serve(client, "r")
+    enqueue(client, 1, b"a")
+    ((key, _),) = take(client, "r")
+    assert enqueue(client, 1, b"b") == 0
+    run(client, queue_scripts.COMPLETE, [_QUEUE, b"replies"], _GROUP, 60_000, 1, key, b"answer")
+    assert client.lrange("replies", 0, -1) == [b"answer"]
+    assert 0 < client.pttl("replies") <= 60_000
+    assert enqueue(client, 1, b"b") == 1
+
+
+def test_nothing_is_enqueued_where_nobody_serves(client: Any) -> None:
+    assert enqueue(client, 3, b"a") == -1
+    serve(client, "r", milliseconds=-1)
+    assert enqueue(client, 3, b"a") == -1
+    assert client.xlen(_QUEUE) == 0
+    assert run(client, queue_scripts.EXPIRED, [_SERVING]) == [b"r"]
+
+
+def test_a_batch_is_answered_to_several_fronts_in_one_step(client: Any) -> None:
+    serve(client, "r")
+    enqueue(client, 9, b"a", b"b", b"c")
+    keys = [key for key, _ in take(client, "r")]
+    run(client, queue_scripts.COMPLETE, [_QUEUE, b"one", b"two"], _GROUP, 60_000, 2, *keys[:2], b"1", b"2")
+    assert (client.lrange("one", 0, -1), client.lrange("two", 0, -1)) == ([b"1"], [b"2"])
+    assert client.xlen(_QUEUE) == 1
+    assert client.xpending(_QUEUE, _GROUP)["pending"] == 1
+
+
+def test_what_a_dead_runner_held_is_put_back_once_however_often_it_is_tried(client: Any) -> None:
+    serve(client, "dead")
+    enqueue(client, 9, b"a", b"b")
+    (first, _), (second, _) = take(client, "dead")
+    again = [_GROUP, "dead", first, b"a+", second, b"b+"]
+    assert run(client, queue_scripts.REQUEUE, [_QUEUE], *again) == 2
+    assert run(client, queue_scripts.REQUEUE, [_QUEUE], *again) == 0
+    assert client.xinfo_consumers(_QUEUE, _GROUP) == []
+    assert [value for _, value in take(client, "alive")] == [b"a+", b"b+"]
+
+
+def test_a_runner_is_not_forgotten_while_something_is_pending_at_it(client: Any) -> None:
+    serve(client, "dead")
+    enqueue(client, 9, b"a", b"b")
+    (first, _), _ = take(client, "dead")
+    assert run(client, queue_scripts.REQUEUE, [_QUEUE], _GROUP, "dead", first, b"a+") == 1
+    assert [consumer["pending"] for consumer in client.xinfo_consumers(_QUEUE, _GROUP)] == [1]
+
+
+def test_a_write_tells_between_which_entries_it_lies(client: Any) -> None:
+    serve(client, "r")
+    taken, first, last = run(client, queue_scripts.ENQUEUE, [_QUEUE, _SERVING], 9, b"a", b"b", b"c")
+    enqueue(client, 9, b"d")
+    assert (taken, [fields[b"r"] for _, fields in client.xrange(_QUEUE, first, last)]) == (3, [b"a", b"b", b"c"])
+
+
+def named(request_id: bytes) -> bytes:
+    return queue_pb2.PredictionRequest(request_id=request_id, signature="s").SerializeToString()
+
+
+def test_what_no_runner_has_taken_can_be_cancelled_and_nothing_else(client: Any) -> None:
+    serve(client, "r")
+    span = run(client, queue_scripts.ENQUEUE, [_QUEUE, _SERVING], 9, named(b"taken"))[1:]
+    take(client, "r")
+    other = run(client, queue_scripts.ENQUEUE, [_QUEUE, _SERVING], 9, named(b"one"), named(b"two"), b"garbage")[1:]
+    assert run(client, queue_scripts.CANCEL, [_QUEUE], _GROUP, *span, b"taken", b"one") == 0
+    assert run(client, queue_scripts.CANCEL, [_QUEUE], _GROUP, *other, b"two", b"nobody") == 1
+    assert run(client, queue_scripts.CANCEL, [_QUEUE], _GROUP, *other, b"two") == 0
+    assert [value for _, value in take(client, "r")] == [named(b"one"), b"garbage"]
+
+
+def test_requests_can_be_cancelled_before_the_first_runner_came(client: Any) -> None:
+    client.xgroup_destroy(_QUEUE, _GROUP)
+    serve(client, "r")
+    span = run(client, queue_scripts.ENQUEUE, [_QUEUE, _SERVING], 9, named(b"a"))[1:]
+    assert run(client, queue_scripts.CANCEL, [_QUEUE], _GROUP, *span, b"a") == 1

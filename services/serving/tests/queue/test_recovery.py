@@ -1,0 +1,112 @@
+"""What a runner held when it died is answered by another one; what keeps killing runners is answered with an error."""
+
+import functools
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conftest import RedisServer
+from services.serving.queue.recovery import Recovery
+from services.serving.tests.support.queue_asker import Asker, request
+from services.serving.tests.support.runner_process import RunnerProcess, Zygote, eventually
+from services.serving.wire.keys import DEFAULT_TARGET, runner_id, serving_key
+from services.serving.wire.prediction import INTERNAL, read_tensor
+
+_FOREVER = 10**12
+_MODEL = "m"
+_STUCK_SECONDS = 0.5
+"""Longer than anything but the endless loop takes, even on a busy machine."""
+
+
+@pytest.fixture
+def asker(redis_server: RedisServer) -> Asker:
+    return Asker(redis_server.url, _MODEL)
+
+
+@pytest.fixture
+def recovery(redis_server: RedisServer) -> Recovery:
+    return Recovery(redis_server.url)
+
+
+def checked(steps: int, x: float = 1.0) -> dict[str, np.ndarray]:
+    return {"x": np.array([x], "<f4"), "steps": np.array([steps], "<i8")}
+
+
+def start(zygote: Zygote, redis_server: RedisServer, saved_models: Path) -> RunnerProcess:
+    return zygote.start_runner(redis_server.url, saved_models / "checked", max_batch_size=8).serve()
+
+
+def name_of(runner: RunnerProcess) -> str:
+    return runner_id("r1", _MODEL, 1, runner.pid)
+
+
+def is_stuck(runner: RunnerProcess) -> bool:
+    return float(runner.message("counts")["busy_seconds"]) > _STUCK_SECONDS
+
+
+def test_what_a_killed_runner_held_is_answered_by_the_next_one(
+    zygote: Zygote, redis_server: RedisServer, saved_models: Path, asker: Asker, recovery: Recovery
+) -> None:
+    first = start(zygote, redis_server, saved_models)
+    eventually(asker.somebody_waits, "the runner waits at the queue")
+    os.kill(first.pid, signal.SIGSTOP)  # It waits at the queue: Redis hands it requests that it never sees.
+    requests = [request(b"%d" % i, checked(0, i)) for i in range(5)]
+    asker.enqueue(*requests)
+    eventually(lambda: asker.pending_at(name_of(first)) > 0, "the runner holds a request")
+    held = asker.pending_at(name_of(first))
+    first.kill(signal.SIGKILL)
+    assert recovery.recover(_MODEL, [DEFAULT_TARGET], name_of(first)) == held
+    second = start(zygote, redis_server, saved_models)
+    replies = asker.wait_for(*(item.request_id for item in requests))
+    assert [read_tensor(reply.outputs[0]).tolist() for reply in replies] == [[float(i)] for i in range(5)]
+    assert asker.consumers() == [name_of(second)]
+    assert second.leave() == 0
+
+
+def test_a_request_that_ends_its_runner_three_times_is_answered_with_an_error_and_takes_nobody_with_it(
+    zygote: Zygote,
+    redis_server: RedisServer,
+    saved_models: Path,
+    asker: Asker,
+    recovery: Recovery,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    poison = request(b"poison", checked(_FOREVER))
+    innocents = [request(b"%d" % i, checked(0, i)) for i in range(20)]
+    asker.enqueue(*innocents[:3], poison, *innocents[3:])
+    for _ in range(3):
+        runner = start(zygote, redis_server, saved_models)
+        eventually(functools.partial(is_stuck, runner), "the runner runs the poison request")
+        runner.kill(signal.SIGKILL)
+        recovery.recover(_MODEL, [DEFAULT_TARGET], name_of(runner))
+    (reply,) = asker.wait_for(b"poison")
+    assert reply.error_code == INTERNAL
+    assert "ended unexpectedly 3 times" in reply.error_message
+    (told,) = (vars(record) for record in caplog.records if record.levelname == "ERROR")
+    assert (told["request_id"], told["runner"]) == (b"poison".hex(), name_of(runner))
+    last = start(zygote, redis_server, saved_models)
+    replies = asker.wait_for(*(item.request_id for item in innocents))
+    assert [item.error_code for item in replies] == [0] * 20
+    assert asker.queue_length() == 0
+    assert last.leave() == 0
+
+
+def test_a_sweep_recovers_from_runners_of_other_replicas_once_they_stop_renewing_and_not_before(
+    zygote: Zygote, redis_server: RedisServer, saved_models: Path, asker: Asker, recovery: Recovery
+) -> None:
+    runner = start(zygote, redis_server, saved_models)
+    asker.enqueue(request(b"stuck", checked(_FOREVER)))
+    eventually(lambda: asker.pending_at(name_of(runner)) == 1, "the runner took the request")
+    assert recovery.sweep(_MODEL, [DEFAULT_TARGET]) == 0
+    runner.kill(signal.SIGKILL)
+    asker.expire(serving_key(_MODEL, DEFAULT_TARGET), name_of(runner))
+    assert recovery.sweep(_MODEL, [DEFAULT_TARGET]) == 1
+    assert recovery.sweep(_MODEL, [DEFAULT_TARGET]) == 0
+    assert (asker.queue_length(), asker.consumers()) == (1, [])
+
+
+def test_a_sweep_over_queues_that_do_not_exist_finds_nothing(recovery: Recovery) -> None:
+    assert recovery.sweep("no such model", ["alias/production", "version/7"]) == 0

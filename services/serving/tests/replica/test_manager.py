@@ -1,0 +1,243 @@
+"""The manager with a real registry, Redis and runners: aliases decide what is served, and nothing is lost."""
+
+import functools
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from conftest import RedisServer
+from services.serving.tests.conftest import StartManager
+from services.serving.tests.support.queue_asker import Asker, request
+from services.serving.tests.support.registry_process import RegistryProcess
+from services.serving.tests.support.runner_process import eventually, is_running
+from services.serving.wire.prediction import INTERNAL, read_tensor
+from services.serving.wire.replica_state import ReplicaState, ServingState
+
+
+@pytest.fixture
+def asker(redis_server: RedisServer) -> Asker:
+    return Asker(redis_server.url, "m")
+
+
+def x(*values: float) -> dict[str, np.ndarray]:
+    return {"x": np.array([[value, 0, 0] for value in values], "<f4").reshape(-1, 3)}
+
+
+def break_model(saved_model: Path, target: Path) -> Path:
+    """A copy whose saved_model.pb is not one."""
+    target.mkdir()
+    (target / "saved_model.pb").write_bytes(b"this is no SavedModel")
+    (target / "fingerprint.pb").write_bytes((saved_model / "fingerprint.pb").read_bytes())
+    return target
+
+
+def has_new_runner(old_pid: int, state: ReplicaState) -> bool:
+    return state.versions[0].runner_pid not in (0, old_pid)
+
+
+def test_what_production_names_is_loaded_served_and_exchanged_and_the_old_process_ends(
+    registry: RegistryProcess, start_manager: StartManager, asker: Asker, saved_models: Path
+) -> None:
+    registry.add_version("m", saved_models / "affine/1")
+    manager = start_manager()
+    first = manager.wait_available("m", 1, "production")
+    assert first.signatures["serving_default"].inputs["x"].shape == (-1, 3)
+    assert asker.ask(request(b"a", x(5))).version == 1
+    assert asker.ask(request(b"b", x(5)), target="version/1").version == 1
+
+    registry.add_version("m", saved_models / "affine/2")
+    second = manager.wait_available("m", 2, "production")
+    manager.wait_state("m", 1, ServingState.END)
+    assert not is_running(first.runner_pid)
+    reply = asker.ask(request(b"c", x(5)))
+    assert (reply.version, read_tensor(reply.outputs[0]).tolist()) == (2, [2005.0])
+    assert is_running(second.runner_pid)
+
+    registry.client.rollback("m", by="test", reason="try it")
+    manager.wait_available("m", 1, "production")
+    manager.wait_state("m", 2, ServingState.END)
+    assert asker.ask(request(b"d", x(5))).version == 1
+    assert manager.stop() == 0
+
+
+def test_the_runners_and_the_zygote_end_with_a_manager_that_is_killed(
+    registry: RegistryProcess, start_manager: StartManager, saved_models: Path
+) -> None:
+    registry.add_version("m", saved_models / "affine/1")
+    manager = start_manager()
+    pid = manager.wait_available("m", 1).runner_pid
+    manager.kill()
+    eventually(lambda: not is_running(pid), "the runner's end")
+
+
+def test_a_broken_version_is_given_up_with_its_reason_and_the_old_one_goes_on(
+    registry: RegistryProcess, start_manager: StartManager, asker: Asker, saved_models: Path, tmp_path: Path
+) -> None:
+    registry.add_version("m", saved_models / "affine/1")
+    manager = start_manager(load_attempts="2")
+    manager.wait_available("m", 1, "production")
+    registry.add_version("m", break_model(saved_models / "affine/2", tmp_path / "broken"))
+    broken = manager.wait_state("m", 2, ServingState.END)
+    assert broken.error_code
+    assert "cannot load" in broken.error_message
+    assert manager.wait_available("m", 1, "production")
+    assert asker.ask(request(b"a", x(1))).version == 1
+
+    registry.add_model("other")
+    registry.add_version("other", saved_models / "affine/1")
+    manager.wait_available("other", 1, "production")
+    registry.add_version("m", saved_models / "affine/3")
+    manager.wait_available("m", 3, "production")
+    assert asker.ask(request(b"b", x(1))).version == 3
+    assert manager.stop() == 0
+
+
+def test_a_killed_runner_is_replaced_and_what_it_held_is_answered(
+    registry: RegistryProcess, start_manager: StartManager, asker: Asker, saved_models: Path
+) -> None:
+    registry.add_version("m", saved_models / "affine/1")
+    manager = start_manager()
+    names = []
+    for turn in range(3):
+        pid = manager.wait_available("m", 1, "production").runner_pid
+        names.append([f"{turn}/{i}".encode() for i in range(100)])
+        asker.enqueue(*(request(name, x(i)) for i, name in enumerate(names[-1])))
+        os.kill(pid, signal.SIGKILL)
+        manager.wait_until(functools.partial(has_new_runner, pid), "a new runner")
+    for turn_names in names:
+        replies = asker.wait_for(*turn_names)
+        assert [read_tensor(reply.outputs[0]).tolist() for reply in replies] == [[1000.0 + i] for i in range(100)]
+    assert asker.queue_length() == 0
+    assert manager.stop() == 0
+
+
+def test_labels_and_canaries_have_runners_of_their_own_and_removed_ones_stop_being_served(
+    registry: RegistryProcess, start_manager: StartManager, asker: Asker, saved_models: Path
+) -> None:
+    registry.add_version("m", saved_models / "affine/1")
+    registry.add_version("m", saved_models / "affine/2")
+    registry.client.set_alias("m", "stable", 1, by="test", reason="keep")
+    manager = start_manager()
+    manager.wait_available("m", 1, "stable")
+    manager.wait_available("m", 2, "production")
+    assert asker.ask(request(b"a", x(1)), target="alias/stable").version == 1
+    assert asker.ask(request(b"b", x(1))).version == 2
+    registry.client.set_alias("m", "stable", 2, by="test", reason="move")
+    manager.wait_available("m", 2, "production", "stable")
+    manager.wait_state("m", 1, ServingState.END)
+    assert asker.ask(request(b"c", x(1)), target="alias/stable").version == 2
+    registry.client.set_alias("m", "stable", 0, by="test", reason="remove")
+    manager.wait_until(lambda state: manager.version("m", 2).aliases == ("production",), "the label being let go")
+    assert asker.servers("alias/stable") == []
+    assert manager.stop() == 0
+
+
+def test_a_registry_that_is_away_takes_nothing_away_and_is_followed_again_when_it_is_back(
+    registry: RegistryProcess, start_manager: StartManager, asker: Asker, saved_models: Path
+) -> None:
+    registry.add_version("m", saved_models / "affine/1")
+    manager = start_manager()
+    manager.wait_available("m", 1, "production")
+    registry.kill()
+    assert asker.ask(request(b"a", x(1))).version == 1
+    registry.start()
+    registry.add_version("m", saved_models / "affine/2")
+    manager.wait_available("m", 2, "production")
+    assert manager.stop() == 0
+
+
+def test_a_manager_that_starts_before_its_registry_says_so_and_goes_on_by_itself(
+    registry: RegistryProcess, start_manager: StartManager, saved_models: Path
+) -> None:
+    registry.add_version("m", saved_models / "affine/1")
+    registry.kill()
+    manager = start_manager()
+    state = manager.wait_until(lambda state: bool(state.conditions["registry"]), "the reason being shown")
+    assert state.versions == ()
+    registry.start()
+    manager.wait_available("m", 1, "production")
+    state = manager.wait_until(lambda state: not any(state.conditions.values()), "the replica being ready")
+    assert manager.stop() == 0
+
+
+def test_a_version_that_never_finishes_loading_holds_up_nobody(
+    registry: RegistryProcess, start_manager: StartManager, asker: Asker, saved_models: Path
+) -> None:
+    registry.add_version("m", saved_models / "affine/1")
+    manager = start_manager(parallel_loads="1")
+    manager.wait_available("m", 1, "production")
+    registry.add_version("m", saved_models / "endless")
+    manager.wait_state("m", 2, ServingState.LOADING)
+    registry.add_model("other")
+    registry.add_version("other", saved_models / "affine/1")
+    manager.wait_available("other", 1, "production")
+    assert manager.has("m", 2, ServingState.LOADING)
+    assert asker.ask(request(b"a", x(1))).version == 1
+    registry.client.rollback("m", by="test", reason="it never comes")
+    manager.wait_state("m", 2, ServingState.END)
+    assert manager.wait_available("m", 1, "production").runner_pid
+    assert manager.stop() == 0
+
+
+def test_a_crash_while_loading_is_answered_by_the_default_executor_and_a_load_that_takes_too_long_is_given_up(
+    registry: RegistryProcess, start_manager: StartManager, saved_models: Path
+) -> None:
+    registry.add_version("m", saved_models / "endless")
+    manager = start_manager(load_timeout_seconds="5", load_attempts="2")
+    ended = manager.wait_state("m", 1, ServingState.END)
+    # The first attempt crashed; the second one went as far as the model lets it.
+    assert ended.error_message == "it was not ready after 5 s"
+    assert not ended.runner_pid
+    assert manager.stop() == 0
+
+
+def test_a_runner_that_is_stuck_in_its_model_is_ended_and_the_request_answered_with_an_error(
+    registry: RegistryProcess, start_manager: StartManager, asker: Asker, saved_models: Path
+) -> None:
+    registry.add_version("m", saved_models / "checked")
+    manager = start_manager(run_timeout_seconds="1")
+    manager.wait_available("m", 1, "production")
+    stuck = request(b"stuck", {"x": np.ones(1, "<f4"), "steps": np.array([10**12], "<i8")})
+    good = request(b"good", {"x": np.ones(1, "<f4"), "steps": np.zeros(1, "<i8")})
+    asker.enqueue(stuck, good)
+    answer, other = asker.wait_for(b"stuck", b"good")
+    assert (answer.error_code, other.error_code) == (INTERNAL, 0)
+    assert asker.queue_length() == 0
+    assert manager.stop() == 0
+
+
+def test_two_replicas_share_a_queue_and_one_answers_what_the_other_held_when_it_was_killed(
+    registry: RegistryProcess, start_manager: StartManager, asker: Asker, saved_models: Path
+) -> None:
+    registry.add_version("m", saved_models / "affine/1")
+    first, second = start_manager(replica="r1"), start_manager(replica="r2")
+    doomed = first.wait_available("m", 1, "production")
+    second.wait_available("m", 1, "production")
+    os.kill(doomed.runner_pid, signal.SIGSTOP)
+    requests = [request(b"%d" % i, x(i)) for i in range(200)]
+    asker.enqueue(*requests[:100])
+    first.kill()
+    asker.enqueue(*requests[100:])
+    replies = asker.wait_for(*(item.request_id for item in requests))
+    assert [read_tensor(reply.outputs[0]).tolist() for reply in replies] == [[1000.0 + i] for i in range(200)]
+    eventually(lambda: asker.servers() == [second.version("m", 1).runner_id], "only the living being listed")
+    assert second.stop() == 0
+
+
+def test_a_zygote_that_dies_is_replaced_with_all_its_runners(
+    registry: RegistryProcess, start_manager: StartManager, asker: Asker, saved_models: Path
+) -> None:
+    registry.add_version("m", saved_models / "affine/1")
+    manager = start_manager()
+    before = manager.wait_available("m", 1, "production")
+    (zygote,) = psutil.Process(manager.process.pid).children()
+    asker.enqueue(*(request(b"%d" % i, x(i)) for i in range(50)))
+    zygote.kill()
+    manager.wait_until(functools.partial(has_new_runner, before.runner_pid), "a new runner")
+    replies = asker.wait_for(*(b"%d" % i for i in range(50)))
+    assert [reply.error_code for reply in replies] == [0] * 50
+    assert manager.stop() == 0

@@ -1,0 +1,135 @@
+"""A replica's decisions, with its actions noted instead of done."""
+
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from services.serving.options.model_options import ModelOptions
+from services.serving.replica.replica import Replica, ReplicaActions, ReplicaLimits
+from services.serving.replica.version_slot import VersionSlot
+from services.serving.replica.versions_wanted import Wanted
+from services.serving.wire.channel import JsonChannel
+from services.serving.wire.replica_state import ServingState
+
+_READY = {
+    "event": "ready", "runner_id": "r/m/1/7", "signatures": {}, "engine": "session", "load_priority": "normal",
+    "notes": [], "load_seconds": 0.1,
+}  # fmt: skip
+
+
+@pytest.fixture
+def replica() -> Iterator[Replica]:
+    """Serves m; version 1 is production and its runner, pid 7, is loading."""
+    ours, theirs = socket.socketpair()
+    made = Replica(
+        ReplicaLimits(1, 100.0, 1, 100.0, 100.0),
+        ReplicaActions(
+            fetch=lambda model, version: None,
+            fork=lambda slot, directory: JsonChannel(ours),
+            kill=lambda pid: None,
+            hurry=lambda pid: None,
+            recover=lambda model, targets, runner_id: None,
+            unloaded=lambda model, version: None,
+        ),
+    )
+    made.on_wanted(Wanted({"m": {"production": 1}}))
+    made.on_fetched("m", 1, Path("nowhere"), ModelOptions())
+    made.on_forked("m", 1, 7)
+    yield made
+    ours.close()
+    theirs.close()
+
+
+def slot_of(replica: Replica) -> VersionSlot:
+    (slot,) = replica.slots()
+    return slot
+
+
+def state_of(replica: Replica) -> ServingState:
+    return slot_of(replica).state
+
+
+def test_a_version_is_available_when_its_runner_reads_the_queues_and_not_when_it_is_merely_warm(
+    replica: Replica,
+) -> None:
+    slot = slot_of(replica)
+    replica.on_runner_message(slot, _READY)
+    assert state_of(replica) is ServingState.LOADING
+    assert replica.unsettled() == [("m", 1)]
+    replica.on_runner_message(slot, {"event": "serving", "targets": ["version/1"]})
+    assert state_of(replica) is ServingState.LOADING
+    replica.on_runner_message(slot, {"event": "serving", "targets": ["alias/production", "version/1"]})
+    assert state_of(replica) is ServingState.AVAILABLE
+    assert replica.versions()[0].aliases == ("production",)
+    assert replica.unsettled() == []
+
+
+def test_a_version_says_how_long_its_files_took_to_come(replica: Replica) -> None:
+    replica.on_wanted(Wanted({"m": {"production": 2}}))
+    second = next(slot for slot in replica.slots() if slot.version == 2)
+    second.fetch_began_at -= 5.0
+    replica.on_fetched("m", 2, Path("nowhere"), ModelOptions())
+    assert 5.0 <= replica.versions()[1].fetch_seconds < 65.0
+
+
+def test_an_alias_counts_for_the_new_version_when_the_old_one_has_let_go_of_its_queue(replica: Replica) -> None:
+    first = slot_of(replica)
+    replica.on_runner_message(first, _READY)
+    replica.on_runner_message(first, {"event": "serving", "targets": ["alias/production", "version/1"]})
+    replica.on_wanted(Wanted({"m": {"production": 2, "old": 1}}))
+    replica.on_fetched("m", 2, Path("nowhere"), ModelOptions())
+    replica.on_forked("m", 2, 8)
+    second = next(slot for slot in replica.slots() if slot.version == 2)
+    replica.on_runner_message(second, _READY | {"runner_id": "r/m/2/8"})
+    replica.on_runner_message(first, {"event": "serving", "targets": ["alias/old", "alias/production", "version/1"]})
+    replica.on_runner_message(second, {"event": "serving", "targets": ["alias/production", "version/2"]})
+    assert [(v.state, v.aliases) for v in replica.versions()] == [
+        (ServingState.AVAILABLE, ("old", "production")),
+        (ServingState.LOADING, ()),
+    ]
+    replica.on_runner_message(first, {"event": "serving", "targets": ["alias/old", "version/1"]})
+    assert [(v.state, v.aliases) for v in replica.versions()] == [
+        (ServingState.AVAILABLE, ("old",)),
+        (ServingState.AVAILABLE, ("production",)),
+    ]
+
+
+def test_a_runner_that_does_not_let_go_holds_up_the_next_version_for_seconds_only(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = slot_of(replica)
+    replica.on_runner_message(first, _READY)
+    replica.on_runner_message(first, {"event": "serving", "targets": ["alias/production", "version/1"]})
+    replica.on_wanted(Wanted({"m": {"production": 2}}))
+    replica.on_fetched("m", 2, Path("nowhere"), ModelOptions())
+    replica.on_forked("m", 2, 8)
+    second = next(slot for slot in replica.slots() if slot.version == 2)
+    replica.on_runner_message(second, _READY | {"runner_id": "r/m/2/8"})
+    replica.on_runner_message(second, {"event": "serving", "targets": ["alias/production", "version/2"]})
+    assert replica.versions()[1].state is ServingState.LOADING
+    later = time.monotonic() + 6
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    replica.tick()
+    assert replica.versions()[1].state is ServingState.AVAILABLE
+
+
+def test_a_version_that_gets_another_alias_stays_available(replica: Replica) -> None:
+    slot = slot_of(replica)
+    replica.on_runner_message(slot, _READY)
+    replica.on_runner_message(slot, {"event": "serving", "targets": ["alias/production", "version/1"]})
+    replica.on_wanted(Wanted({"m": {"production": 1, "canary": 1}}))
+    assert state_of(replica) is ServingState.AVAILABLE
+
+
+def test_a_version_that_is_warm_and_not_wanted_any_more_leaves_in_order(replica: Replica) -> None:
+    slot = slot_of(replica)
+    replica.on_runner_message(slot, _READY)
+    replica.on_wanted(Wanted({"m": {}}))
+    assert state_of(replica) is ServingState.UNLOADING
+    assert slot.runner is not None
+    assert slot.runner.is_leaving
+    replica.on_runner_ended(7, 0)
+    assert state_of(replica) is ServingState.END

@@ -1,0 +1,91 @@
+"""Versions change under constant load: no prediction fails, and each answer is that of the one version it names."""
+
+import functools
+import threading
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from conftest import RedisServer
+from protos import queue_pb2
+from services.serving.tests.conftest import StartManager
+from services.serving.tests.support.queue_asker import Asker, request
+from services.serving.tests.support.registry_process import RegistryProcess
+from services.serving.wire.prediction import read_tensor
+from services.serving.wire.replica_state import ReplicaState
+
+_BURST = 20
+
+
+class Load:
+    """Asks, without a pause, in bursts of requests of one to three rows; a burst follows the answers of the last."""
+
+    def __init__(self, redis_url: str) -> None:
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._asker = Asker(redis_url, "m", name="load")
+        self._stopping = threading.Event()
+        self.wrong: list[str] = []
+        self.asked = 0
+        self.versions: list[int] = []
+        self.finished = False
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            requests = []
+            for index in range(_BURST):
+                rows = np.full((1 + index % 3, 3), self.asked + index, "<f4")
+                requests.append(request(f"{self.asked + index}".encode(), {"x": rows}))
+            self._asker.enqueue(*requests)
+            replies = self._asker.wait_for(*(item.request_id for item in requests))
+            for index, reply in enumerate(replies):
+                self._check(self.asked + index, 1 + index % 3, reply)
+            self.asked += _BURST
+        self.finished = True
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join(timeout=60)
+
+    def _check(self, value: int, rows: int, reply: queue_pb2.PredictionReply) -> None:
+        version = reply.version
+        if version not in self.versions[-1:]:
+            self.versions.append(version)
+        expected = [float(np.float32(3 * value) + np.float32(1000 * version))] * rows
+        outputs = [read_tensor(tensor).tolist() for tensor in reply.outputs]
+        if outputs != [expected]:
+            self.wrong.append(f"{value}: expected {expected} from version {version}, got {reply}")
+
+
+def test_no_prediction_fails_while_versions_are_swapped_and_rolled_back_and_processes_and_memory_return(
+    redis_server: RedisServer, registry: RegistryProcess, start_manager: StartManager, saved_models: Path
+) -> None:
+    registry.add_version("m", saved_models / "affine/1")
+    manager = start_manager()
+    manager.wait_available("m", 1, "production")
+    load = Load(redis_server.url)
+    load.start()
+    for version in (2, 3):
+        registry.add_version("m", saved_models / f"affine/{version}")
+        manager.wait_until(functools.partial(serves_only, version), "the swap")
+    for version in (2, 1):
+        registry.client.rollback("m", by="test", reason="back")
+        manager.wait_until(functools.partial(serves_only, version), "the rollback")
+    load.stop()
+    assert load.finished
+    assert load.wrong == []
+    assert load.versions[0] == 1
+    assert load.versions[-1] == 1
+    assert {2, 3} <= set(load.versions)
+    # The manager has the zygote below it and the zygote one runner: what was unloaded is gone.
+    (zygote,) = psutil.Process(manager.process.pid).children()
+    assert [child.pid for child in zygote.children()] == [manager.version("m", 1).runner_pid]
+    assert manager.stop() == 0
+
+
+def serves_only(version: int, state: ReplicaState) -> bool:
+    """True when production has arrived at the version and every other runner has ended."""
+    return [(v.version, v.aliases) for v in state.versions if v.runner_pid] == [(version, ("production",))]

@@ -1,0 +1,123 @@
+"""Versions on disk: whole or absent, each file once, what is used is never removed."""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from common.errors import DataLoss, Unavailable
+from common.process.pace import Pace
+from common.registry.catalog import FileEntry
+from services.serving.replica.sources.version_files import VersionFiles
+
+
+class Registry:
+    """The two calls that VersionFiles makes, over versions in memory."""
+
+    def __init__(self) -> None:
+        self.versions: dict[tuple[str, int], dict[str, bytes]] = {}
+        self.downloaded: list[str] = []
+        self.paces: list[Pace] = []
+        self.is_away = False
+
+    def get_version(self, model: str, version: int) -> Any:
+        files = self.versions[model, version]
+        entries = (FileEntry(path, len(data), hashlib.sha256(data).hexdigest()) for path, data in files.items())
+        return SimpleNamespace(files=tuple(entries))
+
+    def download(self, files: Sequence[FileEntry], directory: Path, *, pace: Pace) -> int:
+        self.paces.append(pace)
+        if self.is_away:
+            raise Unavailable("the registry is away")
+        contents = {
+            hashlib.sha256(data).hexdigest(): data for files in self.versions.values() for data in files.values()
+        }
+        for file in files:
+            (directory / file.path).write_bytes(contents[file.digest])
+            self.downloaded.append(file.digest)
+        return sum(file.size_bytes for file in files)
+
+
+@pytest.fixture
+def registry() -> Registry:
+    found = Registry()
+    for version in (1, 2, 3, 4):
+        found.versions["m", version] = {
+            "saved_model/saved_model.pb": b"the same graph",
+            "saved_model/variables/data": b"weights %d" % version,
+            "checkpoint/data": b"not served",
+        }
+    return found
+
+
+@pytest.fixture
+def files(tmp_path: Path, registry: Registry) -> VersionFiles:
+    return VersionFiles(tmp_path, registry)
+
+
+def test_only_the_saved_model_comes_and_what_is_on_disk_already_does_not_come_again(
+    files: VersionFiles, registry: Registry
+) -> None:
+    first, second = files.fetch("m", 1), files.fetch("m", 2)
+    assert sorted(path.relative_to(first).as_posix() for path in first.rglob("*") if path.is_file()) == [
+        "saved_model.pb", "variables/data",
+    ]  # fmt: skip
+    assert (first / "variables/data").read_bytes() == b"weights 1"
+    assert (second / "variables/data").read_bytes() == b"weights 2"
+    assert len(registry.downloaded) == 3
+    files.fetch("m", 1)
+    assert len(registry.downloaded) == 3
+
+
+def test_all_downloads_keep_to_one_pace(tmp_path: Path, registry: Registry) -> None:
+    pace = Pace(lambda: 0.0)
+    files = VersionFiles(tmp_path, registry, pace=pace)
+    files.fetch("m", 1)
+    files.fetch("m", 2)
+    assert registry.paces == [pace, pace]
+
+
+def test_a_version_without_a_saved_model_is_refused(files: VersionFiles, registry: Registry) -> None:
+    registry.versions["m", 9] = {"checkpoint/data": b"x"}
+    with pytest.raises(DataLoss, match=r"version 9 of m has no saved_model/saved_model.pb"):
+        files.fetch("m", 9)
+
+
+def test_an_interrupted_fetch_leaves_no_version_and_is_taken_up_again(
+    files: VersionFiles, registry: Registry, tmp_path: Path
+) -> None:
+    registry.is_away = True
+    with pytest.raises(Unavailable):
+        files.fetch("m", 1)
+    assert not (tmp_path / "versions/m/1").exists()
+    registry.is_away = False
+    assert (files.fetch("m", 1) / "saved_model.pb").is_file()
+
+
+def test_cleaning_keeps_what_is_used_and_the_last_few_and_files_that_they_share(
+    files: VersionFiles, tmp_path: Path
+) -> None:
+    for version in (1, 2, 3, 4):
+        os.utime(files.fetch("m", version), (version, version))
+    assert sorted(files.clean(used={("m", 1)}, kept_versions=2)) == [("m", 2)]
+    assert sorted(path.name for path in (tmp_path / "versions/m").iterdir()) == ["1", "3", "4"]
+    contents = {path.read_bytes() for path in (tmp_path / "files").iterdir()}
+    assert contents == {b"the same graph", b"weights 1", b"weights 3", b"weights 4"}
+
+
+def test_cleaning_removes_what_a_crash_left_half_done(files: VersionFiles, tmp_path: Path) -> None:
+    files.fetch("m", 1)
+    (tmp_path / "versions/m/2.partial").mkdir()
+    (tmp_path / "files/orphan").write_bytes(b"x")
+    assert files.clean(used=set(), kept_versions=1) == []
+    assert not (tmp_path / "versions/m/2.partial").exists()
+    assert not (tmp_path / "files/orphan").exists()
+
+
+def test_a_model_name_cannot_lead_out_of_the_folder(files: VersionFiles, registry: Registry, tmp_path: Path) -> None:
+    registry.versions["../x", 1] = registry.versions["m", 1]
+    assert files.fetch("../x", 1).resolve().is_relative_to(tmp_path / "versions")

@@ -1,0 +1,220 @@
+"""A runner as a process: it answers what its model answers, one bad request never takes another one with it."""
+
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conftest import RedisServer
+from services.serving.tests.support.queue_asker import Asker, request
+from services.serving.tests.support.runner_process import RunnerProcess, Zygote
+from services.serving.wire.prediction import DEADLINE_EXCEEDED, FAILED_PRECONDITION, INVALID_ARGUMENT, read_tensor
+
+
+def rows(*values: float) -> dict[str, np.ndarray]:
+    """Inputs of the affine model whose rows sum up to the values."""
+    return {"x": np.array([[value, 0, 0] for value in values], "<f4").reshape(-1, 3)}
+
+
+@pytest.fixture
+def affine(zygote: Zygote, redis_server: RedisServer, saved_models: Path) -> RunnerProcess:
+    return zygote.start_runner(redis_server.url, saved_models / "affine/1", max_batch_size=4).serve()
+
+
+@pytest.fixture
+def asker(redis_server: RedisServer) -> Asker:
+    return Asker(redis_server.url, "m")
+
+
+def test_an_answer_holds_what_the_model_says_and_names_its_version(affine: RunnerProcess, asker: Asker) -> None:
+    reply = asker.ask(request(b"a", rows(1, 2)))
+    assert (reply.error_code, reply.version) == (0, 1)
+    assert read_tensor(reply.outputs[0]).tolist() == [1001.0, 1002.0]
+    assert affine.leave() == 0
+
+
+def test_requests_of_every_size_are_merged_and_cut_apart_in_order(affine: RunnerProcess, asker: Asker) -> None:
+    sizes = [1, 3, 2, 9, 1, 0, 4, 1, 30]
+    requests = [request(str(i).encode(), rows(*range(i, i + size))) for i, size in enumerate(sizes)]
+    asker.enqueue(*requests)
+    replies = asker.wait_for(*(item.request_id for item in requests))
+    expected = [[1000.0 + value for value in range(i, i + size)] for i, size in enumerate(sizes)]
+    assert [read_tensor(reply.outputs[0]).tolist() for reply in replies] == expected
+    assert asker.queue_length() == 0
+    assert affine.leave() == 0
+
+
+@pytest.mark.parametrize(
+    ("bad", "code", "words"),
+    [
+        ({"x": np.zeros((), "<f4")}, INVALID_ARGUMENT, "Invalid reduction dimension"),
+        ({"x": np.zeros((1, 3), "<f8")}, INVALID_ARGUMENT, 'input "x" has type float64, expected float32'),
+        (
+            {"z": np.zeros((1, 3), "<f4")},
+            INVALID_ARGUMENT,
+            "Signature input alias: x(feed name: serving_default_x:0) not found",
+        ),
+        ({}, INVALID_ARGUMENT, "input size does not match signature: 0!=1 len({}) != len({x})."),
+    ],
+)
+def test_one_bad_request_fails_alone_and_says_what_was_expected(
+    affine: RunnerProcess, asker: Asker, bad: dict[str, np.ndarray], code: int, words: str
+) -> None:
+    asker.enqueue(request(b"good", rows(1)), request(b"bad", bad), request(b"fine", rows(2)))
+    good, refused, fine = asker.wait_for(b"good", b"bad", b"fine")
+    assert (good.error_code, fine.error_code, refused.error_code) == (0, 0, code)
+    assert words in refused.error_message
+    assert affine.leave() == 0
+
+
+def test_the_graph_decides_about_a_shape_and_nobody_else_pays_for_it(affine: RunnerProcess, asker: Asker) -> None:
+    asker.enqueue(
+        request(b"good", rows(1)), request(b"narrow", {"x": np.ones((1, 2), "<f4")}), request(b"fine", rows(2))
+    )
+    replies = asker.wait_for(b"good", b"narrow", b"fine")
+    assert [read_tensor(reply.outputs[0]).tolist() for reply in replies] == [[1001.0], [1002.0], [1002.0]]
+    assert affine.leave() == 0
+
+
+def test_unknown_signatures_and_outputs_are_refused_in_tensorflow_servings_words(
+    affine: RunnerProcess, asker: Asker
+) -> None:
+    asker.enqueue(
+        request(b"signature", rows(1), signature="nope"),
+        request(b"filter", rows(1), output_filter=("z",)),
+        request(b"twice", rows(1), output_filter=("y", "y")),
+    )
+    signature, unknown, twice = asker.wait_for(b"signature", b"filter", b"twice")
+    assert signature.error_code == FAILED_PRECONDITION
+    assert signature.error_message == 'Serving signature key "nope" not found.'
+    assert unknown.error_message == (
+        "output tensor alias not found in signature: z Outputs expected to be in the set {y}."
+    )
+    assert twice.error_message == "duplicate output tensor alias: y"
+    assert affine.leave() == 0
+
+
+def test_a_row_that_the_graph_refuses_fails_without_its_batch(
+    zygote: Zygote, redis_server: RedisServer, saved_models: Path
+) -> None:
+    runner = zygote.start_runner(redis_server.url, saved_models / "checked").serve()
+    asker = Asker(redis_server.url, "m")
+    requests = [
+        request(str(value).encode(), {"x": np.array([value], "<f4"), "steps": np.zeros(1, "<i8")})
+        for value in (1, -1, 2)
+    ]
+    asker.enqueue(*requests)
+    replies = asker.wait_for(b"1", b"-1", b"2")
+    assert [reply.error_code for reply in replies] == [0, INVALID_ARGUMENT, 0]
+    assert "x must not be negative" in replies[1].error_message
+    assert runner.leave() == 0
+
+
+def test_a_request_past_its_deadline_is_dropped_and_not_run(
+    zygote: Zygote, redis_server: RedisServer, saved_models: Path
+) -> None:
+    asker = Asker(redis_server.url, "m")
+    now_micros = time.time_ns() // 1000
+    asker.enqueue(
+        request(b"late", rows(1), deadline_at_micros=now_micros - 1),
+        request(b"good", rows(1), deadline_at_micros=now_micros + 60_000_000),
+    )
+    runner = zygote.start_runner(redis_server.url, saved_models / "affine/1").serve()
+    late, good = asker.wait_for(b"late", b"good")
+    assert (late.error_code, good.error_code) == (DEADLINE_EXCEEDED, 0)
+    assert runner.leave() == 0
+
+
+def test_what_cannot_be_read_is_answered_if_it_can_be_and_leaves_the_queue(affine: RunnerProcess, asker: Asker) -> None:
+    broken = request(b"broken", rows(1))
+    broken.inputs[0].data = b"123"
+    strange = request(b"strange", rows(1))
+    strange.inputs[0].dtype = "no such type"
+    asker.enqueue(broken, strange)
+    for reply in asker.wait_for(b"broken", b"strange"):
+        assert reply.error_code == INVALID_ARGUMENT
+        assert "tensor parsing error: x" in reply.error_message
+    assert asker.queue_length() == 0
+    assert affine.leave() == 0
+
+
+def test_outputs_without_a_batch_dimension_come_back_whole_for_each_request(
+    zygote: Zygote, redis_server: RedisServer, saved_models: Path
+) -> None:
+    runner = zygote.start_runner(redis_server.url, saved_models / "shapes").serve()
+    asker = Asker(redis_server.url, "m")
+    values = np.array([1, 1, 4], "<f4")
+    asker.enqueue(
+        request(b"mean", {"x": values}),
+        request(b"other mean", {"x": values + 1}),
+        request(b"square", {"x": np.array(3, "<f4")}, signature="square"),
+        request(b"distinct", {"x": values}, signature="distinct"),
+        request(b"other distinct", {"x": values + 1}, signature="distinct"),
+    )
+    replies = asker.wait_for(b"mean", b"other mean", b"square", b"distinct", b"other distinct")
+    results = [read_tensor(reply.outputs[0]).tolist() for reply in replies]
+    assert results == [2.0, 3.0, 9.0, [1.0, 4.0], [2.0, 5.0]]
+    assert runner.leave() == 0
+
+
+def test_a_runner_reads_the_queues_it_was_told_to_and_no_others(affine: RunnerProcess, asker: Asker) -> None:
+    affine.serve("version/1", "alias/canary")
+    asker.enqueue(request(b"other", rows(1)))
+    asker.enqueue(request(b"version", rows(1)), target="version/1")
+    asker.enqueue(request(b"canary", rows(1)), target="alias/canary")
+    asker.wait_for(b"version", b"canary")
+    assert asker.queue_length() == 1
+    affine.serve()
+    asker.wait_for(b"other")
+    assert affine.leave() == 0
+
+
+def test_sigterm_finishes_what_was_taken_and_ends_in_order(affine: RunnerProcess, asker: Asker) -> None:
+    asker.ask(request(b"a", rows(1)))
+    affine.kill(signal.SIGTERM)
+    asker.enqueue(request(b"b", rows(1)))
+    assert asker.queue_length() == 1
+    assert asker.consumers() == []
+
+
+def test_answers_survive_a_redis_that_dies_and_comes_back(
+    zygote: Zygote, redis_server: RedisServer, saved_models: Path
+) -> None:
+    runner = zygote.start_runner(redis_server.url, saved_models / "affine/1").serve()
+    asker = Asker(redis_server.url, "m")
+    asker.ask(request(b"before", rows(1)))
+    for turn in range(3):
+        redis_server.kill()
+        redis_server.start()
+        reply = asker.ask_again(request(f"after {turn}".encode(), rows(1)))
+        assert read_tensor(reply.outputs[0]).tolist() == [1001.0]
+    assert runner.leave() == 0
+
+
+def test_a_graph_that_the_single_threaded_executor_refuses_is_served_by_the_default_one(
+    zygote: Zygote, redis_server: RedisServer, saved_models: Path
+) -> None:
+    runner = zygote.start_runner(redis_server.url, saved_models / "v1_control_flow").serve()
+    assert runner.ready["engine"] == "session, default executor"
+    reply = Asker(redis_server.url, "m").ask(request(b"a", {"x": np.array([2], "<f4")}))
+    assert read_tensor(reply.outputs[0]).tolist() == [4.0]
+    assert runner.leave() == 0
+
+
+def test_a_linger_makes_one_batch_of_what_comes_within_it(
+    zygote: Zygote, redis_server: RedisServer, saved_models: Path
+) -> None:
+    runner = zygote.start_runner(
+        redis_server.url, saved_models / "affine/1", batch_timeout_micros=20_000_000, max_batch_size=3
+    ).serve()
+    asker = Asker(redis_server.url, "m")
+    for name in (b"a", b"b", b"c"):
+        asker.enqueue(request(name, rows(1)))
+    asker.wait_for(b"a", b"b", b"c")
+    counts = runner.message("counts")
+    while counts["requests"] < 3:
+        counts = runner.message("counts")
+    assert counts["batches"] == 1
+    assert runner.leave() == 0

@@ -1,0 +1,100 @@
+"""What the contract's tests call: a front with a real runner of the contract's model, or `python -m services.serving`
+started with TensorFlow Serving's flags on the folder of that model."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+
+from conftest import RedisServer
+from services.serving.options.model_server_config import config_of_one
+from services.serving.tests.support.contract_cases import CALLS
+from services.serving.tests.support.front_process import FrontThread
+from services.serving.tests.support.runner_process import Zygote
+from services.serving.tests.support.standalone_server import StandaloneServer
+from services.serving.wire.replica_state import ReplicaState, ServingState, VersionState, signature_of
+
+_BUILD_SECONDS = 110
+
+
+class ContractServer:
+    """Model m, version 7, label production; its answers as TensorFlow gives them."""
+
+    def __init__(self, url: str, grpc_port: int, expected: list[dict[str, Any]]) -> None:
+        self.grpc_port = grpc_port
+        self._expected = expected
+        self._client = httpx.Client(base_url=url, timeout=20)
+
+    def expected(self, index: int) -> dict[str, np.ndarray]:
+        """TensorFlow's answer to a call of CALLS."""
+        return {name: np.array(flat, object).reshape(shape) for name, (shape, flat) in self._expected[index].items()}
+
+    def post(self, path: str, body: bytes | str | dict[str, Any], **fields: Any) -> httpx.Response:
+        content = json.dumps(body) if isinstance(body, dict) else body
+        return self._client.post(f"/v1/models/{path}", content=content, **fields)
+
+    def request(self, method: str, path: str, **fields: Any) -> httpx.Response:
+        # The target as it stands: the client would leave out a fragment and an empty query.
+        return self._client.request(method, path, extensions={"target": path.encode()}, **fields)
+
+    def fault(self, path: str, body: bytes | str | dict[str, Any]) -> tuple[int, str]:
+        response = self.post(path, body)
+        assert response.headers["content-type"] == "application/json"
+        assert set(response.json()) == {"error"}, response.text
+        return response.status_code, response.json()["error"]
+
+
+@dataclass(frozen=True)
+class ContractModel:
+    """`base`: the folder of its one version, 7."""
+
+    base: Path
+    expected: list[dict[str, Any]]
+
+
+def build_contract_model(base: Path) -> ContractModel:
+    done = subprocess.run(
+        [sys.executable, "-m", "services.serving.tests.support.contract_model", str(base / "7")],
+        input=json.dumps(CALLS), capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False,
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return ContractModel(base, json.loads(done.stdout))
+
+
+@contextmanager
+def front_and_runner(model: ContractModel, redis_server: RedisServer, zygote: Zygote) -> Iterator[ContractServer]:
+    runner = zygote.start_runner(redis_server.url, model.base / "7", version=7)
+    runner.serve("alias/production", "version/7")
+    with FrontThread(redis_server.url, _state(runner.ready["signatures"])) as front:
+        yield ContractServer(front.url, front.grpc_port, model.expected)
+    assert runner.leave() == 0
+
+
+@contextmanager
+def standalone(model: ContractModel, redis_server: RedisServer) -> Iterator[ContractServer]:
+    """As an outside suite would start it; the label comes by HandleReloadConfigRequest."""
+    server = StandaloneServer(redis_server.url, "--model_name=m", f"--model_base_path={model.base}")
+    try:
+        server.wait_ready()
+        config = config_of_one("m", str(model.base))
+        config.model_config_list.config[0].version_labels["production"] = 7
+        server.reload(config)
+        yield ContractServer(server.url, server.port, model.expected)
+        assert server.terminate() == 0
+    finally:
+        server.kill()
+
+
+def _state(signatures: dict[str, Any]) -> ReplicaState:
+    read = {name: signature_of(item) for name, item in signatures.items()}
+    version = VersionState("m", 7, ServingState.AVAILABLE, aliases=("production",), signatures=read)
+    return ReplicaState("replica", {}, {"m": {"production": 7}}, (version,))

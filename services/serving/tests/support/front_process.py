@@ -1,0 +1,132 @@
+"""The front of serving in a thread of the test: real sockets, real Redis, no manager."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Self, TypeVar
+
+import uvicorn
+import uvloop
+
+from common.process.health import Health
+from common.process.rpc_aio import start_aio_server
+from common.process.web import bind
+from services.serving.doors import grpc_api
+from services.serving.doors.fast_http import protocol_for
+from services.serving.doors.http_api import CORS_HEADERS, create_serving_app
+from services.serving.doors.rest_predict import RestPredict
+from services.serving.front.api_latency import ApiLatency
+from services.serving.front.async_predictions import AsyncLimits, AsyncPredictions
+from services.serving.front.core import CONDITION, Front
+from services.serving.front.counts import Statistics
+from services.serving.front.journal import Journal
+from services.serving.front.request_log import RequestLog
+from services.serving.tests.support.fake_runner import FakeRunner
+from services.serving.wire.replica_state import ReplicaState
+
+_Result = TypeVar("_Result")
+_TIMEOUT_SECONDS = 20.0
+_ASYNC_LIMITS = AsyncLimits()
+
+
+class FrontThread:
+    """Starts on entry, and is connected to the queue then unless Redis is away."""
+
+    def __init__(
+        self, redis_url: str, state: ReplicaState | None, *, queue_limit: int = 64, in_flight_limit: int = 64,
+        timeout_seconds: float = 10.0, max_body_bytes: int = 1 << 20, keep_alive_seconds: int = 5,
+        enable_cors: bool = False, request_log: RequestLog | None = None,
+        async_limits: AsyncLimits = _ASYNC_LIMITS,
+    ) -> None:  # fmt: skip
+        self._redis_url = redis_url
+        self._state = state
+        self._queue_limit, self._in_flight_limit = queue_limit, in_flight_limit
+        self._timeout_seconds = timeout_seconds
+        self._max_body_bytes = max_body_bytes
+        self._enable_cors = enable_cors
+        self.request_log = request_log
+        self.latency = ApiLatency()
+        self._async_limits = async_limits
+        self._keep_alive_seconds = keep_alive_seconds
+        self._sock = bind("127.0.0.1", 0)
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=lambda: uvloop.run(self._serve()))
+        self.port: int = self._sock.getsockname()[1]
+        self.grpc_port = 0
+        self.health = Health(CONDITION)
+        self.runner: FakeRunner
+        """Where a fixture runs one beside the front."""
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        assert self._started.wait(_TIMEOUT_SECONDS)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(_TIMEOUT_SECONDS)
+        assert not self._thread.is_alive()
+
+    def call(self, function: Callable[[], _Result]) -> _Result:
+        """Runs a function in the front's loop and returns what it returns."""
+
+        async def run() -> _Result:
+            return function()
+
+        return self.run(run())
+
+    def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_TIMEOUT_SECONDS)
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        self.front = Front(
+            redis_url=self._redis_url, front_id="front", timeout_seconds=self._timeout_seconds, health=self.health,
+            queue_limit=self._queue_limit, in_flight_limit=self._in_flight_limit,
+        )  # fmt: skip
+        if self._state is not None:
+            self.front.update(self._state)
+        statistics = Statistics(lambda: self.front.open_count)
+        self.asynchronous = AsyncPredictions(self._redis_url, queue_limit=self._queue_limit, limits=self._async_limits)
+        journal = Journal(statistics, self.request_log, self.latency)
+        predict = RestPredict(self.front, journal)
+        self.server = uvicorn.Server(
+            uvicorn.Config(
+                create_serving_app(
+                    self.front, predict, self.asynchronous, self.health,
+                    max_body_bytes=self._max_body_bytes, enable_cors=self._enable_cors,
+                ),
+                http=protocol_for(
+                    predict,
+                    max_body_bytes=self._max_body_bytes,
+                    extra_headers=CORS_HEADERS if self._enable_cors else None,
+                ),
+                ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
+                timeout_keep_alive=self._keep_alive_seconds, timeout_graceful_shutdown=2,
+            )
+        )  # fmt: skip
+        grpc_server, self.grpc_port = await start_aio_server(
+            "127.0.0.1:0", lambda server: grpc_api.add_services(server, self.front, journal),
+            service_names=grpc_api.SERVICE_NAMES, service_health=self.health,
+        )  # fmt: skip
+        queue = self._loop.create_task(self.front.queue_client.run())
+        web = self._loop.create_task(self.server.serve([self._sock]))
+        deadline = self._loop.time() + _TIMEOUT_SECONDS
+        while not (self.server.started and self.front.queue_client.is_connected):
+            assert self._loop.time() < deadline, "the front did not start"
+            await asyncio.sleep(0.005)
+        self._started.set()
+        await self._stop.wait()
+        self.server.should_exit = True
+        await grpc_server.stop(0)
+        self.front.give_up()
+        self.asynchronous.stop()
+        await web
+        self.asynchronous.close()
+        queue.cancel()
+        await asyncio.gather(queue, return_exceptions=True)

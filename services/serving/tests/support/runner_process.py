@@ -1,0 +1,114 @@
+"""A zygote and its runners as tests use them: every wait has a deadline."""
+
+import os
+import select
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from services.serving.options.model_options import BatchingOptions, ModelOptions
+from services.serving.options.runner_spec import RunnerSpec
+from services.serving.replica.zygote_client import ZygoteProcess
+from services.serving.wire.channel import JsonChannel
+from services.serving.wire.keys import DEFAULT_TARGET
+
+DEADLINE_SECONDS = 60.0
+
+
+def eventually(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, f"this did not come true in {DEADLINE_SECONDS:g} s: {what}"
+        select.select([], [], [], 0.01)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def next_message(channel: JsonChannel, event: str, backlog: list[dict[str, Any]]) -> dict[str, Any]:
+    """The next message with that event; others that come before stay in the backlog."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while True:
+        for index, message in enumerate(backlog):
+            if message["event"] == event:
+                return backlog.pop(index)
+        left_seconds = deadline - time.monotonic()
+        assert left_seconds > 0, f"no {event!r} message; there were {backlog}"
+        if select.select([channel.fileno()], [], [], left_seconds)[0]:
+            backlog.extend(channel.receive())
+
+
+class Zygote:
+    """The session's zygote; starts runners."""
+
+    def __init__(self) -> None:
+        self.process = ZygoteProcess(log_format="text", log_level="WARNING")
+        self.backlog: list[dict[str, Any]] = []
+        self.ready = next_message(self.process.channel, "ready", self.backlog)
+
+    def start_runner(
+        self,
+        redis_url: str,
+        directory: Path,
+        *,
+        model: str = "m",
+        version: int = 1,
+        options: ModelOptions | None = None,
+        engines_dir: Path | None = None,
+        **changes: Any,
+    ) -> "RunnerProcess":
+        """Forks a runner and does not wait until it is ready; `changes` are fields of BatchingOptions."""
+        options = options or ModelOptions(batching=BatchingOptions(**changes))
+        kept = str(engines_dir) if engines_dir else ""
+        spec = RunnerSpec("r1", model, version, str(directory), redis_url, options, engines_dir=kept)
+        channel = self.process.fork(spec.to_mapping())
+        pid = next_message(self.process.channel, "forked", self.backlog)["pid"]
+        return RunnerProcess(self, channel, pid)
+
+    def ended(self) -> dict[str, Any]:
+        return next_message(self.process.channel, "ended", self.backlog)
+
+    def stop(self) -> None:
+        self.process.stop()
+
+
+class RunnerProcess:
+    def __init__(self, zygote: Zygote, channel: JsonChannel, pid: int) -> None:
+        self.zygote = zygote
+        self.channel = channel
+        self.pid = pid
+        self.backlog: list[dict[str, Any]] = []
+
+    def message(self, event: str) -> dict[str, Any]:
+        return next_message(self.channel, event, self.backlog)
+
+    def serve(self, *targets: str) -> "RunnerProcess":
+        """Waits until the runner is ready, and then until it reads these queues."""
+        if not hasattr(self, "ready"):
+            self.ready: Mapping[str, Any] = self.message("ready")
+        self.channel.send({"targets": list(targets or (DEFAULT_TARGET,))})
+        self.message("serving")
+        return self
+
+    def leave(self) -> int:
+        """Drains the runner; returns its exit status."""
+        self.channel.send({"leave": True})
+        return self.wait()
+
+    def kill(self, signal_number: int) -> None:
+        os.kill(self.pid, signal_number)
+        self.wait()
+
+    def wait(self) -> int:
+        """The exit status."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while True:
+            ended = self.zygote.ended()
+            if ended["pid"] == self.pid:
+                return int(ended["status"])
+            assert time.monotonic() < deadline, "the runner did not end"

@@ -1,0 +1,122 @@
+"""`python -m services.serving` started with TensorFlow Serving's flags: nothing beside it but a Redis."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+
+from protos import tfserving_config_pb2 as config_pb2
+
+DEADLINE_SECONDS = 90.0
+STUBBED_MAIN = """
+import sys
+from services.serving import __main__ as serving
+from services.serving.replica import manager_process
+
+class Stubbed(manager_process.ManagerProcess):
+    def __init__(self, **fields):
+        super().__init__(command=(sys.executable, "-m", "services.serving.tests.support.stub_manager"), **fields)
+
+serving.ManagerProcess = Stubbed
+sys.exit(serving.main())
+"""
+"""With a manager that loads nothing."""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, f"{what} did not come true"
+        time.sleep(0.02)
+
+
+def copy_version(source: Path, base: Path, version: int | str) -> Path:
+    """As a careful person would: aside, then renamed."""
+    aside = base / f".{version}.partial"
+    shutil.copytree(source, aside)
+    return aside.rename(base / str(version))
+
+
+class StandaloneServer:
+    """The process; `url` and `grpc_address` are where it listens."""
+
+    def __init__(
+        self, redis_url: str, *flags: str, is_stubbed: bool = False, scheme: str = "http", **environment: str
+    ) -> None:
+        self.port, self.rest_port = free_port(), free_port()
+        self.url = f"{scheme}://127.0.0.1:{self.rest_port}"
+        self.grpc_address = f"127.0.0.1:{self.port}"
+        self.socket_path = ""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("SERVING_")}
+        start = ["-c", STUBBED_MAIN] if is_stubbed else ["-m", "services.serving"]
+        ports = [f"--port={self.port}", f"--rest_api_port={self.rest_port}", f"--redis_url={redis_url}"]
+        self.process = subprocess.Popen(
+            [sys.executable, *start, *ports, *flags],
+            env=inherited | {"SERVING_LOG_LEVEL": "WARNING"} | environment,
+            stdin=subprocess.DEVNULL,
+        )
+
+    def get(self, path: str, **fields: Any) -> httpx.Response:
+        return httpx.get(self.url + path, timeout=20, **fields)
+
+    def predict(self, path: str, *rows: list[float]) -> httpx.Response:
+        return httpx.post(f"{self.url}/v1/models/{path}:predict", json={"instances": list(rows)}, timeout=20)
+
+    def answers(self, path: str, status: int = 200) -> bool:
+        try:
+            return self.get(path).status_code == status
+        except httpx.TransportError:
+            return False
+
+    def states(self, model: str) -> dict[int, str]:
+        """{version: state}."""
+        response = self.get(f"/v1/models/{model}")
+        if response.status_code == 404:
+            return {}
+        return {int(item["version"]): item["state"] for item in response.json()["model_version_status"]}
+
+    def wait_ready(self) -> None:
+        wait_until(lambda: self.answers("/readyz"), "the server being ready")
+
+    def wait_states(self, model: str, expected: dict[int, str]) -> None:
+        """Until exactly these versions are in these states; ended ones count as not there."""
+
+        def live() -> dict[int, str]:
+            return {version: state for version, state in self.states(model).items() if state != "END"}
+
+        wait_until(lambda: live() == expected, f"{model} being {expected}")
+
+    def reload(self, config: config_pb2.ModelServerConfig) -> config_pb2.ReloadConfigResponse:
+        """HandleReloadConfigRequest; raises grpc.RpcError."""
+        with grpc.insecure_channel(self.grpc_address) as channel:
+            call = channel.unary_unary(
+                "/tensorflow.serving.ModelService/HandleReloadConfigRequest",
+                request_serializer=config_pb2.ReloadConfigRequest.SerializeToString,
+                response_deserializer=config_pb2.ReloadConfigResponse.FromString,
+            )
+            return call(config_pb2.ReloadConfigRequest(config=config), timeout=DEADLINE_SECONDS)
+
+    def terminate(self) -> int:
+        """SIGTERM; returns the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=DEADLINE_SECONDS)
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(timeout=DEADLINE_SECONDS)

@@ -1,0 +1,197 @@
+"""A prediction inside a runner: from a PredictionRequest to checked arrays, and from arrays to a PredictionReply."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from protos import queue_pb2
+from services.serving.wire.keys import DEFAULT_SIGNATURE
+from services.serving.wire.replica_state import Signature, TensorSpec
+
+Arrays = Mapping[str, np.ndarray]
+INVALID_ARGUMENT, DEADLINE_EXCEEDED, FAILED_PRECONDITION, INTERNAL, UNIMPLEMENTED = 3, 4, 9, 13, 12
+"""Canonical gRPC status codes, as error_code of a reply has them."""
+
+NUMPY_TYPES = {
+    "DT_FLOAT": "<f4", "DT_DOUBLE": "<f8", "DT_HALF": "<f2", "DT_INT8": "|i1", "DT_INT16": "<i2", "DT_INT32": "<i4",
+    "DT_INT64": "<i8", "DT_UINT8": "|u1", "DT_UINT16": "<u2", "DT_UINT32": "<u4", "DT_UINT64": "<u8", "DT_BOOL": "|b1",
+    "DT_COMPLEX64": "<c8", "DT_COMPLEX128": "<c16", "DT_STRING": "|O",
+    "DT_BFLOAT16": "bfloat16",
+}  # fmt: skip
+"""TensorFlow's type name -> numpy's type string, for the types that the queue carries."""
+_STRINGS = "O"
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
+class RequestFailed(Exception):
+    """One request is answered with an error: a canonical status code and a sentence."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A request that fits its signature."""
+
+    signature: str
+    inputs: Arrays
+    output_filter: tuple[str, ...]
+    rows: int
+    """Size of every input's dimension 0; -1 for a request that must run alone: its inputs do not share a size, or one
+    has another shape than the signature says (the graph decides whether it takes that)."""
+    trailing_shapes: tuple[tuple[int, ...], ...]
+    """What follows dimension 0, for each input in the signature's order."""
+
+
+def read_prediction(request: queue_pb2.PredictionRequest, signatures: Mapping[str, Signature]) -> Prediction:
+    """Decodes and checks a request. Numeric arrays are views of the message's bytes.
+
+    Raises:
+        RequestFailed: in TensorFlow Serving's words and codes where it has some (shared/reference: tfs-contract).
+    """
+    name = request.signature or DEFAULT_SIGNATURE
+    signature = signatures.get(name)
+    if signature is None:
+        raise RequestFailed(FAILED_PRECONDITION, f'Serving signature key "{name}" not found.')
+    tensors = request.inputs
+    inputs = {tensor.name: read_tensor(tensor) for tensor in tensors}
+    if len(inputs) != len(tensors):
+        raise RequestFailed(INVALID_ARGUMENT, f"an input is given twice; got {len(tensors)} for {len(inputs)} names")
+    check_names(signature, inputs)
+    output_filter = tuple(request.output_filter)
+    if output_filter:
+        _check_filter(signature, output_filter)
+    trailing_shapes = []
+    sizes = set()
+    for key, spec in signature.inputs.items():
+        array = inputs[key]
+        _check_type(key, spec, array)
+        shape = array.shape
+        sizes.add(shape[0] if shape and (spec.shape is None or _fits(spec.shape, shape)) else -1)
+        trailing_shapes.append(shape[1:])
+    rows = sizes.pop() if len(sizes) == 1 else -1
+    return Prediction(name, inputs, output_filter, rows, tuple(trailing_shapes))
+
+
+def check_names(signature: Signature, names: Mapping[str, object], *, defaults: Collection[str] = ()) -> None:
+    """Whether exactly the signature's inputs are given.
+
+    Args:
+        defaults: those that may be left out.
+
+    Raises:
+        RequestFailed: they are not.
+    """
+    expected = signature.inputs
+    missing = expected.keys() - names.keys()
+    if names.keys() <= expected.keys() and missing <= set(defaults):
+        return
+    if len(names) > len(expected) or (len(names) < len(expected) and not defaults):
+        raise RequestFailed(
+            INVALID_ARGUMENT,
+            f"input size does not match signature: {len(names)}!={len(expected)} "
+            f"len({{{_joined(names)}}}) != len({{{_joined(expected)}}}). "
+            f"Sent extra: {{{_joined(names.keys() - expected.keys())}}}. "
+            f"Missing but required: {{{_joined(missing)}}}.",
+        )
+    first = min(missing - set(defaults) or missing)
+    raise RequestFailed(
+        INVALID_ARGUMENT,
+        f"Signature input alias: {first}(feed name: {expected[first].tensor_name}) not found in request and no "
+        f"default value provided. Inputs expected to be in the request {{{_joined(names)}}}, "
+        f"or default input alias set: {_joined(defaults)}",
+    )
+
+
+def _joined(names: Iterable[str]) -> str:
+    return ",".join(sorted(names))
+
+
+def numpy_type(name: str, spec: TensorSpec) -> "np.dtype[Any]":
+    """The array type of an input; raises RequestFailed when the queue cannot carry it."""
+    known = _DTYPES.get(spec.dtype)
+    if known is None:
+        raise RequestFailed(UNIMPLEMENTED, f'input "{name}" has type {spec.dtype}, which the queue cannot carry')
+    return known
+
+
+def read_tensor(tensor: queue_pb2.Tensor) -> np.ndarray:
+    """A read-only view of the tensor's bytes, or an object array of bytes for strings.
+
+    Raises:
+        RequestFailed: unknown dtype, or bytes and shape do not agree.
+    """
+    try:
+        text = tensor.dtype
+        if text in _STRING_TEXTS:
+            strings = np.empty(len(tensor.strings), object)
+            strings[:] = tensor.strings
+            return strings.reshape(tensor.shape)
+        return np.frombuffer(tensor.data, _DTYPES_BY_TEXT.get(text) or text).reshape(tensor.shape)
+    except (ValueError, TypeError) as error:
+        raise RequestFailed(
+            INVALID_ARGUMENT, f"tensor parsing error: {tensor.name} (dtype {tensor.dtype}): {error}"
+        ) from error
+
+
+def write_tensor(tensor: queue_pb2.Tensor, name: str, array: np.ndarray) -> None:
+    """Fills in a message.
+
+    Raises:
+        RequestFailed: the array's type cannot travel.
+    """
+    text = _TEXTS.get(array.dtype)
+    if text is None:
+        raise RequestFailed(UNIMPLEMENTED, f'output "{name}" has type {array.dtype.name}, which cannot be sent')
+    tensor.name = name
+    tensor.dtype = text
+    tensor.shape.extend(array.shape)
+    if text == _STRINGS:
+        tensor.strings.extend(array.ravel().tolist())
+        return
+    tensor.data = array.tobytes()
+
+
+def failure(request_id: bytes, version: int, error: RequestFailed) -> queue_pb2.PredictionReply:
+    return queue_pb2.PredictionReply(
+        request_id=request_id, version=version, error_code=error.code or INTERNAL, error_message=error.message
+    )
+
+
+_DTYPES = {name: np.dtype(text) for name, text in NUMPY_TYPES.items()}
+_TEXTS = {dtype: _STRINGS if dtype.hasobject else dtype.str for dtype in _DTYPES.values()} | {_BFLOAT16: "bfloat16"}
+_DTYPES_BY_TEXT = {text: dtype for dtype, text in _TEXTS.items()}
+_STRING_TEXTS = (_STRINGS, f"|{_STRINGS}")
+
+
+def _check_filter(signature: Signature, output_filter: tuple[str, ...]) -> None:
+    expected = ",".join(sorted(signature.outputs))
+    for index, name in enumerate(output_filter):
+        if name not in signature.outputs:
+            raise RequestFailed(
+                INVALID_ARGUMENT,
+                f"output tensor alias not found in signature: {name} Outputs expected to be in the set {{{expected}}}.",
+            )
+        if name in output_filter[:index]:
+            raise RequestFailed(INVALID_ARGUMENT, f"duplicate output tensor alias: {name}")
+
+
+def _check_type(name: str, spec: TensorSpec, array: np.ndarray) -> None:
+    expected = numpy_type(name, spec)
+    if array.dtype != expected:
+        raise RequestFailed(INVALID_ARGUMENT, f'input "{name}" has type {array.dtype.name}, expected {expected.name}')
+
+
+def _fits(expected: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    if len(expected) != len(shape):
+        return False
+    for want, have in zip(expected, shape, strict=True):  # noqa: SIM110  (a generator costs more than the checks)
+        if want not in (-1, have):
+            return False
+    return True

@@ -1,0 +1,176 @@
+"""What a replica serves right now, as the manager tells the front: one JSON object per line over a socket pair.
+
+The manager sends a full snapshot on each change and at least every SNAPSHOT_SECONDS. The front sends commands back:
+{"command": "stop"} asks the manager to drain its runners and end; {"command": "reload", "id", "config", "is_restored"}
+has it serve another ModelServerConfig (serialized, base64), and a later snapshot says under that id what came of it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import orjson
+
+from common.registry.catalog import PRODUCTION
+
+SNAPSHOT_SECONDS = 1.0
+STOP_COMMAND = b'{"command":"stop"}\n'
+FAILED_PRECONDITION = 9
+
+
+class ServingState(StrEnum):
+    """TensorFlow Serving's states of a version."""
+
+    START = "START"
+    LOADING = "LOADING"
+    AVAILABLE = "AVAILABLE"
+    UNLOADING = "UNLOADING"
+    END = "END"
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One input or output of a signature."""
+
+    dtype: str
+    """TensorFlow's name of the type: DT_FLOAT, DT_INT64, DT_STRING, ..."""
+    shape: tuple[int, ...] | None
+    """-1 for a size that is not fixed; None when not even the rank is known."""
+    tensor_name: str = ""
+
+
+@dataclass(frozen=True)
+class Signature:
+    method_name: str
+    inputs: Mapping[str, TensorSpec]
+    outputs: Mapping[str, TensorSpec]
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    """What an input is where a gRPC request leaves it out: a serialized TensorProto in base64, by the input's name."""
+
+
+@dataclass(frozen=True)
+class VersionState:
+    """One version on this replica, from the first attempt to load it on. Ended ones stay for the status call."""
+
+    model: str
+    version: int
+    state: ServingState
+    aliases: tuple[str, ...] = ()
+    """The aliases whose queues this version's runner reads."""
+    signatures: Mapping[str, Signature] = field(default_factory=dict)
+    """By name; known once the version is AVAILABLE."""
+    error_code: int = 0
+    """Canonical status code of a failed load, else 0."""
+    error_message: str = ""
+    runner_id: str = ""
+    engine: str = ""
+    engine_reasons: Mapping[str, str] = field(default_factory=dict)
+    """Why each signature runs on what it runs on, with figures; empty where there was no choice."""
+    fetch_seconds: float = 0.0
+    """How long its files took to come to this machine."""
+    load_seconds: float = 0.0
+    private_bytes: int = 0
+    available_at: float = 0.0
+    """Epoch seconds when it began to answer; 0 before."""
+    runner_pid: int = 0
+    batches: int = 0
+    """Calls of the model since its runner started, and the requests and examples (rows) that went through them."""
+    requests: int = 0
+    examples: int = 0
+    work: Mapping[str, Any] = field(default_factory=dict)
+    """Everything that its runner counted since it started (Batcher.report); empty before the first report."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """How it is run (model_options.py); empty until its files are here."""
+
+
+@dataclass(frozen=True)
+class ReloadResult:
+    """What became of a configuration that the front handed on."""
+
+    reload_id: int
+    code: int = 0
+    """Canonical status code; 0: it is served now."""
+    message: str = ""
+    is_applied: bool = True
+    """False where the configuration was refused; true also where a model of it cannot be loaded."""
+
+
+@dataclass(frozen=True)
+class ConfigState:
+    """The configuration of a replica that takes its models from folders."""
+
+    config: Mapping[str, Any]
+    """The ModelServerConfig that is served, with its fields' names."""
+    error: str = ""
+    """Why the newest one offered was not taken; "" when it was."""
+    problems: Mapping[str, str] = field(default_factory=dict)
+    """By model: what its folder lacks, and which versions wait to be whole."""
+    applied_at: float = 0.0
+    """Epoch seconds."""
+    is_from_request: bool = False
+    """Whether it came by HandleReloadConfigRequest and not from the command line or its file."""
+    reloads: tuple[ReloadResult, ...] = ()
+    """Those of the last requests that are decided."""
+
+
+@dataclass(frozen=True)
+class ReplicaState:
+    replica: str
+    conditions: Mapping[str, str]
+    """What the replica needs to be ready, by name: "" when it holds, else the reason why not (registry, models)."""
+    models: Mapping[str, Mapping[str, int]]
+    """Every model the source knows: {model: {alias: version}}."""
+    versions: tuple[VersionState, ...]
+    default_alias: str = PRODUCTION
+    """The alias that answers requests which name neither version nor label."""
+    config: ConfigState | None = None
+    """None where a registry decides."""
+
+    @property
+    def is_standalone(self) -> bool:
+        """Whether folders and no registry decide what is served: then TensorFlow Serving's rules hold to the word."""
+        return self.default_alias != PRODUCTION
+
+
+def encode(state: ReplicaState) -> bytes:
+    """One line, with its line end."""
+    return orjson.dumps(asdict(state)) + b"\n"
+
+
+def decode(line: bytes) -> ReplicaState:
+    """The inverse of encode; raises ValueError, KeyError or TypeError on anything else."""
+    document = orjson.loads(line)
+    return ReplicaState(
+        replica=document["replica"],
+        conditions=document["conditions"],
+        models=document["models"],
+        versions=tuple(_version(item) for item in document["versions"]),
+        default_alias=document["default_alias"],
+        config=_config(document["config"]),
+    )
+
+
+def _config(item: dict[str, Any] | None) -> ConfigState | None:
+    if item is None:
+        return None
+    return ConfigState(**item | {"reloads": tuple(ReloadResult(**result) for result in item["reloads"])})
+
+
+def _version(item: dict[str, Any]) -> VersionState:
+    signatures = {name: signature_of(signature) for name, signature in item["signatures"].items()}
+    return VersionState(
+        **item | {"state": ServingState(item["state"]), "aliases": tuple(item["aliases"]), "signatures": signatures}
+    )
+
+
+def signature_of(item: Mapping[str, Any]) -> Signature:
+    """The inverse of asdict, after JSON."""
+    return Signature(item["method_name"], _specs(item["inputs"]), _specs(item["outputs"]), item["defaults"])
+
+
+def _specs(item: Mapping[str, Any]) -> dict[str, TensorSpec]:
+    return {
+        name: TensorSpec(spec["dtype"], None if spec["shape"] is None else tuple(spec["shape"]), spec["tensor_name"])
+        for name, spec in item.items()
+    }

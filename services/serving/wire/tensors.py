@@ -1,0 +1,141 @@
+"""Tensors between the gRPC door and the queue: TensorFlow's TensorProto on one side, the queue's Tensor on the other.
+
+Numbers are copied as bytes where the two wire formats allow it and never pass through Python objects one by one, except
+for integers in typed fields, which protobuf packs as varints.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from protos import queue_pb2, tfserving_pb2
+from services.serving.wire.prediction import INVALID_ARGUMENT, NUMPY_TYPES, UNIMPLEMENTED, RequestFailed
+
+_TYPED_FIELDS = {
+    "DT_FLOAT": "float_val", "DT_DOUBLE": "double_val", "DT_HALF": "half_val", "DT_INT8": "int_val",
+    "DT_INT16": "int_val", "DT_INT32": "int_val", "DT_UINT8": "int_val", "DT_UINT16": "int_val",
+    "DT_INT64": "int64_val", "DT_BOOL": "bool_val", "DT_UINT32": "uint32_val", "DT_UINT64": "uint64_val",
+    "DT_STRING": "string_val", "DT_BFLOAT16": "half_val", "DT_COMPLEX64": "scomplex_val",
+    "DT_COMPLEX128": "dcomplex_val",
+}  # fmt: skip
+_NAMES = {number: name for name, number in tfserving_pb2.DataType.items()}
+_NUMPY_DTYPES = {name: np.dtype(NUMPY_TYPES[name]) for name in _TYPED_FIELDS}
+_STRING_DTYPE = "O"
+_CODES = {name: NUMPY_TYPES[name].removeprefix("|O") or _STRING_DTYPE for name in _TYPED_FIELDS}
+TYPE_OF_CODE = {code: name for name, code in _CODES.items()}
+"""The queue's dtype -> TensorFlow's type name."""
+_WIRE_DTYPES = _NUMPY_DTYPES | {
+    "DT_HALF": np.dtype("<u2"), "DT_BFLOAT16": np.dtype("<u2"),
+    "DT_COMPLEX64": np.dtype("<f4"), "DT_COMPLEX128": np.dtype("<f8"),
+}  # fmt: skip
+"""What the numbers in the typed field are."""
+_MAX_ELEMENTS = 1 << 28
+"""A shape that asks for more is refused before memory is taken for it."""
+_LAST_VARINT_SHIFT = 28
+"""A length has 32 bits."""
+
+
+def read_tensor_proto(alias: str, proto: tfserving_pb2.TensorProto, tensor: queue_pb2.Tensor) -> None:
+    """Fills in the queue's tensor from a request's.
+
+    TensorFlow's rules: content wins over typed values; of those, too few repeat the last one, none at all mean zeros or
+    empty strings, and what the shape does not hold is left out.
+
+    Raises:
+        RequestFailed: the values do not fit the shape, or the type cannot be carried.
+    """
+    name = _NAMES.get(proto.dtype, "")
+    field = _TYPED_FIELDS.get(name)
+    if field is None:
+        if proto.dtype == tfserving_pb2.DT_INVALID or not name:
+            raise _unparsable(alias)
+        raise RequestFailed(UNIMPLEMENTED, f'input "{alias}" has type {name}, which cannot be served')
+    shape = [dim.size for dim in proto.tensor_shape.dim]
+    count = math.prod(shape)
+    if any(size < 0 for size in shape) or count > _MAX_ELEMENTS:
+        raise _unparsable(alias)
+    tensor.name = alias
+    tensor.shape.extend(shape)
+    content = proto.tensor_content if count else b""
+    if name == "DT_STRING":
+        tensor.dtype = _STRING_DTYPE
+        tensor.strings.extend(
+            _strings_of(alias, content, count) if content else _filled(list(proto.string_val), count, b"")
+        )
+        return
+    tensor.dtype = _CODES[name]
+    if content:
+        is_fitting = len(content) == count * _NUMPY_DTYPES[name].itemsize
+        if not is_fitting or (name == "DT_BOOL" and np.frombuffer(content, np.uint8).max() > 1):
+            raise _unparsable(alias)
+        tensor.data = content
+        return
+    tensor.data = _typed_bytes(getattr(proto, field), name, count)
+
+
+def _strings_of(alias: str, content: bytes, count: int) -> list[bytes]:
+    """Strings as TensorFlow's C++ clients pack them: the length of each as a varint, then all of their bytes."""
+    sizes: list[int] = []
+    at = 0
+    while len(sizes) < count:
+        size = shift = 0
+        while True:
+            if at == len(content) or shift > _LAST_VARINT_SHIFT:
+                raise _unparsable(alias)
+            size |= (content[at] & 0x7F) << shift
+            at, shift = at + 1, shift + 7
+            if content[at - 1] < 0x80:
+                break
+        sizes.append(size)
+    if at + sum(sizes) != len(content):
+        raise _unparsable(alias)
+    strings = []
+    for size in sizes:
+        strings.append(content[at : at + size])
+        at += size
+    return strings
+
+
+def _typed_bytes(values: Any, name: str, count: int) -> bytes:
+    wire = _WIRE_DTYPES[name]
+    per_element = _NUMPY_DTYPES[name].itemsize // wire.itemsize
+    held = min(len(values) // per_element, count) * per_element
+    if len(values) > held:
+        values = values[:held]
+    given: np.ndarray = np.array(values, np.int64).astype(wire) if wire.itemsize < 4 else np.array(values, wire)
+    given = given.reshape(-1, per_element)
+    if len(given) == count:
+        return given.tobytes()
+    array = np.zeros((count, per_element), wire)
+    array[: len(given)] = given
+    if len(given):
+        array[len(given) :] = given[-1]
+    return array.tobytes()
+
+
+def _filled(values: list[bytes], count: int, empty: bytes) -> list[bytes]:
+    return values[:count] + [values[-1] if values else empty] * (count - len(values))
+
+
+def _unparsable(alias: str) -> RequestFailed:
+    return RequestFailed(INVALID_ARGUMENT, f"tensor parsing error: {alias}")
+
+
+def write_tensor_proto(tensor: queue_pb2.Tensor, proto: tfserving_pb2.TensorProto) -> None:
+    """Fills in an answer's tensor, in typed fields, as TensorFlow Serving does.
+
+    Raises:
+        RequestFailed: the type has no TensorProto field.
+    """
+    name = TYPE_OF_CODE.get(tensor.dtype)
+    if name is None:
+        raise RequestFailed(UNIMPLEMENTED, f'output "{tensor.name}" has numpy type {tensor.dtype}')
+    proto.dtype = tfserving_pb2.DataType.Value(name)  # type: ignore[assignment]  # the stub wants the wrapper class
+    add = proto.tensor_shape.dim.add
+    for size in tensor.shape:
+        add().size = size
+    if tensor.dtype == _STRING_DTYPE:
+        proto.string_val.extend(tensor.strings)
+        return
+    getattr(proto, _TYPED_FIELDS[name]).extend(np.frombuffer(tensor.data, _WIRE_DTYPES[name]).tolist())

@@ -1,0 +1,1 @@
+"""From the event log to examples in an order that is always the same."""

@@ -1,0 +1,144 @@
+"""A round's examples, read from the event log in an order that is the same every time.
+
+Records of several partitions are merged by (ingest time, partition, offset), each partition in its own order. Which
+record comes next depends only on where each partition stands, so reading on from a block's `next_position` gives the
+blocks that the undisturbed reader would have given, and a killed round arrives at the same weights.
+"""
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.errors import DataLoss, InvalidInput
+from common.eventlog.base import EventLog, Position, Record
+from common.eventlog.tfrecord import cut
+from common.registry.catalog import OffsetRange
+
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Whole records, at least `block_examples` examples except at the end of the ranges; the unit of resuming."""
+
+    examples: list[bytes]
+    """Serialized tf.train.Example, in the round's order."""
+    crcs: NDArray[np.uint32]
+    """Masked CRC32C of each example, as in its TFRecord frame, shape [len(examples)]."""
+    next_position: dict[int, int]
+    """Where reading goes on after this block: {partition: offset}, every partition of the ranges."""
+    last_ingest_time: float
+    """Of the newest record in the block, epoch seconds."""
+
+
+def read_blocks(
+    log: EventLog,
+    topic: str,
+    ranges: Sequence[OffsetRange],
+    *,
+    block_examples: int,
+    start: Position | None = None,
+) -> Iterator[Block]:
+    """Blocks of the ranges in their fixed order; a block closes at the first record boundary at or after the size.
+
+    Memory holds one block and one record per partition (plus what the log's reader buffers).
+
+    Args:
+        start: a block's `next_position`, to go on after that block.
+
+    Raises:
+        DataLoss: a record fails its checksum, or retention has removed part of the ranges.
+        InvalidInput: the block size is below 1, or `start` does not lie in the ranges.
+    """
+    if block_examples < 1:
+        raise InvalidInput(f"block_examples must be at least 1, got {block_examples}")
+    position = _start_of(ranges, start)
+    remaining = [OffsetRange(item.partition, position[item.partition], item.to_offset) for item in ranges]
+    examples: list[bytes] = []
+    crcs: list[NDArray[np.uint32]] = []
+    last_ingest_time = 0.0
+    for record in _merged(log, topic, remaining):
+        record_examples, record_crcs = _cut(topic, record)
+        examples += record_examples
+        crcs.append(record_crcs)
+        position[record.partition] = record.offset + 1
+        last_ingest_time = max(last_ingest_time, record.headers.ingest_time)
+        if len(examples) >= block_examples:
+            yield Block(examples, np.concatenate(crcs), dict(position), last_ingest_time)
+            examples, crcs, last_ingest_time = [], [], 0.0
+    if examples:
+        yield Block(
+            examples, np.concatenate(crcs), {item.partition: item.to_offset for item in ranges}, last_ingest_time
+        )
+
+
+def holdout_mask(crcs: NDArray[np.uint32], *, seed: int, fraction: float) -> NDArray[np.bool_]:
+    """Which examples are held out: splitmix64(masked CRC32C XOR seed) < fraction * 2^64. Shape of `crcs`.
+
+    Depends on an example's bytes alone, so the same event falls on the same side in every round, however it was
+    partitioned. splitmix64 as in Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators (2014).
+
+    Raises:
+        InvalidInput: the fraction is not in [0, 1).
+    """
+    if not 0.0 <= fraction < 1.0:
+        raise InvalidInput(f"the held-out fraction must be at least 0 and below 1, got {fraction}")
+    threshold = np.uint64(int(fraction * 2.0**64))
+    return splitmix64(crcs.astype(np.uint64) ^ np.uint64(seed % 2**64)) < threshold
+
+
+def splitmix64(states: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The first output of a splitmix64 generator for each state, same shape."""
+    mixed = states + _GAMMA
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX_1
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIX_2
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+def count_examples(log: EventLog, topic: str, ranges: Sequence[OffsetRange]) -> int:
+    """Examples in the ranges, by their record headers; the values are not read."""
+    return sum(
+        info.headers.example_count
+        for item in ranges
+        for info in log.scan(topic, item.partition, item.from_offset, item.to_offset)
+    )
+
+
+def _start_of(ranges: Sequence[OffsetRange], start: Position | None) -> dict[int, int]:
+    if start is None:
+        return {item.partition: item.from_offset for item in ranges}
+    position: dict[int, int] = {}
+    for item in ranges:
+        offset = start.get(item.partition)
+        if offset is None or not item.from_offset <= offset <= item.to_offset:
+            raise InvalidInput(
+                f"cannot read on at offset {offset} of partition {item.partition}: "
+                f"the range is [{item.from_offset}, {item.to_offset})"
+            )
+        position[item.partition] = offset
+    return position
+
+
+def _merged(log: EventLog, topic: str, ranges: Sequence[OffsetRange]) -> Iterator[Record]:
+    readers = [
+        log.read(topic, item.partition, item.from_offset, item.to_offset)
+        for item in ranges
+        if item.from_offset < item.to_offset
+    ]
+    return heapq.merge(*readers, key=_merge_key)
+
+
+def _merge_key(record: Record) -> tuple[float, int, int]:
+    return record.headers.ingest_time, record.partition, record.offset
+
+
+def _cut(topic: str, record: Record) -> tuple[list[bytes], NDArray[np.uint32]]:
+    try:
+        return cut(record.value)
+    except DataLoss as error:
+        raise DataLoss(f"{topic}, partition {record.partition}, offset {record.offset}: {error.message}") from error

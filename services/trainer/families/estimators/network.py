@@ -1,0 +1,106 @@
+"""linear_*, dnn_* and wide_deep_*: transformed columns in, logits or predictions out."""
+
+from collections.abc import Mapping, Sequence
+
+import keras
+
+from common.definition.features import Embedding, FeatureSpec, Indicator, Numeric, id_count
+from common.definition.model import Definition, EstimatorParameters
+from services.trainer.families.estimators.layers import Counts, EmbeddingTable, LinearTerms
+from services.trainer.features.transform import Transform, categorical, ids_of
+
+
+def build_network(definition: Definition, transform: Transform) -> keras.Model:
+    """A functional model; inputs are named like the transform's columns, the one output is `logits` or `prediction`.
+
+    Output float32 [n, 1], or [n, classes] for more than two classes.
+    """
+    parameters = definition.estimator_parameters
+    assert parameters is not None
+    inputs = {name: _input(definition.features, transform, name) for name in transform.outputs}
+    units = parameters.classes if definition.task == "multiclass" else 1
+    parts = []
+    if parameters.wide:
+        parts.append(_wide_part(definition.features, parameters, transform, inputs, units=units))
+    if parameters.deep:
+        parts.append(_deep_part(definition.features, parameters, inputs, units=units))
+    output = keras.layers.Add(name="sum")(parts) if len(parts) > 1 else parts[0]
+    name = "prediction" if definition.task == "regression" else "logits"
+    return keras.Model(inputs, Bias(units, name=name)(output), name="network")
+
+
+class Bias(keras.layers.Layer):
+    """One learned number per output, added to it."""
+
+    def __init__(self, units: int, *, name: str) -> None:
+        super().__init__(name=name)
+        self._bias = self.add_weight(shape=(units,), initializer="zeros", name="bias")
+
+    def call(self, values: keras.KerasTensor) -> keras.KerasTensor:
+        return values + self._bias
+
+    def compute_output_shape(self, shape: Sequence[int | None]) -> Sequence[int | None]:
+        return shape
+
+
+def needed_features(parameters: EstimatorParameters) -> tuple[str, ...]:
+    """The features of the definition that the network takes."""
+    return parameters.wide + parameters.deep
+
+
+def _input(specs: Mapping[str, FeatureSpec], transform: Transform, name: str) -> keras.KerasTensor:
+    dtype = "float32" if isinstance(specs[name], Numeric) else "int32"
+    return keras.Input(shape=(transform.width(name),), dtype=dtype, name=name)
+
+
+def _wide_part(
+    specs: Mapping[str, FeatureSpec],
+    parameters: EstimatorParameters,
+    transform: Transform,
+    inputs: Mapping[str, keras.KerasTensor],
+    *,
+    units: int,
+) -> keras.KerasTensor:
+    numeric = {name: transform.width(name) or 1 for name in parameters.wide if isinstance(specs[name], Numeric)}
+    tables = {name: id_count(categorical(specs, name)) for name in parameters.wide if name not in numeric}
+    terms = LinearTerms(tables, numeric, units=units, l2=parameters.l2, name="wide")
+    return terms({name: inputs[name] for name in parameters.wide})
+
+
+def _deep_part(
+    specs: Mapping[str, FeatureSpec],
+    parameters: EstimatorParameters,
+    inputs: Mapping[str, keras.KerasTensor],
+    *,
+    units: int,
+) -> keras.KerasTensor:
+    columns = _dense_columns(specs, parameters, inputs)
+    hidden = keras.layers.Concatenate(name="deep_columns")(columns) if len(columns) > 1 else columns[0]
+    regularizer = keras.regularizers.L2(parameters.l2) if parameters.l2 else None
+    for index, size in enumerate(parameters.hidden_units):
+        hidden = keras.layers.Dense(
+            size, activation=parameters.activation, kernel_regularizer=regularizer, name=f"hidden_{index}"
+        )(hidden)
+        if parameters.dropout:
+            hidden = keras.layers.Dropout(parameters.dropout, name=f"dropout_{index}")(hidden)
+    return keras.layers.Dense(units, use_bias=False, kernel_regularizer=regularizer, name="deep")(hidden)
+
+
+def _dense_columns(
+    specs: Mapping[str, FeatureSpec], parameters: EstimatorParameters, inputs: Mapping[str, keras.KerasTensor]
+) -> list[keras.KerasTensor]:
+    tables: dict[str, EmbeddingTable] = {}
+    columns = []
+    # By name: rows of the first kernel must not change places when a definition lists its features in another order.
+    for name in sorted(parameters.deep):
+        spec, source = specs[name], inputs[ids_of(specs, name)]
+        if isinstance(spec, Embedding):
+            size = id_count(categorical(specs, name))
+            if spec.table not in tables:
+                tables[spec.table] = EmbeddingTable(size, spec.dimension, l2=parameters.l2, name=f"{spec.table}_table")
+            columns.append(tables[spec.table](source, combiner=spec.combiner))
+        elif isinstance(spec, Indicator):
+            columns.append(Counts(id_count(categorical(specs, name)), name=f"{name}_counts")(source))
+        else:
+            columns.append(source)
+    return columns

@@ -1,0 +1,1 @@
+"""Training on blocks: losses, optimizers, metrics, checkpoints."""

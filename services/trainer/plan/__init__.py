@@ -1,0 +1,1 @@
+"""When a round is due, and what it covers."""

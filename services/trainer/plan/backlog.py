@@ -1,0 +1,130 @@
+"""What lies in the log before a model: counted once per record as it comes, cut into ranges at record boundaries.
+
+Only record headers are read. Per waiting record 24 bytes are kept, for a million records at most; what lies behind
+them is counted when rounds have made room.
+"""
+
+import heapq
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+from common.errors import InvalidInput
+from common.eventlog.base import EventLog, Position
+from common.registry.catalog import OffsetRange
+
+MAX_WAITING_RECORDS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Ranges that could be a round."""
+
+    ranges: tuple[OffsetRange, ...]
+    """Not empty, in order of partition."""
+    example_count: int
+    last_event_at: float
+    """Ingest time of the newest record, epoch seconds; 0 when there is none."""
+
+
+@dataclass
+class _Partition:
+    """Records from `start` on, in the order of their offsets."""
+
+    start: int
+    scanned_to: int
+    offsets: "array[int]" = field(default_factory=lambda: array("q"))
+    counts: "array[int]" = field(default_factory=lambda: array("q"))
+    times: "array[float]" = field(default_factory=lambda: array("d"))
+
+    def records_from(self, partition: int, offset: int) -> Iterator[tuple[float, int, int, int]]:
+        """(ingest time, partition, offset, examples): the order of services/trainer/data/dataset.py."""
+        for index in range(bisect_left(self.offsets, offset), len(self.offsets)):
+            yield self.times[index], partition, self.offsets[index], self.counts[index]
+
+    def examples_from(self, offset: int) -> int:
+        return sum(islice(self.counts, bisect_left(self.offsets, offset), None))
+
+    def drop_before(self, offset: int) -> None:
+        index = bisect_left(self.offsets, offset)
+        del self.offsets[:index], self.counts[:index], self.times[:index]
+        self.start, self.scanned_to = offset, max(self.scanned_to, offset)
+
+
+class Backlog:
+    """Of one model. Not thread-safe.
+
+    Args:
+        max_waiting_records: over all partitions; past it, scanning stops until rounds have made room.
+    """
+
+    def __init__(self, *, max_waiting_records: int = MAX_WAITING_RECORDS) -> None:
+        self._max_waiting_records = max_waiting_records
+        self._partitions: dict[int, _Partition] = {}
+        self.examples = 0
+        """From the start on, as far as scanned."""
+
+    def start_at(self, start: Position) -> None:
+        """Where the next round begins. Going on keeps what is counted; going back counts anew from there."""
+        for partition, offset in start.items():
+            found = self._partitions.get(partition)
+            if found is None or offset < found.start:
+                self._partitions[partition] = _Partition(offset, offset)
+            elif offset > found.start:
+                found.drop_before(offset)
+        self.examples = sum(found.examples_from(found.start) for found in self._partitions.values())
+
+    def advance(self, log: EventLog, topic: str, end: Position) -> None:
+        """Counts the records that have come since, up to `end`.
+
+        Raises:
+            InvalidInput: a partition ends before the start: this is not the log that the position was taken from.
+            DataLoss, Unavailable: from the log.
+        """
+        waiting = sum(len(found.offsets) for found in self._partitions.values())
+        for partition, found in sorted(self._partitions.items()):
+            upto = end.get(partition, 0)
+            if upto < found.start:
+                raise InvalidInput(
+                    f"{topic}, partition {partition} ends at {upto}, before the model's position {found.start}; "
+                    "is this the log that the model was trained from?"
+                )
+            if upto <= found.scanned_to:
+                continue
+            room = max(0, self._max_waiting_records - waiting)
+            for info in islice(log.scan(topic, partition, found.scanned_to, upto), room):
+                found.offsets.append(info.offset)
+                found.counts.append(info.headers.example_count)
+                found.times.append(info.headers.ingest_time)
+                found.scanned_to = info.offset + 1
+                self.examples += info.headers.example_count
+                waiting += 1
+            if waiting < self._max_waiting_records:
+                found.scanned_to = upto
+
+    def examples_from(self, position: Position) -> int:
+        """Examples at or after the position; a partition that it does not name counts from its start."""
+        return sum(
+            found.examples_from(position.get(partition, found.start)) for partition, found in self._partitions.items()
+        )
+
+    def cut(self, start: Position, *, max_examples: int) -> Stretch:
+        """The records from `start` on, in a round's order, as many as hold at most so many examples.
+
+        A record is never split: one that alone holds more is taken alone. A partition that `start` does not name
+        begins at its own start.
+        """
+        begins = {partition: start.get(partition, found.start) for partition, found in self._partitions.items()}
+        readers = [found.records_from(partition, begins[partition]) for partition, found in self._partitions.items()]
+        ends: dict[int, int] = {}
+        example_count, last_event_at = 0, 0.0
+        for ingest_time, partition, offset, count in heapq.merge(*readers):
+            if ends and example_count + count > max_examples:
+                break
+            example_count += count
+            last_event_at = max(last_event_at, ingest_time)
+            ends[partition] = offset + 1
+        ranges = tuple(OffsetRange(partition, begins[partition], ends[partition]) for partition in sorted(ends))
+        return Stretch(ranges, example_count, last_event_at)

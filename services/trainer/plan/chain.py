@@ -1,0 +1,105 @@
+"""Where a model's next round begins: pure functions of what the registry says and where the log starts.
+
+Ranges are contiguous along the chain of parents. `chain_end` is where production ended; `begin` is where the next round
+may start; what lies between them is left out and recorded in the plan; `judged_to` is how far events count as seen by
+the triggers, so that a rejected round is not planned again before anything new has come.
+
+    the last finished round            retry                              skip
+    became production                  begin = its end                    begin = its end
+    was not promoted                   begin = its start: judged again    begin = its end; its stretch is left out
+                                       with what followed
+    was rolled back by somebody        begin = production's end           begin = its end
+    failed                             as if it had never been planned    the same
+
+A retried range cannot grow past max_round_examples. Where the rejected round already filled it, its stretch is left
+out as under `skip` (Planner asks `begin_after_judged`); otherwise the model would judge the same events for ever.
+A new definition judges everything since production's end anew.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from common.definition.model import Definition
+from common.eventlog.base import Position
+from common.registry.catalog import PRODUCTION, SKIPPED, Model, OffsetRange, Round, RoundState, ranges_from_json
+
+
+@dataclass(frozen=True)
+class ModelState:
+    """A model as the registry knows it at one moment."""
+
+    model: Model
+    definition: Definition
+    schema_version: int
+    rounds: tuple[Round, ...]
+    """The newest first, as many as were asked for."""
+    production_end: Mapping[int, int]
+    """Version.end_position of production; {} when there is none."""
+
+    @property
+    def production(self) -> int:
+        return self.model.aliases.get(PRODUCTION, 0)
+
+    @property
+    def open_round(self) -> Round | None:
+        return next((r for r in self.rounds if r.state in (RoundState.PLANNED, RoundState.RUNNING)), None)
+
+    @property
+    def last_finished(self) -> Round | None:
+        """The newest that gave a version, under the definition of today."""
+        done = next((found for found in self.rounds if found.state is RoundState.DONE), None)
+        is_current = done is not None and done.plan.definition_digest == self.model.definition_digest
+        return done if is_current else None
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """Positions name every partition of the topic."""
+
+    chain_end: Position
+    begin: Position
+    judged_to: Position
+    """Never before `begin`."""
+
+
+def beginning_of(state: ModelState, log_start: Position) -> Beginning:
+    """See the table above. Nothing begins before `log_start`: what retention has removed is left out and recorded."""
+    finished = state.last_finished
+    chain_end = {partition: state.production_end.get(partition, start) for partition, start in log_start.items()}
+    if finished is not None and not state.production:
+        chain_end |= _ends_of(finished, first=True)
+    begin = judged_to = chain_end
+    if finished is not None and finished.version != state.production:
+        judged_to = chain_end | {p: max(o, chain_end.get(p, o)) for p, o in _ends_of(finished).items()}
+        if finished.plan.parent_version == state.production:
+            starts = {item.partition: item.from_offset for item in finished.plan.ranges}
+            begin = chain_end | _ends_of(finished) | starts
+        if state.definition.gate.on_reject == "skip":
+            begin = judged_to
+    return Beginning(chain_end, _at_least(begin, log_start), _at_least(judged_to, _at_least(begin, log_start)))
+
+
+def begin_after_judged(beginning: Beginning) -> Beginning:
+    """The same, with the judged stretch left out."""
+    return Beginning(beginning.chain_end, beginning.judged_to, beginning.judged_to)
+
+
+def left_out(beginning: Beginning) -> tuple[OffsetRange, ...]:
+    """The records between production's end and the beginning; every non-empty piece."""
+    return tuple(
+        OffsetRange(partition, offset, beginning.begin[partition])
+        for partition, offset in sorted(beginning.chain_end.items())
+        if offset < beginning.begin[partition]
+    )
+
+
+def _ends_of(finished: Round, *, first: bool = False) -> dict[int, int]:
+    """Where the round's pieces (learned and left out) end, or with `first` where they begin, by partition."""
+    pieces = sorted((*finished.plan.ranges, *ranges_from_json(finished.plan.configuration.get(SKIPPED, []))))
+    if first:
+        return {piece.partition: piece.from_offset for piece in reversed(pieces)}
+    return {piece.partition: piece.to_offset for piece in pieces}
+
+
+def _at_least(position: Position, floor: Position) -> dict[int, int]:
+    return {partition: max(offset, floor.get(partition, offset)) for partition, offset in position.items()}

@@ -1,0 +1,91 @@
+"""What a round's plan says about itself: configuration, digests, seed. Equal plans give equal weights."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import common
+import protos
+import services.trainer
+from common.definition.model import Definition
+from services.trainer.settings import TrainerSettings
+
+_LIBRARIES = ("keras", "numpy", ("tensorflow", "tensorflow-cpu"))
+_COMMON_SOURCES = (
+    "definition.py",
+    "definition_fields.py",
+    "feature_spec.py",
+    "training_spec.py",
+    "schema.py",
+    "eventlog/tfrecord.py",
+)
+
+
+def configuration_of(definition: Definition, settings: TrainerSettings) -> dict[str, Any]:
+    """Everything that the weights depend on beside the events, the parent, the code and the seed. JSON-ready.
+
+    The feature spec may hold long word lists; it stands here by its digest and in full in the definition.
+    """
+    features = {name: {"type": type(spec).__name__, **asdict(spec)} for name, spec in definition.features.items()}
+    parameters = definition.estimator_parameters
+    configuration = {
+        "estimator": definition.estimator,
+        "module": definition.module,
+        "task": definition.task,
+        "label": definition.label,
+        "parameters": asdict(parameters) if parameters else dict(definition.module_parameters),
+        "features_digest": digest_of(features),
+        "training": asdict(definition.training),
+        "evaluation": asdict(definition.evaluation),
+        "seed": definition.seed,
+        "block_examples": settings.block_examples,
+        "intra_op_threads": settings.usable_intra_op_threads(),
+        "inter_op_threads": settings.inter_op_threads,
+    }
+    return dict(json.loads(_canonical(configuration)))
+
+
+def digest_of(value: Mapping[str, Any]) -> str:
+    """SHA-256, hex, of the mapping as JSON with sorted keys."""
+    return hashlib.sha256(_canonical(value).encode()).hexdigest()
+
+
+def _canonical(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+
+
+def seed_of(definition: Definition, sequence: int) -> int:
+    """A round's seed, 63 bits: from the model's seed and the round's place, so that every round shuffles anew."""
+    text = f"{definition.name}/{definition.seed}/{sequence}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def code_digest() -> str:
+    """SHA-256 over the sources that training runs (tests left out) and the versions of the libraries under it."""
+    trainer_dir = Path(next(iter(services.trainer.__path__)))
+    common_dir = Path(next(iter(common.__path__)))
+    sources = [path for path in trainer_dir.rglob("*.py") if "tests" not in path.parts]
+    sources += [common_dir / name for name in _COMMON_SOURCES]
+    sources.append(Path(next(iter(protos.__path__))) / "example.proto")
+    lines = [f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in sources]
+    return hashlib.sha256("\n".join([*sorted(lines), *library_versions()]).encode()).hexdigest()
+
+
+def library_versions() -> list[str]:
+    """["keras 3.15.1", ...], read from the installed packages without importing them."""
+    versions = []
+    for library in _LIBRARIES:
+        names = (library,) if isinstance(library, str) else library
+        versions.append(next(f"{names[0]} {found}" for found in map(_version_of, names) if found))
+    return versions
+
+
+def _version_of(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""

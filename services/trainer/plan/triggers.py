@@ -1,0 +1,71 @@
+"""When is it time for a round? A pure decision; drift, metric and schedule triggers have no place here yet.
+
+The definition's section `triggers` (common/definition/model.py) switches them:
+
+    min_examples            so many examples are in the log that no finished round has judged
+    max_interval_seconds    there is at least one, and so long has passed since the last round was planned
+    manual                  somebody asked; cooldown and backoff do not hold it up
+"""
+
+from dataclasses import dataclass
+
+from common.definition.model import Triggers
+
+MIN_EXAMPLES = "min_examples"
+MAX_INTERVAL = "max_interval"
+MANUAL = "manual"
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Times are epoch seconds."""
+
+    now: float
+    fresh_examples: int
+    """In the log, and not in the ranges of the last finished round or before it."""
+    last_planned_at: float
+    """When the model's last round was planned; when the model was registered, if there was none."""
+    has_planned: bool
+    retry_at: float = 0.0
+    """No round before that, after failures; 0: nothing to wait for."""
+    asked_for: bool = False
+
+
+@dataclass(frozen=True)
+class Fire:
+    trigger: str
+
+
+@dataclass(frozen=True)
+class Wait:
+    reason: str
+    until: float | None = None
+    """When time alone may change the answer."""
+
+
+def decide(triggers: Triggers, situation: Situation) -> Fire | Wait:
+    """Fires, or says what it waits for. A round needs at least one fresh example, whoever asks."""
+    if situation.fresh_examples < 1:
+        return Wait("there is no new example")
+    if situation.asked_for:
+        return Fire(MANUAL)
+    if situation.retry_at > situation.now:
+        return Wait("the last round failed; backing off", situation.retry_at)
+    cool_at = situation.last_planned_at + triggers.cooldown_seconds
+    if situation.has_planned and cool_at > situation.now:
+        return Wait(f"cooling down for {triggers.cooldown_seconds:g} s after the last plan", cool_at)
+    if triggers.min_examples is not None and situation.fresh_examples >= triggers.min_examples:
+        return Fire(MIN_EXAMPLES)
+    if triggers.max_interval_seconds is None:
+        return _wait_for_examples(triggers, situation, None)
+    due_at = situation.last_planned_at + triggers.max_interval_seconds
+    if due_at <= situation.now:
+        return Fire(MAX_INTERVAL)
+    return _wait_for_examples(triggers, situation, due_at)
+
+
+def _wait_for_examples(triggers: Triggers, situation: Situation, due_at: float | None) -> Wait:
+    if triggers.min_examples is None:
+        reason = "waiting for the interval to pass" if due_at else "rounds are asked for by hand only"
+        return Wait(f"{reason}; {situation.fresh_examples} new examples", due_at)
+    return Wait(f"{situation.fresh_examples} of {triggers.min_examples} new examples", due_at)

@@ -1,0 +1,188 @@
+"""What control and a round's process say to each other: one assignment in, then messages out, as JSON lines.
+
+Control (rounds.py) has the zygote fork a child that calls
+
+    run_round(assignment, report, stop_requested)          # RunRound, below; implemented by round_process.py
+
+Between blocks of examples, and before each stage, the child asks `stop_requested()`; once it is true (the trainer is
+being stopped) the child saves a resume point, reports Stopped and returns. Every ending is one of these:
+
+    Done      the version is registered; nothing is left to do
+    Failed    the definition is at fault; control fails the round with the reason, and it is not tried again
+    Stopped   as asked; control gives the lease back
+    Rebuilt   a version was trained again and compared; nothing was leased or registered
+    raised    InvalidInput, DataLoss: control fails the round; any other of the six: control gives the lease back and
+              backs off; anything else, an exit without a word, or a signal: a death. Three deaths fail the round.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+from common.errors import InvalidInput
+from common.registry.catalog import FileEntry, Lease, OffsetRange, ResumePoint, Round, RoundPlan, RoundState
+
+
+@dataclass(frozen=True)
+class RoundAssignment:
+    """Everything a round's process needs; it reads no settings of its own."""
+
+    lease: Lease
+    """The round, the fencing token, and the resume point to take up, if there is one."""
+    registry_address: str
+    event_log: str
+    """For common.eventlog.open.open_event_log."""
+    work_dir: str
+    """Absolute; this round's own. Kept over attempts on this machine, so what an earlier attempt left may be there."""
+    cache_dir: str
+    """Absolute; files of earlier versions under <model>/<version>/. Control keeps the newest few of each model."""
+    intra_op_threads: int
+    inter_op_threads: int
+    resume_interval_seconds: float
+    """Save a resume point at the first block boundary after so long; 0 saves one after every block."""
+    rebuild_of: int = 0
+    """Not 0: train this version of the plan's model again and compare. The lease then is a form only (token 0): no
+    resume point is saved and nothing is registered."""
+
+    @property
+    def round(self) -> Round:
+        return self.lease.round
+
+    @property
+    def plan(self) -> RoundPlan:
+        return self.lease.round.plan
+
+    @property
+    def block_examples(self) -> int:
+        """Examples per block; its boundaries are where training can resume. Part of the plan, as it fixes the order."""
+        return int(self.plan.configuration["block_examples"])
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "RoundAssignment":
+        fields = json.loads(text)
+        return cls(**(fields | {"lease": _lease(fields["lease"])}))
+
+
+class FailureKind(StrEnum):
+    DEFINITION = "definition"
+    """The definition raised, or asks for what cannot be built."""
+    NUMERIC = "numeric"
+    """A loss or a weight is not finite."""
+    MEMORY = "memory"
+    """The model does not fit."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the round is. `stage` is one of download, read, train, evaluate, export, upload, register."""
+
+    stage: str
+    examples_done: int = 0
+    loss: float | None = None
+    resume_points: int = 0
+    """Saved by this attempt."""
+
+
+@dataclass(frozen=True)
+class Done:
+    version: int
+    decision: str
+    """The verdict: promote, canary, reject or hold."""
+    events_trained: int = 0
+
+
+@dataclass(frozen=True)
+class Failed:
+    reason: str
+    kind: FailureKind
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A resume point is saved (or there was nothing to save yet)."""
+
+    examples_done: int = 0
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """Equal when `missing` and `differences` are empty.
+
+    Attributes:
+        weights_digest: of the weights that came out; empty when training again was not possible.
+        missing: the pieces of the lineage that are gone or damaged, a sentence each.
+        differences: where the weights differ, a sentence each.
+        warnings: what is different here from where the version was trained, a sentence each.
+    """
+
+    weights_digest: str
+    events_trained: int = 0
+    missing: tuple[str, ...] = ()
+    differences: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Raised:
+    """Sent by the zygote's wrapper around run_round, never by run_round itself: one of the six came out of it."""
+
+    error: str
+    """The class's name, as in common.errors."""
+    message: str
+
+
+Message = Progress | Done | Failed | Stopped | Rebuilt | Raised
+_MESSAGES: Mapping[str, type[Message]] = {
+    kind.__name__.lower(): kind for kind in (Progress, Done, Failed, Stopped, Rebuilt, Raised)
+}
+
+
+class RunRound(Protocol):
+    def __call__(
+        self,
+        assignment: RoundAssignment,
+        report: Callable[[Message], None],
+        stop_requested: Callable[[], bool],
+    ) -> None: ...
+
+
+def encode_message(message: Message) -> bytes:
+    """One JSON line: the message's kind and its fields."""
+    return json.dumps({"kind_of_message": type(message).__name__.lower(), **asdict(message)}).encode() + b"\n"
+
+
+def decode_message(line: bytes) -> Message:
+    """Raises InvalidInput when the line is no message."""
+    try:
+        fields: dict[str, Any] = json.loads(line)
+        kind = _MESSAGES[fields.pop("kind_of_message")]
+        if kind is Failed:
+            fields["kind"] = FailureKind(fields["kind"])
+        if kind is Rebuilt:
+            fields |= {name: tuple(fields[name]) for name in ("missing", "differences", "warnings")}
+        return kind(**fields)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidInput(f"not a message of a round's process: {line[:200]!r}") from error
+
+
+def _lease(fields: Mapping[str, Any]) -> Lease:
+    point = fields["resume_point"]
+    return Lease(
+        round=_round(fields["round"]),
+        token=fields["token"],
+        expires_at=fields["expires_at"],
+        resume_point=None
+        if point is None
+        else ResumePoint(point["state"], tuple(FileEntry(**entry) for entry in point["files"]), point["saved_at"]),
+    )
+
+
+def _round(fields: Mapping[str, Any]) -> Round:
+    plan = dict(fields["plan"])
+    plan["ranges"] = tuple(OffsetRange(**item) for item in plan["ranges"])
+    return Round(**{**fields, "plan": RoundPlan(**plan), "state": RoundState(fields["state"])})

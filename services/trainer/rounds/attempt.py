@@ -1,0 +1,239 @@
+"""One attempt at a leased round: fork its process, keep the lease, hear how it ends, settle it with the registry."""
+
+import logging
+import signal
+import time
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+
+from common.errors import Conflict, HeadraceError, NotFound, Overloaded, Unavailable
+from common.process.lifecycle import Stop
+from common.registry.catalog import RoundState
+from common.registry.client import RegistryClient
+from services.trainer.rounds.assignment import Done, Failed, Message, Progress, Raised, RoundAssignment, Stopped
+from services.trainer.rounds.zygote_handle import RoundChild, ZygoteHandle
+from services.trainer.settings import TrainerSettings
+
+logger = logging.getLogger(__name__)
+_LOOK_SECONDS = 0.2
+"""How often an attempt looks whether a stop was requested."""
+_END_GRACE_SECONDS = 10.0
+"""How long a child may take to exit once its last word is said."""
+_MAX_RETRY_INTERVAL_SECONDS = 1.0
+MAX_DEATHS = 3
+"""So many deaths of a round's process, in whatever trainer, fail the round."""
+
+
+class Outcome(StrEnum):
+    DONE = "done"
+    FAILED = "failed"
+    LOST = "lost"
+    """Another holder has the round, or the registry was away for too long."""
+    STOPPED = "stopped"
+    """Given back because the trainer is stopping."""
+    DIED = "died"
+    """Given back after a death."""
+    RETRY = "retry"
+    """Given back because something it needs is away."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    outcome: Outcome
+    reason: str = ""
+    version: int = 0
+    decision: str = ""
+    events_trained: int = 0
+
+
+class Attempt:
+    """Lives as long as one lease. `run` is called by the thread that owns the zygote; `progress` may be read by any.
+
+    Crash of this process anywhere: the kernel kills the child, the lease runs out or is taken back by the restarted
+    trainer, and the next attempt goes on from the newest resume point.
+    """
+
+    def __init__(
+        self,
+        assignment: RoundAssignment,
+        *,
+        registry: RegistryClient,
+        zygote: ZygoteHandle,
+        settings: TrainerSettings,
+        end_grace_seconds: float = _END_GRACE_SECONDS,
+    ) -> None:
+        self.assignment = assignment
+        self.progress = Progress("fork")
+        self.began_at = time.time()
+        self._registry, self._zygote, self._settings = registry, zygote, settings
+        self._lease = assignment.lease
+        self._deaths = int(assignment.round.progress.get("deaths", 0))
+        self._last_word: Message | None = None
+        self._lost_because = ""
+        self._renew_at = 0.0
+        self._valid_until = time.monotonic() + settings.lease_ttl_seconds
+        self._kill_at: float | None = None
+        self._next_kill_at = 0.0
+        self._end_grace_seconds = end_grace_seconds
+
+    def run(self, stop: Stop) -> Ending:
+        """Returns when the child has ended and the registry knows of it, or cannot be told.
+
+        Raises:
+            Unavailable: the zygote could not fork; the lease is given back.
+        """
+        try:
+            child = self._zygote.spawn(self.assignment)
+        except Unavailable as error:
+            self._give_back(error.message)
+            raise
+        try:
+            asked_to_stop = self._accompany(child, stop)
+        except BaseException:
+            self._zygote.signal(child, signal.SIGKILL)  # nobody would renew its lease
+            raise
+        finally:
+            self._zygote.forget(child)
+        return self._settle(child, asked_to_stop=asked_to_stop)
+
+    def _accompany(self, child: RoundChild, stop: Stop) -> bool:
+        """Until the child has ended; whether it was asked to stop."""
+        self._renew_at = time.monotonic() + self._settings.lease_ttl_seconds / 3
+        asked_to_stop = False
+        while True:  # At least once: a child that has ended may have left words.
+            for message in self._zygote.wait(child, _LOOK_SECONDS):
+                self._hear(message)
+            now = time.monotonic()
+            if stop.is_requested() and not asked_to_stop:
+                asked_to_stop = True
+                self._ask_to_stop(child)
+            if self._kill_at is not None and now > max(self._kill_at, self._next_kill_at):
+                self._next_kill_at = now + _LOOK_SECONDS
+                self._zygote.signal(child, signal.SIGKILL)
+            if now >= self._renew_at and not child.has_ended and self._is_open():
+                self._renew(child)
+            if child.has_ended:
+                return asked_to_stop
+
+    def _is_open(self) -> bool:
+        return not isinstance(self._last_word, Done | Failed | Raised)
+
+    def _hear(self, message: Message) -> None:
+        if isinstance(message, Progress):
+            self.progress = message
+            return
+        self._last_word = message
+        self._kill_by(self._end_grace_seconds)
+
+    def _ask_to_stop(self, child: RoundChild) -> None:
+        self._zygote.signal(child, signal.SIGTERM)
+        self._kill_by(self._settings.stop_grace_seconds)
+
+    def _kill_by(self, grace_seconds: float) -> None:
+        self._kill_at = min(self._kill_at or float("inf"), time.monotonic() + grace_seconds)
+
+    def _renew(self, child: RoundChild) -> None:
+        ttl = self._settings.lease_ttl_seconds
+        asked_at = time.monotonic()
+        try:
+            self._registry.renew_lease(self._lease, ttl_seconds=ttl, progress=self._progress_map())
+        except (Conflict, NotFound) as error:
+            self._on_refused(child, error)
+            self._renew_at = asked_at + ttl / 3
+        except (Unavailable, Overloaded) as error:
+            if asked_at > self._valid_until + self._settings.lease_grace_seconds:
+                self._lose(child, f"the registry has not renewed the lease: {error.message}")
+            self._renew_at = time.monotonic() + min(ttl / 3, _MAX_RETRY_INTERVAL_SECONDS)
+        else:
+            self._valid_until = asked_at + ttl
+            self._renew_at = asked_at + ttl / 3
+
+    def _on_refused(self, child: RoundChild, error: Conflict | NotFound) -> None:
+        """The lease is lost, or the child has just ended the round and has not come to say so."""
+        if self._has_ended_with_a_version():
+            self._kill_by(self._end_grace_seconds)
+            return
+        self._lose(child, error.message)
+
+    def _has_ended_with_a_version(self) -> bool:
+        """Only a child at its last stage can have; so a lost lease is answered without another call."""
+        if self.progress.stage != "register":
+            return False
+        try:
+            rounds = self._registry.list_rounds(self.assignment.plan.model, limit=5)
+        except HeadraceError:
+            return False
+        mine = [found for found in rounds if found.round_id == self.assignment.round.round_id]
+        return bool(mine) and mine[0].state is RoundState.DONE
+
+    def _lose(self, child: RoundChild, reason: str) -> None:
+        self._lost_because = reason
+        self._kill_at = time.monotonic()
+        self._zygote.signal(child, signal.SIGKILL)
+
+    def _progress_map(self) -> dict[str, object]:
+        return {**asdict(self.progress), "deaths": self._deaths, "began_at": self.began_at}
+
+    def _settle(self, child: RoundChild, *, asked_to_stop: bool) -> Ending:
+        word = self._last_word
+        if isinstance(word, Done):
+            return Ending(Outcome.DONE, "", word.version, word.decision, word.events_trained)
+        if self._lost_because:
+            return Ending(Outcome.LOST, self._lost_because)
+        if isinstance(word, Failed):
+            return self._fail(f"{word.kind}: {word.reason}")
+        if isinstance(word, Raised):
+            return self._settle_raised(word)
+        if isinstance(word, Stopped) or asked_to_stop:
+            return self._give_back("the trainer was stopped", outcome=Outcome.STOPPED)
+        if child.zygote_died:
+            return self._give_back("the process that forks rounds died", outcome=Outcome.RETRY)
+        return self._die(_words_of(child.status or 0))
+
+    def _settle_raised(self, raised: Raised) -> Ending:
+        reason = f"{raised.error}: {raised.message}"
+        if raised.error in ("InvalidInput", "DataLoss"):
+            return self._fail(reason)
+        if raised.error in ("Unavailable", "Overloaded"):
+            return self._give_back(reason, outcome=Outcome.RETRY)
+        return self._die(reason)
+
+    def _die(self, reason: str) -> Ending:
+        self._deaths += 1
+        if self._deaths >= MAX_DEATHS:
+            return self._fail(f"its process died {self._deaths} times, the last time: {reason}")
+        try:
+            self._registry.renew_lease(
+                self._lease, ttl_seconds=self._settings.lease_ttl_seconds, progress=self._progress_map()
+            )
+        except Conflict as error:
+            return Ending(Outcome.LOST, error.message)
+        except HeadraceError as error:
+            logger.warning("a death could not be counted", extra={"error": error.message})
+        return self._give_back(reason, outcome=Outcome.DIED)
+
+    def _fail(self, reason: str) -> Ending:
+        try:
+            self._registry.fail_round(self._lease, reason=reason)
+        except Conflict as error:
+            return Ending(Outcome.LOST, error.message)
+        except HeadraceError as error:
+            return Ending(Outcome.RETRY, f"{reason} (the registry could not be told: {error.message})")
+        return Ending(Outcome.FAILED, reason)
+
+    def _give_back(self, reason: str, *, outcome: Outcome = Outcome.RETRY) -> Ending:
+        try:
+            self._registry.release_round(self._lease, reason=reason)
+        except Conflict as error:
+            return Ending(Outcome.LOST, error.message)
+        except HeadraceError as error:
+            logger.warning("a lease runs out instead of being given back", extra={"error": error.message})
+        return Ending(outcome, reason)
+
+
+def _words_of(status: int) -> str:
+    if status == -signal.SIGKILL:
+        return "killed by signal 9, out of memory?"
+    if status < 0:
+        return f"killed by signal {-status} ({signal.Signals(-status).name})"
+    return f"its process ended with status {status} and without a result; its log says why"

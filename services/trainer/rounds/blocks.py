@@ -1,0 +1,171 @@
+"""A round's examples as tensors, block by block: parsed, split into trained, held out and unusable.
+
+The split depends on an example's bytes, the schema and the model alone, so every pass over the range, in every attempt,
+splits it the same way; nothing about it needs saving.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from common.definition.model import Definition
+from common.eventlog.base import EventLog, Position
+from common.registry.catalog import OffsetRange
+from common.schema import Schema
+from services.trainer.data.dataset import Block, holdout_mask, read_blocks
+from services.trainer.families import heads
+from services.trainer.families.model import BuiltModel
+from services.trainer.features.parsing import parse
+from services.trainer.learn.training import TrainingSet
+
+_CACHE_LIMIT_BYTES = 512 * 1024 * 1024
+_SAMPLE_EXAMPLES = 8
+_OVERHEAD_BYTES = 128  # per example: Python objects and tensors of strings
+
+
+@dataclass(frozen=True)
+class ParsedBlock:
+    """Attributes:
+    index: 0 for the round's first block.
+    examples: the serialized ones that parse; `raw` and `held_out` (bool) have one row for each.
+    refused: (serialized, reason) of the others.
+    """
+
+    index: int
+    next_position: Mapping[int, int]
+    examples: list[bytes]
+    raw: Mapping[str, tf.Tensor]
+    held_out: NDArray[np.bool_]
+    refused: list[tuple[bytes, str]]
+
+
+@dataclass(frozen=True)
+class PreparedBlock:
+    """`*_raw` are the raw features of the same rows, for a parent that transforms them in its own way.
+
+    Attributes:
+        sample, sample_raw: a few usable examples, serialized and parsed.
+        outside: values without an id of their own, by feature, trained and held out together.
+    """
+
+    index: int
+    next_position: Mapping[int, int]
+    trained: TrainingSet
+    held_out: TrainingSet
+    trained_raw: Mapping[str, tf.Tensor]
+    held_out_raw: Mapping[str, tf.Tensor]
+    sample: list[bytes]
+    sample_raw: Mapping[str, tf.Tensor]
+    unusable: list[tuple[bytes, str]]
+    outside: Mapping[str, int]
+
+
+@dataclass
+class RoundData:
+    """The range of one round. Blocks are kept in memory after the first pass where they fit."""
+
+    log: EventLog
+    topic: str
+    ranges: Sequence[OffsetRange]
+    block_examples: int
+    schema: Schema
+    definition: Definition
+    _kept: list[PreparedBlock] = field(default_factory=list)
+    _is_complete: bool = False
+
+    def parsed(self, start: Position | None = None, first_index: int = 0) -> Iterator[ParsedBlock]:
+        """Blocks from a position on, which is where block `first_index` starts.
+
+        Raises:
+            DataLoss: the log cannot give the range.
+        """
+        blocks = read_blocks(self.log, self.topic, self.ranges, block_examples=self.block_examples, start=start)
+        for index, block in enumerate(blocks, first_index):
+            yield self._parse(index, block)
+
+    def prepared(
+        self, model: BuiltModel, start: Position | None = None, first_index: int = 0
+    ) -> Iterator[PreparedBlock]:
+        """The same, transformed for the model; from memory where a pass has been over all of it."""
+        if self._is_complete:
+            yield from self._kept[first_index:]
+            return
+        kept: list[PreparedBlock] | None = [] if first_index == 0 else None
+        size = 0
+        for parsed in self.parsed(start, first_index):
+            prepared = prepare(model, parsed)
+            if kept is not None:
+                size += sum(map(len, parsed.examples)) * 2 + len(parsed.examples) * _OVERHEAD_BYTES
+                kept = [*kept, prepared] if size <= _CACHE_LIMIT_BYTES else None
+            yield prepared
+        if kept is not None:
+            self._kept, self._is_complete = kept, True
+
+    def _parse(self, index: int, block: Block) -> ParsedBlock:
+        parsed = parse(block.examples, self.schema.columns)
+        fraction = self.definition.evaluation.holdout_fraction
+        held_out = holdout_mask(block.crcs, seed=self.definition.seed, fraction=fraction)
+        return ParsedBlock(
+            index,
+            block.next_position,
+            [block.examples[row] for row in parsed.kept],
+            parsed.raw,
+            held_out[parsed.kept],
+            [(block.examples[row], reason) for row, reason in parsed.refused],
+        )
+
+
+def prepare(model: BuiltModel, parsed: ParsedBlock) -> PreparedBlock:
+    """Transforms a block and sorts out what the model's rules refuse."""
+    definition = model.definition
+    labels = tf.cast(tf.reshape(parsed.raw[definition.label], [-1]), heads.LABEL_DTYPES[definition.task])
+    done = model.transformed(parsed.raw)
+    reasons = {
+        f"label {definition.label} is not one that a {definition.task} model can have": ~heads.is_label(
+            definition.task, labels, model.class_count
+        ).numpy()
+    }
+    reasons |= {
+        f"feature {name}: the value has no place in the vocabulary or range, which the definition calls an error": bad
+        for name, bad in ((name, refused.numpy()) for name, refused in done.refused.items())
+    }
+    refused = np.any(np.stack(list(reasons.values())), axis=0)
+    unusable = [(parsed.examples[row], _first_reason(reasons, int(row))) for row in np.flatnonzero(refused)]
+    trained, held_out = (np.flatnonzero(~refused & mask) for mask in (~parsed.held_out, parsed.held_out))
+    sample = np.flatnonzero(~refused)[:_SAMPLE_EXAMPLES]
+    weights = _weights(model.schema, parsed.raw, labels)
+    return PreparedBlock(
+        index=parsed.index,
+        next_position=parsed.next_position,
+        trained=_rows(trained, done.columns, labels, weights),
+        held_out=_rows(held_out, done.columns, labels, weights),
+        trained_raw=_select(parsed.raw, trained),
+        held_out_raw=_select(parsed.raw, held_out),
+        sample=[parsed.examples[row] for row in sample],
+        sample_raw=_select(parsed.raw, sample),
+        unusable=parsed.refused + unusable,
+        outside={name: int(count) for name, count in done.outside.items()},
+    )
+
+
+def _rows(
+    rows: NDArray[np.int64], columns: Mapping[str, tf.Tensor], labels: tf.Tensor, weights: tf.Tensor
+) -> TrainingSet:
+    return TrainingSet(_select(columns, rows), tf.gather(labels, rows), tf.gather(weights, rows), len(rows))
+
+
+def _select(columns: Mapping[str, tf.Tensor], rows: NDArray[np.int64]) -> dict[str, tf.Tensor]:
+    return {name: tf.gather(column, rows) for name, column in columns.items()}
+
+
+def _weights(schema: Schema, raw: Mapping[str, tf.Tensor], labels: tf.Tensor) -> tf.Tensor:
+    if schema.weight is None:
+        return tf.ones_like(labels, tf.float32)
+    return tf.reshape(raw[schema.weight], [-1])
+
+
+def _first_reason(reasons: Mapping[str, NDArray[np.bool_]], row: int) -> str:
+    return next(reason for reason, bad in reasons.items() if bad[row])

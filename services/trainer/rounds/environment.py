@@ -1,0 +1,64 @@
+"""What beside the plan could change a round's arithmetic: libraries, processor, threads. Stored with each version."""
+
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from services.trainer.rounds.assignment import RoundAssignment
+
+_CPU_FEATURES = (
+    "sse4_2",
+    "avx",
+    "avx2",
+    "fma",
+    "avx_vnni",
+    "avx512f",
+    "avx512_vnni",
+    "avx512_bf16",
+    "amx_tile",
+    "asimd",
+)
+"""Those by which TensorFlow and oneDNN choose their kernels, as /proc/cpuinfo names them."""
+_COMPARED = ("python", "tensorflow", "keras", "numpy", "machine", "cpu_features", "gpus")
+
+
+def environment_of(assignment: RoundAssignment) -> dict[str, Any]:
+    """JSON-ready. Call it in a round's process only: it asks TensorFlow for its devices."""
+    return {
+        "python": platform.python_version(),
+        "tensorflow": tf.__version__,
+        "keras": keras.__version__,
+        "numpy": np.__version__,
+        "machine": platform.machine(),
+        "cpu_features": cpu_features(),
+        "gpus": len(tf.config.list_physical_devices("GPU")),
+        "platform": platform.platform(),
+        "cpu_count": os.cpu_count(),
+        "intra_op_threads": assignment.intra_op_threads,
+        "inter_op_threads": assignment.inter_op_threads,
+    }
+
+
+def cpu_features(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The first processor's, of those that matter: "avx avx2 fma"; empty where the kernel does not tell."""
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        return ""
+    flags = next((line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features"))), [])
+    return " ".join(feature for feature in _CPU_FEATURES if feature in flags)
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> tuple[str, ...]:
+    """A sentence for each thing that can change the arithmetic and is not the same; unrecorded ones say nothing."""
+    return tuple(
+        f"{name.replace('_', ' ')} was {there[name]} where the version was trained and is {here[name]} here"
+        for name in _COMPARED
+        if name in there and there[name] != here[name]
+    )

@@ -1,0 +1,81 @@
+"""What a round starts from: the definition, the schema, and the parent's checkpoint."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.definition.model import Definition, parse_definition
+from common.errors import DataLoss
+from common.registry.client import RegistryClient
+from common.schema import Schema
+from services.trainer.families.keras_module import UserModule
+from services.trainer.families.model import BuiltModel, build, load_user_module
+from services.trainer.features.statistics import Statistics
+from services.trainer.learn import checkpoint
+from services.trainer.learn.checkpoint import Checkpoint
+from services.trainer.rounds.assignment import RoundAssignment
+
+
+@dataclass(frozen=True)
+class Parent:
+    """The version that the round continues from, with the definition and schema it was trained under."""
+
+    definition: Definition
+    schema: Schema
+    module: UserModule | None
+    checkpoint: Checkpoint
+
+    @property
+    def statistics(self) -> Statistics:
+        return self.checkpoint.statistics
+
+    def built(self) -> BuiltModel:
+        """A frozen copy to score with."""
+        model = build(self.definition, self.schema, self.statistics, self.module, seed=0)
+        variables = checkpoint.variables_by_path(model=model.network.variables)
+        report = checkpoint.restore(variables, self.checkpoint.arrays)
+        if report.new:
+            raise DataLoss(f"the parent's checkpoint lacks {', '.join(report.new)}")
+        return model
+
+
+@dataclass(frozen=True)
+class RoundInputs:
+    definition: Definition
+    schema: Schema
+    module: UserModule | None
+    parent: Parent | None
+
+
+def fetch_inputs(assignment: RoundAssignment, registry: RegistryClient, work_dir: Path) -> RoundInputs:
+    """Asks the registry; the parent's checkpoint comes from the cache where it is there.
+
+    Raises:
+        InvalidInput: the definition does not fit the schema.
+        DataLoss: the parent's checkpoint is not what was stored.
+    """
+    plan = assignment.plan
+    definition, module = _definition(registry, plan.definition_digest, work_dir)
+    schema = _schema(registry, plan.stream, plan.schema_version)
+    definition.check_schema(schema)
+    if not plan.parent_version:
+        return RoundInputs(definition, schema, module, None)
+    version = registry.get_version(plan.model, plan.parent_version)
+    directory = Path(assignment.cache_dir) / plan.model / str(plan.parent_version)
+    registry.download([entry for entry in version.files if entry.path.startswith("checkpoint/")], directory)
+    stored = checkpoint.read(directory)
+    if version.definition_digest == plan.definition_digest:
+        parent_definition, parent_module = definition, module
+    else:
+        parent_definition, parent_module = _definition(registry, version.definition_digest, work_dir)
+    parent_schema = _schema(registry, version.stream, version.schema_version)
+    return RoundInputs(definition, schema, module, Parent(parent_definition, parent_schema, parent_module, stored))
+
+
+def _definition(registry: RegistryClient, digest: str, work_dir: Path) -> tuple[Definition, UserModule | None]:
+    files = registry.get_definition(digest)
+    definition = parse_definition(files)
+    return definition, load_user_module(definition, files, digest=digest, directory=work_dir / "definitions")
+
+
+def _schema(registry: RegistryClient, stream: str, schema_version: int) -> Schema:
+    return Schema.from_json(registry.get_stream(stream, schema_version=schema_version).schema_json)

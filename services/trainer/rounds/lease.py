@@ -1,0 +1,275 @@
+"""The lease loop: take a round, run it in a process of its own, settle it, take the next.
+
+One round at a time; more trainers take more. A holder's name is kept over restarts, so that a restarted trainer gets
+its own round back at once instead of waiting for the lease to run out.
+"""
+
+import fcntl
+import logging
+import os
+import random
+import shutil
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.errors import Conflict, HeadraceError, Unavailable
+from common.process.health import Health
+from common.process.lifecycle import Stop
+from common.registry.catalog import Lease
+from common.registry.client import RegistryClient
+from services.trainer import metrics
+from services.trainer.rounds.assignment import RoundAssignment
+from services.trainer.rounds.attempt import Attempt, Ending, Outcome
+from services.trainer.rounds.rebuilds import Rebuilds
+from services.trainer.rounds.zygote_handle import ZygoteHandle
+from services.trainer.settings import TrainerSettings
+
+logger = logging.getLogger(__name__)
+IDLE_SECONDS = 1.0
+"""How often to ask for a round when nobody says that there is one (another trainer's lease may have run out)."""
+_KEPT_VERSIONS = 3
+_WORK_DIR_MAX_AGE_SECONDS = 24 * 3600.0
+_LOCK_TIMEOUT_SECONDS = 10.0
+_MAX_BACKOFF_SECONDS = 60.0
+
+
+class RoundLoop:
+    """`run` is the loop, in a thread that lives as long as the service (the zygote's life hangs on it).
+
+    Args:
+        rebuilds: versions to train again; each takes its turn before the next round.
+        known_models: the models that there are; asked only while some of them are backing off.
+        on_ended: told after each attempt, so that the next round is planned at once.
+    """
+
+    def __init__(
+        self,
+        settings: TrainerSettings,
+        *,
+        holder: str,
+        registry: RegistryClient,
+        round_function: str,
+        health: Health,
+        rebuilds: Rebuilds,
+        known_models: Callable[[], Sequence[str]],
+        on_ended: Callable[[], None],
+    ) -> None:
+        self.holder = holder
+        self.attempt: Attempt | None = None
+        """The one that is running; for /v1/status."""
+        self._settings, self._registry, self._health = settings, registry, health
+        self._rebuilds, self._known_models, self._on_ended = rebuilds, known_models, on_ended
+        self._zygote = ZygoteHandle(
+            round_function,
+            nice=settings.nice,
+            scheduling=settings.scheduling,
+            log_format=settings.log_format,
+            log_level=settings.log_level,
+        )
+        self._backoff = Backoff()
+        self._wake = threading.Event()
+
+    def wake(self) -> None:
+        """There may be a round to take, or the service stops. From any thread."""
+        self._wake.set()
+
+    def run(self, stop: Stop) -> None:
+        """Until the stop; then the running round is given back and the zygote ended."""
+        _remove_old_work_dirs(self._rounds_dir)
+        shutil.rmtree(self._settings.data_dir / "rebuilds", ignore_errors=True)
+        while not stop.is_requested():
+            try:
+                self._turn(stop)
+            except Exception:
+                logger.exception("the lease loop failed unexpectedly")
+                stop.wait(IDLE_SECONDS)
+        self._rebuilds.give_up("the trainer was stopped")
+        self._zygote.stop()
+
+    def zygote_status(self) -> dict[str, Any]:
+        return {
+            "pid": self._zygote.pid,
+            "ready": self._zygote.is_ready,
+            "starts": self._zygote.start_count,
+            "import_seconds": self._zygote.import_seconds,
+        }
+
+    def _turn(self, stop: Stop) -> None:
+        if not self._zygote_is_ready():
+            return
+        self._wake.clear()
+        rebuild = self._rebuilds.waiting()
+        if rebuild is not None:
+            self._rebuilds.run(rebuild, self._zygote, stop)
+            return
+        lease = self._lease()
+        if lease is None:
+            self._wake.wait(IDLE_SECONDS)
+            return
+        self._run(lease, stop)
+        self._on_ended()
+
+    def _zygote_is_ready(self) -> bool:
+        starts = self._zygote.start_count
+        ready = self._zygote.wait_until_ready(0.2)
+        if ready:
+            self._health.satisfy("zygote")
+        else:
+            self._health.fail("zygote", "importing TensorFlow")
+        metrics.ZYGOTE_STARTS.inc(self._zygote.start_count - starts)
+        return ready
+
+    def _lease(self) -> Lease | None:
+        models: Sequence[str] = ()
+        waiting = self._backoff.waiting(time.monotonic())
+        if waiting:
+            models = [model for model in self._known_models() if model not in waiting]
+            if not models:
+                return None
+        try:
+            lease = self._registry.lease_round(
+                self.holder, ttl_seconds=self._settings.lease_ttl_seconds, models=tuple(models)
+            )
+        except HeadraceError as error:
+            logger.debug("no round can be leased", extra={"error": error.message})
+            return None
+        return lease
+
+    def _run(self, lease: Lease, stop: Stop) -> None:
+        plan = lease.round.plan
+        attempt = Attempt(
+            self._assignment(lease), registry=self._registry, zygote=self._zygote, settings=self._settings
+        )
+        named = {"model": plan.model, "round": lease.round.round_id, "attempt": lease.round.attempts}
+        logger.info("round taken", extra={**named, "examples": plan.example_count, "trigger": plan.trigger})
+        self.attempt = attempt
+        try:
+            ending = attempt.run(stop)
+        except Unavailable as error:
+            ending = Ending(Outcome.RETRY, error.message)
+        finally:
+            self.attempt = None
+        self._note(lease, ending, seconds=time.time() - attempt.began_at)
+        details = {"version": ending.version, "decision": ending.decision} if ending.version else {}
+        reason = {"reason": ending.reason} if ending.reason else {}
+        logger.info("round ended", extra={**named, "outcome": str(ending.outcome), **details, **reason})
+
+    def _note(self, lease: Lease, ending: Ending, *, seconds: float) -> None:
+        model = lease.round.plan.model
+        metrics.ROUNDS.labels(model, str(ending.outcome)).inc()
+        if ending.outcome is Outcome.DONE:
+            metrics.ROUND_SECONDS.labels(model).observe(seconds)
+            metrics.EXAMPLES_TRAINED.labels(model).inc(ending.events_trained)
+        if ending.outcome in (Outcome.RETRY, Outcome.DIED):
+            self._backoff.after_trouble(model, time.monotonic())
+        if ending.outcome in (Outcome.DONE, Outcome.FAILED):
+            self._backoff.forget(model)
+            shutil.rmtree(self._rounds_dir / lease.round.round_id, ignore_errors=True)
+            _keep_newest(self._cache_dir / model, _KEPT_VERSIONS)
+
+    def _assignment(self, lease: Lease) -> RoundAssignment:
+        work_dir = self._rounds_dir / lease.round.round_id
+        work_dir.mkdir(parents=True, exist_ok=True)
+        self._cache_dir.mkdir(parents=True, exist_ok=True)
+        configuration = lease.round.plan.configuration
+        return RoundAssignment(
+            lease=lease,
+            registry_address=self._settings.registry_address,
+            event_log=self._settings.event_log,
+            work_dir=str(work_dir),
+            cache_dir=str(self._cache_dir),
+            intra_op_threads=int(configuration["intra_op_threads"]),
+            inter_op_threads=int(configuration["inter_op_threads"]),
+            resume_interval_seconds=self._settings.resume_interval_seconds,
+        )
+
+    @property
+    def _rounds_dir(self) -> Path:
+        return self._settings.data_dir.absolute() / "rounds"
+
+    @property
+    def _cache_dir(self) -> Path:
+        return self._settings.data_dir.absolute() / "cache"
+
+
+@dataclass
+class _Pause:
+    count: int
+    until: float
+
+
+class Backoff:
+    """Which models' rounds not to take for now, after trouble that is not the definition's. Monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._pauses: dict[str, _Pause] = {}
+
+    def after_trouble(self, model: str, now: float) -> None:
+        """0.5 s, doubling to a minute, with jitter of a fifth."""
+        count = self._pauses[model].count + 1 if model in self._pauses else 1
+        seconds = min(0.5 * 2.0 ** (count - 1), _MAX_BACKOFF_SECONDS)
+        self._pauses[model] = _Pause(count, now + seconds * random.uniform(0.8, 1.2))  # noqa: S311 - jitter
+
+    def waiting(self, now: float) -> frozenset[str]:
+        return frozenset(model for model, pause in self._pauses.items() if pause.until > now)
+
+    def forget(self, model: str) -> None:
+        self._pauses.pop(model, None)
+
+
+def own_data_dir(data_dir: Path) -> int:
+    """Locks the folder for this process, waiting a little for one that is just dying; returns the open lock.
+
+    Raises:
+        Conflict: another trainer uses the folder; with one identity, each would take the other's rounds.
+    """
+    data_dir.mkdir(parents=True, exist_ok=True)
+    lock = os.open(data_dir / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
+    deadline = time.monotonic() + _LOCK_TIMEOUT_SECONDS
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+        except BlockingIOError as error:
+            if time.monotonic() > deadline:
+                raise Conflict(f"another trainer is using {data_dir}; give each a DATA_DIR of its own") from error
+            time.sleep(0.05)
+
+
+def holder_id(data_dir: Path, chosen: str) -> str:
+    """The name under which rounds are leased: the chosen one, or the one kept in the folder, made at first."""
+    if chosen:
+        return chosen
+    path = data_dir / "trainer-id"
+    if path.exists():
+        return path.read_text().strip()
+    made = f"{os.uname().nodename}-{uuid.uuid4().hex[:12]}"
+    aside = path.with_suffix(".new")
+    with aside.open("w") as file:
+        file.write(made + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    aside.rename(path)
+    return made
+
+
+def _remove_old_work_dirs(rounds_dir: Path) -> None:
+    """Of rounds that other trainers have finished; today's may still be taken up again."""
+    if not rounds_dir.is_dir():
+        return
+    for work_dir in rounds_dir.iterdir():
+        if time.time() - work_dir.stat().st_mtime > _WORK_DIR_MAX_AGE_SECONDS:
+            shutil.rmtree(work_dir, ignore_errors=True)
+
+
+def _keep_newest(model_dir: Path, count: int) -> None:
+    if not model_dir.is_dir():
+        return
+    versions = sorted((path for path in model_dir.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
+    for path in versions[:-count]:
+        shutil.rmtree(path, ignore_errors=True)

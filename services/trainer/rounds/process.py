@@ -1,0 +1,410 @@
+"""One round, from its assignment to a registered version, in a process of its own. The happy path is `_Round.run`."""
+
+import logging
+import shutil
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from common.definition.model import Definition
+from common.errors import DataLoss, HeadraceError, InvalidInput, Overloaded, Unavailable
+from common.eventlog.base import EventLog
+from common.eventlog.open import open_event_log
+from common.registry.catalog import FileEntry, Version, VersionDraft
+from common.registry.client import RegistryClient, manifest_of
+from services.trainer import determinism
+from services.trainer.data.dead_letters import write_dead_letters
+from services.trainer.export import saved_model as export
+from services.trainer.families.keras_module import DefinitionFailedError, describe
+from services.trainer.families.model import BuiltModel, Scorer, build
+from services.trainer.features.statistics import Fitting, Statistics
+from services.trainer.learn import checkpoint
+from services.trainer.learn.checkpoint import Checkpoint
+from services.trainer.learn.evaluation import Slice
+from services.trainer.learn.optimizers import rate_at
+from services.trainer.learn.training import NotFiniteError, Training
+from services.trainer.rounds import rebuild_check, tensorboard_events
+from services.trainer.rounds.assignment import (
+    Done,
+    Failed,
+    FailureKind,
+    Message,
+    Progress,
+    Rebuilt,
+    RoundAssignment,
+    Stopped,
+)
+from services.trainer.rounds.blocks import PreparedBlock, RoundData
+from services.trainer.rounds.environment import environment_of
+from services.trainer.rounds.inputs import Parent, RoundInputs, fetch_inputs
+from services.trainer.rounds.resume import Place, Resumed, ResumePoints
+
+logger = logging.getLogger(__name__)
+_REGISTRY_TIMEOUT_SECONDS = 30.0
+"""A registry that restarts within this time costs a round nothing but the wait."""
+Report = Callable[[Message], None]
+
+
+class _StopRequestedError(Exception):
+    """The trainer is being stopped; what there is to save is saved."""
+
+
+def run_round(assignment: RoundAssignment, report: Report, stop_requested: Callable[[], bool]) -> None:
+    """As services/trainer/rounds/assignment.py says: ends with Done, Failed or Stopped, or raises one of the six."""
+    determinism.configure(intra_op_threads=assignment.intra_op_threads, inter_op_threads=assignment.inter_op_threads)
+    registry = RegistryClient(assignment.registry_address, timeout_seconds=_REGISTRY_TIMEOUT_SECONDS)
+    with closing(registry), closing(open_event_log(assignment.event_log)) as log:
+        act = rebuild if assignment.rebuild_of else conduct
+        report(act(assignment, report, stop_requested, registry=registry, log=log))
+
+
+def conduct(
+    assignment: RoundAssignment,
+    report: Report,
+    stop_requested: Callable[[], bool],
+    *,
+    registry: RegistryClient,
+    log: EventLog,
+) -> Done | Failed | Stopped:
+    """The round with its two neighbours given; reports progress and returns the last word."""
+    work = _Round(assignment, report, stop_requested, registry, log)
+    try:
+        return work.run()
+    except _StopRequestedError:
+        return Stopped(work.place.examples_done)
+    except NotFiniteError as error:
+        return Failed(str(error), FailureKind.NUMERIC)
+    except DefinitionFailedError as error:
+        return Failed(str(error), FailureKind.DEFINITION)
+    except (MemoryError, tf.errors.ResourceExhaustedError) as error:
+        return Failed(f"out of memory: {describe(error)}", FailureKind.MEMORY)
+
+
+def rebuild(
+    assignment: RoundAssignment,
+    report: Report,
+    stop_requested: Callable[[], bool],
+    *,
+    registry: RegistryClient,
+    log: EventLog,
+) -> Rebuilt | Stopped:
+    """Trains the version again from its lineage and compares; see rebuild_check.py. Changes nothing anywhere."""
+    work = _Round(assignment, report, stop_requested, registry, log)
+    here = environment_of(assignment)
+
+    def train_again() -> tuple[Checkpoint, int]:
+        try:
+            final = work.trained().final
+        except (NotFiniteError, DefinitionFailedError) as error:
+            raise InvalidInput(f"training it again failed: {error}") from error
+        return final, work.examples_trained
+
+    try:
+        return rebuild_check.compare(assignment, train_again, here=here, registry=registry, log=log)
+    except _StopRequestedError:
+        return Stopped(work.place.examples_done)
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """What training has come to. `warm_start`: what was new or dropped, where the definition had changed."""
+
+    definition: Definition
+    data: RoundData
+    parent: BuiltModel | None
+    model: BuiltModel
+    final: Checkpoint
+    first_step: int
+    warm_start: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """What the last pass over the range found out."""
+
+    metrics: dict[str, Any]
+    trained_count: int
+    held_out_count: int
+    unusable: list[tuple[bytes, str]]
+    sample: PreparedBlock | None
+
+
+class _Round:
+    """The state of one round in progress: where it stands, what it has measured, how long the stages took."""
+
+    def __init__(
+        self,
+        assignment: RoundAssignment,
+        report: Report,
+        stop_requested: Callable[[], bool],
+        registry: RegistryClient,
+        log: EventLog,
+    ) -> None:
+        self._assignment, self._plan = assignment, assignment.plan
+        self._report, self._stop_requested = report, stop_requested
+        self._registry, self._log = registry, log
+        self._work_dir = Path(assignment.work_dir)
+        self._points = ResumePoints(
+            registry, assignment.lease, self._work_dir, interval_seconds=assignment.resume_interval_seconds
+        )
+        self._seconds = defaultdict[str, float](float, queue=max(0.0, time.time() - assignment.round.planned_at))
+        self._losses: list[NDArray[np.float32]] = []
+        self._statistics: Statistics = {}
+        self._training: Training | None = None
+        self._saved_place = Place()
+        self.place = Place()
+
+    def run(self) -> Done:
+        trained = self.trained()
+        final = trained.final
+        with self._stage("evaluate"):
+            measured = self._measure(trained.model, trained.parent, trained.data)
+        with self._stage("export"):
+            output = self._output(trained.model, final, measured, trained.first_step)
+        with self._stage("upload"):
+            files = manifest_of(output)
+            self._registry.upload(output, files)
+        with self._stage("register"):
+            draft = self._draft(trained.definition, final, measured, files, trained.warm_start)
+            version = self._registry.register_version(self._assignment.lease, draft)
+        self._after_registration(version, output, measured)
+        return Done(version.version, str(version.verdict.decision), measured.trained_count)
+
+    def trained(self) -> _Trained:
+        """From the plan, or the lease's resume point, to the final weights."""
+        with self._stage("download"):
+            inputs = fetch_inputs(self._assignment, self._registry, self._work_dir)
+            resumed = self._points.load()
+        data = self._data(inputs)
+        with self._stage("read"):
+            self._statistics = resumed.checkpoint.statistics if resumed else self._fitted(inputs, data)
+        with self._stage("build"):
+            parent = inputs.parent.built() if inputs.parent else None
+            model = build(inputs.definition, inputs.schema, self._statistics, inputs.module, seed=self._plan.seed)
+            training = Training(model, seed=self._plan.seed)
+            warm_start = self._restored(training, inputs.parent)
+            if resumed:
+                self._resume(training, resumed)
+        first_step = training.step - sum(map(len, self._losses))
+        self._train(training, data)
+        final = self._captured(training)
+        return _Trained(inputs.definition, data, parent, model, final, first_step, warm_start)
+
+    @property
+    def examples_trained(self) -> int:
+        """Each counted once, however many passes went over it."""
+        passes = self._training.model.definition.training.passes if self._training else 1
+        return self.place.examples_done // passes
+
+    def _data(self, inputs: RoundInputs) -> RoundData:
+        return RoundData(
+            self._log,
+            f"examples.{self._plan.stream}",
+            self._plan.ranges,
+            self._assignment.block_examples,
+            inputs.schema,
+            inputs.definition,
+        )
+
+    def _fitted(self, inputs: RoundInputs, data: RoundData) -> Statistics:
+        """Statistics from the parent, and from this round's trained examples what the parent lacks or has updated."""
+        fitting = Fitting(inputs.definition.features, inputs.schema, inputs.parent.statistics if inputs.parent else {})
+        if fitting.needs_data:
+            for block in data.parsed():
+                rows = np.flatnonzero(~block.held_out)
+                fitting.add({name: column.numpy()[rows] for name, column in block.raw.items()})
+        return fitting.result()
+
+    def _restored(self, training: Training, parent: Parent | None) -> dict[str, Any]:
+        """Continues from the parent; what was new or dropped, where the definition had changed in between."""
+        if parent is None:
+            return {}
+        report = checkpoint.restore(training.variables, parent.checkpoint.arrays)
+        training.continue_from(parent.checkpoint.step)
+        return report.to_mapping() if report.new or report.dropped else {}
+
+    def _resume(self, training: Training, resumed: Resumed) -> None:
+        report = checkpoint.restore(training.variables, resumed.checkpoint.arrays)
+        if report.new or report.dropped:
+            raise DataLoss(f"the resume point is not of this model: {', '.join(report.new + report.dropped)}")
+        self.place = self._saved_place = resumed.place
+        self._losses = [resumed.losses]
+
+    def _train(self, training: Training, data: RoundData) -> None:
+        self._training = training
+        passes = training.model.definition.training.passes
+        for pass_index in range(self.place.pass_index, passes):
+            blocks = self._timed("read", data.prepared(training.model, self.place.position, self.place.block_index))
+            for block in blocks:
+                self._check_stop("train")
+                began = time.monotonic()
+                losses = training.train_block(block.trained, pass_index=pass_index, block_index=block.index)
+                self._seconds["train"] += time.monotonic() - began
+                self._losses.append(losses)
+                done = self.place.examples_done + block.trained.count
+                self.place = Place(pass_index, block.index + 1, dict(block.next_position), done)
+                if self._points.is_due() and not self._assignment.rebuild_of:
+                    self._save_point(training)
+                loss = float(losses.mean()) if len(losses) else None
+                self._report(Progress("train", done, loss, self._points.saved_count))
+            self.place = Place(pass_index + 1, 0, None, self.place.examples_done)
+        if not self.place.examples_done:
+            raise InvalidInput(f"none of the {self._plan.example_count} examples of the range can be trained on")
+
+    def _measure(self, model: BuiltModel, parent: BuiltModel | None, data: RoundData) -> _Measured:
+        """One pass over the range: candidate and parent on the held-out slice, the parent on the trained examples.
+
+        The parent is frozen, so what it predicts for these is what it predicted before the candidate learned them.
+        """
+        if parent and (parent.definition.task, parent.class_count) != (model.definition.task, model.class_count):
+            parent = None  # it answers another question
+        candidate, parents, progressive = (Slice(model.definition.task, model.user_metrics) for _ in range(3))
+        score, score_parent = Scorer(model), Scorer(parent) if parent else None
+        trained_count, unusable, outside = 0, list[tuple[bytes, str]](), Counter[str]()
+        sample = None
+        for block in data.prepared(model):
+            self._check_stop("evaluate")
+            held_out, trained = block.held_out, block.trained
+            weights = held_out.weights.numpy()
+            candidate.add(held_out.labels.numpy(), score(held_out.columns, held_out.count), weights)
+            if parent and score_parent:
+                rows = [(parents, held_out, block.held_out_raw), (progressive, trained, block.trained_raw)]
+                for part, examples, raw in rows:
+                    outputs = score_parent(parent.transformed(raw).columns, examples.count)
+                    part.add(examples.labels.numpy(), outputs, examples.weights.numpy())
+            trained_count += trained.count
+            unusable += block.unusable
+            outside.update(block.outside)
+            sample = sample or (block if held_out.count + trained.count else None)
+        metrics = {"candidate": candidate.metrics(), "parent": parents.metrics(), "progressive": progressive.metrics()}
+        counts = {"trained": trained_count, "held_out": candidate.count, "unusable": len(unusable)}
+        return _Measured(
+            metrics | {"examples": counts, "without_id": dict(outside)},
+            trained_count,
+            candidate.count,
+            unusable,
+            sample,
+        )
+
+    def _output(self, model: BuiltModel, final: Checkpoint, measured: _Measured, first_step: int) -> Path:
+        """The version's files: saved_model/, checkpoint/, tensorboard/."""
+        output = self._work_dir / "output"
+        shutil.rmtree(output, ignore_errors=True)
+        saved_model, sample = output / "saved_model", measured.sample
+        export.export(model, saved_model)
+        if sample:
+            export.check(model, saved_model, sample.sample_raw, sample.sample)
+            export.write_warmup_requests(model, saved_model, sample.sample_raw, sample.sample)
+        checkpoint.write(output, final)
+        losses = np.concatenate([np.zeros(0, np.float32), *self._losses])
+        rate = model.definition.training.optimizer.learning_rate
+        steps = np.arange(first_step, first_step + len(losses))
+        curves = tensorboard_events.Curves(first_step, losses.tolist(), _rates(rate_at(rate, steps), len(losses)))
+        tensorboard_events.write_events(
+            output / "tensorboard", curves, measured.metrics, wall_time=self._assignment.round.planned_at
+        )
+        return output
+
+    def _after_registration(self, version: Version, output: Path, measured: _Measured) -> None:
+        """The round is over: what fails here is logged, and costs the next round a download at most."""
+        try:
+            write_dead_letters(
+                self._log,
+                self._plan.stream,
+                measured.unusable,
+                schema_version=self._plan.schema_version,
+                round_id=self._assignment.round.round_id,
+            )
+            kept = Path(self._assignment.cache_dir) / version.model / str(version.version)
+            if not kept.exists():
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                output.rename(kept)
+        except (HeadraceError, OSError) as error:
+            logger.warning("after the round", extra={"model": version.model, "error": str(error)})
+
+    def _draft(
+        self,
+        definition: Definition,
+        final: Checkpoint,
+        measured: _Measured,
+        files: tuple[FileEntry, ...],
+        warm_start: dict[str, Any],
+    ) -> VersionDraft:
+        return VersionDraft(
+            weights_digest=checkpoint.weights_digest(final.arrays),
+            metrics=measured.metrics,
+            gate=definition.gate.to_mapping(),
+            events_trained=measured.trained_count,
+            events_held_out=measured.held_out_count,
+            events_unusable=len(measured.unusable),
+            files=files,
+            step=final.step,
+            timings={stage: round(seconds, 4) for stage, seconds in self._seconds.items()},
+            environment=environment_of(self._assignment) | ({"warm_start": warm_start} if warm_start else {}),
+        )
+
+    def _captured(self, training: Training) -> Checkpoint:
+        arrays = checkpoint.capture(training.variables, self._statistics)
+        for path, array in arrays.items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise NotFiniteError(f"variable {path} is not finite at step {training.step}")
+        state = {
+            "step": training.step,
+            "optimizer": training.optimizer.name,
+            "round_id": self._assignment.round.round_id,
+            "definition_digest": self._plan.definition_digest,
+            "ranges": [[item.partition, item.from_offset, item.to_offset] for item in self._plan.ranges],
+        }
+        return Checkpoint(arrays, state)
+
+    def _save_point(self, training: Training) -> None:
+        """Without a registry the round goes on; a crash then costs what was done since the point before."""
+        began = time.monotonic()
+        losses = np.concatenate([np.zeros(0, np.float32), *self._losses])
+        try:
+            self._points.save(self.place, self._captured(training), losses)
+            self._saved_place = self.place
+        except (Unavailable, Overloaded) as error:
+            logger.warning("no resume point", extra={"model": self._plan.model, "error": error.message})
+        self._seconds["resume_points"] += time.monotonic() - began
+
+    def _check_stop(self, stage: str) -> None:
+        if not self._stop_requested():
+            return
+        if self._training is not None and self.place != self._saved_place and not self._assignment.rebuild_of:
+            self._save_point(self._training)
+        logger.info("the round stops as asked", extra={"stage": stage, "examples_done": self.place.examples_done})
+        raise _StopRequestedError
+
+    @contextmanager
+    def _stage(self, name: str) -> Iterator[None]:
+        self._check_stop(name)
+        if name in ("download", "read", "train", "evaluate", "export", "upload", "register"):
+            self._report(Progress(name, self.place.examples_done, None, self._points.saved_count))
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._seconds[name] += time.monotonic() - began
+
+    def _timed(self, name: str, blocks: Iterator[PreparedBlock]) -> Iterator[PreparedBlock]:
+        """The same blocks, the time to get each counted."""
+        while True:
+            began = time.monotonic()
+            block = next(blocks, None)
+            self._seconds[name] += time.monotonic() - began
+            if block is None:
+                return
+            yield block
+
+
+def _rates(rates: tf.Tensor, count: int) -> list[float]:
+    return [float(rate) for rate in np.broadcast_to(rates.numpy(), (count,))]

@@ -1,0 +1,162 @@
+"""Is a version what its lineage says? Train it again from the plan, compare weight by weight, say what differs.
+
+Nothing is leased, registered or saved; files go to the assignment's own folder and are fetched from the registry
+anew, so that a damaged stored file shows.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.errors import DataLoss, InvalidInput, NotFound
+from common.eventlog.base import EventLog
+from common.registry.catalog import SKIPPED, FileEntry, Version, VersionStatus
+from common.registry.client import RegistryClient
+from services.trainer.features.statistics import Arrays
+from services.trainer.learn import checkpoint
+from services.trainer.learn.checkpoint import Checkpoint
+from services.trainer.plan import lineage
+from services.trainer.rounds import environment
+from services.trainer.rounds.assignment import Rebuilt, RoundAssignment
+
+_TOLD_DIFFERENCES = 20
+_NOTES = (SKIPPED, "requested")
+"""Keys that a plan's configuration holds beside what its digest names."""
+TrainAgain = Callable[[], tuple[Checkpoint, int]]
+"""The final checkpoint and how many examples it was trained on. Raises the six."""
+
+
+def compare(
+    assignment: RoundAssignment,
+    train_again: TrainAgain,
+    *,
+    here: Mapping[str, Any],
+    registry: RegistryClient,
+    log: EventLog,
+) -> Rebuilt:
+    """Trains only when the whole lineage is there.
+
+    Raises:
+        Unavailable, Overloaded: the log or the registry is away; nothing is known then.
+    """
+    plan = assignment.plan
+    version = registry.get_version(plan.model, assignment.rebuild_of)
+    warnings = (*environment.differences(version.environment, here), *_code_difference(version))
+    missing = (*_not_as_planned(assignment, version), *_gone_records(assignment, log), *_gone_parent(version, registry))
+    if missing:
+        return Rebuilt("", missing=missing, warnings=warnings)
+    try:
+        rebuilt, events_trained = train_again()
+    except (DataLoss, NotFound, InvalidInput) as error:
+        return Rebuilt("", missing=(error.message,), warnings=warnings)
+    digest = checkpoint.weights_digest(rebuilt.arrays)
+    stored, damage, note = _stored(assignment, version, registry)
+    found = list[str]()
+    if digest != version.weights_digest:
+        found += variable_differences(stored.arrays, rebuilt.arrays) if stored else []
+        found = found or ["the weights digest is another one; the stored checkpoint is not there to compare with"]
+    if stored and (of_files := checkpoint.weights_digest(stored.arrays)) != version.weights_digest:
+        found.append(f"the stored checkpoint's weights have digest {of_files}, the catalog names another")
+    if events_trained != version.events_trained:
+        found.append(f"{events_trained} examples were trained on, the catalog says {version.events_trained}")
+    return Rebuilt(digest, events_trained, damage, tuple(found), (*warnings, *note))
+
+
+def variable_differences(stored: Arrays, rebuilt: Arrays) -> list[str]:
+    """A sentence per variable that is not bit-equal, the first twenty; then how many more."""
+    told = [f"{path} is only in the stored version" for path in sorted(stored.keys() - rebuilt.keys())]
+    told += [f"{path} is only in the rebuilt version" for path in sorted(rebuilt.keys() - stored.keys())]
+    for path in sorted(stored.keys() & rebuilt.keys()):
+        difference = _difference(np.asarray(stored[path]), np.asarray(rebuilt[path]))
+        told += [f"{path} {difference}"] if difference else []
+    more = len(told) - _TOLD_DIFFERENCES
+    return told if more <= 0 else [*told[:_TOLD_DIFFERENCES], f"and {more} more variables differ"]
+
+
+def _difference(stored: NDArray[Any], rebuilt: NDArray[Any]) -> str:
+    if (stored.dtype, stored.shape) != (rebuilt.dtype, rebuilt.shape):
+        return f"was {stored.dtype} {stored.shape} and is {rebuilt.dtype} {rebuilt.shape}"
+    if stored.tobytes() == rebuilt.tobytes():
+        return ""
+    unequal = int(np.count_nonzero(stored != rebuilt))
+    text = f"differs in {unequal} of {stored.size} values"
+    if stored.dtype.kind in "fiu" and unequal:
+        largest = np.max(np.abs(stored.astype(np.float64) - rebuilt.astype(np.float64)))
+        text += f", by {largest:.3g} at most"
+    return text
+
+
+def _code_difference(version: Version) -> tuple[str, ...]:
+    if version.code_digest in ("", lineage.code_digest()):
+        return ()
+    return (f"the trainer's code or libraries are not those of the version (code digest {version.code_digest[:12]})",)
+
+
+def _not_as_planned(assignment: RoundAssignment, version: Version) -> tuple[str, ...]:
+    """Where the version and the round it names contradict each other."""
+    plan = assignment.plan
+    named = {key: value for key, value in plan.configuration.items() if key not in _NOTES}
+    pairs = {
+        "parent version": (version.parent_version, plan.parent_version),
+        "ranges": (version.ranges, plan.ranges),
+        "definition": (version.definition_digest, plan.definition_digest),
+        "schema version": (version.schema_version, plan.schema_version),
+        "seed": (version.seed, plan.seed),
+    }
+    if version.configuration_digest:
+        pairs["configuration"] = (version.configuration_digest, lineage.digest_of(named))
+    return tuple(
+        f"the version's {name} is {of_version}, its round's plan says {of_plan}"
+        for name, (of_version, of_plan) in pairs.items()
+        if of_version != of_plan
+    )
+
+
+def _gone_records(assignment: RoundAssignment, log: EventLog) -> tuple[str, ...]:
+    topic = f"examples.{assignment.plan.stream}"
+    try:
+        start, end = log.start_position(topic), log.end_position(topic)
+    except NotFound:
+        return (f"the event log has no topic {topic}",)
+    gone = list[str]()
+    for piece in assignment.plan.ranges:
+        name = f"{topic}, partition {piece.partition}"
+        if piece.from_offset < start.get(piece.partition, 0):
+            gone.append(f"retention has removed records {piece.from_offset} to {start[piece.partition] - 1} of {name}")
+        if piece.to_offset > end.get(piece.partition, 0):
+            gone.append(f"{name} ends before record {piece.to_offset - 1}; is this the log it was trained from?")
+    return tuple(gone)
+
+
+def _gone_parent(version: Version, registry: RegistryClient) -> tuple[str, ...]:
+    if not version.parent_version:
+        return ()
+    parent = f"the parent, version {version.parent_version}"
+    try:
+        found = registry.get_version(version.model, version.parent_version)
+    except NotFound:
+        return (f"{parent}, is not in the registry",)
+    if found.status is VersionStatus.ARCHIVED:
+        return (f"{parent}, is archived: its checkpoint was removed by garbage collection",)
+    return ()
+
+
+def _stored(
+    assignment: RoundAssignment, version: Version, registry: RegistryClient
+) -> tuple[Checkpoint | None, tuple[str, ...], tuple[str, ...]]:
+    """The version's own checkpoint, or what is wrong with it, or a note why it need not be there."""
+    directory = Path(assignment.work_dir) / "stored"
+    try:
+        registry.download(_checkpoint_files(version), directory)
+        return checkpoint.read(directory), (), ()
+    except (DataLoss, NotFound) as error:
+        if version.status is VersionStatus.ARCHIVED:
+            return None, (), ("the version is archived: its files are removed, only its digest was compared",)
+        return None, (f"the stored checkpoint: {error.message}",), ()
+
+
+def _checkpoint_files(version: Version) -> list[FileEntry]:
+    return [entry for entry in version.files if entry.path.startswith("checkpoint/")]

@@ -1,0 +1,103 @@
+"""Resume points: what a round needs to go on after its machine has died. Kept by the registry, with the lease.
+
+A point is taken between two blocks: every variable, the statistics, the losses so far, and where to read on.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.errors import DataLoss
+from common.registry.catalog import Lease
+from common.registry.client import RegistryClient, manifest_of
+from services.trainer.learn import checkpoint
+from services.trainer.learn.checkpoint import Checkpoint
+
+_LOSSES = "curve/losses"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where training stands: in which pass, before which block.
+
+    Attributes:
+        position: {partition: offset} where that block starts; None at a pass's beginning.
+        examples_done: trained on so far, all passes together.
+    """
+
+    pass_index: int = 0
+    block_index: int = 0
+    position: dict[int, int] | None = None
+    examples_done: int = 0
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """`checkpoint` holds the arrays to restore, statistics included; `losses` float32, one per step of this round."""
+
+    place: Place
+    checkpoint: Checkpoint
+    losses: NDArray[np.float32]
+
+
+class ResumePoints:
+    """Saves and loads the points of one round; a save that is cut short leaves the one before in force."""
+
+    def __init__(
+        self,
+        registry: RegistryClient,
+        lease: Lease,
+        work_dir: Path,
+        *,
+        interval_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._registry, self._lease, self._directory = registry, lease, work_dir / "resume"
+        self._interval_seconds, self._clock = interval_seconds, clock
+        self._saved_at = clock()
+        self.saved_count = 0
+
+    def is_due(self) -> bool:
+        return self._clock() - self._saved_at >= self._interval_seconds
+
+    def save(self, place: Place, point: Checkpoint, losses: NDArray[np.float32]) -> None:
+        """Raises Unavailable, Overloaded or Conflict as the registry says; then the point before stays in force."""
+        self._saved_at = self._clock()
+        state = dict(point.state) | {
+            "pass_index": place.pass_index,
+            "block_index": place.block_index,
+            "position": None if place.position is None else {str(k): v for k, v in place.position.items()},
+            "examples_done": place.examples_done,
+        }
+        checkpoint.write(self._directory, Checkpoint(point.arrays | {_LOSSES: losses}, state))
+        files = manifest_of(self._directory)
+        self._registry.upload(self._directory, files)
+        self._registry.put_resume_point(self._lease, state=state, files=files)
+        self.saved_count += 1
+
+    def load(self) -> Resumed | None:
+        """The lease's point; None where the round starts from its beginning.
+
+        Raises:
+            DataLoss: its files are not what was saved.
+        """
+        point = self._lease.resume_point
+        if point is None:
+            return None
+        self._registry.download(point.files, self._directory)
+        saved = checkpoint.read(self._directory)
+        if _LOSSES not in saved.arrays:
+            raise DataLoss("the resume point lacks its losses")
+        arrays = {path: array for path, array in saved.arrays.items() if path != _LOSSES}
+        position = saved.state["position"]
+        place = Place(
+            saved.state["pass_index"],
+            saved.state["block_index"],
+            None if position is None else {int(partition): offset for partition, offset in position.items()},
+            saved.state["examples_done"],
+        )
+        return Resumed(place, Checkpoint(arrays, saved.state), saved.arrays[_LOSSES].astype(np.float32))

@@ -1,0 +1,217 @@
+"""A process that has imported TensorFlow and run no operation, forked once per round.
+
+A fork is ready in a fraction of a second where a fresh process takes seconds, and whatever a round leaks ends with it.
+The zygote stays single-threaded, so a fork copies no lock that another thread holds: numpy's BLAS is told to keep to
+one thread, and neither TensorFlow's runtime nor gRPC is started before the fork.
+
+Control and zygote talk over a Unix socket of packets (SOCK_SEQPACKET), one JSON object each:
+
+    zygote to control   {"ready": import seconds}            once
+    control to zygote   {"spawn": assignment path}           with the write end of a pipe for the child's messages
+    zygote to control   {"spawned": pid}                     the answer
+    control to zygote   {"signal": n, "pid": pid}            ignored when the child has ended; 9 goes to its whole group
+    zygote to control   {"exited": pid, "status": n}         n as in subprocess: -9 is "killed by signal 9"
+
+Control gone: the zygote and its children are killed by the kernel (die_with_parent). Zygote gone: so are its children.
+"""
+
+import contextlib
+import fcntl
+import gc
+import importlib
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from common.errors import HeadraceError
+from common.process.lifecycle import die_with_parent
+from common.process.logs import configure_logs
+from services.trainer.rounds.assignment import Message, Raised, RoundAssignment, RunRound, encode_message
+
+logger = logging.getLogger(__name__)
+
+MAX_PACKET_BYTES = 16 * 1024
+CRASHED = 70
+"""Exit status of a child whose round function raised something that is none of the six (EX_SOFTWARE)."""
+ENVIRONMENT: Mapping[str, str] = {
+    "OPENBLAS_NUM_THREADS": "1",  # else importing numpy starts threads
+    "PYTHONHASHSEED": "0",  # the order of a set must not differ from attempt to attempt
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+}
+"""What control sets for the zygote beyond its own environment."""
+_SESSION_NICE = 10
+_OOM_SCORE = 500  # of 1000: the kernel takes the round before it takes a service
+_WORK_DIR_TIMEOUT_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Priority:
+    """How a round's process stands beside others that want the cores; its threads inherit it."""
+
+    nice: int
+    is_idle: bool
+
+
+def main() -> int:
+    """Arguments: socket fd, parent pid, module:function of the round, niceness, scheduling, log format, log level."""
+    fd, parent_pid, round_function, nice, scheduling, log_format, level = sys.argv[1:]
+    die_with_parent(int(parent_pid))
+    configure_logs("trainer", log_format="json" if log_format == "json" else "text", level=level)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # control decides; a terminal or a container signals everybody
+    began = time.monotonic()
+    run_round = _resolve(round_function)
+    for library in ("tensorflow", "absl"):  # they tell of every export
+        logging.getLogger(library).setLevel(logging.ERROR)
+    gc.collect()
+    gc.freeze()  # the children's collector leaves the shared pages alone
+    control = socket.socket(fileno=int(fd))
+    _send(control, {"ready": round(time.monotonic() - began, 3)})
+    _serve(control, run_round, Priority(int(nice), is_idle=scheduling == "idle"))
+    return 0
+
+
+def _resolve(name: str) -> RunRound:
+    module, _, function = name.partition(":")
+    found: RunRound = getattr(importlib.import_module(module), function)
+    return found
+
+
+def _serve(control: socket.socket, run_round: RunRound, priority: Priority) -> None:
+    wake_reader, wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(wake_writer, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    children: set[int] = set()
+    while True:
+        readable, _, _ = select.select([control.fileno(), wake_reader], [], [])
+        if wake_reader in readable:
+            os.read(wake_reader, 4096)
+            _reap(control, children)
+        if control.fileno() in readable:
+            packet, fds, _, _ = socket.recv_fds(control, MAX_PACKET_BYTES, 1)
+            if not packet:
+                break
+            request = json.loads(packet)
+            if "spawn" in request:
+                pid = _fork(control, run_round, request["spawn"], report_fd=fds[0], priority=priority)
+                os.close(fds[0])
+                children.add(pid)
+                _send(control, {"spawned": pid})
+            elif request["pid"] in children:
+                _signal(request["pid"], request["signal"])
+    for pid in children:
+        _signal(pid, signal.SIGKILL)
+
+
+def _reap(control: socket.socket, children: set[int]) -> None:
+    for pid in sorted(children):
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            children.discard(pid)
+            _send(control, {"exited": pid, "status": os.waitstatus_to_exitcode(status)})
+
+
+def _fork(
+    control: socket.socket, run_round: RunRound, assignment_path: str, *, report_fd: int, priority: Priority
+) -> int:
+    zygote_pid = os.getpid()
+    pid = os.fork()
+    if pid:
+        with contextlib.suppress(ProcessLookupError):
+            os.setpgid(pid, pid)  # here too: a signal to the group may come before the child has made it
+        return pid
+    status = CRASHED
+    try:
+        control.close()
+        os.setpgid(0, 0)
+        die_with_parent(zygote_pid)
+        status = _child(run_round, Path(assignment_path), report_fd=report_fd, priority=priority)
+    except BaseException:
+        logger.exception("the round's process failed unexpectedly")
+    finally:
+        logging.shutdown()
+        os._exit(status)
+
+
+def _weigh_less_as_a_session() -> None:
+    """Linux shares the cores between sessions before it looks at their processes (sched(7), autogroup): a session in
+    which only an idle round runs would weigh as much as one that answers predictions. A tenth of a share stays, so that
+    a round ends also where serving is never idle. Containers have groups of their own, and this does nothing there."""
+    with contextlib.suppress(OSError):  # a kernel without autogroups
+        Path("/proc/self/autogroup").write_text(str(_SESSION_NICE))
+
+
+def _child(run_round: RunRound, assignment_path: Path, *, report_fd: int, priority: Priority) -> int:
+    """Runs the round; returns the exit status."""
+    os.nice(priority.nice)
+    if priority.is_idle:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        _weigh_less_as_a_session()
+    Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE))
+    stop_requested = _stop_on_sigterm()
+    assignment = RoundAssignment.from_json(assignment_path.read_text())
+
+    def report(message: Message) -> None:
+        line = encode_message(message)
+        while line:
+            line = line[os.write(report_fd, line) :]
+
+    try:
+        _own(Path(assignment.work_dir))
+        run_round(assignment, report, stop_requested)
+    except HeadraceError as error:
+        report(Raised(type(error).__name__, error.message))
+    return 0
+
+
+def _stop_on_sigterm() -> Callable[[], bool]:
+    requested = False
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        nonlocal requested
+        requested = True
+
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, on_signal)
+    return lambda: requested
+
+
+def _own(work_dir: Path) -> None:
+    """Locks the folder until this process ends: an earlier attempt may still be dying in it."""
+    lock = os.open(work_dir / ".lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
+    deadline = time.monotonic() + _WORK_DIR_TIMEOUT_SECONDS
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        if number == signal.SIGKILL:
+            os.killpg(pid, number)
+        else:
+            os.kill(pid, number)
+
+
+def _send(control: socket.socket, packet: Mapping[str, Any]) -> None:
+    control.send(json.dumps(packet).encode())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,222 @@
+"""The zygote as control sees it: start it, have it fork a round's process, hear what the child says and how it ends."""
+
+import fcntl
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from common.errors import InvalidInput, Unavailable
+from services.trainer.rounds.assignment import Message, RoundAssignment, decode_message
+from services.trainer.rounds.zygote import ENVIRONMENT, MAX_PACKET_BYTES
+from services.trainer.settings import Scheduling
+
+logger = logging.getLogger(__name__)
+_SPAWN_TIMEOUT_SECONDS = 30.0
+_STOP_TIMEOUT_SECONDS = 5.0
+_READ_BYTES = 64 * 1024
+
+
+@dataclass
+class RoundChild:
+    """A forked round. `status` is None while it runs, then as in subprocess: -9 is "killed by signal 9"."""
+
+    pid: int
+    report_fd: int
+    status: int | None = None
+    zygote_died: bool = False
+    """The kernel killed the child because its zygote was gone: no fault of the round's."""
+    is_signal_refused: bool = False
+    """A signal for it could not be handed to the zygote, and the log says so."""
+    has_said_all: bool = False
+    """Its end of the pipe is closed."""
+    unread: bytes = field(default=b"", repr=False)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status is not None
+
+
+class ZygoteHandle:
+    """Used by one thread only, the one that starts it: the kernel kills the zygote when that thread ends.
+
+    Args:
+        round_function: "module:function", a RunRound.
+    """
+
+    def __init__(
+        self, round_function: str, *, nice: int, scheduling: Scheduling, log_format: str, log_level: str
+    ) -> None:
+        self._arguments = (round_function, str(nice), scheduling, log_format, log_level)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._children: dict[int, RoundChild] = {}
+        self._reader_of_next_child = -1
+        self.is_ready = False
+        self.import_seconds = 0.0
+        self.start_count = 0
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Starts the process, or starts it again after it died; it is ready some seconds later (`wait`)."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "services.trainer.rounds.zygote",
+                    str(theirs.fileno()),
+                    str(os.getpid()),
+                    *self._arguments,
+                ],
+                env={**os.environ, **ENVIRONMENT},
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        ours.setblocking(False)
+        self._socket = ours
+        self.start_count += 1
+
+    def wait_until_ready(self, timeout_seconds: float) -> bool:
+        """Starts a zygote where there is none; True when it is ready."""
+        if self._socket is None:
+            self.start()
+        self._receive(0.0 if self.is_ready else timeout_seconds)
+        return self.is_ready
+
+    def spawn(self, assignment: RoundAssignment) -> RoundChild:
+        """Forks a child for the assignment, which is left as assignment.json in its work_dir.
+
+        Raises:
+            Unavailable: the zygote is not there, or did not answer in time.
+        """
+        if self._socket is None or not self.is_ready:
+            raise Unavailable("the process that forks rounds is not ready")
+        path = Path(assignment.work_dir) / "assignment.json"
+        path.write_text(assignment.to_json())
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        try:
+            socket.send_fds(self._socket, [json.dumps({"spawn": str(path)}).encode()], [writer])
+        except OSError as error:
+            os.close(reader)
+            raise Unavailable(f"the process that forks rounds is gone: {error}") from error
+        finally:
+            os.close(writer)
+        child = self._await_spawned(reader)
+        fcntl.fcntl(reader, fcntl.F_SETFL, os.O_NONBLOCK)
+        return child
+
+    def _await_spawned(self, reader: int) -> RoundChild:
+        known = set(self._children)
+        self._reader_of_next_child = reader
+        deadline = time.monotonic() + _SPAWN_TIMEOUT_SECONDS
+        while time.monotonic() < deadline and self._socket is not None:
+            self._receive(1.0)
+            for pid in set(self._children) - known:
+                return self._children[pid]
+        os.close(reader)
+        self.stop()
+        raise Unavailable("the process that forks rounds died or did not answer; it is started again")
+
+    def signal(self, child: RoundChild, number: int) -> None:
+        """Does nothing when the child has ended. May be asked again: the zygote may be too busy to take it."""
+        if child.has_ended or self._socket is None:
+            return
+        try:
+            self._socket.send(json.dumps({"signal": int(number), "pid": child.pid}).encode())
+        except OSError as error:
+            if not child.is_signal_refused:
+                logger.warning("the process that forks rounds cannot be reached", extra={"error": str(error)})
+            child.is_signal_refused = True
+
+    def wait(self, child: RoundChild, timeout_seconds: float) -> list[Message]:
+        """What the child has said since, after at most so long. Its `status` is set when it has ended.
+
+        The last messages come no later than the status does.
+        """
+        if not child.has_ended and self._socket is not None:
+            # The end of a pipe is readable for ever, and the zygote may take a while to say that the child has ended.
+            reports = [] if child.has_said_all else [child.report_fd]
+            readable, _, _ = select.select([*reports, self._socket.fileno()], [], [], timeout_seconds)
+            if self._socket.fileno() in readable:
+                self._receive(0.0)
+        return self._read_messages(child)
+
+    def forget(self, child: RoundChild) -> None:
+        """Call once the child has ended and its messages are read."""
+        os.close(child.report_fd)
+        self._children.pop(child.pid, None)
+
+    def stop(self) -> None:
+        """Ends the zygote and with it every child."""
+        if self._process is None:
+            return
+        self._lose_zygote(is_expected=True)
+
+    def _receive(self, timeout_seconds: float) -> None:
+        """Takes the packets that are there, waiting for the first one."""
+        while self._socket is not None and select.select([self._socket], [], [], timeout_seconds)[0]:
+            timeout_seconds = 0.0
+            try:
+                packet = self._socket.recv(MAX_PACKET_BYTES)
+            except ConnectionError:
+                packet = b""
+            if not packet:
+                self._lose_zygote()
+                return
+            self._take(json.loads(packet))
+
+    def _take(self, packet: dict[str, float]) -> None:
+        if "ready" in packet:
+            self.is_ready = True
+            self.import_seconds = packet["ready"]
+            logger.info("ready to fork rounds", extra={"import_seconds": self.import_seconds})
+        elif "spawned" in packet:
+            pid = int(packet["spawned"])
+            self._children[pid] = RoundChild(pid, self._reader_of_next_child)
+        elif int(packet["exited"]) in self._children:
+            self._children[int(packet["exited"])].status = int(packet["status"])
+
+    def _lose_zygote(self, *, is_expected: bool = False) -> None:
+        assert self._process is not None
+        if self._socket is not None:
+            self._socket.close()
+        self._socket, self.is_ready = None, False
+        self._process.kill()
+        status = self._process.wait(timeout=_STOP_TIMEOUT_SECONDS)
+        if not is_expected:
+            logger.warning("the process that forks rounds has ended by itself", extra={"status": status})
+        for child in self._children.values():
+            if not child.has_ended:
+                child.status, child.zygote_died = -signal.SIGKILL, True
+        self._process = None
+
+    def _read_messages(self, child: RoundChild) -> list[Message]:
+        try:
+            while data := os.read(child.report_fd, _READ_BYTES):
+                child.unread += data
+                if len(data) < _READ_BYTES and not child.has_ended:
+                    break
+            child.has_said_all = not data
+        except BlockingIOError:
+            pass
+        *lines, child.unread = child.unread.split(b"\n")
+        messages = []
+        for line in lines:
+            try:
+                messages.append(decode_message(line))
+            except InvalidInput as error:
+                logger.warning("a round's process said something odd", extra={"error": error.message})
+        return messages

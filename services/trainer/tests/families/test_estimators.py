@@ -1,0 +1,177 @@
+"""Every estimator and a Keras module: trains, exports, loads again, answers the same through both signatures."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from common.definition.model import parse_definition
+from common.errors import DataLoss
+from common.schema import Schema
+from services.trainer.export import saved_model as export
+from services.trainer.families.model import BuiltModel, build, load_user_module
+from services.trainer.features.parsing import parse
+from services.trainer.features.statistics import Fitting
+from services.trainer.learn import checkpoint
+from services.trainer.learn.training import Training, TrainingSet
+from services.trainer.tests.support.small_rounds import FEATURES, SCHEMA, definition, events
+
+SCHEMA_OF_TESTS = Schema.from_mapping(SCHEMA)
+EXAMPLES = events(96)
+CASES: dict[str, dict[str, Any]] = {
+    "linear_classifier": {"estimator": "linear_classifier", "parameters": {"l2": 0.001}},
+    "linear_regressor": {"estimator": "linear_regressor", "label": "amount", "parameters": {}},
+    "dnn_classifier": {"estimator": "dnn_classifier", "parameters": {"hidden_units": [8], "activation": "tanh"}},
+    "dnn_regressor": {"estimator": "dnn_regressor", "label": "amount", "parameters": {"hidden_units": [8, 4]}},
+    "wide_deep_classifier": {"parameters": {"hidden_units": [8], "dropout": 0.1, "l2": 0.0001}},
+    "wide_deep_classifier of 3": {"label": "kind", "parameters": {"hidden_units": [8], "classes": 3}},
+    "linear_classifier of 3": {"estimator": "linear_classifier", "label": "kind", "parameters": {"classes": 3}},
+}
+
+
+def built(case: dict[str, Any]) -> tuple[BuiltModel, TrainingSet, dict[str, tf.Tensor]]:
+    """The model, with all examples ready to train on, and their raw features."""
+    spec = parse_definition(definition(**case))
+    raw = parse(EXAMPLES, SCHEMA_OF_TESTS.columns).raw
+    fitting = Fitting(spec.features, SCHEMA_OF_TESTS, {})
+    fitting.add({name: column.numpy() for name, column in raw.items()})
+    model = build(spec, SCHEMA_OF_TESTS, fitting.result(), None, seed=5)
+    weights = tf.ones(len(EXAMPLES))
+    return model, TrainingSet(model.transformed(raw).columns, raw[spec.label], weights, len(EXAMPLES)), raw
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_it_learns_and_its_export_answers_as_it_does(case: dict[str, Any], tmp_path: Path) -> None:
+    model, examples, raw = built(case)
+    training = Training(model, seed=5)
+    losses = [training.train_block(examples, pass_index=index, block_index=0).mean() for index in range(12)]
+    assert losses[-1] < losses[0] * 0.95
+    export.export(model, tmp_path / "saved_model")
+    export.check(model, tmp_path / "saved_model", raw, EXAMPLES)
+    loaded = tf.saved_model.load(str(tmp_path / "saved_model"))
+    inputs = {feature.name: raw[feature.name] for feature in model.inputs}
+    by_features = loaded.signatures["serving_default"](**inputs)
+    by_examples = loaded.signatures["serving_examples"](tf.constant(EXAMPLES))
+    assert by_features.keys() == by_examples.keys() == expected_outputs(model)
+    for name, value in model.serve(raw).items():
+        np.testing.assert_allclose(by_features[name], value, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(by_examples[name], value, rtol=1e-5, atol=1e-6)
+
+
+def expected_outputs(model: BuiltModel) -> set[str]:
+    return {
+        "binary": {"probability", "logits"},
+        "multiclass": {"probabilities", "class_id"},
+        "regression": {"prediction"},
+    }[model.definition.task]
+
+
+def test_the_signatures_name_the_raw_features_that_the_model_needs(tmp_path: Path) -> None:
+    features = {name: FEATURES[name] for name in ("x", "code")}
+    model, _, _ = built({"estimator": "linear_classifier", "features": features, "parameters": {}})
+    export.export(model, tmp_path / "saved_model")
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        signatures = tf.compat.v1.saved_model.loader.load(
+            session, ["serve"], str(tmp_path / "saved_model")
+        ).signature_def
+    inputs = signatures["serving_default"].inputs
+    assert {name: (info.dtype, len(info.tensor_shape.dim)) for name, info in inputs.items()} == {
+        "x": (tf.float32.as_datatype_enum, 1),
+        "code": (tf.int64.as_datatype_enum, 1),
+    }
+    assert set(signatures["serving_examples"].inputs) == {"examples"}
+
+
+def test_the_export_holds_weights_but_no_optimizer_slots(tmp_path: Path) -> None:
+    model, examples, _ = built(CASES["linear_classifier"])
+    Training(model, seed=5).train_block(examples, pass_index=0, block_index=0)
+    export.export(model, tmp_path / "saved_model")
+    stored = tf.train.list_variables(str(tmp_path / "saved_model" / "variables" / "variables"))
+    shapes = sorted(tuple(shape) for name, shape in stored if "OBJECT_GRAPH" not in name)
+    assert shapes == sorted(tuple(variable.shape) for variable in model.network.variables)
+
+
+def test_an_export_of_other_weights_does_not_pass_the_check(tmp_path: Path) -> None:
+    model, examples, raw = built(CASES["linear_classifier"])
+    export.export(model, tmp_path / "saved_model")
+    Training(model, seed=5).train_block(examples, pass_index=0, block_index=0)
+    with pytest.raises(DataLoss, match="does not answer as the model does"):
+        export.check(model, tmp_path / "saved_model", raw, EXAMPLES)
+
+
+def test_features_that_share_a_table_have_one_variable_and_both_move_it() -> None:
+    features = {
+        "word": {"type": "hashed", "bins": 6},
+        "tags": {"type": "hashed", "bins": 6},
+        "word_vector": {"type": "embedding", "of": "word", "dimension": 2, "table": "items"},
+        "tags_vector": {"type": "embedding", "of": "tags", "dimension": 2, "table": "items"},
+    }
+    model, examples, _ = built(
+        {"estimator": "dnn_classifier", "features": features, "parameters": {"hidden_units": [4]}}
+    )
+    tables = [variable for variable in model.network.trainable_variables if "items" in variable.path]
+    assert [tuple(table.shape) for table in tables] == [(6, 2)]
+    before = tables[0].numpy().copy()
+    Training(model, seed=5).train_block(examples, pass_index=0, block_index=0)
+    assert (tables[0].numpy() != before).any(axis=1).sum() > 2, "the words and the tags"
+
+
+def test_the_order_in_which_features_are_listed_does_not_matter() -> None:
+    (one, examples, _), (two, same_examples, _) = (
+        built({"features": features}) for features in (FEATURES, dict(reversed(list(FEATURES.items()))))
+    )
+    Training(one, seed=5).train_block(examples, pass_index=0, block_index=0)
+    variables, others = (checkpoint.variables_by_path(model=model.network.variables) for model in (one, two))
+    assert {"model/wide/word_weights", "model/word_vector_table/table", "model/hidden_0/kernel"} <= variables.keys()
+    checkpoint.restore(others, checkpoint.capture(variables, {}))
+    outputs = [
+        model.outputs(given.columns, training=False).numpy() for model, given in ((one, examples), (two, same_examples))
+    ]
+    np.testing.assert_allclose(outputs[0], outputs[1], rtol=1e-5, atol=1e-6)
+
+
+def test_a_row_alone_and_in_a_batch_gets_the_same_answer() -> None:
+    model, _, raw = built(CASES["wide_deep_classifier"])
+    together = model.serve(raw)["probability"].numpy()
+    alone = [
+        model.serve({name: value[row : row + 1] for name, value in raw.items()})["probability"][0] for row in range(5)
+    ]
+    np.testing.assert_allclose(alone, together[:5], rtol=1e-6)
+
+
+TWO_INPUTS = """
+import keras
+import tensorflow as tf
+
+def build_model(schema, parameters):
+    pair = keras.Input((2,), name="pair", dtype="float32")
+    tags = keras.Input((None,), name="tags", dtype="string")
+    count = keras.layers.Lambda(lambda tags: tf.reduce_sum(tf.cast(tags != "", tf.float32), 1, keepdims=True),
+                                output_shape=(1,))(tags)
+    hidden = keras.layers.Dense(parameters["units"], "relu")(keras.layers.Concatenate()([pair, count]))
+    hidden = keras.layers.BatchNormalization()(hidden)
+    return keras.Model([tags, pair], keras.layers.Dense(3)(hidden))
+"""
+
+
+def test_a_keras_module_takes_several_raw_features_by_name(tmp_path: Path) -> None:
+    files = definition(
+        estimator=None, features=None, parameters={"units": 6}, module="net.py", task="multiclass", label="kind",
+        net_py=TWO_INPUTS,
+    )  # fmt: skip
+    spec = parse_definition(files)
+    module = load_user_module(spec, files, digest="two-inputs", directory=tmp_path)
+    model = build(spec, SCHEMA_OF_TESTS, {}, module, seed=5)
+    assert [feature.name for feature in model.inputs] == ["pair", "tags"]
+    assert model.class_count == 3
+    raw = parse(EXAMPLES, SCHEMA_OF_TESTS.columns).raw
+    examples = TrainingSet(model.transformed(raw).columns, raw["kind"], tf.ones(len(EXAMPLES)), len(EXAMPLES))
+    training = Training(model, seed=5)
+    moving_mean = next(path for path in training.variables if path.endswith("moving_mean"))
+    before = training.variables[moving_mean].numpy().copy()
+    training.train_block(examples, pass_index=0, block_index=0)
+    assert (training.variables[moving_mean].numpy() != before).any()
+    export.export(model, tmp_path / "saved_model")
+    export.check(model, tmp_path / "saved_model", raw, EXAMPLES)

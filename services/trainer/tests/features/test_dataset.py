@@ -1,0 +1,150 @@
+"""A round's examples come in one fixed order, in blocks at which reading can be taken up again."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.errors import DataLoss, InvalidInput
+from common.eventlog.base import EventLog, Record, RecordHeaders, RecordInfo
+from common.eventlog.tfrecord import frame
+from common.registry.catalog import OffsetRange
+from services.trainer.data.dataset import Block, count_examples, holdout_mask, read_blocks, splitmix64
+
+TOPIC = "examples.flights"
+
+
+@dataclass
+class ListLog:
+    """Records in lists; what read_blocks needs of an event log."""
+
+    partitions: dict[int, list[Record]] = field(default_factory=dict)
+
+    def add(self, partition: int, ingest_time: float, examples: Sequence[bytes], *, offset: int | None = None) -> None:
+        records = self.partitions.setdefault(partition, [])
+        at = offset if offset is not None else (records[-1].offset + 1 if records else 0)
+        headers = RecordHeaders(1, len(examples), ingest_time, b"c" * 16)
+        records.append(Record(partition, at, frame(examples), headers))
+
+    def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[Record]:
+        return (record for record in self.partitions[partition] if start <= record.offset < end)
+
+    def scan(self, topic: str, partition: int, start: int, end: int) -> Iterator[RecordInfo]:
+        return (
+            RecordInfo(r.partition, r.offset, len(r.value), r.headers) for r in self.read("", partition, start, end)
+        )
+
+
+def as_event_log(log: ListLog) -> EventLog:
+    return cast(EventLog, log)
+
+
+def ranges_of(log: ListLog) -> tuple[OffsetRange, ...]:
+    return tuple(OffsetRange(p, 0, records[-1].offset + 1) for p, records in sorted(log.partitions.items()))
+
+
+def blocks_of(log: ListLog, block_examples: int, start: dict[int, int] | None = None) -> list[Block]:
+    found = read_blocks(as_event_log(log), TOPIC, ranges_of(log), block_examples=block_examples, start=start)
+    return list(found)
+
+
+def test_partitions_are_merged_by_ingest_time_then_partition() -> None:
+    log = ListLog()
+    log.add(1, 1.0, [b"b"])
+    log.add(0, 1.0, [b"a"])
+    log.add(0, 3.0, [b"d", b"e"])
+    log.add(1, 2.0, [b"c"])
+    assert [example for block in blocks_of(log, 2) for example in block.examples] == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_a_block_closes_at_the_first_record_boundary_at_or_after_its_size() -> None:
+    log = ListLog()
+    for index in range(4):
+        log.add(0, float(index), [b"x%d" % index] * 3)
+    blocks = blocks_of(log, 4)
+    assert [len(block.examples) for block in blocks] == [6, 6]
+    assert [block.next_position for block in blocks] == [{0: 2}, {0: 4}]
+    assert [block.last_ingest_time for block in blocks] == [1.0, 3.0]
+
+
+def test_every_example_comes_with_the_checksum_of_its_frame() -> None:
+    log = ListLog()
+    log.add(0, 1.0, [b"one", b"two"])
+    (block,) = blocks_of(log, 10)
+    value = log.partitions[0][0].value
+    assert block.crcs.tolist() == [int.from_bytes(value[15:19], "little"), int.from_bytes(value[-4:], "little")]
+
+
+def test_a_gap_between_offsets_is_no_gap_between_examples() -> None:
+    log = ListLog()
+    log.add(0, 1.0, [b"a"], offset=2)
+    log.add(0, 2.0, [b"b"], offset=7)
+    assert [block.examples for block in blocks_of(log, 1)] == [[b"a"], [b"b"]]
+
+
+record_times = st.lists(st.integers(0, 9), min_size=1, max_size=12)
+
+
+@given(st.lists(record_times, min_size=1, max_size=4), st.integers(1, 20), st.randoms(use_true_random=False))
+def test_reading_on_after_any_block_gives_the_blocks_of_the_undisturbed_reader(
+    partitions: list[list[int]], block_examples: int, random: object
+) -> None:
+    log = ListLog()
+    for partition, times in enumerate(partitions):
+        for index, time in enumerate(times):  # a clock may step back: times are not sorted
+            log.add(partition, float(time), [b"%d.%d.%d" % (partition, index, n) for n in range(1 + index % 3)])
+    undisturbed = blocks_of(log, block_examples)
+    for taken, block in enumerate(undisturbed, start=1):
+        resumed = blocks_of(log, block_examples, block.next_position)
+        assert [b.examples for b in resumed] == [b.examples for b in undisturbed[taken:]]
+        assert [b.next_position for b in resumed] == [b.next_position for b in undisturbed[taken:]]
+    total = sum(len(block.examples) for block in undisturbed)
+    assert total == count_examples(as_event_log(log), TOPIC, ranges_of(log))
+
+
+def test_a_damaged_record_is_named() -> None:
+    log = ListLog()
+    log.add(0, 1.0, [b"abc"], offset=41)
+    record = log.partitions[0][0]
+    damaged = Record(0, 41, record.value[:-5] + b"X" + record.value[-4:], record.headers)
+    log.partitions[0] = [damaged]
+    with pytest.raises(DataLoss, match=r"examples\.flights, partition 0, offset 41"):
+        list(read_blocks(as_event_log(log), TOPIC, [OffsetRange(0, 41, 42)], block_examples=1))
+
+
+def test_a_start_outside_the_ranges_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="offset 9 of partition 0"):
+        list(read_blocks(as_event_log(ListLog()), TOPIC, [OffsetRange(0, 0, 5)], block_examples=1, start={0: 9}))
+    with pytest.raises(InvalidInput, match="offset None of partition 1"):
+        list(read_blocks(as_event_log(ListLog()), TOPIC, [OffsetRange(1, 0, 5)], block_examples=1, start={0: 1}))
+
+
+def test_splitmix64_gives_the_published_sequence() -> None:
+    """Seed 1234567 of the reference implementation (https://rosettacode.org/wiki/Pseudo-random_numbers/Splitmix64)."""
+    gamma = 0x9E3779B97F4A7C15
+    states = np.array([(1234567 + index * gamma) % 2**64 for index in range(3)], dtype=np.uint64)
+    assert splitmix64(states).tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+
+
+def test_the_held_out_fraction_is_what_was_asked_for() -> None:
+    crcs = np.arange(100_000, dtype=np.uint32)
+    share = holdout_mask(crcs, seed=7, fraction=0.1).mean()
+    assert 0.095 < share < 0.105
+    assert not holdout_mask(crcs, seed=7, fraction=0.0).any()
+
+
+@given(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=50), st.integers(0, 2**64 - 1))
+def test_a_larger_fraction_holds_out_the_same_examples_and_more(crcs: list[int], seed: int) -> None:
+    array = np.array(crcs, dtype=np.uint32)
+    small, large = (holdout_mask(array, seed=seed, fraction=fraction) for fraction in (0.1, 0.4))
+    assert (small <= large).all()
+    assert (holdout_mask(array[::-1], seed=seed, fraction=0.1) == small[::-1]).all()
+
+
+def test_a_fraction_of_one_or_more_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="below 1"):
+        holdout_mask(np.zeros(1, np.uint32), seed=1, fraction=1.0)

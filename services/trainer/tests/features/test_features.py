@@ -1,0 +1,249 @@
+"""Every kind of feature by hand, the same in training, in the compiled graph and in the exported model."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from common.definition.features import parse_features
+from common.errors import InvalidInput
+from common.schema import Schema
+from services.trainer.families.estimators.layers import Counts, EmbeddingTable
+from services.trainer.features.parsing import parse
+from services.trainer.features.statistics import Fitted, Fitting, Moments, Words, from_arrays, to_arrays
+from services.trainer.features.transform import Transform
+from services.trainer.tests.support.small_rounds import serialized
+
+SCHEMA = Schema.from_mapping(
+    {
+        "features": [
+            {"name": "x", "dtype": "float32"},
+            {"name": "pair", "dtype": "float32", "shape": [2]},
+            {"name": "word", "dtype": "string"},
+            {"name": "code", "dtype": "int64"},
+            {"name": "tags", "dtype": "string", "shape": [None]},
+            {"name": "codes", "dtype": "int64", "shape": [None]},
+            {"name": "extra", "dtype": "float32", "required": False, "default": 0.5},
+            {"name": "extra_pair", "dtype": "int64", "shape": [2], "required": False, "default": 7},
+            {"name": "extra_word", "dtype": "string", "required": False, "default": "none"},
+        ]
+    }
+)
+
+
+def example(**values: Any) -> bytes:
+    return serialized({"x": 0.0, "pair": [0.0, 0.0], "word": "a", "code": 0, "tags": [], "codes": []} | values)
+
+
+def transformed(features: Mapping[str, Any], examples: list[bytes], name: str = "f") -> list[Any]:
+    """The column of one feature, with statistics fitted on the same examples."""
+    return column_and_rules(features, examples, name)[0]
+
+
+def column_and_rules(
+    features: Mapping[str, Any], examples: list[bytes], name: str = "f"
+) -> tuple[list[Any], list[bool] | None, int | None]:
+    """The column, which examples break its rule, how many values have no id; eager and compiled must agree."""
+    specs = parse_features(features, {})
+    raw = parse(examples, SCHEMA.features).raw
+    fitting = Fitting(specs, SCHEMA, {})
+    fitting.add({key: value.numpy() for key, value in raw.items()})
+    transform = Transform(specs, [name], fitting.result(), SCHEMA)
+    eager, graph = transform(raw), tf.function(lambda raw: transform(raw).columns)(raw)
+    np.testing.assert_array_equal(eager.columns[name], graph[name])
+    refused = eager.refused[name].numpy().tolist() if name in eager.refused else None
+    outside = int(eager.outside[name]) if name in eager.outside else None
+    return eager.columns[name].numpy().tolist(), refused, outside
+
+
+def test_numeric_passes_values_through_in_the_order_of_their_shape() -> None:
+    examples = [example(pair=[1.5, -2.0]), example(pair=[0.0, 3.0])]
+    assert transformed({"f": {"type": "numeric", "of": "pair"}}, examples) == [[1.5, -2.0], [0.0, 3.0]]
+
+
+def test_numeric_takes_integers() -> None:
+    assert transformed({"f": {"type": "numeric", "of": "code"}}, [example(code=3)]) == [[3.0]]
+
+
+def test_zscore_subtracts_the_mean_and_divides_by_the_deviation_of_each_column() -> None:
+    examples = [example(pair=[1.0, 5.0]), example(pair=[3.0, 5.0])]
+    column = transformed({"f": {"type": "numeric", "of": "pair", "normalize": "zscore"}}, examples)
+    assert column == [[-1.0, 0.0], [1.0, 0.0]], "a constant column becomes 0"
+
+
+def test_minmax_spreads_the_fitted_range_over_0_to_1() -> None:
+    examples = [example(x=value) for value in (2.0, 4.0, 3.0)]
+    assert transformed({"f": {"type": "numeric", "of": "x", "normalize": "minmax"}}, examples) == [[0.0], [1.0], [0.5]]
+
+
+def test_a_value_on_a_boundary_goes_to_the_upper_bucket() -> None:
+    features = {"f": {"type": "bucketized", "of": "x", "boundaries": [0.0, 10.0]}}
+    examples = [example(x=value) for value in (-0.1, 0.0, 9.9, 10.0, 1e9)]
+    assert transformed(features, examples) == [[0], [1], [1], [2], [2]]
+
+
+def test_given_words_have_the_ids_of_their_places() -> None:
+    features = {"f": {"type": "vocabulary", "of": "word", "words": ["b", "", "ä"], "oov": "drop"}}
+    column, _, outside = column_and_rules(features, [example(word=word) for word in ("b", "", "ä", "c")])
+    assert (column, outside) == ([[0], [1], [2], [-1]], 1)
+
+
+def test_learned_words_come_by_count_then_by_bytes_up_to_the_limit() -> None:
+    features = {"f": {"type": "vocabulary", "of": "word", "max_words": 2, "oov": "drop"}}
+    examples = [example(word=word) for word in ("z", "b", "a", "z", "b", "a", "q")]
+    assert transformed(features, examples) == [[-1], [1], [0], [-1], [1], [0], [-1]]
+
+
+def test_rare_words_are_not_learned() -> None:
+    features = {"f": {"type": "vocabulary", "of": "word", "max_words": 5, "min_count": 2, "oov": "drop"}}
+    assert transformed(features, [example(word=word) for word in ("a", "b", "b")]) == [[-1], [0], [0]]
+
+
+def test_unknown_words_share_the_buckets_after_the_words() -> None:
+    features = {"f": {"type": "vocabulary", "of": "word", "words": ["a"], "oov": "bucket", "oov_buckets": 2}}
+    words = ("a", *"qrstuvwxyz")
+    column = [row[0] for row in transformed(features, [example(word=word) for word in words])]
+    assert column[0] == 0
+    assert set(column[1:]) == {1, 2}
+
+
+def test_an_unknown_word_under_the_rule_error_is_refused() -> None:
+    features = {"f": {"type": "vocabulary", "of": "word", "words": ["a"], "oov": "error"}}
+    _, refused, outside = column_and_rules(features, [example(word="a"), example(word="b")])
+    assert (refused, outside) == ([False, True], 1)
+
+
+def test_a_vocabulary_takes_integers_by_their_decimal_text() -> None:
+    features = {"f": {"type": "vocabulary", "of": "code", "words": ["-3", "12"], "oov": "drop"}}
+    assert transformed(features, [example(code=code) for code in (12, -3, 1)]) == [[1], [0], [-1]]
+
+
+def test_two_words_of_any_length_are_looked_up_each_and_padding_is_nothing() -> None:
+    features = {"f": {"type": "vocabulary", "of": "tags", "words": ["a", "b"], "oov": "error"}}
+    column, refused, _ = column_and_rules(features, [example(tags=["b", "a"]), example(tags=["a"]), example()])
+    assert column == [[1, 0], [0, -1], [-1, -1]]
+    assert refused == [False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("rule", "column", "refused"),
+    [
+        ("drop", [[0], [2], [-1], [-1]], None),
+        ("clip", [[0], [2], [2], [0]], None),
+        ("error", [[0], [2], [-1], [-1]], [False, False, True, True]),
+    ],
+)
+def test_identities_outside_their_range_follow_the_rule_and_are_counted(
+    rule: str, column: list[list[int]], refused: list[bool] | None
+) -> None:
+    features = {"f": {"type": "identity", "of": "code", "size": 3, "out_of_range": rule}}
+    examples = [example(code=code) for code in (0, 2, 3, -2)]
+    assert column_and_rules(features, examples) == (column, refused, 2)
+
+
+def test_hashes_are_fingerprints_and_the_same_everywhere() -> None:
+    """FarmHash Fingerprint64 modulo bins: fixed by TensorFlow's compatibility promise."""
+    features = {"f": {"type": "hashed", "of": "word", "bins": 1000}}
+    assert transformed(features, [example(word=word) for word in ("a", "LAX", "")]) == [[939], [543], [263]]
+    numbers = {"f": {"type": "hashed", "of": "code", "bins": 1000}}
+    assert transformed(numbers, [example(code=12)]) == [tf.strings.to_hash_bucket_fast(["12"], 1000).numpy().tolist()]
+
+
+def test_a_cross_is_the_hash_of_its_members_texts() -> None:
+    features = {
+        "bucket": {"type": "bucketized", "of": "x", "boundaries": [0.0]},
+        "f": {"type": "crossed", "of": ["word", "code", "bucket"], "bins": 997},
+    }
+    column = transformed(features, [example(word="a", code=5, x=1.0)])
+    assert column == [tf.strings.to_hash_bucket_fast(["a\x1f5\x1f1"], 997).numpy().tolist()]
+
+
+def test_embeddings_combine_the_rows_of_an_example_and_give_zeros_for_none() -> None:
+    layer = EmbeddingTable(3, 2, l2=0.0, name="table")
+    layer.set_weights([np.array([[1.0, 2.0], [3.0, 6.0], [5.0, 5.0]])])
+    ids = tf.constant([[0, 1], [1, -1], [-1, -1]])
+    np.testing.assert_allclose(layer(ids, combiner="sum"), [[4, 8], [3, 6], [0, 0]])
+    np.testing.assert_allclose(layer(ids, combiner="mean"), [[2, 4], [3, 6], [0, 0]])
+    np.testing.assert_allclose(layer(ids, combiner="sqrtn")[0], np.array([4, 8]) / np.sqrt(2), rtol=1e-6)
+    np.testing.assert_allclose(layer(tf.constant([[2], [-1]]), combiner="mean"), [[5, 5], [0, 0]])
+
+
+def test_indicators_count_how_often_an_example_has_an_id() -> None:
+    counts = Counts(3, name="counts")(tf.constant([[0, 2], [2, 2], [-1, 1]]))
+    np.testing.assert_array_equal(counts, [[1, 0, 1], [0, 0, 2], [0, 1, 0]])
+
+
+def test_absent_optional_features_get_the_schemas_default() -> None:
+    raw = parse([example(), example(extra=1.0, extra_pair=[1, 2], extra_word="w")], SCHEMA.features).raw
+    assert raw["extra"].numpy().tolist() == [0.5, 1.0]
+    assert raw["extra_pair"].numpy().tolist() == [[7, 7], [1, 2]]
+    assert raw["extra_word"].numpy().tolist() == [b"none", b"w"]
+
+
+def test_examples_that_do_not_parse_are_named_and_the_others_kept() -> None:
+    wrong_count = example(pair=[1.0])
+    parsed = parse([example(x=1.0), b"\xff", wrong_count, example(x=2.0)], SCHEMA.features)
+    assert parsed.kept == [0, 3]
+    assert parsed.raw["x"].numpy().tolist() == [1.0, 2.0]
+    assert [index for index, _ in parsed.refused] == [1, 2]
+    assert "pair" in parsed.refused[1][1]
+
+
+def test_moments_over_parts_are_the_moments_of_the_whole() -> None:
+    values = np.random.default_rng(1).normal(100.0, 3.0, (50, 2))
+    whole, parts = Moments.of(values), Moments.of(values[:20]).merged(Moments.of(values[20:]))
+    assert parts.count == 50
+    for name in ("mean", "deviation", "minimum", "maximum"):
+        np.testing.assert_allclose(getattr(parts, name), getattr(whole, name), rtol=1e-12)
+
+
+def test_statistics_survive_the_checkpoint() -> None:
+    fitted: dict[str, Fitted] = {
+        "n": Moments.of(np.array([[1.0], [2.0]])),
+        "w": Words((b"a", b"", b"\x00\xff")),
+        "none": Words(()),
+    }
+    restored = from_arrays(to_arrays(fitted))
+    assert restored["w"] == fitted["w"]
+    assert restored["none"] == Words(())
+    assert to_arrays({"n": restored["n"]}).keys() == to_arrays({"n": fitted["n"]}).keys()
+    np.testing.assert_array_equal(restored["n"].mean, [1.5])  # type: ignore[union-attr] # a numeric feature
+
+
+def test_statistics_of_the_parent_are_carried_unless_they_are_updated() -> None:
+    specs = parse_features(
+        {
+            "kept": {"type": "numeric", "of": "x", "normalize": "zscore"},
+            "updated": {"type": "numeric", "of": "x", "normalize": "zscore", "update": True},
+        },
+        {},
+    )
+    first = Moments.of(np.array([[0.0], [2.0]]))
+    fitting = Fitting(specs, SCHEMA, {"kept": first, "updated": first})
+    fitting.add({"x": np.array([4.0, 6.0], np.float32)})
+    result = fitting.result()
+    assert result["kept"] is first
+    np.testing.assert_allclose(result["updated"].mean, [3.0])  # type: ignore[union-attr] # a numeric feature
+    only_kept = {"kept": specs["kept"]}
+    assert not Fitting(only_kept, SCHEMA, {"kept": first}).needs_data
+
+
+def test_serving_refuses_what_training_sets_aside() -> None:
+    specs = parse_features({"f": {"type": "identity", "of": "code", "size": 3, "out_of_range": "error"}}, {})
+    transform = Transform(specs, ["f"], {}, SCHEMA)
+    serve = tf.function(transform.strict)
+    assert serve({"code": tf.constant([2], tf.int64)})["f"].numpy().tolist() == [[2]]
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"f: a value is outside 0\.\.2"):
+        serve({"code": tf.constant([2, 3], tf.int64)})
+
+
+def test_a_vocabulary_file_is_read_from_the_definition(tmp_path: Path) -> None:
+    features = {"f": {"type": "vocabulary", "of": "word", "file": "words.txt", "oov": "drop"}}
+    specs = parse_features(features, {"words.txt": b"b\na\n"})
+    column = Transform(specs, ["f"], {}, SCHEMA)({"word": tf.constant(["a"])}).columns["f"]
+    assert column.numpy().tolist() == [[1]]
+    with pytest.raises(InvalidInput, match=r"no file words\.txt"):
+        parse_features(features, {})

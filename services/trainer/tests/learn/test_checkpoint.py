@@ -1,0 +1,106 @@
+"""Checkpoints: bytes, digests, and what does not fit."""
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+from common.errors import DataLoss, InvalidInput
+from services.trainer.learn import checkpoint
+from services.trainer.learn.checkpoint import Checkpoint
+from services.trainer.rounds import tensorboard_events
+
+ARRAYS: dict[str, NDArray[Any]] = {
+    "model/b": np.arange(3, dtype=np.float32),
+    "model/a": np.zeros((2, 2), np.float32),
+    "optimizer/step": np.array(7, np.int64),
+}
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    checkpoint.write(tmp_path, Checkpoint(ARRAYS, {"step": 7}))
+    read = checkpoint.read(tmp_path)
+    assert read.step == 7
+    assert checkpoint.weights_digest(read.arrays) == checkpoint.weights_digest(ARRAYS)
+    assert read.arrays["optimizer/step"].shape == ()
+
+
+def test_equal_checkpoints_have_equal_bytes_in_whatever_order(tmp_path: Path) -> None:
+    for name, arrays in (("one", ARRAYS), ("two", dict(reversed(ARRAYS.items())))):
+        checkpoint.write(tmp_path / name, Checkpoint(arrays, {"step": 7}))
+    one, two = ((tmp_path / name / checkpoint.WEIGHTS_PATH).read_bytes() for name in ("one", "two"))
+    assert one == two
+
+
+def test_the_digest_sees_names_types_shapes_and_values() -> None:
+    variants = [
+        ARRAYS,
+        {**ARRAYS, "model/b": ARRAYS["model/b"].astype(np.float64)},
+        {**ARRAYS, "model/b": ARRAYS["model/b"].reshape(3, 1)},
+        {**ARRAYS, "model/b": ARRAYS["model/b"] + 1},
+        {name.replace("model/b", "model/c"): array for name, array in ARRAYS.items()},
+    ]
+    assert len({checkpoint.weights_digest(arrays) for arrays in variants}) == len(variants)
+
+
+@pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 no archive"])
+def test_a_damaged_file_is_data_loss(tmp_path: Path, damage: bytes) -> None:
+    checkpoint.write(tmp_path, Checkpoint(ARRAYS, {"step": 7}))
+    (tmp_path / checkpoint.WEIGHTS_PATH).write_bytes(damage)
+    with pytest.raises(DataLoss, match="cannot be read"):
+        checkpoint.read(tmp_path)
+
+
+def test_no_pickle_is_ever_loaded(tmp_path: Path) -> None:
+    path = tmp_path / checkpoint.WEIGHTS_PATH
+    path.parent.mkdir()
+    np.savez(path, allow_pickle=True, thing=np.array([{"a": 1}], dtype=object))
+    (tmp_path / checkpoint.STATE_PATH).write_text("{}")
+    with pytest.raises(DataLoss):
+        checkpoint.read(tmp_path)
+
+
+def test_restoring_reports_what_is_new_and_what_was_dropped() -> None:
+    variables = {"model/b": keras.Variable(np.zeros(3, np.float32)), "model/new": keras.Variable(1.0)}
+    report = checkpoint.restore(variables, ARRAYS)
+    assert (report.loaded, report.new, report.dropped) == (1, ("model/new",), ("model/a", "optimizer/step"))
+    assert variables["model/b"].numpy().tolist() == [0.0, 1.0, 2.0]
+
+
+def test_another_shape_under_the_same_path_is_refused_and_nothing_is_assigned() -> None:
+    variables = {
+        "model/b": keras.Variable(np.full(4, 5.0, np.float32)),
+        "model/a": keras.Variable(np.ones((2, 2), np.float32)),
+    }
+    with pytest.raises(InvalidInput, match=r"model/b is float32 \(4,\), the parent's checkpoint has float32 \(3,\)"):
+        checkpoint.restore(variables, ARRAYS)
+    assert variables["model/a"].numpy().sum() == 4.0
+
+
+def test_two_variables_of_one_path_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="two variables of the model have the path same"):
+        checkpoint.variables_by_path(model=[keras.Variable(1.0, name="same"), keras.Variable(1.0, name="same")])
+
+
+def test_tensorboard_reads_the_curves_and_the_metrics(tmp_path: Path) -> None:
+    curves = tensorboard_events.Curves(first_step=10, losses=[0.5, 0.25], learning_rates=[0.1, 0.1])
+    metrics = {"candidate": {"auc": 0.75}, "parent": {}, "examples": {"trained": 90}}
+    tensorboard_events.write_events(tmp_path, curves, metrics, wall_time=1000.0)
+    (path,) = tmp_path.iterdir()
+    scalars = {
+        (value.tag, event.step): value.tensor.float_val[0]
+        for event in EventFileLoader(str(path)).Load()
+        for value in event.summary.value
+    }
+    assert scalars == {
+        ("loss", 10): 0.5,
+        ("loss", 11): 0.25,
+        ("learning_rate", 10): pytest.approx(0.1),
+        ("learning_rate", 11): pytest.approx(0.1),
+        ("candidate/auc", 11): 0.75,
+        ("examples/trained", 11): 90.0,
+    }

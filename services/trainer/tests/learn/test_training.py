@@ -1,0 +1,163 @@
+"""The training loop: orders, batches, weights, optimizers, schedules, and equality between runs."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from common.definition.model import parse_definition
+from common.definition.training import LearningRate, Optimizer
+from common.schema import Schema
+from services.trainer import determinism
+from services.trainer.families.model import BuiltModel, Scorer, build
+from services.trainer.learn import checkpoint
+from services.trainer.learn.optimizers import make_optimizer, rate_at
+from services.trainer.learn.training import NotFiniteError, Training, TrainingSet
+from services.trainer.tests.support.small_rounds import definition
+
+SCHEMA = Schema.from_mapping(
+    {"features": [{"name": "x", "dtype": "float32"}], "labels": [{"name": "y", "dtype": "float32"}]}
+)
+
+
+def line_model(*, seed: int = 1, batch_size: int = 4, **optimizer: Any) -> BuiltModel:
+    """y = a x + b."""
+    spec = parse_definition(
+        definition(
+            estimator="linear_regressor",
+            label="y",
+            features={"x": {"type": "numeric"}},
+            parameters={},
+            training={"batch_size": batch_size, "optimizer": optimizer or {"name": "sgd", "learning_rate": 0.1}},
+        )
+    )
+    return build(spec, SCHEMA, {}, None, seed=seed)
+
+
+def examples(x: list[float], y: list[float], weights: list[float] | None = None) -> TrainingSet:
+    columns = {"x": tf.constant(x)[:, tf.newaxis]}
+    return TrainingSet(columns, tf.constant(y), tf.constant(weights or [1.0] * len(x)), len(x))
+
+
+def parameters(training: Training) -> tuple[float, float]:
+    values = {path: variable.numpy() for path, variable in training.variables.items()}
+    return float(values["model/wide/x_weights"][0, 0]), float(values["model/prediction/bias"][0])
+
+
+def test_one_step_of_gradient_descent_equals_the_hand_calculation() -> None:
+    training = Training(line_model(), seed=1)
+    losses = training.train_block(examples([1.0, 2.0], [3.0, 5.0]), pass_index=0, block_index=0)
+    # From 0: loss (9 + 25) / 2; gradients -2 (1*3 + 2*5) / 2 and -2 (3 + 5) / 2; rate 0.1.
+    assert losses.tolist() == [17.0]
+    assert parameters(training) == pytest.approx((1.3, 0.8))
+    assert training.step == 1
+
+
+def test_the_loss_is_the_weighted_mean_and_weight_zero_is_no_example() -> None:
+    with_zero, without = Training(line_model(), seed=1), Training(line_model(), seed=1)
+    a = with_zero.train_block(examples([1.0, 2.0, 9.0], [3.0, 5.0, 7.0], [1.0, 3.0, 0.0]), pass_index=0, block_index=0)
+    b = without.train_block(examples([1.0, 2.0], [3.0, 5.0], [1.0, 3.0]), pass_index=0, block_index=0)
+    assert a == pytest.approx(b) == [(9.0 + 3 * 25.0) / 4]
+    assert parameters(with_zero) == pytest.approx(parameters(without))
+
+
+def test_a_line_is_learned() -> None:
+    training = Training(line_model(batch_size=8), seed=1)
+    x = np.linspace(-1, 1, 64).astype(np.float32)
+    for index in range(20):
+        training.train_block(examples(x.tolist(), (2 * x - 1).tolist()), pass_index=index, block_index=0)
+    assert parameters(training) == pytest.approx((2.0, -1.0), abs=0.01)
+    predicted = Scorer(training.model)({"x": tf.constant([[3.0]])}, 1)
+    assert predicted == pytest.approx([5.0], abs=0.05)
+
+
+def test_a_block_without_examples_changes_nothing() -> None:
+    training = Training(line_model(), seed=1)
+    assert training.train_block(examples([], []), pass_index=0, block_index=0).size == 0
+    assert training.step == 0
+
+
+def test_a_loss_that_is_not_finite_stops_at_its_step() -> None:
+    training = Training(line_model(batch_size=1), seed=1)
+    with pytest.raises(NotFiniteError, match=r"the loss became (nan|inf) at step \d"):
+        training.train_block(examples([1.0, float("nan"), 2.0], [1.0, 1.0, 1.0]), pass_index=0, block_index=0)
+    assert training.step <= 3
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 100])
+def test_batches_cover_a_block_and_differ_by_at_most_one(count: int) -> None:
+    bounds = determinism.batch_bounds(count, 8)
+    sizes = np.diff(bounds)
+    assert sizes.sum() == count
+    assert len(sizes) == -(-count // 8)
+    assert count == 0 or sizes.max() - sizes.min() <= 1
+    assert count == 0 or sizes.max() <= 8
+
+
+def test_orders_depend_on_seed_pass_and_block_alone() -> None:
+    def order(**changes: int) -> list[int]:
+        arguments = {"seed": 1, "pass_index": 0, "block_index": 0, "count": 50} | changes
+        return determinism.block_order(arguments.pop("seed"), **arguments).tolist()
+
+    assert order() == order()
+    assert sorted(order()) == list(range(50))
+    assert len({tuple(order(**change)) for change in ({}, {"seed": 2}, {"pass_index": 1}, {"block_index": 1})}) == 4
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw", "adagrad", "rmsprop", "ftrl"])
+def test_every_optimizer_is_restored_by_path_and_goes_on_as_if_undisturbed(name: str) -> None:
+    data = examples([1.0, 2.0, 3.0, 4.0, 5.0], [1.0, 3.0, 2.0, 5.0, 4.0])
+    options: dict[str, Any] = {"name": name, "learning_rate": 0.01} | ({"momentum": 0.9} if name == "sgd" else {})
+    undisturbed = Training(line_model(batch_size=2, **options), seed=1)
+    undisturbed.train_block(data, pass_index=0, block_index=0)
+    saved = checkpoint.capture(undisturbed.variables, {})
+    undisturbed.train_block(data, pass_index=0, block_index=1)
+    resumed = Training(line_model(batch_size=2, seed=99, **options), seed=1)
+    report = checkpoint.restore(resumed.variables, saved)
+    assert (report.new, report.dropped) == ((), ())
+    resumed.train_block(data, pass_index=0, block_index=1)
+    digests = [checkpoint.weights_digest(checkpoint.capture(t.variables, {})) for t in (undisturbed, resumed)]
+    assert digests[0] == digests[1]
+
+
+def test_gradients_are_scaled_down_to_the_clip_norm() -> None:
+    optimizer = make_optimizer(Optimizer("sgd", LearningRate(1.0), clip_norm=1.0))
+
+    variable = keras.Variable([0.0, 0.0])
+    optimizer.build([variable])
+    optimizer.apply([tf.constant([3.0, 4.0])], [variable])
+    assert variable.numpy() == pytest.approx([-0.6, -0.8])
+
+
+@pytest.mark.parametrize(
+    ("rate", "step", "expected"),
+    [
+        (LearningRate(0.5), 100, 0.5),
+        (LearningRate(0.5, "exponential", decay_steps=10, decay_rate=0.1), 20, 0.005),
+        (LearningRate(0.5, "inverse_time", decay_steps=10, decay_rate=1.0), 10, 0.25),
+        (LearningRate(0.5, "cosine", decay_steps=10, floor=0.1), 0, 0.5),
+        (LearningRate(0.5, "cosine", decay_steps=10, floor=0.1), 5, 0.275),
+        (LearningRate(0.5, "cosine", decay_steps=10, floor=0.1), 1000, 0.05),
+    ],
+)
+def test_learning_rates_follow_their_formulas(rate: LearningRate, step: int, expected: float) -> None:
+    assert float(rate_at(rate, tf.constant(step, tf.int64))) == pytest.approx(expected)
+
+
+def test_a_schedule_goes_on_from_the_restored_step() -> None:
+    schedule = {"schedule": "inverse_time", "initial": 0.1, "decay_steps": 1, "decay_rate": 1.0}
+    training = Training(line_model(name="sgd", learning_rate=schedule), seed=1)
+    training.continue_from(9)
+    training.train_block(examples([1.0], [1.0]), pass_index=0, block_index=0)
+    # Rate 0.1 / (1 + 9), gradient -2 for both.
+    assert parameters(training) == pytest.approx((0.02, 0.02))
+    assert training.step == 10
+
+
+def test_a_changed_rate_keeps_the_slots() -> None:
+    first = Training(line_model(name="adam", learning_rate=0.1), seed=1)
+    schedule = {"schedule": "cosine", "initial": 0.1, "decay_steps": 5}
+    second = Training(line_model(name="adam", learning_rate=schedule), seed=1)
+    assert first.variables.keys() == second.variables.keys()

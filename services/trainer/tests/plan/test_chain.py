@@ -1,0 +1,124 @@
+"""Where a round begins and ends, and what names it: the planner's pure parts, without registry or log."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.definition.model import parse_definition
+from common.errors import InvalidInput
+from common.registry.catalog import PRODUCTION, Model, OffsetRange, Round, RoundPlan, RoundState
+from services.trainer.plan import lineage
+from services.trainer.plan.backlog import Backlog
+from services.trainer.plan.chain import Beginning, ModelState, begin_after_judged, beginning_of, left_out
+from services.trainer.settings import TrainerSettings
+from services.trainer.tests.features.test_dataset import ListLog, as_event_log
+from services.trainer.tests.support.platform_processes import MODEL, STREAM, TOPIC, definition
+
+
+def state_of(
+    *,
+    production: int = 0,
+    production_end: dict[int, int] | None = None,
+    finished: tuple[OffsetRange, ...] = (),
+    parent: int = 0,
+    version: int = 0,
+    on_reject: str = "retry",
+) -> ModelState:
+    model = Model(MODEL, STREAM, "d", 1.0, {PRODUCTION: production} if production else {}, newest_version=version)
+    plan = RoundPlan(MODEL, 1, parent, STREAM, 1, finished, "d", {}, "c", "e", 1, 10, "manual", 1.0)
+    done = Round("late-000001", plan, 1.0, RoundState.DONE, version=version)
+    gate = f"{{min_value: 0.5, max_regression: null, on_reject: {on_reject}}}"
+    parsed = parse_definition({"model.yaml": definition(gate=gate)})
+    return ModelState(model, parsed, 1, (done,) if finished else (), production_end or {})
+
+
+def test_retention_that_overtakes_the_model_is_left_out_and_recorded() -> None:
+    state = state_of(production=1, production_end={0: 5, 1: 5}, finished=(OffsetRange(0, 0, 5),), version=1)
+    beginning = beginning_of(state, {0: 8, 1: 0})
+    assert beginning == Beginning({0: 5, 1: 5}, {0: 8, 1: 5}, {0: 8, 1: 5})
+    assert left_out(beginning) == (OffsetRange(0, 5, 8),)
+
+
+def test_a_partition_without_records_in_the_rejected_round_begins_where_production_ended() -> None:
+    ranges = (OffsetRange(0, 5, 9),)
+    state = state_of(production=1, production_end={0: 5, 1: 3}, finished=ranges, parent=1, version=2)
+    assert beginning_of(state, {0: 0, 1: 0}) == Beginning({0: 5, 1: 3}, {0: 5, 1: 3}, {0: 9, 1: 3})
+
+
+def test_leaving_the_judged_out_moves_the_beginning_to_its_end() -> None:
+    beginning = begin_after_judged(Beginning({0: 1}, {0: 1}, {0: 4}))
+    assert (beginning.begin, left_out(beginning)) == ({0: 4}, (OffsetRange(0, 1, 4),))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(1, 9)), max_size=40),
+    st.integers(1, 30),
+    st.integers(1, 7),
+)
+def test_cuts_one_after_the_other_cover_every_record_once(
+    records: list[tuple[int, int]], max_examples: int, step: int
+) -> None:
+    log = ListLog()
+    for index, (partition, count) in enumerate(records):
+        log.add(partition, float(index), [b"x"] * count)
+    backlog = Backlog()
+    backlog.start_at({0: 0, 1: 0, 2: 0})
+    sizes = {partition: len(log.partitions.get(partition, [])) for partition in range(3)}
+    for upto in range(0, max(sizes.values()) + step, step):  # counted piece by piece, as a planner does
+        backlog.advance(as_event_log(log), TOPIC, {partition: min(upto, size) for partition, size in sizes.items()})
+    total = sum(count for _, count in records)
+    assert backlog.examples == total
+    position = {0: 0, 1: 0, 2: 0}
+    taken = 0
+    while backlog.examples:
+        stretch = backlog.cut(position, max_examples=max_examples)
+        assert stretch.example_count <= max_examples or sum(r.to_offset - r.from_offset for r in stretch.ranges) == 1
+        assert all(item.from_offset == position[item.partition] for item in stretch.ranges)
+        taken += stretch.example_count
+        position |= {item.partition: item.to_offset for item in stretch.ranges}
+        backlog.start_at(position)
+        assert backlog.examples == total - taken == backlog.examples_from(position)
+    assert position == sizes
+
+
+def test_a_backlog_past_its_bound_is_counted_on_when_there_is_room() -> None:
+    log = ListLog()
+    for index in range(10):
+        log.add(0, float(index), [b"x"])
+    backlog = Backlog(max_waiting_records=4)
+    backlog.start_at({0: 0})
+    backlog.advance(as_event_log(log), TOPIC, {0: 10})
+    assert backlog.examples == 4
+    backlog.start_at({0: 3})
+    backlog.advance(as_event_log(log), TOPIC, {0: 10})
+    assert (backlog.examples, backlog.cut({0: 3}, max_examples=9).ranges) == (4, (OffsetRange(0, 3, 7),))
+
+
+def test_a_log_that_ends_before_the_model_is_refused() -> None:
+    backlog = Backlog()
+    backlog.start_at({0: 5})
+    with pytest.raises(InvalidInput, match="ends at 3, before the model's position 5"):
+        backlog.advance(as_event_log(ListLog()), TOPIC, {0: 3})
+
+
+def test_going_back_counts_anew() -> None:
+    log = ListLog()
+    for index in range(6):
+        log.add(0, float(index), [b"x"])
+    backlog = Backlog()
+    backlog.start_at({0: 4})
+    backlog.advance(as_event_log(log), TOPIC, {0: 6})
+    backlog.start_at({0: 1})
+    backlog.advance(as_event_log(log), TOPIC, {0: 6})
+    assert backlog.examples == 5
+
+
+def test_the_digest_names_what_the_weights_depend_on() -> None:
+    settings = TrainerSettings(event_log="segments:/log")
+    one, other = (parse_definition({"model.yaml": definition(seed=seed)}) for seed in (1, 2))
+    triggers = parse_definition({"model.yaml": definition(seed=1, triggers="{min_examples: 99}")})
+    digests = [lineage.digest_of(lineage.configuration_of(d, settings)) for d in (one, other, triggers)]
+    assert digests[0] != digests[1]
+    assert digests[0] == digests[2]
+    assert 0 <= lineage.seed_of(one, 1) < 2**63
+    assert len({lineage.seed_of(d, n) for d in (one, other) for n in range(5)}) == 10

@@ -1,0 +1,318 @@
+"""Rounds are planned along the chain of production versions: contiguous, bounded, once, whoever plans."""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from common.errors import Conflict, NotFound
+from common.process.health import Health
+from common.registry.catalog import (
+    PRODUCTION,
+    SKIPPED,
+    ChangeKind,
+    RoundPlan,
+    VersionDraft,
+)
+from common.registry.client import RegistryClient, manifest_of
+from services.trainer.plan.planner import Planner
+from services.trainer.settings import TrainerSettings
+from services.trainer.tests.support.platform_processes import MODEL, STREAM, TOPIC, Events, definition, wait_until
+
+PlannerFactory = Callable[[], Planner]
+
+
+@pytest.fixture
+def planners(registry: RegistryClient, events: Events, tmp_path: Path) -> PlannerFactory:
+    """Makes planners that follow the same registry and log."""
+    settings = TrainerSettings(event_log=f"segments:{tmp_path / 'log'}")
+
+    def make() -> Planner:
+        health = Health("registry", "event_log")
+        return Planner(settings, registry=registry, log=events.log, health=health, on_planned=lambda: None)
+
+    return make
+
+
+RULE = "{min_value: 0.5, max_regression: null, on_reject: %s}"
+
+
+def use(registry: RegistryClient, *, triggers: str, on_reject: str = "retry") -> None:
+    files = {"model.yaml": definition(triggers=triggers, gate=RULE % on_reject)}
+    registry.register_model(MODEL, stream=STREAM, files=files, by="test")
+
+
+def finish(registry: RegistryClient, tmp_path: Path, *, auc: float = 0.9) -> None:
+    """Leases the planned round and registers a version with this AUC; the gate wants 0.5."""
+    lease = registry.lease_round("test", ttl_seconds=30.0)
+    assert lease is not None
+    output = tmp_path / lease.round.round_id
+    for name in ("saved_model/saved_model.pb", "checkpoint/weights"):
+        (output / name).parent.mkdir(parents=True, exist_ok=True)
+        (output / name).write_text(lease.round.round_id)
+    files = manifest_of(output)
+    registry.upload(output, files)
+    draft = VersionDraft(
+        weights_digest="0" * 64,
+        metrics={"candidate": {"auc": auc}, "parent": {"auc": 0.9}, "progressive": {}},
+        gate={"metric": "auc", "min_value": 0.5},
+        events_trained=lease.round.plan.example_count,
+        events_held_out=0,
+        events_unusable=0,
+        files=files,
+        step=1,
+        timings={},
+        environment={},
+    )
+    registry.register_version(lease, draft)
+
+
+def look_again(planner: Planner) -> None:
+    """One turn, everything read again."""
+    planner.mark_stale(ChangeKind.RESET, "")
+    planner.turn()
+
+
+def next_plan(planner: Planner, registry: RegistryClient) -> RoundPlan:
+    """The plan that comes of looking again."""
+    before = len(registry.list_rounds(MODEL))
+    look_again(planner)
+    rounds = registry.list_rounds(MODEL)
+    assert len(rounds) == before + 1, f"nothing was planned: {planner.status()}"
+    return rounds[0].plan
+
+
+def assert_nothing_is_planned(planner: Planner, registry: RegistryClient) -> None:
+    before = registry.list_rounds(MODEL)
+    look_again(planner)
+    assert registry.list_rounds(MODEL) == before
+
+
+def ends_of(plan: RoundPlan) -> list[tuple[int, int, int]]:
+    return [(item.partition, item.from_offset, item.to_offset) for item in plan.ranges]
+
+
+def test_the_first_round_starts_at_the_topics_start_and_names_everything_it_depends_on(
+    planners: PlannerFactory, registry: RegistryClient, events: Events
+) -> None:
+    planner = planners()
+    events.add(9)
+    assert_nothing_is_planned(planner, registry)
+    events.add(5, partition=1)
+    plan = next_plan(planner, registry)
+    assert ends_of(plan) == [(0, 0, 2), (1, 0, 1)]
+    assert (plan.sequence, plan.parent_version, plan.example_count, plan.trigger) == (1, 0, 14, "min_examples")
+    assert plan.schema_version == 1
+    assert plan.configuration["block_examples"] == 16_384
+    assert plan.configuration["intra_op_threads"] >= 1
+    assert plan.configuration["training"]["batch_size"] == 256
+    assert len(plan.configuration_digest) == len(plan.code_digest) == 64
+    last_record = next(iter(events.log.scan(TOPIC, 1, 0, 1)))
+    assert plan.last_event_at == last_record.headers.ingest_time
+
+
+def test_rounds_follow_each_other_without_gap_or_overlap(
+    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
+) -> None:
+    use(registry, triggers="{min_examples: 10, cooldown_seconds: 0}")
+    planner = planners()
+    events.add(10)
+    first = next_plan(planner, registry)
+    events.add(50)
+    assert_nothing_is_planned(planner, registry)
+    finish(registry, tmp_path)
+    second = next_plan(planner, registry)
+    assert (ends_of(first), ends_of(second)) == ([(0, 0, 2)], [(0, 2, 12)])
+    assert (second.sequence, second.parent_version) == (2, 1)
+    assert second.seed != first.seed
+    assert second.configuration_digest == first.configuration_digest
+
+
+def test_a_round_is_cut_at_a_record_boundary_below_its_bound(
+    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
+) -> None:
+    use(registry, triggers="{min_examples: 10, max_round_examples: 12, cooldown_seconds: 0}")
+    planner = planners()
+    events.add(40, per_record=5)
+    assert ends_of(next_plan(planner, registry)) == [(0, 0, 2)]
+    finish(registry, tmp_path)
+    assert ends_of(next_plan(planner, registry)) == [(0, 2, 4)]
+
+
+def test_a_record_larger_than_the_bound_is_a_round_of_its_own(
+    planners: PlannerFactory, registry: RegistryClient, events: Events
+) -> None:
+    use(registry, triggers="{min_examples: 1, max_round_examples: 3, cooldown_seconds: 0}")
+    events.add(20, per_record=10)
+    plan = next_plan(planners(), registry)
+    assert (ends_of(plan), plan.example_count) == ([(0, 0, 1)], 10)
+
+
+def test_a_rejected_stretch_is_judged_again_with_what_followed(
+    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
+) -> None:
+    use(registry, triggers="{min_examples: 10, max_round_examples: 100, cooldown_seconds: 0}")
+    planner = planners()
+    events.add(10)
+    next_plan(planner, registry)
+    finish(registry, tmp_path)
+    events.add(10)
+    next_plan(planner, registry)
+    finish(registry, tmp_path, auc=0.1)
+    assert_nothing_is_planned(planner, registry)
+    events.add(9)
+    assert_nothing_is_planned(planner, registry)
+    events.add(1)
+    plan = next_plan(planner, registry)
+    assert (plan.parent_version, plan.example_count, ends_of(plan)) == (1, 20, [(0, 2, 7)])
+    assert SKIPPED not in plan.configuration
+
+
+def test_a_rejected_stretch_that_cannot_grow_is_left_out_and_recorded(
+    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
+) -> None:
+    use(registry, triggers="{min_examples: 10, max_round_examples: 12, cooldown_seconds: 0}")
+    planner = planners()
+    events.add(10)
+    next_plan(planner, registry)
+    finish(registry, tmp_path)
+    events.add(20)
+    assert ends_of(next_plan(planner, registry)) == [(0, 2, 4)]
+    finish(registry, tmp_path, auc=0.1)
+    plan = next_plan(planner, registry)
+    assert ends_of(plan) == [(0, 4, 6)]
+    assert plan.configuration[SKIPPED] == [{"partition": 0, "from_offset": 2, "to_offset": 4}]
+    finish(registry, tmp_path)
+    version = registry.get_version(MODEL, registry.get_model(MODEL).aliases[PRODUCTION])
+    assert version.end_position == {0: 6}
+
+
+def test_skip_leaves_a_rejected_stretch_out_at_once(
+    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
+) -> None:
+    use(registry, triggers="{min_examples: 10, cooldown_seconds: 0}", on_reject="skip")
+    planner = planners()
+    events.add(10)
+    next_plan(planner, registry)
+    finish(registry, tmp_path)
+    for _ in range(2):
+        events.add(10)
+        next_plan(planner, registry)
+        finish(registry, tmp_path, auc=0.1)
+    events.add(10)
+    plan = next_plan(planner, registry)
+    assert ends_of(plan) == [(0, 6, 8)]
+    assert plan.configuration[SKIPPED] == [{"partition": 0, "from_offset": 2, "to_offset": 6}]
+
+
+def test_skip_works_before_there_is_a_production_version(
+    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
+) -> None:
+    use(registry, triggers="{min_examples: 10, cooldown_seconds: 0}", on_reject="skip")
+    planner = planners()
+    for expected in ([(0, 0, 2)], [(0, 2, 4)], [(0, 4, 6)]):
+        events.add(10)
+        plan = next_plan(planner, registry)
+        assert ends_of(plan) == expected
+        finish(registry, tmp_path, auc=0.1)
+    assert plan.configuration[SKIPPED] == [{"partition": 0, "from_offset": 0, "to_offset": 4}]
+
+
+def test_a_new_definition_judges_everything_since_production_anew(
+    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
+) -> None:
+    planner = planners()
+    events.add(10)
+    next_plan(planner, registry)
+    finish(registry, tmp_path, auc=0.1)
+    assert_nothing_is_planned(planner, registry)
+    use(registry, triggers="{min_examples: 5, cooldown_seconds: 0}")
+    assert ends_of(next_plan(planner, registry)) == [(0, 0, 2)]
+
+
+def test_after_a_rollback_rounds_go_on_from_the_version_that_is_live(
+    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
+) -> None:
+    use(registry, triggers="{min_examples: 10, cooldown_seconds: 0}")
+    planner = planners()
+    for _ in range(2):
+        events.add(10)
+        next_plan(planner, registry)
+        finish(registry, tmp_path)
+    registry.rollback(MODEL, by="test", reason="the second is odd")
+    assert_nothing_is_planned(planner, registry)
+    events.add(10)
+    plan = next_plan(planner, registry)
+    assert (plan.parent_version, ends_of(plan)) == (1, [(0, 2, 6)])
+
+
+def test_a_failed_round_is_planned_anew_after_the_backoff(
+    planners: PlannerFactory, registry: RegistryClient, events: Events
+) -> None:
+    use(registry, triggers="{min_examples: 10, cooldown_seconds: 0}")
+    planner = planners()
+    events.add(10)
+    next_plan(planner, registry)
+    lease = registry.lease_round("test", ttl_seconds=30.0)
+    assert lease is not None
+    registry.fail_round(lease, reason="numeric: NaN")
+    look_again(planner)
+    waiting = planner.status()[0]["next_round"]
+    assert waiting["waiting_for"] == "the last round failed; backing off"
+    wait_until(lambda: time.time() >= waiting["not_before"], "the backoff is over")
+    plan = next_plan(planner, registry)
+    assert (plan.sequence, plan.parent_version, ends_of(plan)) == (2, 0, [(0, 0, 2)])
+
+
+def test_of_many_planners_one_plans_each_round(
+    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
+) -> None:
+    use(registry, triggers="{min_examples: 10, cooldown_seconds: 0}")
+    several = [planners() for _ in range(3)]
+    for planner in several:
+        planner.turn()
+    for sequence in range(1, 4):
+        events.add(10)
+        threads = [threading.Thread(target=look_again, args=(planner,)) for planner in several]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=30)
+        assert [found.plan.sequence for found in registry.list_rounds(MODEL)] == list(range(sequence, 0, -1))
+        finish(registry, tmp_path)
+
+
+def test_asking_twice_gives_one_round(planners: PlannerFactory, registry: RegistryClient, events: Events) -> None:
+    events.add(3)
+    planned = planners().plan_now(MODEL, by="ada", reason="a look")
+    assert planned.plan.configuration["requested"] == {"by": "ada", "reason": "a look"}
+    with pytest.raises(Conflict, match="has a round already"):
+        planners().plan_now(MODEL, by="bob", reason="")
+
+
+def test_what_cannot_be_planned_says_why(planners: PlannerFactory, registry: RegistryClient, events: Events) -> None:
+    planner = planners()
+    with pytest.raises(Conflict, match="there is no new example"):
+        planner.plan_now(MODEL, by="ada", reason="")
+    with pytest.raises(NotFound, match="nobody"):
+        planner.plan_now("nobody", by="ada", reason="")
+
+
+def test_a_stream_without_a_topic_is_waited_for(
+    planners: PlannerFactory, registry: RegistryClient, events: Events
+) -> None:
+    registry.register_stream("clicks", registry.get_stream(STREAM).schema_json)
+    files = {
+        "model.yaml": definition().replace(b"stream: flights", b"stream: clicks").replace(b"name: late", b"name: m")
+    }
+    registry.register_model("m", stream="clicks", files=files, by="test")
+    planner = planners()
+    planner.turn()
+    waiting = {status["model"]: status["next_round"]["waiting_for"] for status in planner.status()}
+    assert waiting["m"] == "stream clicks has no events yet"
+    events.log.create_topic("examples.clicks", partition_count=1)
+    events.add(10, topic="examples.clicks")
+    planner.turn()
+    assert [found.plan.stream for found in registry.list_rounds("m")] == ["clicks"]

@@ -1,0 +1,89 @@
+"""When a round is due."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.definition.model import Triggers
+from services.trainer.plan.triggers import Fire, Situation, Wait, decide
+
+TRIGGERS = Triggers(min_examples=100, max_interval_seconds=60.0, cooldown_seconds=5.0)
+LATER = Situation(now=1010.0, fresh_examples=10, last_planned_at=1000.0, has_planned=True)
+
+
+def test_enough_examples_fire() -> None:
+    assert decide(TRIGGERS, replace(LATER, fresh_examples=100)) == Fire("min_examples")
+
+
+def test_too_few_examples_wait_for_more_or_for_the_interval() -> None:
+    assert decide(TRIGGERS, replace(LATER, fresh_examples=99)) == Wait("99 of 100 new examples", 1060.0)
+
+
+def test_the_interval_fires_for_a_single_example() -> None:
+    assert decide(TRIGGERS, replace(LATER, now=1060.0, fresh_examples=1)) == Fire("max_interval")
+
+
+def test_nothing_fires_without_a_new_example() -> None:
+    idle = replace(LATER, now=9999.0, fresh_examples=0, asked_for=True)
+    assert decide(TRIGGERS, idle) == Wait("there is no new example")
+
+
+def test_a_trigger_cools_down_after_the_last_plan() -> None:
+    hot = replace(LATER, now=1004.9, fresh_examples=1000)
+    assert decide(TRIGGERS, hot) == Wait("cooling down for 5 s after the last plan", 1005.0)
+    assert decide(TRIGGERS, replace(hot, now=1005.0)) == Fire("min_examples")
+
+
+def test_the_first_round_has_nothing_to_cool_down_from() -> None:
+    first = Situation(now=1000.5, fresh_examples=100, last_planned_at=1000.0, has_planned=False)
+    assert decide(TRIGGERS, first) == Fire("min_examples")
+
+
+def test_a_failed_model_backs_off() -> None:
+    failed = replace(LATER, fresh_examples=1000, retry_at=1020.0)
+    assert decide(TRIGGERS, failed) == Wait("the last round failed; backing off", 1020.0)
+    assert decide(TRIGGERS, replace(failed, now=1020.0)) == Fire("min_examples")
+
+
+def test_a_person_is_held_up_by_neither_cooldown_nor_backoff() -> None:
+    asked = replace(LATER, now=1000.1, fresh_examples=1, retry_at=9999.0, asked_for=True)
+    assert decide(TRIGGERS, asked) == Fire("manual")
+
+
+def test_with_every_trigger_off_a_round_must_be_asked_for() -> None:
+    by_hand = Triggers(min_examples=None, max_interval_seconds=None)
+    decision = decide(by_hand, replace(LATER, fresh_examples=10**9))
+    assert decision == Wait("rounds are asked for by hand only; 1000000000 new examples", None)
+
+
+situations = st.builds(
+    Situation,
+    now=st.floats(1000, 2000),
+    fresh_examples=st.integers(0, 500),
+    last_planned_at=st.floats(900, 1500),
+    has_planned=st.booleans(),
+    retry_at=st.just(0.0) | st.floats(900, 2000),
+    asked_for=st.booleans(),
+)
+triggers = st.builds(
+    Triggers,
+    min_examples=st.none() | st.integers(1, 500),
+    max_interval_seconds=st.none() | st.floats(0.1, 500),
+    cooldown_seconds=st.floats(0, 100),
+)
+
+
+@given(triggers, situations)
+def test_what_fires_still_fires_with_more_examples_and_waits_that_name_a_time_end_there(
+    some_triggers: Triggers, situation: Situation
+) -> None:
+    decision = decide(some_triggers, situation)
+    if isinstance(decision, Fire):
+        assert situation.fresh_examples > 0
+        more = replace(situation, fresh_examples=situation.fresh_examples + 1000)
+        assert isinstance(decide(some_triggers, more), Fire)
+    elif decision.until is not None:
+        assert decision.until > situation.now
+        then = decide(some_triggers, replace(situation, now=decision.until))
+        assert isinstance(then, Fire) or then.reason != decision.reason

@@ -1,0 +1,135 @@
+"""Whatever is killed, no child is left behind and the round is taken up where it stood."""
+
+import hashlib
+import os
+import random
+import signal
+from pathlib import Path
+
+from common.eventlog.tfrecord import cut
+from common.registry.catalog import RoundState
+from common.registry.client import RegistryClient
+from services.trainer.tests.support.platform_processes import (
+    MODEL,
+    TOPIC,
+    Events,
+    TrainerProcess,
+    is_running,
+    last_round,
+    wait_until,
+)
+
+KILLS = 5
+
+
+def processes_of(trainer: TrainerProcess) -> tuple[int, int]:
+    """(zygote, the round's process)."""
+    zygote_pid = int(trainer.status()["zygote"]["pid"])
+    child_pid = int(Path(f"/proc/{zygote_pid}/task/{zygote_pid}/children").read_text())
+    return zygote_pid, child_pid
+
+
+def test_a_killed_trainer_leaves_no_process_and_takes_its_round_back_at_once(
+    trainer: TrainerProcess, registry: RegistryClient, events: Events
+) -> None:
+    trainer.environment["TRAINER_LEASE_TTL_SECONDS"] = "3600"  # the lease cannot run out within the test
+    trainer.behave("hang")
+    trainer.start()
+    events.add(10)
+    wait_until(trainer.is_training, "the child trains")
+    pids = processes_of(trainer)
+    trainer.kill()
+    wait_until(lambda: not any(map(is_running, pids)), "zygote and child are gone")
+    assert registry.lease_round("another", ttl_seconds=5.0) is None
+    trainer.behave("register")
+    trainer.start()
+    wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "the round is finished")
+    found = last_round(registry)
+    assert found is not None
+    assert (found.state, found.attempts) == (RoundState.DONE, 2)
+
+
+def test_a_trainer_with_another_name_waits_for_the_lease_to_run_out(
+    trainer: TrainerProcess, registry: RegistryClient, events: Events
+) -> None:
+    trainer.behave("hang")
+    trainer.environment["TRAINER_ID"] = "first"
+    trainer.start()
+    events.add(10)
+    wait_until(trainer.is_training, "the child trains")
+    trainer.kill()
+    trainer.environment["TRAINER_ID"] = "second"
+    trainer.behave("register")
+    trainer.start()
+    wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "the second trainer finishes the round")
+    found = last_round(registry)
+    assert found is not None
+    assert found.attempts == 2
+
+
+def test_a_killed_zygote_costs_an_attempt_not_the_round(
+    trainer: TrainerProcess, registry: RegistryClient, events: Events
+) -> None:
+    trainer.behave("hang")
+    trainer.start()
+    events.add(10)
+    wait_until(trainer.is_training, "the child trains")
+    zygote_pid, child_pid = processes_of(trainer)
+    trainer.behave("register")
+    os.kill(zygote_pid, signal.SIGKILL)
+    wait_until(lambda: not is_running(child_pid), "the child dies with it")
+    wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "a new zygote runs the round")
+    assert trainer.status()["zygote"]["starts"] == 2
+    found = last_round(registry)
+    assert found is not None
+    assert found.progress.get("deaths", 0) == 0
+
+
+def test_a_zygote_killed_while_idle_is_replaced(
+    trainer: TrainerProcess, registry: RegistryClient, events: Events
+) -> None:
+    trainer.start()
+    wait_until(lambda: trainer.get("/readyz")[0] == 200, "it is ready")
+    os.kill(int(trainer.status()["zygote"]["pid"]), signal.SIGKILL)
+    wait_until(lambda: trainer.status()["zygote"]["starts"] == 2, "a new one is started")
+    events.add(10)
+    wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "rounds go on")
+
+
+def test_a_round_killed_again_and_again_ends_as_the_undisturbed_one(
+    trainer: TrainerProcess, registry: RegistryClient, events: Events
+) -> None:
+    """With fake training; e2e_tests does it with real weights."""
+    trainer.behave("register_step_by_step")
+    trainer.environment["TRAINER_LEASE_TTL_SECONDS"] = "3600"
+    events.add(60, per_record=2)
+    chance = random.Random(4)
+    kills = 0
+    while kills < KILLS:
+        trainer.start()
+        wait_until(trainer.is_training, "the child trains")
+        enough = examples_done(trainer) + chance.randint(0, 4)
+        wait_until(lambda: examples_done(trainer) >= enough, "the child gets further")  # noqa: B023 - used at once
+        trainer.kill()
+        kills += 1
+        assert registry.get_model(MODEL).newest_version == 0, "the round ended before the kills did; make it longer"
+    trainer.start()
+    wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "the round is finished")
+    disturbed = registry.get_version(MODEL, 1)
+    found = last_round(registry)
+    assert found is not None
+    assert (found.attempts, disturbed.events_trained) == (KILLS + 1, 60)
+    assert disturbed.weights_digest == undisturbed_digest(events)
+
+
+def examples_done(trainer: TrainerProcess) -> int:
+    attempt = trainer.status()["attempt"]
+    return int(attempt["progress"]["examples_done"]) if attempt else 10**9
+
+
+def undisturbed_digest(events: Events) -> str:
+    digest = ""
+    for record in events.log.read(TOPIC, 0, 0, 30):
+        examples, _ = cut(record.value)
+        digest = hashlib.sha256((digest + "".join(example.hex() for example in examples)).encode()).hexdigest()
+    return digest

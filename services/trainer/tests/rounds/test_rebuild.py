@@ -1,0 +1,178 @@
+"""A version trained again from its lineage is bit-equal; where it is not, or cannot be, the answer says why."""
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from common.registry.catalog import Lease, OffsetRange, RoundState, VersionStatus
+from common.registry.client import RegistryClient
+from services.trainer.rounds import environment
+from services.trainer.rounds.assignment import Done, Rebuilt, RoundAssignment
+from services.trainer.rounds.process import rebuild
+from services.trainer.rounds.rebuild_check import variable_differences
+from services.trainer.tests.support.platform_processes import MODEL, Events, TrainerProcess, last_round, wait_until
+from services.trainer.tests.support.small_rounds import Platform, definition, events
+
+
+def rebuilt(platform: Platform, lease: Lease, version: int) -> Rebuilt:
+    assignment = RoundAssignment(
+        lease=replace(lease, token=0, resume_point=None),
+        registry_address="",
+        event_log="",
+        work_dir=str(platform.directory / f"rebuild-{len(platform.messages)}"),
+        cache_dir=str(platform.directory / "rebuild-cache"),
+        intra_op_threads=2,
+        inter_op_threads=1,
+        resume_interval_seconds=0.0,
+        rebuild_of=version,
+    )
+    tf.config.experimental.enable_op_determinism()
+    found = rebuild(
+        assignment,
+        platform.messages.append,
+        lambda: False,
+        registry=platform.registry,  # type: ignore[arg-type]  # LocalRegistry has the calls that a round makes
+        log=platform.log,
+    )
+    assert isinstance(found, Rebuilt)
+    return found
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Platform, list[Lease]]:
+    """Two versions, the second one over two passes and put together from resume points."""
+    platform = Platform(tmp_path_factory.mktemp("rebuild"))
+    platform.append(events(120))
+    leases = [platform.lease(definition())]
+    assert isinstance(platform.train(leases[0]), Done)
+    platform.append(events(120, seed=2))
+    leases.append(platform.lease(definition(training={"batch_size": 8, "passes": 2}), parent_version=1))
+    assert isinstance(platform.train(leases[1], resume_interval_seconds=0.0), Done)
+    return platform, leases
+
+
+def test_a_version_rebuilt_from_its_lineage_is_equal(trained: tuple[Platform, list[Lease]]) -> None:
+    platform, leases = trained
+    point = platform.registry.resume_point
+    for number, lease in enumerate(leases, 1):
+        found = rebuilt(platform, lease, number)
+        assert (found.missing, found.differences) == ((), ())
+        assert found.weights_digest == platform.registry.versions[number - 1].weights_digest
+        assert found.events_trained == platform.registry.versions[number - 1].events_trained
+    assert (len(platform.registry.versions), platform.registry.resume_point) == (2, point), "nothing was written"
+
+
+def test_a_plan_that_does_not_lead_to_the_version_is_told_by_variable(trained: tuple[Platform, list[Lease]]) -> None:
+    """Both plan and version name the other seed, so only the weights can show that it was not the one."""
+    platform, leases = trained
+    honest = platform.registry.versions[0]
+    platform.registry.versions[0] = replace(honest, seed=12)
+    try:
+        plan = replace(leases[0].round.plan, seed=12)
+        found = rebuilt(platform, replace(leases[0], round=replace(leases[0].round, plan=plan)), 1)
+        contradicted = rebuilt(platform, leases[0], 1)
+    finally:
+        platform.registry.versions[0] = honest
+    assert found.weights_digest not in ("", honest.weights_digest)
+    assert any(sentence.startswith("model/") and "differs in" in sentence for sentence in found.differences)
+    assert contradicted.missing == ("the version's seed is 12, its round's plan says 11",)
+
+
+def test_a_flipped_byte_in_a_stored_checkpoint_is_told(trained: tuple[Platform, list[Lease]]) -> None:
+    platform, leases = trained
+    entry = next(e for e in platform.registry.versions[0].files if e.path == "checkpoint/weights.npz")
+    stored = platform.registry.files_dir / entry.digest
+    whole = stored.read_bytes()
+    stored.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    try:
+        own, childs = rebuilt(platform, leases[0], 1), rebuilt(platform, leases[1], 2)
+    finally:
+        stored.write_bytes(whole)
+    assert own.weights_digest == platform.registry.versions[0].weights_digest
+    assert [sentence.partition(":")[0] for sentence in own.missing] == ["the stored checkpoint"]
+    assert childs.weights_digest == "", "a round does not start from a damaged parent"
+    assert "checkpoint/weights.npz" in childs.missing[0]
+
+
+def test_missing_pieces_of_the_lineage_are_named(trained: tuple[Platform, list[Lease]]) -> None:
+    platform, leases = trained
+    beyond = replace(leases[0].round.plan, ranges=(OffsetRange(0, 0, 999),))
+    honest = platform.registry.versions[0]
+    platform.registry.versions[0] = replace(honest, ranges=beyond.ranges, status=VersionStatus.ARCHIVED)
+    try:
+        short = rebuilt(platform, replace(leases[0], round=replace(leases[0].round, plan=beyond)), 1)
+        orphan = rebuilt(platform, leases[1], 2)
+    finally:
+        platform.registry.versions[0] = honest
+    assert "ends before record 998" in short.missing[0]
+    assert "version 1, is archived" in orphan.missing[0]
+
+
+def test_differing_variables_are_named_with_how_much(trained: tuple[Platform, list[Lease]]) -> None:
+    a = {"model/w": tf.constant([1.0, 2.0]).numpy(), "model/gone": tf.constant([1]).numpy()}
+    b = {"model/w": tf.constant([1.0, 2.5]).numpy(), "model/new": tf.constant([1]).numpy()}
+    assert variable_differences(a, b) == [
+        "model/gone is only in the stored version",
+        "model/new is only in the rebuilt version",
+        "model/w differs in 1 of 2 values, by 0.5 at most",
+    ]
+
+
+def test_another_processor_or_library_is_a_warning(tmp_path: Path) -> None:
+    info = tmp_path / "cpuinfo"
+    info.write_text("processor: 0\nflags\t\t: fpu avx2 avx fma\n")
+    assert environment.cpu_features(info) == "avx avx2 fma"
+    there = {"tensorflow": "2.20.0", "cpu_features": "avx", "keras": "3.1"}
+    here = {"tensorflow": "2.21.0", "cpu_features": "avx", "keras": "3.1", "gpus": 1}
+    assert environment.differences(there, here) == (
+        "tensorflow was 2.20.0 where the version was trained and is 2.21.0 here",
+    )
+
+
+def test_the_door_waits_for_the_running_round_takes_one_at_a_time_and_touches_no_lease(
+    trainer: TrainerProcess, registry: RegistryClient, events: Events
+) -> None:
+    trainer.start()
+    events.add(10)
+    wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "a version is there")
+    trainer.behave("hang")
+    events.add(10)
+    wait_until(trainer.is_training, "the next round runs")
+    path = f"/v1/models/{MODEL}/versions/1:rebuild"
+    status, asked = trainer.post(path, {})
+    assert (status, asked["state"], asked["equal"]) == (202, "waiting", None)
+    assert trainer.post(path, {})[1]["rebuild_id"] == asked["rebuild_id"], "the same one is not asked for twice"
+    trainer.behave("register")
+    held = last_round(registry)
+    assert held is not None
+    assert held.state is RoundState.RUNNING
+    child = Path(f"/proc/{trainer.status()['zygote']['pid']}/task/{trainer.status()['zygote']['pid']}/children")
+    os.kill(int(child.read_text()), signal.SIGKILL)
+    wait_until(lambda: trainer.get(f"/v1/rebuilds/{asked['rebuild_id']}")[1]["state"] == "done", "it is compared")
+    found = trainer.get(f"/v1/rebuilds/{asked['rebuild_id']}")[1]
+    version = registry.get_version(MODEL, 1)
+    assert (found["equal"], found["expected_digest"]) == (False, version.weights_digest)
+    assert found["differences"][:2] == ["token 0", f"round {version.round_id}"]
+    assert not Path(found["differences"][2]).exists(), "its folder is removed"
+    wait_until(lambda: registry.get_model(MODEL).newest_version == 2, "the round is taken up again")
+    assert trainer.post(f"/v1/models/{MODEL}/versions/9:rebuild", {})[0] == 404
+    assert trainer.get("/v1/rebuilds/none")[0] == 404
+
+
+def test_another_rebuild_is_refused_while_one_is_open(
+    trainer: TrainerProcess, registry: RegistryClient, events: Events
+) -> None:
+    trainer.start()
+    events.add(10)
+    wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "the first version")
+    events.add(10)
+    wait_until(lambda: registry.get_model(MODEL).newest_version == 2, "the second version")
+    trainer.behave("hang")
+    assert trainer.post(f"/v1/models/{MODEL}/versions/1:rebuild", {})[0] == 202
+    assert trainer.post(f"/v1/models/{MODEL}/versions/2:rebuild", {})[0] == 429
+    wait_until(lambda: trainer.status()["rebuild"]["state"] == "running", "it runs")
+    assert trainer.stop() == 0

@@ -1,0 +1,300 @@
+"""A trainer takes rounds, keeps its lease while a child trains, and settles every ending with the registry."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from common.errors import Conflict
+from common.registry.catalog import PRODUCTION, RoundState
+from common.registry.client import RegistryClient
+from services.trainer.rounds.lease import Backoff, holder_id
+from services.trainer.tests.support.platform_processes import (
+    MODEL,
+    STREAM,
+    Events,
+    RegistryProcess,
+    TrainerProcess,
+    definition,
+    is_running,
+    last_round,
+    wait_until,
+)
+
+
+def state_of_last_round(registry: RegistryClient) -> RoundState | None:
+    found = last_round(registry)
+    return None if found is None else found.state
+
+
+def test_events_become_versions_round_after_round(
+    trainer: TrainerProcess, registry: RegistryClient, events: Events
+) -> None:
+    trainer.start()
+    events.add(12, per_record=4)
+    wait_until(lambda: registry.get_model(MODEL).aliases.get(PRODUCTION) == 1, "the first version is live")
+    events.add(7, partition=1)
+    events.add(5)
+    wait_until(lambda: registry.get_model(MODEL).aliases.get(PRODUCTION) == 2, "the second version is live")
+    first, second = (registry.get_version(MODEL, number) for number in (1, 2))
+    assert (first.events_trained, second.events_trained) == (12, 12)
+    assert second.parent_version == 1
+    assert second.end_position == {0: 4, 1: 2}
+
+
+def test_a_round_is_registered_before_the_next_one_is_planned_from_it(
+    trainer: TrainerProcess, registry: RegistryClient, events: Events
+) -> None:
+    """Everything is there from the start, so rounds follow each other at once; each starts where the last one ended."""
+    files = {"model.yaml": definition(triggers="{min_examples: 10, max_round_examples: 10, cooldown_seconds: 0}")}
+    registry.register_model(MODEL, stream=STREAM, files=files, by="test")
+    events.add(50)
+    trainer.start()
+    wait_until(lambda: registry.get_model(MODEL).newest_version == 5, "five versions")
+    rounds = registry.list_rounds(MODEL)
+    assert [found.plan.parent_version for found in reversed(rounds)] == [0, 1, 2, 3, 4]
+    assert [found.plan.ranges[0].from_offset for found in reversed(rounds)] == [0, 2, 4, 6, 8]
+    assert sum(version.events_trained for version in registry.list_versions(MODEL)) == 50
+
+
+def test_a_fault_of_the_definition_fails_the_round_with_the_reason(
+    trainer: TrainerProcess, registry: RegistryClient, events: Events
+) -> None:
+    trainer.behave("fail")
+    trainer.start()
+    events.add(10)
+    wait_until(lambda: registry.get_model(MODEL).consecutive_failures >= 1, "the round fails")
+    assert registry.get_model(MODEL).last_failure == "numeric: the loss is not a number"
+    trainer.behave("register")
+    wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "it is tried again after the backoff")
+
+
+def test_a_damaged_log_fails_the_round(trainer: TrainerProcess, registry: RegistryClient, events: Events) -> None:
+    trainer.behave("meet_damage")
+    trainer.start()
+    events.add(10)
+    wait_until(lambda: registry.get_model(MODEL).last_failure, "the round fails")
+    assert registry.get_model(MODEL).last_failure == "DataLoss: offset 7 is damaged"
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "reason"), [("die", "killed by signal 9, out of memory?"), ("crash", "status 70")]
+)
+def test_three_deaths_fail_a_round(
+    trainer: TrainerProcess, registry: RegistryClient, events: Events, behaviour: str, reason: str
+) -> None:
+    trainer.behave(behaviour)
+    trainer.start()
+    events.add(10)
+    wait_until(lambda: registry.get_model(MODEL).consecutive_failures >= 1, "the round fails")
+    failed = registry.list_rounds(MODEL)[-1]
+    assert failed.state is RoundState.FAILED
+    assert failed.attempts == 3
+    assert "died 3 times" in failed.reason
+    assert reason in failed.reason
+
+
+def test_missing_services_hold_a_round_up_without_failing_it(
+    trainer: TrainerProcess, registry: RegistryClient, events: Events
+) -> None:
+    trainer.behave("miss_a_service")
+    trainer.start()
+    events.add(10)
+    wait_until(lambda: (found := last_round(registry)) is not None and found.attempts >= 3, "three attempts")
+    found = last_round(registry)
+    assert found is not None
+    assert found.state is not RoundState.FAILED
+    trainer.behave("register")
+    wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "the round is finished")
+
+
+def test_the_lease_is_kept_while_the_child_trains(
+    trainer: TrainerProcess, registry: RegistryClient, events: Events
+) -> None:
+    trainer.behave("hang")
+    trainer.start()
+    events.add(10)
+    wait_until(trainer.is_training, "the child trains")
+    begun = last_round(registry)
+    assert begun is not None
+
+    def is_renewed() -> bool:
+        found = last_round(registry)
+        return found is not None and found.lease_expires_at > begun.lease_expires_at + 2.0
+
+    wait_until(is_renewed, "the lease outlives its first time to live")
+    found = last_round(registry)
+    assert found is not None
+    assert (found.attempts, found.progress["examples_done"]) == (1, 3)
+    assert registry.lease_round("another", ttl_seconds=5.0) is None
+
+
+def test_a_child_whose_lease_is_lost_is_killed(
+    trainer: TrainerProcess, registry: RegistryClient, events: Events
+) -> None:
+    trainer.behave("hang")
+    trainer.start()
+    events.add(10)
+    wait_until(trainer.is_training, "the child trains")
+    zygote_pid = trainer.status()["zygote"]["pid"]
+    child_pid = int(Path(f"/proc/{zygote_pid}/task/{zygote_pid}/children").read_text())
+    # The same holder asks again: the registry takes the process before it for dead and fences it off.
+    stolen = registry.lease_round(trainer.status()["trainer"], ttl_seconds=30.0)
+    assert stolen is not None
+    trainer.behave("register")
+    wait_until(lambda: not is_running(child_pid), "the child is killed")
+    wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "the trainer has taken it back and finished it")
+    with pytest.raises(Conflict):
+        registry.renew_lease(stolen, ttl_seconds=5.0, progress={})
+
+
+def test_a_stop_saves_hands_back_and_ends_with_status_zero(
+    trainer: TrainerProcess, registry: RegistryClient, events: Events
+) -> None:
+    trainer.behave("obey")
+    trainer.start()
+    events.add(10)
+    wait_until(trainer.is_training, "the child trains")
+    assert trainer.stop() == 0
+    found = last_round(registry)
+    assert found is not None
+    assert (found.state, found.reason) == (RoundState.PLANNED, "the trainer was stopped")
+    assert registry.lease_round("another", ttl_seconds=5.0) is not None
+
+
+def test_a_child_that_does_not_stop_in_time_is_killed_and_its_round_handed_back(
+    trainer: TrainerProcess, registry: RegistryClient, events: Events
+) -> None:
+    trainer.environment["TRAINER_STOP_GRACE_SECONDS"] = "0.1"
+    trainer.behave("hang")
+    trainer.start()
+    events.add(10)
+    wait_until(trainer.is_training, "the child trains")
+    assert trainer.stop() == 0
+    assert state_of_last_round(registry) is RoundState.PLANNED
+
+
+def test_training_goes_on_while_the_registry_is_away(
+    trainer: TrainerProcess, registry: RegistryClient, registry_process: RegistryProcess, events: Events
+) -> None:
+    trainer.behave("hang")
+    trainer.start()
+    events.add(10)
+    wait_until(trainer.is_training, "the child trains")
+    registry_process.kill()
+    wait_until(lambda: trainer.get("/readyz")[0] == 503, "the trainer misses the registry")
+    registry_process.start()
+    wait_until(lambda: trainer.get("/readyz")[0] == 200, "the trainer has found it again")
+    begun = last_round(registry)
+    assert begun is not None
+
+    def is_renewed() -> bool:
+        found = last_round(registry)
+        return found is not None and found.lease_expires_at > begun.lease_expires_at
+
+    wait_until(is_renewed, "the lease is renewed again")
+    assert begun.attempts == 1
+    assert trainer.is_training()
+
+
+def test_a_round_is_stopped_when_the_registry_stays_away(
+    trainer: TrainerProcess, registry: RegistryClient, registry_process: RegistryProcess, events: Events
+) -> None:
+    trainer.environment["TRAINER_LEASE_GRACE_SECONDS"] = "0"
+    trainer.behave("hang")
+    trainer.start()
+    events.add(10)
+    wait_until(trainer.is_training, "the child trains")
+    registry_process.kill()
+    wait_until(lambda: trainer.status()["attempt"] is None, "the attempt is given up")
+
+
+def test_the_trainer_says_what_it_is_doing(trainer: TrainerProcess, registry: RegistryClient, events: Events) -> None:
+    trainer.start()
+    assert trainer.get("/healthz") == (200, {"status": "ok"})
+    wait_until(lambda: trainer.get("/readyz")[0] == 200, "it is ready")
+    events.add(4, per_record=1)
+    wait_until(lambda: trainer.status()["models"][0]["lag_examples"] == 4, "the lag is seen")
+    status = trainer.status()
+    assert status["models"][0]["next_round"]["waiting_for"] == "4 of 10 new examples"
+    assert status["devices"][0] == "cpu"
+    maps = Path(f"/proc/{trainer.pid}/maps").read_text()
+    assert "libpython" in maps or "python" in maps
+    assert "tensorflow" not in maps
+
+
+def test_grpc_health_follows_readiness(
+    trainer: TrainerProcess, registry_process: RegistryProcess, free_port: int
+) -> None:
+    trainer.environment["TRAINER_GRPC_PORT"] = str(free_port)
+    trainer.start()
+    with grpc.insecure_channel(f"127.0.0.1:{free_port}") as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+
+        def status() -> int:
+            return int(stub.Check(health_pb2.HealthCheckRequest(), timeout=5.0, wait_for_ready=True).status)
+
+        wait_until(lambda: status() == health_pb2.HealthCheckResponse.SERVING, "it serves")
+        registry_process.kill()
+        wait_until(lambda: status() == health_pb2.HealthCheckResponse.NOT_SERVING, "it misses the registry")
+
+
+def test_a_trainer_without_any_model_is_ready(trainer: TrainerProcess) -> None:
+    trainer.start()
+    wait_until(lambda: trainer.get("/readyz")[0] == 200, "it is ready")
+    assert trainer.status()["models"] == []
+
+
+def test_a_round_can_be_asked_for(trainer: TrainerProcess, registry: RegistryClient, events: Events) -> None:
+    trainer.start()
+    wait_until(lambda: trainer.get("/readyz")[0] == 200, "it is ready")
+    path, asked = f"/v1/models/{MODEL}:train", {"by": "ada", "reason": "a look"}
+    code, body = trainer.post(path, asked)
+    assert (code, body["error"]["kind"]) == (409, "Conflict")
+    assert "no new example" in body["error"]["message"]
+    trainer.behave("hang")
+    events.add(3)
+    code, body = trainer.post(path, asked)
+    assert (code, body["example_count"], body["trigger"]) == (202, 3, "manual")
+    assert body["configuration"]["requested"] == asked
+    code, body = trainer.post(path, asked)
+    assert code == 409
+    assert "has a round already" in body["error"]["message"]
+    assert trainer.post("/v1/models/nobody:train", asked)[0] == 404
+    assert trainer.post(path, {"by": "ada", "colour": "red"})[0] == 400
+
+
+def test_one_data_dir_belongs_to_one_trainer(trainer: TrainerProcess, registry: RegistryClient) -> None:
+    trainer.start()
+    second = subprocess.run(
+        [sys.executable, "-m", "services.trainer"],
+        env={**os.environ, **trainer.environment, "TRAINER_HTTP_PORT": "0"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert second.returncode == 1
+    assert "another trainer is using" in second.stderr
+
+
+def test_a_trainer_keeps_its_name(tmp_path: Path) -> None:
+    assert holder_id(tmp_path, "") == holder_id(tmp_path, "")
+    assert holder_id(tmp_path, "chosen") == "chosen"
+
+
+def test_trouble_pauses_a_model_longer_each_time_up_to_a_minute() -> None:
+    backoff = Backoff()
+    backoff.after_trouble("late", 100.0)
+    assert backoff.waiting(100.3) == {"late"}
+    assert backoff.waiting(100.7) == frozenset()
+    for _ in range(20):
+        backoff.after_trouble("late", 200.0)
+    assert backoff.waiting(247.0) == {"late"}
+    assert backoff.waiting(273.0) == frozenset()
+    backoff.forget("late")
+    assert backoff.waiting(201.0) == frozenset()

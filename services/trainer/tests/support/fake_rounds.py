@@ -1,0 +1,179 @@
+"""Round functions without TensorFlow, run by a real zygote in a real child.
+
+What a round does is read from the file named by FAKE_ROUND_FILE when it starts, so that a test can change it between
+attempts: the name of one of the functions below.
+"""
+
+import hashlib
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from common.errors import DataLoss, Unavailable
+from common.eventlog.open import open_event_log
+from common.registry.catalog import VersionDraft
+from common.registry.client import RegistryClient, manifest_of
+from services.trainer.data.dataset import read_blocks
+from services.trainer.rounds.assignment import (
+    Done,
+    Failed,
+    FailureKind,
+    Message,
+    Progress,
+    Rebuilt,
+    RoundAssignment,
+    Stopped,
+)
+
+BEHAVIOUR_FILE = "FAKE_ROUND_FILE"
+Report = Callable[[Message], None]
+StopRequested = Callable[[], bool]
+
+
+def run_round(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
+    behaviour = Path(os.environ[BEHAVIOUR_FILE]).read_text().strip()
+    if assignment.rebuild_of and behaviour == "register":
+        behaviour = "rebuild"
+    globals()[behaviour](assignment, report, stop_requested)
+
+
+def finish(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
+    report(Progress("train", examples_done=5, loss=0.5))
+    report(Done(version=1, decision="promote", events_trained=5))
+
+
+def describe(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
+    """Says what sort of process this is, in the reason of a failure."""
+    facts = {
+        "niceness": os.nice(0),
+        "scheduling": os.sched_getscheduler(0),
+        "session_weight": _session_weight(),
+        "leads_its_group": os.getpgrp() == os.getpid(),
+        "oom_score_adj": Path("/proc/self/oom_score_adj").read_text().strip(),
+        "threads": len(list(Path("/proc/self/task").iterdir())),
+        "round": assignment.round.round_id,
+    }
+    report(Failed(repr(facts), FailureKind.DEFINITION))
+
+
+def _session_weight() -> str:
+    """How Linux weighs this session against others ("/autogroup-12 nice 10"), where it does."""
+    path = Path("/proc/self/autogroup")
+    return path.read_text().partition(" ")[2].strip() if path.exists() else "no groups"
+
+
+def hang(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
+    """Until it is killed; does not look whether it should stop."""
+    report(Progress("train", examples_done=3))
+    while True:
+        time.sleep(60)
+
+
+def obey(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
+    """Trains for ever, but stops when asked."""
+    report(Progress("train", examples_done=3))
+    while not stop_requested():
+        time.sleep(0.01)
+    report(Stopped(examples_done=3))
+
+
+def rebuild(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
+    """Says under which lease and in which folder it works, as if these were differences."""
+    facts = (f"token {assignment.lease.token}", f"round {assignment.round.round_id}", assignment.work_dir)
+    report(Rebuilt("0" * 64, 5, differences=facts))
+
+
+def die(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def crash(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
+    raise RuntimeError("a fault of the trainer's own")
+
+
+def miss_a_service(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
+    raise Unavailable("the log is away")
+
+
+def meet_damage(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
+    raise DataLoss("offset 7 is damaged")
+
+
+def fail(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
+    report(Failed("the loss is not a number", FailureKind.NUMERIC))
+
+
+def register_step_by_step(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
+    """Reads one record at a time, saves a resume point after each, and a digest over all in the version.
+
+    The digest goes from resume point to resume point, so it shows a record that was left out or taken twice.
+    """
+    registry = RegistryClient(assignment.registry_address)
+    log = open_event_log(assignment.event_log)
+    point = assignment.lease.resume_point
+    state: dict[str, Any] = dict(point.state) if point else {"digest": "", "count": 0, "position": None}
+    start = {int(k): v for k, v in state["position"].items()} if state["position"] else None
+    topic = f"examples.{assignment.plan.stream}"
+    for block in read_blocks(log, topic, assignment.plan.ranges, block_examples=1, start=start):
+        report(Progress("train", examples_done=state["count"]))
+        text = state["digest"] + "".join(example.hex() for example in block.examples)
+        state = {
+            "digest": hashlib.sha256(text.encode()).hexdigest(),
+            "count": state["count"] + len(block.examples),
+            "position": {str(k): v for k, v in block.next_position.items()},
+        }
+        registry.put_resume_point(assignment.lease, state=state, files=[])
+        time.sleep(0.05)  # what a block of real training takes
+    _hand_in(assignment, report, registry, count=state["count"], auc=0.9, weights_digest=state["digest"])
+
+
+def register(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
+    """A version whose one file holds how many examples the ranges gave; its AUC passes any gate."""
+    _register(assignment, report, auc=0.9)
+
+
+def _register(assignment: RoundAssignment, report: Report, *, auc: float) -> None:
+    log = open_event_log(assignment.event_log)
+    registry = RegistryClient(assignment.registry_address)
+    topic = f"examples.{assignment.plan.stream}"
+    blocks = read_blocks(log, topic, assignment.plan.ranges, block_examples=assignment.block_examples)
+    count = sum(len(block.examples) for block in blocks)
+    _hand_in(assignment, report, registry, count=count, auc=auc, weights_digest="0" * 64)
+
+
+def _hand_in(
+    assignment: RoundAssignment,
+    report: Report,
+    registry: RegistryClient,
+    *,
+    count: int,
+    auc: float,
+    weights_digest: str,
+) -> None:
+    output = Path(assignment.work_dir) / "output"
+    for folder in ("saved_model", "checkpoint"):
+        (output / folder).mkdir(parents=True, exist_ok=True)
+        (output / folder / "count.txt").write_text(f"{assignment.round.round_id} {count}\n")
+    (output / "saved_model" / "saved_model.pb").write_text("a model\n")
+    files = manifest_of(output)
+    registry.upload(output, files)
+    report(Progress("register", examples_done=count))
+    version = registry.register_version(
+        assignment.lease,
+        VersionDraft(
+            weights_digest=weights_digest,
+            metrics={"candidate": {"auc": auc}, "parent": {}, "progressive": {}},
+            gate={"metric": "auc", "min_value": 0.5, "on_reject": "retry", "lower_is_better": False},
+            events_trained=count,
+            events_held_out=0,
+            events_unusable=0,
+            files=files,
+            step=1,
+            timings={},
+            environment={},
+        ),
+    )
+    report(Done(version.version, str(version.verdict.decision), count))

@@ -1,0 +1,136 @@
+"""What a round's process asks of the registry, in one folder and one process: the tests' second adapter.
+
+Not a stand-in for its rules (leases, gate, chains are the registry's own tests); bytes and manifests are real.
+"""
+
+import hashlib
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from common.errors import DataLoss, Unavailable
+from common.registry.catalog import (
+    Decision,
+    FileEntry,
+    JsonMap,
+    Lease,
+    OffsetRange,
+    ResumePoint,
+    Round,
+    RoundPlan,
+    RoundState,
+    Stream,
+    Verdict,
+    Version,
+    VersionDraft,
+    VersionStatus,
+)
+
+
+@dataclass
+class LocalRegistry:
+    files_dir: Path
+    schema_json: str = ""
+    definitions: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    versions: list[Version] = field(default_factory=list)
+    resume_point: ResumePoint | None = None
+    takes_resume_points: bool = True
+
+    def get_definition(self, digest: str) -> dict[str, bytes]:
+        return self.definitions[digest]
+
+    def get_stream(self, name: str, *, schema_version: int = 0) -> Stream:
+        return Stream(name, schema_version or 1, self.schema_json, 0.0)
+
+    def get_version(self, model: str, version: int) -> Version:
+        return self.versions[version - 1]
+
+    def upload(self, directory: Path, files: Sequence[FileEntry]) -> int:
+        self.files_dir.mkdir(parents=True, exist_ok=True)
+        for entry in files:
+            shutil.copyfile(directory / entry.path, self.files_dir / entry.digest)
+        return sum(entry.size_bytes for entry in files)
+
+    def download(self, files: Sequence[FileEntry], directory: Path) -> int:
+        for entry in files:
+            if hashlib.sha256((self.files_dir / entry.digest).read_bytes()).hexdigest() != entry.digest:
+                raise DataLoss(f"file {entry.path} came with another digest than {entry.digest}")
+            (directory / entry.path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(self.files_dir / entry.digest, directory / entry.path)
+        return sum(entry.size_bytes for entry in files)
+
+    def put_resume_point(self, lease: Lease, *, state: JsonMap, files: Sequence[FileEntry]) -> Round:
+        if not self.takes_resume_points:
+            raise Unavailable("the registry is away")
+        self.resume_point = ResumePoint(dict(state), tuple(files), 0.0)
+        return lease.round
+
+    def register_version(self, lease: Lease, draft: VersionDraft) -> Version:
+        plan = lease.round.plan
+        version = Version(
+            model=plan.model,
+            version=len(self.versions) + 1,
+            status=VersionStatus.ACCEPTED,
+            round_id=lease.round.round_id,
+            parent_version=plan.parent_version,
+            stream=plan.stream,
+            schema_version=plan.schema_version,
+            ranges=plan.ranges,
+            definition_digest=plan.definition_digest,
+            configuration_digest="",
+            code_digest="",
+            seed=plan.seed,
+            weights_digest=draft.weights_digest,
+            metrics=draft.metrics,
+            verdict=Verdict(Decision.PROMOTE, (), draft.gate),
+            events_trained=draft.events_trained,
+            events_held_out=draft.events_held_out,
+            events_unusable=draft.events_unusable,
+            files=draft.files,
+            created_at=0.0,
+            last_event_at=0.0,
+            timings=draft.timings,
+            environment=draft.environment,
+            step=draft.step,
+        )
+        self.versions.append(version)
+        return version
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def lease(
+        self,
+        *,
+        definition: Mapping[str, bytes],
+        ranges: tuple[OffsetRange, ...],
+        block_examples: int,
+        seed: int = 11,
+        parent_version: int = 0,
+    ) -> Lease:
+        """Stores the definition and leases a round over the ranges."""
+        digest = hashlib.sha256(repr(sorted(definition.items())).encode()).hexdigest()
+        self.definitions[digest] = dict(definition)
+        plan = RoundPlan(
+            model="model",
+            sequence=len(self.versions) + 1,
+            parent_version=parent_version,
+            stream="stream",
+            schema_version=1,
+            ranges=ranges,
+            definition_digest=digest,
+            configuration={"block_examples": block_examples},
+            configuration_digest="",
+            code_digest="",
+            seed=seed,
+            example_count=0,
+            trigger="manual",
+            last_event_at=0.0,
+        )
+        leased = Round(f"round-{len(self.versions) + 1}", plan, 0.0, RoundState.RUNNING)
+        return Lease(leased, 1, 0.0, self.resume_point)
+
+    def taken_up(self, lease: Lease) -> Lease:
+        """The same round, leased again after its holder died."""
+        return replace(lease, token=lease.token + 1, resume_point=self.resume_point)

@@ -1,0 +1,188 @@
+"""A registry and a trainer as real processes, and an event log on disk, for the tests of control."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from common.eventlog.base import NewRecord, RecordHeaders
+from common.eventlog.segment_log import SegmentLog
+from common.eventlog.tfrecord import frame
+from common.registry.catalog import Round
+from common.registry.client import RegistryClient
+from protos import example_pb2
+
+DEADLINE_SECONDS = 30.0
+STREAM = "flights"
+MODEL = "late"
+TOPIC = f"examples.{STREAM}"
+SCHEMA = {
+    "features": [{"name": "distance", "dtype": "float32"}],
+    "labels": [{"name": "late", "dtype": "int64", "min": 0, "max": 1}],
+}
+
+
+def wait_until(condition: Callable[[], object], what: str, *, seconds: float = DEADLINE_SECONDS) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
+        time.sleep(0.01)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def definition(*, triggers: str = "{min_examples: 10}", gate: str = "{min_value: 0.5}", seed: int = 7) -> bytes:
+    return f"""
+name: {MODEL}
+stream: {STREAM}
+label: late
+seed: {seed}
+estimator: linear_classifier
+features:
+  distance: {{type: numeric}}
+triggers: {triggers}
+gate: {gate}
+""".encode()
+
+
+@dataclass
+class Events:
+    """Appends examples to a topic of the segment log, several to a record."""
+
+    log: SegmentLog
+    appended: int = 0
+
+    def add(self, count: int, *, per_record: int = 5, partition: int = 0, topic: str = TOPIC) -> None:
+        for begin in range(0, count, per_record):
+            examples = [self._example() for _ in range(min(per_record, count - begin))]
+            headers = RecordHeaders(1, len(examples), round(time.time(), 6), os.urandom(16))
+            self.log.append(topic, partition, [NewRecord(frame(examples), headers)])
+
+    def _example(self) -> bytes:
+        self.appended += 1
+        example = example_pb2.Example()
+        example.features.feature["distance"].float_list.value.append(float(self.appended))
+        example.features.feature["late"].int64_list.value.append(self.appended % 2)
+        return example.SerializeToString()
+
+
+@dataclass
+class RegistryProcess:
+    data_dir: Path
+    port: int
+    process: subprocess.Popen[bytes] | None = field(default=None)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        environment = {
+            **os.environ,
+            "REGISTRY_HTTP_PORT": "0",
+            "REGISTRY_GRPC_PORT": str(self.port),
+            "REGISTRY_DATA_DIR": str(self.data_dir),
+            "REGISTRY_BACKOFF_FIRST_SECONDS": "0.2",
+            "REGISTRY_HEARTBEAT_SECONDS": "0.5",
+        }
+        self.process = subprocess.Popen([sys.executable, "-m", "services.registry"], env=environment)
+        with_client = RegistryClient(self.address, timeout_seconds=DEADLINE_SECONDS)
+        with_client.list_models()
+        with_client.close()
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(timeout=10)
+
+    def stop(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(timeout=20)
+
+
+@dataclass
+class TrainerProcess:
+    """`python -m services.trainer` with fake rounds (fake_rounds.py) in place of training."""
+
+    directory: Path
+    environment: dict[str, str]
+    process: subprocess.Popen[bytes] | None = field(default=None)
+
+    def start(self) -> None:
+        code = (
+            "import sys\n"
+            "from services.trainer.__main__ import main\n"
+            "sys.exit(main('services.trainer.tests.support.fake_rounds:run_round'))\n"
+        )
+        self.process = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, **self.environment})
+        process = self.process
+        wait_until(lambda: process.poll() is not None or self.get("/healthz")[0] == 200, "the trainer answers")
+        assert process.poll() is None, "the trainer ended at once"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def behave(self, name: str) -> None:
+        """What the next fake round does."""
+        Path(self.environment["FAKE_ROUND_FILE"]).write_text(name)
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(timeout=10)
+
+    def stop(self) -> int:
+        """SIGTERM; the exit status."""
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=DEADLINE_SECONDS)
+
+    def get(self, path: str) -> tuple[int, Any]:
+        return self._call(urllib.request.Request(self._url(path)))
+
+    def post(self, path: str, body: Mapping[str, object]) -> tuple[int, Any]:
+        headers = {"Content-Type": "application/json"}
+        return self._call(urllib.request.Request(self._url(path), json.dumps(body).encode(), headers))
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.get("/v1/status")[1]
+        return found
+
+    def is_training(self) -> bool:
+        attempt = self.status()["attempt"]
+        return attempt is not None and attempt["progress"]["stage"] == "train"
+
+    def _url(self, path: str) -> str:
+        return f"http://127.0.0.1:{self.environment['TRAINER_HTTP_PORT']}{path}"
+
+    def _call(self, request: urllib.request.Request) -> tuple[int, Any]:
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return answer.status, json.loads(answer.read() or b"null")
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.loads(error.read() or b"null")
+        except OSError:
+            return 0, None
+
+
+def last_round(registry: RegistryClient) -> Round | None:
+    rounds = registry.list_rounds(MODEL, limit=1)
+    return rounds[0] if rounds else None

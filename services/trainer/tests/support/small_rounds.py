@@ -1,0 +1,159 @@
+"""Small rounds for the tests: a stream, its events in a segment log, and `train`, which conducts a round in-process."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import yaml
+
+from common.eventlog.base import EventLog, NewRecord, RecordHeaders
+from common.eventlog.open import open_event_log
+from common.eventlog.tfrecord import frame
+from common.registry.catalog import Lease, OffsetRange
+from common.schema import Schema
+from protos import example_pb2
+from services.trainer.rounds.assignment import Done, Failed, Message, RoundAssignment, Stopped
+from services.trainer.rounds.process import conduct
+from services.trainer.tests.support.local_registry import LocalRegistry
+
+SCHEMA: Mapping[str, Any] = {
+    "features": [
+        {"name": "x", "dtype": "float32"},
+        {"name": "pair", "dtype": "float32", "shape": [2]},
+        {"name": "word", "dtype": "string"},
+        {"name": "code", "dtype": "int64"},
+        {"name": "tags", "dtype": "string", "shape": [None]},
+        {"name": "extra", "dtype": "float32", "required": False, "default": 0.5},
+    ],
+    "labels": [
+        {"name": "late", "dtype": "int64"},
+        {"name": "kind", "dtype": "int64"},
+        {"name": "amount", "dtype": "float32"},
+    ],
+}
+FEATURES: Mapping[str, Any] = {
+    "x": {"type": "numeric", "normalize": "zscore", "update": True},
+    "pair": {"type": "numeric", "normalize": "minmax"},
+    "extra": {"type": "numeric"},
+    "x_bucket": {"type": "bucketized", "of": "x", "boundaries": [-1.0, 0.0, 1.0]},
+    "word": {"type": "vocabulary", "max_words": 4, "oov": "bucket", "update": True},
+    "code": {"type": "identity", "size": 5, "out_of_range": "clip"},
+    "tags": {"type": "hashed", "bins": 16},
+    "word_code": {"type": "crossed", "of": ["word", "code"], "bins": 20},
+    "word_vector": {"type": "embedding", "of": "word", "dimension": 3},
+    "tags_vector": {"type": "embedding", "of": "tags", "dimension": 2, "combiner": "sqrtn"},
+    "code_columns": {"type": "indicator", "of": "code"},
+}
+
+
+def definition(**sections: Any) -> dict[str, bytes]:
+    """A definition's files: a small wide and deep classifier, with the sections replaced that are given."""
+    mapping: dict[str, Any] = {
+        "name": "model",
+        "stream": "stream",
+        "label": "late",
+        "estimator": "wide_deep_classifier",
+        "features": dict(FEATURES),
+        "parameters": {"hidden_units": [4], "dropout": 0.2},
+        "training": {"batch_size": 8, "optimizer": {"name": "adam", "learning_rate": 0.01}},
+        "evaluation": {"holdout_fraction": 0.25},
+        "seed": 3,
+    }
+    files = {path: content for path, content in sections.items() if path.endswith("_py")}
+    mapping |= {key: value for key, value in sections.items() if key not in files}
+    mapping = {key: value for key, value in mapping.items() if value is not None}
+    named = {path.replace("_py", ".py"): content.encode() for path, content in files.items()}
+    return {"model.yaml": yaml.safe_dump(mapping, sort_keys=False).encode(), **named}
+
+
+def event(random: np.random.Generator) -> dict[str, Any]:
+    """One event of SCHEMA; the labels follow from the features, with noise."""
+    x, code = float(random.normal()), int(random.integers(0, 5))
+    word = str(random.choice(["red", "green", "blue", "grey", "pink", "teal"]))
+    score = x + (0.8 if word == "red" else -0.3) + 0.2 * code + 0.3 * float(random.normal())
+    return {
+        "x": x,
+        "pair": [float(random.normal()), 3.0 * float(random.normal())],
+        "word": word,
+        "code": code,
+        "tags": [str(random.choice(["a", "b", "c"])) for _ in range(int(random.integers(0, 3)))],
+        "late": int(score > 0.3),
+        "kind": int(np.clip(np.floor(score + 1), 0, 2)),
+        "amount": 2.0 * score,
+    }
+
+
+def serialized(values: Mapping[str, Any]) -> bytes:
+    """A tf.train.Example; Python floats, ints and strs, or lists of one of them."""
+    example = example_pb2.Example()
+    for name, value in sorted(values.items()):
+        items = value if isinstance(value, list) else [value]
+        feature = example.features.feature[name]
+        if not items:
+            continue
+        if isinstance(items[0], str | bytes):
+            feature.bytes_list.value.extend(item if isinstance(item, bytes) else item.encode() for item in items)
+        elif isinstance(items[0], float):
+            feature.float_list.value.extend(items)
+        else:
+            feature.int64_list.value.extend(items)
+    return example.SerializeToString(deterministic=True)
+
+
+def events(count: int, *, seed: int = 1) -> list[bytes]:
+    random = np.random.default_rng(seed)
+    return [serialized(event(random)) for _ in range(count)]
+
+
+@dataclass
+class Platform:
+    """A registry, a log with one partition, and where rounds work; all in one folder."""
+
+    directory: Path
+    schema: Mapping[str, Any] = field(default_factory=lambda: SCHEMA)
+
+    def __post_init__(self) -> None:
+        self.registry = LocalRegistry(self.directory / "registry", Schema.from_mapping(self.schema).to_json())
+        self.log: EventLog = open_event_log(f"segments:{self.directory}/log")
+        self.log.create_topic("examples.stream", partition_count=1)
+        self.messages: list[Message] = []
+
+    def append(self, examples: Sequence[bytes], *, per_record: int = 10) -> None:
+        for start in range(0, len(examples), per_record):
+            part = examples[start : start + per_record]
+            end = self.log.end_position("examples.stream")[0]
+            headers = RecordHeaders(1, len(part), 1000.0 + end, b"%016d" % end)
+            self.log.append("examples.stream", 0, [NewRecord(frame(part), headers)])
+
+    def lease(self, files: Mapping[str, bytes], *, block_examples: int = 40, parent_version: int = 0) -> Lease:
+        """A round over everything that no version has learned from."""
+        start = self.registry.versions[parent_version - 1].ranges[0].to_offset if parent_version else 0
+        end = self.log.end_position("examples.stream")[0]
+        ranges = (OffsetRange(0, start, end),)
+        return self.registry.lease(
+            definition=files, ranges=ranges, block_examples=block_examples, parent_version=parent_version
+        )
+
+    def train(
+        self,
+        lease: Lease,
+        *,
+        resume_interval_seconds: float = 1000.0,
+        stop_requested: Callable[[], bool] = lambda: False,
+        work_dir: str = "work",
+    ) -> Done | Failed | Stopped:
+        assignment = RoundAssignment(
+            lease=lease,
+            registry_address="",
+            event_log="",
+            work_dir=str(self.directory / work_dir),
+            cache_dir=str(self.directory / "cache"),
+            intra_op_threads=2,
+            inter_op_threads=1,
+            resume_interval_seconds=resume_interval_seconds,
+        )
+        tf.config.experimental.enable_op_determinism()  # threads stay as they are: other tests have started TensorFlow
+        return conduct(assignment, self.messages.append, stop_requested, registry=self.registry, log=self.log)  # type: ignore[arg-type] # LocalRegistry has the calls that a round makes

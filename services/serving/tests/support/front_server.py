@@ -1,5 +1,6 @@
 """`python -m services.serving.tests.support.front_server`: a front with a stand-in runner, for clients
-that are tested from outside. Prints one JSON line {"http", "grpc"} with its ports, and ends when its standard input does.
+that are tested from outside. Prints one JSON line {"http", "grpc"} with its ports, and ends when its standard input
+does.
 
 Model m, version 3, production; its signatures:
     serving_default    x float [-1, 2] -> y float [-1], the sums of the rows

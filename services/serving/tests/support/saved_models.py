@@ -1,6 +1,7 @@
 """Writes the tiny SavedModels that serving's tests load.
 
-`python -m services.serving.tests.support.saved_models DIRECTORY`, run as a process of its own, once per test session, so that pytest's process stays free of TensorFlow.
+`python -m services.serving.tests.support.saved_models DIRECTORY`, run as a process
+of its own, once per test session, so that pytest's process stays free of TensorFlow.
 """
 
 import itertools

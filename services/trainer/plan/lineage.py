@@ -16,10 +16,10 @@ from services.trainer.settings import TrainerSettings
 
 _LIBRARIES = ("keras", "numpy", ("tensorflow", "tensorflow-cpu"))
 _COMMON_SOURCES = (
-    "definition.py",
-    "definition_fields.py",
-    "feature_spec.py",
-    "training_spec.py",
+    "definition/features.py",
+    "definition/fields.py",
+    "definition/model.py",
+    "definition/training.py",
     "schema.py",
     "eventlog/tfrecord.py",
 )
@@ -68,10 +68,14 @@ def code_digest() -> str:
     """SHA-256 over the sources that training runs (tests left out) and the versions of the libraries under it."""
     trainer_dir = Path(next(iter(services.trainer.__path__)))
     common_dir = Path(next(iter(common.__path__)))
-    sources = [path for path in trainer_dir.rglob("*.py") if "tests" not in path.parts]
-    sources += [common_dir / name for name in _COMMON_SOURCES]
-    sources.append(Path(next(iter(protos.__path__))) / "example.proto")
-    lines = [f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in sources]
+    sources = {
+        f"trainer/{path.relative_to(trainer_dir)}": path
+        for path in trainer_dir.rglob("*.py")
+        if "tests" not in path.relative_to(trainer_dir).parts
+    }
+    sources |= {f"common/{name}": common_dir / name for name in _COMMON_SOURCES}
+    sources["protos/example.proto"] = Path(next(iter(protos.__path__))) / "example.proto"
+    lines = [f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}" for name, path in sources.items()]
     return hashlib.sha256("\n".join([*sorted(lines), *library_versions()]).encode()).hexdigest()
 
 

@@ -1,8 +1,12 @@
 """Who trains a round: one holder at a time, fenced by a token that grows with every lease of the round.
 
+A token is the number of the lease, which grows, above 44 random bits, which nobody can guess: whoever was not given the
+lease can neither end the round nor publish in its name.
+
 A renewal only says that the holder lives: it is stored, but it is no entry of the change log.
 """
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,6 +32,8 @@ from services.registry.store.tables import rounds
 _MAX_TTL_SECONDS = 3600.0
 _MAX_TEXT = 10_000
 _MAX_JSON = 1024 * 1024
+_SECRET_BITS = 44
+"""Of a token's 63: the other 19 count the leases of one round."""
 
 
 @dataclass(frozen=True)
@@ -55,19 +61,29 @@ def lease_round(
             end_failed(transaction, row, reason, rules.backoff)
             continue
         expires_at = transaction.now + ttl_seconds
+        token = _next_token(row.token)
         change_round(
             transaction,
             row,
             state=str(RoundState.RUNNING),
             lease_holder=holder,
             lease_expires_at=expires_at,
-            token=row.token + 1,
+            token=token,
             attempts=row.attempts + 1,
             lost_leases=lost,
         )
         leased = get_round(transaction.connection, row.round_id)
-        return Lease(leased, row.token + 1, expires_at, resume_point_of(row))
+        return Lease(leased, token, expires_at, resume_point_of(row))
     return None
+
+
+def lease_number(token: int) -> int:
+    """How many leases the round has had with this one; what may be told to everybody."""
+    return token >> _SECRET_BITS
+
+
+def _next_token(token: int) -> int:
+    return (lease_number(token) + 1) << _SECRET_BITS | secrets.randbits(_SECRET_BITS)
 
 
 def _candidates(transaction: Transaction, holder: str, models: Sequence[str]) -> list[RoundRow]:
@@ -152,11 +168,11 @@ def held_row(transaction: Transaction, round_id: str, token: int) -> RoundRow:
     """
     row = row_of(transaction.connection, round_id)
     if row.state != RoundState.RUNNING:
-        raise Conflict(f"round {round_id} is {row.state}; lease {token} of it has ended")
+        raise Conflict(f"round {round_id} is {row.state}; no lease of it holds")
     if row.token != token:
-        raise Conflict(
-            f"round {round_id} is held by {row.lease_holder} under token {row.token}; token {token} is stale"
-        )
+        held, shown = lease_number(row.token), lease_number(token)
+        fault = f"lease {shown} is stale" if 0 < shown < held else "the token shown is not that of its lease"
+        raise Conflict(f"round {round_id} is held by {row.lease_holder} under lease {held}; {fault}")
     return row
 
 

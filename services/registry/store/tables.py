@@ -1,6 +1,7 @@
 """The catalog's tables. What is asked for or changed is a column; what never changes is JSON text beside it."""
 
 from sqlalchemy import (
+    BigInteger,
     Column,
     Float,
     ForeignKey,
@@ -64,8 +65,8 @@ rounds = Table(
     Column("reason", Text, nullable=False),
     Column("lease_holder", String, nullable=False),
     Column("lease_expires_at", Float, nullable=False),
-    # The fencing token of the newest lease; 0 before the first.
-    Column("token", Integer, nullable=False),
+    # The fencing token of the newest lease (services.registry.leases), 63 bits; 0 before the first.
+    Column("token", BigInteger, nullable=False),
     Column("attempts", Integer, nullable=False),
     # Leases that ended without a word: expired and taken over, or taken up again by a restarted holder.
     Column("lost_leases", Integer, nullable=False),

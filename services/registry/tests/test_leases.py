@@ -8,6 +8,7 @@ import pytest
 from common.errors import Conflict, InvalidInput, NotFound
 from common.registry.catalog import Lease, RoundState
 from services.registry.catalog import Catalog
+from services.registry.leases import lease_number
 from services.registry.tests.building import Clock, definition, draft, lease, next_plan, store
 
 TTL_SECONDS = 10.0
@@ -24,7 +25,7 @@ def test_there_is_nothing_to_lease_at_first(catalog: Catalog) -> None:
 
 def test_a_lease_names_its_holder_and_end(catalog: Catalog, planned: str, clock: Clock) -> None:
     held = lease(catalog, "a")
-    assert (held.round.round_id, held.token, held.expires_at) == (planned, 1, clock.now + TTL_SECONDS)
+    assert (held.round.round_id, lease_number(held.token), held.expires_at) == (planned, 1, clock.now + TTL_SECONDS)
     assert (held.round.state, held.round.lease_holder, held.round.attempts) == (RoundState.RUNNING, "a", 1)
     assert held.resume_point is None
 
@@ -35,7 +36,7 @@ def test_another_gets_the_round_only_when_the_lease_has_run_out(catalog: Catalog
     assert catalog.lease_round("b", ttl_seconds=TTL_SECONDS) is None
     clock.pass_seconds(0.001)
     taken = lease(catalog, "b")
-    assert (taken.round.round_id, taken.token, taken.round.attempts) == (planned, 2, 2)
+    assert (taken.round.round_id, lease_number(taken.token), taken.round.attempts) == (planned, 2, 2)
 
 
 def test_a_holder_that_asks_again_gets_its_own_round_at_once_and_its_old_token_is_void(
@@ -43,8 +44,8 @@ def test_a_holder_that_asks_again_gets_its_own_round_at_once_and_its_old_token_i
 ) -> None:
     before = lease(catalog, "a")
     again = lease(catalog, "a")
-    assert (again.round.round_id, again.token) == (planned, before.token + 1)
-    with pytest.raises(Conflict, match="token 1 is stale"):
+    assert (again.round.round_id, lease_number(again.token)) == (planned, 2)
+    with pytest.raises(Conflict, match="lease 1 is stale"):
         catalog.renew_lease(planned, before.token, ttl_seconds=1.0, progress={})
 
 
@@ -93,21 +94,38 @@ def test_a_stale_holder_is_refused_and_changes_nothing(
     clock.pass_seconds(TTL_SECONDS)
     lease(catalog, "b")
     before = catalog.list_rounds("m", 1)
-    with pytest.raises(Conflict, match="held by b under token 2; token 1 is stale"):
+    with pytest.raises(Conflict, match="held by b under lease 2; lease 1 is stale"):
         call(catalog, stale)
     assert catalog.list_rounds("m", 1) == before
     assert catalog.list_versions("m") == []
 
 
 @pytest.mark.parametrize("call", STALE_CALLS.values(), ids=STALE_CALLS.keys())
+def test_whoever_guesses_a_token_is_refused_and_is_not_told_the_true_one(
+    catalog: Catalog, planned: str, call: Callable[[Catalog, Lease], object]
+) -> None:
+    held = lease(catalog, "a")
+    for guess in (0, 1, 2, 3, held.token + 1, held.token - 1, held.token >> 44 << 44, -1):
+        with pytest.raises(Conflict, match="is not that of its lease") as refused:
+            call(catalog, Lease(held.round, guess, held.expires_at))
+        assert str(held.token) not in refused.value.message
+    assert catalog.list_versions("m") == []
+
+
+def test_tokens_grow_and_differ_from_round_to_round(catalog: Catalog, planned: str) -> None:
+    tokens = [lease(catalog, "a").token for _ in range(3)]
+    assert tokens == sorted(set(tokens))
+    assert len({token % 2**44 for token in tokens}) == 3
+
+
+@pytest.mark.parametrize("call", STALE_CALLS.values(), ids=STALE_CALLS.keys())
 def test_nobody_holds_a_round_that_failed(
     catalog: Catalog, planned: str, call: Callable[[Catalog, Lease], object]
 ) -> None:
-    lease(catalog, "a")
+    stale = lease(catalog, "a")
     held = lease(catalog, "a")
     catalog.fail_round(planned, held.token, reason="broken")
     before = catalog.get_model("m")
-    stale = Lease(held.round, held.token - 1, held.expires_at)
     with pytest.raises(Conflict, match="is failed"):
         call(catalog, stale)
     assert catalog.get_model("m") == before
@@ -118,7 +136,7 @@ def test_a_released_round_may_be_leased_at_once_and_says_why(catalog: Catalog, p
     released = catalog.release_round(planned, held.token, reason="stopping")
     assert (released.state, released.reason, released.lease_holder) == (RoundState.PLANNED, "stopping", "")
     assert catalog.release_round(planned, held.token, reason="stopping") == released, "said again"
-    assert lease(catalog, "b").token == 2
+    assert lease_number(lease(catalog, "b").token) == 2
     with pytest.raises(Conflict, match="stale"):
         catalog.release_round(planned, held.token, reason="stopping")
 

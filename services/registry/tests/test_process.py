@@ -143,7 +143,8 @@ def test_a_restart_keeps_everything(registry: RegistryProcess, connect: Connect,
     again = client.lease_round("a", ttl_seconds=600.0)
     assert again is not None
     assert again.resume_point is not None
-    assert (again.token, again.resume_point.state) == (held.token + 1, {"step": 1})
+    assert again.token > held.token
+    assert again.resume_point.state == {"step": 1}
 
 
 def _everything(client: RegistryClient) -> tuple[object, ...]:

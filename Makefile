@@ -21,8 +21,8 @@ $(INSTALLED): pyproject.toml constraints.txt requirements-nodeps.txt
 protos: $(INSTALLED)  ## generated code from protos/*.proto
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. protos/*.proto
 
-docs: $(INSTALLED)  ## docs/settings.md from the settings classes
-	$(BIN)/python -m docs.make_settings
+docs: $(INSTALLED)  ## docs/reference/settings.md from the settings classes
+	$(BIN)/python -m docs.generate.settings
 
 format: $(INSTALLED)  ## ruff's formatting and safe fixes
 	$(BIN)/ruff format .
@@ -34,7 +34,7 @@ check: $(INSTALLED)  ## ruff, mypy strict, import rules, generated files (runs i
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	@$(MAKE) --no-print-directory protos docs
-	git diff --exit-code -- protos docs/settings.md
+	git diff --exit-code -- protos docs/reference
 
 test: $(INSTALLED)  ## every test that needs no container (runs in CI)
 	$(BIN)/pytest -n $(or $(JOBS),2) --dist loadfile

@@ -209,7 +209,7 @@ class ComposePlatform:
         self.wait_until_ready()
 
     def upgrade(self, service: str) -> None:
-        """One service to its next release, as docs/containers.md tells it; the others stay as they are. Serving's
+        """One service to its next release, as docs/guide/containers.md tells it; the others stay as they are. Serving's
         replicas are replaced one after the other, so that one always answers."""
         self._make_next_release(service)
         self._tags[service] = _NEXT_RELEASE

@@ -2,7 +2,7 @@
 
 A platform is a function `load(request: LoadRequest) -> LoadedModel`, registered under its name as an entry point of the
 group `headrace.platforms`. Versions, reload, batching, warm-up and status come from the runner around it. `tensorflow`
-is there always; docs/engines.md says how to write another one.
+is there always; docs/guide/engines.md says how to write another one.
 """
 
 from collections.abc import Callable

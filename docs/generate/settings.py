@@ -1,4 +1,4 @@
-"""Writes docs/settings.md from the services' settings classes: `python -m docs.make_settings` (make docs)."""
+"""docs/reference/settings.md, from the services' settings classes."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ _SHARED = {
     "event_log": "`segments:/absolute/dir` or `kafka:host:port[,host:port]`.",
     "redis_url": "`redis://host:port/0` or `unix:///path`.",
 }
-_OUTPUT = Path(__file__).parent / "settings.md"
+_OUTPUT = Path(__file__).parents[1] / "reference" / "settings.md"
 _HEAD = """# Settings
 
 Environment variables, read once at the start. A variable with a service's prefix that the service does not know

@@ -203,7 +203,7 @@ def usage() -> str:
     refused = ", ".join(f"--{flag.name}" for flag in UNSUPPORTED)
     return "\n".join(
         [
-            "python -m services.serving [flags]      every other setting: SERVING_* variables, docs/reference/settings.md",
+            "python -m services.serving [flags]      others: SERVING_*, docs/reference/settings.md",
             "Serves the versions that a registry names, or with --model_base_path or --model_config_file folders.",
             *lines,
             f"Refused, unless they say what happens anyway: {refused}",

@@ -17,8 +17,9 @@ EngineName = Literal["auto", "tensorflow", "onnxruntime", "litert"]
 
 @dataclass(frozen=True)
 class BatchingOptions:
-    """TensorFlow Serving's batching parameters, with its names; sizes count examples. docs/guide/batching.md says what each
-    does. Making one raises InvalidInput, with a sentence that names the field, for values that do not go together."""
+    """TensorFlow Serving's batching parameters, with its names; sizes count examples. docs/guide/batching.md says
+    what each does. Making one raises InvalidInput, with a sentence that names the field, for values that do not go
+    together."""
 
     max_batch_size: int = 64
     """Examples in one call of the model, at most."""

@@ -1,4 +1,4 @@
-"""The queue between fronts and runners, as keys and constants of Redis. docs/reference/queue.md describes it for other languages.
+"""The queue between fronts and runners, as keys and constants of Redis. docs/reference/queue.md is for other languages.
 
     headrace:queue:{<model>}:<target>     stream; field `r` of an entry = PredictionRequest (protos/queue.proto).
                                           Entries leave when they are answered, so XLEN = waiting + running.

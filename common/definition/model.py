@@ -2,7 +2,7 @@
 
     name: flights-late
     stream: flights
-    label: late
+    label: late                          # int64 (0, 1, ...), float32, or a string with its classes as vocabulary
     seed: 7
     estimator: wide_deep_classifier      # or: module: model.py with task: binary | multiclass | regression
     features: {...}                      # common/definition/features.py; estimators only
@@ -30,7 +30,7 @@ from common.definition.fields import Fields
 from common.definition.serving import ServingSpec, parse_serving
 from common.definition.training import Training, parse_training
 from common.errors import InvalidInput
-from common.schema import Schema, check_name
+from common.schema import Feature, Schema, check_name
 
 DEFINITION_FILE = "model.yaml"
 Task = Literal["binary", "multiclass", "regression"]
@@ -152,12 +152,36 @@ class Definition:
             raise InvalidInput(
                 f"model {self.name}: stream {self.stream} has no label {self.label!r}; its labels: {', '.join(names)}"
             )
-        label = schema.feature(self.label)
-        if label.value_count != 1 or label.dtype == "string":
-            raise InvalidInput(f"model {self.name}: label {self.label} must be one number, not {label.to_mapping()}")
-        if self.task != "regression" and label.dtype != "int64":
-            raise InvalidInput(f"model {self.name}: label {self.label} must be int64 for a classifier")
+        _check_label(self, schema.feature(self.label))
         check_against_schema(self.features, schema)
+
+
+def _check_label(definition: Definition, label: Feature) -> None:
+    """A word is its place in the schema's vocabulary: 0 for the first."""
+    place = f"model {definition.name}: label {label.name}"
+    if label.value_count != 1:
+        raise InvalidInput(f"{place} must be one value, its shape is {list(label.shape)}")
+    if definition.task == "regression":
+        if label.dtype == "string":
+            raise InvalidInput(f"{place} is a string, and a regression learns numbers; make it float32 in the stream")
+        return
+    if label.dtype == "float32":
+        raise InvalidInput(
+            f"{place} is float32, and a classifier learns classes; make it int64 (0, 1, ...) or a string with the "
+            f"classes as its vocabulary in the stream"
+        )
+    if label.dtype == "string" and not label.vocabulary:
+        raise InvalidInput(
+            f"{place} is a string without vocabulary; list the classes in the stream, as in vocabulary: [no, yes]"
+        )
+    words = len(label.vocabulary)
+    classes = definition.estimator_parameters.classes if definition.estimator_parameters else 0
+    expected = 2 if definition.task == "binary" else classes
+    if label.dtype == "string" and expected and words != expected:
+        raise InvalidInput(
+            f"{place} has {words} classes in its vocabulary and the model has {expected}; "
+            f"an estimator says parameters: {{classes: {words}}}"
+        )
 
 
 def parse_definition(files: Mapping[str, bytes]) -> Definition:

@@ -34,7 +34,12 @@ SCHEMA = Schema.from_mapping(
             {"name": "word", "dtype": "string"},
             {"name": "tags", "dtype": "string", "shape": [None]},
         ],
-        "labels": [{"name": "y", "dtype": "int64"}, {"name": "amount", "dtype": "float32"}],
+        "labels": [
+            {"name": "y", "dtype": "int64"},
+            {"name": "amount", "dtype": "float32"},
+            {"name": "kind", "dtype": "string", "vocabulary": ["a", "b", "c"]},
+            {"name": "free", "dtype": "string"},
+        ],
     }
 )
 
@@ -169,8 +174,11 @@ def test_features_that_share_a_table_must_agree() -> None:
 @pytest.mark.parametrize(
     ("sections", "reason"),
     [
-        ({"label": "z"}, "has no label 'z'; its labels: y, amount"),
-        ({"label": "amount"}, "must be int64 for a classifier"),
+        ({"label": "z"}, "has no label 'z'; its labels: y, amount, kind, free"),
+        ({"label": "amount"}, "is float32, and a classifier learns classes; make it int64"),
+        ({"label": "free"}, "is a string without vocabulary; list the classes"),
+        ({"label": "kind"}, r"has 3 classes in its vocabulary and the model has 2; .* parameters: {classes: 3}"),
+        ({"label": "kind", "estimator": "linear_regressor"}, "is a string, and a regression learns numbers"),
         ({"features": {"q": {"type": "numeric"}}}, "the stream has no feature 'q'"),
         ({"features": {"word": {"type": "numeric"}}}, "word is string, expected float32 or int64"),
         ({"features": {"x": {"type": "identity", "size": 2, "out_of_range": "drop"}}}, "x is float32, expected int64"),
@@ -181,6 +189,10 @@ def test_features_that_share_a_table_must_agree() -> None:
 def test_what_does_not_fit_the_schema_is_refused(sections: dict[str, Any], reason: str) -> None:
     with pytest.raises(InvalidInput, match=reason):
         parse_definition(files(**sections)).check_schema(SCHEMA)
+
+
+def test_a_label_may_be_a_word_of_the_schemas_vocabulary() -> None:
+    parse_definition(files(label="kind", parameters={"classes": 3})).check_schema(SCHEMA)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@
 | binary     | logits float32 [n, 1]   | 0 or 1       | probability float32 [n], logits float32 [n]          |
 | multiclass | logits float32 [n, k]   | 0..k-1       | probabilities float32 [n, k], class_id int64 [n]     |
 | regression | predictions [n, 1]      | any number   | prediction float32 [n]                               |
+
+A classifier's label may be a word of the schema's vocabulary in place of a number: its class is its place there.
 """
 
 from collections.abc import Mapping
@@ -12,6 +14,7 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from common.definition.model import Task
+from common.schema import Feature
 
 LABEL_DTYPES: Mapping[Task, tf.DType] = {"binary": tf.int64, "multiclass": tf.int64, "regression": tf.float32}
 
@@ -37,6 +40,16 @@ def served_outputs(task: Task, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
     if task == "multiclass":
         return {"probabilities": tf.nn.softmax(outputs), "class_id": tf.argmax(outputs, axis=-1, output_type=tf.int64)}
     return {"prediction": tf.identity(outputs)}
+
+
+def labels_of(task: Task, feature: Feature, raw: tf.Tensor) -> tf.Tensor:
+    """LABEL_DTYPES[task] [n] from the raw label [n] or [n, 1]; -1 for a word that is not in the schema's vocabulary."""
+    flat = tf.reshape(raw, [-1])
+    if feature.dtype != "string":
+        return tf.cast(flat, LABEL_DTYPES[task])
+    found = tf.equal(flat[:, tf.newaxis], tf.constant(feature.vocabulary)[tf.newaxis, :])
+    ids = tf.argmax(found, axis=-1, output_type=tf.int64)
+    return tf.where(tf.reduce_any(found, axis=-1), ids, tf.constant(-1, tf.int64))
 
 
 def is_label(task: Task, labels: tf.Tensor, class_count: int) -> tf.Tensor:

@@ -121,7 +121,8 @@ class RoundData:
 def prepare(model: BuiltModel, parsed: ParsedBlock) -> PreparedBlock:
     """Transforms a block and sorts out what the model's rules refuse."""
     definition = model.definition
-    labels = tf.cast(tf.reshape(parsed.raw[definition.label], [-1]), heads.LABEL_DTYPES[definition.task])
+    label = model.schema.feature(definition.label)
+    labels = heads.labels_of(definition.task, label, parsed.raw[definition.label])
     done = model.transformed(parsed.raw)
     reasons = {
         f"label {definition.label} is not one that a {definition.task} model can have": ~heads.is_label(

@@ -19,7 +19,15 @@ from services.trainer.data.dataset import holdout_mask
 from services.trainer.export.saved_model import WARMUP_PATH
 from services.trainer.learn import checkpoint
 from services.trainer.rounds.assignment import Done, Failed, FailureKind, Progress
-from services.trainer.tests.support.small_rounds import FEATURES, Platform, definition, event, events, serialized
+from services.trainer.tests.support.small_rounds import (
+    FEATURES,
+    SCHEMA,
+    Platform,
+    definition,
+    event,
+    events,
+    serialized,
+)
 
 MODULE = """
 import keras
@@ -57,6 +65,23 @@ def trained_blocks(platform: Platform) -> list[Progress]:
 def failed(outcome: object) -> Failed:
     assert isinstance(outcome, Failed), outcome
     return outcome
+
+
+def test_a_label_of_words_teaches_what_its_places_in_the_vocabulary_teach(tmp_path: Path) -> None:
+    kinds = ["low", "middle", "high"]
+    words = {**SCHEMA, "labels": [{"name": "kind", "dtype": "string", "vocabulary": kinds}]}
+    digests: list[str] = []
+    for schema, of in ((SCHEMA, lambda kind: kind), (words, lambda kind: kinds[kind])):
+        platform = Platform(tmp_path / str(len(digests)), schema)
+        random = np.random.default_rng(1)
+        drawn = [event(random) for _ in range(60)]
+        platform.append([serialized({**values, "kind": of(values["kind"])}) for values in drawn])
+        sections = {"label": "kind", "parameters": {"classes": 3, "hidden_units": [4]}}
+        # What is held out depends on an example's bytes, and these differ.
+        done = platform.train(platform.lease(definition(**sections, evaluation={"holdout_fraction": 0.0})))
+        assert isinstance(done, Done)
+        digests.append(platform.registry.versions[0].weights_digest)
+    assert digests[0] == digests[1]
 
 
 def test_a_first_round_registers_a_version_whose_counts_add_up(platform: Platform) -> None:

@@ -23,6 +23,7 @@ from common.errors import (
     Overloaded,
     Unavailable,
 )
+from common.process.api_page import add_api_page
 from common.process.health import Health
 from common.process.strict_requests import refuse_what_is_ignored
 
@@ -93,9 +94,11 @@ def create_app(
     *,
     lifespan: Callable[[FastAPI], object] | None = None,
 ) -> FastAPI:
-    """An app with /healthz, /readyz, /metrics and OpenAPI, to which a service adds its own routes."""
+    """An app with /healthz, /readyz, /metrics, /docs and OpenAPI, to which a service adds its own routes."""
     app = FastAPI(
         title=title,
+        docs_url=None,
+        redoc_url=None,
         lifespan=lifespan,  # type: ignore[arg-type]  # starlette's alias is not exported
         dependencies=[Depends(refuse_what_is_ignored)],
     )
@@ -129,6 +132,7 @@ def create_app(
         """Prometheus text format."""
         return Response(generate_latest(REGISTRY), media_type=CONTENT_TYPE_LATEST)
 
+    add_api_page(app)
     return app
 
 

@@ -1,5 +1,6 @@
 """What every service's HTTP door does with requests that no route is for."""
 
+import re
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -52,6 +53,20 @@ def http() -> Iterator[httpx.Client]:
 def _refused(answer: httpx.Response) -> tuple[int, str, str]:
     error = answer.json()["error"]
     return answer.status_code, error["kind"], error["message"]
+
+
+def test_the_page_of_the_routes_names_no_other_host_and_has_its_files_here(http: httpx.Client) -> None:
+    page = http.get("/docs")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "//" not in re.sub(r"<!--.*?-->", "", page.text)
+    files = re.findall(r'(?:src|href)="(docs/[^"]+)"', page.text)
+    assert [file.rsplit(".", 1)[1] for file in files] == ["css", "js"]
+    for file in files:
+        answer = http.get(f"/{file}")
+        assert answer.status_code == 200
+        assert len(answer.content) > 100_000
+    assert '"validatorUrl": null' in page.text
+    assert http.get("/redoc").status_code == 404
 
 
 def test_a_path_that_nobody_serves_is_not_found_in_our_own_form(http: httpx.Client) -> None:

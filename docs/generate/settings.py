@@ -1,7 +1,5 @@
 """docs/reference/settings.md, from the services' settings classes."""
 
-from pathlib import Path
-
 from pydantic.fields import FieldInfo
 
 from common.process.settings import ServiceSettings
@@ -23,7 +21,6 @@ _SHARED = {
     "event_log": "`segments:/absolute/dir` or `kafka:host:port[,host:port]`.",
     "redis_url": "`redis://host:port/0` or `unix:///path`.",
 }
-_OUTPUT = Path(__file__).parents[1] / "reference" / "settings.md"
 _HEAD = """# Settings
 
 Environment variables, read once at the start. A variable with a service's prefix that the service does not know
@@ -53,7 +50,3 @@ def document() -> str:
             + "\n".join(rows)
         )
     return "\n\n".join(part.strip() for part in parts) + "\n"
-
-
-if __name__ == "__main__":
-    _OUTPUT.write_text(document())

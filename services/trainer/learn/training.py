@@ -16,6 +16,7 @@ from services.trainer.families.heads import LABEL_DTYPES
 from services.trainer.families.keras_module import DefinitionFailedError, blame_definition
 from services.trainer.families.model import BuiltModel, Columns
 from services.trainer.learn.checkpoint import variables_by_path
+from services.trainer.learn.gradients import merge_before_apply
 from services.trainer.learn.optimizers import make_optimizer
 
 
@@ -43,6 +44,7 @@ class Training:
         if not self._variables:
             raise DefinitionFailedError("the model has nothing to train: no trainable variables")
         self.optimizer.build(self._variables)
+        merge_before_apply(self.optimizer)
         self._seed = seed
         self._compiled = model.compiled(
             self._train_batches,

@@ -1,0 +1,37 @@
+"""Gradients as an optimizer may take them.
+
+The gradient of a lookup is `tf.IndexedSlices` with one row per looked-up id: an id that occurs n times in a batch has n
+rows. Keras 3 squares such rows before it adds them up: Adam's second moment then is the sum of squares where it should
+be the square of the sum, and the row moves about sqrt(n) times too far. So equal ids are added up first.
+"""
+
+from collections.abc import Sequence
+
+import keras
+import tensorflow as tf
+
+Gradient = tf.Tensor | tf.IndexedSlices | None
+
+
+def merged(gradient: Gradient) -> Gradient:
+    """IndexedSlices with each index once, in the order of first appearance; anything else as it is.
+
+    Rows of one index are added in the order of the batch, so equal batches give equal bits.
+    """
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    indices, positions = tf.unique(gradient.indices)
+    rows = tf.math.unsorted_segment_sum(gradient.values, positions, tf.size(indices))
+    return tf.IndexedSlices(rows, indices, gradient.dense_shape)
+
+
+def merge_before_apply(optimizer: keras.optimizers.Optimizer) -> None:
+    """Has every way into the optimizer merge first: `apply` is what apply_gradients and a user's train_step end in."""
+    apply = optimizer.apply
+
+    def merging(
+        grads: Sequence[Gradient], trainable_variables: Sequence[keras.Variable] | None = None
+    ) -> tf.Tensor | None:
+        return apply([merged(gradient) for gradient in grads], trainable_variables)
+
+    optimizer.apply = merging

@@ -6,11 +6,12 @@ be the square of the sum, and the row moves about sqrt(n) times too far. So equa
 """
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import keras
 import tensorflow as tf
 
-Gradient = tf.Tensor | tf.IndexedSlices | None
+Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices | None
 
 
 def merged(gradient: Gradient) -> Gradient:

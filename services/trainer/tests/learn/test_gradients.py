@@ -56,6 +56,7 @@ def test_clipping_by_norm_sees_the_sum_of_a_row() -> None:
 def test_merging_keeps_the_order_of_first_appearance_and_passes_other_gradients_on() -> None:
     rows = tf.IndexedSlices(tf.constant([[1.0], [2.0], [4.0], [8.0]]), tf.constant([7, 2, 7, 7]), tf.constant([9, 1]))
     once = merged(rows)
+    assert isinstance(once, tf.IndexedSlices)
     assert once.indices.numpy().tolist() == [7, 2]
     assert once.values.numpy().tolist() == [[13.0], [2.0]]
     assert merged(None) is None

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 
+from common.definition.gate import Gate
 from common.registry.catalog import OffsetRange, RoundPlan, VersionDraft
 from common.registry.client import RegistryClient, manifest_of
 
@@ -201,7 +202,7 @@ def _register(address: str, saved_model: Path) -> None:
         client.register_version(
             lease,
             VersionDraft(
-                weights_digest="none", metrics={"candidate": {"auc": 1.0}}, gate={}, events_trained=1,
+                weights_digest="none", metrics={"candidate": {"auc": 1.0}}, gate=Gate(), events_trained=1,
                 events_held_out=0, events_unusable=0, files=manifest, step=1, timings={}, environment={},
             ),
         )  # fmt: skip

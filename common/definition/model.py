@@ -10,7 +10,7 @@
     training: {...}                      # common/definition/training.py
     triggers: {min_examples: 20000, max_interval_seconds: 60, cooldown_seconds: 1, max_round_examples: 200000}
     evaluation: {holdout_fraction: 0.1}
-    gate: {metric: auc, max_regression: 0.005, min_value: 0.5, min_examples: 0, on_reject: retry, canary: false}
+    gate: {metric: auc, max_regression: 0.005, min_value: 0.5}             # common/definition/gate.py
     export: {warmup_requests: 16}
     serving: {engine: auto, slo_ms: 20, batching: {max_batch_size: 64}}    # common/definition/serving.py
 
@@ -20,13 +20,14 @@ checks definitions with this module.
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import yaml
 
 from common.definition.features import FeatureSpec, check_against_schema, parse_features
 from common.definition.fields import Fields
+from common.definition.gate import METRIC_DIRECTIONS, Gate, read_gate
 from common.definition.serving import ServingSpec, parse_serving
 from common.definition.training import Training, parse_training
 from common.errors import InvalidInput
@@ -42,7 +43,6 @@ METRICS: Mapping[str, tuple[str, ...]] = {
 }
 """What evaluation measures, by task; the first is the gate's default. Calibration is 1 when predictions are right on
 average (mean prediction / mean label) and cannot be gated on: neither more nor less of it is better."""
-LOWER_IS_BETTER = frozenset({"log_loss", "rmse", "mae"})
 MAX_WARMUP_REQUESTS = 16
 _FILE_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 _MAX_BUNDLE_BYTES = 16 * 1024 * 1024
@@ -63,31 +63,6 @@ class Evaluation:
     """An example is held out iff splitmix64(its masked CRC32C xor seed) < holdout_fraction * 2^64."""
 
     holdout_fraction: float = 0.1
-
-
-@dataclass(frozen=True)
-class Gate:
-    """Candidate and parent are compared on the same held-out slice.
-
-    Attributes:
-        max_regression: how much worse than the parent's the candidate's metric may be; None: no comparison.
-        min_value, max_value: bounds of the candidate's metric; None: no bound.
-        min_examples: held-out examples below which a candidate is rejected: too few to judge by.
-        lower_is_better: follows from the metric.
-    """
-
-    metric: str
-    max_regression: float | None = 0.005
-    min_value: float | None = None
-    max_value: float | None = None
-    min_examples: int = 0
-    on_reject: str = "retry"
-    canary: bool = False
-    lower_is_better: bool = False
-
-    def to_mapping(self) -> dict[str, Any]:
-        """JSON-ready, as stored with a version's verdict."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -217,7 +192,7 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
         training=parse_training(fields.take("training", {})),
         triggers=_triggers(fields.take("triggers", {})),
         evaluation=_evaluation(fields.take("evaluation", {})),
-        gate=_gate(fields.take("gate", {}), task),
+        gate=_gate(fields.take("gate", {}), task, own_metrics=module is not None),
         export=_export(fields.take("export", {})),
         serving=parse_serving(fields.take("serving", {})),
     )
@@ -347,22 +322,9 @@ def _evaluation(section: object) -> Evaluation:
     return Evaluation(fraction)
 
 
-def _gate(section: object, task: Task) -> Gate:
-    fields = Fields("gate", section)
-    gateable = tuple(metric for metric in METRICS[task] if metric != "calibration")
-    metric = fields.choice("metric", gateable, gateable[0])
-    gate = Gate(
-        metric=metric,
-        max_regression=fields.optional_number("max_regression", Gate.max_regression, minimum=0.0),
-        min_value=fields.optional_number("min_value", None),
-        max_value=fields.optional_number("max_value", None),
-        min_examples=fields.integer("min_examples", Gate.min_examples, minimum=0),
-        on_reject=fields.choice("on_reject", ("retry", "skip"), Gate.on_reject),
-        canary=fields.flag("canary", Gate.canary),
-        lower_is_better=metric in LOWER_IS_BETTER,
-    )
-    fields.finish()
-    return gate
+def _gate(section: object, task: Task, *, own_metrics: bool) -> Gate:
+    gateable = tuple(metric for metric in METRICS[task] if metric in METRIC_DIRECTIONS)
+    return read_gate(section, metrics=gateable, own_metrics=own_metrics)
 
 
 def _export(section: object) -> Export:

@@ -1,7 +1,7 @@
 """What the registry knows, as plain values: streams, models, rounds, leases, versions, aliases, changes.
 
-Structured values without a fixed shape (metrics, configuration, progress) are JSON-ready mappings here and *_json text
-on the wire. Times are epoch seconds, UTC.
+Structured values without a fixed shape (configuration, progress) are JSON-ready mappings here and *_json text on the
+wire. Times are epoch seconds, UTC.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,9 +9,13 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from common.definition.gate import Gate
 from common.errors import InvalidInput
 
 JsonMap = Mapping[str, Any]
+VersionMetrics = Mapping[str, Mapping[str, float]]
+"""Numbers by part and name: {"candidate": {"auc": 0.7}, "parent": {...}, "progressive": {...}, "examples": {...}};
+candidate and parent were measured on the same held-out slice."""
 PRODUCTION = "production"
 CANARY = "canary"
 
@@ -149,7 +153,7 @@ class Decision(StrEnum):
 class Verdict:
     decision: Decision
     reasons: tuple[str, ...]
-    rule: JsonMap
+    rule: Gate
 
 
 class VersionStatus(StrEnum):
@@ -167,10 +171,8 @@ class VersionDraft:
     """
 
     weights_digest: str
-    metrics: JsonMap
-    """{"candidate": {...}, "parent": {...}, "progressive": {...}}; the first two on the same held-out slice."""
-    gate: JsonMap
-    """The rule of the definition: {"metric": "auc", "max_regression": 0.005, "min_value": ..., "canary": false}."""
+    metrics: VersionMetrics
+    gate: Gate
     events_trained: int
     events_held_out: int
     events_unusable: int
@@ -195,7 +197,7 @@ class Version:
     code_digest: str
     seed: int
     weights_digest: str
-    metrics: JsonMap
+    metrics: VersionMetrics
     verdict: Verdict
     events_trained: int
     events_held_out: int

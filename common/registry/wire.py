@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from common.definition.gate import read_gate
 from common.errors import InvalidInput
 from common.registry.catalog import (
     AliasChange,
@@ -23,6 +24,7 @@ from common.registry.catalog import (
     Verdict,
     Version,
     VersionDraft,
+    VersionMetrics,
     VersionStatus,
 )
 from protos import registry_pb2 as pb
@@ -48,6 +50,15 @@ def json_map(name: str, text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidInput(f"{name} must be a JSON object, got {text[:100]!r}")
     return value
+
+
+def _metrics(text: str) -> VersionMetrics:
+    parts = json_map("metrics_json", text)
+    for part, numbers in parts.items():
+        whole = isinstance(numbers, dict) and all(type(value) in (int, float) for value in numbers.values())
+        if not whole:
+            raise InvalidInput(f"metrics_json: {part} must map names to numbers, got {str(numbers)[:100]}")
+    return parts
 
 
 # streams and models
@@ -227,7 +238,7 @@ def draft_to_wire(draft: VersionDraft) -> pb.Version:
     return pb.Version(
         weights_digest=draft.weights_digest,
         metrics_json=json_text(draft.metrics),
-        verdict=pb.Verdict(rule_json=json_text(draft.gate)),
+        verdict=pb.Verdict(rule_json=json_text(draft.gate.to_mapping())),
         events_trained=draft.events_trained,
         events_held_out=draft.events_held_out,
         events_unusable=draft.events_unusable,
@@ -241,8 +252,8 @@ def draft_to_wire(draft: VersionDraft) -> pb.Version:
 def draft_from_wire(message: pb.Version) -> VersionDraft:
     return VersionDraft(
         weights_digest=message.weights_digest,
-        metrics=json_map("metrics_json", message.metrics_json),
-        gate=json_map("verdict.rule_json", message.verdict.rule_json),
+        metrics=_metrics(message.metrics_json),
+        gate=read_gate(json_map("verdict.rule_json", message.verdict.rule_json)),
         events_trained=message.events_trained,
         events_held_out=message.events_held_out,
         events_unusable=message.events_unusable,
@@ -272,7 +283,7 @@ def version_to_wire(version: Version) -> pb.Version:
         verdict=pb.Verdict(
             decision=str(version.verdict.decision),
             reasons=version.verdict.reasons,
-            rule_json=json_text(version.verdict.rule),
+            rule_json=json_text(version.verdict.rule.to_mapping()),
         ),
         events_trained=version.events_trained,
         events_held_out=version.events_held_out,
@@ -302,11 +313,11 @@ def version_from_wire(message: pb.Version) -> Version:
         code_digest=message.code_digest,
         seed=message.seed,
         weights_digest=message.weights_digest,
-        metrics=json_map("metrics_json", message.metrics_json),
+        metrics=_metrics(message.metrics_json),
         verdict=Verdict(
             Decision(message.verdict.decision),
             tuple(message.verdict.reasons),
-            json_map("rule_json", message.verdict.rule_json),
+            read_gate(json_map("rule_json", message.verdict.rule_json)),
         ),
         events_trained=message.events_trained,
         events_held_out=message.events_held_out,

@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from common.definition.features import Numeric, Vocabulary, id_count
-from common.definition.model import Gate, Triggers, parse_definition
+from common.definition.gate import Gate
+from common.definition.model import Triggers, parse_definition
 from common.errors import InvalidInput
 from common.schema import Schema
 
@@ -64,7 +65,7 @@ def test_the_flights_have_only_what_is_known_before_departure() -> None:
 def test_what_is_left_out_has_the_defaults_of_the_dataclasses() -> None:
     definition = parse_definition(files())
     assert definition.triggers == Triggers()
-    assert definition.gate == Gate(metric="auc")
+    assert definition.gate == Gate(metric="auc", max_regression=0.005)
     assert definition.task == "binary"
     assert definition.estimator_parameters is not None
     assert definition.estimator_parameters.wide == ("x", "word")
@@ -77,7 +78,7 @@ def test_min_examples_of_the_gate_is_part_of_the_stored_rule() -> None:
 
 def test_the_gates_default_metric_follows_the_task() -> None:
     regression = parse_definition(files(estimator="linear_regressor", label="amount"))
-    assert (regression.gate.metric, regression.gate.lower_is_better) == ("rmse", True)
+    assert (regression.gate.metric, regression.gate.direction) == ("rmse", "lower")
     multiclass = parse_definition(files(parameters={"classes": 3}))
     assert (multiclass.task, multiclass.gate.metric) == ("multiclass", "accuracy")
 

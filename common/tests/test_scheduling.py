@@ -71,7 +71,7 @@ def test_without_the_permission_to_come_back_nothing_gives_way() -> None:
 
 def test_the_manager_leaves_the_process_group_of_the_front_but_not_its_session() -> None:
     code = (
-        "import os; from services.serving import scheduling; scheduling.leave_process_group();"
+        "import os; from common.process import scheduling; scheduling.leave_process_group();"
         " print(os.getpgid(0) == os.getpid(), os.getsid(0))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

@@ -117,5 +117,5 @@ def _as_expected(seen: Seen, expected: Expectation) -> list[str]:
 
 
 def _metric(version: Version, whose: str, metric: str) -> float | None:
-    value = (version.metrics.get(whose) or {}).get(metric)
+    value = version.metrics.get(whose, {}).get(metric)
     return round(float(value), 4) if isinstance(value, int | float) else None

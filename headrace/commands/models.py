@@ -1,14 +1,13 @@
 """apply, train, models, versions, promote, rollback: models and what comes of them."""
 
 import time
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from common.registry.catalog import PRODUCTION, Model, Version
+from common.registry.catalog import PRODUCTION, Model, Version, VersionMetrics
 from headrace.commands.session import Session, age, print_table
 
 ModelName = Annotated[str, typer.Argument(metavar="MODEL")]
@@ -135,7 +134,7 @@ def _others(model: Model) -> str:
 
 
 def _version_row(version: Version, model: Model) -> list[object]:
-    metric = str(version.verdict.rule.get("metric", ""))
+    metric = version.verdict.rule.metric
     live = ", ".join(alias for alias, number in model.aliases.items() if number == version.version)
     verdict = str(version.verdict.decision)
     if version.verdict.reasons and verdict == "reject":
@@ -147,7 +146,7 @@ def _version_row(version: Version, model: Model) -> list[object]:
     ]  # fmt: skip
 
 
-def metric_of(metrics: Mapping[str, Any], whose: str, metric: str) -> str:
+def metric_of(metrics: VersionMetrics, whose: str, metric: str) -> str:
     """With four places, or - where there is none (the first version has no parent)."""
-    value = (metrics.get(whose) or {}).get(metric)
+    value = metrics.get(whose, {}).get(metric)
     return f"{value:.4f}" if isinstance(value, int | float) else "-"

@@ -147,10 +147,10 @@ class Catalog:
     # versions and aliases
 
     def register_version(self, round_id: str, token: int, draft: VersionDraft) -> Version:
-        rule = versions.check_draft(draft)
+        versions.check_draft(draft)
         with self._database.write() as transaction:
             self._check_present(draft.files)
-            return versions.register_version(transaction, round_id=round_id, token=token, draft=draft, rule=rule)
+            return versions.register_version(transaction, round_id=round_id, token=token, draft=draft)
 
     def get_version(self, model: str, version: int) -> Version:
         with self._database.read() as connection:

@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, insert, select
 
+from common.definition.gate import read_gate
 from common.errors import Conflict, InvalidInput, NotFound
 from common.registry.catalog import (
     CANARY,
@@ -23,7 +24,7 @@ from common.registry.catalog import (
 )
 from common.registry.wire import json_text
 from services.registry import aliases, models
-from services.registry.gate import GateRule, judge, parse_rule
+from services.registry.gate import judge
 from services.registry.leases import held_row
 from services.registry.ranges import end_position
 from services.registry.rounds import RoundRow, end_done, parent_end_of, plan_of, row_of
@@ -35,12 +36,8 @@ _REQUIRED_FOLDERS = ("checkpoint/", "saved_model/")
 _MAX_DRAFT_CHARACTERS = 4 * 1024 * 1024
 
 
-def check_draft(draft: VersionDraft) -> GateRule:
-    """The draft's gate rule.
-
-    Raises:
-        InvalidInput: the draft cannot become a version, whatever the state of its round.
-    """
+def check_draft(draft: VersionDraft) -> None:
+    """Raises InvalidInput when the draft cannot become a version, whatever the state of its round."""
     check_manifest(draft.files)
     for folder in _REQUIRED_FOLDERS:
         if not any(file.path.startswith(folder) for file in draft.files):
@@ -50,12 +47,9 @@ def check_draft(draft: VersionDraft) -> GateRule:
         raise InvalidInput(f"event counts and step must not be negative, got {counts}")
     if len(_draft_json(draft)) > _MAX_DRAFT_CHARACTERS:
         raise InvalidInput(f"the draft's metrics and environment pass {_MAX_DRAFT_CHARACTERS} characters")
-    return parse_rule(draft.gate)
 
 
-def register_version(
-    transaction: Transaction, *, round_id: str, token: int, draft: VersionDraft, rule: GateRule
-) -> Version:
+def register_version(transaction: Transaction, *, round_id: str, token: int, draft: VersionDraft) -> Version:
     """Ends the round with a version: token, gate and aliases in one transaction. The caller has checked the files.
 
     The same token and draft again give the same version, since the first answer may have been lost.
@@ -72,7 +66,7 @@ def register_version(
     plan = plan_of(row)
     model = models.get_model(connection, plan.model)
     verdict = judge(
-        rule, metrics=draft.metrics, has_parent=plan.parent_version > 0, held_out_count=draft.events_held_out
+        draft.gate, metrics=draft.metrics, has_parent=plan.parent_version > 0, held_out_count=draft.events_held_out
     )
     verdict = _hold_if_moved(verdict, model, plan.parent_version)
     version = model.newest_version + 1
@@ -177,7 +171,7 @@ def _version_of(row: Row[Any], files: Sequence[FileEntry]) -> Version:
         seed=plan.seed,
         weights_digest=draft["weights_digest"],
         metrics=draft["metrics"],
-        verdict=Verdict(Decision(verdict["decision"]), tuple(verdict["reasons"]), verdict["rule"]),
+        verdict=Verdict(Decision(verdict["decision"]), tuple(verdict["reasons"]), read_gate(verdict["rule"])),
         events_trained=draft["events_trained"],
         events_held_out=draft["events_held_out"],
         events_unusable=draft["events_unusable"],

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from common.definition.gate import Gate
 from common.registry.catalog import PRODUCTION, FileEntry, JsonMap, Lease, OffsetRange, RoundPlan, Version, VersionDraft
 from services.registry.catalog import Catalog, CatalogLimits
 from services.registry.collection import CollectionRules
@@ -24,7 +25,7 @@ LIMITS = CatalogLimits(
     max_watchers=4,
     heartbeat_seconds=0.05,
 )
-GATE: JsonMap = {"metric": "auc", "max_regression": 0.01, "min_value": 0.5}
+GATE = Gate(metric="auc", max_regression=0.01, min_value=0.5)
 
 
 @dataclass
@@ -89,7 +90,7 @@ def draft(
     *,
     auc: float = 0.7,
     parent_auc: float | None = 0.7,
-    gate: JsonMap = GATE,
+    gate: Gate = GATE,
     contents: Mapping[str, bytes] | None = None,
 ) -> VersionDraft:
     """A draft whose files are uploaded."""
@@ -105,7 +106,7 @@ def lease(catalog: Catalog, holder: str = "trainer", *, models: Sequence[str] = 
     return found
 
 
-def publish(catalog: Catalog, *, model: str = "m", auc: float = 0.7, gate: JsonMap = GATE) -> Version:
+def publish(catalog: Catalog, *, model: str = "m", auc: float = 0.7, gate: Gate = GATE) -> Version:
     """Plans, leases and registers the next version, whose files are its own."""
     planned = catalog.plan_round(next_plan(catalog, model=model))
     held = lease(catalog, models=[model])

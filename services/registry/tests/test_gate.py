@@ -1,25 +1,29 @@
 """The gate is a pure function; these are its laws."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from common.errors import InvalidInput
-from common.registry.catalog import Decision, JsonMap, Verdict
-from services.registry.gate import judge, parse_rule
+from common.definition.gate import Gate, read_gate
+from common.registry.catalog import Decision, Verdict, VersionMetrics
+from services.registry.gate import judge
 
 VALUES = st.floats(-1e6, 1e6)
 MARGINS = st.floats(0, 1e3)
-NO_NUMBERS = st.sampled_from([math.nan, math.inf, -math.inf, None, "0.9", True, [0.9]])
+NO_NUMBERS = st.sampled_from([math.nan, math.inf, -math.inf, None, 10**400])
 
 
-def _judge(rule: JsonMap, candidate: object, parent: object = None, *, held_out_count: int = 100) -> Verdict:
-    metric = str(rule.get("metric", "auc"))
-    metrics: dict[str, Any] = {"candidate": {metric: candidate}, "parent": {metric: parent}}
-    return judge(parse_rule(rule), metrics=metrics, has_parent=parent is not None, held_out_count=held_out_count)
+def _judge(
+    rule: Mapping[str, Any], candidate: float | None, parent: float | None = None, *, held_out_count: int = 100
+) -> Verdict:
+    gate = read_gate({"max_regression": None} | dict(rule))
+    sides = {"candidate": candidate, "parent": parent}
+    metrics: VersionMetrics = {side: {gate.metric: value} for side, value in sides.items() if value is not None}
+    return judge(gate, metrics=metrics, has_parent=parent is not None, held_out_count=held_out_count)
 
 
 @given(VALUES, VALUES, MARGINS)
@@ -42,18 +46,19 @@ def test_a_candidate_as_good_as_the_parent_always_passes(value: float, margin: f
 
 @given(VALUES, VALUES, VALUES)
 def test_bounds_hold_with_and_without_a_parent(value: float, least: float, most: float) -> None:
+    least, most = sorted((least, most))
     rule = {"metric": "auc", "min_value": least, "max_value": most}
     for parent in (None, value):
         assert (_judge(rule, value, parent).decision is Decision.PROMOTE) == (least <= value <= most)
 
 
 @given(NO_NUMBERS, VALUES)
-def test_what_is_no_number_is_rejected_on_either_side(bad: object, good: float) -> None:
+def test_what_is_no_number_is_rejected_on_either_side(bad: float | None, good: float) -> None:
     rule = {"metric": "auc", "max_regression": 1e9}
     assert _judge(rule, bad, good).decision is Decision.REJECT
     if bad is not None:
         assert _judge(rule, good, bad).decision is Decision.REJECT
-    assert judge(parse_rule(rule), metrics={}, has_parent=False, held_out_count=9).decision is Decision.REJECT
+    assert judge(read_gate(rule), metrics={}, has_parent=False, held_out_count=9).decision is Decision.REJECT
 
 
 @given(VALUES, VALUES, MARGINS, st.booleans(), st.integers(0, 200))
@@ -63,7 +68,7 @@ def test_every_verdict_gives_reasons_and_keeps_the_rule(
     rule = {"metric": "auc", "max_regression": margin, "canary": canary, "min_examples": 100}
     verdict = _judge(rule, candidate, parent, held_out_count=held_out_count)
     assert verdict.reasons
-    assert verdict.rule == rule
+    assert verdict.rule == read_gate(rule)
     passed = Decision.CANARY if canary else Decision.PROMOTE
     assert verdict.decision in (passed, Decision.REJECT)
     if held_out_count < 100:
@@ -84,13 +89,12 @@ def test_reasons_are_sentences_with_numbers() -> None:
     assert _judge(rule, math.nan).reasons == ("the candidate's auc is missing or not a number",)
 
 
-@pytest.mark.parametrize("metric", ["loss", "log_loss", "rmse", "mae", "mse", "val_loss", "mean_absolute_error"])
+@pytest.mark.parametrize("metric", ["log_loss", "rmse", "mae"])
 def test_less_of_an_error_is_better(metric: str) -> None:
     rule = {"metric": metric, "max_regression": 0.0}
     assert _judge(rule, 0.1, 0.2).decision is Decision.PROMOTE
     assert _judge(rule, 0.2, 0.1).decision is Decision.REJECT
     assert _judge({**rule, "direction": "higher"}, 0.2, 0.1).decision is Decision.PROMOTE
-    assert _judge({**rule, "lower_is_better": False}, 0.2, 0.1).decision is Decision.PROMOTE
 
 
 def test_the_exact_margin_passes_in_spite_of_rounding() -> None:
@@ -102,25 +106,7 @@ def test_null_counts_as_left_out() -> None:
     assert _judge(rule, 0.1, 0.9).decision is Decision.PROMOTE
 
 
-@pytest.mark.parametrize(
-    "rule",
-    [
-        {"metric": "auc", "max_regresion": 0.1},
-        {"metric": 3},
-        {"min_value": 0.5},
-        {"metric": "auc", "max_regression": -0.1},
-        {"metric": "auc", "min_value": "0.5"},
-        {"metric": "auc", "min_value": True},
-        {"metric": "auc", "min_value": math.nan},
-        {"metric": "auc", "min_value": 10**400},
-        {"metric": "auc", "min_examples": 1.5},
-        {"metric": "auc", "min_examples": -1},
-        {"metric": "auc", "canary": "yes"},
-        {"metric": "auc", "on_reject": "panic"},
-        {"metric": "auc", "direction": "up"},
-        {"metric": "auc", "direction": "lower", "lower_is_better": True},
-    ],
-)
-def test_a_rule_that_cannot_be_meant_is_refused(rule: JsonMap) -> None:
-    with pytest.raises(InvalidInput, match="gate"):
-        parse_rule(rule)
+def test_without_a_metric_only_the_number_of_examples_counts() -> None:
+    gate = Gate(min_examples=5)
+    assert judge(gate, metrics={}, has_parent=True, held_out_count=5).decision is Decision.PROMOTE
+    assert judge(gate, metrics={}, has_parent=True, held_out_count=4).decision is Decision.REJECT

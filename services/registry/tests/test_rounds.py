@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.definition.gate import Gate
 from common.errors import Conflict, HeadraceError, InvalidInput, NotFound
 from common.registry.catalog import OffsetRange, RoundPlan, RoundState, ranges_as_json
 from services.registry.catalog import Catalog
@@ -15,7 +16,7 @@ from services.registry.ranges import check_contiguous, end_position
 from services.registry.rounds import Backoff
 from services.registry.tests.building import Clock, definition, draft, lease, next_plan, publish
 
-SKIP = {"metric": "auc", "min_value": 0.9, "on_reject": "skip"}
+SKIP = Gate(metric="auc", min_value=0.9, on_reject="skip")
 
 
 def test_a_planned_round_carries_its_plan_unchanged(catalog: Catalog, clock: Clock) -> None:

@@ -65,7 +65,7 @@ def test_a_rejected_version_is_kept_with_its_verdict_and_moves_nothing(catalog: 
 
 def test_where_the_rule_says_so_a_version_becomes_canary_first(catalog: Catalog) -> None:
     publish(catalog)
-    version = publish(catalog, gate={**GATE, "canary": True})
+    version = publish(catalog, gate=replace(GATE, canary=True))
     assert (version.verdict.decision, version.status) == (Decision.CANARY, "accepted")
     assert catalog.get_model("m").aliases == {"canary": 2, "production": 1}
 
@@ -115,7 +115,6 @@ def test_an_incomplete_draft_leaves_the_round_as_it_was(catalog: Catalog) -> Non
         (_with_file(made, FileEntry("a", 7, digest.upper())), "not a SHA-256"),
         (_with_file(made, made.files[0]), "more than once"),
         (replace(made, events_trained=-1), "must not be negative"),
-        (replace(made, gate={"metrik": "auc"}), "unknown keys metrik"),
     ):
         with pytest.raises(InvalidInput, match=match):
             catalog.register_version(held.round.round_id, held.token, bad)

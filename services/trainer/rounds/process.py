@@ -18,7 +18,7 @@ from common.definition.model import Definition
 from common.errors import DataLoss, HeadraceError, InvalidInput, Overloaded, Unavailable
 from common.eventlog.base import EventLog
 from common.eventlog.open import open_event_log
-from common.registry.catalog import FileEntry, Version, VersionDraft
+from common.registry.catalog import FileEntry, Version, VersionDraft, VersionMetrics
 from common.registry.client import RegistryClient, manifest_of
 from services.trainer import determinism
 from services.trainer.data.dead_letters import write_dead_letters
@@ -130,7 +130,7 @@ class _Trained:
 class _Measured:
     """What the last pass over the range found out."""
 
-    metrics: dict[str, Any]
+    metrics: VersionMetrics
     trained_count: int
     held_out_count: int
     unusable: list[tuple[bytes, str]]
@@ -341,7 +341,7 @@ class _Round:
         return VersionDraft(
             weights_digest=checkpoint.weights_digest(final.arrays),
             metrics=measured.metrics,
-            gate=definition.gate.to_mapping(),
+            gate=definition.gate,
             events_trained=measured.trained_count,
             events_held_out=measured.held_out_count,
             events_unusable=len(measured.unusable),

@@ -3,10 +3,9 @@
 Scalars in the layout of TensorFlow 2's summaries (plugin `scalars`, a float32 tensor), by tensorboard's own writer.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
@@ -15,6 +14,8 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.types_pb2 import DT_FLOAT
 from tensorboard.plugins.scalar import metadata
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+from common.registry.catalog import VersionMetrics
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Curves:
     learning_rates: Sequence[float]
 
 
-def write_events(directory: Path, curves: Curves, metrics: Mapping[str, Any], *, wall_time: float) -> None:
+def write_events(directory: Path, curves: Curves, metrics: VersionMetrics, *, wall_time: float) -> None:
     """Writes one event file.
 
     Args:
@@ -42,7 +43,7 @@ def write_events(directory: Path, curves: Curves, metrics: Mapping[str, Any], *,
         writer.close()
 
 
-def _events(curves: Curves, metrics: Mapping[str, Any], wall_time: float) -> Iterator[Event]:
+def _events(curves: Curves, metrics: VersionMetrics, wall_time: float) -> Iterator[Event]:
     for offset, (loss, rate) in enumerate(zip(curves.losses, curves.learning_rates, strict=True)):
         values = [_scalar("loss", loss), _scalar("learning_rate", rate)]
         yield Event(wall_time=wall_time, step=curves.first_step + offset, summary=Summary(value=values))
@@ -51,7 +52,6 @@ def _events(curves: Curves, metrics: Mapping[str, Any], wall_time: float) -> Ite
         _scalar(f"{part}/{name}", float(value))
         for part, measured in metrics.items()
         for name, value in measured.items()
-        if isinstance(value, int | float)
     ]
     yield Event(wall_time=wall_time, step=last_step, summary=Summary(value=scalars))
 

@@ -98,7 +98,7 @@ def test_a_ready_runner_and_every_thread_of_it_are_scheduled_normally(
 def test_without_the_right_to_come_back_a_runner_loads_at_normal_priority() -> None:
     code = (
         "import os, resource\n"
-        "from services.serving import scheduling\n"
+        "from common.process import scheduling\n"
         "resource.setrlimit(resource.RLIMIT_NICE, (0, 0))\n"
         "os.geteuid() or os.setuid(65534)\n"
         "print(scheduling.best_permitted(), os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0))\n"

@@ -10,6 +10,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from common.definition.gate import Gate
 from common.registry.catalog import OffsetRange, RoundPlan, VersionDraft
 from common.registry.client import RegistryClient, manifest_of
 
@@ -92,7 +93,7 @@ class RegistryProcess:
             )
             self.client.upload(Path(folder), files)
         draft = VersionDraft(
-            weights_digest="d0", metrics={"candidate": {"auc": 0.9}}, gate={},
+            weights_digest="d0", metrics={"candidate": {"auc": 0.9}}, gate=Gate(),
             events_trained=9, events_held_out=1, events_unusable=0, files=files, step=1, timings={}, environment={},
         )  # fmt: skip
         return self.client.register_version(lease, draft).version

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from common.errors import DataLoss, InvalidInput
+from common.registry.catalog import VersionMetrics
 from services.trainer.learn import checkpoint
 from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.rounds import tensorboard_events
@@ -88,7 +89,7 @@ def test_two_variables_of_one_path_are_refused() -> None:
 
 def test_tensorboard_reads_the_curves_and_the_metrics(tmp_path: Path) -> None:
     curves = tensorboard_events.Curves(first_step=10, losses=[0.5, 0.25], learning_rates=[0.1, 0.1])
-    metrics = {"candidate": {"auc": 0.75}, "parent": {}, "examples": {"trained": 90}}
+    metrics: VersionMetrics = {"candidate": {"auc": 0.75}, "parent": {}, "examples": {"trained": 90}}
     tensorboard_events.write_events(tmp_path, curves, metrics, wall_time=1000.0)
     (path,) = tmp_path.iterdir()
     scalars = {

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from common.definition.gate import Gate
 from common.errors import Conflict, NotFound
 from common.process.health import Health
 from common.registry.catalog import (
@@ -57,7 +58,7 @@ def finish(registry: RegistryClient, tmp_path: Path, *, auc: float = 0.9) -> Non
     draft = VersionDraft(
         weights_digest="0" * 64,
         metrics={"candidate": {"auc": auc}, "parent": {"auc": 0.9}, "progressive": {}},
-        gate={"metric": "auc", "min_value": 0.5},
+        gate=Gate(metric="auc", min_value=0.5),
         events_trained=lease.round.plan.example_count,
         events_held_out=0,
         events_unusable=0,

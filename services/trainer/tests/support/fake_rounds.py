@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from common.definition.gate import Gate
 from common.errors import DataLoss, Unavailable
 from common.eventlog.open import open_event_log
 from common.registry.catalog import VersionDraft
@@ -166,7 +167,7 @@ def _hand_in(
         VersionDraft(
             weights_digest=weights_digest,
             metrics={"candidate": {"auc": auc}, "parent": {}, "progressive": {}},
-            gate={"metric": "auc", "min_value": 0.5, "on_reject": "retry", "lower_is_better": False},
+            gate=Gate(metric="auc", min_value=0.5),
             events_trained=count,
             events_held_out=0,
             events_unusable=0,

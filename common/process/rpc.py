@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import grpc
+from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
@@ -34,8 +35,24 @@ CHANNEL_OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2000),
 ]
-
-
+SERVER_OPTIONS: list[tuple[str, int]] = [
+    *CHANNEL_OPTIONS,
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_concurrent_streams", 1024),
+    ("grpc.max_metadata_size", 16 * 1024),
+    ("grpc.absolute_max_metadata_size", 32 * 1024),
+    ("grpc.max_allowed_incoming_connections", 2048),
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.max_connection_idle_ms", 600_000),
+    # A peer that vanished without a word holds its connection and its calls no longer than this.
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    # A client that pings more often is sent away.
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ("grpc.http2.max_ping_strikes", 2),
+]
+"""Of every gRPC door: what one connection, and all together, may hold."""
 _MAX_DETAILS_BYTES = 6_000
 """On the wire. Past 8 KiB of metadata a client may see RESOURCE_EXHAUSTED in place of the error."""
 
@@ -96,9 +113,37 @@ class ErrorInterceptor(grpc.ServerInterceptor):
         if handler is None:
             return None
         method = str(details.method)
+        behaviour = _on_parsed(handler, method)
         if handler.response_streaming:
-            return wrapped(handler, _streaming(behaviour_of(handler), method))
-        return wrapped(handler, _unary(behaviour_of(handler), method))
+            return wrapped(handler, _streaming(behaviour, method))
+        return wrapped(handler, _unary(behaviour, method))
+
+
+def parser_of(handler: Any, method: str) -> Callable[[bytes], Any]:
+    """Parses a request's message; gRPC itself would answer INTERNAL, as if the fault were ours.
+
+    The parser raises InvalidInput when the bytes are not the message.
+    """
+    deserialize = handler.request_deserializer
+
+    def parse(serialized: bytes) -> Any:
+        if deserialize is None:
+            return serialized
+        try:
+            return deserialize(serialized)
+        except DecodeError as error:
+            raise InvalidInput(
+                f"{method} was sent {len(serialized)} bytes that are not its request; protos/ says what is"
+            ) from error
+
+    return parse
+
+
+def _on_parsed(handler: Any, method: str) -> Callable[..., Any]:
+    behaviour, parse = behaviour_of(handler), parser_of(handler, method)
+    if handler.request_streaming:
+        return lambda requests, context: behaviour(map(parse, requests), context)
+    return lambda request, context: behaviour(parse(request), context)
 
 
 def behaviour_of(handler: Any) -> Callable[..., Any]:
@@ -131,7 +176,7 @@ def _streaming(behaviour: Callable[..., Any], method: str) -> Callable[..., Any]
 
 
 def wrapped(handler: Any, behaviour: Callable[..., Any]) -> Any:
-    """The handler with another function behind it."""
+    """The handler with another function behind it, which takes serialized requests."""
     make = {
         (False, False): grpc.unary_unary_rpc_method_handler,
         (False, True): grpc.unary_stream_rpc_method_handler,
@@ -140,7 +185,7 @@ def wrapped(handler: Any, behaviour: Callable[..., Any]) -> Any:
     }[(bool(handler.request_streaming), bool(handler.response_streaming))]
     return make(
         behaviour,
-        request_deserializer=handler.request_deserializer,
+        request_deserializer=None,
         response_serializer=handler.response_serializer,
     )
 
@@ -167,7 +212,7 @@ def start_server(
     server = grpc.server(
         futures.ThreadPoolExecutor(max_workers=max_workers, thread_name_prefix="grpc"),
         interceptors=[ErrorInterceptor()],
-        options=[*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0)],
+        options=SERVER_OPTIONS,
         maximum_concurrent_rpcs=max_concurrent_calls,
     )
     add_services(server)

@@ -12,7 +12,7 @@ from grpc_reflection.v1alpha import reflection
 
 from common.errors import HeadraceError, Unavailable
 from common.process.health import Health
-from common.process.rpc import CHANNEL_OPTIONS, behaviour_of, details_of, status_of, wrapped
+from common.process.rpc import CHANNEL_OPTIONS, SERVER_OPTIONS, behaviour_of, details_of, parser_of, status_of, wrapped
 
 logger = logging.getLogger(__name__)
 
@@ -33,9 +33,22 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):
         handler = await continuation(details)
         if handler is None:
             return None
-        behaviour = behaviour_of(handler)
-        wrap = _streaming if inspect.isasyncgenfunction(behaviour) else _unary
-        return wrapped(handler, wrap(behaviour, str(details.method)))
+        method = str(details.method)
+        behaviour = _on_parsed(handler, method)
+        wrap = _streaming if inspect.isasyncgenfunction(behaviour_of(handler)) else _unary
+        return wrapped(handler, wrap(behaviour, method))
+
+
+def _on_parsed(handler: Any, method: str) -> Callable[..., Any]:
+    behaviour, parse = behaviour_of(handler), parser_of(handler, method)
+
+    async def parsed(requests: AsyncIterator[bytes]) -> AsyncIterator[Any]:
+        async for request in requests:
+            yield parse(request)
+
+    if handler.request_streaming:
+        return lambda requests, context: behaviour(parsed(requests), context)
+    return lambda request, context: behaviour(parse(request), context)
 
 
 def _unary(behaviour: Callable[..., Any], method: str) -> Callable[..., Any]:
@@ -90,7 +103,7 @@ async def start_aio_server(
     Raises:
         Unavailable: the address cannot be bound.
     """
-    merged = dict([*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0), *options])
+    merged = dict([*SERVER_OPTIONS, *options])
     server = grpc.aio.server(interceptors=[AioErrorInterceptor()], options=list(merged.items()))
     add_services(server)
     servicer = health.aio.HealthServicer()

@@ -7,8 +7,10 @@ import grpc
 import pytest
 
 from common.errors import InvalidInput
-from common.process.rpc import ErrorInterceptor, details_of
+from common.process.health import Health
+from common.process.rpc import ErrorInterceptor, details_of, open_channel, start_server
 from common.registry.wire import json_map
+from protos import registry_pb2_grpc
 
 
 @pytest.mark.parametrize("message", ["x" * 3_900, "%" * 3_900, "\N{GRINNING FACE}" * 3_900, "\ud800" * 3_900])
@@ -38,3 +40,27 @@ def test_a_short_message_is_told_whole() -> None:
 def test_json_that_nests_without_end_is_refused() -> None:
     with pytest.raises(InvalidInput, match="state_json is not JSON"):
         json_map("state_json", "[" * 100_000)
+
+
+def test_bytes_that_are_no_message_are_the_callers_fault() -> None:
+    class Servicer(registry_pb2_grpc.RegistryServiceServicer):
+        def UploadFile(self, request_iterator: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+            return next(request_iterator)
+
+    server, port = start_server(
+        "127.0.0.1:0",
+        lambda server: registry_pb2_grpc.add_RegistryServiceServicer_to_server(Servicer(), server),
+        service_names=("headrace.RegistryService",),
+        service_health=Health(),
+    )
+    with open_channel(f"127.0.0.1:{port}") as channel:
+        unary: Any = channel.unary_unary("/headrace.RegistryService/GetModel")
+        watch: Any = channel.unary_stream("/headrace.RegistryService/Watch")
+        upload: Any = channel.stream_unary("/headrace.RegistryService/UploadFile")
+        calls = (lambda: unary(b"\xff"), lambda: list(watch(b"\xff")), lambda: upload(iter([b"\xff"])))
+        for call in calls:
+            with pytest.raises(grpc.RpcError) as caught:
+                call()
+            assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+            assert "was sent 1 bytes that are not its request" in str(caught.value.details())
+    server.stop(None)

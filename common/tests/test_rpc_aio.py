@@ -105,3 +105,16 @@ def test_reflection_names_the_service() -> None:
             call.cancel()
 
     asyncio.run(run())
+
+
+def test_bytes_that_are_no_message_are_the_callers_fault() -> None:
+    async def statuses() -> list[tuple[grpc.StatusCode, str]]:
+        async with _channel(Health()) as channel:
+            unary: Any = channel.unary_unary(f"/{_SERVICE}/Append")
+            stream: Any = channel.stream_unary(f"/{_SERVICE}/AppendStream")
+            return [await _status_of(unary(b"\xff\xff")), await _status_of(stream(iter([b"\xff\xff"])))]
+
+    for code, words in asyncio.run(statuses()):
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        assert words.startswith(f"/{_SERVICE}/Append")
+        assert "was sent 2 bytes that are not its request" in words

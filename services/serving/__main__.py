@@ -207,6 +207,7 @@ def _make_front(start: Start, health: Health) -> Front:
         timeout_seconds=max(settings.request_timeout_seconds, settings.rest_timeout_seconds or 0.0),
         health=health,
         namespace=settings.namespace(),
+        max_request_bytes=settings.max_body_bytes,
     )
     if start.state is not None:
         front.update(start.state)

@@ -32,8 +32,8 @@ from services.serving.front.request_tags import MAX_TAG_BYTES, REQUEST_ID_HEADER
 from services.serving.front.routing import Route
 from services.serving.rest_json.values import invalid
 from services.serving.wire.keys import DEFAULT_SIGNATURE
-from services.serving.wire.prediction import FAILED_PRECONDITION, INTERNAL, RequestFailed, check_names
-from services.serving.wire.tensors import read_tensor_proto, write_tensor_proto
+from services.serving.wire.prediction import FAILED_PRECONDITION, INVALID_ARGUMENT, RequestFailed, check_names
+from services.serving.wire.tensors import read_tensor_protos, write_tensor_proto
 
 PREDICTION_SERVICE = "tensorflow.serving.PredictionService"
 MODEL_SERVICE = "tensorflow.serving.ModelService"
@@ -90,11 +90,11 @@ def _answering(behaviour: _Handler, message_type: Any) -> _Handler:
 
 
 def _parsed(serialized: bytes, message_type: Any) -> Any:
-    """Raises RequestFailed, INTERNAL as gRPC's own servers in C++ answer it."""
+    """Raises RequestFailed: what cannot be parsed is the caller's fault."""
     try:
         return message_type.FromString(serialized)
     except DecodeError as error:
-        raise RequestFailed(INTERNAL, f"the request is no {message_type.DESCRIPTOR.name}") from error
+        raise RequestFailed(INVALID_ARGUMENT, f"the request is no {message_type.DESCRIPTOR.name}") from error
 
 
 class _Door:
@@ -114,8 +114,8 @@ class _Door:
                 raise RequestFailed(FAILED_PRECONDITION, f'Serving signature key "{name}" not found.')
             check_names(signature, request.inputs, defaults=signature.defaults)
             asked = queue_pb2.PredictionRequest(signature=name, output_filter=request.output_filter)
-            for alias, proto in sorted((default_inputs(signature) | dict(request.inputs)).items()):
-                read_tensor_proto(alias, proto, asked.inputs.add())
+            given = default_inputs(signature) | dict(request.inputs)
+            read_tensor_protos(given, asked, max_bytes=self._front.max_request_bytes)
             reply = await self._reply(route, asked, entry, context.time_remaining())
             response = tfserving_pb2.PredictResponse(model_spec=_answered_by(spec, reply))
             for tensor in reply.outputs:
@@ -146,7 +146,7 @@ class _Door:
     async def _run_method(self, call: "_Call", given: tfserving_pb2.Input) -> tuple[tfserving_pb2.ModelSpec, Any]:
         name = call.spec.signature_name
         signature = signature_for(call.method, call.route, name)
-        examples = examples_of(given)
+        examples = examples_of(given, max_bytes=self._front.max_request_bytes)
         asked = request_for(name, signature, examples)
         reply = await self._reply(call.route, asked, call.entry, call.timeout_seconds)
         return _answered_by(call.spec, reply), result_of(call.method, reply, len(examples))

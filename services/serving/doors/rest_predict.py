@@ -71,7 +71,8 @@ def version_of(digits: str | None) -> int | None:
     """Raises RequestFailed when the digits are no int64."""
     if digits is None:
         return None
-    version = int(digits) if len(digits.lstrip("0")) <= _INT64_DIGITS else _MAX_INT64 + 1
+    significant = digits.lstrip("0") or "0"
+    version = int(significant) if len(significant) <= _INT64_DIGITS else _MAX_INT64 + 1
     if version > _MAX_INT64:
         raise invalid(f"Failed to convert version: {digits} to numeric.")
     return version
@@ -142,7 +143,7 @@ class RestPredict:
 
     def _read_examples(self, path: ModelPath, document: Document) -> tuple[Route, queue_pb2.PredictionRequest, Write]:
         """Classify and regress. Raises RequestFailed."""
-        examples = read_examples(document.fields)
+        examples = read_examples(document.fields, max_bytes=self._front.max_request_bytes)
         route = self._front.resolve(path.model, version=path.version, label=path.label)
         signature = signature_for(path.method, route, document.signature_name)
         request = request_for(document.signature_name, signature, examples)

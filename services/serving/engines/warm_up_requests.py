@@ -14,9 +14,16 @@ from common.errors import DataLoss
 from common.eventlog import tfrecord
 from protos import queue_pb2, tfserving_pb2, warmup_pb2
 from services.serving.wire.keys import DEFAULT_SIGNATURE
-from services.serving.wire.prediction import INVALID_ARGUMENT, UNIMPLEMENTED, Prediction, RequestFailed, read_prediction
+from services.serving.wire.prediction import (
+    INVALID_ARGUMENT,
+    UNIMPLEMENTED,
+    Prediction,
+    RequestFailed,
+    read_prediction,
+    with_context,
+)
 from services.serving.wire.replica_state import Signature
-from services.serving.wire.tensors import read_tensor_proto
+from services.serving.wire.tensors import MAX_EXPANDED_BYTES, read_tensor_protos
 
 REQUESTS_PATH = Path("assets.extra/tf_serving_warmup_requests")
 MAX_RECORDS = 1000
@@ -90,8 +97,7 @@ def _predict(request: tfserving_pb2.PredictRequest, signatures: Signatures) -> P
     queued = queue_pb2.PredictionRequest(
         signature=request.model_spec.signature_name, output_filter=request.output_filter
     )
-    for alias, proto in request.inputs.items():
-        read_tensor_proto(alias, proto, queued.inputs.add())
+    read_tensor_protos(request.inputs, queued)
     return read_prediction(queued, signatures)
 
 
@@ -119,6 +125,6 @@ def _infer(method: str, signature_name: str, given: tfserving_pb2.Input, signatu
 def _serialized(given: tfserving_pb2.Input) -> Sequence[bytes]:
     """Each example with the context's features: protobuf merges messages that are written one after the other."""
     if given.WhichOneof("kind") == "example_list_with_context":
-        context = given.example_list_with_context.context
-        return [context + example for example in given.example_list_with_context.examples]
+        listed = given.example_list_with_context
+        return with_context(listed.context, listed.examples, max_bytes=MAX_EXPANDED_BYTES)
     return list(given.example_list.examples)

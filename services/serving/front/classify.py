@@ -19,6 +19,7 @@ from services.serving.wire.prediction import (
     UNIMPLEMENTED,
     RequestFailed,
     read_tensor,
+    with_context,
     write_tensor,
 )
 from services.serving.wire.replica_state import Signature
@@ -77,15 +78,15 @@ def _check_regress(signature: Signature) -> None:
             raise _invalid(f"No regression {name} found in SignatureDef: {signature_text(signature)}")
 
 
-def examples_of(given: tfserving_pb2.Input) -> list[bytes]:
+def examples_of(given: tfserving_pb2.Input, *, max_bytes: int) -> list[bytes]:
     """The serialized Examples of a request; a context comes before each of them.
 
     Raises:
-        RequestFailed: there is none.
+        RequestFailed: there is none, or they take more than `max_bytes` together.
     """
     if given.WhichOneof("kind") == "example_list_with_context":
         listed = given.example_list_with_context
-        examples = [listed.context + example for example in listed.examples]
+        examples = with_context(listed.context, listed.examples, max_bytes=max_bytes)
     else:
         examples = list(given.example_list.examples)
     if not examples:

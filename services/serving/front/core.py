@@ -25,6 +25,7 @@ from services.serving.rest_json.together import WrittenTogether
 from services.serving.wire.keys import replies_key
 from services.serving.wire.prediction import DEADLINE_EXCEEDED, INTERNAL, RequestFailed
 from services.serving.wire.replica_state import ReplicaState
+from services.serving.wire.tensors import MAX_EXPANDED_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -70,12 +71,15 @@ class Front:
         timeout_seconds: float,
         health: Health,
         namespace: str = "",
+        max_request_bytes: int = MAX_EXPANDED_BYTES,
     ) -> None:
+        """max_request_bytes: what the inputs of one request may take once they are written out."""
         self._health = health
         self._routing = Routing(namespace)
         self.resolve = self._routing.resolve
         """Its own, and no method around it, because every request asks it."""
         self.timeout_seconds = timeout_seconds
+        self.max_request_bytes = max_request_bytes
         self.admission = Admission(in_flight_limit)
         self.cancelled: Counter[str] = Counter()
         """By model: requests taken off their queue because nobody waited for them any more."""

@@ -1,6 +1,6 @@
 """A prediction inside a runner: from a PredictionRequest to checked arrays, and from arrays to a PredictionReply."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -156,6 +156,20 @@ def write_tensor(tensor: queue_pb2.Tensor, name: str, array: np.ndarray) -> None
         tensor.strings.extend(array.ravel().tolist())
         return
     tensor.data = array.tobytes()
+
+
+def with_context(context: bytes, examples: Sequence[bytes], *, max_bytes: int) -> list[bytes]:
+    """Each example with the context's features: protobuf merges messages that are written one after the other.
+
+    Raises:
+        RequestFailed: together they take more than `max_bytes`, which is known before memory is taken for them.
+    """
+    size = len(context) * len(examples) + sum(map(len, examples))
+    if context and size > max_bytes:
+        raise RequestFailed(
+            INVALID_ARGUMENT, f"the examples, each with the context, take {size} bytes, expected at most {max_bytes}"
+        )
+    return [context + example for example in examples]
 
 
 def failure(request_id: bytes, version: int, error: RequestFailed) -> queue_pb2.PredictionReply:

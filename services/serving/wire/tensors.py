@@ -2,9 +2,13 @@
 
 Numbers are copied as bytes where the two wire formats allow it and never pass through Python objects one by one, except
 for integers in typed fields, which protobuf packs as varints.
+
+A few bytes may spell a large tensor: a shape and one value that is repeated. So what the inputs of a request take once
+they are written out is counted, all together, before memory is taken for any of them.
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +38,68 @@ _MAX_ELEMENTS = 1 << 28
 """A shape that asks for more is refused before memory is taken for it."""
 _LAST_VARINT_SHIFT = 28
 """A length has 32 bits."""
+_MAX_DIMENSIONS = 254
+"""TensorFlow's own bound."""
+_REPEATED_STRING_BYTES = 48
+"""What a string takes besides its bytes, in memory and on its way, when the shape asks for more than were sent."""
+MAX_EXPANDED_BYTES = 64 * 1024 * 1024
+"""Where no other bound is set: that of a request's body."""
+
+
+def read_tensor_protos(
+    given: Mapping[str, tfserving_pb2.TensorProto],
+    request: queue_pb2.PredictionRequest,
+    *,
+    max_bytes: int = MAX_EXPANDED_BYTES,
+) -> None:
+    """Adds the inputs to the queue's request, in order of their names.
+
+    Args:
+        max_bytes: what all of them together may take.
+
+    Raises:
+        RequestFailed: they take more, or one of them is none (`read_tensor_proto`).
+    """
+    room = max_bytes
+    for alias, proto in sorted(given.items()):
+        room -= _expanded_bytes(alias, proto)
+        if room < 0:
+            raise RequestFailed(
+                INVALID_ARGUMENT,
+                f'the inputs take more than {max_bytes} bytes once they are written out; input "{alias}" has shape '
+                f"{_shape_text(_shape_of(alias, proto))}",
+            )
+    for alias, proto in sorted(given.items()):
+        read_tensor_proto(alias, proto, request.inputs.add())
+
+
+def _expanded_bytes(alias: str, proto: tfserving_pb2.TensorProto) -> int:
+    """What the tensor takes as bytes; sizes of 0 count as 1, since a model may fill in what multiplies with them."""
+    count = math.prod(max(size, 1) for size in _shape_of(alias, proto))
+    name = _NAMES.get(proto.dtype, "")
+    if name != "DT_STRING":
+        return count * _NUMPY_DTYPES[name].itemsize if name in _NUMPY_DTYPES else 0
+    if proto.tensor_content:
+        return len(proto.tensor_content) + count
+    strings = proto.string_val
+    last = len(strings[-1]) if strings else 0
+    repeated = max(count - len(strings), 0)
+    return sum(map(len, strings)) + repeated * (last + _REPEATED_STRING_BYTES)
+
+
+def _shape_of(alias: str, proto: tfserving_pb2.TensorProto) -> list[int]:
+    """Raises RequestFailed for a shape that no tensor has."""
+    dimensions = proto.tensor_shape.dim
+    if len(dimensions) > _MAX_DIMENSIONS:
+        raise _unparsable(alias)
+    shape = [dimension.size for dimension in dimensions]
+    if any(size < 0 for size in shape) or math.prod(max(size, 1) for size in shape) > _MAX_ELEMENTS:
+        raise _unparsable(alias)
+    return shape
+
+
+def _shape_text(shape: Sequence[int]) -> str:
+    return f"[{','.join(map(str, shape))}]"
 
 
 def read_tensor_proto(alias: str, proto: tfserving_pb2.TensorProto, tensor: queue_pb2.Tensor) -> None:
@@ -51,10 +117,8 @@ def read_tensor_proto(alias: str, proto: tfserving_pb2.TensorProto, tensor: queu
         if proto.dtype == tfserving_pb2.DT_INVALID or not name:
             raise _unparsable(alias)
         raise RequestFailed(UNIMPLEMENTED, f'input "{alias}" has type {name}, which cannot be served')
-    shape = [dim.size for dim in proto.tensor_shape.dim]
+    shape = _shape_of(alias, proto)
     count = math.prod(shape)
-    if any(size < 0 for size in shape) or count > _MAX_ELEMENTS:
-        raise _unparsable(alias)
     tensor.name = alias
     tensor.shape.extend(shape)
     content = proto.tensor_content if count else b""

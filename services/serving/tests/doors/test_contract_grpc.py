@@ -165,7 +165,7 @@ _FAULTS: list[tuple[str, Any, str, str]] = [
      "Missing ModelSpec"),
     ("GetModelMetadata", tfs.GetModelMetadataRequest(model_spec=spec("", "n"), metadata_field=["x"]),
      "INVALID_ARGUMENT", "Metadata field x is not supported"),
-    ("Predict", b"\xff\xff", "INTERNAL", "the request is no PredictRequest"),
+    ("Predict", b"\xff\xff", "INVALID_ARGUMENT", "the request is no PredictRequest"),
     ("SessionRun", tfs.PredictRequest(), "UNIMPLEMENTED", ""),
 ]  # fmt: skip
 

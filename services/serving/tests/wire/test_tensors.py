@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from protos import queue_pb2, tfserving_pb2
-from services.serving.wire.prediction import RequestFailed, read_tensor, write_tensor
-from services.serving.wire.tensors import read_tensor_proto, write_tensor_proto
+from services.serving.wire.prediction import RequestFailed, read_tensor, with_context, write_tensor
+from services.serving.wire.tensors import read_tensor_proto, read_tensor_protos, write_tensor_proto
 
 _TYPES = {
     "DT_FLOAT": ("<f4", "float_val", [1.5, -2.0]), "DT_DOUBLE": ("<f8", "double_val", [1e300, 0.1]),
@@ -108,6 +108,40 @@ def test_values_that_do_not_fit_are_a_parsing_error(message: tfserving_pb2.Tenso
     with pytest.raises(RequestFailed) as caught:
         read(message)
     assert (caught.value.code, caught.value.message) == (3, "tensor parsing error: x")
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        {"x": proto("DT_FLOAT", (2**19, 2), float_val=[1])},
+        {"x": proto("DT_FLOAT", (2**18,)), "y": proto("DT_FLOAT", (1,), float_val=[1])},
+        {"x": proto("DT_STRING", (2**16,), string_val=[b"a"])},
+        {"x": proto("DT_STRING", (2000,), string_val=[b"a" * 1000])},
+        {"x": proto("DT_FLOAT", (2**20, 0))},
+        {"x": proto("DT_INT64", (2**18,), int64_val=[1] * 2**18)},
+    ],
+)
+def test_what_the_inputs_take_together_is_counted_before_they_are_written_out(
+    inputs: dict[str, tfserving_pb2.TensorProto],
+) -> None:
+    request = queue_pb2.PredictionRequest()
+    with pytest.raises(RequestFailed, match="take more than 1048576 bytes once they are written out") as caught:
+        read_tensor_protos(inputs, request, max_bytes=1024 * 1024)
+    assert caught.value.code == 3
+    assert not request.inputs
+
+
+def test_a_tensor_has_at_most_as_many_dimensions_as_tensorflow_allows() -> None:
+    """Ten thousand sizes of 2**62 would multiply to a number of 76 KB, in quadratic time."""
+    for sizes in ((2**62,) * 10_000, (1,) * 255, (0, 2**40)):
+        with pytest.raises(RequestFailed, match="tensor parsing error: x"):
+            read(proto("DT_FLOAT", sizes))
+
+
+def test_examples_with_a_context_count_the_context_for_each() -> None:
+    with pytest.raises(RequestFailed, match="each with the context, take 10000000 bytes, expected at most 1000"):
+        with_context(b"c" * 1000, [b""] * 10_000, max_bytes=1000)
+    assert with_context(b"c", [b"a", b""], max_bytes=3) == [b"ca", b"c"]
 
 
 def test_types_that_the_queue_does_not_carry_are_unimplemented() -> None:

@@ -21,7 +21,14 @@ class Tensor(_message.Message):
     def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., data: _Optional[bytes] = ..., strings: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class PredictionRequest(_message.Message):
-    __slots__ = ("request_id", "reply_to", "signature", "inputs", "output_filter", "deadline_at_micros", "failed_attempts")
+    __slots__ = ("request_id", "reply_to", "signature", "inputs", "output_filter", "deadline_at_micros", "failed_attempts", "defaulted")
+    class DefaultedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     REPLY_TO_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
@@ -29,6 +36,7 @@ class PredictionRequest(_message.Message):
     OUTPUT_FILTER_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_AT_MICROS_FIELD_NUMBER: _ClassVar[int]
     FAILED_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    DEFAULTED_FIELD_NUMBER: _ClassVar[int]
     request_id: bytes
     reply_to: str
     signature: str
@@ -36,7 +44,8 @@ class PredictionRequest(_message.Message):
     output_filter: _containers.RepeatedScalarFieldContainer[str]
     deadline_at_micros: int
     failed_attempts: int
-    def __init__(self, request_id: _Optional[bytes] = ..., reply_to: _Optional[str] = ..., signature: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., output_filter: _Optional[_Iterable[str]] = ..., deadline_at_micros: _Optional[int] = ..., failed_attempts: _Optional[int] = ...) -> None: ...
+    defaulted: _containers.ScalarMap[str, int]
+    def __init__(self, request_id: _Optional[bytes] = ..., reply_to: _Optional[str] = ..., signature: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., output_filter: _Optional[_Iterable[str]] = ..., deadline_at_micros: _Optional[int] = ..., failed_attempts: _Optional[int] = ..., defaulted: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class PredictionReply(_message.Message):
     __slots__ = ("request_id", "version", "outputs", "error_code", "error_message")

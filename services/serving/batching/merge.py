@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from protos import queue_pb2
+from services.serving.batching.input_contract import InputContract, OutOfBounds
 from services.serving.batching.objective import BatchSizeLimit
 from services.serving.batching.padding import merge, padded_size
 from services.serving.batching.splitting import SplitRequest, joined, rows_of
@@ -96,12 +97,14 @@ class Batcher:
         *,
         version: int,
         options: BatchingOptions,
+        contract: InputContract | None = None,
         clock: Callable[[], float] = time.perf_counter,
         epoch_clock: Callable[[], float] = time.time,
     ) -> None:
         self._model = model
         self._version = version
         self._options = options
+        self._contract = contract or InputContract()
         self._clock, self._epoch_clock = clock, epoch_clock
         self._signatures = {name: model.signatures[name] for name in model.callable_signatures()}
         self._mergeable = {name for name, signature in self._signatures.items() if is_mergeable(signature)}
@@ -135,7 +138,6 @@ class Batcher:
         closed: list[Group] = []
         open_groups: dict[tuple[object, ...], Group] = {}
         size = self.batch_size
-        pads_inner = self._options.pad_variable_length_inputs
         for taken in requests:
             try:
                 prediction = self._read(taken.request, now_micros)
@@ -147,9 +149,7 @@ class Batcher:
                 closed.append(Group([member], prediction.rows))
                 continue
             # Their dtypes are the signature's; so these can be put together along dimension 0.
-            shapes = prediction.trailing_shapes
-            inner = tuple(map(len, shapes)) if pads_inner else shapes
-            key = (prediction.signature, prediction.output_filter, inner)
+            key = (prediction.signature, prediction.output_filter, self._inner_of(prediction))
             group = open_groups.get(key)
             if group is None:
                 group = open_groups[key] = Group()
@@ -159,6 +159,18 @@ class Batcher:
             group.members.append(member)
             group.rows += prediction.rows
         return closed + list(open_groups.values()), refused
+
+    def _inner_of(self, prediction: Prediction) -> object:
+        """What two requests must have in common beside their signature to share a call: the sizes after the first, but
+        for those that are filled up to the longest."""
+        shapes = prediction.trailing_shapes
+        if not self._options.pad_variable_length_inputs:
+            return shapes
+        fillers = self._contract.pads(prediction.signature)
+        if fillers is None:
+            return tuple(map(len, shapes))
+        names = self._signatures[prediction.signature].inputs
+        return tuple(len(shape) if name in fillers else shape for name, shape in zip(names, shapes, strict=True))
 
     def _overflow(self, closed: list[Group], group: Group, member: Member, size: int) -> Group:
         """Puts in a request that does not fit the open group: where it may be split, its head fills that one. Returns
@@ -189,6 +201,8 @@ class Batcher:
         prediction = read_prediction(request, self._signatures)
         if prediction.rows > self._options.max_batch_size:
             self._check_size(prediction.rows)
+        if prediction.defaulted:
+            self.work.defaulted(prediction.signature, prediction.defaulted)
         return prediction
 
     def _check_size(self, rows: int) -> None:
@@ -210,23 +224,46 @@ class Batcher:
         """Runs a group; every request of it gets one answer, one that was split with the last of its parts."""
         if group.has_parts:
             return self._answer_with_parts(group)
-        first = group.members[0].prediction
-        longest_wait_seconds = self._begin(group.members, group.members)
-        if len(group.members) == 1:
-            return [self._answer_alone(group.members[0], longest_wait_seconds)]
-        inputs = [member.prediction.inputs for member in group.members]
+        return self._answer_members(group.members, self._begin(group.members, group.members))
+
+    def _answer_members(self, members: Sequence[Member], wait_seconds: float) -> list[Answer]:
+        """As `answer`, for whole requests that have left the queue."""
+        if len(members) == 1:
+            return [self._answer_alone(members[0], wait_seconds)]
+        rows = sum(member.prediction.rows for member in members)
+        inputs = [member.prediction.inputs for member in members]
         try:
-            outputs = self._run_batch(first, inputs, group.rows, longest_wait_seconds)
+            outputs = self._run_batch(members[0].prediction, inputs, rows, wait_seconds)
+        except OutOfBounds:
+            return self._answer_within_bounds(members, wait_seconds)
         except RequestFailed:
             outputs = None
         if outputs is None:
-            return [self._answer_alone(member, longest_wait_seconds) for member in group.members]
+            return [self._answer_alone(member, wait_seconds) for member in members]
         answers, start = [], 0
-        for member in group.members:
+        for member in members:
             stop = start + member.prediction.rows
             answers.append(self._reply(member, {name: array[start:stop] for name, array in outputs.items()}))
             start = stop
         return answers
+
+    def _answer_within_bounds(self, members: Sequence[Member], wait_seconds: float) -> list[Answer]:
+        """Refuses those of a batch that the version's schema refuses, and runs the others together."""
+        answers: list[Answer] = []
+        within: list[Member] = []
+        for member in members:
+            prediction = member.prediction
+            try:
+                self._contract.check(prediction.signature, prediction.inputs)
+                within.append(member)
+            except OutOfBounds as error:
+                answers.append(self._fail(member, error))
+        return answers + (self._answer_members(within, wait_seconds) if within else [])
+
+    def _fail(self, member: Member, error: RequestFailed) -> Answer:
+        """The answer of a request that left the queue and failed."""
+        self.work.failed(member.prediction.signature, error.code, is_begun=True)
+        return Answer(member.taken, failure(member.taken.request.request_id, self._version, error))
 
     def _begin(self, members: Sequence[Member], first_seen: Sequence[Member]) -> float:
         """Counts those who leave the queue with this batch; returns how long its longest waited, for the objective."""
@@ -292,8 +329,7 @@ class Batcher:
             if outputs is None:
                 outputs = self._call(prediction, prediction.inputs, max(prediction.rows, 1), 0, wait_seconds)
         except RequestFailed as error:
-            self.work.failed(prediction.signature, error.code, is_begun=True)
-            return Answer(member.taken, failure(member.taken.request.request_id, self._version, error))
+            return self._fail(member, error)
         return self._reply(member, outputs)
 
     def _run_in_parts(self, prediction: Prediction, wait_seconds: float) -> dict[str, np.ndarray] | None:
@@ -320,7 +356,8 @@ class Batcher:
         size = padded_size(rows, self._options.allowed_batch_sizes)
         if len(members) == 1 and size == rows:
             return self._call(like, members[0], rows, 0, wait_seconds)
-        inputs = merge(members, size, pads_inner=self._options.pad_variable_length_inputs)
+        pads_inner = self._options.pad_variable_length_inputs
+        inputs = merge(members, size, pads_inner=pads_inner, fillers=self._contract.pads(like.signature))
         outputs = self._call(like, inputs, rows, size - rows, wait_seconds)
         if not _has_rows(outputs, size):
             self._mergeable.discard(like.signature)
@@ -330,6 +367,7 @@ class Batcher:
     def _call(
         self, like: Prediction, inputs: Arrays, rows: int, padding_rows: int, wait_seconds: float
     ) -> dict[str, np.ndarray]:
+        self._contract.check(like.signature, inputs)
         began = self._clock()
         outputs = self._model.run(like.signature, inputs, like.output_filter)
         seconds = self._clock() - began
@@ -346,8 +384,7 @@ class Batcher:
             for name, array in outputs.items():
                 write_tensor(reply.outputs.add(), name, array)
         except RequestFailed as error:
-            self.work.failed(member.prediction.signature, error.code, is_begun=True)
-            return Answer(taken, failure(taken.request.request_id, self._version, error))
+            return self._fail(member, error)
         return Answer(taken, reply)
 
 

@@ -1,6 +1,9 @@
 """Making requests fit one call of the model: rows up to an allowed batch size, inner sizes up to the longest.
 
-Both follow TensorFlow Serving's batching session (shared/reference: tfs-contract, section 10).
+Rows follow TensorFlow Serving's batching session. So do inner sizes where nothing is known of a version: what is added
+repeats the request's first value (tensorflow/serving, batching/batching_util.cc), which then counts as one more of what
+a list holds. A version that came with a schema says itself what its graph takes for "nothing there"
+(common/definition/inputs.py); its lists are filled up with that or not at all.
 """
 
 from bisect import bisect_left
@@ -16,22 +19,32 @@ def padded_size(rows: int, allowed_sizes: Sequence[int]) -> int:
     return allowed_sizes[index] if rows and index < len(allowed_sizes) else rows
 
 
-def merge(members: Sequence[Mapping[str, np.ndarray]], size: int, *, pads_inner: bool) -> dict[str, np.ndarray]:
+def merge(
+    members: Sequence[Mapping[str, np.ndarray]],
+    size: int,
+    *,
+    pads_inner: bool,
+    fillers: Mapping[str, Any] | None = None,
+) -> dict[str, np.ndarray]:
     """Puts the inputs of several requests together along dimension 0, padded to `size` rows.
 
     Args:
         members: the inputs of each request, by name: equal ranks and dtypes; equal inner sizes unless `pads_inner`.
         size: rows of the result, at least as many as the members have. What is added repeats the first row of the last
             request that has one.
-        pads_inner: inner sizes grow to the longest; what is added repeats the request's own first value.
+        pads_inner: inner sizes grow to the longest.
+        fillers: what is added then, by input; None: the request's own first value.
     """
-    return {name: _merge([inputs[name] for inputs in members], size, pads_inner) for name in members[0]}
+    return {
+        name: _merge([inputs[name] for inputs in members], size, pads_inner, (fillers or {}).get(name))
+        for name in members[0]
+    }
 
 
-def _merge(arrays: list[np.ndarray], size: int, pads_inner: bool) -> np.ndarray:
+def _merge(arrays: list[np.ndarray], size: int, pads_inner: bool, filler: Any) -> np.ndarray:
     if pads_inner:
         inner = tuple(max(sizes) for sizes in zip(*(array.shape[1:] for array in arrays), strict=True))
-        arrays = [array if array.shape[1:] == inner else _stretched(array, inner) for array in arrays]
+        arrays = [array if array.shape[1:] == inner else _stretched(array, inner, filler) for array in arrays]
     missing = size - sum(len(array) for array in arrays)
     if missing > 0:
         row = next(array for array in reversed(arrays) if len(array))[:1]
@@ -39,8 +52,10 @@ def _merge(arrays: list[np.ndarray], size: int, pads_inner: bool) -> np.ndarray:
     return np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
 
 
-def _stretched(array: np.ndarray, inner: tuple[int, ...]) -> np.ndarray:
-    stretched = np.full((len(array), *inner), _filler(array), array.dtype)
+def _stretched(array: np.ndarray, inner: tuple[int, ...], filler: Any) -> np.ndarray:
+    if isinstance(filler, str):
+        filler = filler.encode()
+    stretched = np.full((len(array), *inner), _filler(array) if filler is None else filler, array.dtype)
     stretched[tuple(slice(0, length) for length in array.shape)] = array
     return stretched
 

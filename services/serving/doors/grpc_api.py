@@ -112,7 +112,7 @@ class _Door:
             signature = route.signature(name)
             if signature is None:
                 raise RequestFailed(FAILED_PRECONDITION, f'Serving signature key "{name}" not found.')
-            check_names(signature, request.inputs, defaults=signature.defaults)
+            check_names(signature, request.inputs, defaults=signature.defaults.keys() | signature.optional.keys())
             asked = queue_pb2.PredictionRequest(signature=name, output_filter=request.output_filter)
             given = default_inputs(signature) | dict(request.inputs)
             read_tensor_protos(given, asked, max_bytes=self._front.max_request_bytes)

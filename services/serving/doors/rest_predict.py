@@ -135,11 +135,13 @@ class RestPredict:
         signature = route.signature(document.signature_name)
         if signature is None:
             raise invalid(f'Serving signature name: "{document.signature_name}" not found in signature def')
-        inputs, rows = read_inputs(document, signature)
+        inputs = read_inputs(document, signature)
         request = queue_pb2.PredictionRequest(signature=document.signature_name)
-        for name, array in inputs.items():
+        for name, array in inputs.arrays.items():
             write_tensor(request.inputs.add(), name, array)
-        return route, request, rows
+        if inputs.defaulted:
+            request.defaulted.update(inputs.defaulted)
+        return route, request, inputs.is_rows
 
     def _read_examples(self, path: ModelPath, document: Document) -> tuple[Route, queue_pb2.PredictionRequest, Write]:
         """Classify and regress. Raises RequestFailed."""

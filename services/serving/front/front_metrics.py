@@ -100,6 +100,15 @@ class FrontMetrics(Collector):
             for code, count in work["failed"].items():
                 failures.add_metric([*labels, code], count)
         yield failures
+        defaulted = CounterMetricFamily(
+            "headrace_serving_defaulted_examples",
+            "Examples whose request left an optional input out and got the schema's default",
+            labels=[*_SIGNATURE, "input"],
+        )
+        for labels, work in works:
+            for name, count in work["defaulted"].items():
+                defaulted.add_metric([*labels, name], count)
+        yield defaulted
         for field, (name, text, bounds) in _HISTOGRAMS.items():
             histogram = HistogramMetricFamily(f"headrace_serving_{name}", text, labels=_SIGNATURE)
             for labels, work in works:

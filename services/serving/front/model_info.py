@@ -6,11 +6,12 @@ from typing import Any
 
 from google.protobuf import json_format
 
-from protos import tfserving_pb2
+from protos import queue_pb2, tfserving_pb2
 from services.serving.front.core import Front
 from services.serving.front.routing import NOT_FOUND, Route
-from services.serving.wire.prediction import RequestFailed
+from services.serving.wire.prediction import RequestFailed, default_rows, write_tensor
 from services.serving.wire.replica_state import ReplicaState, ServingState, Signature, TensorSpec, VersionState
+from services.serving.wire.tensors import write_tensor_proto
 
 SIGNATURE_DEF = "signature_def"
 SIGNATURE_DEF_MAP_URL = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
@@ -78,7 +79,7 @@ def metadata_json(route: Route) -> dict[str, Any]:
                 key: json_format.MessageToDict(
                     proto, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
                 )
-                for key, proto in default_inputs(signature).items()
+                for key, proto in shown_defaults(signature).items()
             },
         }
         for name, signature in route.version.signatures.items()
@@ -111,6 +112,16 @@ def default_inputs(signature: Signature) -> dict[str, tfserving_pb2.TensorProto]
     return {name: tfserving_pb2.TensorProto.FromString(b64decode(text)) for name, text in signature.defaults.items()}
 
 
+def shown_defaults(signature: Signature) -> dict[str, tfserving_pb2.TensorProto]:
+    """As metadata shows them: the SavedModel's own, and one row of each input that is optional by the schema."""
+    shown = default_inputs(signature)
+    for name in signature.optional:
+        tensor = queue_pb2.Tensor()
+        write_tensor(tensor, name, default_rows(name, signature, 1))
+        write_tensor_proto(tensor, shown.setdefault(name, tfserving_pb2.TensorProto()))
+    return shown
+
+
 def signature_text(signature: Signature) -> str:
     """A signature as messages show it."""
     proto = tfserving_pb2.SignatureDef()
@@ -120,7 +131,7 @@ def signature_text(signature: Signature) -> str:
 
 def _fill_signature(proto: tfserving_pb2.SignatureDef, signature: Signature) -> None:
     proto.method_name = signature.method_name
-    for name, default in default_inputs(signature).items():
+    for name, default in shown_defaults(signature).items():
         proto.defaults[name].CopyFrom(default)
     for specs, infos in ((signature.inputs, proto.inputs), (signature.outputs, proto.outputs)):
         for name, spec in specs.items():
@@ -162,6 +173,7 @@ def _work_json(work: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "requests": work["requests"],
         "failed": work["failed"],
+        "defaulted": work["defaulted"],
         "examples": work["examples"],
         "batches": batches,
         "mean_batch": round(work["examples"] / batches, 2) if batches else None,

@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import orjson
 from protos import queue_pb2
 from services.serving.rest_json import reader as json_reader
 from services.serving.rest_json.numbers import float_array, float_rows
+from services.serving.rest_json.optional import filled_rows
 from services.serving.rest_json.values import invalid, is_base64, read_value, shown
 from services.serving.wire.keys import DEFAULT_SIGNATURE
 from services.serving.wire.prediction import Arrays, RequestFailed
@@ -47,8 +49,19 @@ class Document:
         self.strict = (b"u" in body and b"true" in body) or (b"l" in body and b"false" in body)
 
 
-def read_inputs(document: Document, signature: Signature) -> tuple[Arrays, bool]:
-    """The inputs by name, and whether they came as rows (so that the answer is rows, too).
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a document feeds to a signature. Optional inputs that it leaves out altogether are left out here, too."""
+
+    arrays: Arrays
+    is_rows: bool
+    """Whether they came as rows, so that the answer is rows, too."""
+    defaulted: Mapping[str, int] = field(default_factory=dict)
+    """How many rows of an input hold the schema's default because the document left them out there."""
+
+
+def read_inputs(document: Document, signature: Signature) -> Inputs:
+    """The inputs by name.
 
     Raises:
         RequestFailed: the document does not fit the signature.
@@ -63,28 +76,38 @@ def read_inputs(document: Document, signature: Signature) -> tuple[Arrays, bool]
             "'inputs' or 'instances' keys to exist "
         )
     if rows:
-        return _read_rows(fields, signature, strict=document.strict), True
+        return _read_rows(fields, signature, strict=document.strict)
     if columns:
-        return _read_columns(fields["inputs"], signature, strict=document.strict), False
+        return Inputs(_read_columns(fields["inputs"], signature, strict=document.strict), is_rows=False)
     raise invalid("Missing 'inputs' or 'instances' key")
 
 
 def _read_columns(inputs: Any, signature: Signature, *, strict: bool) -> Arrays:
-    specs = signature.inputs
+    specs, optional = signature.inputs, signature.optional
     if not isinstance(inputs, dict) or is_base64(inputs):
+        specs = _without_optional(specs, optional)
         if len(specs) > 1:
             raise invalid(
                 "inputs is a plain value/list, but expecting an object as multiple input tensors required "
                 "as per tensorinfo_map"
             )
         return {name: read_value(inputs, spec, strict=strict) for name, spec in specs.items()}
+    if optional:
+        specs = {name: spec for name, spec in specs.items() if name not in optional or inputs.get(name) is not None}
     for name in specs:
         if name not in inputs:
             raise invalid(f"Missing named input: {name} in 'inputs' object.")
     return {name: read_value(inputs[name], spec, strict=strict) for name, spec in specs.items()}
 
 
-def _read_rows(fields: Mapping[str, Any], signature: Signature, *, strict: bool) -> Arrays:
+def _without_optional(specs: Mapping[str, TensorSpec], optional: Mapping[str, Any]) -> Mapping[str, TensorSpec]:
+    """The inputs that a plain value or list is for: a model that had one goes on to understand it when its schema got
+    optional ones."""
+    required = {name: spec for name, spec in specs.items() if name not in optional}
+    return required if len(required) == 1 else specs
+
+
+def _read_rows(fields: Mapping[str, Any], signature: Signature, *, strict: bool) -> Inputs:
     instances = fields["instances"]
     if not isinstance(instances, list):
         raise invalid(f"JSON Value: {shown(fields)} Expecting 'instances' to be an list/array")
@@ -93,6 +116,12 @@ def _read_rows(fields: Mapping[str, Any], signature: Signature, *, strict: bool)
     specs = signature.inputs
     first = instances[0]
     has_names = isinstance(first, dict) and not is_base64(first)
+    defaulted: Mapping[str, int] = {}
+    if signature.optional or signature.padding:
+        if has_names:
+            instances, specs, defaulted = filled_rows(instances, signature)
+        else:
+            specs = _without_optional(specs, signature.optional)
     if not has_names and len(specs) > 1:
         raise invalid(
             "instances is a plain list, but expecting list of objects as multiple input tensors required "
@@ -101,10 +130,11 @@ def _read_rows(fields: Mapping[str, Any], signature: Signature, *, strict: bool)
     columns = _columns_of(instances, specs) if has_names else dict.fromkeys(specs, instances)
     if columns is not None:
         try:
-            return {name: read_value(values, specs[name], strict=strict) for name, values in columns.items()}
+            arrays = {name: read_value(values, specs[name], strict=strict) for name, values in columns.items()}
+            return Inputs(arrays, is_rows=True, defaulted=defaulted)
         except RequestFailed:
             pass  # Row by row finds out which one it is, and in which words.
-    return _read_row_by_row(instances, specs, has_names=has_names)
+    return Inputs(_read_row_by_row(instances, specs, has_names=has_names), is_rows=True, defaulted=defaulted)
 
 
 def _columns_of(instances: Sequence[Any], specs: Mapping[str, TensorSpec]) -> dict[str, list[Any]] | None:

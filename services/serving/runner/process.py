@@ -22,6 +22,7 @@ from common.errors import Unavailable
 from common.process import scheduling
 from common.process.memory import give_back_free_memory
 from common.process.scheduling import LoadPriority
+from services.serving.batching.input_contract import InputContract, read_contract
 from services.serving.batching.merge import Batcher, Taken
 from services.serving.engines.platforms import registry as platforms
 from services.serving.engines.platforms.loading import LoadedModel, LoadRequest
@@ -212,6 +213,8 @@ def run(spec: RunnerSpec, control: socket.socket, priority: LoadPriority) -> int
     scheduling.step_back(priority)
     try:
         loaded = platforms.load(_load_request(spec))
+        contract = read_contract(Path(spec.directory))
+        loaded.signatures = contract.applied(loaded.signatures)
         notes = warm_up(loaded, Path(spec.directory), spec.options)
     except RequestFailed as error:
         channel.send({"event": "failed", "code": error.code, "message": error.message})
@@ -225,18 +228,24 @@ def run(spec: RunnerSpec, control: socket.socket, priority: LoadPriority) -> int
         "load_cpu_seconds": usage.ru_utime + usage.ru_stime,
         "notes": notes,
     }
-    _serve(spec, channel, loaded, loading)
+    _serve(spec, channel, loaded, contract, loading)
     return 0
 
 
-def _serve(spec: RunnerSpec, channel: JsonChannel, loaded: LoadedModel, loading: Mapping[str, Any]) -> None:
+def _serve(
+    spec: RunnerSpec,
+    channel: JsonChannel,
+    loaded: LoadedModel,
+    contract: InputContract,
+    loading: Mapping[str, Any],
+) -> None:
     """Says that the runner is ready, and answers its queues until it is told to leave.
 
     Args:
         loading: what the report says of it.
     """
     batching = spec.options.batching
-    batcher = Batcher(loaded, version=spec.version, options=batching)
+    batcher = Batcher(loaded, version=spec.version, options=batching, contract=contract)
     name = runner_id(spec.replica, spec.model, spec.version, os.getpid())
     queue = RunnerQueue(spec.redis_url, model=spec.queue_name, runner_id=name)
     assignment = Assignment()

@@ -47,6 +47,8 @@ class Prediction:
     has another shape than the signature says (the graph decides whether it takes that)."""
     trailing_shapes: tuple[tuple[int, ...], ...]
     """What follows dimension 0, for each input in the signature's order."""
+    defaulted: Mapping[str, int]
+    """How many rows of an input hold the schema's default because the request left them out."""
 
 
 def read_prediction(request: queue_pb2.PredictionRequest, signatures: Mapping[str, Signature]) -> Prediction:
@@ -63,7 +65,10 @@ def read_prediction(request: queue_pb2.PredictionRequest, signatures: Mapping[st
     inputs = {tensor.name: read_tensor(tensor) for tensor in tensors}
     if len(inputs) != len(tensors):
         raise RequestFailed(INVALID_ARGUMENT, f"an input is given twice; got {len(tensors)} for {len(inputs)} names")
-    check_names(signature, inputs)
+    check_names(signature, inputs, defaults=signature.optional)
+    defaulted = {key: rows for key, rows in request.defaulted.items() if key in signature.optional}
+    if len(inputs) < len(signature.inputs):
+        defaulted |= _fill_in(signature, inputs)
     output_filter = tuple(request.output_filter)
     if output_filter:
         _check_filter(signature, output_filter)
@@ -73,10 +78,49 @@ def read_prediction(request: queue_pb2.PredictionRequest, signatures: Mapping[st
         array = inputs[key]
         _check_type(key, spec, array)
         shape = array.shape
-        sizes.add(shape[0] if shape and (spec.shape is None or _fits(spec.shape, shape)) else -1)
+        is_fitting = bool(shape) and (spec.shape is None or _fits(spec.shape, shape))
+        if signature.has_schema and not is_fitting:
+            raise RequestFailed(
+                INVALID_ARGUMENT, f'input "{key}" has shape {list(shape)}, expected {_shown_shape(spec)}'
+            )
+        sizes.add(shape[0] if is_fitting else -1)
         trailing_shapes.append(shape[1:])
+    if signature.has_schema and len(sizes) > 1:
+        counts = ", ".join(f'"{key}" has {len(inputs[key])}' for key in signature.inputs)
+        raise RequestFailed(INVALID_ARGUMENT, f"inputs differ in how many rows they have: {counts}; expected as many")
     rows = sizes.pop() if len(sizes) == 1 else -1
-    return Prediction(name, inputs, output_filter, rows, tuple(trailing_shapes))
+    return Prediction(name, inputs, output_filter, rows, tuple(trailing_shapes), defaulted)
+
+
+def _fill_in(signature: Signature, inputs: dict[str, np.ndarray]) -> dict[str, int]:
+    """Adds the schema's defaults of the inputs that are not there, as many rows as the others have.
+
+    Returns:
+        How many rows were added, by input.
+    """
+    rows = next((len(array) for array in inputs.values() if array.ndim), None)
+    if rows is None:
+        raise RequestFailed(
+            INVALID_ARGUMENT, "the request has no input, so nothing says how many rows it has; expected at least one"
+        )
+    missing = [name for name in signature.inputs if name not in inputs]
+    for name in missing:
+        inputs[name] = default_rows(name, signature, rows)
+    return dict.fromkeys(missing, rows)
+
+
+def default_rows(name: str, signature: Signature, rows: int) -> np.ndarray:
+    """Rows of an input that may be left out, all of them its default: [rows, *shape], [rows, 0] for any length."""
+    spec, default = signature.inputs[name], signature.optional[name]
+    sizes = tuple(0 if size < 0 else size for size in (spec.shape or ())[1:])
+    value = default.encode() if isinstance(default, str) else 0 if default is None else default
+    return np.full((rows, *sizes), value, numpy_type(name, spec))
+
+
+def _shown_shape(spec: TensorSpec) -> str:
+    """A shape as messages show it: [n, 8, 8]; sizes after the first that are free are ?."""
+    first, *rest = spec.shape or (-1,)
+    return f"[{', '.join(['n' if first < 0 else str(first), *('?' if size < 0 else str(size) for size in rest)])}]"
 
 
 def check_names(signature: Signature, names: Mapping[str, object], *, defaults: Collection[str] = ()) -> None:

@@ -47,6 +47,13 @@ class Signature:
     outputs: Mapping[str, TensorSpec]
     defaults: Mapping[str, str] = field(default_factory=dict)
     """What an input is where a gRPC request leaves it out: a serialized TensorProto in base64, by the input's name."""
+    optional: Mapping[str, Any] = field(default_factory=dict)
+    """What the stream's schema says that an input is where any request leaves it out: a number or text that all of its
+    values have, None for the empty list of an input of any length. Empty where no schema came with the version."""
+    padding: Mapping[str, Any] = field(default_factory=dict)
+    """Of inputs of any length, the value that the graph takes for "nothing there"."""
+    has_schema: bool = False
+    """Whether a schema came with the version: then its inputs have exactly the shapes that the signature says."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +173,7 @@ def _version(item: dict[str, Any]) -> VersionState:
 
 def signature_of(item: Mapping[str, Any]) -> Signature:
     """The inverse of asdict, after JSON."""
-    return Signature(item["method_name"], _specs(item["inputs"]), _specs(item["outputs"]), item["defaults"])
+    return Signature(**{**item, "inputs": _specs(item["inputs"]), "outputs": _specs(item["outputs"])})
 
 
 def _specs(item: Mapping[str, Any]) -> dict[str, TensorSpec]:

@@ -6,7 +6,7 @@ The counts start at zero with the runner; the front shows them at /metrics and /
 import threading
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -40,6 +40,8 @@ class SignatureWork:
     """From a request's entry into the queue to the start of its batch, summed over the requests; whole milliseconds."""
     failed: dict[str, int] = field(default_factory=dict)
     """Requests answered with an error, by canonical status code (a number, as text)."""
+    defaulted: dict[str, int] = field(default_factory=dict)
+    """Examples whose request left an optional input out, by input; they were given the schema's default."""
     batch_sizes: list[int] = field(default_factory=lambda: _zeros(BATCH_SIZE_BUCKETS))
     engine: list[int] = field(default_factory=lambda: _zeros(SECONDS_BUCKETS))
     """Calls of the model by how long they took."""
@@ -97,6 +99,13 @@ class Work:
             work.requests += not is_begun
             work.failed[str(code)] = work.failed.get(str(code), 0) + 1
 
+    def defaulted(self, signature: str, rows_by_input: Mapping[str, int]) -> None:
+        """Rows of a request hold a default because the request left them out."""
+        with self._lock:
+            counts = self._of(signature).defaulted
+            for name, rows in rows_by_input.items():
+                counts[name] = counts.get(name, 0) + rows
+
     def to_mapping(self) -> dict[str, Any]:
         """Totals, and the counts of each signature under `signatures`. JSON-ready."""
         self._count()
@@ -107,7 +116,10 @@ class Work:
             for name in ("requests", "examples", "batches", "padding_rows", "engine_seconds", "wait_seconds")
         }
         failed = sum(sum(work["failed"].values()) for work in signatures.values())
-        return totals | {"failed": failed, "signatures": signatures}
+        defaulted = Counter[str]()
+        for work in signatures.values():
+            defaulted.update(work["defaulted"])
+        return totals | {"failed": failed, "defaulted": dict(defaulted), "signatures": signatures}
 
     def _of(self, signature: str) -> SignatureWork:
         work = self._signatures.get(signature)

@@ -7,6 +7,7 @@
 
     assets.extra/       tf_serving_warmup_requests: requests that a server replays before it says that it is ready
                         headrace_serving.json: what model.yaml says under `serving`, if anything
+                        headrace_inputs.json: what the schema says of the raw inputs (common/definition/inputs.py)
 
 The warm-up requests hold real examples of the round; `export: {warmup_requests: 0}` in model.yaml leaves them out.
 
@@ -21,12 +22,13 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from common.definition.inputs import INPUTS_PATH, SignatureInputs
 from common.definition.serving import OPTIONS_PATH
 from common.errors import DataLoss
 from common.eventlog.tfrecord import frame
 from protos import warmup_pb2
 from services.trainer.families.model import BuiltModel
-from services.trainer.features.parsing import Raw, parse_spec, tensor_spec
+from services.trainer.features.parsing import PADDING, Raw, parse_spec, tensor_spec
 
 RAW_SIGNATURE, EXAMPLES_SIGNATURE = "serving_default", "serving_examples"
 WARMUP_PATH = Path("assets.extra/tf_serving_warmup_requests")
@@ -50,7 +52,20 @@ def export(model: BuiltModel, directory: Path) -> None:
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     tf.saved_model.save(module, str(directory), signatures=signatures, options=options)
     (directory / "fingerprint.pb").unlink(missing_ok=True)
+    _write_inputs(model, directory)
     _write_serving_options(model, directory)
+
+
+def _write_inputs(model: BuiltModel, directory: Path) -> None:
+    # The transform takes the padding for "nothing there"; what a user's own layers take it for is not known here.
+    padding = PADDING if model.transform is not None else {}
+    inputs = SignatureInputs(
+        model.inputs,
+        {one.name: padding[one.dtype] for one in model.inputs if one.is_variable_length and one.dtype in padding},
+    )
+    path = directory / INPUTS_PATH
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({RAW_SIGNATURE: inputs.to_mapping()}, sort_keys=True) + "\n")
 
 
 def _write_serving_options(model: BuiltModel, directory: Path) -> None:

@@ -15,7 +15,7 @@ from common.schema import Feature
 
 Raw = Mapping[str, tf.Tensor]
 DTYPES: Mapping[str, tf.DType] = {"float32": tf.float32, "int64": tf.int64, "string": tf.string}
-_PADDING: Mapping[str, float | int | str] = {"float32": 0.0, "int64": -1, "string": ""}
+PADDING: Mapping[str, float | int | str] = {"float32": 0.0, "int64": -1, "string": ""}
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def _reason(message: str) -> str:
 def _parse_spec_of(feature: Feature) -> object:
     dtype = DTYPES[feature.dtype]
     if feature.is_variable_length:
-        return tf.io.FixedLenSequenceFeature([], dtype, allow_missing=True, default_value=_PADDING[feature.dtype])
+        return tf.io.FixedLenSequenceFeature([], dtype, allow_missing=True, default_value=PADDING[feature.dtype])
     default: object = None
     if not feature.required:
         if feature.default is None:

@@ -28,7 +28,7 @@ TWO = signature(a="DT_INT64", b="DT_STRING")
 
 def read(body: bytes | str | dict[str, Any], expected: Signature) -> dict[str, np.ndarray]:
     text = body if isinstance(body, bytes) else body.encode() if isinstance(body, str) else json.dumps(body).encode()
-    return dict(read_inputs(Document(text), expected)[0])
+    return dict(read_inputs(Document(text), expected).arrays)
 
 
 def fault(body: bytes | str | dict[str, Any], expected: Signature) -> str:

@@ -1,0 +1,61 @@
+"""What a version says of its inputs: the trainer writes it beside an export, whoever serves the version keeps to it.
+
+    {"serving_default": {"features": [{"name": "distance", "dtype": "float32", "min": 0}, ...],
+                         "padding": {"tags": ""}}}
+
+It is JSON under INPUTS_PATH. The features are those of the stream's schema (common/schema.py) as it was when the version
+was trained: they say which inputs may be left out and what they are then, and which values are allowed. A SavedModel
+without the file says nothing: its inputs are checked as TensorFlow checks them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from common.definition.fields import Fields
+from common.errors import InvalidInput
+from common.schema import Feature, Scalar
+
+INPUTS_PATH = "assets.extra/headrace_inputs.json"
+"""Below the SavedModel."""
+
+
+@dataclass(frozen=True)
+class SignatureInputs:
+    """The inputs of one signature: one feature for each of them, of the same name.
+
+    Attributes:
+        padding: of inputs of any length, the value that the graph takes for "nothing there"; lists of different lengths
+            may share a call when they are filled up with it. An input that is not named must not be filled up.
+    """
+
+    features: tuple[Feature, ...]
+    padding: Mapping[str, Scalar] = field(default_factory=dict)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {"features": [feature.to_mapping() for feature in self.features], "padding": dict(self.padding)}
+
+    @classmethod
+    def from_mapping(cls, signature: str, mapping: object) -> Self:
+        """Raises InvalidInput with the fault in words."""
+        fields = Fields(f"inputs of signature {signature}", mapping)
+        features = tuple(Feature.from_mapping(item) for item in fields.take("features"))
+        padding = fields.take("padding", {})
+        fields.finish()
+        lengths = {feature.name for feature in features if feature.is_variable_length}
+        for name in padding:
+            if name not in lengths:
+                raise InvalidInput(f"inputs of signature {signature}: padding names {name}, which has no free length")
+        return cls(features, padding)
+
+
+def parse_inputs(document: object) -> dict[str, SignatureInputs]:
+    """{signature: its inputs}, from the parsed JSON.
+
+    Raises:
+        InvalidInput: which part is wrong and what was expected.
+    """
+    if not isinstance(document, Mapping):
+        raise InvalidInput(f"inputs must be a mapping of signatures, got {document!r}")
+    return {str(name): SignatureInputs.from_mapping(str(name), item) for name, item in document.items()}

@@ -1,0 +1,162 @@
+"""What a version's schema says of its inputs, kept in front of the model: bounds, words, and how lists are filled up.
+
+A batch is checked at once, after it was put together: a minimum and a maximum per bounded input, or one comparison of
+sets. Only where that fails is it found out whose row it was.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from common.definition.inputs import INPUTS_PATH, SignatureInputs, parse_inputs
+from common.errors import InvalidInput
+from common.schema import Feature
+from services.serving.wire.prediction import FAILED_PRECONDITION, INVALID_ARGUMENT, NUMPY_TYPES, Arrays, RequestFailed
+from services.serving.wire.replica_state import Signature
+
+_TENSORFLOW_TYPES = {"float32": "DT_FLOAT", "int64": "DT_INT64", "string": "DT_STRING"}
+_WORDS_SHOWN = 10
+
+
+class OutOfBounds(RequestFailed):
+    """A value is not what the schema allows."""
+
+
+class InputContract:
+    """Of one version; empty for a SavedModel without a schema. Immutable."""
+
+    def __init__(self, inputs: Mapping[str, SignatureInputs] | None = None) -> None:
+        self._inputs = dict(inputs or {})
+        self._checks = {
+            name: tuple(
+                _Check(feature, one.padding.get(feature.name)) for feature in one.features if _is_bound(feature)
+            )
+            for name, one in self._inputs.items()
+        }
+
+    def check(self, signature: str, inputs: Arrays) -> None:
+        """Looks at every value of a request or of a batch.
+
+        Raises:
+            OutOfBounds: the first input, row and value that the schema does not allow, and what it does.
+        """
+        for check in self._checks.get(signature, ()):
+            check(inputs[check.name])
+
+    def pads(self, signature: str) -> Mapping[str, Any] | None:
+        """What fills inputs of any length up to the longest of a batch, by input; None: TensorFlow Serving's rule."""
+        inputs = self._inputs.get(signature)
+        return None if inputs is None else inputs.padding
+
+    def applied(self, signatures: Mapping[str, Signature]) -> dict[str, Signature]:
+        """The signatures of the version with what the schema adds to them.
+
+        Raises:
+            RequestFailed: FAILED_PRECONDITION, the schema is not that of these signatures.
+        """
+        unknown = self._inputs.keys() - signatures.keys()
+        if unknown:
+            raise _unfit(f"there is no signature {', '.join(sorted(unknown))}")
+        return {
+            name: _with_schema(name, signature, self._inputs[name]) if name in self._inputs else signature
+            for name, signature in signatures.items()
+        }
+
+
+def read_contract(directory: Path) -> InputContract:
+    """The contract that lies beside an export, if any.
+
+    Raises:
+        RequestFailed: FAILED_PRECONDITION, it cannot be read.
+    """
+    path = directory / INPUTS_PATH
+    if not path.is_file():
+        return InputContract()
+    try:
+        return InputContract(parse_inputs(orjson.loads(path.read_bytes())))
+    except (OSError, ValueError) as error:
+        raise _unfit(str(error)) from error
+    except InvalidInput as error:
+        raise _unfit(error.message) from error
+
+
+def _unfit(reason: str) -> RequestFailed:
+    return RequestFailed(FAILED_PRECONDITION, f"{INPUTS_PATH} does not fit the version: {reason}")
+
+
+def _with_schema(name: str, signature: Signature, inputs: SignatureInputs) -> Signature:
+    features = {feature.name: feature for feature in inputs.features}
+    if features.keys() != signature.inputs.keys():
+        raise _unfit(f"signature {name} has inputs {sorted(signature.inputs)}, the schema {sorted(features)}")
+    for feature in inputs.features:
+        dtype = signature.inputs[feature.name].dtype
+        if dtype != _TENSORFLOW_TYPES[feature.dtype]:
+            raise _unfit(f"input {feature.name} of signature {name} has type {dtype}, the schema {feature.dtype}")
+    optional = {feature.name: feature.default for feature in inputs.features if not feature.required}
+    return dataclasses.replace(signature, optional=optional, padding=dict(inputs.padding), has_schema=True)
+
+
+def _is_bound(feature: Feature) -> bool:
+    return bool(feature.vocabulary) or feature.minimum is not None or feature.maximum is not None
+
+
+class _Check:
+    """Of one input."""
+
+    def __init__(self, feature: Feature, padding: Any) -> None:
+        self.name = feature.name
+        self._vocabulary = feature.vocabulary
+        self._words = frozenset(word.encode() for word in feature.vocabulary)
+        self._padding = padding.encode() if isinstance(padding, str) else padding
+        if self._words and self._padding is not None:
+            self._words |= {self._padding}
+        self._low, self._high = _limits(feature)
+
+    def __call__(self, array: np.ndarray) -> None:
+        """Raises OutOfBounds."""
+        if not array.size:
+            return
+        if self._words:
+            if not self._words.issuperset(array.ravel().tolist()):
+                self._fail(array, np.vectorize(self._words.__contains__, otypes=[bool])(array))
+            return
+        # The other way round, NaN would be within all bounds.
+        if self._padding is None and array.min() >= self._low and array.max() <= self._high:
+            return
+        is_within = (array >= self._low) & (array <= self._high)
+        if self._padding is not None:
+            is_within |= array == self._padding
+        if not is_within.all():
+            self._fail(array, is_within)
+
+    def _fail(self, array: np.ndarray, is_within: np.ndarray) -> None:
+        place = tuple(np.argwhere(~is_within)[0])
+        value = array[place]
+        shown = orjson.dumps(value.decode(errors="replace")).decode() if isinstance(value, bytes) else f"{value!s}"
+        raise OutOfBounds(
+            INVALID_ARGUMENT, f'input "{self.name}", row {place[0]}: the value {shown} is not {self._expected()}'
+        )
+
+    def _expected(self) -> str:
+        if self._vocabulary:
+            more = len(self._vocabulary) - _WORDS_SHOWN
+            words = ", ".join(self._vocabulary[:_WORDS_SHOWN])
+            return f"one of {words} and {more} more" if more > 0 else f"one of {words}"
+        if math.isinf(self._low):
+            return f"at most {self._high:g}"
+        return f"at least {self._low:g}" if math.isinf(self._high) else f"from {self._low:g} to {self._high:g}"
+
+
+def _limits(feature: Feature) -> tuple[float, float]:
+    """Inclusive, as numbers of the feature's own type: a float32 at the bound is within it, as at ingest."""
+    low = -math.inf if feature.minimum is None else feature.minimum
+    high = math.inf if feature.maximum is None else feature.maximum
+    if feature.dtype == "float32":
+        single = np.dtype(NUMPY_TYPES["DT_FLOAT"]).type
+        return float(single(low)), float(single(high))
+    return low, high

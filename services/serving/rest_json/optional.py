@@ -1,0 +1,65 @@
+"""Rows of JSON that leave inputs out: the schema's defaults go into the gaps, and lists that may be filled up get the
+same length. Used only for versions that came with a schema (common/definition/inputs.py).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from services.serving.rest_json.values import is_base64
+from services.serving.wire.replica_state import Signature, TensorSpec
+
+_Row = dict[str, Any]
+
+
+def filled_rows(
+    instances: Sequence[Any], signature: Signature
+) -> tuple[list[Any], Mapping[str, TensorSpec], dict[str, int]]:
+    """The rows with their gaps filled, the inputs that they hold then, and how many rows of an input were filled.
+
+    A key that is null counts as left out, as at ingest. An input that no row has stays left out, for the runner to fill
+    in; only where nothing would be left it is filled in here. What is no row is left as it is.
+    """
+    rows = [dict(row) if isinstance(row, dict) and not is_base64(row) else row for row in instances]
+    named = [row for row in rows if isinstance(row, dict)]
+    specs = dict(signature.inputs)
+    defaulted: dict[str, int] = {}
+    absent: list[str] = []
+    for name, default in signature.optional.items():
+        gaps = [row for row in named if row.get(name) is None]
+        if len(gaps) == len(rows):
+            absent.append(name)
+            continue
+        if gaps:
+            _fill(gaps, name, default, signature)
+            defaulted[name] = len(gaps)
+    if absent and len(absent) == len(specs):
+        name = absent.pop(0)
+        _fill(named, name, signature.optional[name], signature)
+        defaulted[name] = len(named)
+    for name in absent:
+        del specs[name]
+        for row in named:
+            row.pop(name, None)
+    for name, padding in signature.padding.items():
+        if name in specs:
+            _even_out(named, name, padding)
+    return rows, specs, defaulted
+
+
+def _fill(rows: Sequence[_Row], name: str, default: Any, signature: Signature) -> None:
+    value: Any = default
+    sizes = (signature.inputs[name].shape or ())[1:]
+    for size in reversed(sizes):
+        value = [] if size < 0 else [value] * size
+    for row in rows:
+        row[name] = value
+
+
+def _even_out(rows: Sequence[_Row], name: str, padding: Any) -> None:
+    """Lists of one input get the length of the longest."""
+    lists = [row[name] for row in rows if isinstance(row.get(name), list)]
+    longest = max(map(len, lists), default=0)
+    if any(len(one) != longest for one in lists):
+        for row in rows:
+            if isinstance(row.get(name), list):
+                row[name] = row[name] + [padding] * (longest - len(row[name]))

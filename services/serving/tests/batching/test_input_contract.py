@@ -1,0 +1,189 @@
+"""What a version's schema says of its inputs holds before they reach the model, alone and in a batch with others."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from common.definition.inputs import INPUTS_PATH
+from protos import queue_pb2
+from services.serving.batching.input_contract import InputContract, read_contract
+from services.serving.batching.merge import Batcher
+from services.serving.options.model_options import BatchingOptions
+from services.serving.rest_json.predict import Document, read_inputs
+from services.serving.tests.support.queue_asker import request
+from services.serving.tests.support.recording_model import SECOND, replies_to, taken
+from services.serving.wire.prediction import INVALID_ARGUMENT, Arrays, RequestFailed, read_tensor
+from services.serving.wire.replica_state import Signature, TensorSpec
+
+FEATURES: list[dict[str, Any]] = [
+    {"name": "distance", "dtype": "float32", "min": 0.1, "max": 5000},
+    {"name": "carrier", "dtype": "string", "vocabulary": ["AA", "UA"]},
+    {"name": "pixels", "dtype": "float32", "shape": [2, 2], "required": False, "default": 0.5},
+    {"name": "tags", "dtype": "string", "shape": [None], "required": False},
+]
+INPUTS = {
+    "distance": TensorSpec("DT_FLOAT", (-1,)),
+    "carrier": TensorSpec("DT_STRING", (-1,)),
+    "pixels": TensorSpec("DT_FLOAT", (-1, 2, 2)),
+    "tags": TensorSpec("DT_STRING", (-1, -1)),
+}
+
+
+class CountingModel:
+    """Answers how many tags a row has that are words, and remembers its calls."""
+
+    def __init__(self) -> None:
+        self.signatures = {"serving_default": Signature("", INPUTS, {"tag_count": TensorSpec("DT_INT64", (-1,))})}
+        self.calls: list[Arrays] = []
+
+    def callable_signatures(self) -> tuple[str, ...]:
+        return tuple(self.signatures)
+
+    def run(self, signature: str, inputs: Arrays, output_filter: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
+        self.calls.append(inputs)
+        return {"tag_count": np.array([sum(word != b"" for word in row) for row in inputs["tags"]], np.int64)}
+
+
+def contract_of(directory: Path, *, padding: dict[str, Any] | None = None) -> InputContract:
+    path = directory / INPUTS_PATH
+    path.parent.mkdir(parents=True)
+    document = {"features": FEATURES, "padding": {"tags": ""} if padding is None else padding}
+    path.write_bytes(orjson.dumps({"serving_default": document}))
+    return read_contract(directory)
+
+
+def one(distance: float = 7.0, carrier: str = "AA", tags: list[str] | None = None) -> dict[str, np.ndarray]:
+    inputs = {"distance": np.array([distance], "<f4"), "carrier": np.array([carrier.encode()], object)}
+    if tags is not None:
+        inputs["tags"] = np.array([[tag.encode() for tag in tags]], object).reshape(1, len(tags))
+    return inputs
+
+
+def answers(
+    contract: InputContract, *inputs: dict[str, np.ndarray], **options: Any
+) -> tuple[list[queue_pb2.PredictionReply], CountingModel, Batcher]:
+    model = CountingModel()
+    model.signatures = contract.applied(model.signatures)
+    batcher = Batcher(model, version=1, options=BatchingOptions(**options), contract=contract)
+    asked = [request(str(index).encode(), item) for index, item in enumerate(inputs)]
+    groups, found = batcher.plan(taken(asked), now_micros=SECOND)
+    for group in groups:
+        found += batcher.answer(group)
+    return replies_to(asked, found), model, batcher
+
+
+def test_an_optional_input_that_is_left_out_has_the_schemas_default_and_is_counted(tmp_path: Path) -> None:
+    replies, model, batcher = answers(contract_of(tmp_path), one(tags=["a"]), one(tags=["b"]))
+    assert [reply.error_message for reply in replies] == ["", ""]
+    assert model.calls[0]["pixels"].tolist() == [[[0.5, 0.5], [0.5, 0.5]]] * 2
+    work = batcher.report()
+    assert work["defaulted"] == work["signatures"]["serving_default"]["defaulted"] == {"pixels": 2}
+
+
+def test_a_required_input_is_still_required(tmp_path: Path) -> None:
+    (reply,), _, _ = answers(contract_of(tmp_path), {"carrier": np.array([b"AA"], object)})
+    assert reply.error_code == INVALID_ARGUMENT
+    assert "distance" in reply.error_message
+
+
+def test_a_value_out_of_bounds_is_refused_alone_and_the_rest_of_its_batch_answered_together(tmp_path: Path) -> None:
+    late = one(tags=[]) | {"distance": np.array([7.0, -5.0], "<f4"), "carrier": np.array([b"AA", b"UA"], object)}
+    late["tags"] = late["tags"].repeat(2, axis=0)
+    replies, model, batcher = answers(contract_of(tmp_path), one(tags=[]), late, one(tags=[], carrier="ZZ"), one(0.1))
+    assert [reply.error_code for reply in replies] == [0, INVALID_ARGUMENT, INVALID_ARGUMENT, 0]
+    assert replies[1].error_message == 'input "distance", row 1: the value -5.0 is not from 0.1 to 5000'
+    assert replies[2].error_message == 'input "carrier", row 0: the value "ZZ" is not one of AA, UA'
+    assert [len(call["distance"]) for call in model.calls] == [2]
+    assert batcher.report()["requests"] == 4
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 5001.0])
+def test_no_number_outside_of_the_bounds_gets_in(tmp_path: Path, value: float) -> None:
+    (reply,), model, _ = answers(contract_of(tmp_path), one(value))
+    assert (reply.error_code, model.calls) == (INVALID_ARGUMENT, [])
+
+
+def test_the_whole_shape_is_checked_where_a_schema_says_it(tmp_path: Path) -> None:
+    flat = one() | {"pixels": np.zeros((1, 4), "<f4")}
+    more = one() | {"pixels": np.zeros((3, 2, 2), "<f4")}
+    (flat_reply, more_reply), model, _ = answers(contract_of(tmp_path), flat, more)
+    assert flat_reply.error_message == 'input "pixels" has shape [1, 4], expected [n, 2, 2]'
+    assert "differ in how many rows" in more_reply.error_message
+    assert model.calls == []
+
+
+def test_lists_are_filled_up_with_what_the_graph_takes_for_nothing(tmp_path: Path) -> None:
+    asked = [one(tags=["x"]), one(tags=["a", "b", "c"]), one(tags=[])]
+    alone, model, _ = answers(contract_of(tmp_path / "alone"), *asked)
+    assert len(model.calls) == 3
+    together, model, _ = answers(contract_of(tmp_path / "together"), *asked, pad_variable_length_inputs=True)
+    assert len(model.calls) == 1
+    assert [read_tensor(reply.outputs[0]).tolist() for reply in together] == [[1], [3], [0]]
+    assert [reply.outputs for reply in alone] == [reply.outputs for reply in together]
+
+
+def test_lists_that_must_not_be_filled_up_share_a_call_only_with_their_own_length(tmp_path: Path) -> None:
+    asked = [one(tags=["x"]), one(tags=["a", "b"]), one(tags=["y"])]
+    replies, model, _ = answers(contract_of(tmp_path, padding={}), *asked, pad_variable_length_inputs=True)
+    assert sorted(call["tags"].shape for call in model.calls) == [(1, 2), (2, 1)]
+    assert [read_tensor(reply.outputs[0]).tolist() for reply in replies] == [[1], [2], [1]]
+
+
+def test_a_contract_that_is_not_of_this_version_does_not_load(tmp_path: Path) -> None:
+    contract = contract_of(tmp_path)
+    with pytest.raises(RequestFailed, match=r"serving_default has inputs \['x'\], the schema"):
+        contract.applied({"serving_default": Signature("", {"x": INPUTS["distance"]}, {})})
+    (tmp_path / INPUTS_PATH).write_text('{"serving_default": {"features": [], "paddings": {}}}')
+    with pytest.raises(RequestFailed, match="unknown keys"):
+        read_contract(tmp_path)
+
+
+def signature(directory: Path) -> Signature:
+    return contract_of(directory).applied(CountingModel().signatures)["serving_default"]
+
+
+def test_rows_may_have_the_input_or_not_each_for_itself(tmp_path: Path) -> None:
+    body = {
+        "instances": [
+            {"distance": 1, "carrier": "AA", "pixels": [[1, 2], [3, 4]], "tags": ["a", "b"]},
+            {"distance": 2, "carrier": "UA", "pixels": None},
+            {"distance": 3, "carrier": "UA", "tags": ["c"]},
+        ]
+    }
+    found = read_inputs(Document(orjson.dumps(body)), signature(tmp_path))
+    assert found.arrays["pixels"].tolist() == [[[1, 2], [3, 4]], [[0.5, 0.5]] * 2, [[0.5, 0.5]] * 2]
+    assert found.arrays["tags"].tolist() == [[b"a", b"b"], [b"", b""], [b"c", b""]]
+    assert found.defaulted == {"pixels": 2, "tags": 1}
+
+
+def test_inputs_that_no_row_has_are_left_to_the_runner(tmp_path: Path) -> None:
+    rows = {"instances": [{"distance": 1, "carrier": "AA"}, {"distance": 2, "carrier": "UA"}]}
+    columns = {"inputs": {"distance": [1], "carrier": ["AA"], "tags": None}}
+    expected = signature(tmp_path)
+    for body in (rows, columns):
+        found = read_inputs(Document(orjson.dumps(body)), expected)
+        assert set(found.arrays) == {"distance", "carrier"}
+        assert found.defaulted == {}
+
+
+def test_plain_values_are_for_the_one_input_that_is_required() -> None:
+    grown = Signature(
+        "",
+        {"x": TensorSpec("DT_FLOAT", (-1,)), "y": TensorSpec("DT_FLOAT", (-1,))},
+        {},
+        optional={"y": 1.0},
+        has_schema=True,
+    )
+    for body in (b'{"instances":[1,2]}', b'{"inputs":[1,2]}'):
+        assert {name: array.tolist() for name, array in read_inputs(Document(body), grown).arrays.items()} == {
+            "x": [1.0, 2.0]
+        }
+
+
+def test_rows_that_say_nothing_at_all_are_rows_of_defaults() -> None:
+    grown = Signature("", {"y": TensorSpec("DT_FLOAT", (-1,))}, {}, optional={"y": 1.5}, has_schema=True)
+    found = read_inputs(Document(b'{"instances":[{},{}]}'), grown)
+    assert (found.arrays["y"].tolist(), found.defaulted) == ([1.5, 1.5], {"y": 2})

@@ -3,9 +3,9 @@
     {"serving_default": {"features": [{"name": "distance", "dtype": "float32", "min": 0}, ...],
                          "padding": {"tags": ""}}}
 
-It is JSON under INPUTS_PATH. The features are those of the stream's schema (common/schema.py) as it was when the version
-was trained: they say which inputs may be left out and what they are then, and which values are allowed. A SavedModel
-without the file says nothing: its inputs are checked as TensorFlow checks them.
+It is JSON under INPUTS_PATH. The features are those of the stream's schema (common/schema.py) as it was when the
+version was trained: they say which inputs may be left out and what they are then, and which values are allowed. A
+SavedModel without the file says nothing: its inputs are checked as TensorFlow checks them.
 """
 
 from collections.abc import Mapping

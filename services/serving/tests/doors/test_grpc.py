@@ -1,5 +1,6 @@
 """The gRPC door: TensorFlow Serving's services, called by its own stubs and by ours."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -16,8 +17,9 @@ from conftest import RedisServer
 from protos import queue_pb2, tfserving_pb2
 from services.serving.tests.support.fake_runner import FakeRunner
 from services.serving.tests.support.front_process import FrontThread
-from services.serving.tests.support.replica_states import replica_state, version
+from services.serving.tests.support.replica_states import ROWS_OF_TWO, replica_state, version
 from services.serving.wire.prediction import RequestFailed
+from services.serving.wire.replica_state import TensorSpec
 
 _TIMEOUT_SECONDS = 20.0
 
@@ -90,6 +92,26 @@ def test_the_stock_stubs_work(front: FrontThread, redis_server: RedisServer) -> 
         "label": ["INVALID_ARGUMENT", "Unrecognized servable version label: "],
         "tensor": ["INVALID_ARGUMENT", "tensor parsing error: x"],
     }
+
+
+def test_an_input_that_is_optional_by_the_schema_may_be_left_out_and_metadata_shows_its_default(
+    redis_server: RedisServer,
+) -> None:
+    inputs = ROWS_OF_TWO.inputs | {"k": TensorSpec("DT_INT64", (-1, 2))}
+    grown = dataclasses.replace(ROWS_OF_TWO, inputs=inputs, optional={"k": 7}, has_schema=True)
+    with (
+        FrontThread(redis_server.url, replica_state(version(signature=grown))) as front,
+        grpc.insecure_channel(f"127.0.0.1:{front.grpc_port}") as channel,
+        FakeRunner(redis_server.url, row_sums),
+    ):
+        assert list(predict(channel).outputs["y"].float_val) == [3.0]
+        asked = tfserving_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
+        asked.model_spec.name = "m"
+        method = "/tensorflow.serving.PredictionService/GetModelMetadata"
+        metadata = call(channel, method, asked, tfserving_pb2.GetModelMetadataResponse.FromString).metadata
+        signatures = tfserving_pb2.SignatureDefMap.FromString(metadata["signature_def"].value).signature_def
+        default = signatures["serving_default"].defaults["k"]
+        assert ([dim.size for dim in default.tensor_shape.dim], list(default.int64_val)) == ([1, 2], [7, 7])
 
 
 def test_the_clients_deadline_is_the_requests_deadline(

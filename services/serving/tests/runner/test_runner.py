@@ -1,5 +1,7 @@
 """A runner as a process: it answers what its model answers, one bad request never takes another one with it."""
 
+import json
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -7,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from common.definition.inputs import INPUTS_PATH
 from conftest import RedisServer
 from services.serving.tests.support.queue_asker import Asker, request
 from services.serving.tests.support.runner_process import RunnerProcess, Zygote
@@ -217,4 +220,21 @@ def test_a_linger_makes_one_batch_of_what_comes_within_it(
     while counts["requests"] < 3:
         counts = runner.message("counts")
     assert counts["batches"] == 1
+    assert runner.leave() == 0
+
+
+def test_a_schema_beside_the_export_is_kept(
+    zygote: Zygote, redis_server: RedisServer, saved_models: Path, tmp_path: Path, asker: Asker
+) -> None:
+    directory = tmp_path / "1"
+    shutil.copytree(saved_models / "affine/1", directory)
+    (directory / INPUTS_PATH).parent.mkdir(exist_ok=True)
+    feature = {"name": "x", "dtype": "float32", "shape": [3], "max": 9}
+    (directory / INPUTS_PATH).write_text(json.dumps({"serving_default": {"features": [feature]}}))
+    runner = zygote.start_runner(redis_server.url, directory, max_batch_size=4).serve()
+    asker.enqueue(request(b"good", rows(1)), request(b"high", rows(2, 10)), request(b"flat", {"x": np.zeros(3, "<f4")}))
+    good, high, flat = asker.wait_for(b"good", b"high", b"flat")
+    assert read_tensor(good.outputs[0]).tolist() == [1001.0]
+    assert high.error_message == 'input "x", row 1: the value 10.0 is not at most 9'
+    assert flat.error_message == 'input "x" has shape [3], expected [n, 3]'
     assert runner.leave() == 0

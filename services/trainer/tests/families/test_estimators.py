@@ -1,5 +1,6 @@
 """Every estimator and a Keras module: trains, exports, loads again, answers the same through both signatures."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from common.definition.inputs import INPUTS_PATH, parse_inputs
 from common.definition.model import parse_definition
 from common.errors import DataLoss
 from common.schema import Schema
@@ -82,6 +84,17 @@ def test_the_signatures_name_the_raw_features_that_the_model_needs(tmp_path: Pat
         "code": (tf.int64.as_datatype_enum, 1),
     }
     assert set(signatures["serving_examples"].inputs) == {"examples"}
+
+
+def test_the_schemas_defaults_and_bounds_travel_with_the_export(tmp_path: Path) -> None:
+    model, _, _ = built(CASES["linear_classifier"])
+    export.export(model, tmp_path / "saved_model")
+    inputs = parse_inputs(json.loads((tmp_path / "saved_model" / INPUTS_PATH).read_text()))["serving_default"]
+    assert inputs.features == model.inputs
+    assert any(not feature.required for feature in inputs.features)
+    lengths = {feature.name: feature.dtype for feature in model.inputs if feature.is_variable_length}
+    assert inputs.padding == {name: {"string": "", "int64": -1}[dtype] for name, dtype in lengths.items()}
+    assert lengths
 
 
 def test_the_export_holds_weights_but_no_optimizer_slots(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_the_stock_stubs_work(front: FrontThread, redis_server: RedisServer) -> 
 def test_an_input_that_is_optional_by_the_schema_may_be_left_out_and_metadata_shows_its_default(
     redis_server: RedisServer,
 ) -> None:
-    inputs = ROWS_OF_TWO.inputs | {"k": TensorSpec("DT_INT64", (-1, 2))}
+    inputs = {**ROWS_OF_TWO.inputs, "k": TensorSpec("DT_INT64", (-1, 2))}
     grown = dataclasses.replace(ROWS_OF_TWO, inputs=inputs, optional={"k": 7}, has_schema=True)
     with (
         FrontThread(redis_server.url, replica_state(version(signature=grown))) as front,

@@ -9,13 +9,14 @@ import numpy as np
 import psutil
 import pytest
 
-from conftest import RedisServer
 from services.serving.tests.conftest import StartManager
 from services.serving.tests.support.queue_asker import Asker, request
 from services.serving.tests.support.registry_process import RegistryProcess
-from services.serving.tests.support.runner_process import eventually, is_running
 from services.serving.wire.prediction import INTERNAL, read_tensor
 from services.serving.wire.replica_state import ReplicaState, ServingState
+from testing.processes import is_running
+from testing.redis_server import RedisServer
+from testing.waiting import wait_until
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def test_the_runners_and_the_zygote_end_with_a_manager_that_is_killed(
     manager = start_manager()
     pid = manager.wait_available("m", 1).runner_pid
     manager.kill()
-    eventually(lambda: not is_running(pid), "the runner's end")
+    wait_until(lambda: not is_running(pid), "the runner's end")
 
 
 def test_a_broken_version_is_given_up_with_its_reason_and_the_old_one_goes_on(
@@ -224,7 +225,7 @@ def test_two_replicas_share_a_queue_and_one_answers_what_the_other_held_when_it_
     asker.enqueue(*requests[100:])
     replies = asker.wait_for(*(item.request_id for item in requests))
     assert [read_tensor(reply.outputs[0]).tolist() for reply in replies] == [[1000.0 + i] for i in range(200)]
-    eventually(lambda: asker.servers() == [second.version("m", 1).runner_id], "only the living being listed")
+    wait_until(lambda: asker.servers() == [second.version("m", 1).runner_id], "only the living being listed")
     assert second.stop() == 0
 
 

@@ -145,10 +145,37 @@ def test_a_registry_that_is_away_takes_nothing_away_and_is_followed_again_when_i
     manager.wait_available("m", 1, "production")
     registry.kill()
     assert asker.ask(request(b"a", x(1))).version == 1
+    manager.wait_until(lambda state: state.notice.startswith("registry away, as of 20"), "the notice")
     registry.start()
+    manager.wait_until(lambda state: state.notice == "", "the notice going")
     registry.add_version("m", saved_models / "affine/2")
     manager.wait_available("m", 2, "production")
     assert manager.stop() == 0
+
+
+def test_a_manager_that_starts_while_the_registry_is_away_serves_what_it_has_and_mends_what_is_damaged_later(
+    registry: RegistryProcess, start_manager: StartManager, asker: Asker, saved_models: Path, tmp_path: Path
+) -> None:
+    registry.add_version("m", saved_models / "affine/1")
+    first = start_manager()
+    first.wait_available("m", 1, "production")
+    assert first.stop() == 0
+    registry.kill()
+    second = start_manager()
+    second.wait_available("m", 1, "production")
+    assert asker.ask(request(b"a", x(1))).version == 1
+    state = second.wait_until(lambda state: not any(state.conditions.values()), "the replica being ready")
+    assert state.notice.startswith("registry away, as of 20")
+    assert second.stop() == 0
+
+    (damaged,) = tmp_path.glob("serving/r1/versions/m/1/variables/variables.data-*")
+    damaged.write_bytes(damaged.read_bytes()[::-1])
+    third = start_manager()
+    third.wait_until(lambda state: bool(state.notice and state.versions), "an attempt to load it")
+    registry.start()
+    third.wait_available("m", 1, "production")
+    assert read_tensor(asker.ask(request(b"b", x(5))).outputs[0]).tolist() == [1005.0]
+    assert third.stop() == 0
 
 
 def test_a_manager_that_starts_before_its_registry_says_so_and_goes_on_by_itself(

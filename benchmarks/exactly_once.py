@@ -133,17 +133,19 @@ def _in_a_process(directory: Path, address: str, end: int, interval: float, pass
 def _round(settings: dict[str, Any]) -> dict[str, float]:
     """Plans, leases and runs one round; its seconds."""
     from services.trainer import determinism
+    from services.trainer.export.fresh_process import FreshProcess
     from services.trainer.learn import checkpoint
     from services.trainer.rounds.assignment import Done, RoundAssignment
     from services.trainer.rounds.process import conduct
 
     directory = Path(settings["directory"])
     threads = len(os.sched_getaffinity(0))
+    fresh = FreshProcess.fork()
     determinism.configure(intra_op_threads=threads, inter_op_threads=1)
     work_dir = Path(tempfile.mkdtemp(dir=directory))
     event_log = f"segments:{directory}/log"
     registry = RegistryClient(settings["registry"], timeout_seconds=_READY_SECONDS)
-    with closing(registry), closing(open_event_log(event_log)) as log:
+    with closing(fresh), closing(registry), closing(open_event_log(event_log)) as log:
         lease, passes = _leased(registry, event_log, settings)
         assignment = RoundAssignment(
             lease, settings["registry"], event_log, str(work_dir), str(work_dir / "cache"), threads, 1,
@@ -156,6 +158,7 @@ def _round(settings: dict[str, Any]) -> dict[str, float]:
             lambda: False,
             registry=registry,
             log=log,
+            fresh=fresh,
         )
         assert isinstance(done, Done), done
         version = registry.get_version(lease.round.plan.model, done.version)

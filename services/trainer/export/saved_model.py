@@ -1,4 +1,4 @@
-"""Writes a trained model as a SavedModel that any TensorFlow loads, and checks that it answers as the model does.
+"""Writes a trained model as a SavedModel that any TensorFlow loads, and has another process check its answers.
 
     serving_default     inputs: the raw features by name, [n, ...] in the schema's dtypes (any length: padded)
     serving_examples    input `examples`: string [n], serialized tf.train.Example; absent optional features get the
@@ -11,34 +11,50 @@
 
 The warm-up requests hold real examples of the round; `export: {warmup_requests: 0}` in model.yaml leaves them out.
 
-The transform, its vocabularies and statistics are part of the graph; nothing needs initialising but the variables.
+The transform, its vocabularies and statistics are part of the graph; a module's lookup tables travel with it.
 """
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import keras
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
+from tensorflow.core.protobuf import saved_model_pb2
 
 from common.definition.inputs import INPUTS_PATH, SignatureInputs
 from common.definition.serving import OPTIONS_PATH
-from common.errors import DataLoss
 from common.eventlog.tfrecord import frame
-from protos import warmup_pb2
+from protos import tfserving_pb2, warmup_pb2
+from services.trainer.export.fresh_process import FreshProcess
+from services.trainer.families.keras_module import DefinitionFailedError, blame_definition
 from services.trainer.families.model import BuiltModel
-from services.trainer.features.parsing import PADDING, Raw, parse_spec, tensor_spec
+from services.trainer.features.parsing import PADDING, parse, parse_spec, tensor_spec
 
 RAW_SIGNATURE, EXAMPLES_SIGNATURE = "serving_default", "serving_examples"
 WARMUP_PATH = Path("assets.extra/tf_serving_warmup_requests")
-_TOLERANCE = 1e-4
+_CALLS_PYTHON = "calls Python, which a replica has none of; use TensorFlow's or Keras's operations"
+_READS_FILES = "reads or writes files, which a replica does not have; make their content a constant or a vocabulary"
+_REFUSED_OPERATIONS: Mapping[str, str] = {
+    "PyFunc": _CALLS_PYTHON,
+    "PyFuncStateless": _CALLS_PYTHON,
+    "EagerPyFunc": _CALLS_PYTHON,
+    "ReadFile": _READS_FILES,
+    "WriteFile": _READS_FILES,
+    "MatchingFiles": _READS_FILES,
+}
+"""What tf.numpy_function, tf.py_function, tf.io.read_file and the like become."""
 
 
 def export(model: BuiltModel, directory: Path) -> None:
     """Writes saved_model.pb and variables/ into `directory`, which must not hold them yet."""
     module = tf.Module(name="model")
     module.weights = [variable.value for variable in model.network.variables]
+    module.resources = _resources(model.network)
     spec = parse_spec(model.inputs)
     is_module = model.definition.module is not None
 
@@ -54,6 +70,12 @@ def export(model: BuiltModel, directory: Path) -> None:
     (directory / "fingerprint.pb").unlink(missing_ok=True)
     _write_inputs(model, directory)
     _write_serving_options(model, directory)
+
+
+def _resources(network: keras.Model) -> list[object]:
+    """Lookup tables and plain tf.Variables anywhere in the network: an export has to be told of each."""
+    found = tf.train.TrackableView(network).descendants()
+    return [one for one in found if isinstance(one, tf.saved_model.experimental.TrackableResource | tf.Variable)]
 
 
 def _write_inputs(model: BuiltModel, directory: Path) -> None:
@@ -76,31 +98,77 @@ def _write_serving_options(model: BuiltModel, directory: Path) -> None:
         path.write_text(json.dumps(said, sort_keys=True) + "\n")
 
 
-def write_warmup_requests(model: BuiltModel, directory: Path, raw: Raw, examples: Sequence[bytes]) -> None:
+@dataclass(frozen=True)
+class Trial:
+    """Requests made of a few of the round's examples, and the model's own answers to them, in the same order."""
+
+    requests: list[warmup_pb2.PredictionLog]
+    answers: list[tfserving_pb2.PredictResponse]
+
+
+def trial_of(model: BuiltModel, examples: Sequence[bytes]) -> Trial:
+    """The first example alone, all together, the others alone, each for both signatures.
+
+    An example alone is sent as a client sends it: a list of any length has its own length, without padding.
+
+    Raises:
+        DefinitionFailedError: the model cannot answer one of them.
+    """
+    parts = [[examples[0]], list(examples), *([example] for example in examples[1:])]
+    requests, answers = [], []
+    for part in parts[: len(parts) if len(examples) > 1 else 1]:
+        raw = parse(part, model.schema.columns).raw
+        inputs = {feature.name: raw[feature.name].numpy() for feature in model.inputs}
+        with blame_definition(model.definition.module or "the estimator", doing=f"answering {_in_words(inputs)}"):
+            outputs = {name: output.numpy() for name, output in model.serve(raw).items()}
+        requests += [
+            _predict_request(RAW_SIGNATURE, inputs),
+            _predict_request(EXAMPLES_SIGNATURE, {"examples": np.array(part, object)}),
+        ]
+        answers += [_predict_response(outputs)] * 2
+    return Trial(requests, answers)
+
+
+def write_warmup_requests(model: BuiltModel, directory: Path, trial: Trial) -> None:
     """Writes TensorFlow Serving's warm-up file beside an export: as many requests as the definition allows.
 
-    A few of the round's examples, as they are, in this order for both signatures: the first alone, all together, the
-    others alone. The same examples give the same bytes.
-
-    Args:
-        raw: the raw features of the same examples, as parsed.
+    The same examples give the same bytes.
     """
-    inputs = {feature.name: raw[feature.name].numpy() for feature in model.inputs}
-    serialized = np.array(list(examples), object)
-    rows = [slice(0, 1), slice(None), *(slice(row, row + 1) for row in range(1, len(examples)))]
-    requests = [
-        request
-        for part in rows[: len(rows) if len(examples) > 1 else 1]
-        for request in (
-            _predict_request(RAW_SIGNATURE, {name: value[part] for name, value in inputs.items()}),
-            _predict_request(EXAMPLES_SIGNATURE, {"examples": serialized[part]}),
+    requests = trial.requests[: model.definition.export.warmup_requests]
+    if requests:
+        _write_records(directory / WARMUP_PATH, requests)
+
+
+def check(directory: Path, trial: Trial, fresh: FreshProcess, work_dir: Path) -> None:
+    """Has a process that knows nothing of the model load the export and answer what the model answered.
+
+    Raises:
+        DefinitionFailedError: it cannot be loaded there, or an answer differs.
+        Unavailable: the process is gone.
+    """
+    _refuse_operations(directory)
+    requests, answers = work_dir / "trial" / "requests", work_dir / "trial" / "answers"
+    _write_records(requests, trial.requests)
+    _write_records(answers, trial.answers)
+    said = fresh.ask(directory, requests, answers)
+    if said:
+        raise DefinitionFailedError(said)
+
+
+def _refuse_operations(directory: Path) -> None:
+    """Raises DefinitionFailedError where the export cannot work, or must not, on another machine."""
+    graph = saved_model_pb2.SavedModel.FromString((directory / "saved_model.pb").read_bytes()).meta_graphs[0].graph_def
+    nodes = itertools.chain(graph.node, *(function.node_def for function in graph.library.function))
+    found = next(((node.name, node.op) for node in nodes if node.op in _REFUSED_OPERATIONS), None)
+    if found:
+        raise DefinitionFailedError(
+            f"the model cannot be served: operation {found[0]} ({found[1]}) {_REFUSED_OPERATIONS[found[1]]}"
         )
-    ][: model.definition.export.warmup_requests]
-    if not requests:
-        return
-    path = directory / WARMUP_PATH
+
+
+def _write_records(path: Path, messages: Sequence[warmup_pb2.PredictionLog | tfserving_pb2.PredictResponse]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(frame([request.SerializeToString(deterministic=True) for request in requests]))
+    path.write_bytes(frame([message.SerializeToString(deterministic=True) for message in messages]))
 
 
 def _predict_request(signature: str, inputs: Mapping[str, NDArray[np.generic]]) -> warmup_pb2.PredictionLog:
@@ -112,35 +180,13 @@ def _predict_request(signature: str, inputs: Mapping[str, NDArray[np.generic]]) 
     return log
 
 
-def check(model: BuiltModel, directory: Path, raw: Raw, examples: Sequence[bytes]) -> None:
-    """Loads the export as a runner does and compares both signatures with the model.
-
-    Args:
-        raw: the raw features of the same few examples, as parsed.
-
-    Raises:
-        DataLoss: an output differs.
-    """
-    expected = {name: output.numpy() for name, output in model.serve(raw).items()}
-    values = {feature.name: raw[feature.name].numpy() for feature in model.inputs}
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        loaded = tf.compat.v1.saved_model.loader.load(session, ["serve"], str(directory))
-        feeds: Mapping[str, Mapping[str, object]] = {
-            RAW_SIGNATURE: values,
-            EXAMPLES_SIGNATURE: {"examples": list(examples)},
-        }
-        for name, inputs in feeds.items():
-            signature = loaded.signature_def[name]
-            got = session.run(
-                {key: info.name for key, info in signature.outputs.items()},
-                {signature.inputs[key].name: value for key, value in inputs.items()},
-            )
-            _check_equal(name, expected, got)
+def _predict_response(outputs: Mapping[str, NDArray[np.generic]]) -> tfserving_pb2.PredictResponse:
+    response = tfserving_pb2.PredictResponse()
+    for name, value in outputs.items():
+        response.outputs[name].ParseFromString(tf.make_tensor_proto(value).SerializeToString())
+    return response
 
 
-def _check_equal(
-    signature: str, expected: Mapping[str, NDArray[np.generic]], got: Mapping[str, NDArray[np.generic]]
-) -> None:
-    for name, value in expected.items():
-        if name not in got or not np.allclose(got[name], value, rtol=_TOLERANCE, atol=_TOLERANCE):
-            raise DataLoss(f"the export's {signature} does not answer as the model does: output {name} differs")
+def _in_words(inputs: Mapping[str, NDArray[np.generic]]) -> str:
+    shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in inputs.items())
+    return f"a request with inputs {shapes}"

@@ -97,14 +97,14 @@ def build_from_module(module: UserModule, schema: Schema, definition: Definition
 
 
 @contextmanager
-def blame_definition(path: str) -> Iterator[None]:
+def blame_definition(path: str, *, doing: str = "") -> Iterator[None]:
     """Turns whatever the user's code raises into DefinitionFailedError with the place and the exception's last line."""
     try:
         yield
     except (MemoryError, tf.errors.ResourceExhaustedError, HeadraceError, DefinitionFailedError):
         raise
     except Exception as error:  # the user's code may raise anything
-        raise DefinitionFailedError(f"{path}: {describe(error)}") from error
+        raise DefinitionFailedError(f"{path}: {doing}{': ' if doing else ''}{describe(error)}") from error
 
 
 def describe(error: BaseException) -> str:

@@ -18,11 +18,12 @@ from common.schema import Schema
 from services.trainer.data.dataset import Block, holdout_mask, read_blocks
 from services.trainer.families import heads
 from services.trainer.families.model import BuiltModel
-from services.trainer.features.parsing import parse
+from services.trainer.features.parsing import PADDING, parse
 from services.trainer.learn.training import TrainingSet
 
 _CACHE_LIMIT_BYTES = 512 * 1024 * 1024
 _SAMPLE_EXAMPLES = 8
+_PADDING = {name: value.encode() if isinstance(value, str) else value for name, value in PADDING.items()}
 _OVERHEAD_BYTES = 128  # per example: Python objects and tensors of strings
 
 
@@ -47,7 +48,7 @@ class PreparedBlock:
     """`*_raw` are the raw features of the same rows, for a parent that transforms them in its own way.
 
     Attributes:
-        sample, sample_raw: a few usable examples, serialized and parsed.
+        sample: a few usable examples, serialized; with the shortest and the longest list of each input of any length.
         outside: values without an id of their own, by feature, trained and held out together.
     """
 
@@ -58,7 +59,6 @@ class PreparedBlock:
     trained_raw: Mapping[str, tf.Tensor]
     held_out_raw: Mapping[str, tf.Tensor]
     sample: list[bytes]
-    sample_raw: Mapping[str, tf.Tensor]
     unusable: list[tuple[bytes, str]]
     outside: Mapping[str, int]
 
@@ -136,7 +136,7 @@ def prepare(model: BuiltModel, parsed: ParsedBlock) -> PreparedBlock:
     refused = np.any(np.stack(list(reasons.values())), axis=0)
     unusable = [(parsed.examples[row], _first_reason(reasons, int(row))) for row in np.flatnonzero(refused)]
     trained, held_out = (np.flatnonzero(~refused & mask) for mask in (~parsed.held_out, parsed.held_out))
-    sample = np.flatnonzero(~refused)[:_SAMPLE_EXAMPLES]
+    sample = _sample(model, parsed.raw, np.flatnonzero(~refused))
     weights = _weights(model.schema, parsed.raw, labels)
     return PreparedBlock(
         index=parsed.index,
@@ -146,10 +146,19 @@ def prepare(model: BuiltModel, parsed: ParsedBlock) -> PreparedBlock:
         trained_raw=_select(parsed.raw, trained),
         held_out_raw=_select(parsed.raw, held_out),
         sample=[parsed.examples[row] for row in sample],
-        sample_raw=_select(parsed.raw, sample),
         unusable=parsed.refused + unusable,
         outside={name: int(count) for name, count in done.outside.items()},
     )
+
+
+def _sample(model: BuiltModel, raw: Mapping[str, tf.Tensor], usable: NDArray[np.int64]) -> list[int]:
+    """Row numbers, in order."""
+    chosen = list[int]()
+    for feature in model.inputs:
+        if feature.is_variable_length and len(usable):
+            lengths = np.sum(raw[feature.name].numpy()[usable] != _PADDING[feature.dtype], axis=1)
+            chosen += [int(usable[lengths.argmin()]), int(usable[lengths.argmax()])]
+    return sorted(list(dict.fromkeys([*chosen, *usable.tolist()]))[:_SAMPLE_EXAMPLES])
 
 
 def _rows(

@@ -14,8 +14,6 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from common.definition import identity
-from common.definition.identity import VariableMeaning
 from common.definition.model import Definition
 from common.errors import DataLoss, HeadraceError, InvalidInput, Overloaded, Unavailable
 from common.eventlog.base import EventLog
@@ -25,9 +23,9 @@ from common.registry.client import RegistryClient, manifest_of
 from services.trainer import determinism
 from services.trainer.data.dead_letters import write_dead_letters
 from services.trainer.export import saved_model as export
-from services.trainer.families.keras_module import DefinitionFailedError, describe
+from services.trainer.export.fresh_process import FreshProcess
+from services.trainer.families.keras_module import DefinitionFailedError, blame_definition, describe
 from services.trainer.families.model import BuiltModel, Scorer, build
-from services.trainer.features import statistics as feature_statistics
 from services.trainer.features.statistics import Fitting, Statistics
 from services.trainer.learn import checkpoint
 from services.trainer.learn.checkpoint import Checkpoint
@@ -62,11 +60,12 @@ class _StopRequestedError(Exception):
 
 def run_round(assignment: RoundAssignment, report: Report, stop_requested: Callable[[], bool]) -> None:
     """As services/trainer/rounds/assignment.py says: ends with Done, Failed or Stopped, or raises one of the six."""
+    fresh = FreshProcess.fork()  # first: nothing of TensorFlow runs yet
     determinism.configure(intra_op_threads=assignment.intra_op_threads, inter_op_threads=assignment.inter_op_threads)
     registry = RegistryClient(assignment.registry_address, timeout_seconds=_REGISTRY_TIMEOUT_SECONDS)
-    with closing(registry), closing(open_event_log(assignment.event_log)) as log:
+    with closing(fresh), closing(registry), closing(open_event_log(assignment.event_log)) as log:
         act = rebuild if assignment.rebuild_of else conduct
-        report(act(assignment, report, stop_requested, registry=registry, log=log))
+        report(act(assignment, report, stop_requested, registry=registry, log=log, fresh=fresh))
 
 
 def conduct(
@@ -76,9 +75,10 @@ def conduct(
     *,
     registry: RegistryClient,
     log: EventLog,
+    fresh: FreshProcess,
 ) -> Done | Failed | Stopped:
     """The round with its two neighbours given; reports progress and returns the last word."""
-    work = _Round(assignment, report, stop_requested, registry, log)
+    work = _Round(assignment, report, stop_requested, registry, log, fresh)
     try:
         return work.run()
     except _StopRequestedError:
@@ -98,9 +98,10 @@ def rebuild(
     *,
     registry: RegistryClient,
     log: EventLog,
+    fresh: FreshProcess,
 ) -> Rebuilt | Stopped:
     """Trains the version again from its lineage and compares; see rebuild_check.py. Changes nothing anywhere."""
-    work = _Round(assignment, report, stop_requested, registry, log)
+    work = _Round(assignment, report, stop_requested, registry, log, fresh)
     here = environment_of(assignment)
 
     def train_again() -> tuple[Checkpoint, int]:
@@ -137,7 +138,7 @@ class _Measured:
     trained_count: int
     held_out_count: int
     unusable: list[tuple[bytes, str]]
-    sample: PreparedBlock | None
+    sample: list[bytes]
 
 
 class _Round:
@@ -150,10 +151,11 @@ class _Round:
         stop_requested: Callable[[], bool],
         registry: RegistryClient,
         log: EventLog,
+        fresh: FreshProcess,
     ) -> None:
         self._assignment, self._plan = assignment, assignment.plan
         self._report, self._stop_requested = report, stop_requested
-        self._registry, self._log = registry, log
+        self._registry, self._log, self._fresh = registry, log, fresh
         self._work_dir = Path(assignment.work_dir)
         self._points = ResumePoints(
             registry, assignment.lease, self._work_dir, interval_seconds=assignment.resume_interval_seconds
@@ -161,7 +163,6 @@ class _Round:
         self._seconds = defaultdict[str, float](float, queue=max(0.0, time.time() - assignment.round.planned_at))
         self._losses: list[NDArray[np.float32]] = []
         self._statistics: Statistics = {}
-        self._meaning: dict[str, VariableMeaning] = {}
         self._training: Training | None = None
         self._saved_place = Place()
         self.place = Place()
@@ -220,8 +221,7 @@ class _Round:
 
     def _fitted(self, inputs: RoundInputs, data: RoundData) -> Statistics:
         """Statistics from the parent, and from this round's trained examples what the parent lacks or has updated."""
-        carried = inputs.parent.statistics_for(inputs.definition) if inputs.parent else {}
-        fitting = Fitting(inputs.definition.features, inputs.schema, carried)
+        fitting = Fitting(inputs.definition.features, inputs.schema, inputs.parent.statistics if inputs.parent else {})
         if fitting.needs_data:
             for block in data.parsed():
                 rows = np.flatnonzero(~block.held_out)
@@ -229,16 +229,12 @@ class _Round:
         return fitting.result()
 
     def _restored(self, training: Training, parent: Parent | None) -> dict[str, Any]:
-        """Continues from the parent; what changed, where the definition or a vocabulary had changed in between."""
-        self._meaning = feature_statistics.meaning_of(
-            training.model.definition, training.model.schema, self._statistics
-        )
+        """Continues from the parent; what was new or dropped, where the definition had changed in between."""
         if parent is None:
             return {}
-        carrying = parent.carrying_to(training.model.definition, self._meaning)
-        report = checkpoint.restore(training.variables, parent.checkpoint.arrays, carrying)
+        report = checkpoint.restore(training.variables, parent.checkpoint.arrays)
         training.continue_from(parent.checkpoint.step)
-        return report.to_mapping() if report.is_change else {}
+        return report.to_mapping() if report.new or report.dropped else {}
 
     def _resume(self, training: Training, resumed: Resumed) -> None:
         report = checkpoint.restore(training.variables, resumed.checkpoint.arrays)
@@ -278,7 +274,7 @@ class _Round:
         candidate, parents, progressive = (Slice(model.definition.task, model.user_metrics) for _ in range(3))
         score, score_parent = Scorer(model), Scorer(parent) if parent else None
         trained_count, unusable, outside = 0, list[tuple[bytes, str]](), Counter[str]()
-        sample = None
+        sample = list[bytes]()
         for block in data.prepared(model):
             self._check_stop("evaluate")
             held_out, trained = block.held_out, block.trained
@@ -292,7 +288,7 @@ class _Round:
             trained_count += trained.count
             unusable += block.unusable
             outside.update(block.outside)
-            sample = sample or (block if held_out.count + trained.count else None)
+            sample = sample or block.sample
         metrics = {"candidate": candidate.metrics(), "parent": parents.metrics(), "progressive": progressive.metrics()}
         counts = {"trained": trained_count, "held_out": candidate.count, "unusable": len(unusable)}
         return _Measured(
@@ -307,11 +303,13 @@ class _Round:
         """The version's files: saved_model/, checkpoint/, tensorboard/."""
         output = self._work_dir / "output"
         shutil.rmtree(output, ignore_errors=True)
-        saved_model, sample = output / "saved_model", measured.sample
-        export.export(model, saved_model)
-        if sample:
-            export.check(model, saved_model, sample.sample_raw, sample.sample)
-            export.write_warmup_requests(model, saved_model, sample.sample_raw, sample.sample)
+        saved_model = output / "saved_model"
+        with blame_definition(model.definition.module or "the estimator", doing="writing the export"):
+            export.export(model, saved_model)
+        if measured.sample:
+            trial = export.trial_of(model, measured.sample)
+            export.check(saved_model, trial, self._fresh, self._work_dir)
+            export.write_warmup_requests(model, saved_model, trial)
         checkpoint.write(output, final)
         losses = np.concatenate([np.zeros(0, np.float32), *self._losses])
         rate = model.definition.training.optimizer.learning_rate
@@ -372,8 +370,7 @@ class _Round:
             "definition_digest": self._plan.definition_digest,
             "ranges": [[item.partition, item.from_offset, item.to_offset] for item in self._plan.ranges],
         }
-        about = identity.statistics_of(training.model.definition)
-        return Checkpoint(arrays, state, identity.to_mapping(self._meaning, about))
+        return Checkpoint(arrays, state)
 
     def _save_point(self, training: Training) -> None:
         """Without a registry the round goes on; a crash then costs what was done since the point before."""

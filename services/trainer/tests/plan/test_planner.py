@@ -20,8 +20,7 @@ from common.registry.catalog import (
 from common.registry.client import RegistryClient, manifest_of
 from services.trainer.plan.planner import Planner
 from services.trainer.settings import TrainerSettings
-from services.trainer.tests.support.platform_processes import MODEL, STREAM, TOPIC, Events, definition
-from testing.waiting import wait_until
+from services.trainer.tests.support.platform_processes import MODEL, STREAM, TOPIC, Events, definition, wait_until
 
 PlannerFactory = Callable[[], Planner]
 

@@ -14,9 +14,8 @@ from services.trainer.rounds import environment
 from services.trainer.rounds.assignment import Done, Rebuilt, RoundAssignment
 from services.trainer.rounds.process import rebuild
 from services.trainer.rounds.rebuild_check import variable_differences
-from services.trainer.tests.support.platform_processes import MODEL, Events, TrainerProcess, last_round
-from services.trainer.tests.support.small_rounds import Platform, definition, events
-from testing.waiting import wait_until
+from services.trainer.tests.support.platform_processes import MODEL, Events, TrainerProcess, last_round, wait_until
+from services.trainer.tests.support.small_rounds import Platform, definition, events, fresh_process
 
 
 def rebuilt(platform: Platform, lease: Lease, version: int) -> Rebuilt:
@@ -38,6 +37,7 @@ def rebuilt(platform: Platform, lease: Lease, version: int) -> Rebuilt:
         lambda: False,
         registry=platform.registry,  # type: ignore[arg-type]  # LocalRegistry has the calls that a round makes
         log=platform.log,
+        fresh=fresh_process(),
     )
     assert isinstance(found, Rebuilt)
     return found

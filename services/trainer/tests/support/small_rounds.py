@@ -1,7 +1,9 @@
 """Small rounds for the tests: a stream, its events in a segment log, and `train`, which conducts a round in-process."""
 
+import atexit
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from common.eventlog.tfrecord import frame
 from common.registry.catalog import Lease, OffsetRange
 from common.schema import Schema
 from protos import example_pb2
+from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.rounds.assignment import Done, Failed, Message, RoundAssignment, Stopped
 from services.trainer.rounds.process import conduct
 from services.trainer.tests.support.local_registry import LocalRegistry
@@ -108,6 +111,14 @@ def events(count: int, *, seed: int = 1) -> list[bytes]:
     return [serialized(event(random)) for _ in range(count)]
 
 
+@cache
+def fresh_process() -> FreshProcess:
+    """One for all tests of a process; it ends with it."""
+    fresh = FreshProcess.start()
+    atexit.register(fresh.close)
+    return fresh
+
+
 @dataclass
 class Platform:
     """A registry, a log with one partition, and where rounds work; all in one folder."""
@@ -156,4 +167,11 @@ class Platform:
             resume_interval_seconds=resume_interval_seconds,
         )
         tf.config.experimental.enable_op_determinism()  # threads stay as they are: other tests have started TensorFlow
-        return conduct(assignment, self.messages.append, stop_requested, registry=self.registry, log=self.log)  # type: ignore[arg-type] # LocalRegistry has the calls that a round makes
+        return conduct(
+            assignment,
+            self.messages.append,
+            stop_requested,
+            registry=self.registry,  # type: ignore[arg-type] # LocalRegistry has the calls that a round makes
+            log=self.log,
+            fresh=fresh_process(),
+        )

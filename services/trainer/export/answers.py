@@ -1,0 +1,148 @@
+"""Loads an export as a replica does and answers its warm-up requests: TensorFlow alone, none of the model's Python.
+
+Runs in a process of its own (fresh_process.py). What a replica could not do fails here too: operations that call
+Python, tables without their words, a row alone that the graph does not take.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+from tensorflow.core.protobuf import config_pb2
+
+from common.eventlog.tfrecord import cut
+from protos import tfserving_pb2, warmup_pb2
+
+Arrays = Mapping[str, NDArray[Any]]
+_TOLERANCE = 1e-4
+_EXECUTOR_TYPE = "SINGLE_THREADED_EXECUTOR"
+
+
+@dataclass(frozen=True)
+class Question:
+    """A warm-up request with the model's own answer to it."""
+
+    signature: str
+    inputs: Arrays
+    outputs: Arrays
+
+
+def compare(directory: Path, requests: Path, answers: Path, *, is_cautious: bool) -> str:
+    """A sentence about the first request that is not answered as the model answers it; empty when all are.
+
+    Args:
+        directory: the SavedModel.
+        requests, answers: TFRecord files of as many PredictionLog and PredictResponse messages.
+        is_cautious: use the default executor from the start, as serving does after the single-threaded one has crashed.
+    """
+    try:
+        questions = _questions(requests, answers)
+        answer = _loaded(directory, is_cautious=is_cautious)
+    except (tf.errors.OpError, OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
+        return f"the export cannot be loaded in a process of its own: {_message_of(error)}"
+    for number, question in enumerate(questions, 1):
+        place = f"{question.signature}, warm-up request {number} of {len(questions)} ({_rows_of(question)})"
+        try:
+            got = answer(question)
+        except (tf.errors.OpError, ValueError, KeyError, TypeError) as error:
+            return f"the export does not answer {place}: {_message_of(error)}"
+        found = difference(question.outputs, got)
+        if found:
+            return f"the export does not answer as the model does: {place}: {found}"
+    return ""
+
+
+def difference(expected: Arrays, got: Arrays) -> str:
+    """Which output differs and by how much; empty when none does."""
+    if expected.keys() != got.keys():
+        return f"the outputs are {', '.join(sorted(got))}, the model's are {', '.join(sorted(expected))}"
+    for name, value in expected.items():
+        other = got[name]
+        if value.shape != other.shape:
+            return f"output {name} has shape {list(other.shape)}, the model's has {list(value.shape)}"
+        if value.dtype.kind != "f":
+            if not np.array_equal(value, other):
+                return f"output {name} differs"
+        elif not np.allclose(other, value, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True):
+            return f"output {name} differs by up to {np.nanmax(np.abs(other - value)):.3g}"
+    return ""
+
+
+def _questions(requests: Path, answers: Path) -> list[Question]:
+    pairs = zip(cut(requests.read_bytes())[0], cut(answers.read_bytes())[0], strict=True)
+    questions = []
+    for request_bytes, answer_bytes in pairs:
+        request = warmup_pb2.PredictionLog.FromString(request_bytes).predict_log.request
+        answer = tfserving_pb2.PredictResponse.FromString(answer_bytes)
+        questions.append(Question(request.model_spec.signature_name, _arrays(request.inputs), _arrays(answer.outputs)))
+    return questions
+
+
+def _arrays(tensors: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    return {name: tf.make_ndarray(_tensor_proto(tensor)) for name, tensor in tensors.items()}
+
+
+def _tensor_proto(tensor: Any) -> Any:
+    return tf.compat.v1.make_tensor_proto(0).__class__.FromString(tensor.SerializeToString())
+
+
+def _rows_of(question: Question) -> str:
+    """What a reader needs to find the row: "1 row; tags [1, 0]"."""
+    shapes = [f"{name} {list(value.shape)}" for name, value in sorted(question.inputs.items())]
+    rows = next((len(value) for value in question.inputs.values() if value.ndim), 1)
+    return f"{rows} row{'s' if rows != 1 else ''}: {', '.join(shapes)}"
+
+
+def _loaded(directory: Path, *, is_cautious: bool) -> Callable[[Question], Arrays]:
+    """The calls that serving's engine makes: v1's loader, a compiled call per signature."""
+    executors = ("",) if is_cautious else (_EXECUTOR_TYPE, "")
+    for executor in executors:
+        try:
+            return _callables(directory, executor)
+        except tf.errors.InvalidArgumentError as error:
+            if not executor or "ingle-threaded executor" not in str(error.message):
+                raise
+    raise AssertionError("the default executor takes every graph or raises")
+
+
+def _callables(directory: Path, executor_type: str) -> Callable[[Question], Arrays]:
+    config = config_pb2.ConfigProto(
+        intra_op_parallelism_threads=1, inter_op_parallelism_threads=1, use_per_session_threads=True
+    )
+    config.device_count["GPU"] = 0
+    config.experimental.executor_type = executor_type
+    graph = tf.Graph()
+    session = tf.compat.v1.Session(graph=graph, config=config)
+    with graph.as_default():
+        signatures = tf.compat.v1.saved_model.load(session, [tf.saved_model.SERVING], str(directory)).signature_def
+    calls: dict[str, Callable[..., Any]] = {}
+    for name, signature in signatures.items():
+        if not signature.outputs or not all(":" in info.name for info in signature.outputs.values()):
+            continue
+        options = config_pb2.CallableOptions()
+        options.feed.extend(signature.inputs[key].name for key in sorted(signature.inputs))
+        options.fetch.extend(signature.outputs[key].name for key in sorted(signature.outputs))
+        options.run_options.inter_op_thread_pool = -1
+        calls[name] = session._make_callable_from_options(options)
+
+    def answer(question: Question) -> Arrays:
+        inputs = [question.inputs[key] for key in sorted(signatures[question.signature].inputs)]
+        values = calls[question.signature](*inputs)
+        names = sorted(signatures[question.signature].outputs)
+        return {name: _array(value) for name, value in zip(names, values, strict=True)}
+
+    return answer
+
+
+def _array(value: Any) -> NDArray[Any]:
+    return np.array(value, object) if isinstance(value, bytes) else np.asarray(value)
+
+
+def _message_of(error: Exception) -> str:
+    text = str(error.message) if isinstance(error, tf.errors.OpError) else f"{type(error).__name__}: {error}"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " ".join(lines[:3])[:600]

@@ -1,0 +1,177 @@
+"""A process that has imported TensorFlow and nothing of a model, kept beside a round to try its export.
+
+What works in the process that has trained a model need not work anywhere else: tf.py_function finds its Python there, a
+layer finds its tables. So the export is loaded where a replica's conditions hold. The process is made before the round
+starts TensorFlow or reads a definition, and forks once per question, so that a crash is an answer too.
+"""
+
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from common.errors import Unavailable
+from common.process.lifecycle import die_with_parent
+from services.trainer.export import answers
+
+logger = logging.getLogger(__name__)
+TIMEOUT_SECONDS = 300.0
+"""For loading an export and answering its warm-up requests."""
+_PACKET_BYTES = 64 * 1024
+_CRASHED = 70
+
+
+class FreshProcess:
+    """`fork` where this process runs no operation yet and has one thread; `start` anywhere. Close it after use."""
+
+    def __init__(self, connection: socket.socket, pid: int) -> None:
+        self._connection, self._pid = connection, pid
+
+    @classmethod
+    def fork(cls) -> "FreshProcess":
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                ours.close()
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                serve(theirs, parent)
+            finally:
+                os._exit(0)
+        theirs.close()
+        return cls(ours, pid)
+
+    @classmethod
+    def start(cls) -> "FreshProcess":
+        """A new interpreter: it takes seconds to import TensorFlow."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(theirs.fileno()), str(os.getpid())], pass_fds=[theirs.fileno()]
+            )
+        process.returncode = 0  # close() waits for it
+        return cls(ours, process.pid)
+
+    def ask(self, directory: Path, requests: Path, answers: Path, *, timeout_seconds: float = TIMEOUT_SECONDS) -> str:
+        """What answers.compare says of the export; or a sentence that it crashed, twice, or took too long.
+
+        Raises:
+            Unavailable: the process was killed; that says nothing about the export.
+        """
+        said = ""
+        for is_cautious in (False, True):
+            said = self._ask_once(
+                {
+                    "directory": str(directory),
+                    "requests": str(requests),
+                    "answers": str(answers),
+                    "is_cautious": is_cautious,
+                    "timeout_seconds": timeout_seconds,
+                }
+            )
+            if not said.startswith("crash:"):
+                return said
+        return said.removeprefix("crash:")
+
+    def _ask_once(self, question: Mapping[str, Any]) -> str:
+        self._connection.settimeout(float(question["timeout_seconds"]) + 30.0)
+        try:
+            self._connection.send(json.dumps(question).encode())
+            packet = self._connection.recv(_PACKET_BYTES)
+        except OSError as error:
+            raise Unavailable(f"the process that tries exports is gone: {error}") from error
+        if not packet:
+            raise Unavailable("the process that tries exports has died")
+        return str(json.loads(packet)["said"])
+
+    def close(self) -> None:
+        self._connection.close()
+        with suppress(ProcessLookupError, ChildProcessError):
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+
+
+def serve(connection: socket.socket, parent_pid: int) -> None:
+    """Answers until the other side hangs up; the kernel ends this process with the one that made it."""
+    die_with_parent(parent_pid)
+    while True:
+        packet = connection.recv(_PACKET_BYTES)
+        if not packet:
+            return
+        connection.send(json.dumps({"said": _tried(json.loads(packet))}).encode())
+
+
+def _tried(question: Mapping[str, Any]) -> str:
+    """Forks, has the child compare, and reads its sentence."""
+    reader, writer = os.pipe()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        status = _CRASHED
+        try:
+            os.close(reader)
+            die_with_parent(parent)
+            os.write(writer, _compared(question).encode())
+            status = 0
+        except BaseException:
+            logger.exception("an export could not be tried")
+        finally:
+            os._exit(status)
+    os.close(writer)
+    said, is_late = _read(reader, float(question["timeout_seconds"]))
+    if is_late:
+        os.kill(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    if is_late:
+        return (
+            f"loading the export and answering its warm-up requests took longer than {question['timeout_seconds']:g} s"
+        )
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        return f"crash:loading or running the export ended its process: signal {-code} ({signal.Signals(-code).name})"
+    if code:
+        return f"crash:trying the export ended with status {code}; the trainer's log says why"
+    return said.decode()
+
+
+def _read(reader: int, timeout_seconds: float) -> tuple[bytes, bool]:
+    """Until the other end closes, and whether it did not in time."""
+    said, deadline = b"", time.monotonic() + timeout_seconds
+    with os.fdopen(reader, "rb", buffering=0) as file:
+        while True:
+            readable, _, _ = select.select([file], [], [], max(0.0, deadline - time.monotonic()))
+            if not readable:
+                return said, True
+            part = file.read(_PACKET_BYTES)
+            if not part:
+                return said, False
+            said += part
+
+
+def _compared(question: Mapping[str, Any]) -> str:
+    return answers.compare(
+        Path(question["directory"]),
+        Path(question["requests"]),
+        Path(question["answers"]),
+        is_cautious=bool(question["is_cautious"]),
+    )[:4000]
+
+
+def main() -> None:
+    """Arguments: socket fd, parent pid."""
+    fd, parent_pid = sys.argv[1:]
+    serve(socket.socket(fileno=int(fd)), int(parent_pid))
+
+
+if __name__ == "__main__":
+    main()

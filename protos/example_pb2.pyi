@@ -55,7 +55,7 @@ class Example(_message.Message):
     def __init__(self, features: _Optional[_Union[Features, _Mapping]] = ...) -> None: ...
 
 class DeadLetter(_message.Message):
-    __slots__ = ("stream", "payload", "format", "reason", "schema_version", "refused_at_micros")
+    __slots__ = ("stream", "payload", "format", "reason", "schema_version", "refused_at_micros", "left_out_bytes")
     class Format(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         FORMAT_UNSPECIFIED: _ClassVar[DeadLetter.Format]
@@ -70,10 +70,12 @@ class DeadLetter(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
     REFUSED_AT_MICROS_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_BYTES_FIELD_NUMBER: _ClassVar[int]
     stream: str
     payload: bytes
     format: DeadLetter.Format
     reason: str
     schema_version: int
     refused_at_micros: int
-    def __init__(self, stream: _Optional[str] = ..., payload: _Optional[bytes] = ..., format: _Optional[_Union[DeadLetter.Format, str]] = ..., reason: _Optional[str] = ..., schema_version: _Optional[int] = ..., refused_at_micros: _Optional[int] = ...) -> None: ...
+    left_out_bytes: int
+    def __init__(self, stream: _Optional[str] = ..., payload: _Optional[bytes] = ..., format: _Optional[_Union[DeadLetter.Format, str]] = ..., reason: _Optional[str] = ..., schema_version: _Optional[int] = ..., refused_at_micros: _Optional[int] = ..., left_out_bytes: _Optional[int] = ...) -> None: ...

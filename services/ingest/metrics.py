@@ -6,6 +6,9 @@ EVENTS_ACCEPTED = Counter("headrace_ingest_events_accepted", "Events that the lo
 EVENTS_REFUSED = Counter(
     "headrace_ingest_events_refused", "Events that were not taken", ["stream", "reason"]
 )  # reason: invalid | deadletter
+LETTERS_WITHOUT_PAYLOAD = Counter(
+    "headrace_ingest_deadletters_without_payload", "Dead letters whose event was too large to be kept", ["stream"]
+)
 REQUESTS = Counter("headrace_ingest_requests", "Requests by outcome: ok, duplicate, or the error's name", ["outcome"])
 CHUNK_BYTES = Histogram("headrace_ingest_chunk_bytes", "Size of log records", buckets=[2.0**n for n in range(8, 21)])
 CHUNK_EVENTS = Histogram("headrace_ingest_chunk_events", "Events per log record", buckets=[4.0**n for n in range(8)])

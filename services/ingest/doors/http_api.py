@@ -9,15 +9,15 @@ from fastapi.responses import Response
 from starlette.routing import Route
 
 from common.errors import InvalidInput
+from common.eventlog.dead_letters import newest_letters
+from common.eventlog.topics import deadletter_topic
 from common.process.health import Health
 from common.process.strict_requests import refuse_unknown_query
 from common.process.web import create_app
 from services.ingest.codec import bodies
 from services.ingest.intake.accept import AppendRequest, BodyFormat, Intake, OnInvalid
 from services.ingest.intake.budget import Share
-from services.ingest.intake.deadletters import newest_letters
 from services.ingest.intake.replay import replay
-from services.ingest.intake.streams import deadletter_topic
 from services.ingest.once.keys import Answer
 from services.ingest.settings import JSON_MEMORY_FACTOR
 

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 
 from common.eventlog import tfrecord
 from common.eventlog.base import EventLog
+from common.eventlog.dead_letters import StoredLetter, read_letters
+from common.eventlog.topics import deadletter_topic
 from protos.example_pb2 import DeadLetter
 from services.ingest.codec import bodies
 from services.ingest.codec.validation import Checked, Validator
 from services.ingest.intake.accept import Intake
 from services.ingest.intake.chunks import Appended, FramedEvents, Item
-from services.ingest.intake.deadletters import StoredLetter, read_letters, replay_key
-from services.ingest.intake.streams import OpenStream, deadletter_topic
+from services.ingest.intake.streams import OpenStream
 from services.ingest.once.keys import RequestKey
 
 _RECORDS_PER_PAGE = 64
@@ -34,6 +35,11 @@ class ReplayReport:
     replayed_before: int = 0
     refused_count: int = 0
     refused: list[tuple[int, int, str]] = field(default_factory=list)
+
+    def refuse(self, stored: StoredLetter, reason: str) -> None:
+        self.refused_count += 1
+        if len(self.refused) < _NAMED_REFUSALS:
+            self.refused.append((stored.offset, stored.index, reason))
 
 
 async def replay(intake: Intake, stream_name: str) -> ReplayReport:
@@ -64,15 +70,16 @@ async def _replay_page(
 ) -> None:
     waits: list[asyncio.Future[Appended]] = []
     for stored in letters:
-        key = stored.request_key()
+        key = _replay_key(stream.name, stored.offset, stored.index, stored.letter.payload)
         if key.key_digest in done:
             report.replayed_before += 1
             continue
+        if stored.letter.left_out_bytes:
+            report.refuse(stored, f"its {stored.letter.left_out_bytes} bytes were not kept")
+            continue
         checked = await _checked(validator, stored)
         if checked.rejected:
-            report.refused_count += 1
-            if len(report.refused) < _NAMED_REFUSALS:
-                report.refused.append((stored.offset, stored.index, checked.rejected[0].reason))
+            report.refuse(stored, checked.rejected[0].reason)
             continue
         waits.append(_put(stream, validator, checked, key))
     for place in await asyncio.gather(*waits):
@@ -84,6 +91,11 @@ async def _checked(validator: Validator, stored: StoredLetter) -> Checked:
     if stored.letter.format == DeadLetter.JSON:
         return await validator.check_json([bodies.event_of_json(stored.letter.payload)], with_keys=True)
     return await validator.check_examples(tfrecord.frame([stored.letter.payload]), with_keys=True)
+
+
+def _replay_key(stream: str, offset: int, index: int, payload: bytes) -> RequestKey:
+    """The idempotency key under which a dead letter is replayed: always the same one."""
+    return RequestKey.of(f"deadletter/{stream}/{offset}/{index}", payload)
 
 
 def _put(stream: OpenStream, validator: Validator, checked: Checked, key: RequestKey) -> asyncio.Future[Appended]:
@@ -99,7 +111,7 @@ def _put(stream: OpenStream, validator: Validator, checked: Checked, key: Reques
 def _replayed(log: EventLog, stream: OpenStream, start: int, end: int) -> set[bytes]:
     """Key digests of the letters in records [start, end) that the stream's topic already holds; blocks."""
     letters = {
-        replay_key(stream.name, info.offset, index, b"").key_digest
+        _replay_key(stream.name, info.offset, index, b"").key_digest
         for info in log.scan(deadletter_topic(stream.name), 0, start, end)
         for index in range(info.headers.example_count)
     }

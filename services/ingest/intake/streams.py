@@ -6,6 +6,7 @@ from concurrent.futures import Executor
 from common.errors import NotFound
 from common.eventlog.base import EventLog
 from common.eventlog.tfrecord import masked_crc32c
+from common.eventlog.topics import deadletter_topic, examples_topic
 from common.registry.catalog import Stream
 from services.ingest.codec.validation import Validator
 from services.ingest.intake.chunks import PartitionAppender
@@ -14,14 +15,6 @@ from services.ingest.once.keys import KeyWindow
 from services.ingest.settings import IngestSettings
 
 _KEPT_VALIDATORS = 4
-
-
-def examples_topic(stream: str) -> str:
-    return f"examples.{stream}"
-
-
-def deadletter_topic(stream: str) -> str:
-    return f"deadletter.{stream}"
 
 
 class OpenStream:

@@ -181,6 +181,23 @@ def test_replayed_dead_letters_are_taken_once(world: World) -> None:
     assert len(world.records()) == 3
 
 
+def test_an_event_too_large_to_be_kept_is_a_letter_that_says_so(world: World) -> None:
+    large = event(0) | {"carrier": "x" * 1_000_000, "late": 9}
+    answer = _post(world, _body(event(1), large), JSON, f"{_URL}?on_invalid=deadletter")
+    assert answer.json()["accepted"] == 1
+
+    async def listed_and_replayed(client: httpx.AsyncClient) -> tuple[Any, Any, str]:
+        listed = (await client.get("/v1/streams/flights/deadletters")).json()["dead_letters"]
+        replayed = (await client.post("/v1/streams/flights/deadletters:replay")).json()
+        return listed, replayed, (await client.get("/metrics")).text
+
+    (letter,), replayed, counted = _with_client(world.intake(), listed_and_replayed)
+    assert letter["payload"] == ""
+    assert letter["left_out_bytes"] > 1_000_000
+    assert "bytes were not kept" in replayed["refused"][0]["reason"]
+    assert 'headrace_ingest_deadletters_without_payload_total{stream="flights"} 1.0' in counted
+
+
 def test_bodies_beyond_the_limit_are_refused(world: World) -> None:
     limits: dict[str, Any] = {"max_body_bytes": 2048, "max_in_flight_bytes": 2048 * 8}
     large = _body(*(event(number) for number in range(100)))

@@ -17,9 +17,9 @@ from common.errors import InvalidInput, Unavailable
 from common.eventlog import tfrecord
 from common.eventlog.base import EventLog, NewRecord, RecordHeaders
 from common.eventlog.open import open_event_log
+from common.eventlog.topics import predictions_topic
 
 FOLDER_SCHEME = "tfrecord:"
-TOPIC_PREFIX = "predictions."
 _LARGEST_FILE_BYTES = 64 * 1024 * 1024
 
 
@@ -49,7 +49,7 @@ class Topics:
         self._known: set[str] = set()
 
     def append(self, model: str, records: Sequence[bytes]) -> None:
-        topic = TOPIC_PREFIX + model
+        topic = predictions_topic(model)
         if topic not in self._known:
             self._log.create_topic(topic, partition_count=1)
             self._known.add(topic)

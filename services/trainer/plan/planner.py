@@ -14,6 +14,7 @@ from typing import Any
 from common.definition.model import Definition, parse_definition
 from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
 from common.eventlog.base import EventLog, Position
+from common.eventlog.topics import examples_topic
 from common.process.health import Health
 from common.process.lifecycle import Stop
 from common.registry.catalog import SKIPPED, ChangeKind, Round, RoundPlan, ranges_as_json
@@ -29,10 +30,6 @@ logger = logging.getLogger(__name__)
 _LISTED_ROUNDS = 50
 _REFRESH_SECONDS = 30.0
 """How often everything is read again although no change was heard of."""
-
-
-def topic_of(stream: str) -> str:
-    return f"examples.{stream}"
 
 
 @dataclass
@@ -224,7 +221,7 @@ class Planner:
 
     def _look(self, stream: str) -> _Log | str:
         """The topic's start and end, or why there is none."""
-        topic = topic_of(stream)
+        topic = examples_topic(stream)
         try:
             found = _Log(self._log.start_position(topic), self._log.end_position(topic))
         except NotFound:
@@ -268,7 +265,7 @@ class Planner:
         beginning = beginning_of(tracked.state, log.start)
         name = tracked.state.model.name
         tracked.backlog.start_at(beginning.begin)
-        tracked.backlog.advance(self._log, topic_of(tracked.state.model.stream), log.end)
+        tracked.backlog.advance(self._log, examples_topic(tracked.state.model.stream), log.end)
         metrics.LAG_EXAMPLES.labels(name).set(tracked.backlog.examples)
         return beginning, tracked.backlog.examples_from(beginning.judged_to)
 

@@ -4,7 +4,7 @@ import logging
 import shutil
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 from common.definition.model import Definition
 from common.errors import DataLoss, HeadraceError, InvalidInput, Overloaded, Unavailable
 from common.eventlog.base import EventLog
+from common.eventlog.dead_letters import append_letters, dead_letter
 from common.eventlog.open import open_event_log
+from common.eventlog.topics import examples_topic
 from common.registry.catalog import FileEntry, Version, VersionDraft, VersionMetrics
 from common.registry.client import RegistryClient, manifest_of
+from protos.example_pb2 import DeadLetter
 from services.trainer import determinism
-from services.trainer.data.dead_letters import write_dead_letters
 from services.trainer.export import saved_model as export
 from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families.keras_module import DefinitionFailedError, blame_definition, describe
@@ -212,7 +214,7 @@ class _Round:
     def _data(self, inputs: RoundInputs) -> RoundData:
         return RoundData(
             self._log,
-            f"examples.{self._plan.stream}",
+            examples_topic(self._plan.stream),
             self._plan.ranges,
             self._assignment.block_examples,
             inputs.schema,
@@ -323,19 +325,22 @@ class _Round:
     def _after_registration(self, version: Version, output: Path, measured: _Measured) -> None:
         """The round is over: what fails here is logged, and costs the next round a download at most."""
         try:
-            write_dead_letters(
-                self._log,
-                self._plan.stream,
-                measured.unusable,
-                schema_version=self._plan.schema_version,
-                round_id=self._assignment.round.round_id,
-            )
+            self._set_aside(measured.unusable)
             kept = Path(self._assignment.cache_dir) / version.model / str(version.version)
             if not kept.exists():
                 kept.parent.mkdir(parents=True, exist_ok=True)
                 output.rename(kept)
         except (HeadraceError, OSError) as error:
             logger.warning("after the round", extra={"model": version.model, "error": str(error)})
+
+    def _set_aside(self, unusable: Sequence[tuple[bytes, str]]) -> None:
+        """(serialized Example, reason) pairs. A crash before this leaves them unwritten; the version counts them."""
+        stream, version = self._plan.stream, self._plan.schema_version
+        letters = [
+            dead_letter(stream, example, reason, payload_format=DeadLetter.EXAMPLE, schema_version=version)
+            for example, reason in unusable
+        ]
+        append_letters(self._log, stream, letters, written_by=self._assignment.round.round_id)
 
     def _draft(
         self,

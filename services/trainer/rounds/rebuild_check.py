@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from common.errors import DataLoss, InvalidInput, NotFound
 from common.eventlog.base import EventLog
+from common.eventlog.topics import examples_topic
 from common.registry.catalog import SKIPPED, FileEntry, Version, VersionStatus
 from common.registry.client import RegistryClient
 from services.trainer.features.statistics import Arrays
@@ -116,7 +117,7 @@ def _not_as_planned(assignment: RoundAssignment, version: Version) -> tuple[str,
 
 
 def _gone_records(assignment: RoundAssignment, log: EventLog) -> tuple[str, ...]:
-    topic = f"examples.{assignment.plan.stream}"
+    topic = examples_topic(assignment.plan.stream)
     try:
         start, end = log.start_position(topic), log.end_position(topic)
     except NotFound:

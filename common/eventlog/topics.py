@@ -1,0 +1,16 @@
+"""What the platform's topics are called."""
+
+
+def examples_topic(stream: str) -> str:
+    """Events of the stream, as Examples ready to train on."""
+    return f"examples.{stream}"
+
+
+def deadletter_topic(stream: str) -> str:
+    """Events of the stream that were refused or could not be trained on; one partition."""
+    return f"deadletter.{stream}"
+
+
+def predictions_topic(model: str) -> str:
+    """Sampled predictions of the model; one partition."""
+    return f"predictions.{model}"

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
-from headrace.commands import bench, events, models, platform, predict, predictions_log, rebuild
+from headrace.commands import bench, events, models, platform, predict, predictions_log, rebuild, start
 from headrace.commands.session import COMPOSE, KINDS, Session
 
 EXIT_STATUS_OF: dict[type[HeadraceError], int] = {
@@ -138,6 +138,7 @@ app.command()(platform.up)
 app.command()(platform.down)
 app.command()(platform.status)
 app.command()(platform.logs)
+app.command()(start.init)
 app.command()(models.apply)
 app.command("ingest")(events.ingest)
 app.command()(models.train)

@@ -14,6 +14,7 @@ from common.errors import HeadraceError, InvalidInput
 from common.schema import Schema
 from headrace.client.platform import Client, OnInvalid
 from headrace.commands.session import Session
+from headrace.files.cells import column_name
 
 if TYPE_CHECKING:
     from headrace.files.event_files import Batch
@@ -24,10 +25,12 @@ _PATIENCE_SECONDS = 120.0
 
 def ingest(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV with a header line, NDJSON or TFRecord.")],
-    stream: Annotated[str, typer.Option("--stream", "-s", help="Where the events go.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV with a header line, NDJSON, Parquet or TFRecord.")],
+    stream: Annotated[
+        str, typer.Option("--stream", "-s", help="Where the events go; none: the stream named like the file.")
+    ] = "",
     file_format: Annotated[
-        str | None, typer.Option("--format", help="csv, ndjson or tfrecord; by the file's name without.")
+        str | None, typer.Option("--format", help="csv, ndjson, parquet or tfrecord; by the file's name without.")
     ] = None,
     on_invalid: Annotated[
         str, typer.Option(help="reject stops at a batch with an invalid event; deadletter sets invalid events aside.")
@@ -37,10 +40,10 @@ def ingest(
     ] = None,
 ) -> None:
     """Append a file of events to a stream; each batch is in the log when it counts."""
-    from headrace.files.event_files import FileFormat, batches, format_of
+    from headrace.files.event_files import FORMATS, FileFormat, batches, format_of
 
     session: Session = context.obj
-    given = _choice("--format", file_format, ("csv", "ndjson", "tfrecord"))
+    given = _choice("--format", file_format, FORMATS)
     if resume == "":
         raise InvalidInput("--resume takes the key of an upload, got an empty text")
     policy: OnInvalid = _choice("--on-invalid", on_invalid, ("reject", "deadletter"))  # type: ignore[assignment]  # as above
@@ -50,7 +53,8 @@ def ingest(
     key = resume or secrets.token_hex(8)
     began = time.monotonic()
     with session.client(timeout_seconds=_PATIENCE_SECONDS) as client:
-        found = batches(file, kind, _schema_of(client, stream))
+        stream = stream or _stream_named_like(client, file)
+        found = batches(file, kind, _schema_of(client, stream), lenient=policy == "deadletter")
         size = file.stat().st_size if file.exists() else 0
         quiet = session.as_json or not sys.stderr.isatty()
         with _Progress(file.name, size, quiet=quiet) as progress:
@@ -87,6 +91,16 @@ def _choice(option: str, value: str | None, allowed: tuple[str, ...]) -> str | N
 
 def _schema_of(client: Client, stream: str) -> Schema:
     return Schema.from_json(client.stream(stream).schema_json)
+
+
+def _stream_named_like(client: Client, file: Path) -> str:
+    """The one that `headrace init` would have named. Raises InvalidInput when there is none."""
+    name = column_name(file.stem, 0)
+    known = [stream.name for stream in client.streams()]
+    if name not in known:
+        there = f"there are {', '.join(known)}" if known else "there is none yet; `headrace apply DIR` makes one"
+        raise InvalidInput(f"no stream is named {name}, like the file; say --stream NAME: {there}")
+    return name
 
 
 def _batch_key(key: str, number: int) -> str:

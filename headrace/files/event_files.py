@@ -1,10 +1,8 @@
-"""Files of events, cut into request bodies: CSV, NDJSON, TFRecord.
+"""Files of events, cut into request bodies: CSV, NDJSON, Parquet, TFRecord.
 
 A file is cut at the same places every time, so that a repeated upload under the same key is recognised batch by batch.
 """
 
-import csv
-import io
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,12 +14,18 @@ import orjson
 from common.errors import InvalidInput
 from common.schema import Feature, Schema
 from headrace.client.platform import NDJSON, TFRECORD
+from headrace.files.cells import column_name, features_of, fitted, is_missing, typed
+from headrace.files.tables import open_csv, parquet_batches
 
-FileFormat = Literal["csv", "ndjson", "tfrecord"]
+FileFormat = Literal["csv", "ndjson", "parquet", "tfrecord"]
+FORMATS: tuple[FileFormat, ...] = ("csv", "ndjson", "parquet", "tfrecord")
 FORMAT_OF_SUFFIX: Mapping[str, FileFormat] = {
     ".csv": "csv",
+    ".tsv": "csv",
     ".ndjson": "ndjson",
     ".jsonl": "ndjson",
+    ".parquet": "parquet",
+    ".pq": "parquet",
     ".tfrecord": "tfrecord",
     ".tfrecords": "tfrecord",
 }
@@ -55,12 +59,15 @@ def format_of(path: Path) -> FileFormat:
     """By the file's name. Raises InvalidInput when it tells nothing."""
     known = FORMAT_OF_SUFFIX.get(path.suffix.lower())
     if known is None:
-        raise InvalidInput(f"{path.name} does not say what it is; name it with --format csv, ndjson or tfrecord")
+        raise InvalidInput(f"{path.name} does not say what it is; name it with --format {', '.join(FORMATS)}")
     return known
 
 
-def batches(path: Path, file_format: FileFormat, schema: Schema) -> Iterator[Batch]:
+def batches(path: Path, file_format: FileFormat, schema: Schema, *, lenient: bool = False) -> Iterator[Batch]:
     """The file in batches of up to BATCH_EVENTS events and about BATCH_BYTES bytes.
+
+    Args:
+        lenient: rows that do not fit are sent as they are, for ingest to set aside with the reason.
 
     Raises:
         InvalidInput: the file cannot be read as that format; says where.
@@ -73,9 +80,11 @@ def batches(path: Path, file_format: FileFormat, schema: Schema) -> Iterator[Bat
         if file_format == "tfrecord":
             yield from _gather(_tfrecords(file, path), TFRECORD)
         elif file_format == "ndjson":
-            yield from _gather(_lines(file, path), NDJSON)
+            yield from _gather(_fitted_lines(file, path, schema), NDJSON)
+        elif file_format == "parquet":
+            yield from _gather(_parquet_lines(path, schema), NDJSON)
         else:
-            yield from _gather(_csv_rows(file, path, schema), NDJSON)
+            yield from _gather(_csv_rows(file, path, schema, lenient=lenient), NDJSON)
 
 
 def _gather(items: Iterator[tuple[bytes, int]], content_type: str) -> Iterator[Batch]:
@@ -121,67 +130,78 @@ def _tfrecords(file: BinaryIO, path: Path) -> Iterator[tuple[bytes, int]]:
         yield frame, offset
 
 
-class _CountedLines:
-    """Lines of text and how many bytes they were; TextIOWrapper.tell() is off in a loop."""
-
-    def __init__(self, text: io.TextIOWrapper) -> None:
-        self._text = text
-        self.byte_count = 0
-
-    def __iter__(self) -> Iterator[str]:
-        for line in self._text:
-            self.byte_count += len(line.encode())
-            yield line
-
-
-def _csv_rows(file: BinaryIO, path: Path, schema: Schema) -> Iterator[tuple[bytes, int]]:
-    text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
-    lines = _CountedLines(text)
-    reader = csv.reader(lines)
+def _fitted_lines(file: BinaryIO, path: Path, schema: Schema) -> Iterator[tuple[bytes, int]]:
+    """Lines that fit the schema's names and types as they are; the others with names and values made to fit."""
     columns = {feature.name: feature for feature in schema.columns}
+    for line, offset in _lines(file, path):
+        yield _fitted_line(line, columns), offset
+
+
+def _fitted_line(line: bytes, columns: Mapping[str, Feature]) -> bytes:
     try:
-        header = next(reader, None)
-        if header is None:
-            raise InvalidInput(f"{path} is empty; a CSV file begins with a line of column names")
-        unknown = [name for name in header if name not in columns]
-        if unknown:
-            raise InvalidInput(
-                f"{path} has columns that the schema does not know: {', '.join(unknown)}; it knows {', '.join(columns)}"
-            )
-        features = [columns[name] for name in header]
-        for row in reader:
-            if not row:
-                continue
-            if len(row) != len(features):
-                raise InvalidInput(f"{path}, line {reader.line_num}: {len(row)} values for {len(features)} columns")
-            event = {}
-            for feature, cell in zip(features, row, strict=True):
-                if cell != "" or _is_text(feature):
-                    event[feature.name] = _typed(feature, cell, path, reader.line_num)
-            yield orjson.dumps(event) + b"\n", lines.byte_count
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"{path} is not UTF-8 near line {reader.line_num}: {error.reason}") from error
-    except csv.Error as error:
-        raise InvalidInput(f"{path}, line {reader.line_num}: {error}") from error
+        event = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return line  # ingest says what is wrong with it
+    if not isinstance(event, dict) or all(_fits(columns.get(name), value) for name, value in event.items()):
+        return line
+    return orjson.dumps(fitted_event(event, columns)) + b"\n"
+
+
+_JSON_TYPES: Mapping[str, tuple[type, ...]] = {"float32": (float, int), "int64": (int,), "string": (str,)}
+
+
+def _fits(feature: Feature | None, value: Any) -> bool:
+    return feature is not None and type(value) in ((list,) if feature.shape else _JSON_TYPES[feature.dtype])
+
+
+def fitted_event(event: Mapping[str, Any], columns: Mapping[str, Feature]) -> dict[str, Any]:
+    """The event under the schema's names, each value as the feature's type where it means the same.
+
+    Names and values that cannot be made to fit stay as they are, for ingest to say what is wrong.
+    """
+    made: dict[str, Any] = {}
+    for index, (header, value) in enumerate(event.items()):
+        name = header if header in columns else column_name(header, index)
+        feature = columns.get(name)
+        if feature is None:
+            made[header] = value
+        elif (fit := fitted(feature, value)) is not None:
+            made[name] = fit
+    return made
+
+
+def _parquet_lines(path: Path, schema: Schema) -> Iterator[tuple[bytes, int]]:
+    columns = {feature.name: feature for feature in schema.columns}
+    size = path.stat().st_size
+    for rows, first, count in parquet_batches(path):
+        for number, row in enumerate(rows, first + 1):
+            yield orjson.dumps(fitted_event(row, columns), default=str) + b"\n", size * number // count
+
+
+def _csv_rows(file: BinaryIO, path: Path, schema: Schema, *, lenient: bool) -> Iterator[tuple[bytes, int]]:
+    table, text = open_csv(file, path)
+    try:
+        features = features_of(table.headers, schema, str(path))
+        for row in table.rows:
+            if len(row) == len(features):
+                event = dict(_cells(features, row, f"{path}, line {table.line}", lenient=lenient))
+            elif lenient:
+                event = {f"line {table.line} has {len(row)} values for {len(features)} columns": row[:20]}
+            else:
+                raise InvalidInput(f"{path}, line {table.line}: {len(row)} values for {len(features)} columns")
+            yield orjson.dumps(event) + b"\n", table.byte_count
     finally:
         text.detach()
 
 
-def _is_text(feature: Feature) -> bool:
-    """An empty cell is an empty string there, and a missing value elsewhere."""
-    return feature.dtype == "string" and feature.is_scalar and feature.required
-
-
-def _typed(feature: Feature, cell: str, path: Path, line: int) -> Any:
-    """The cell as the schema's type; features with a shape are JSON lists."""
-    try:
-        if not feature.is_scalar:
-            return orjson.loads(cell)
-        if feature.dtype == "float32":
-            return float(cell)
-        if feature.dtype == "int64":
-            return int(cell)
-        return cell
-    except ValueError as error:
-        expected = feature.dtype if feature.is_scalar else f"JSON list of {feature.dtype}"
-        raise InvalidInput(f"{path}, line {line}: {feature.name} {cell[:60]!r} is not a {expected}") from error
+def _cells(features: list[Feature], row: list[str], place: str, *, lenient: bool) -> Iterator[tuple[str, Any]]:
+    """(name, value) of each cell that has one. With `lenient`, a cell of another type goes on as the text it is."""
+    for feature, cell in zip(features, row, strict=True):
+        if is_missing(feature, cell):
+            continue
+        try:
+            yield feature.name, typed(feature, cell)
+        except ValueError as error:
+            if not lenient:
+                raise InvalidInput(f"{place}: {feature.name} {cell[:60]!r} {error}") from None
+            yield feature.name, cell

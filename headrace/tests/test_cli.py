@@ -86,7 +86,7 @@ def test_wrong_usage_is_status_2_and_another_platform_is_refused(run: Run) -> No
         (["nothing"], "No such command 'nothing'."),
         (["status", "--nothing"], "No such option: --nothing"),
         (["promote", "m", "one"], "Invalid value for 'version'"),
-        (["ingest", "a.csv"], "Missing option '--stream' / '-s'."),
+        (["ingest"], "Missing argument 'FILE'."),
     ],
 )
 def test_wrong_usage_is_json_for_machines(run: Run, arguments: list[str], message: str) -> None:
@@ -219,6 +219,30 @@ def test_ingest_sends_typed_rows_and_adds_up(run: Run, server: Server, tmp_path:
     sent = server.requests[1]
     assert sent.path == "/v1/streams/s/events?on_invalid=deadletter"
     assert sent.body == b'{"distance":1.0}\n{"distance":2.0}\n'
+
+
+def test_without_a_stream_the_file_names_it(run: Run, server: Server, tmp_path: Path) -> None:
+    path = tmp_path / "s.csv"
+    path.write_text("distance\n1\n")
+    server.will_answer(200, {"streams": [STREAM]})
+    server.will_answer(200, STREAM)
+    server.will_answer(200, {"accepted": 1})
+    assert "1 events in s" in run("ingest", str(path)).stdout
+    server.will_answer(200, {"streams": [STREAM]})
+    result = run("ingest", str(path.rename(tmp_path / "other.csv")))
+    assert "no stream is named other, like the file; say --stream NAME: there are s" in result.stderr
+
+
+def test_a_cell_of_another_type_is_sent_on_to_the_dead_letters(run: Run, server: Server, tmp_path: Path) -> None:
+    path = tmp_path / "s.csv"
+    path.write_text("distance\nfar\n1,2\n3\n")
+    server.will_answer(200, STREAM)
+    server.will_answer(200, {"accepted": 1, "refused": [{"index": 0, "reason": "a"}, {"index": 1, "reason": "b"}]})
+    result = run("ingest", str(path), "-s", "s", "--on-invalid", "deadletter")
+    assert (result.exit_code, "2 refused, in the dead letters" in result.stdout) == (0, True)
+    first, second, third = map(orjson.loads, server.requests[-1].body.splitlines())
+    assert (first, third) == ({"distance": "far"}, {"distance": 3.0})
+    assert second == {"line 3 has 2 values for 1 columns": ["1", "2"]}
 
 
 def test_a_resumed_upload_sends_each_batch_under_the_key_it_had(run: Run, server: Server, tmp_path: Path) -> None:

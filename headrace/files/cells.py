@@ -1,0 +1,170 @@
+"""How a cell of a file, or a value of a table, becomes what a stream's schema asks for.
+
+`headrace init` guesses a schema by these rules and `headrace ingest` reads by them, so a file fits its own schema.
+"""
+
+import datetime
+import math
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+import orjson
+
+from common.errors import InvalidInput
+from common.schema import Feature, Schema
+
+MISSING_WORDS = frozenset({"", "na", "n/a", "nan", "null", "none", "nil", "?", "-"})
+"""In lower case. A number has no value where its cell reads like this, a text where its cell is empty."""
+TRUTHS: Mapping[str, int] = {"true": 1, "yes": 1, "t": 1, "y": 1, "false": 0, "no": 0, "f": 0, "n": 0}
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_LONGEST_NAME = 100
+_DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d(:?\d\d)?)?)?")
+
+
+def column_name(header: str, index: int) -> str:
+    """The header as a feature's name: what a name cannot hold becomes _; `column_3` where nothing is left.
+
+    `index` counts from 0.
+    """
+    if _PLAIN_NAME.fullmatch(header):
+        return header
+    letters = unicodedata.normalize("NFKD", header).encode("ascii", "ignore").decode()
+    name = re.sub(r"[^A-Za-z0-9]+", "_", letters).strip("_")[:_LONGEST_NAME]
+    if not name:
+        return f"column_{index + 1}"
+    return f"_{name}" if name[0].isdigit() else name
+
+
+def features_of(headers: Sequence[str], schema: Schema, place: str, *, ignore_unknown: bool = False) -> list[Any]:
+    """The schema's feature of each column, by its header or by the name that is made of it; None for one it ignores.
+
+    Raises:
+        InvalidInput: a column is not in the schema, or two are the same feature.
+    """
+    columns = {feature.name: feature for feature in schema.columns}
+    found = [columns.get(header) or columns.get(column_name(header, index)) for index, header in enumerate(headers)]
+    unknown = [header for header, feature in zip(headers, found, strict=True) if feature is None]
+    if unknown and not ignore_unknown:
+        raise InvalidInput(
+            f"{place} has columns that the schema does not know: {', '.join(unknown)}; it knows {', '.join(columns)}"
+        )
+    names = [feature.name for feature in found if feature is not None]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidInput(f"{place} has more than one column for {', '.join(twice)}; rename all but one")
+    return found
+
+
+def is_missing(feature: Feature, cell: str) -> bool:
+    """Whether the cell says that there is no value. The empty text is a value of a string that is required."""
+    if feature.dtype == "string" and feature.is_scalar:
+        return cell == "" and not feature.required
+    return cell.strip().lower() in MISSING_WORDS
+
+
+def typed(feature: Feature, cell: str) -> Any:
+    """The cell as the feature's type; features with a shape are JSON lists.
+
+    Raises:
+        ValueError: it is no such value; the text says what it is not.
+    """
+    text = cell.strip()
+    if not feature.is_scalar:
+        try:
+            return orjson.loads(text)
+        except orjson.JSONDecodeError:
+            raise ValueError(f"is not a JSON list of {feature.dtype}") from None
+    if feature.dtype == "string":
+        return cell
+    if feature.dtype == "float32":
+        return _float(text)
+    return _integer(text)
+
+
+def fitted(feature: Feature, value: Any) -> Any:
+    """A value of JSON, Parquet or a DataFrame as the feature's type where it means the same; as it is where not.
+
+    true is 1, 2.0 is 2 for an int64, 7 is "7" for a string, a date is epoch seconds, NaN is no value (None).
+    """
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [fitted(feature, item) for item in value]
+    if isinstance(value, bytes):
+        value = value.decode(errors="replace")
+    return _as_text(value) if feature.dtype == "string" else _as_number(feature, value)
+
+
+def _as_text(value: Any) -> Any:
+    if isinstance(value, datetime.date):
+        return value.isoformat()
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int) else value
+
+
+def _as_number(feature: Feature, value: Any) -> Any:
+    if isinstance(value, datetime.date):
+        return epoch_seconds(value)
+    if isinstance(value, bool | Decimal):
+        value = float(value)
+    if isinstance(value, str) and feature.is_scalar:
+        if is_missing(feature, value) and not feature.required:
+            return None
+        try:
+            return typed(feature, value)
+        except ValueError:
+            return value
+    if feature.dtype == "int64" and isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def parse_date(text: str) -> datetime.datetime | None:
+    """An ISO date or time; without a zone it is UTC. None when it is none."""
+    if not _DATE.fullmatch(text):
+        return None
+    try:
+        return datetime.datetime.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+def epoch_seconds(moment: datetime.date) -> int:
+    """Whole seconds since 1970, UTC; a date is its midnight, a time without a zone is UTC."""
+    if not isinstance(moment, datetime.datetime):
+        moment = datetime.datetime(moment.year, moment.month, moment.day)
+    return math.floor(moment.replace(tzinfo=moment.tzinfo or datetime.UTC).timestamp())
+
+
+def _float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        if text.lower() in TRUTHS:
+            return float(TRUTHS[text.lower()])
+        raise ValueError("is not a float32: expected a number like 2.5") from None
+
+
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    if text.lower() in TRUTHS:
+        return TRUTHS[text.lower()]
+    moment = parse_date(text)
+    if moment is not None:
+        return epoch_seconds(moment)
+    try:
+        number = float(text)
+    except ValueError:
+        raise ValueError("is not a int64: expected a whole number, yes or no, or a date like 2026-01-31") from None
+    if not number.is_integer():
+        raise ValueError("is not a int64: expected a whole number; make the feature float32 in the stream if it is one")
+    return int(number)

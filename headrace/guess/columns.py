@@ -1,0 +1,216 @@
+"""What the values of each column are: counted once over the whole file."""
+
+import datetime
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from common.errors import InvalidInput
+from headrace.files.cells import MISSING_WORDS, TRUTHS, column_name, epoch_seconds, parse_date
+from headrace.files.tables import Row
+
+MOST_DISTINCT = 100_000
+"""Values that are counted one by one; with more, a column has `many`."""
+_CHUNK_ROWS = 10_000
+_WHOLE = re.compile(r"[+-]?(0|[1-9]\d{0,18})")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_LEADING_ZERO = re.compile(r"[+-]?0\d")
+_FLOAT32_MAX = 3.4e38
+_FLOAT_DIGITS = 2**53
+_INT64_MAX = 2**63
+
+
+@dataclass
+class Column:
+    """One column.
+
+    Attributes:
+        kinds: how many rows hold what: truth, whole, integral (2.0), number, date, text, list, nested, empty, marker
+            (a word such as NA).
+        values: how often each value occurs, as long as they are at most MOST_DISTINCT.
+        minimum, maximum, total: over numbers and dates (epoch seconds), elements of lists too.
+        lengths, elements: of lists: how long they are, and the kinds of what is in them.
+        longest_text: in characters.
+    """
+
+    header: str
+    name: str
+    kinds: Counter[str] = field(default_factory=Counter)
+    values: Counter[str] = field(default_factory=Counter)
+    many: bool = False
+    minimum: float = math.inf
+    maximum: float = -math.inf
+    total: float = 0.0
+    lengths: set[int] = field(default_factory=set)
+    elements: set[str] = field(default_factory=set)
+    longest_text: int = 0
+
+    @property
+    def rows(self) -> int:
+        return sum(self.kinds.values())
+
+    @property
+    def distinct(self) -> int:
+        return len(self.values)
+
+    @property
+    def kind(self) -> str:
+        """truth, whole, number, date, text, list or empty: what every value can be read as."""
+        found = {kind for kind, count in self.kinds.items() if count}
+        if "nested" in found or ("list" in found and found - {"list", "empty"}):
+            return "nested"
+        if "list" in found:
+            return "list"
+        present = found - {"empty", "marker"}
+        if not present:
+            return "text" if "marker" in found else "empty"
+        if present == {"truth"}:
+            return "truth"
+        if present == {"truth", "whole"} and self.minimum >= 0 and self.maximum <= 1:
+            return "truth"
+        if present <= {"whole", "integral"}:
+            return "whole"
+        if present <= {"whole", "integral", "number"}:
+            return "number"
+        return "date" if present == {"date"} else "text"
+
+    @property
+    def missing(self) -> int:
+        """How many rows have no value; in a column of text NA is a word."""
+        return self.kinds["empty"] + (0 if self.kind == "text" else self.kinds["marker"])
+
+    @property
+    def mean(self) -> float:
+        present = self.rows - self.missing
+        return self.total / present if present else 0.0
+
+    def words(self) -> list[str]:
+        """The cells that occur, most frequent first, without what is missing."""
+        absent = ("empty",) if self.kind == "text" else ("empty", "marker")
+        ordered = sorted(self.values.items(), key=lambda item: (-item[1], item[0]))
+        return [cell for cell, _ in ordered if kind_of(cell)[0] not in absent]
+
+    def add(self, counts: Counter[str]) -> None:
+        for cell, count in counts.items():
+            kind, number = kind_of(cell)
+            self.kinds[kind] += count
+            if number is not None:
+                self.minimum, self.maximum = min(self.minimum, number), max(self.maximum, number)
+                self.total += number * count
+            elif kind == "text":
+                self.longest_text = max(self.longest_text, len(cell))
+        if not self.many:
+            self.values.update(counts)
+            self.many = len(self.values) > MOST_DISTINCT
+        if self.many:
+            self.values.clear()
+
+    def add_list(self, items: list[Any]) -> None:
+        self.kinds["list"] += 1
+        self.lengths.add(len(items))
+        for item in items:
+            if item is None or isinstance(item, list | dict):
+                self.elements.add("nested")
+                continue
+            kind, number = ("text", None) if isinstance(item, str) else kind_of(cell_of(item))
+            self.elements.add(kind)
+            if number is not None:
+                self.minimum, self.maximum = min(self.minimum, number), max(self.maximum, number)
+
+
+def columns_of(rows: Iterable[Row]) -> list[Column]:
+    """The columns of a table, in the order in which they first occur.
+
+    Raises:
+        InvalidInput: there are no rows, or two columns would have the same name.
+    """
+    columns: dict[str, Column] = {}
+    count = 0
+    for chunk in _chunks(rows):
+        headers = dict.fromkeys(header for row in chunk for header in row)
+        for header in headers:
+            if header not in columns:
+                columns[header] = Column(header, column_name(header, len(columns)))
+                columns[header].kinds["empty"] += count
+        for header, column in columns.items():
+            _count(column, [row.get(header) for row in chunk])
+        count += len(chunk)
+    if not columns:
+        raise InvalidInput("the file has no rows to learn from")
+    names = Counter(column.name for column in columns.values())
+    for name, times in names.items():
+        if times > 1:
+            same = " and ".join(repr(column.header) for column in columns.values() if column.name == name)
+            raise InvalidInput(f"the columns {same} would both be called {name}; rename one of them in the file")
+    return list(columns.values())
+
+
+def kind_of(text: str) -> tuple[str, float | None]:
+    """(kind, its number) of a cell; see Column.kinds."""
+    text = text.strip()
+    if not text:
+        return "empty", None
+    if _WHOLE.fullmatch(text) and -_INT64_MAX <= int(text) < _INT64_MAX:
+        return "whole", float(text)
+    if text.lower() in MISSING_WORDS:
+        return "marker", None
+    if text.lower() in TRUTHS:
+        return "truth", float(TRUTHS[text.lower()])
+    if _NUMBER.fullmatch(text) and not _LEADING_ZERO.match(text) and abs(float(text)) < _FLOAT32_MAX:
+        number = float(text)
+        return ("integral" if number.is_integer() and abs(number) < _FLOAT_DIGITS else "number"), number
+    moment = parse_date(text)
+    return ("date", float(epoch_seconds(moment))) if moment else ("text", None)
+
+
+def cell_of(value: Any) -> str:
+    """A value of JSON or Parquet as the cell that CSV would have."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, datetime.date):
+        return value.isoformat()
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _chunks(rows: Iterable[Row]) -> Iterator[list[dict[str, Any]]]:
+    chunk: list[dict[str, Any]] = []
+    for row in rows:
+        chunk.append(dict(row.values))
+        if len(chunk) == _CHUNK_ROWS:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def _count(column: Column, values: list[Any]) -> None:
+    cells: list[str] = []
+    for value in values:
+        items = _list_in(value)
+        if items is not None:
+            column.add_list(items)
+        elif isinstance(value, dict):
+            column.kinds["nested"] += 1
+        else:
+            cells.append(value if isinstance(value, str) else cell_of(value))
+    column.add(Counter(cells))
+
+
+def _list_in(value: Any) -> list[Any] | None:
+    """A list, or the text of a JSON list."""
+    if isinstance(value, list):
+        return value
+    if not isinstance(value, str) or value[:1] != "[":
+        return None
+    try:
+        items = orjson.loads(value)
+    except orjson.JSONDecodeError:
+        return None
+    return items if isinstance(items, list) else None

@@ -1,0 +1,281 @@
+"""What part each column plays: label, event time, key, feature of the model, or stored only."""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from common.errors import InvalidInput
+from headrace.guess.columns import Column
+
+Part = Literal["label", "event time", "key", "feature", "stored"]
+_LABEL_NAMES = ("label", "labels", "target", "class", "y", "outcome", "response")
+_KEY_NAME = re.compile(r"(^|.*_)(id|key|uuid)$|.*[a-z]Id$")
+_ROW_NAMES = frozenset({"index", "id", "row", "rowid", "row_id", "rownames", "unnamed_0"})
+_TIME_NAME = re.compile(r"(^|.*_)(time|timestamp|ts|date|datetime|at)$")
+_OLDEST_EPOCH, _NEWEST_EPOCH = 3e8, 5e9
+MOST_CLASSES = 20
+"""Different whole numbers up to which a label counts as classes; with more it is a quantity."""
+_MOST_WORD_CLASSES = 100
+_SPARE_CLASSES = 5
+_MOST_COLUMNS_OF_WORDS = 20
+_MOST_LEARNED_WORDS = 20_000
+_FEW_VALUES = 12
+
+
+@dataclass(frozen=True)
+class Guess:
+    """What one column is taken for.
+
+    Attributes:
+        feature: of stream.yaml, as Schema reads it.
+        specs: entries of the model's `features` section.
+        why: one line for people.
+    """
+
+    column: Column
+    part: Part
+    feature: dict[str, Any]
+    specs: dict[str, dict[str, Any]]
+    why: str
+
+
+@dataclass(frozen=True)
+class LabelGuess:
+    """`classes` is 0 for a regression; `words` are the classes of a label of words."""
+
+    feature: dict[str, Any]
+    task: str
+    classes: int
+    why: str
+
+
+def guess(columns: Sequence[Column], label: str) -> tuple[list[Guess], LabelGuess]:
+    """Every column's part. `label` is a header or a name; "" has it guessed.
+
+    Raises:
+        InvalidInput: a column holds what no feature can, no label can be told, or nothing is left to learn from.
+    """
+    for column in columns:
+        if column.kind == "nested" or "nested" in column.elements:
+            raise InvalidInput(
+                f"column {column.header!r} holds objects, lists in lists or a mixture of lists and single values; a "
+                f"feature is a number, a text or a list of one of them: flatten it or leave it out"
+            )
+    chosen = _label_column(columns, label)
+    label_guess = _label_of(chosen)
+    time = next((column for column in columns if column is not chosen and _is_time(column)), None)
+    key = next((column for column in columns if column not in (chosen, time) and _is_key(column)), None)
+    guesses = []
+    for column in columns:
+        if column is chosen:
+            guesses.append(Guess(column, "label", label_guess.feature, {}, label_guess.why))
+        elif column is time:
+            feature = {"name": column.name, "dtype": "int64", "min": 0} | _optional(column, "int64")
+            guesses.append(
+                Guess(column, "event time", feature, {}, "when it happened, epoch seconds; not learned from")
+            )
+        elif column is key:
+            why = f"{column.distinct:,} different: events of one keep their order; not learned from"
+            guesses.append(Guess(column, "key", _feature(column), {}, why))
+        else:
+            guesses.append(_ordinary(column))
+    if not any(guessed.specs for guessed in guesses):
+        raise InvalidInput(f"beside the label {chosen.header!r} no column has anything to learn from")
+    return guesses, label_guess
+
+
+def _label_column(columns: Sequence[Column], wanted: str) -> Column:
+    if wanted:
+        for column in columns:
+            if wanted in (column.header, column.name):
+                return column
+        raise InvalidInput(f"there is no column {wanted!r}; there are {', '.join(column.header for column in columns)}")
+    for name in _LABEL_NAMES:
+        for column in columns:
+            if column.name.lower() == name:
+                return column
+    last = columns[-1]
+    if last.kind in ("list", "date", "empty") or last.missing or (last.kind == "text" and last.many):
+        raise InvalidInput(
+            f"which column shall be predicted? The last one, {last.header!r}, cannot be; say --label COLUMN, one of "
+            f"{', '.join(column.header for column in columns)}"
+        )
+    return last
+
+
+def _label_of(column: Column) -> LabelGuess:
+    kind, words = column.kind, column.words()
+    if not column.many and len(words) < 2:
+        raise InvalidInput(f"label {column.header!r} has {len(words)} different values; there is nothing to tell apart")
+    base = {"name": column.name}
+    if kind == "truth":
+        return LabelGuess(base | {"dtype": "int64", "min": 0, "max": 1}, "binary", 2, "yes or no: 1 or 0")
+    if kind == "whole" and not column.many and len({float(word) for word in words}) <= MOST_CLASSES:
+        classes = int(column.maximum) + 1
+        if column.minimum >= 0 and classes <= len({float(word) for word in words}) + _SPARE_CLASSES:
+            classes = max(2, classes)
+            feature = base | {"dtype": "int64", "min": 0, "max": classes - 1}
+            return LabelGuess(feature, _task(classes), classes, f"{classes} classes, by their numbers")
+        if all(word.strip().lstrip("+-").isdigit() for word in words):
+            words = sorted(words, key=int)
+            why = f"{len(words)} classes, by these numbers as words"
+            return LabelGuess(base | {"dtype": "string", "vocabulary": words}, _task(len(words)), len(words), why)
+    if kind in ("whole", "number"):
+        quantity = f"a quantity from {column.minimum:g} to {column.maximum:g}"
+        return LabelGuess(base | {"dtype": "float32"}, "regression", 0, quantity)
+    if kind == "text" and not column.many and len(words) <= _MOST_WORD_CLASSES:
+        words = sorted(words)
+        feature = base | {"dtype": "string", "vocabulary": words}
+        return LabelGuess(feature, _task(len(words)), len(words), f"{len(words)} classes: {_shown(words)}")
+    what = "a date" if kind == "date" else f"{kind} with {column.distinct:,} different values"
+    raise InvalidInput(
+        f"label {column.header!r} is {what}; "
+        f"a label is a number, or one of at most {_MOST_WORD_CLASSES} words; say --label COLUMN"
+    )
+
+
+def _task(classes: int) -> str:
+    return "binary" if classes == 2 else "multiclass"
+
+
+def _is_time(column: Column) -> bool:
+    if column.kind == "date":
+        return True
+    in_range = _OLDEST_EPOCH <= column.minimum <= column.maximum <= _NEWEST_EPOCH
+    return column.kind == "whole" and in_range and bool(_TIME_NAME.fullmatch(column.name.lower()))
+
+
+def _is_key(column: Column) -> bool:
+    """An id that comes again: a row's own number orders nothing."""
+    repeats = not column.many and 1 < column.distinct < 0.9 * column.rows
+    return repeats and column.kind in ("whole", "text") and bool(_KEY_NAME.fullmatch(column.name))
+
+
+def _is_row_number(column: Column) -> bool:
+    counts_up = column.kind == "whole" and column.maximum - column.minimum == column.rows - 1
+    named = column.name.lower() in _ROW_NAMES or not column.header or bool(_KEY_NAME.fullmatch(column.name))
+    return counts_up and named and (column.many or column.distinct == column.rows)
+
+
+def _ordinary(column: Column) -> Guess:
+    feature = _feature(column)
+    specs, why = _specs(column)
+    return Guess(column, "feature" if specs else "stored", feature, specs, why)
+
+
+def _specs(column: Column) -> tuple[dict[str, dict[str, Any]], str]:
+    """What the model makes of the column, and why; nothing of some."""
+    name, kind = column.name, column.kind
+    if kind == "empty":
+        return {}, "empty in every row"
+    if kind == "list":
+        return _list_specs(column)
+    if not column.many and column.distinct == 1:
+        return {}, f"the same in every row: {_shown(list(column.values))}"
+    if _is_row_number(column):
+        return {}, "numbers the rows; nothing to learn"
+    if kind == "date":
+        return {}, "a date; epoch seconds, not learned from"
+    if kind == "text":
+        return _text_specs(column)
+    if _KEY_NAME.fullmatch(name) and kind == "whole":
+        return {}, "an id; add it to the model if it says something"
+    few = kind == "whole" and not column.many and column.minimum >= 0 and column.maximum < 2 * _FEW_VALUES
+    if few and column.distinct <= _FEW_VALUES:
+        size = int(column.maximum) + 2
+        specs = {name: {"type": "identity", "size": size, "out_of_range": "clip"}}
+        return specs | {
+            f"{name}_columns": {"type": "indicator", "of": name}
+        }, f"{column.distinct} whole numbers, each an input"
+    return {name: {"type": "numeric", "normalize": "zscore"}}, f"a number from {column.minimum:g} to {column.maximum:g}"
+
+
+def _text_specs(column: Column) -> tuple[dict[str, dict[str, Any]], str]:
+    name, distinct = column.name, column.distinct
+    if column.many or (distinct > _FEW_VALUES and distinct > 0.5 * column.rows):
+        return {}, "different in most rows, so free text or an id; not learned from"
+    words = {"type": "vocabulary", "max_words": max(16, 2 * distinct), "oov": "bucket", "update": True}
+    if distinct > _MOST_LEARNED_WORDS:
+        words = {"type": "hashed", "bins": 2 * distinct}
+    if distinct <= _MOST_COLUMNS_OF_WORDS:
+        return {
+            name: words,
+            f"{name}_columns": {"type": "indicator", "of": name},
+        }, f"{distinct} words: {_shown(column.words())}"
+    dimension = min(16, max(2, round(distinct**0.35)))
+    vector = {"type": "embedding", "of": name, "dimension": dimension}
+    return {name: words, f"{name}_vector": vector}, f"{distinct:,} words, a vector of {dimension} numbers each"
+
+
+def _list_specs(column: Column) -> tuple[dict[str, dict[str, Any]], str]:
+    name = column.name
+    if column.elements <= {"whole", "integral", "number"} and len(column.lengths) == 1:
+        return {name: {"type": "numeric", "normalize": "zscore"}}, f"{min(column.lengths)} numbers"
+    if column.elements == {"text"}:
+        bags = {"type": "hashed", "bins": 1000}
+        return {name: bags, f"{name}_vector": {"type": "embedding", "of": name, "dimension": 8}}, "a list of words"
+    return {}, "numbers of any count; only a Keras module can learn from them"
+
+
+def _feature(column: Column) -> dict[str, Any]:
+    """As stream.yaml says it: type, shape, bounds with room, a default where a value may be missing."""
+    dtype = {"truth": "int64", "whole": "int64", "number": "float32", "date": "int64"}.get(column.kind, "string")
+    feature: dict[str, Any] = {"name": column.name, "dtype": dtype}
+    if column.kind == "list":
+        feature = {"name": column.name, "dtype": _list_dtype(column), "shape": _shape(column)}
+        return feature | _optional(column, str(feature["dtype"]))
+    if column.kind in ("whole", "number") and not _KEY_NAME.fullmatch(column.name) and not _is_row_number(column):
+        feature |= _bounds(column)
+    if column.kind == "truth":
+        feature |= {"min": 0, "max": 1}
+    return feature | _optional(column, dtype)
+
+
+def _list_dtype(column: Column) -> str:
+    if column.elements <= {"whole"}:
+        return "int64"
+    return "float32" if column.elements <= {"whole", "integral", "number"} else "string"
+
+
+def _shape(column: Column) -> list[int | None]:
+    is_fixed = len(column.lengths) == 1 and min(column.lengths) > 0 and not column.missing
+    return [min(column.lengths)] if is_fixed else [None]
+
+
+def _bounds(column: Column) -> dict[str, float | int]:
+    """One span of room on both sides; what is never negative stays so."""
+    low, high = column.minimum, column.maximum
+    span = (high - low) or abs(high) or 1.0
+    at_least, at_most = _rounded(low - span, math.floor), _rounded(high + span, math.ceil)
+    bounds = {"min": 0.0 if low >= 0 else at_least, "max": 0.0 if high <= 0 else at_most}
+    if column.kind == "whole":
+        limit = 2.0**62
+        return {name: int(max(-limit, min(limit, bound))) for name, bound in bounds.items()}
+    return {name: max(-3e38, min(3e38, bound)) for name, bound in bounds.items()}
+
+
+def _rounded(value: float, towards: Any) -> float:
+    """To two digits, away from the data."""
+    if value == 0:
+        return 0.0
+    unit = 10.0 ** (math.floor(math.log10(abs(value))) - 1)
+    return float(f"{towards(value / unit) * unit:.6g}")
+
+
+def _optional(column: Column, dtype: str) -> dict[str, Any]:
+    if not column.missing:
+        return {}
+    if column.kind == "list":
+        return {"required": False}
+    if dtype == "string":
+        return {"required": False, "default": ""}
+    mean = column.mean if column.kind != "empty" else 0.0
+    return {"required": False, "default": round(mean) if dtype == "int64" else float(f"{mean:.6g}")}
+
+
+def _shown(words: Sequence[str]) -> str:
+    text = ", ".join(words[:4])
+    text = text if len(text) <= 40 else f"{text[:37]}..."
+    return text + (", ..." if len(words) > 4 else "")

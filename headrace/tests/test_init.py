@@ -1,0 +1,168 @@
+"""`headrace init`: a file becomes a folder that the platform takes, and every row of the file fits its stream."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from common.definition.model import Definition, parse_definition
+from common.errors import InvalidInput
+from common.schema import Schema
+from headrace.cli import EXIT_STATUS_OF, app
+from headrace.files.event_files import batches, format_of
+
+MESSY = (
+    'id,when,"Full name",Zip/Code,"height (cm)",Member?,visits,city,note,grade\n'
+    '1,2026-01-05,"Doe, Jane",01234,170.5,yes,2.0,Köln,,good\n'
+    '2,2026-01-06 10:30,"O""Brien",01239,,no,,Bonn,"line\nbreak",bad\n'
+    "3,2026-01-07T08:00:00Z,Ann,01234,NA,yes,3.0,Köln,?,good\n"
+    "4,2026-01-08,Bob,99999,1.6e2,no,1.0,Bonn,x,bad\n"
+)
+
+
+def init(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["init", *map(str, arguments)])
+
+
+def written(folder: Path) -> tuple[Schema, Definition]:
+    """What the folder says, checked as the registry checks it."""
+    stream = yaml.safe_load((folder / "stream.yaml").read_text())
+    stream.pop("stream")
+    schema = Schema.from_mapping(stream)
+    definition = parse_definition({"model.yaml": (folder / "model.yaml").read_bytes()})
+    definition.check_schema(schema)
+    return schema, definition
+
+
+def events(path: Path, schema: Schema) -> list[dict[str, Any]]:
+    """What `headrace ingest` sends; each value is checked against its feature."""
+    sent = [orjson.loads(line) for batch in batches(path, format_of(path), schema) for line in batch.body.splitlines()]
+    kinds = {"float32": (float, int), "int64": (int,), "string": (str,)}
+    for event in sent:
+        assert set(event) <= {feature.name for feature in schema.columns}
+        for feature in schema.columns:
+            if feature.required:
+                assert feature.name in event, (feature, event)
+            values = event.get(feature.name, [])
+            for value in values if isinstance(values, list) else [values]:
+                assert type(value) in kinds[feature.dtype], (feature, value)
+                assert feature.minimum is None or value >= feature.minimum
+                assert feature.maximum is None or value <= feature.maximum
+                assert not feature.vocabulary or value in feature.vocabulary
+    return sent
+
+
+def test_a_messy_csv_becomes_a_folder_that_is_applied_and_ingested_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "people.csv"
+    path.write_text("\ufeff" + MESSY)
+    result = init(path, "--into", tmp_path / "people")
+    assert result.exit_code == 0, result.output
+    assert "binary on grade" in result.stdout
+    assert "numbers the rows; nothing to learn" in result.stdout
+    schema, definition = written(tmp_path / "people")
+    assert (definition.task, definition.label, schema.event_time) == ("binary", "grade", "when")
+    assert schema.feature("grade").vocabulary == ("bad", "good")
+    assert {feature.name: feature.dtype for feature in schema.features} == {
+        "id": "int64", "when": "int64", "Full_name": "string", "Zip_Code": "string", "height_cm": "float32",
+        "Member": "int64", "visits": "int64", "city": "string", "note": "string",
+    }  # fmt: skip
+    assert [feature.name for feature in schema.features if not feature.required] == ["height_cm", "visits", "note"]
+    assert events(path, schema)[1] == {
+        "id": 2, "when": 1767695400, "Full_name": 'O"Brien', "Zip_Code": "01239", "Member": 0, "city": "Bonn",
+        "note": "line\nbreak", "grade": "bad",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("label", "values", "task", "expected"),
+    [
+        ("target", ["0", "1", "2"], "multiclass", {"dtype": "int64", "min": 0, "max": 2}),
+        ("target", ["0.0", "1.0"], "binary", {"dtype": "int64", "min": 0, "max": 1}),
+        ("y", ["yes", "no"], "binary", {"dtype": "int64", "min": 0, "max": 1}),
+        ("y", ["-1", "1"], "binary", {"dtype": "string", "vocabulary": ["-1", "1"]}),
+        ("y", ["<=50K", ">50K"], "binary", {"dtype": "string", "vocabulary": ["<=50K", ">50K"]}),
+        ("price", [f"{number}.5" for number in range(40)], "regression", {"dtype": "float32"}),
+        ("price", [f"{number}" for number in range(40)], "regression", {"dtype": "float32"}),
+    ],
+)
+def test_the_label_tells_the_task(
+    tmp_path: Path, label: str, values: list[str], task: str, expected: dict[str, Any]
+) -> None:
+    path = tmp_path / "d.csv"
+    rows = [f"{0.5 * number},{values[number % len(values)]}" for number in range(80)]
+    path.write_text("\n".join([f"x,{label}", *rows]))
+    assert init(path, "--into", tmp_path / "d").exit_code == 0
+    schema, definition = written(tmp_path / "d")
+    assert definition.task == task
+    assert schema.feature(label).to_mapping() == {"name": label} | expected
+    assert len(events(path, schema)) == 80
+
+
+def test_ndjson_and_parquet_say_the_same_as_csv(tmp_path: Path) -> None:
+    import pandas
+
+    frame = pandas.DataFrame({
+        "sepal length (cm)": [5.1, 4.9, None, 6.0] * 5, "ok": [True, False] * 10, "n": [1.0, 2.0, None, 4.0] * 5,
+        "at": pandas.to_datetime(["2026-01-01", "2026-01-02"] * 10), "target": ["a", "b"] * 10,
+    })  # fmt: skip
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    frame.assign(at=frame["at"].astype(str)).to_json(tmp_path / "t.ndjson", orient="records", lines=True)
+    frame.to_parquet(tmp_path / "t.parquet")
+    found = []
+    for name in ("t.csv", "t.ndjson", "t.parquet"):
+        assert init(tmp_path / name, "--into", tmp_path / "t", "--force").exit_code == 0
+        schema, _ = written(tmp_path / "t")
+        found.append((schema, events(tmp_path / name, schema)))
+    assert found[0] == found[1] == found[2]
+    assert found[0][1][0] == {"sepal_length_cm": 5.1, "ok": 1, "n": 1, "at": 1767225600, "target": "a"}
+
+
+def test_lists_keep_their_shape(tmp_path: Path) -> None:
+    path = tmp_path / "lists.ndjson"
+    rows = [{"pixels": [0.5, 1.0, n], "tags": ["a"] * (n % 3), "y": n % 2} for n in range(20)]
+    path.write_bytes(b"\n".join(map(orjson.dumps, rows)))
+    assert init(path, "--into", tmp_path / "lists").exit_code == 0
+    schema, definition = written(tmp_path / "lists")
+    assert [feature.shape for feature in schema.features] == [(3,), (None,)]
+    assert set(definition.features) == {"pixels", "tags", "tags_vector"}
+    assert len(events(path, schema)) == 20
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "sentence"),
+    [
+        ("", (), "is empty; a CSV file begins with a line of column names"),
+        ("x,y\n", (), "the file has no rows to learn from"),
+        ("x,y\n1,0\n2\n", (), "line 3: 1 values for 2 columns"),
+        ("a b,a/b,y\n1,2,0\n3,4,1\n", (), "the columns 'a b' and 'a/b' would both be called a_b"),
+        ("x,y\n1,0\n2,1\n", ("--label", "z"), "there is no column 'z'; there are x, y"),
+        ("x,y\n1,5\n2,5\n", (), "label 'y' has 1 different values; there is nothing to tell apart"),
+        ("x,x\n1,5\n2,5\n", (), "has the column 'x' more than once"),
+        ("y\n0\n1\n", (), "beside the label 'y' no column has anything to learn from"),
+    ],
+)
+def test_what_cannot_be_guessed_is_a_sentence(
+    tmp_path: Path, text: str, options: tuple[str, ...], sentence: str
+) -> None:
+    path = tmp_path / "d.csv"
+    path.write_text(text)
+    result = init(path, "--into", tmp_path / "d", *options)
+    assert result.exit_code == EXIT_STATUS_OF[InvalidInput]
+    assert sentence in result.stderr
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_folder_that_is_there_is_not_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "d.csv"
+    path.write_text("x;y\n1,5;0\n2;1\n")
+    assert init(path, "--into", tmp_path / "d").exit_code == 0
+    again = init(path, "--into", tmp_path / "d")
+    assert again.exit_code == 5
+    assert "has stream.yaml and model.yaml already" in again.stderr
+    result = CliRunner().invoke(app, ["--json", "init", str(path), "--into", str(tmp_path / "d"), "--force"])
+    told = json.loads(result.stdout)
+    assert (told["task"], told["rows"], [c["column"] for c in told["columns"]]) == ("binary", 2, ["x", "y"])

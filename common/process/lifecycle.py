@@ -1,8 +1,10 @@
 """Run until asked to stop, then stop in order: not ready, drain, close. Children never outlive their parent."""
 
+import contextlib
 import ctypes
 import logging
 import os
+import resource
 import signal
 import threading
 from collections.abc import Callable
@@ -61,6 +63,20 @@ def close_all(*closers: Callable[[], None]) -> None:
             closer()
         except Exception:
             logger.exception("closing failed", extra={"closer": getattr(closer, "__qualname__", repr(closer))})
+
+
+def raise_open_files_limit() -> int:
+    """Lets this process, and those that it starts, have as many files open as the system allows; returns how many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):  # Some containers refuse; what there is has to do.
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return open_files_limit()
+
+
+def open_files_limit() -> int:
+    """How many files this process may have open."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def die_with_parent(expected_parent_pid: int) -> None:

@@ -17,6 +17,10 @@ class ServiceSettings(BaseSettings):
 
     model_config = SettingsConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
+    allowed_hosts: str = ""
+    """Names besides localhost, separated by commas: a request's Host may have them where the door listens on loopback,
+    and pages of theirs may change something."""
+
     @classmethod
     def from_environment(cls) -> Self:
         """Reads the settings.

@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from common.errors import (
@@ -25,6 +26,9 @@ from common.errors import (
 )
 from common.process.api_page import add_api_page
 from common.process.health import Health
+from common.process.http_door import HttpBounds, host_names, is_loopback
+from common.process.http_protocol import protocol_of
+from common.process.lifecycle import open_files_limit
 from common.process.strict_requests import refuse_what_is_ignored
 
 HTTP_STATUS_OF: dict[type[HeadraceError], int] = {
@@ -36,7 +40,9 @@ HTTP_STATUS_OF: dict[type[HeadraceError], int] = {
     DataLoss: 500,
 }
 _START_TIMEOUT_SECONDS = 20.0
-_NOT_FOUND, _METHOD_NOT_ALLOWED = 404, 405
+_FEWEST_CONNECTIONS, _MOST_CONNECTIONS = 64, 4096
+"""Of one door, within a quarter of the files that the process may have open."""
+_NOT_FOUND, _METHOD_NOT_ALLOWED, _CLIENT_CLOSED_REQUEST = 404, 405, 499
 
 
 def error_body(error: HeadraceError) -> dict[str, object]:
@@ -82,6 +88,11 @@ def _http_response(request: Request, error: Exception) -> Response:
     return _error_response(request, InvalidInput("the body cannot be read as JSON"))
 
 
+def _gone_response(request: Request, error: Exception) -> Response:
+    """Nobody reads it: the client hung up, or the door hung up on it, before its body was there."""
+    return Response(status_code=_CLIENT_CLOSED_REQUEST)
+
+
 def _unexpected_response(request: Request, error: Exception) -> Response:
     """A fault of ours; the server logs it with its traceback."""
     message = f"{request.method} {request.url.path} failed unexpectedly: {type(error).__name__}: {error}"
@@ -106,6 +117,7 @@ def create_app(
         app.add_exception_handler(kind, _error_response)
     app.add_exception_handler(RequestValidationError, _validation_response)
     app.add_exception_handler(HTTPException, _http_response)
+    app.add_exception_handler(ClientDisconnect, _gone_response)
     app.add_exception_handler(Exception, _unexpected_response)
 
     @app.get("/healthz", tags=["health"])
@@ -187,13 +199,36 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
+def bounds_of(
+    sock: socket.socket, *, allowed_hosts: str, max_bodies_bytes: int, any_origin: bool = False
+) -> HttpBounds:
+    """What the door at this socket allows; see HttpBounds.
+
+    Args:
+        allowed_hosts: names, separated by commas.
+        max_bodies_bytes: what the bodies of all requests may take together while they arrive.
+    """
+    return HttpBounds(
+        max_bodies_bytes=max_bodies_bytes,
+        max_connections=max(_FEWEST_CONNECTIONS, min(_MOST_CONNECTIONS, open_files_limit() // 4)),
+        is_loopback=is_loopback(sock),
+        allowed_hosts=host_names(allowed_hosts),
+        any_origin=any_origin,
+    )
+
+
 class WebServer:
     """uvicorn in a thread of its own, for services whose core uses plain threads."""
 
-    def __init__(self, app: FastAPI | Callable[..., Awaitable[None]], sock: socket.socket) -> None:
+    def __init__(
+        self, app: FastAPI | Callable[..., Awaitable[None]], sock: socket.socket, bounds: HttpBounds | None = None
+    ) -> None:
         self.port: int = sock.getsockname()[1]
         self._sock = sock
-        config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=10)
+        bounds = bounds or bounds_of(sock, allowed_hosts="", max_bodies_bytes=HttpBounds.max_bodies_bytes)
+        config = uvicorn.Config(
+            app, http=protocol_of(bounds), ws="none", log_config=None, access_log=False, timeout_graceful_shutdown=10
+        )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [sock]}, name="http", daemon=True)
 

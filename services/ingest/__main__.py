@@ -18,10 +18,11 @@ from common.errors import HeadraceError, InvalidInput
 from common.eventlog.base import EventLog
 from common.eventlog.open import open_event_log
 from common.process.health import Health
-from common.process.lifecycle import Stop, close_all
+from common.process.http_protocol import protocol_of
+from common.process.lifecycle import Stop, close_all, raise_open_files_limit
 from common.process.logs import configure_logs
 from common.process.rpc_aio import start_aio_server
-from common.process.web import bind
+from common.process.web import bind, bounds_of
 from common.registry.client import RegistryClient
 from protos import ingest_pb2_grpc
 from services.ingest.doors.grpc_api import SERVICE_NAME, IngestServicer
@@ -49,6 +50,7 @@ def main(open_log: Callable[[str], EventLog] = open_event_log) -> int:
     except HeadraceError as error:
         print(f"ingest: {error.message}", file=sys.stderr)
         return 1
+    raise_open_files_limit()
     configure_logs("ingest", log_format=settings.log_format, level=settings.log_level)
     try:
         uvloop.run(_serve(settings, open_log, started_at))
@@ -72,7 +74,8 @@ async def _serve(settings: IngestSettings, open_log: Callable[[str], EventLog], 
         service_names=(SERVICE_NAME,),
         service_health=service_health,
     )
-    web = _WebInLoop(create_ingest_app(intake, service_health))
+    bounds = bounds_of(sock, allowed_hosts=settings.allowed_hosts, max_bodies_bytes=settings.max_in_flight_bytes // 2)
+    web = _WebInLoop(create_ingest_app(intake, service_health), protocol_of(bounds))
     serving = asyncio.create_task(web.serve(sockets=[sock]))
     follower = threading.Thread(target=intake.schemas.follow, args=(stop, service_health), name="registry", daemon=True)
     follower.start()
@@ -117,14 +120,15 @@ def _shared_keys(settings: IngestSettings) -> SharedKeys | None:
 class _WebInLoop(uvicorn.Server):
     """uvicorn in the loop that runs already, which has its own signal handlers."""
 
-    def __init__(self, app: object) -> None:
+    def __init__(self, app: object, protocol: type[asyncio.Protocol]) -> None:
         super().__init__(
             uvicorn.Config(
                 app,  # type: ignore[arg-type]  # uvicorn's ASGI alias is narrower than FastAPI's type
                 log_config=None,
                 log_level="warning",
                 access_log=False,
-                http="httptools",
+                http=protocol,
+                ws="none",
                 lifespan="off",
                 timeout_graceful_shutdown=int(_DRAIN_SECONDS),
             )

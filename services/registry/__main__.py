@@ -13,15 +13,15 @@ from prometheus_client import REGISTRY
 
 from common.errors import HeadraceError, Unavailable
 from common.process.health import Health
-from common.process.lifecycle import Stop, close_all
+from common.process.lifecycle import Stop, close_all, raise_open_files_limit
 from common.process.logs import configure_logs
 from common.process.rpc import start_server
-from common.process.web import WebServer, bind
+from common.process.web import WebServer, bind, bounds_of
 from protos import registry_pb2_grpc
 from services.registry.catalog import Catalog, CatalogLimits
 from services.registry.collection import CollectionRules
 from services.registry.doors.grpc_api import SERVICE_NAME, RegistryServicer
-from services.registry.doors.http_api import create_registry_app
+from services.registry.doors.http_api import MAX_BODY_BYTES, create_registry_app
 from services.registry.leases import LeaseRules
 from services.registry.metrics import CatalogMetrics
 from services.registry.rounds import Backoff
@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 # Calls other than watches that run at once; an upload holds one from its first to its last byte.
 _CALLS = 32
 _GRPC_GRACE_SECONDS = 5.0
+_MAX_BODIES_BYTES = 8 * MAX_BODY_BYTES
 
 
 def main() -> int:
@@ -42,6 +43,7 @@ def main() -> int:
         print(f"registry: {error.message}", file=sys.stderr)
         return 1
     configure_logs("registry", log_format=settings.log_format, level=settings.log_level)
+    raise_open_files_limit()
     stop = Stop()
     stop.listen_for_signals()
     try:
@@ -58,7 +60,9 @@ def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> None:
     catalog = Catalog(settings.data_dir, _limits_of(settings))
     REGISTRY.register(CatalogMetrics(catalog))
     service_health.satisfy("catalog")
-    web = WebServer(create_registry_app(catalog, service_health), bind(settings.host, settings.http_port))
+    sock = bind(settings.host, settings.http_port)
+    bounds = bounds_of(sock, allowed_hosts=settings.allowed_hosts, max_bodies_bytes=_MAX_BODIES_BYTES)
+    web = WebServer(create_registry_app(catalog, service_health), sock, bounds)
     server, grpc_port = start_server(
         f"{settings.host}:{settings.grpc_port}",
         lambda server: registry_pb2_grpc.add_RegistryServiceServicer_to_server(RegistryServicer(catalog), server),

@@ -26,9 +26,11 @@ from prometheus_client import REGISTRY
 
 from common.errors import HeadraceError, InvalidInput
 from common.process.health import Health
+from common.process.http_door import HttpBounds
+from common.process.lifecycle import raise_open_files_limit
 from common.process.logs import configure_logs
 from common.process.rpc_aio import start_aio_server
-from common.process.web import bind
+from common.process.web import bind, bounds_of
 from services.serving.doors import grpc_api
 from services.serving.doors.fast_http import protocol_for
 from services.serving.doors.http_api import CORS_HEADERS, create_serving_app
@@ -59,6 +61,8 @@ logger = logging.getLogger(__name__)
 _GC_THRESHOLD = 50_000
 """Nothing on the request path makes cycles; the default would stop the loop a hundred times more often."""
 
+_BODIES = 8
+"""As many of the largest bodies may be under way at once."""
 _LAST_ANSWERS_SECONDS = 1.0
 _LAST_RECORDS_SECONDS = 5.0
 _KEEP_ALIVE_SECONDS = 75
@@ -99,6 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"serving: {error.message}", file=sys.stderr)
         return 2
     settings = start.settings
+    raise_open_files_limit()
     configure_logs("serving", log_format=settings.log_format, level=settings.log_level)
     try:
         sock = bind(settings.host, settings.http_port) if settings.enable_rest else None
@@ -172,7 +177,17 @@ async def _serve(start: Start, sock: socket.socket | None) -> None:
     latency = ApiLatency() if start.monitoring.path else None
     journal = Journal(_statistics_of(front), request_log, latency)
     predict = RestPredict(front, journal, timeout_seconds=settings.rest_timeout_seconds)
-    web_server = _web_server(start, front, predict, asynchronous, health, latency)
+    bounds = (
+        bounds_of(
+            sock,
+            allowed_hosts=settings.allowed_hosts,
+            max_bodies_bytes=_BODIES * settings.max_body_bytes,
+            any_origin=settings.enable_cors,
+        )
+        if sock is not None
+        else None
+    )
+    web_server = _web_server(start, front, predict, asynchronous, health, latency, bounds)
     manager = ManagerProcess(on_state=following(front.update, request_log, settings), health=health)
     await manager.start()
     grpc_server, grpc_port = await _start_grpc(start, front, journal, manager, health)
@@ -261,6 +276,7 @@ def _web_server(
     asynchronous: AsyncPredictions,
     health: Health,
     latency: ApiLatency | None,
+    bounds: HttpBounds | None,
 ) -> _WebServer:
     settings = start.settings
     app = create_serving_app(
@@ -273,6 +289,7 @@ def _web_server(
         http=protocol_for(
             predict,
             max_body_bytes=settings.max_body_bytes,
+            bounds=bounds,
             extra_headers=CORS_HEADERS if settings.enable_cors else None,
         ),
         ws="none",

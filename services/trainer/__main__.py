@@ -8,12 +8,12 @@ from common.errors import HeadraceError
 from common.eventlog.open import open_event_log
 from common.process import rpc
 from common.process.health import Health
-from common.process.lifecycle import Stop, close_all
+from common.process.lifecycle import Stop, close_all, raise_open_files_limit
 from common.process.logs import configure_logs
-from common.process.web import WebServer, bind
+from common.process.web import WebServer, bind, bounds_of
 from common.registry.catalog import ChangeKind
 from common.registry.client import RegistryClient
-from services.trainer.http_api import create_http_app
+from services.trainer.http_api import MAX_BODY_BYTES, create_http_app
 from services.trainer.plan.planner import Planner
 from services.trainer.rounds.lease import RoundLoop, holder_id, own_data_dir
 from services.trainer.rounds.rebuilds import Rebuilds
@@ -23,6 +23,7 @@ from services.trainer.watch import follow
 logger = logging.getLogger(__name__)
 ROUND_FUNCTION = "services.trainer.rounds.process:run_round"
 _GRPC_STOP_SECONDS = 2.0
+_MAX_BODIES_BYTES = 64 * MAX_BODY_BYTES
 _MAX_REGISTRY_CALL_SECONDS = 5.0
 
 
@@ -32,6 +33,7 @@ def main(round_function: str = ROUND_FUNCTION) -> int:
     Args:
         round_function: "module:function", what a round's process runs; the tests put their own here.
     """
+    raise_open_files_limit()
     stop = Stop()
     stop.listen_for_signals()
     try:
@@ -67,9 +69,9 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
         planner.mark_stale(kind, name)
         rounds.wake()
 
-    web = WebServer(
-        create_http_app(planner, rounds, rebuilds, health, settings), bind(settings.host, settings.http_port)
-    )
+    sock = bind(settings.host, settings.http_port)
+    bounds = bounds_of(sock, allowed_hosts=settings.allowed_hosts, max_bodies_bytes=_MAX_BODIES_BYTES)
+    web = WebServer(create_http_app(planner, rounds, rebuilds, health, settings), sock, bounds)
     grpc_server, grpc_port = rpc.start_server(
         f"{settings.host}:{settings.grpc_port}",
         lambda server: None,

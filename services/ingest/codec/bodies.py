@@ -1,7 +1,6 @@
 """Request bodies: unpacked within a bound and cut into events. Raises InvalidInput, with where and what."""
 
 import json
-import zlib
 from typing import Any
 
 import orjson
@@ -11,29 +10,6 @@ from services.ingest.codec.validation import BadLine
 
 JSON, NDJSON, TFRECORD = "application/json", "application/x-ndjson", "application/x-tfrecord"
 CONTENT_TYPES = (JSON, NDJSON, TFRECORD)
-_GZIP_WINDOW_BITS = 31
-
-
-def inflate(body: bytes, *, max_bytes: int) -> bytes:
-    """The content of a gzip body (of one or more members).
-
-    Raises:
-        InvalidInput: it is not gzip, is cut short, or holds more than `max_bytes`.
-    """
-    inflated = bytearray()
-    rest = body
-    while rest:
-        member = zlib.decompressobj(wbits=_GZIP_WINDOW_BITS)
-        try:
-            inflated += member.decompress(rest, max_bytes - len(inflated) + 1)
-        except zlib.error as error:
-            raise InvalidInput(f"the body is not gzip, as Content-Encoding says: {error}") from error
-        if len(inflated) > max_bytes:
-            raise InvalidInput(f"the body inflates to more than the {max_bytes} bytes allowed; send smaller requests")
-        if not member.eof:
-            raise InvalidInput(f"the gzip body is cut short after {len(body)} bytes")
-        rest = member.unused_data
-    return bytes(inflated)
 
 
 def events_of_json(body: bytes) -> list[Any]:

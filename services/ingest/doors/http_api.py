@@ -11,6 +11,7 @@ from starlette.routing import Route
 from common.errors import InvalidInput
 from common.eventlog.dead_letters import newest_letters
 from common.eventlog.topics import deadletter_topic
+from common.process.gzip_bodies import MOST_INFLATION, inflate
 from common.process.health import Health
 from common.process.strict_requests import refuse_unknown_query
 from common.process.web import create_app
@@ -126,14 +127,13 @@ async def _append_request(stream: str, request: Request, share: Share, intake: I
     body_format = _body_format(request)
     factor = _FRAMED_MEMORY_FACTOR if body_format == "tfrecord" else JSON_MEMORY_FACTOR
     max_bytes = intake.settings.max_body_bytes
-    body = await _body(request, share, factor=factor, max_bytes=max_bytes)
+    body = await _body(request, share, max_bytes=max_bytes)
     encoding = request.headers.get("content-encoding", "identity")
     if encoding == "gzip":
-        share.resize(max_bytes * factor)
-        body = await intake.in_thread(lambda: bodies.inflate(body, max_bytes=max_bytes))
-        share.resize(len(body) * factor)
+        body = await _inflated(body, share, intake)
     elif encoding != "identity":
         raise InvalidInput(f"Content-Encoding is {encoding!r}, expected gzip or none")
+    share.resize(len(body) * factor)
     return AppendRequest(
         stream=stream,
         body=body,
@@ -151,22 +151,29 @@ def _body_format(request: Request) -> BodyFormat:
     return body_format
 
 
-async def _body(request: Request, share: Share, *, factor: int, max_bytes: int) -> bytes:
-    """The raw body, counted against the budget as it comes in."""
+async def _body(request: Request, share: Share, *, max_bytes: int) -> bytes:
+    """The raw body, counted against the budget as it comes in, not as it is announced: announcing costs nothing."""
     announced = int(request.headers.get("content-length") or 0)
     if announced > max_bytes:
         raise InvalidInput(f"the body has {announced} bytes, expected at most {max_bytes}; send smaller requests")
-    share.resize(announced * factor)
     parts: list[bytes] = []
     size = 0
     async for part in cast("AsyncIterator[bytes]", request.stream()):
         size += len(part)
         if size > max_bytes:
             raise InvalidInput(f"the body has more than the {max_bytes} bytes allowed; send smaller requests")
-        if size > announced:
-            share.resize(size * factor)
+        share.resize(size)
         parts.append(part)
     return b"".join(parts)
+
+
+async def _inflated(body: bytes, share: Share, intake: Intake) -> bytes:
+    max_bytes = intake.settings.max_body_bytes
+    share.resize(len(body) + min(max_bytes, len(body) * MOST_INFLATION))
+    inflated = await intake.in_thread(lambda: inflate(body, max_bytes=max_bytes))
+    if inflated is None:
+        raise InvalidInput(f"the body inflates to more than the {max_bytes} bytes allowed; send smaller requests")
+    return inflated
 
 
 def _answer_body(answer: Answer) -> dict[str, Any]:

@@ -9,10 +9,13 @@ where the same prediction is an ordinary route. Both ways share uvicorn's order 
 import asyncio
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from common.process.http_door import Door, HttpBounds
+from common.process.http_protocol import BODY, HEAD, NONE, BoundedHttpProtocol
 from services.serving.doors.rest_predict import VERSION_HEADER, ModelPath, RestPredict, error_body, predict_path
 from services.serving.front.request_tags import MAX_TAG_BYTES, REQUEST_ID_HEADER, log_fields
 from services.serving.wire.prediction import RequestFailed
@@ -22,9 +25,11 @@ logger = logging.getLogger(__name__)
 TIMEOUT_HEADER = b"x-request-timeout-ms"
 URL_KEY = "headrace.url"
 """Of an ASGI scope: the URL as it came, with what uvicorn drops (a fragment, an empty query)."""
-_ORDINARY_WAY = frozenset({b"expect", b"transfer-encoding", b"content-encoding", b"upgrade", b"connection"})
+_ORDINARY_WAY = frozenset({b"expect", b"transfer-encoding", b"content-encoding", b"upgrade", b"connection", b"origin"})
 """A request with one of these headers goes the ordinary way, unless it is `Connection: keep-alive`."""
 _MAX_CACHED_PATHS = 4096
+TIMEOUT_DIGITS = 9
+"""Milliseconds of eleven days."""
 _VERSION_LINE = VERSION_HEADER.encode() + b": %d\r\n"
 _INTERNAL_ERROR = error_body("the prediction failed unexpectedly; the log of the server says why")
 
@@ -78,7 +83,7 @@ class _Prediction:
         self.protocol.write_answer(status, body, version, keep_alive=self.keep_alive, tag=self.tag)
 
 
-class PredictProtocol(HttpToolsProtocol):
+class PredictProtocol(BoundedHttpProtocol):
     """Made for one front by `protocol_for`."""
 
     predict: RestPredict
@@ -110,6 +115,7 @@ class PredictProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         # The scope is only built when the request turns out to go the ordinary way.
+        self.begin_message()
         self.url = b""
         self.expect_100_continue = False
         self.headers = []
@@ -119,25 +125,33 @@ class PredictProtocol(HttpToolsProtocol):
         self._is_plain = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self.stage != HEAD:  # Behind a chunked body; nobody reads these.
+            return
         name = name.lower()
         self.headers.append((name, value))
         if name == b"content-length":
             self._content_length = int(value) if value.isdigit() else -1
+        elif name == b"host":
+            self.take_host(value)
         elif name in _ORDINARY_WAY:
             self._is_plain &= name == b"connection" and value.lower() == b"keep-alive"
             self.expect_100_continue |= name == b"expect" and value.lower() == b"100-continue"
+            self.note_header(name, value)
         elif name == TIMEOUT_HEADER:
-            self._is_plain &= value.isdigit()
-            self._timeout_seconds = int(value) / 1000 if value.isdigit() else None
+            is_number = value.isdigit() and len(value) <= TIMEOUT_DIGITS
+            self._is_plain &= is_number
+            self._timeout_seconds = int(value) / 1000 if is_number else None
         elif name == REQUEST_ID_HEADER and len(value) <= MAX_TAG_BYTES:
             self._tag = value
 
     def on_headers_complete(self) -> None:
+        self.check_head()
         path = self._plain_prediction()
         if path is None:
             self._begin_ordinary_message()
             super().on_headers_complete()
             return
+        self.stage = BODY
         waits_for = self.cycle
         prediction = _Prediction(self, path, self._timeout_seconds, self._tag or self.predict.tags.new())
         self.cycle = prediction  # type: ignore[assignment]  # quacks like uvicorn's cycle
@@ -167,7 +181,7 @@ class PredictProtocol(HttpToolsProtocol):
     def _begin_ordinary_message(self) -> None:
         """What uvicorn does at the first byte of a message, with what was read since."""
         url, headers, expect = self.url, self.headers, self.expect_100_continue
-        super().on_message_begin()
+        HttpToolsProtocol.on_message_begin(self)
         self.url, self.expect_100_continue = url, expect
         self.scope[URL_KEY] = url  # type: ignore[literal-required]  # a key of our own
         self.headers.extend(headers)
@@ -176,7 +190,10 @@ class PredictProtocol(HttpToolsProtocol):
         prediction: Any = self.cycle
         if prediction.__class__ is not _Prediction:
             super().on_body(body)
-        elif prediction.body:
+            return
+        if len(body) != self._content_length:
+            self.hold(len(body))
+        if prediction.body:
             if prediction.body.__class__ is bytes:
                 prediction.body = bytearray(prediction.body)
             prediction.body += body
@@ -188,6 +205,9 @@ class PredictProtocol(HttpToolsProtocol):
         if prediction.__class__ is not _Prediction:
             super().on_message_complete()
             return
+        if self.stage != BODY:
+            return
+        self.stage = NONE
         prediction.has_body = True
         prediction.start_if_ready()
 
@@ -233,6 +253,7 @@ class PredictProtocol(HttpToolsProtocol):
             self.on_response_complete()
 
     def on_response_complete(self) -> None:
+        self.note_answered()
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
@@ -240,7 +261,7 @@ class PredictProtocol(HttpToolsProtocol):
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
             return
-        self._idle_since = self.loop.time()
+        self._idle_since = self.heard_at
         if self.timeout_keep_alive_task is None:
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
@@ -273,10 +294,15 @@ class PredictProtocol(HttpToolsProtocol):
 
 
 def protocol_for(
-    predict: RestPredict, *, max_body_bytes: int, extra_headers: Mapping[str, str] | None = None
+    predict: RestPredict,
+    *,
+    max_body_bytes: int,
+    bounds: HttpBounds | None = None,
+    extra_headers: Mapping[str, str] | None = None,
 ) -> type[asyncio.Protocol]:
     """The class for uvicorn.Config(http=...); `extra_headers` go with every answer of the short way."""
     bound = {
+        "door": Door(replace(bounds or HttpBounds(), error_body=lambda _, message: error_body(message))),
         "predict": predict,
         "max_body_bytes": max_body_bytes,
         "extra_headers": extra_headers or {},

@@ -5,7 +5,6 @@ Plain predictions do not come here, fast_http.py takes them first; compressed, c
 
 import asyncio
 import re
-import zlib
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -18,10 +17,12 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from common.errors import InvalidInput
+from common.process.gzip_bodies import inflate
 from common.process.health import Health
 from common.process.web import create_app
 from services.serving.doors.async_api import AsyncDoor
-from services.serving.doors.fast_http import TIMEOUT_HEADER, URL_KEY
+from services.serving.doors.fast_http import TIMEOUT_DIGITS, TIMEOUT_HEADER, URL_KEY
 from services.serving.doors.rest_predict import (
     HTTP_STATUS_OF,
     VERSION_HEADER,
@@ -48,7 +49,6 @@ _TARGETS = ("", "/versions/{version}", "/labels/{label}")
 _REQUEST_ID = REQUEST_ID_HEADER.decode()
 _PAYLOAD_TOO_LARGE = 413
 _CLIENT_CLOSED_REQUEST = 499
-_GZIP_WINDOW_BITS = 31
 
 
 class _Door:
@@ -138,14 +138,10 @@ class _Door:
                 return None
         if request.headers.get("content-encoding", "").lower() != "gzip":
             return bytes(received)
-        inflater = zlib.decompressobj(_GZIP_WINDOW_BITS)
         try:
-            body = inflater.decompress(received, self._max_body_bytes + 1)
-        except zlib.error:
+            return inflate(bytes(received), max_bytes=self._max_body_bytes)
+        except InvalidInput:
             return b""
-        if len(body) > self._max_body_bytes:
-            return None
-        return body if inflater.eof else b""
 
 
 async def _until_gone(request: Request) -> None:
@@ -184,8 +180,11 @@ def _timeout_of(request: Request) -> float | None:
     value = request.headers.get(TIMEOUT_HEADER.decode())
     if value is None:
         return None
-    if not value.isdigit():
-        raise invalid(f"header {TIMEOUT_HEADER.decode()} is {value!r}, expected whole milliseconds")
+    if not (value.isascii() and value.isdigit() and len(value) <= TIMEOUT_DIGITS):
+        raise invalid(
+            f"header {TIMEOUT_HEADER.decode()} is {value[:50]!r}, expected whole milliseconds in at most "
+            f"{TIMEOUT_DIGITS} digits"
+        )
     return int(value) / 1000
 
 

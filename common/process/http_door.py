@@ -1,0 +1,252 @@
+"""One HTTP door: what all of its clients may hold together, whose names it answers to, who gives way when it is full.
+
+Memory is counted as bytes arrive, not as they are announced. Where room runs out, whoever has been silent longest gives
+way, so that silent connections cannot keep others out.
+
+Refused are Host names that are not ours on a door that listens on loopback (a page whose name resolves to 127.0.0.1
+could read and write), and methods that change something with an Origin that is not the door's own (a page could post).
+"""
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+from urllib.parse import urlsplit
+
+import orjson
+import prometheus_client
+
+REFUSED = prometheus_client.Counter(
+    "http_refused", "Requests and connections that were refused before any route saw them.", ["status"]
+)
+_MAX_KNOWN_HOSTS = 256
+_FORBIDDEN, REQUEST_TIMEOUT, _MISDIRECTED, _TOO_MANY = 403, 408, 421, 429
+
+
+class RefusedByDoor(Exception):
+    """Raised in a parser's callback: the connection is answered with this and closed."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+def door_error_body(status: int, message: str) -> bytes:
+    """In the form of the six errors."""
+    kind = "Overloaded" if status == _TOO_MANY else "InvalidInput"
+    return orjson.dumps({"error": {"kind": kind, "message": message}})
+
+
+@dataclass(frozen=True)
+class HttpTimes:
+    """Seconds. A client that takes longer is answered 408 or dropped.
+
+    Attributes:
+        head: from the first byte of a head, or from the connection, to the head's end.
+        silence: the longest pause within a body.
+        body: for a body as a whole, and more by its length: a second for every 16 KiB.
+        unread: how long an answer may be left unread.
+        gives_way: whoever was heard within it is not silent, and keeps its room when others want it.
+        linger: after a refusal what still comes is thrown away for so long; closed at once, the client might not read
+            the answer.
+        look: how often the door looks at the time.
+    """
+
+    head: float = 15.0
+    silence: float = 15.0
+    body: float = 30.0
+    unread: float = 60.0
+    gives_way: float = 1.0
+    linger: float = 1.0
+    look: float = 1.0
+
+
+@dataclass(frozen=True)
+class HttpBounds:
+    """What one door allows.
+
+    Attributes:
+        max_bodies_bytes: of all requests that are arriving or not answered yet; half of it for one client's address.
+        max_connections: at once; half of it for one client's address, unless that is this machine.
+        is_loopback: only this machine can connect, so that only its own names are ours.
+        allowed_hosts: further names in Host and Origin, in lower case, without a port.
+        any_origin: pages of any origin may post.
+    """
+
+    max_bodies_bytes: int = 256 * 1024 * 1024
+    max_connections: int = 4096
+    is_loopback: bool = False
+    allowed_hosts: frozenset[str] = frozenset()
+    any_origin: bool = False
+    times: HttpTimes = HttpTimes()
+    error_body: Callable[[int, str], bytes] = door_error_body
+
+
+def is_loopback(sock: socket.socket) -> bool:
+    """Whether the socket listens where only this machine can connect."""
+    return ipaddress.ip_address(sock.getsockname()[0]).is_loopback
+
+
+def host_names(text: str) -> frozenset[str]:
+    """The names of a setting, separated by commas."""
+    return frozenset(name.strip().lower() for name in text.split(",") if name.strip())
+
+
+@dataclass
+class _Client:
+    """What one address holds."""
+
+    connections: int = 0
+    held_bytes: int = 0
+
+
+class Connection(Protocol):
+    """What a door asks of a connection."""
+
+    address: str
+    loop: asyncio.AbstractEventLoop
+    held_bytes: int
+    """Of bodies; kept by the door."""
+    heard_at: float
+
+    def give_way(self) -> None: ...
+    def waits_since(self) -> tuple[int | None, float]: ...
+    def is_silent_in_body(self) -> bool: ...
+    def look_at_time(self) -> None: ...
+    def refuse(self, status: int, message: str) -> None: ...
+
+
+@dataclass(eq=False)
+class Door:
+    """All connections of one door. Belongs to one event loop."""
+
+    bounds: HttpBounds
+    connections: set["Connection"] = field(default_factory=set)
+    held_bytes: int = 0
+    hosts: set[bytes] = field(default_factory=set)
+    """Values of Host that were found to be ours."""
+    _clients: dict[str, _Client] = field(default_factory=dict)
+    _sweeper: asyncio.TimerHandle | None = None
+
+    def admit(self, connection: "Connection") -> bool:
+        """Takes a new connection; when there are too many, the one that waits longest for its client goes."""
+        client = self._clients.setdefault(connection.address, _Client())
+        bounds = self.bounds
+        limit = bounds.max_connections
+        of_address = connection.address if not bounds.is_loopback and client.connections >= limit // 2 else ""
+        if (of_address or len(self.connections) >= limit) and not self._make_room(of_address):
+            REFUSED.labels("connections").inc()
+            if not client.connections:
+                del self._clients[connection.address]
+            return False
+        client.connections += 1
+        self.connections.add(connection)
+        if self._sweeper is None:
+            self._sweeper = connection.loop.call_later(self.bounds.times.look, self._sweep, connection.loop)
+        return True
+
+    def leave(self, connection: "Connection") -> None:
+        if connection not in self.connections:
+            return
+        self.connections.discard(connection)
+        self.release(connection)
+        client = self._clients[connection.address]
+        client.connections -= 1
+        if not client.connections:
+            del self._clients[connection.address]
+
+    def hold(self, connection: "Connection", size: int) -> None:
+        """Counts bytes of a body that have arrived. Raises RefusedByDoor when there is no room for them."""
+        client = self._clients[connection.address]
+        connection.held_bytes += size
+        client.held_bytes += size
+        self.held_bytes += size
+        limit = self.bounds.max_bodies_bytes
+        client_limit = limit if self.bounds.is_loopback else limit // 2
+        while self.held_bytes > limit or client.held_bytes > client_limit:
+            of_address = connection.address if client.held_bytes > client_limit else ""
+            if not self._drop_silent_body(of_address, but=connection):
+                raise RefusedByDoor(_TOO_MANY, "the bodies of all requests together take too much memory; try again")
+
+    def release(self, connection: "Connection") -> None:
+        if connection.held_bytes:
+            self.held_bytes -= connection.held_bytes
+            self._clients[connection.address].held_bytes -= connection.held_bytes
+            connection.held_bytes = 0
+
+    def check_host(self, value: bytes) -> None:
+        """Raises RefusedByDoor for a name that is not ours."""
+        if self.bounds.is_loopback and not self._is_ours(_name_of(value)):
+            raise RefusedByDoor(
+                _MISDIRECTED,
+                f"Host {value[:100].decode(errors='replace')!r} is not this machine; ALLOWED_HOSTS names further ones",
+            )
+        if len(self.hosts) < _MAX_KNOWN_HOSTS:
+            self.hosts.add(value)
+
+    def check_origin(self, origin: bytes, host: bytes) -> None:
+        """Raises RefusedByDoor for a page that is not this door's own."""
+        if self.bounds.any_origin:
+            return
+        scheme, _, rest = origin.partition(b"://")
+        is_own = scheme in (b"http", b"https") and rest == host
+        if not is_own and _name_of(rest) not in self.bounds.allowed_hosts:
+            shown = origin[:100].decode(errors="replace")
+            raise RefusedByDoor(
+                _FORBIDDEN, f"a page of {shown!r} may not change anything here; ALLOWED_HOSTS names pages that may"
+            )
+
+    def _is_ours(self, name: str) -> bool:
+        if name == "localhost" or name.endswith(".localhost") or name in self.bounds.allowed_hosts:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True  # Nobody else can make an address mean another machine.
+
+    def _make_room(self, of_address: str) -> bool:
+        waiting = [
+            (rank, since, id(connection), connection)
+            for connection in self.connections
+            if not of_address or connection.address == of_address
+            for rank, since in (connection.waits_since(),)
+            if rank is not None
+        ]
+        if not waiting:
+            return False
+        min(waiting)[-1].give_way()
+        return True
+
+    def _drop_silent_body(self, of_address: str, *, but: "Connection") -> bool:
+        silent = [
+            (connection.heard_at, id(connection), connection)
+            for connection in self.connections
+            if connection.held_bytes and connection.is_silent_in_body() and connection is not but
+            if not of_address or connection.address == of_address
+        ]
+        if not silent:
+            return False
+        slowest = min(silent)[-1]
+        self.release(slowest)
+        slowest.refuse(REQUEST_TIMEOUT, "the body came too slowly while others waited for its room")
+        return True
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._sweeper = None
+        for connection in list(self.connections):
+            connection.look_at_time()
+        if self.connections:
+            self._sweeper = loop.call_later(self.bounds.times.look, self._sweep, loop)
+
+
+def _name_of(authority: bytes) -> str:
+    """The name or address in `name:port`, in lower case; "" when there is none."""
+    try:
+        name = urlsplit(f"//{authority.decode('ascii')}").hostname or ""
+    except (UnicodeDecodeError, ValueError):
+        return ""
+    return name.rstrip(".")

@@ -1,0 +1,289 @@
+"""HTTP/1.1 as all doors speak it: uvicorn's protocol, with a bound on everything that a client can make it hold.
+
+Bounded are the URL and the headers, the time for a head, for a body and for reading an answer; what connections and
+bodies take together is the door's (http_door.py).
+"""
+
+import asyncio
+from typing import Any
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from common.process.http_door import REFUSED, REQUEST_TIMEOUT, Door, HttpBounds, RefusedByDoor
+
+MAX_URL_BYTES = 8 * 1024
+MAX_HEAD_BYTES = 32 * 1024
+MAX_HEADERS = 100
+_BODY_BYTES_PER_SECOND = 16 * 1024
+NONE, HEAD, BODY = 0, 1, 2
+"""What of a message has come: nothing or all of it, a part of its head, its head."""
+_SAFE_METHODS = frozenset({b"GET", b"HEAD", b"OPTIONS"})
+_URI_TOO_LONG, _HEAD_TOO_LARGE = 414, 431
+
+
+class BoundedHttpProtocol(HttpToolsProtocol):
+    """Made for one door by `protocol_of`."""
+
+    door: Door
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.address = ""
+        self.held_bytes = 0
+        self.heard_at = 0.0
+        self.stage = NONE
+        self._open_since = 0.0
+        self._head_bytes = 0
+        """Of those reads alone that began within the head."""
+        self._is_old_head = False
+        self._body_bytes = 0
+        self._chunk_bytes = 0
+        self._answered_any = False
+        self._unread_since = 0.0
+        self._origin = b""
+        self._host = b""
+        self._upgrades = False
+        self._is_refused = False
+
+    # Connections
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        self.address = self.client[0] if self.client else ""
+        self.heard_at = self._open_since = self.loop.time()
+        if not self.door.admit(self):
+            self._is_refused = True
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.door.leave(self)
+        for cycle, _ in self.pipeline:
+            cycle.disconnected = True
+        self.pipeline.clear()
+        super().connection_lost(exc)
+
+    def give_way(self) -> None:
+        """Another connection needs the room."""
+        self.door.leave(self)
+        self.transport.abort()
+
+    def waits_since(self) -> tuple[int | None, float]:
+        """(0, since when) in the middle of a message or before the first, (1, …) between two; (None, 0) at work."""
+        if self.stage:
+            return 0, self._open_since
+        if self._is_at_work():
+            return None, 0.0
+        return (1, self.heard_at) if self._answered_any else (0, self._open_since)
+
+    def is_silent_in_body(self) -> bool:
+        return self.stage == BODY and self.loop.time() - self.heard_at > self.door.bounds.times.gives_way
+
+    def look_at_time(self) -> None:
+        """Called every so often: ends what takes too long."""
+        now, times = self.loop.time(), self.door.bounds.times
+        if self._unread_since and now - self._unread_since > times.unread:
+            self.transport.abort()
+        elif self.stage == BODY:
+            self._look_at_body(now)
+        elif self._is_at_work() or now - self._open_since <= times.head:
+            return
+        elif self.stage == HEAD:
+            self.refuse(REQUEST_TIMEOUT, f"the head of the request did not come within {times.head:g} s")
+        elif not self._answered_any:
+            self.transport.close()
+
+    def _look_at_body(self, now: float) -> None:
+        times = self.door.bounds.times
+        if self.flow.read_paused:  # It is we who do not read.
+            self.heard_at = now
+            self._open_since += times.look
+            return
+        longest = times.body + self._body_bytes / _BODY_BYTES_PER_SECOND
+        if now - self.heard_at > times.silence or now - self._open_since > longest:
+            self.refuse(REQUEST_TIMEOUT, "the body of the request came too slowly")
+
+    # Bytes
+
+    def data_received(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        if self._is_refused:
+            return
+        self._chunk_bytes = len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._go_on_without_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserError as error:
+            self._refuse_for(error)
+        if self.stage:
+            self._note_open(len(data))
+
+    def _note_open(self, size: int) -> None:
+        """The message is not complete; `size` bytes have come."""
+        self.heard_at = self.loop.time()
+        if not self._open_since:
+            self._open_since = self.heard_at
+        if self.stage == HEAD:
+            self._head_bytes += size if self._is_old_head else 0
+            self._is_old_head = True
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._refuse_head()
+
+    def _refuse_for(self, error: httptools.HttpParserError) -> None:
+        cause = error.__context__
+        if isinstance(cause, RefusedByDoor):
+            self.refuse(cause.status, cause.message)
+        else:
+            self.refuse(400, f"this is not HTTP/1.1: {error}")
+
+    def _go_on_without_upgrade(self, rest: bytes) -> None:
+        """Upgrades are not offered (RFC 9110, 7.8): the same request without the wish, so that its body is a body."""
+        method, version = self.parser.get_method(), self.parser.get_http_version()
+        if not self._upgrades or method == b"CONNECT":
+            self.refuse(400, "CONNECT is not taken here")
+            return
+        hop = (b"upgrade", b"connection", b"http2-settings")
+        lines = [b"%b: %b\r\n" % header for header in self.headers if header[0] not in hop]
+        head = b"%b %b HTTP/%b\r\n%b\r\n" % (method, self.url, version.encode(), b"".join(lines))
+        self.parser = httptools.HttpRequestParser(self)
+        self._upgrades = False
+        self.data_received(head + rest)
+
+    def refuse(self, status: int, message: str) -> None:
+        """Answers and closes; behind requests that are not answered yet it only closes."""
+        if self._is_refused or self.transport.is_closing():
+            return
+        self._is_refused = True
+        REFUSED.labels(str(status)).inc()
+        in_order = self.stage != BODY
+        if self.pipeline or (in_order and self._has_open_cycle()):
+            newest: Any = self.pipeline[0][0] if self.pipeline else self.cycle
+            newest.keep_alive = False
+            return
+        cycle: Any = self.cycle
+        if self.stage == BODY and cycle is not None:
+            cycle.disconnected = True
+            if getattr(cycle, "response_started", False):
+                self.transport.close()
+                return
+        self.stage = NONE
+        self.flow.resume_reading()
+        body = self.door.bounds.error_body(status, message)
+        self.transport.write(
+            b"%bcontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
+            % (STATUS_LINE[status], len(body), body)
+        )
+        if cycle is not None:
+            cycle.message_event.set()
+        self.door.release(self)
+        self.loop.call_later(self.door.bounds.times.linger, self.transport.close)
+
+    def _refuse_head(self) -> None:
+        self.refuse(_HEAD_TOO_LARGE, f"the head of the request has more than {MAX_HEAD_BYTES} bytes")
+
+    def _is_at_work(self) -> bool:
+        """Whether it is for us to do something."""
+        return not self.stage and self._has_open_cycle()
+
+    def _has_open_cycle(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    # The parser's callbacks
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.begin_message()
+
+    def begin_message(self) -> None:
+        """Forgets what was said of the message before."""
+        self.stage, self._open_since, self._head_bytes, self._body_bytes = HEAD, 0.0, 0, 0
+        self._origin = self._host = b""
+        self._upgrades = self._is_old_head = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.stage != HEAD:  # Behind a chunked body; nobody reads these.
+            return
+        name = name.lower()
+        if name == b"host":
+            self.take_host(value)
+        else:
+            self.note_header(name, value)
+        super().on_header(name, value)
+
+    def note_header(self, name: bytes, value: bytes) -> None:
+        """Keeps what the door has to look at when the head is complete; `name` is in lower case."""
+        if name == b"origin":
+            self._origin = value
+        elif name == b"upgrade":
+            self._upgrades = True
+
+    def take_host(self, value: bytes) -> None:
+        """Raises RefusedByDoor for a name that is not ours, and for a second one."""
+        if self._host:
+            raise RefusedByDoor(400, "the request has two Host headers")
+        self._host = value
+        if value not in self.door.hosts:
+            self.door.check_host(value)
+
+    def check_head(self) -> None:
+        """Raises RefusedByDoor when the head is too large."""
+        if len(self.url) > MAX_URL_BYTES:
+            raise RefusedByDoor(_URI_TOO_LONG, f"the URL has {len(self.url)} bytes, expected at most {MAX_URL_BYTES}")
+        if len(self.headers) > MAX_HEADERS:
+            raise RefusedByDoor(_HEAD_TOO_LARGE, f"the request has more than {MAX_HEADERS} headers")
+        if self._head_bytes + self._chunk_bytes > MAX_HEAD_BYTES:
+            size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+            if size > MAX_HEAD_BYTES:
+                raise RefusedByDoor(_HEAD_TOO_LARGE, f"the head of the request has more than {MAX_HEAD_BYTES} bytes")
+
+    def on_headers_complete(self) -> None:
+        self.check_head()
+        if self._origin and self.parser.get_method() not in _SAFE_METHODS:
+            self.door.check_origin(self._origin, self._host)
+        if self.parser.should_upgrade():
+            return  # `_go_on_without_upgrade` comes next.
+        self.stage = BODY
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if self.stage != BODY:
+            return
+        if not self.cycle.response_complete:
+            self.hold(len(body))
+        super().on_body(body)
+
+    def hold(self, size: int) -> None:
+        """Counts bytes of a body. Raises RefusedByDoor."""
+        self._body_bytes += size
+        self.door.hold(self, size)
+
+    def on_message_complete(self) -> None:
+        if self.stage != BODY:
+            return
+        self.stage = NONE
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        self.note_answered()
+        super().on_response_complete()
+
+    def note_answered(self) -> None:
+        """The room of its body is free."""
+        self._answered_any = True
+        self.heard_at = self.loop.time()
+        if self.held_bytes:
+            self.door.release(self)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread_since = self.loop.time()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._unread_since = 0.0
+
+
+def protocol_of(bounds: HttpBounds) -> type[asyncio.Protocol]:
+    """The class for uvicorn.Config(http=...)."""
+    return type("DoorProtocol", (BoundedHttpProtocol,), {"door": Door(bounds)})

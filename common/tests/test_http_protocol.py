@@ -1,0 +1,266 @@
+"""HTTP doors under clients that announce, wait, dribble, pipeline, pretend and pile up."""
+
+import gzip
+import json
+import os
+import resource
+import socket
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from common.errors import InvalidInput
+from common.process.gzip_bodies import MAX_MEMBERS, inflate
+from common.process.http_door import HttpBounds, HttpTimes
+from common.process.lifecycle import raise_open_files_limit
+from common.process.web import WebServer, bind
+
+_QUICK = HttpTimes(head=0.3, silence=0.3, body=0.6, unread=0.3, gives_way=0.05, linger=0.1, look=0.05)
+_TIMEOUT_SECONDS = 20.0
+
+
+async def echo(scope, receive, send) -> None:  # type: ignore[no-untyped-def]  # ASGI
+    """Answers with the method, the path and the body."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        body += message["body"]
+        if not message["more_body"]:
+            break
+    said = f"{scope['method']} {scope['path']} ".encode() + body
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(said))]})
+    await send({"type": "http.response.body", "body": said})
+
+
+@contextmanager
+def door(bounds: HttpBounds) -> Iterator[int]:
+    server = WebServer(_lifespanless, bind("127.0.0.1", 0), bounds)
+    server.start()
+    try:
+        yield server.port
+    finally:
+        server.stop()
+
+
+async def _lifespanless(scope, receive, send) -> None:  # type: ignore[no-untyped-def]  # ASGI
+    if scope["type"] == "http":
+        await echo(scope, receive, send)
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    with door(HttpBounds(is_loopback=True, allowed_hosts=frozenset({"ours.example"}), times=_QUICK)) as number:
+        yield number
+
+
+def opened(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=_TIMEOUT_SECONDS)
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """Until the door closes."""
+    said = b""
+    try:
+        while part := connection.recv(65536):
+            said += part
+    except ConnectionResetError:
+        pass
+    return said
+
+
+def ask(port: int, *parts: bytes) -> bytes:
+    """What the door answers to these bytes, each sent by itself; it closes after the last answer."""
+    with opened(port) as connection:
+        for part in parts:
+            connection.sendall(part)
+        return read_all(connection)
+
+
+def status(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1])
+
+
+LAST = b"GET /last HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+
+
+@pytest.mark.parametrize("pieces", [1, 7])
+def test_an_upgrade_is_not_offered_and_the_body_of_its_request_is_its_body(port: int, pieces: int) -> None:
+    wish = b"POST /a HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 26\r\n\r\n"
+    text = wish + b"GET /smuggled HTTP/1.1\r\n\r\n" + LAST
+    size = -(-len(text) // pieces)
+    answer = ask(port, *(text[at : at + size] for at in range(0, len(text), size)))
+    assert b"POST /a GET /smuggled HTTP/1.1\r\n\r\n" in answer
+    assert b"GET /last " in answer
+    assert answer.count(b"HTTP/1.1 200 OK") == 2
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "expected"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 40_000 + b"\r\n\r\n", 431),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"a: b\r\n" * 200 + b"\r\n", 431),
+        (b"GET /" + b"x" * 9_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", 414),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 400_000, 431),
+        (b"POST / HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\n", 400),
+        (b"CONNECT a:1 HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00", 400),
+    ],
+)  # fmt: skip
+def test_what_is_too_large_or_is_no_http_is_refused_in_the_form_of_every_error(
+    port: int, request_bytes: bytes, expected: int
+) -> None:
+    answer = ask(port, request_bytes)
+    assert status(answer) == expected
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["kind"] == "InvalidInput"
+
+
+def test_names_that_are_not_ours_are_refused_on_loopback(port: int) -> None:
+    ours = ("localhost", "localhost:1", "127.0.0.1:8701", "[::1]:8701", "ours.example:80", "a.localhost", "LOCALHOST.")
+    for name in ours:
+        assert status(ask(port, b"GET / HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n\r\n" % name.encode())) == 200
+    for name in ("evil.example", "127.0.0.1.evil.example", "localhost.evil.example:8701", "", "a b", "\xff"):
+        answer = ask(port, b"GET / HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n\r\n" % name.encode())
+        assert status(answer) == 421, name
+    with door(HttpBounds(is_loopback=False)) as outside:
+        assert status(ask(outside, b"GET / HTTP/1.1\r\nHost: ingest\r\nConnection: close\r\n\r\n")) == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
+def test_pages_of_others_may_not_change_anything(port: int, method: str) -> None:
+    def asked(origin: str, method: str = method) -> int:
+        head = f"{method} / HTTP/1.1\r\nHost: localhost:8701\r\nOrigin: {origin}\r\nConnection: close\r\n\r\n"
+        return status(ask(port, head.encode()))
+
+    for origin in ("http://localhost:8701", "https://localhost:8701", "http://ours.example"):
+        assert asked(origin) == 200
+    for origin in ("http://evil.example", "null", "http://localhost:3000", "http://evil.example/localhost:8701"):
+        assert asked(origin) == 403
+    assert asked("http://evil.example", "GET") == 200
+
+
+@pytest.mark.parametrize(
+    ("beginning", "expected"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: local", b"HTTP/1.1 408"),
+        (b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nabc", b"HTTP/1.1 408"),
+        (b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n", b"HTTP/1.1 408"),
+        (b"", b""),
+    ],
+)
+def test_whoever_says_no_more_is_let_go(port: int, beginning: bytes, expected: bytes) -> None:
+    assert ask(port, beginning).startswith(expected)
+
+
+def test_a_body_that_dribbles_is_given_up_although_it_is_never_silent(port: int) -> None:
+    with opened(port) as connection:
+        connection.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n")
+        connection.settimeout(0.05)
+        answer = b""
+        while not answer:
+            connection.sendall(b"x")
+            try:
+                answer = connection.recv(65536)
+            except TimeoutError:
+                continue
+    assert status(answer) == 408
+
+
+def test_whoever_does_not_read_its_answer_is_let_go(port: int) -> None:
+    size = 32 * 1024 * 1024
+    with opened(port) as connection, opened(port) as other:
+        connection.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % size)
+        connection.sendall(bytes(size))
+        assert connection.recv(1)
+        with opened(port) as later:  # The door lets it go after as long a silence, so the first one is gone by then.
+            assert read_all(later) == b""
+        assert len(read_all(connection)) < size
+        assert read_all(other) == b""
+
+
+def test_announcing_a_body_holds_no_memory_and_a_silent_one_gives_way_to_one_that_comes() -> None:
+    bounds = HttpBounds(max_bodies_bytes=1_000_000, is_loopback=True, times=HttpTimes(gives_way=0.0))
+    head = b"POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+    with door(bounds) as port, ExitStack() as stack:
+        silent = [stack.enter_context(opened(port)) for _ in range(20)]
+        for connection in silent[:10]:
+            connection.sendall(head % 900_000)
+        for connection in silent[10:]:
+            connection.sendall(head % 200_000 + bytes(90_000))
+        for _ in range(3):
+            assert status(ask(port, head % 800_000 + bytes(800_000))) == 200
+        assert status(ask(port, head % 1_100_000 + bytes(1_000_001))) == 429
+
+
+def test_connections_that_say_nothing_give_way_to_new_ones() -> None:
+    with door(HttpBounds(max_connections=8, is_loopback=True)) as port, ExitStack() as stack:
+        for _ in range(30):
+            stack.enter_context(opened(port))
+        for _ in range(5):
+            assert status(ask(port, LAST)) == 200
+
+
+def test_one_address_has_half_of_a_door_that_others_reach_too() -> None:
+    with door(HttpBounds(max_connections=8)) as port:
+        kept = [opened(port) for _ in range(5)]
+        for connection in kept[1:]:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert status(connection.recv(65536)) == 200
+        assert read_all(kept[0]) == b"", "the fifth of four: the first, which had said nothing, went"
+        for connection in kept:
+            connection.close()
+
+
+def test_pipelined_requests_are_answered_in_order_and_the_fault_comes_last(port: int) -> None:
+    good = b"POST /%d HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx"
+    answer = ask(port, b"".join(good % number for number in range(3)) + b"nonsense\r\n\r\n")
+    assert [b"POST /%d x" % number in answer for number in range(3)] == [True] * 3
+
+
+def test_trailers_of_a_chunked_body_are_no_headers(port: int) -> None:
+    chunked = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+    answer = ask(port, chunked + b"3\r\nabc\r\n0\r\nHost: evil.example\r\nOrigin: http://evil.example\r\n\r\n")
+    assert answer.endswith(b"POST / abc")
+
+
+def test_gzip_members_are_read_as_one_stream_in_linear_time() -> None:
+    parts = [os.urandom(300_000), b"", b"a" * 1_000_000, b"end"]
+    body = b"".join(map(gzip.compress, parts))
+    assert inflate(body, max_bytes=2_000_000) == b"".join(parts)
+    assert inflate(body, max_bytes=len(b"".join(parts)) - 1) is None
+    assert inflate(body, max_bytes=len(b"".join(parts))) == b"".join(parts)
+    empty = gzip.compress(b"", mtime=0)
+    assert inflate(empty * MAX_MEMBERS, max_bytes=10) == b""
+    with pytest.raises(InvalidInput, match="more than 10000 members"):
+        inflate(empty * (MAX_MEMBERS + 1), max_bytes=10)
+
+
+@pytest.mark.parametrize(
+    "body", [b"no gzip", gzip.compress(b"x" * 99)[:-1], gzip.compress(b"x") + b"rest", zlib.compress(b"x")]
+)
+def test_what_is_no_gzip_is_refused(body: bytes) -> None:
+    with pytest.raises(InvalidInput, match="gzip"):
+        inflate(body, max_bytes=1000)
+
+
+def test_a_bomb_is_left_as_soon_as_it_is_too_large() -> None:
+    assert inflate(gzip.compress(bytes(50_000_000)), max_bytes=1_000_000) is None
+
+
+def test_a_service_may_have_as_many_files_open_as_the_system_allows() -> None:
+    code = (
+        "import resource; from common.process.lifecycle import raise_open_files_limit\n"
+        "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard)); print(raise_open_files_limit() == hard)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "True\n"
+    assert raise_open_files_limit() == resource.getrlimit(resource.RLIMIT_NOFILE)[1]

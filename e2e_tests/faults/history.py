@@ -14,6 +14,7 @@ import orjson
 
 Outcome = Literal["acknowledged", "refused", "in doubt"]
 PredictionOutcome = Literal["answered", "refused", "broken", "silent"]
+TIME_LIMIT = "the time limit"
 
 
 @dataclass(frozen=True)
@@ -83,11 +84,19 @@ class Fault:
 
 @dataclass(frozen=True)
 class EndedEarly:
-    """A signal asked for no further fault; `left_count` were still to come."""
+    """No further fault was tried; `left_count` were still to come.
+
+    Attributes:
+        signal_name: what asked for it: a signal, or TIME_LIMIT where the run had been given one.
+    """
 
     at: float
     signal_name: str
     left_count: int
+
+    @property
+    def was_planned(self) -> bool:
+        return self.signal_name == TIME_LIMIT
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """One run: a platform under load, fault after fault, then everything is read out and judged."""
 
 import itertools
+import math
 import platform as host
 import random
 import threading
@@ -19,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from e2e_tests.faults.checker import judge
 from e2e_tests.faults.early_end import EarlyEnd
 from e2e_tests.faults.history import (
+    TIME_LIMIT,
     AliasMove,
     EndedEarly,
     Fault,
@@ -57,6 +59,7 @@ class Options:
     gap_seconds: the least and the most between a recovery and the next fault.
     recovery_seconds: what a recovery may take.
     overlap: the share of the strikes that hit two targets at once.
+    at_most_seconds: after this long nothing more is struck; at least one fault is.
     """
 
     mode: str
@@ -68,6 +71,7 @@ class Options:
     gap_seconds: tuple[float, float] = (0.5, 3.0)
     recovery_seconds: float = 180.0
     overlap: float = 0.0
+    at_most_seconds: float = math.inf
     rates: Rates = field(default_factory=Rates)
 
 
@@ -145,10 +149,12 @@ class FaultRun:
         options = self._options
         task = self._progress.add_task("faults", total=options.kills)
         cards, number = deal(self._deck(), options.kills, self._chance), 1
+        end = time.monotonic() + options.at_most_seconds
         for struck in overlap(cards, options.overlap, self._chance):
             threading.Event().wait(self._chance.uniform(*options.gap_seconds))
-            if self._early_end.signal_name:
-                self._history.add(EndedEarly(time.time(), self._early_end.signal_name, options.kills + 1 - number))
+            why = self._early_end.signal_name or (TIME_LIMIT if number > 1 and time.monotonic() > end else "")
+            if why:
+                self._history.add(EndedEarly(time.time(), why, options.kills + 1 - number))
                 return
             self._progress.update(task, description=" + ".join(f"{what}: {target}" for what, target in struck))
             self._strike(number, struck)

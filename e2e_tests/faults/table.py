@@ -103,7 +103,7 @@ def cells(judged: Sequence[Judged]) -> Iterator[tuple[str, ...]]:
 
 
 def markdown(judged: Sequence[Judged]) -> str:
-    """The table and a line about each run, for docs/internals/reliability.md."""
+    """The table and a line about each run, for benchmarks/results."""
     lines = [COLUMNS, tuple("---" for _ in COLUMNS), *cells(judged)]
     return (
         "".join(f"| {' | '.join(line)} |\n" for line in lines) + "\n" + "".join(f"- {summary(one)}\n" for one in judged)

@@ -1,5 +1,6 @@
 """A run that is asked to end strikes no more, and is judged by what happened."""
 
+import math
 import os
 import signal
 import time
@@ -14,7 +15,7 @@ from rich.progress import Progress
 from e2e_tests.faults.__main__ import exit_status
 from e2e_tests.faults.checker import Violation, judge
 from e2e_tests.faults.early_end import EarlyEnd
-from e2e_tests.faults.history import EndedEarly, Fault, LogRecord, Recovery, of_kind, read_history
+from e2e_tests.faults.history import TIME_LIMIT, EndedEarly, Fault, LogRecord, Recovery, of_kind, read_history
 from e2e_tests.faults.injection import KILL, PAUSE, Card
 from e2e_tests.faults.run import FaultRun, Options
 from e2e_tests.faults.table import Judged, summary
@@ -51,9 +52,11 @@ class SignallingInjector:
         """There is nothing."""
 
 
-def struck(folder: Path, injector: SignallingInjector, *, kills: int) -> Judged:
+def struck(folder: Path, injector: SignallingInjector, *, kills: int, at_most_seconds: float = math.inf) -> Judged:
     """The history of the strikes alone; none of them is recovered from."""
-    options = Options("local", kills, 1, folder, gap_seconds=(0.0, 0.01), recovery_seconds=0.0)
+    options = Options(
+        "local", kills, 1, folder, gap_seconds=(0.0, 0.01), recovery_seconds=0.0, at_most_seconds=at_most_seconds
+    )
     end = EarlyEnd()
     with end.listening(), Progress(disable=True) as progress:
         FaultRun(options, injector, progress, end).strike_all()
@@ -74,6 +77,14 @@ def test_a_signal_in_the_last_fault_cuts_nothing_short(tmp_path: Path) -> None:
     found = struck(tmp_path, SignallingInjector(at_strike=3), kills=3)
     assert len(list(of_kind(found.history, Fault))) == 3
     assert found.early_end is None
+
+
+def test_a_time_limit_that_was_given_leaves_faults_out_but_never_all(tmp_path: Path) -> None:
+    found = struck(tmp_path, SignallingInjector(at_strike=9), kills=3, at_most_seconds=0.0)
+    assert len(list(of_kind(found.history, Fault))) == 1
+    assert found.early_end is not None
+    assert (found.early_end.signal_name, found.early_end.left_count) == (TIME_LIMIT, 2)
+    assert exit_status([found]) == 0
 
 
 def test_a_second_signal_ends_everything_and_what_was_there_before_is_there_again() -> None:

@@ -11,7 +11,7 @@ from kafka import KafkaAdminClient, TopicPartition
 
 from common.eventlog.base import EventLog
 from common.eventlog.open import open_event_log
-from common.eventlog.tests.kafka.kafka_server import KafkaServer, NoKafkaError, jars
+from testing.kafka.kafka_server import KafkaServer, NoKafkaError, jars
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import pytest
 from common.errors import HeadraceError, InvalidInput, Unavailable
 from common.eventlog.kafka_log import KafkaLog
 from common.eventlog.tests.conftest import start_kafka
-from common.eventlog.tests.kafka.kafka_server import KafkaServer
 from common.eventlog.tests.records import examples_of, read_all, record
+from testing.kafka.kafka_server import KafkaServer
 
 _TOPIC = "examples.test"
 _TIMEOUT_SECONDS = 60.0

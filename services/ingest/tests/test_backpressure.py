@@ -17,11 +17,13 @@ import pytest
 from common.eventlog import tfrecord
 from common.eventlog.kafka_log import KafkaLog
 from common.eventlog.tests.conftest import start_kafka
-from common.eventlog.tests.kafka.kafka_server import KafkaServer
 from common.schema import Schema
 from services.ingest.codec.examples import ExampleCodec
 from services.ingest.tests.conftest import SCHEMA, event
-from services.ingest.tests.processes import Process, free_ports, get, register, until
+from services.ingest.tests.processes import Process, get, register
+from testing.kafka.kafka_server import KafkaServer
+from testing.processes import free_ports
+from testing.waiting import wait_until
 
 _EVENTS = 20
 _AT_ONCE_SECONDS = 5.0
@@ -47,7 +49,7 @@ class _Ingest:
         self.registry.start()
         register(self._registry_grpc, "flights", SCHEMA)
         self.process.start()
-        until(lambda: get(self.port, "/readyz")[0] == 200, "ingest is ready")
+        wait_until(lambda: get(self.port, "/readyz")[0] == 200, "ingest is ready")
 
     def stop(self) -> None:
         for process in (self.process, self.registry):
@@ -126,19 +128,19 @@ def test_while_kafka_is_away_requests_are_refused_at_once_and_none_is_lost_or_do
     told_before = len(_told(over_kafka))
     for sender in senders:
         sender.start()
-    until(lambda: all(len(sender.acknowledged) > 5 for sender in senders), "events are taken")
+    wait_until(lambda: all(len(sender.acknowledged) > 5 for sender in senders), "events are taken")
     assert kafka.process is not None
     if fault == "killed":
         kafka.kill()
     else:
         os.kill(kafka.process.pid, signal.SIGSTOP)
-    until(lambda: all(sender.statuses[503] > 20 for sender in senders), "requests are refused")
+    wait_until(lambda: all(sender.statuses[503] > 20 for sender in senders), "requests are refused")
     before = [len(sender.acknowledged) for sender in senders]
     if fault == "killed":
         kafka.start()
     else:
         os.kill(kafka.process.pid, signal.SIGCONT)
-    until(
+    wait_until(
         lambda: all(len(sender.acknowledged) > count + 5 for sender, count in zip(senders, before, strict=True)),
         "events are taken again, without anybody's help",
     )
@@ -201,7 +203,7 @@ def test_at_twice_what_the_log_takes_memory_stays_within_its_bound_and_callers_a
         highest = max(highest, process.memory_info().rss)
         return statuses[429] > 200 and statuses[200] > 5
 
-    until(enough, "the log takes some and ingest refuses many")
+    wait_until(enough, "the log takes some and ingest refuses many")
     ending.set()
     ingest.stop()
     assert set(statuses) <= {200, 429, 503}
@@ -215,7 +217,7 @@ def test_a_stop_does_not_wait_for_a_log_that_is_away(tmp_path: Path) -> None:
     ingest = _Ingest(tmp_path, "services.ingest", f"kafka:127.0.0.1:{free_ports(1)[0]}")
     ingest.registry.start()
     ingest.process.start()
-    until(lambda: get(ingest.port, "/readyz")[1] is not None, "the doors answer")
-    until(lambda: "cannot be reached" in str(get(ingest.port, "/readyz")[1]), "the probe says why it is not ready")
+    wait_until(lambda: get(ingest.port, "/readyz")[1] is not None, "the doors answer")
+    wait_until(lambda: "cannot be reached" in str(get(ingest.port, "/readyz")[1]), "the probe says why it is not ready")
     assert ingest.process.stop() == 0
     ingest.stop()

@@ -16,8 +16,9 @@ from common.eventlog.segment_log import SegmentLog
 from common.schema import Schema
 from services.ingest.codec.examples import ExampleCodec
 from services.ingest.tests.conftest import SCHEMA, event
-from services.ingest.tests.processes import Process, get, register, until
+from services.ingest.tests.processes import Process, get, register
 from services.ingest.tests.test_process import ports
+from testing.waiting import wait_until
 
 __all__ = ["ports"]
 _KILLS = 6
@@ -98,7 +99,7 @@ def test_every_acknowledged_event_is_in_the_log_once(
     tmp_path: Path, ports: list[int], processes: tuple[Process, Process]
 ) -> None:
     ingest, _ = processes
-    until(lambda: get(ports[0], "/readyz")[0] == 200, "becoming ready")
+    wait_until(lambda: get(ports[0], "/readyz")[0] == 200, "becoming ready")
     stop = threading.Event()
     clients = [_Client(ports[0], n, with_keys=n % 2 == 0, stop=stop) for n in range(_CLIENTS)]
     for client in clients:
@@ -110,14 +111,14 @@ def test_every_acknowledged_event_is_in_the_log_once(
 
     for number in range(_KILLS):
         goal = acknowledged() + pace.randint(200, 1_500)
-        until(lambda goal=goal: acknowledged() >= goal, "taking events again")  # type: ignore[misc]  # mypy cannot infer a lambda's default
+        wait_until(lambda goal=goal: acknowledged() >= goal, "taking events again")  # type: ignore[misc]  # mypy cannot infer a lambda's default
         if number == _KILLS - 1:
             assert ingest.stop() == 0  # an orderly end loses nothing either
         else:
             ingest.kill()
         ingest.start()
     goal = acknowledged() + 500
-    until(lambda: acknowledged() >= goal, "taking events again")
+    wait_until(lambda: acknowledged() >= goal, "taking events again")
     stop.set()
     for client in clients:
         client.join(timeout=30)

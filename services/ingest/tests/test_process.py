@@ -13,7 +13,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from common.process.rpc_aio import open_aio_channel
 from services.ingest.tests.conftest import SCHEMA, event, with_changes
-from services.ingest.tests.processes import Process, get, register, until
+from services.ingest.tests.processes import Process, get, register
+from testing.waiting import wait_until
 
 
 @pytest.fixture
@@ -65,33 +66,33 @@ def test_it_waits_for_its_dependencies_and_says_what_is_missing(
 ) -> None:
     (tmp_path / "mount").write_text("in the way: the log's folder cannot be made")
     ingest.start()
-    until(lambda: get(ports[0], "/healthz")[0] == 200, "answering /healthz")
-    until(lambda: "mount" in get(ports[0], "/readyz")[1]["conditions"]["log"], "naming the log")
-    until(lambda: "registry" in get(ports[0], "/readyz")[1]["conditions"]["registry"], "naming the registry")
+    wait_until(lambda: get(ports[0], "/healthz")[0] == 200, "answering /healthz")
+    wait_until(lambda: "mount" in get(ports[0], "/readyz")[1]["conditions"]["log"], "naming the log")
+    wait_until(lambda: "registry" in get(ports[0], "/readyz")[1]["conditions"]["registry"], "naming the registry")
     assert get(ports[0], "/readyz")[0] == 503
 
     (tmp_path / "mount").unlink()
     registry.start()
-    until(lambda: get(ports[0], "/readyz")[0] == 200, "becoming ready")
+    wait_until(lambda: get(ports[0], "/readyz")[0] == 200, "becoming ready")
     assert get(ports[0], "/v1/streams/flights")[0] == 404
     register(ports[3], "flights", SCHEMA)
     assert _post(ports[0], event(0))["accepted"] == 1
-    until(lambda: get(ports[0], "/v1/streams")[1] == {"streams": ["flights"]}, "listing the stream")
+    wait_until(lambda: get(ports[0], "/v1/streams")[1] == {"streams": ["flights"]}, "listing the stream")
 
     wind = {"name": "wind", "dtype": "float32", "required": False, "default": 0.0}
     register(ports[3], "flights", with_changes(SCHEMA, wind))
-    until(lambda: get(ports[0], "/v1/streams/flights")[1]["schema_version"] == 2, "learning the schema by the watch")
+    wait_until(lambda: get(ports[0], "/v1/streams/flights")[1]["schema_version"] == 2, "the watch tells the schema")
     registry.kill()
-    until(lambda: get(ports[0], "/readyz")[0] == 503, "noticing that the registry is away")
+    wait_until(lambda: get(ports[0], "/readyz")[0] == 503, "noticing that the registry is away")
     assert _post(ports[0], event(1, wind=1.0))["position"] == {"0": 2}
     registry.start()
-    until(lambda: get(ports[0], "/readyz")[0] == 200, "finding the registry again")
+    wait_until(lambda: get(ports[0], "/readyz")[0] == 200, "finding the registry again")
     assert ingest.stop() == 0
 
 
 def test_grpc_health_tells_that_it_is_not_ready(ports: list[int], ingest: Process) -> None:
     ingest.start()
-    until(lambda: get(ports[0], "/healthz")[0] == 200, "answering /healthz")
+    wait_until(lambda: get(ports[0], "/healthz")[0] == 200, "answering /healthz")
 
     async def status() -> int:
         async with open_aio_channel(f"127.0.0.1:{ports[1]}") as channel:

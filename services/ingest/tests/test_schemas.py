@@ -9,7 +9,7 @@ from common.process.lifecycle import Stop
 from common.registry.catalog import Change, ChangeKind
 from services.ingest.schemas import Schemas
 from services.ingest.tests.conftest import SCHEMA, StreamsInMemory
-from services.ingest.tests.processes import until
+from testing.waiting import wait_until
 
 
 class _Watched(StreamsInMemory):
@@ -36,11 +36,11 @@ def test_the_registry_is_followed_across_breaks() -> None:
     schemas = Schemas(registry)
     follower = threading.Thread(target=schemas.follow, args=(stop, health))
     follower.start()
-    until(lambda: schemas.names() == ["flights"], "learning the streams")
+    wait_until(lambda: schemas.names() == ["flights"], "learning the streams")
     registry.register("flights", SCHEMA)
     registry.changed.set()
-    until(lambda: (known := schemas.known("flights")) is not None and known.schema_version == 2, "hearing of it")
-    until(lambda: len(registry.asked_for) == 2, "watching again")
+    wait_until(lambda: (known := schemas.known("flights")) is not None and known.schema_version == 2, "hearing of it")
+    wait_until(lambda: len(registry.asked_for) == 2, "watching again")
     assert registry.asked_for == [0, 6]
     stop.request()
     registry.changed.set()
@@ -79,11 +79,11 @@ def test_another_registry_behind_the_same_address_is_believed() -> None:
     schemas = Schemas(registry)
     follower = threading.Thread(target=schemas.follow, args=(stop, health))
     follower.start()
-    until(lambda: (known := schemas.known("flights")) is not None and known.schema_version == 2, "learning version 2")
+    wait_until(lambda: (known := schemas.known("flights")) is not None and known.schema_version == 2, "it is 2")
     registry.streams.clear()
     registry.register("flights", SCHEMA)
     registry.changed.set()
-    until(lambda: (known := schemas.known("flights")) is not None and known.schema_version == 1, "believing version 1")
+    wait_until(lambda: (known := schemas.known("flights")) is not None and known.schema_version == 1, "it is 1")
     stop.request()
     registry.changed.set()
     follower.join(timeout=10)

@@ -20,7 +20,10 @@ from services.ingest.codec.examples import ExampleCodec
 from services.ingest.once.keys import Answer, Refusal, RequestKey
 from services.ingest.once.shared_keys import SharedKeys, SharedWindow
 from services.ingest.tests.conftest import SCHEMA, event
-from services.ingest.tests.processes import Process, RedisServer, free_ports, get, register, until
+from services.ingest.tests.processes import Process, get, register
+from testing.processes import free_ports
+from testing.redis_server import RedisServer
+from testing.waiting import wait_until
 
 EVENTS_PATH = "/v1/streams/flights/events"
 
@@ -64,11 +67,11 @@ class Replica:
             path.unlink()
 
     def wait_until_held(self) -> None:
-        until((self.steer / "appending").exists, "the append waits")
+        wait_until((self.steer / "appending").exists, "the append waits")
 
     def start(self) -> None:
         self.process.start()
-        until(lambda: get(self.port, "/readyz")[0] == 200, "the replica is ready")
+        wait_until(lambda: get(self.port, "/readyz")[0] == 200, "the replica is ready")
 
 
 class Platform:
@@ -81,7 +84,7 @@ class Platform:
             "services.registry", directory, "REGISTRY_", http_port=ports[0], grpc_port=ports[1],
             data_dir=directory / "registry",
         )  # fmt: skip
-        self.redis = RedisServer(directory, ports[2])
+        self.redis = RedisServer(directory, port=ports[2], appendfsync="always")
         self.replicas = [self._replica(name, ports) for name in range(2)]
 
     def _replica(self, number: int, ports: list[int]) -> Replica:
@@ -205,7 +208,7 @@ def test_a_log_that_goes_away_within_an_append_is_answered_at_once_and_the_key_i
     first.go_on()
     status, answer = second.send("away", 31)
     assert (status, answer["duplicate"]) == (200, True)
-    until(lambda: first.send("", 33)[0] == 200, "the first replica takes events again")
+    wait_until(lambda: first.send("", 33)[0] == 200, "the first replica takes events again")
     assert (platform.times_in_log(31), platform.times_in_log(32)) == (1, 0)
 
 
@@ -220,7 +223,7 @@ def test_without_redis_requests_with_a_key_are_refused_and_others_are_not(
     assert second.send("", 42)[0] == 200
     assert first.send("restart", 41) == (200, answer | {"duplicate": True}), "it remembers its own"
     platform.redis.start()
-    until(lambda: second.send("restart", 41) == (200, answer | {"duplicate": True}), "the key is known again")
+    wait_until(lambda: second.send("restart", 41) == (200, answer | {"duplicate": True}), "the key is known again")
     for key in _redis(platform).scan_iter("{ingest}:key:*"):
         _redis(platform).delete(key)
     assert second.send("restart", 41)[1]["duplicate"] is True, "what Redis has lost the log knows"
@@ -253,4 +256,4 @@ def test_the_window_is_bounded_by_number_and_time(platform: Platform) -> None:
 
 
 def _redis(platform: Platform) -> Any:
-    return redis_py.Redis(port=platform.redis.port)
+    return redis_py.Redis.from_url(platform.redis.url)

@@ -8,7 +8,7 @@ import pytest
 from common.registry.client import RegistryClient
 from services.registry.catalog import Catalog
 from services.registry.tests.building import Clock, new_catalog
-from services.registry.tests.processes import RegistryProcess
+from testing.registry_server import RegistryServer
 
 
 @pytest.fixture
@@ -25,16 +25,16 @@ def catalog(tmp_path: Path, clock: Clock) -> Iterator[Catalog]:
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> Iterator[RegistryProcess]:
+def registry(tmp_path: Path) -> Iterator[RegistryServer]:
     """A running registry process; its data survives kill() and start()."""
-    process = RegistryProcess(tmp_path / "registry")
+    process = RegistryServer(tmp_path / "registry")
     process.start()
     yield process
     process.stop()
 
 
 @pytest.fixture
-def connect(registry: RegistryProcess) -> Iterator[Callable[[], RegistryClient]]:
+def connect(registry: RegistryServer) -> Iterator[Callable[[], RegistryClient]]:
     """Opens clients of the registry process, closed at the end."""
     clients: list[RegistryClient] = []
 

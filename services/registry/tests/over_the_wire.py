@@ -48,9 +48,14 @@ def write_version(directory: Path, weights: bytes) -> VersionDraft:
 
 def publish(client: RegistryClient, directory: Path) -> Version:
     """Plans, leases, uploads and registers the next version of model m."""
-    planned = client.plan_round(next_plan(client))
+    client.plan_round(next_plan(client))
+    return finish(client, directory)
+
+
+def finish(client: RegistryClient, directory: Path) -> Version:
+    """Leases the planned round, uploads and registers its version."""
     lease = client.lease_round("trainer", ttl_seconds=60.0)
     assert lease is not None
-    draft = write_version(directory, planned.round_id.encode())
+    draft = write_version(directory, lease.round.round_id.encode())
     client.upload(directory, draft.files)
     return client.register_version(lease, draft)

@@ -18,7 +18,8 @@ from common.registry.client import RegistryClient, manifest_of
 from common.registry.files import write_gently
 from services.registry.tests.building import definition
 from services.registry.tests.over_the_wire import next_plan, publish, register_all
-from services.registry.tests.processes import RegistryProcess, wait_until
+from testing.registry_server import RegistryServer
+from testing.waiting import wait_until
 
 Connect = Callable[[], RegistryClient]
 
@@ -30,7 +31,7 @@ def _folder(directory: Path, **contents: bytes) -> tuple[FileEntry, ...]:
     return manifest_of(directory)
 
 
-def _blob(registry: RegistryProcess, digest: str) -> Path:
+def _blob(registry: RegistryServer, digest: str) -> Path:
     return registry.data_dir / "blobs" / digest[:2] / digest
 
 
@@ -92,7 +93,7 @@ def test_a_file_is_written_in_pieces_and_whole(size: int) -> None:
 
 
 def test_a_damaged_file_is_reported_and_never_appears(
-    registry: RegistryProcess, connect: Connect, tmp_path: Path
+    registry: RegistryServer, connect: Connect, tmp_path: Path
 ) -> None:
     files = _folder(tmp_path / "from", good=b"good", bad=b"x" * 3_000_000)
     client = connect()
@@ -115,7 +116,7 @@ def test_a_file_that_changed_after_its_manifest_is_refused(connect: Connect, tmp
 
 
 def test_an_upload_begins_anew_when_what_was_left_of_the_last_one_is_not_of_the_file(
-    registry: RegistryProcess, connect: Connect, tmp_path: Path
+    registry: RegistryServer, connect: Connect, tmp_path: Path
 ) -> None:
     (file,) = _folder(tmp_path / "from", a=os.urandom(2_000_000))
     part = registry.data_dir / "uploads" / f"{file.digest}.part"
@@ -177,7 +178,7 @@ def test_values_survive_the_wire(connect: Connect, tmp_path: Path) -> None:
     assert [change.alias for change in client.alias_history("m")] == ["production", "shadow"]
 
 
-def test_a_call_made_while_the_registry_restarts_is_answered(registry: RegistryProcess, connect: Connect) -> None:
+def test_a_call_made_while_the_registry_restarts_is_answered(registry: RegistryServer, connect: Connect) -> None:
     client = connect()
     register_all(client)
     registry.kill()
@@ -200,7 +201,7 @@ def test_a_registry_that_is_away_is_unavailable(free_port: int) -> None:
     client.close()
 
 
-def test_a_closed_client_is_unavailable_at_once_also_where_it_was_waiting(registry: RegistryProcess) -> None:
+def test_a_closed_client_is_unavailable_at_once_also_where_it_was_waiting(registry: RegistryServer) -> None:
     client = RegistryClient(registry.address)
     ended: list[Exception] = []
 
@@ -223,7 +224,7 @@ def test_a_closed_client_is_unavailable_at_once_also_where_it_was_waiting(regist
             call()
 
 
-def test_a_watch_ends_with_unavailable_when_the_registry_dies(registry: RegistryProcess, connect: Connect) -> None:
+def test_a_watch_ends_with_unavailable_when_the_registry_dies(registry: RegistryServer, connect: Connect) -> None:
     client = connect()
     register_all(client)
     watch = client.watch()
@@ -236,7 +237,7 @@ def test_a_watch_ends_with_unavailable_when_the_registry_dies(registry: Registry
 
 
 def test_a_closed_watch_gives_back_its_place(tmp_path: Path) -> None:
-    registry = RegistryProcess(tmp_path / "registry", {"REGISTRY_MAX_WATCHERS": "1"})
+    registry = RegistryServer(tmp_path / "registry", {"REGISTRY_MAX_WATCHERS": "1"})
     registry.start()
     client = RegistryClient(registry.address)
     watch = client.watch()

@@ -15,7 +15,7 @@ from common.registry.catalog import FileEntry
 from services.registry.catalog import Catalog
 from services.registry.doors.http_api import MAX_BODY_BYTES, create_registry_app
 from services.registry.tests.building import SCHEMA, definition, lease, next_plan, publish, store
-from services.registry.tests.processes import RegistryProcess
+from testing.registry_server import RegistryServer
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_files_are_downloaded_whole_or_not(http: httpx.Client, catalog: Catalog,
     assert http.get("/v1/files/etc").status_code == 400
 
 
-def test_a_damaged_file_never_arrives_whole(registry: RegistryProcess) -> None:
+def test_a_damaged_file_never_arrives_whole(registry: RegistryServer) -> None:
     content = b"x" * 3_000_000
     digest = hashlib.sha256(content).hexdigest()
     (registry.data_dir / "blobs" / digest[:2]).mkdir()
@@ -195,7 +195,7 @@ def test_a_body_beyond_the_bound_is_refused_however_it_comes(http: httpx.Client)
     assert http.get("/v1/streams/t").status_code == 404
 
 
-def test_operators_see_health_and_counts(registry: RegistryProcess) -> None:
+def test_operators_see_health_and_counts(registry: RegistryServer) -> None:
     assert httpx.get(f"{registry.url}/healthz").status_code == 200
     assert httpx.get(f"{registry.url}/readyz").json() == {"conditions": {"catalog": "ok"}}
     metrics = httpx.get(f"{registry.url}/metrics").text

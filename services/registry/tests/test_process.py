@@ -25,13 +25,14 @@ from protos import registry_pb2 as pb
 from protos import registry_pb2_grpc
 from services.registry.tests.building import SCHEMA
 from services.registry.tests.over_the_wire import next_plan, publish, register_all, write_version
-from services.registry.tests.processes import RegistryProcess, wait_until
+from testing.registry_server import RegistryServer
+from testing.waiting import wait_until
 
 Connect = Callable[[], RegistryClient]
 MIB = 1024 * 1024
 
 
-def _half_uploaded(registry: RegistryProcess, content: bytes) -> tuple[threading.Thread, threading.Event]:
+def _half_uploaded(registry: RegistryServer, content: bytes) -> tuple[threading.Thread, threading.Event]:
     """An upload that has sent half of the bytes and goes on only when the event is set."""
     digest = hashlib.sha256(content).hexdigest()
     go_on = threading.Event()
@@ -57,7 +58,7 @@ def _half_uploaded(registry: RegistryProcess, content: bytes) -> tuple[threading
 
 
 def test_killed_in_an_upload_it_shows_no_partial_version_and_the_upload_is_taken_up_again(
-    registry: RegistryProcess, connect: Connect, tmp_path: Path
+    registry: RegistryServer, connect: Connect, tmp_path: Path
 ) -> None:
     client = connect()
     register_all(client)
@@ -87,7 +88,7 @@ def test_killed_in_an_upload_it_shows_no_partial_version_and_the_upload_is_taken
 
 
 def test_a_client_that_uploads_while_the_registry_is_killed_again_and_again_gets_through(
-    registry: RegistryProcess, connect: Connect, tmp_path: Path
+    registry: RegistryServer, connect: Connect, tmp_path: Path
 ) -> None:
     for number in range(6):
         (tmp_path / f"file-{number}").write_bytes(os.urandom(3 * MIB))
@@ -120,7 +121,7 @@ def _entries(directory: Path) -> list[tuple[str, int, str]]:
     ]
 
 
-def test_a_restart_keeps_everything(registry: RegistryProcess, connect: Connect, tmp_path: Path) -> None:
+def test_a_restart_keeps_everything(registry: RegistryServer, connect: Connect, tmp_path: Path) -> None:
     client = connect()
     register_all(client)
     publish(client, tmp_path / "1")
@@ -187,7 +188,7 @@ def train_until(address: str, directory: str, version_count: int) -> list[int]:
 
 
 def test_trainer_processes_that_race_make_one_chain_of_versions(
-    registry: RegistryProcess, connect: Connect, tmp_path: Path
+    registry: RegistryServer, connect: Connect, tmp_path: Path
 ) -> None:
     client = connect()
     register_all(client)
@@ -205,7 +206,7 @@ def test_trainer_processes_that_race_make_one_chain_of_versions(
 
 
 def test_a_full_disk_is_reported_and_the_upload_goes_on_when_there_is_room(
-    registry: RegistryProcess, connect: Connect, tmp_path: Path
+    registry: RegistryServer, connect: Connect, tmp_path: Path
 ) -> None:
     (tmp_path / "file-0").write_bytes(os.urandom(3 * MIB))
     (file,) = (FileEntry(*entry) for entry in _entries(tmp_path))
@@ -220,9 +221,7 @@ def test_a_full_disk_is_reported_and_the_upload_goes_on_when_there_is_room(
     assert 0 < connect().upload(tmp_path, [file]) < 3 * MIB
 
 
-def test_a_change_that_finds_no_room_is_refused_and_leaves_no_trace(
-    registry: RegistryProcess, connect: Connect
-) -> None:
+def test_a_change_that_finds_no_room_is_refused_and_leaves_no_trace(registry: RegistryServer, connect: Connect) -> None:
     setup = connect()
     register_all(setup)
     wal_bytes = (registry.data_dir / "catalog.sqlite-wal").stat().st_size
@@ -241,7 +240,7 @@ def test_a_change_that_finds_no_room_is_refused_and_leaves_no_trace(
     assert [change.name for change, _ in zip(setup.watch(), range(3), strict=False)] == ["s", "m", "t"]
 
 
-def test_it_stops_when_asked_to_though_watchers_are_connected(registry: RegistryProcess, connect: Connect) -> None:
+def test_it_stops_when_asked_to_though_watchers_are_connected(registry: RegistryServer, connect: Connect) -> None:
     watch = connect().watch()
     assert next(watch).kind == "heartbeat"
     assert registry.stop() == 0
@@ -249,8 +248,8 @@ def test_it_stops_when_asked_to_though_watchers_are_connected(registry: Registry
         list(watch)
 
 
-def test_a_folder_has_one_registry_at_a_time(registry: RegistryProcess) -> None:
-    second = RegistryProcess(registry.data_dir)
+def test_a_folder_has_one_registry_at_a_time(registry: RegistryServer) -> None:
+    second = RegistryServer(registry.data_dir)
     done = _run(second.environment())
     assert done.returncode == 1
     assert "another registry runs on" in done.stderr
@@ -265,7 +264,7 @@ def test_a_folder_has_one_registry_at_a_time(registry: RegistryProcess) -> None:
     ],
 )
 def test_a_setting_that_cannot_be_meant_stops_the_start(tmp_path: Path, name: str, value: str, match: str) -> None:
-    done = _run(RegistryProcess(tmp_path, {name: value}).environment())
+    done = _run(RegistryServer(tmp_path, {name: value}).environment())
     assert done.returncode == 1
     assert match in done.stderr
 
@@ -276,7 +275,7 @@ def test_a_catalog_that_cannot_be_read_stops_the_start(tmp_path: Path, content: 
         (tmp_path / "catalog.sqlite").mkdir()
     else:
         (tmp_path / "catalog.sqlite").write_bytes(content)
-    done = _run(RegistryProcess(tmp_path).environment())
+    done = _run(RegistryServer(tmp_path).environment())
     assert done.returncode == 1
     assert "cannot run: the catalog" in done.stderr
     assert "Traceback" not in done.stderr

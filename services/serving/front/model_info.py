@@ -157,6 +157,7 @@ async def replica_json(front: Front) -> dict[str, Any]:
             queues.append({"model": model, "target": target, "requests": depth, "runners": runners})
     return {
         "replica": state.replica if state is not None else "",
+        "notice": state.notice if state is not None else "",
         "open_requests": front.open_count,
         "queue_connected": front.queue_client.is_connected,
         "queues": queues,

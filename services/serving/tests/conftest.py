@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from conftest import RedisServer
 from services.serving.tests.support.contract_server import (
     ContractModel,
     ContractServer,
@@ -19,6 +18,7 @@ from services.serving.tests.support.contract_server import (
 from services.serving.tests.support.manager_process import ManagerProcess
 from services.serving.tests.support.registry_process import RegistryProcess
 from services.serving.tests.support.runner_process import Zygote
+from testing.redis_server import RedisServer
 
 StartManager = Callable[..., ManagerProcess]
 

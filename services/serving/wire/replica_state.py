@@ -133,6 +133,8 @@ class ReplicaState:
     """The alias that answers requests which name neither version nor label."""
     config: ConfigState | None = None
     """None where a registry decides."""
+    notice: str = ""
+    """What a reader should know of where the models come from though it stops nothing: that the registry is away."""
 
     @property
     def is_standalone(self) -> bool:
@@ -155,6 +157,7 @@ def decode(line: bytes) -> ReplicaState:
         versions=tuple(_version(item) for item in document["versions"]),
         default_alias=document["default_alias"],
         config=_config(document["config"]),
+        notice=document["notice"],
     )
 
 

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.definition.features import FeatureSpec, Numeric, Vocabulary
+from common.definition.identity import VariableMeaning, variables_of
+from common.definition.model import Definition
 from common.errors import DataLoss
 from common.schema import Schema
 
@@ -109,6 +111,8 @@ class Fitting:
             if spec not in self._wanted:
                 assert before is not None
                 fitted[spec.name] = before
+                if isinstance(before, Words) and isinstance(spec, Vocabulary):
+                    fitted[spec.name] = Words(before.words[: spec.max_words])
             elif isinstance(spec, Numeric):
                 seen = self._moments.get(spec.name, Moments.of(np.zeros((0, 1))))
                 fitted[spec.name] = before.merged(seen) if isinstance(before, Moments) else seen
@@ -116,6 +120,12 @@ class Fitting:
                 known = before.words if isinstance(before, Words) else ()
                 fitted[spec.name] = Words(_extended(spec, known, self._counts.get(spec.name, Counter())))
         return fitted
+
+
+def meaning_of(definition: Definition, schema: Schema, statistics: Statistics) -> dict[str, VariableMeaning]:
+    """What the rows of an estimator's variables mean, learned words included (identity.py)."""
+    learned = {name: fitted.words for name, fitted in statistics.items() if isinstance(fitted, Words)}
+    return variables_of(definition, schema, learned)
 
 
 def to_arrays(statistics: Statistics) -> dict[str, NDArray[np.generic]]:
@@ -173,4 +183,4 @@ def _texts(values: NDArray[np.generic], *, is_padded: bool) -> Iterable[bytes]:
 def _extended(spec: Vocabulary, known: tuple[bytes, ...], counts: Counter[bytes]) -> tuple[bytes, ...]:
     have = set(known)
     candidates = [(-count, word) for word, count in counts.items() if count >= spec.min_count and word not in have]
-    return known + tuple(word for _, word in sorted(candidates)[: spec.max_words - len(known)])
+    return (*known, *(word for _, word in sorted(candidates)))[: spec.max_words]

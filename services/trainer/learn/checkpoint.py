@@ -2,8 +2,10 @@
 
     checkpoint/weights.npz    model/<path>, optimizer/<path>, statistics/<feature>/<part>: plain arrays, no pickle
     checkpoint/state.json     step, position, optimizer, definition digest
+    checkpoint/identity.json  what each row of an estimator's variables means (common/definition/identity.py)
 
-Optimizer slots are found by path, never by position. The same files make up a resume point.
+Optimizer slots are found by path, never by position; rows of an estimator's variables, and of their slots, by meaning.
+The same files make up a resume point.
 """
 
 import hashlib
@@ -12,7 +14,7 @@ import json
 import os
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +23,24 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from common.definition import compare, identity
+from common.definition.identity import VariableMeaning
 from common.errors import DataLoss, InvalidInput
 from services.trainer.features import statistics as feature_statistics
 from services.trainer.features.statistics import Arrays, Statistics
 
 WEIGHTS_PATH, STATE_PATH = "checkpoint/weights.npz", "checkpoint/state.json"
+IDENTITY_PATH = "checkpoint/identity.json"
 _EPOCH_OF_ZIP = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """`arrays`: by path, statistics included. `state`: JSON-ready."""
+    """`arrays`: by path, statistics included. `state`: JSON-ready. `identity`: identity.to_mapping's."""
 
     arrays: dict[str, NDArray[np.generic]]
     state: Mapping[str, Any]
+    identity: Mapping[str, Any] = field(default_factory=lambda: identity.to_mapping({}, {}))
 
     @property
     def statistics(self) -> Statistics:
@@ -46,12 +52,42 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
+class Carrying:
+    """How a parent's variables go over into a model: what their rows mean in both, paths as in identity.py.
+
+    Attributes:
+        restart: layers and tables that start anew (identity.is_named).
+        has_changed: the two have different definitions; a restart counts only then.
+    """
+
+    before: Mapping[str, VariableMeaning] = field(default_factory=dict)
+    after: Mapping[str, VariableMeaning] = field(default_factory=dict)
+    restart: tuple[str, ...] = ()
+    has_changed: bool = False
+
+    def starts_anew(self, path: str) -> bool:
+        return self.has_changed and identity.is_named(path, self.restart)
+
+
+@dataclass(frozen=True)
 class WarmStart:
-    """How a model with a changed definition took over its parent's variables; lists of paths."""
+    """How a model with a changed definition took over its parent's variables.
+
+    Attributes:
+        new, dropped: lists of paths.
+        restarted: paths that start anew because the definition says so.
+        rows: what changed within variables, one sentence each.
+    """
 
     loaded: int
     new: tuple[str, ...]
     dropped: tuple[str, ...]
+    restarted: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()
+
+    @property
+    def is_change(self) -> bool:
+        return bool(self.new or self.dropped or self.restarted or self.rows)
 
     def to_mapping(self) -> dict[str, Any]:
         return asdict(self)
@@ -79,19 +115,73 @@ def capture(variables: Mapping[str, keras.Variable], statistics: Statistics) -> 
     return dict(sorted(arrays.items()))
 
 
-def restore(variables: Mapping[str, keras.Variable], arrays: Arrays) -> WarmStart:
-    """Assigns by path; variables that the checkpoint lacks keep their initial values.
+def restore(variables: Mapping[str, keras.Variable], arrays: Arrays, carrying: Carrying | None = None) -> WarmStart:
+    """Assigns by path, and by the meaning of rows where `carrying` knows it; the others keep their initial values.
 
     Raises:
-        InvalidInput: a path is there with another shape or dtype.
+        InvalidInput: a variable can neither be carried nor may it start anew.
     """
+    carrying = carrying or Carrying()
     stored = {path: array for path, array in arrays.items() if not path.startswith("statistics/")}
-    for path in sorted(variables.keys() & stored.keys()):
-        _check_same_kind(path, variables[path], stored[path])
-    for path in variables.keys() & stored.keys():
-        variables[path].assign(tf.constant(stored[path]))
+    owners = _owners(variables)
+    shared = sorted(variables.keys() & stored.keys())
+    restarted = tuple(path for path in shared if carrying.starts_anew(owners[path]))
+    values = {
+        path: _carried(path, owners[path], variables[path], stored[path], carrying)
+        for path in shared
+        if path not in restarted
+    }
+    report = compare.of_variables(
+        carrying.before, carrying.after, restart=carrying.restart, has_changed=carrying.has_changed
+    )
+    if report.refusal:
+        raise InvalidInput(report.refusal)
+    _check_restart_names(variables, carrying)
+    for path, value in values.items():
+        variables[path].assign(tf.constant(value))
     new, dropped = sorted(variables.keys() - stored.keys()), sorted(stored.keys() - variables.keys())
-    return WarmStart(len(variables.keys() & stored.keys()), tuple(new), tuple(dropped))
+    in_place = [str(part) for part in report.parts if f"model/{part.part}" in values]
+    return WarmStart(len(values), tuple(new), tuple(dropped), restarted, tuple(in_place))
+
+
+def _owners(variables: Mapping[str, keras.Variable]) -> dict[str, str]:
+    """{path: the path, without kind, of the model's variable that it is or is a slot of}; its own for all others.
+
+    Keras names a slot <optimizer>/<path with _ for />_<slot>.
+    """
+    members = {path.removeprefix("model/"): v for path, v in variables.items() if path.startswith("model/")}
+    flat = {path.replace("/", "_") + "_": path for path in members}
+    owners = dict[str, str]()
+    for path, variable in variables.items():
+        kind, _, rest = path.partition("/")
+        owners[path] = rest if kind == "model" else path
+        if kind == "optimizer" and "/" in rest:
+            slot = rest.split("/", 1)[1]
+            found = [name for prefix, name in flat.items() if slot.startswith(prefix)]
+            fitting = [name for name in found if tuple(members[name].shape) == tuple(variable.shape)]
+            owners[path] = max(fitting, key=len, default=path)
+    return owners
+
+
+def _carried(
+    path: str, owner: str, variable: keras.Variable, stored: NDArray[np.generic], carrying: Carrying
+) -> NDArray[np.generic]:
+    old, new = carrying.before.get(owner), carrying.after.get(owner)
+    if old is None or new is None or old.shape != stored.shape:
+        _check_same_kind(path, variable, stored)
+        return stored
+    if new.shape != tuple(variable.shape):
+        raise InvalidInput(f"variable {path} has shape {tuple(variable.shape)}, its rows are known as {new.shape}")
+    fresh = np.asarray(variable.value.numpy())
+    return identity.move(fresh, stored.astype(fresh.dtype), old, new, is_slot=path.startswith("optimizer/"))
+
+
+def _check_restart_names(variables: Mapping[str, keras.Variable], carrying: Carrying) -> None:
+    paths = [path.removeprefix("model/") for path in variables if path.startswith("model/")]
+    for name in carrying.restart:
+        if not any(identity.is_named(path, [name]) for path in paths):
+            layers = sorted({path.split("/")[0] for path in paths})
+            raise InvalidInput(f"restart: the model has no layer {name!r}; it has {', '.join(layers)}")
 
 
 def weights_digest(arrays: Arrays) -> str:
@@ -106,8 +196,9 @@ def weights_digest(arrays: Arrays) -> str:
 
 
 def write(directory: Path, checkpoint: Checkpoint) -> None:
-    """Writes the two files below `directory`, aside first; equal checkpoints give equal bytes."""
+    """Writes the three files below `directory`, aside first; equal checkpoints give equal bytes."""
     _write_aside(directory / WEIGHTS_PATH, _npz(checkpoint.arrays))
+    _write_aside(directory / IDENTITY_PATH, json.dumps(checkpoint.identity, sort_keys=True).encode() + b"\n")
     _write_aside(directory / STATE_PATH, json.dumps(checkpoint.state, sort_keys=True, indent=2).encode() + b"\n")
 
 
@@ -117,9 +208,10 @@ def read(directory: Path) -> Checkpoint:
         with np.load(directory / WEIGHTS_PATH, allow_pickle=False) as stored:
             arrays = {path: stored[path] for path in stored.files}
         state = json.loads((directory / STATE_PATH).read_bytes())
+        meaning = json.loads((directory / IDENTITY_PATH).read_bytes())
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise DataLoss(f"the checkpoint in {directory} cannot be read: {error}") from error
-    return Checkpoint(arrays, state)
+    return Checkpoint(arrays, state, meaning)
 
 
 def _check_same_kind(path: str, variable: keras.Variable, array: NDArray[np.generic]) -> None:
@@ -127,7 +219,7 @@ def _check_same_kind(path: str, variable: keras.Variable, array: NDArray[np.gene
     if expected != (array.shape, array.dtype):
         raise InvalidInput(
             f"variable {path} is {expected[1]} {expected[0]}, the parent's checkpoint has {array.dtype} {array.shape}; "
-            f"give the layer or feature another name to start it anew"
+            f"apply the definition with --restart and the layer's name to start it anew"
         )
 
 

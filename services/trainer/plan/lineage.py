@@ -18,6 +18,7 @@ _LIBRARIES = ("keras", "numpy", ("tensorflow", "tensorflow-cpu"))
 _COMMON_SOURCES = (
     "definition/features.py",
     "definition/fields.py",
+    "definition/identity.py",
     "definition/model.py",
     "definition/training.py",
     "schema.py",
@@ -40,6 +41,7 @@ def configuration_of(definition: Definition, settings: TrainerSettings) -> dict[
         "parameters": asdict(parameters) if parameters else dict(definition.module_parameters),
         "features_digest": digest_of(features),
         "training": asdict(definition.training),
+        **({"restart": list(definition.restart)} if definition.restart else {}),
         "evaluation": asdict(definition.evaluation),
         "seed": definition.seed,
         "block_examples": settings.block_examples,

@@ -1,8 +1,11 @@
 """What a round starts from: the definition, the schema, and the parent's checkpoint."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.definition import identity
+from common.definition.identity import VariableMeaning
 from common.definition.model import Definition, parse_definition
 from common.errors import DataLoss
 from common.registry.client import RegistryClient
@@ -11,7 +14,7 @@ from services.trainer.families.keras_module import UserModule
 from services.trainer.families.model import BuiltModel, build, load_user_module
 from services.trainer.features.statistics import Statistics
 from services.trainer.learn import checkpoint
-from services.trainer.learn.checkpoint import Checkpoint
+from services.trainer.learn.checkpoint import Carrying, Checkpoint
 from services.trainer.rounds.assignment import RoundAssignment
 
 
@@ -27,6 +30,16 @@ class Parent:
     @property
     def statistics(self) -> Statistics:
         return self.checkpoint.statistics
+
+    def statistics_for(self, definition: Definition) -> Statistics:
+        """Those that the definition's features take over: of the same source."""
+        _, about = identity.from_mapping(self.checkpoint.identity)
+        return identity.carried_statistics(self.statistics, about, identity.statistics_of(definition))
+
+    def carrying_to(self, definition: Definition, after: Mapping[str, VariableMeaning]) -> Carrying:
+        """How its variables go over into a model of the definition whose rows mean `after`."""
+        before, _ = identity.from_mapping(self.checkpoint.identity)
+        return Carrying(before, after, definition.restart, has_changed=definition != self.definition)
 
     def built(self) -> BuiltModel:
         """A frozen copy to score with."""

@@ -14,6 +14,8 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from common.definition import identity
+from common.definition.identity import VariableMeaning
 from common.definition.model import Definition
 from common.errors import DataLoss, HeadraceError, InvalidInput, Overloaded, Unavailable
 from common.eventlog.base import EventLog
@@ -28,6 +30,7 @@ from services.trainer.export import saved_model as export
 from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families.keras_module import DefinitionFailedError, blame_definition, describe
 from services.trainer.families.model import BuiltModel, Scorer, build
+from services.trainer.features import statistics as feature_statistics
 from services.trainer.features.statistics import Fitting, Statistics
 from services.trainer.learn import checkpoint
 from services.trainer.learn.checkpoint import Checkpoint
@@ -165,6 +168,7 @@ class _Round:
         self._seconds = defaultdict[str, float](float, queue=max(0.0, time.time() - assignment.round.planned_at))
         self._losses: list[NDArray[np.float32]] = []
         self._statistics: Statistics = {}
+        self._meaning: dict[str, VariableMeaning] = {}
         self._training: Training | None = None
         self._saved_place = Place()
         self.place = Place()
@@ -223,7 +227,8 @@ class _Round:
 
     def _fitted(self, inputs: RoundInputs, data: RoundData) -> Statistics:
         """Statistics from the parent, and from this round's trained examples what the parent lacks or has updated."""
-        fitting = Fitting(inputs.definition.features, inputs.schema, inputs.parent.statistics if inputs.parent else {})
+        carried = inputs.parent.statistics_for(inputs.definition) if inputs.parent else {}
+        fitting = Fitting(inputs.definition.features, inputs.schema, carried)
         if fitting.needs_data:
             for block in data.parsed():
                 rows = np.flatnonzero(~block.held_out)
@@ -231,12 +236,16 @@ class _Round:
         return fitting.result()
 
     def _restored(self, training: Training, parent: Parent | None) -> dict[str, Any]:
-        """Continues from the parent; what was new or dropped, where the definition had changed in between."""
+        """Continues from the parent; what changed, where the definition or a vocabulary had changed in between."""
+        self._meaning = feature_statistics.meaning_of(
+            training.model.definition, training.model.schema, self._statistics
+        )
         if parent is None:
             return {}
-        report = checkpoint.restore(training.variables, parent.checkpoint.arrays)
+        carrying = parent.carrying_to(training.model.definition, self._meaning)
+        report = checkpoint.restore(training.variables, parent.checkpoint.arrays, carrying)
         training.continue_from(parent.checkpoint.step)
-        return report.to_mapping() if report.new or report.dropped else {}
+        return report.to_mapping() if report.is_change else {}
 
     def _resume(self, training: Training, resumed: Resumed) -> None:
         report = checkpoint.restore(training.variables, resumed.checkpoint.arrays)
@@ -375,7 +384,8 @@ class _Round:
             "definition_digest": self._plan.definition_digest,
             "ranges": [[item.partition, item.from_offset, item.to_offset] for item in self._plan.ranges],
         }
-        return Checkpoint(arrays, state)
+        about = identity.statistics_of(training.model.definition)
+        return Checkpoint(arrays, state, identity.to_mapping(self._meaning, about))
 
     def _save_point(self, training: Training) -> None:
         """Without a registry the round goes on; a crash then costs what was done since the point before."""

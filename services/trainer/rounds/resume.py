@@ -73,7 +73,7 @@ class ResumePoints:
             "position": None if place.position is None else {str(k): v for k, v in place.position.items()},
             "examples_done": place.examples_done,
         }
-        checkpoint.write(self._directory, Checkpoint(point.arrays | {_LOSSES: losses}, state))
+        checkpoint.write(self._directory, Checkpoint(point.arrays | {_LOSSES: losses}, state, point.identity))
         files = manifest_of(self._directory)
         self._registry.upload(self._directory, files)
         self._registry.put_resume_point(self._lease, state=state, files=files)

@@ -1,7 +1,6 @@
 """Fixtures for the tests of the trainer's control: a registry process, an event log, a trainer with fake rounds."""
 
 import json
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,28 +14,23 @@ from services.trainer.tests.support.platform_processes import (
     STREAM,
     TOPIC,
     Events,
-    RegistryProcess,
     TrainerProcess,
     definition,
 )
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+from testing.processes import free_port
+from testing.registry_server import RegistryServer
 
 
 @pytest.fixture
-def registry_process(tmp_path: Path) -> Iterator[RegistryProcess]:
-    process = RegistryProcess(tmp_path / "registry", _free_port())
+def registry_process(tmp_path: Path) -> Iterator[RegistryServer]:
+    process = RegistryServer(tmp_path / "registry", {"REGISTRY_BACKOFF_FIRST_SECONDS": "0.2"})
     process.start()
     yield process
     process.stop()
 
 
 @pytest.fixture
-def registry(registry_process: RegistryProcess) -> Iterator[RegistryClient]:
+def registry(registry_process: RegistryServer) -> Iterator[RegistryClient]:
     """A client of a registry that knows the stream, and a model that trains on every 10 examples."""
     client = RegistryClient(registry_process.address, timeout_seconds=10.0)
     client.register_stream(STREAM, json.dumps(SCHEMA))
@@ -54,7 +48,7 @@ def events(tmp_path: Path) -> Iterator[Events]:
 
 
 @pytest.fixture
-def trainer(tmp_path: Path, registry_process: RegistryProcess, events: Events) -> Iterator[TrainerProcess]:
+def trainer(tmp_path: Path, registry_process: RegistryServer, events: Events) -> Iterator[TrainerProcess]:
     """Not started yet; a lease lasts 2 s."""
     behaviour = tmp_path / "behaviour"
     behaviour.write_text("register")
@@ -62,7 +56,7 @@ def trainer(tmp_path: Path, registry_process: RegistryProcess, events: Events) -
         tmp_path / "trainer",
         {
             "FAKE_ROUND_FILE": str(behaviour),
-            "TRAINER_HTTP_PORT": str(_free_port()),
+            "TRAINER_HTTP_PORT": str(free_port()),
             "TRAINER_GRPC_PORT": "0",
             "TRAINER_DATA_DIR": str(tmp_path / "trainer"),
             "TRAINER_REGISTRY_ADDRESS": registry_process.address,

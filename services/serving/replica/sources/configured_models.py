@@ -146,6 +146,10 @@ class ConfiguredModels:
             return "; ".join(f"{model}: {problem}" for model, problem in sorted(self._found.problems.items()))
         return ""
 
+    def notice(self) -> str:
+        """The folders' faults are in `config_state`."""
+        return ""
+
     def fetch(self, model: str, version: int) -> Path:
         directory = self._found.directories.get((model, version))
         if directory is None or not directory.is_dir():

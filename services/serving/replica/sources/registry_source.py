@@ -1,18 +1,30 @@
-"""Models from the registry: its watch says which versions, its files are kept on this replica's disk."""
+"""Models from the registry: its watch says which versions, its files are kept on this replica's disk.
+
+What the registry said last is kept there, too: a replica that starts while the registry is away serves the versions
+that it has on disk, and says since when nobody told it anything (`notice`).
+"""
 
 import logging
+import math
+import time
 from collections.abc import Callable, Collection
+from datetime import UTC, datetime
 from pathlib import Path
 
 from common.errors import Unavailable
 from common.process.pace import Pace
 from common.registry.client import RegistryClient
 from services.serving.replica.sources.registry_watch import RegistryWatch
+from services.serving.replica.sources.signed_json import read_signed, write_signed
 from services.serving.replica.sources.version_files import VersionFiles
 from services.serving.replica.version_slot import VersionSlot
 from services.serving.replica.versions_wanted import Models, VersionKey, Wanted
 
 logger = logging.getLogger(__name__)
+_LAST_SAID = "last_said.json"
+"""Below the data directory: {"models": {model: {alias: version}}, "heard_at": epoch seconds}."""
+_START_GRACE_SECONDS = 5.0
+"""How long a replica that starts waits for a registry that says nothing at all."""
 
 
 class RegistrySource:
@@ -42,9 +54,15 @@ class RegistrySource:
             on_away=lambda reason: post(lambda: self._on_away(reason)),
         )
         self._reason = "the registry was not reached yet"
-        self._is_known = False
+        self._notice = ""
+        self._last_said = data_dir / _LAST_SAID
+        self._known: Models | None = None
+        self._heard_at = 0.0
+        """Epoch seconds at which what is served was what the registry wants, as far as is known."""
+        self._waits_until = math.inf
 
     def start(self) -> None:
+        self._waits_until = time.monotonic() + _START_GRACE_SECONDS
         self._watch.start()
 
     def stop(self) -> None:
@@ -53,6 +71,9 @@ class RegistrySource:
 
     def reason(self) -> str:
         return self._reason
+
+    def notice(self) -> str:
+        return self._notice
 
     def fetch(self, model: str, version: int) -> Path:
         try:
@@ -72,13 +93,43 @@ class RegistrySource:
             logger.exception("cannot clean the versions on disk")
 
     def follow(self, slots: Collection[VersionSlot]) -> None:
-        """Nothing of it depends on what is loaded."""
+        """A registry that neither answers nor refuses is away as well."""
+        if self._known is None and not self._notice and time.monotonic() > self._waits_until:
+            self._on_away(f"the registry has not answered for {_START_GRACE_SECONDS:g} s")
 
     def _on_models(self, models: Models) -> None:
-        self._reason, self._is_known = "", True
+        self._reason, self._notice, self._heard_at = "", "", time.time()
+        if models != self._known:
+            self._known = models
+            self._keep(models)
         self._on_wanted(Wanted(models, served_models=tuple(self._served_models)))
 
     def _on_away(self, reason: str) -> None:
-        """What runs goes on; only a replica that never heard of any model is not ready."""
-        if not self._is_known:
+        """What runs goes on. A replica that has just started takes what the registry said last and this disk holds;
+        only one that never heard of any model is not ready."""
+        if self._known is None and not self._notice:
             self._reason = reason
+            self._serve_last_said()
+        elif self._known is not None and not self._notice:
+            self._heard_at = time.time()
+        if self._heard_at:
+            as_of = datetime.fromtimestamp(self._heard_at, UTC).isoformat(timespec="seconds")
+            self._notice = f"registry away, as of {as_of}: {reason}"
+
+    def _keep(self, models: Models) -> None:
+        try:
+            write_signed(self._last_said, {"models": models, "heard_at": self._heard_at})
+        except OSError as error:
+            logger.warning("cannot keep what the registry said", extra={"reason": str(error)})
+
+    def _serve_last_said(self) -> None:
+        said = read_signed(self._last_said)
+        if said is None:
+            return
+        models = {
+            model: {alias: version for alias, version in aliases.items() if self._files.holds(model, version)}
+            for model, aliases in said["models"].items()
+        }
+        logger.warning("the registry is away; serving what it said last", extra={"models": sorted(models)})
+        self._reason, self._heard_at = "", float(said["heard_at"])
+        self._on_wanted(Wanted(models, served_models=tuple(self._served_models)))

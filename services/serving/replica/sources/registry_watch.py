@@ -28,7 +28,8 @@ class Registry(Protocol):
 
 
 class RegistryWatch:
-    """A thread that calls `on_models` with everything it knows after each change, and `on_away` with the reason."""
+    """A thread that calls `on_models` with everything it knows after each change and when the registry is back, and
+    `on_away` with the reason."""
 
     def __init__(
         self, registry: Registry, *, on_models: Callable[[Models], None], on_away: Callable[[str], None]
@@ -37,6 +38,7 @@ class RegistryWatch:
         self._on_models = on_models
         self._on_away = on_away
         self._models: dict[str, Mapping[str, int]] = {}
+        self._is_known = self._is_away = False
         self._revision = _BEYOND_ANY_REVISION
         self._stop = threading.Event()
         self._retry_seconds = _FIRST_RETRY_SECONDS
@@ -58,8 +60,12 @@ class RegistryWatch:
                     self._follow(change)
                     self._revision = change.revision
                     self._retry_seconds = _FIRST_RETRY_SECONDS
+                    if self._is_away and self._is_known:
+                        self._is_away = False
+                        self._on_models(dict(self._models))
             except HeadraceError as error:
                 logger.warning("the registry is away", extra={"reason": error.message})
+                self._is_away = True
                 self._on_away(error.message)
             self._stop.wait(self._retry_seconds * random.uniform(0.5, 1.0))  # noqa: S311
             self._retry_seconds = min(self._retry_seconds * 2, _LONGEST_RETRY_SECONDS)
@@ -67,6 +73,7 @@ class RegistryWatch:
     def _follow(self, change: Change) -> None:
         if change.kind is ChangeKind.RESET:
             self._models = {model.name: dict(model.aliases) for model in self._registry.list_models()}
+            self._is_known = True
             self._on_models(dict(self._models))
         if change.kind in (ChangeKind.MODEL, ChangeKind.ALIAS):
             try:

@@ -22,6 +22,10 @@ class ModelSource(Protocol):
         """Why it does not know the models yet; "" once it does."""
         ...
 
+    def notice(self) -> str:
+        """What a reader of the status should know of the source though it stops nothing; "" when there is nothing."""
+        ...
+
     def fetch(self, model: str, version: int) -> Path:
         """The folder of a version's files on this machine; in any thread, may take long.
 

@@ -2,25 +2,39 @@
 
     <data dir>/files/<digest>                          content
     <data dir>/versions/<model>/<version>/...          what saved_model/ holds in the registry; whole or absent
+    <data dir>/versions/<model>/<version>.json         its manifest, as the registry gave it, with its own digest
 
-What a crash leaves behind: files without a version and folders named *.partial; `clean` removes both.
+A version is handed out only when its folder holds what its manifest says, to the byte: disks err, and folders are
+copied, swapped and edited. What does not match is fetched again. The manifest on disk is enough for that, so versions
+that are here are served while the registry is away.
+
+What a crash leaves behind: files without a version, manifests without one, and folders named *.partial; `clean` removes
+all three.
 """
 
+import logging
 import os
 import shutil
 import threading
 from collections.abc import Collection, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote, unquote
 
-from common.errors import DataLoss
+from common.errors import DataLoss, Unavailable
 from common.process.pace import UNLIMITED, Pace
 from common.registry.catalog import FileEntry, Version
+from common.registry.files import digest_of
+from services.serving.options.option_sources import PER_MODEL_FILE
+from services.serving.replica.sources.signed_json import read_signed, write_signed
 from services.serving.replica.versions_wanted import VersionKey
 
+logger = logging.getLogger(__name__)
 _PREFIX = "saved_model/"
-_PARTIAL = ".partial"
+_PARTIAL, _MANIFEST = ".partial", ".json"
+_NOT_OURS = frozenset({PER_MODEL_FILE})
+"""What an operator may put beside a version's files."""
 
 
 class Source(Protocol):
@@ -44,24 +58,36 @@ class VersionFiles:
         self._fetching: set[VersionKey] = set()
 
     def fetch(self, model: str, version: int) -> Path:
-        """The folder with the version's SavedModel; downloads what no version on disk has.
+        """The folder with the version's SavedModel, verified; downloads what is not on disk, or not as it should be.
+
+        Reads every byte of the version: half a second for 300 MB.
 
         Raises:
             NotFound: the registry does not have the version any more.
-            DataLoss: the version has no SavedModel, or its bytes are damaged.
+            DataLoss: the version has no SavedModel, or its bytes are damaged in the registry.
             Unavailable: the registry is away.
         """
         directory = self._directory(model, version)
-        if directory.is_dir():
-            return directory
         with self._lock:
             self._fetching.add((model, version))
         try:
-            self._fetch(model, version, directory)
+            entries = self._manifest(model, version)
+            if not directory.is_dir():
+                self._fetch(entries, directory)
+            elif (reason := _mismatch(directory, entries)) is not None:
+                logger.warning(
+                    "a version on disk is not what its manifest says; fetching it again",
+                    extra={"model": model, "version": version, "reason": reason},
+                )
+                self._fetch_again(entries, directory, f"version {version} of {model} is damaged here ({reason})")
         finally:
             with self._lock:
                 self._fetching.discard((model, version))
         return directory
+
+    def holds(self, model: str, version: int) -> bool:
+        """Whether the version is here with its manifest, so that it can be served without the registry."""
+        return self._directory(model, version).is_dir() and self._read_manifest(model, version) is not None
 
     def clean(self, *, used: Collection[VersionKey], kept_versions: int) -> list[VersionKey]:
         """Removes all versions but those used and, of each model, the `kept_versions` used last; returns which."""
@@ -69,6 +95,7 @@ class VersionFiles:
             spared = set(used) | self._fetching
             removed = [key for key in self._superfluous(kept_versions) if key not in spared]
             for key in removed:
+                self._manifest_path(*key).unlink(missing_ok=True)
                 shutil.rmtree(self._directory(*key))
             if not self._fetching:
                 self._remove_leftovers()
@@ -78,28 +105,62 @@ class VersionFiles:
         """Notes that the version was used just now."""
         os.utime(self._directory(model, version))
 
-    def _fetch(self, model: str, version: int, directory: Path) -> None:
-        entries = [entry for entry in self._source.get_version(model, version).files if entry.path.startswith(_PREFIX)]
-        if not any(entry.path == f"{_PREFIX}saved_model.pb" for entry in entries):
+    def _manifest(self, model: str, version: int) -> tuple[FileEntry, ...]:
+        """What the version's folder has to hold. A version never changes, so one that is on disk need not be asked for.
+
+        Raises:
+            NotFound, Unavailable: as the registry says.
+            DataLoss: the version has no SavedModel.
+        """
+        known = self._read_manifest(model, version)
+        if known is not None:
+            return known
+        entries = tuple(
+            FileEntry(entry.path.removeprefix(_PREFIX), entry.size_bytes, entry.digest)
+            for entry in self._source.get_version(model, version).files
+            if entry.path.startswith(_PREFIX)
+        )
+        if not any(entry.path == "saved_model.pb" for entry in entries):
             raise DataLoss(f"version {version} of {model} has no {_PREFIX}saved_model.pb in its manifest")
-        missing = [
-            FileEntry(entry.digest, entry.size_bytes, entry.digest)
-            for entry in entries
-            if not (self._files_dir / entry.digest).exists()
-        ]
+        document = {"model": model, "version": version, "files": [asdict(entry) for entry in entries]}
+        write_signed(self._manifest_path(model, version), document)
+        return entries
+
+    def _read_manifest(self, model: str, version: int) -> tuple[FileEntry, ...] | None:
+        """None when there is none, or not this version's."""
+        document = read_signed(self._manifest_path(model, version))
+        if document is None or (document["model"], document["version"]) != (model, version):
+            return None
+        return tuple(FileEntry(**entry) for entry in document["files"])
+
+    def _fetch(self, entries: Sequence[FileEntry], directory: Path) -> None:
+        """Brings the folder about, in the place of what is there."""
         self._files_dir.mkdir(parents=True, exist_ok=True)
-        distinct = list({entry.digest: entry for entry in missing}.values())
-        self._source.download(distinct, self._files_dir, pace=self._pace)
+        distinct = {entry.digest: FileEntry(entry.digest, entry.size_bytes, entry.digest) for entry in entries}
+        # Leaves alone what is there with the right bytes, and looks at them.
+        self._source.download(list(distinct.values()), self._files_dir, pace=self._pace)
         partial = directory.with_name(f"{directory.name}{_PARTIAL}")
         shutil.rmtree(partial, ignore_errors=True)
         for entry in entries:
-            path = partial / entry.path.removeprefix(_PREFIX)
+            path = partial / entry.path
             path.parent.mkdir(parents=True, exist_ok=True)
             _link(self._files_dir / entry.digest, path)
+        if directory.exists():
+            shutil.rmtree(directory)  # A crash before the next line leaves no version, as before the first fetch.
         partial.rename(directory)
+
+    def _fetch_again(self, entries: Sequence[FileEntry], directory: Path, fault: str) -> None:
+        try:
+            self._fetch(entries, directory)
+        except Unavailable as error:
+            raise Unavailable(f"{fault} and cannot be fetched again now: {error.message}") from error
 
     def _directory(self, model: str, version: int) -> Path:
         return self._versions_dir / quote(model, safe="") / str(version)
+
+    def _manifest_path(self, model: str, version: int) -> Path:
+        directory = self._directory(model, version)
+        return directory.with_name(f"{directory.name}{_MANIFEST}")
 
     def _superfluous(self, kept_versions: int) -> list[VersionKey]:
         found: list[VersionKey] = []
@@ -113,10 +174,30 @@ class VersionFiles:
         for model_dir in _folders(self._versions_dir):
             for partial in model_dir.glob(f"*{_PARTIAL}"):
                 shutil.rmtree(partial, ignore_errors=True)
+            for manifest in model_dir.glob(f"*{_MANIFEST}"):
+                if not manifest.with_suffix("").is_dir():
+                    manifest.unlink(missing_ok=True)
         if self._files_dir.is_dir():
             for path in self._files_dir.iterdir():
                 if path.stat().st_nlink == 1:
                     path.unlink(missing_ok=True)
+
+
+def _mismatch(directory: Path, entries: Sequence[FileEntry]) -> str | None:
+    """In which way a folder is not what the manifest says; None when it is."""
+    names = {entry.path for entry in entries}
+    found = {path.relative_to(directory).as_posix() for path in directory.rglob("*") if not path.is_dir()}
+    if surplus := sorted(found - names - _NOT_OURS):
+        return f"{surplus[0]} does not belong to it"
+    for entry in entries:
+        path = directory / entry.path
+        if not path.is_file():
+            return f"{entry.path} is missing"
+        if path.stat().st_size != entry.size_bytes:
+            return f"{entry.path} has {path.stat().st_size} bytes, expected {entry.size_bytes}"
+        if digest_of(path) != entry.digest:
+            return f"{entry.path} has other bytes"
+    return None
 
 
 def _folders(directory: Path) -> list[Path]:

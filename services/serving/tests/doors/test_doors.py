@@ -11,13 +11,14 @@ import httpx
 import pytest
 
 from common.errors import InvalidInput
-from conftest import RedisServer
 from protos import tfserving_pb2
 from services.serving.front.monitoring import read_monitoring_config
 from services.serving.options.tls import read_tls_config
 from services.serving.tests.front.test_front_process import row_sums
 from services.serving.tests.support.fake_runner import FakeRunner
-from services.serving.tests.support.standalone_server import StandaloneServer, wait_until
+from services.serving.tests.support.standalone_server import StandaloneServer
+from testing.redis_server import RedisServer
+from testing.waiting import wait_until
 
 _METRICS = "/monitoring/prometheus/metrics"
 _OPENSSL_SECONDS = 60

@@ -13,10 +13,11 @@ import httpx
 import pytest
 
 from common.eventlog import tfrecord
-from conftest import RedisServer
 from protos import prediction_log_pb2
-from services.serving.tests.front.test_front_process import Serving, row_sums, wait_until
+from services.serving.tests.front.test_front_process import Serving, row_sums
 from services.serving.tests.support.fake_runner import FakeRunner
+from testing.redis_server import RedisServer
+from testing.waiting import wait_until
 
 _WAIT_SECONDS = 60.0
 _ROWS = {"instances": [[1, 2]]}

@@ -13,13 +13,13 @@ import grpc
 import numpy as np
 import pytest
 
-from conftest import RedisServer
 from protos import queue_pb2, tfserving_pb2
 from services.serving.tests.support.fake_runner import FakeRunner
 from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import ROWS_OF_TWO, replica_state, version
 from services.serving.wire.prediction import RequestFailed
 from services.serving.wire.replica_state import TensorSpec
+from testing.redis_server import RedisServer
 
 _TIMEOUT_SECONDS = 20.0
 

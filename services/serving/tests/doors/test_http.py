@@ -11,11 +11,11 @@ import httpx
 import numpy as np
 import pytest
 
-from conftest import RedisServer
 from protos import queue_pb2
 from services.serving.tests.support.fake_runner import FakeRunner
 from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import replica_state, version
+from testing.redis_server import RedisServer
 
 _TIMEOUT_SECONDS = 10.0
 _PATH = "/v1/models/m:predict"

@@ -18,9 +18,10 @@ import psutil
 import pytest
 import redis
 
-from conftest import RedisServer
 from services.serving.options.model_server_config import config_of_one
-from services.serving.tests.support.standalone_server import StandaloneServer, copy_version, wait_until
+from services.serving.tests.support.standalone_server import StandaloneServer, copy_version
+from testing.redis_server import RedisServer
+from testing.waiting import wait_until
 
 _MODELS = {"latest": "", "every": "all {}", "chosen": "specific { versions: 1 versions: 3 versions: 9 }", "copied": ""}
 

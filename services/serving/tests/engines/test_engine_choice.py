@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conftest import RedisServer
 from services.serving.engines.comparison import compare
 from services.serving.front.model_info import version_json
 from services.serving.options.model_options import EngineName, EngineOptions, ModelOptions
@@ -19,6 +18,7 @@ from services.serving.tests.support.queue_asker import Asker, request
 from services.serving.tests.support.registry_process import RegistryProcess
 from services.serving.tests.support.runner_process import RunnerProcess, Zygote
 from services.serving.wire.prediction import read_tensor
+from testing.redis_server import RedisServer
 
 FASTER = ("litert", "onnxruntime")
 pytestmark = pytest.mark.timeout(300)

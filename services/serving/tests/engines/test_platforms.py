@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import xgboost
 
-from conftest import RedisServer
 from services.serving.options.model_options import EngineOptions, ModelOptions
 from services.serving.tests.support.queue_asker import Asker, request
 from services.serving.tests.support.runner_process import RunnerProcess, Zygote
 from services.serving.wire.prediction import INVALID_ARGUMENT, read_tensor
+from testing.redis_server import RedisServer
 
 FAILED_PRECONDITION = 9
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from common.eventlog.tfrecord import frame
-from conftest import RedisServer
 from protos import example_pb2, tfserving_pb2, warmup_pb2
 from services.serving.engines.warm_up import warm_up
 from services.serving.engines.warm_up_requests import MAX_RECORDS, REQUESTS_PATH
@@ -16,6 +15,7 @@ from services.serving.options.model_options import BatchingOptions, ModelOptions
 from services.serving.tests.support.runner_process import Zygote
 from services.serving.wire.prediction import Arrays, RequestFailed
 from services.serving.wire.replica_state import Signature, TensorSpec
+from testing.redis_server import RedisServer
 
 INVALID_ARGUMENT, FAILED_PRECONDITION, UNIMPLEMENTED, DATA_LOSS = 3, 9, 12, 15
 _PREDICT = "tensorflow/serving/predict"

@@ -1,8 +1,7 @@
 """Asynchronous predictions over HTTP: real Redis, fronts and a runner; what is answered, kept, bounded and refused."""
 
 import socket
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 import redis
 
-from conftest import RedisServer
 from protos import queue_pb2
 from services.serving.front.async_predictions import AsyncLimits
 from services.serving.tests.support.fake_runner import FakeRunner
@@ -19,6 +17,8 @@ from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import replica_state, version
 from services.serving.wire.keys import queue_key
 from services.serving.wire.prediction import INVALID_ARGUMENT, RequestFailed
+from testing.redis_server import RedisServer
+from testing.waiting import wait_until
 
 _WAIT_SECONDS = 60.0
 _EXPIRY_MILLISECONDS = 60_000
@@ -33,13 +33,6 @@ def row_sums(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequ
     if inputs["x"].flat[0] < 0:
         raise RequestFailed(INVALID_ARGUMENT, "x is negative")
     return {"y": inputs["x"].sum(axis=1)}
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it did not become true"
-        time.sleep(0.01)
 
 
 @pytest.fixture(scope="module")

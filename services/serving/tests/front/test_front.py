@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import redis
 
-from conftest import RedisServer
 from protos import queue_pb2
 from services.serving.queue import scripts as queue_scripts
 from services.serving.tests.support.fake_runner import FakeRunner
@@ -23,6 +22,8 @@ from services.serving.tests.support.replica_states import replica_state, version
 from services.serving.wire import keys as queue_keys
 from services.serving.wire.prediction import RequestFailed
 from services.serving.wire.replica_state import ServingState
+from testing.redis_server import RedisServer
+from testing.waiting import wait_until
 
 _WAIT_SECONDS = 60.0
 
@@ -35,13 +36,6 @@ def predict(front: FrontThread, rows: list[list[float]], **fields: Any) -> httpx
     headers = fields.pop("headers", None)
     path = fields.pop("path", "/v1/models/m:predict")
     return httpx.post(front.url + path, json={"instances": rows, **fields}, headers=headers, timeout=20)
-
-
-def wait_until(condition: Any) -> None:
-    deadline = time.monotonic() + _WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it did not become true"
-        time.sleep(0.005)
 
 
 @pytest.fixture
@@ -228,8 +222,7 @@ def test_what_was_accepted_before_redis_died_is_answered_after_it_came_back(
         with redis.Redis.from_url(redis_server.url) as client:
             wait_until(lambda: client.xlen(queue_keys.queue_key("m", "alias/production")) == 8)
         redis_server.kill()
-        for path in redis_server.directory.glob("appendonly*"):
-            path.unlink()  # the worst case: Redis comes back with nothing
+        redis_server.forget_what_is_on_disk()  # the worst case: Redis comes back with nothing
         redis_server.start()
         with redis.Redis.from_url(redis_server.url) as client:
             client.xgroup_create(queue_keys.queue_key("m", "alias/production"), "runners", id="0", mkstream=True)

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,9 +14,10 @@ import numpy as np
 import psutil
 import pytest
 
-from conftest import RedisServer
 from protos import queue_pb2
 from services.serving.tests.support.fake_runner import FakeRunner
+from testing.redis_server import RedisServer
+from testing.waiting import wait_until
 
 _WAIT_SECONDS = 20.0
 _MOST_RESIDENT_BYTES = 120 * 1024 * 1024
@@ -38,13 +38,6 @@ sys.exit(serving.main())
 
 def row_sums(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
     return {"y": inputs["x"].sum(axis=1)}
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it did not become true"
-        time.sleep(0.01)
 
 
 class Serving:

@@ -4,7 +4,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from google.protobuf import text_format
 from common.errors import InvalidInput, Unavailable
 from common.eventlog import tfrecord
 from common.eventlog.open import open_event_log
-from conftest import RedisServer
 from protos import prediction_log_pb2, queue_pb2, tfserving_config_pb2, tfserving_pb2
 from services.serving.front.request_log import DROPPED_FULL, DROPPED_UNWRITTEN, WRITTEN, RequestLog, Sample
 from services.serving.front.request_log_places import Place, open_place
@@ -29,6 +28,7 @@ from services.serving.tests.support.fake_runner import FakeRunner
 from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import replica_state, version
 from services.serving.wire.prediction import INVALID_ARGUMENT, RequestFailed
+from testing.redis_server import RedisServer
 
 _WAIT_SECONDS = 60.0
 _PATH = "/v1/models/m:predict"
@@ -50,13 +50,6 @@ def row_sums(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequ
     if inputs["x"].flat[0] < 0:
         raise RequestFailed(INVALID_ARGUMENT, "x is negative")
     return {"y": inputs["x"].sum(axis=1)}
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it did not become true"
-        time.sleep(0.01)
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,12 @@ import httpx
 import numpy as np
 import pytest
 
-from conftest import RedisServer
 from protos import queue_pb2
 from services.serving.front.request_tags import MAX_TAG_BYTES, Tags
 from services.serving.tests.support.fake_runner import FakeRunner
 from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import replica_state, version
+from testing.redis_server import RedisServer
 
 _HEADER = "x-request-id"
 _TAG = "order 17/é".encode("latin-1")

@@ -8,17 +8,18 @@ import httpx
 import numpy as np
 import pytest
 
-from conftest import RedisServer
 from protos import queue_pb2, tfserving_pb2
 from services.serving.options.model_options import BatchingOptions, ModelOptions
 from services.serving.queue.admission import BATCHES_FULL, Admission, QueueLoad
-from services.serving.tests.front.test_front import predict, row_sums, wait_until
+from services.serving.tests.front.test_front import predict, row_sums
 from services.serving.tests.support.fake_runner import FakeRunner
 from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.queue_asker import Asker, request
 from services.serving.tests.support.replica_states import replica_state, version
 from services.serving.wire.keys import queue_key
 from services.serving.wire.prediction import RequestFailed
+from testing.redis_server import RedisServer
+from testing.waiting import wait_until
 
 OVERLOADED, UNAVAILABLE = 8, 14
 

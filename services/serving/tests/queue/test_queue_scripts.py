@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import redis
 
-from conftest import RedisServer
 from protos import queue_pb2
 from services.serving.queue import scripts as queue_scripts
 from services.serving.wire import keys as queue_keys
+from testing.redis_server import RedisServer
 
 _QUEUE = queue_keys.queue_key("m", "alias/production")
 _SERVING = queue_keys.serving_key("m", "alias/production")

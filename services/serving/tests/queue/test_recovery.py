@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conftest import RedisServer
 from services.serving.queue.recovery import Recovery
 from services.serving.tests.support.queue_asker import Asker, request
-from services.serving.tests.support.runner_process import RunnerProcess, Zygote, eventually
+from services.serving.tests.support.runner_process import RunnerProcess, Zygote
 from services.serving.wire.keys import DEFAULT_TARGET, runner_id, serving_key
 from services.serving.wire.prediction import INTERNAL, read_tensor
+from testing.redis_server import RedisServer
+from testing.waiting import wait_until
 
 _FOREVER = 10**12
 _MODEL = "m"
@@ -51,11 +52,11 @@ def test_what_a_killed_runner_held_is_answered_by_the_next_one(
     zygote: Zygote, redis_server: RedisServer, saved_models: Path, asker: Asker, recovery: Recovery
 ) -> None:
     first = start(zygote, redis_server, saved_models)
-    eventually(asker.somebody_waits, "the runner waits at the queue")
+    wait_until(asker.somebody_waits, "the runner waits at the queue")
     os.kill(first.pid, signal.SIGSTOP)  # It waits at the queue: Redis hands it requests that it never sees.
     requests = [request(b"%d" % i, checked(0, i)) for i in range(5)]
     asker.enqueue(*requests)
-    eventually(lambda: asker.pending_at(name_of(first)) > 0, "the runner holds a request")
+    wait_until(lambda: asker.pending_at(name_of(first)) > 0, "the runner holds a request")
     held = asker.pending_at(name_of(first))
     first.kill(signal.SIGKILL)
     assert recovery.recover(_MODEL, [DEFAULT_TARGET], name_of(first)) == held
@@ -79,7 +80,7 @@ def test_a_request_that_ends_its_runner_three_times_is_answered_with_an_error_an
     asker.enqueue(*innocents[:3], poison, *innocents[3:])
     for _ in range(3):
         runner = start(zygote, redis_server, saved_models)
-        eventually(functools.partial(is_stuck, runner), "the runner runs the poison request")
+        wait_until(functools.partial(is_stuck, runner), "the runner runs the poison request")
         runner.kill(signal.SIGKILL)
         recovery.recover(_MODEL, [DEFAULT_TARGET], name_of(runner))
     (reply,) = asker.wait_for(b"poison")
@@ -99,7 +100,7 @@ def test_a_sweep_recovers_from_runners_of_other_replicas_once_they_stop_renewing
 ) -> None:
     runner = start(zygote, redis_server, saved_models)
     asker.enqueue(request(b"stuck", checked(_FOREVER)))
-    eventually(lambda: asker.pending_at(name_of(runner)) == 1, "the runner took the request")
+    wait_until(lambda: asker.pending_at(name_of(runner)) == 1, "the runner took the request")
     assert recovery.sweep(_MODEL, [DEFAULT_TARGET]) == 0
     runner.kill(signal.SIGKILL)
     asker.expire(serving_key(_MODEL, DEFAULT_TARGET), name_of(runner))

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from conftest import RedisServer
 from protos import queue_pb2
 from services.serving.tests.support.fake_runner import FakeRunner
 from services.serving.wire.prediction import INVALID_ARGUMENT, RequestFailed
+from testing.redis_server import RedisServer
 
 _ROOT = Path(__file__).parents[4]
 _MOST_LINES = 30

@@ -9,13 +9,14 @@ import numpy as np
 import psutil
 import pytest
 
-from conftest import RedisServer
 from services.serving.tests.conftest import StartManager
 from services.serving.tests.support.queue_asker import Asker, request
 from services.serving.tests.support.registry_process import RegistryProcess
-from services.serving.tests.support.runner_process import eventually, is_running
 from services.serving.wire.prediction import INTERNAL, read_tensor
 from services.serving.wire.replica_state import ReplicaState, ServingState
+from testing.processes import is_running
+from testing.redis_server import RedisServer
+from testing.waiting import wait_until
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def test_the_runners_and_the_zygote_end_with_a_manager_that_is_killed(
     manager = start_manager()
     pid = manager.wait_available("m", 1).runner_pid
     manager.kill()
-    eventually(lambda: not is_running(pid), "the runner's end")
+    wait_until(lambda: not is_running(pid), "the runner's end")
 
 
 def test_a_broken_version_is_given_up_with_its_reason_and_the_old_one_goes_on(
@@ -144,10 +145,37 @@ def test_a_registry_that_is_away_takes_nothing_away_and_is_followed_again_when_i
     manager.wait_available("m", 1, "production")
     registry.kill()
     assert asker.ask(request(b"a", x(1))).version == 1
+    manager.wait_until(lambda state: state.notice.startswith("registry away, as of 20"), "the notice")
     registry.start()
+    manager.wait_until(lambda state: state.notice == "", "the notice going")
     registry.add_version("m", saved_models / "affine/2")
     manager.wait_available("m", 2, "production")
     assert manager.stop() == 0
+
+
+def test_a_manager_that_starts_while_the_registry_is_away_serves_what_it_has_and_mends_what_is_damaged_later(
+    registry: RegistryProcess, start_manager: StartManager, asker: Asker, saved_models: Path, tmp_path: Path
+) -> None:
+    registry.add_version("m", saved_models / "affine/1")
+    first = start_manager()
+    first.wait_available("m", 1, "production")
+    assert first.stop() == 0
+    registry.kill()
+    second = start_manager()
+    second.wait_available("m", 1, "production")
+    assert asker.ask(request(b"a", x(1))).version == 1
+    state = second.wait_until(lambda state: not any(state.conditions.values()), "the replica being ready")
+    assert state.notice.startswith("registry away, as of 20")
+    assert second.stop() == 0
+
+    (damaged,) = tmp_path.glob("serving/r1/versions/m/1/variables/variables.data-*")
+    damaged.write_bytes(damaged.read_bytes()[::-1])
+    third = start_manager()
+    third.wait_until(lambda state: bool(state.notice and state.versions), "an attempt to load it")
+    registry.start()
+    third.wait_available("m", 1, "production")
+    assert read_tensor(asker.ask(request(b"b", x(5))).outputs[0]).tolist() == [1005.0]
+    assert third.stop() == 0
 
 
 def test_a_manager_that_starts_before_its_registry_says_so_and_goes_on_by_itself(
@@ -224,7 +252,7 @@ def test_two_replicas_share_a_queue_and_one_answers_what_the_other_held_when_it_
     asker.enqueue(*requests[100:])
     replies = asker.wait_for(*(item.request_id for item in requests))
     assert [read_tensor(reply.outputs[0]).tolist() for reply in replies] == [[1000.0 + i] for i in range(200)]
-    eventually(lambda: asker.servers() == [second.version("m", 1).runner_id], "only the living being listed")
+    wait_until(lambda: asker.servers() == [second.version("m", 1).runner_id], "only the living being listed")
     assert second.stop() == 0
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from conftest import RedisServer
 from protos import queue_pb2
 from services.serving.tests.conftest import StartManager
 from services.serving.tests.support.queue_asker import Asker, request
 from services.serving.tests.support.registry_process import RegistryProcess
 from services.serving.wire.prediction import read_tensor
 from services.serving.wire.replica_state import ReplicaState
+from testing.redis_server import RedisServer
 
 _BURST = 20
 

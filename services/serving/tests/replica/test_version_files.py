@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,19 +25,25 @@ class Registry:
         self.is_away = False
 
     def get_version(self, model: str, version: int) -> Any:
+        if self.is_away:
+            raise Unavailable("the registry is away")
         files = self.versions[model, version]
         entries = (FileEntry(path, len(data), hashlib.sha256(data).hexdigest()) for path, data in files.items())
         return SimpleNamespace(files=tuple(entries))
 
     def download(self, files: Sequence[FileEntry], directory: Path, *, pace: Pace) -> int:
         self.paces.append(pace)
-        if self.is_away:
-            raise Unavailable("the registry is away")
         contents = {
             hashlib.sha256(data).hexdigest(): data for files in self.versions.values() for data in files.values()
         }
         for file in files:
-            (directory / file.path).write_bytes(contents[file.digest])
+            path = directory / file.path
+            if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == file.digest:
+                continue
+            if self.is_away:
+                raise Unavailable("the registry is away")
+            path.unlink(missing_ok=True)  # it may have a second name
+            path.write_bytes(contents[file.digest])
             self.downloaded.append(file.digest)
         return sum(file.size_bytes for file in files)
 
@@ -73,6 +79,65 @@ def test_only_the_saved_model_comes_and_what_is_on_disk_already_does_not_come_ag
     assert len(registry.downloaded) == 3
 
 
+def cut(version: Path) -> None:
+    (version / "variables/data").write_bytes(b"weigh")
+
+
+def change(version: Path) -> None:
+    (version / "variables/data").write_bytes(b"weights 7")
+
+
+def lose(version: Path) -> None:
+    (version / "saved_model.pb").unlink()
+
+
+def add(version: Path) -> None:
+    (version / "assets.extra").mkdir()
+    (version / "assets.extra/op.so").write_bytes(b"code")
+
+
+def swap(version: Path) -> None:
+    other = version.with_name("2")
+    aside = version.rename(version.with_name("aside"))
+    other.rename(version)
+    aside.rename(other)
+
+
+@pytest.mark.parametrize("damage", [cut, change, lose, add, swap])
+def test_a_version_on_disk_that_is_not_what_its_manifest_says_is_fetched_again(
+    files: VersionFiles, registry: Registry, damage: Callable[[Path], None]
+) -> None:
+    files.fetch("m", 2)
+    damage(files.fetch("m", 1))
+    found = files.fetch("m", 1)
+    assert {path.relative_to(found).as_posix(): path.read_bytes() for path in found.rglob("*") if path.is_file()} == {
+        "saved_model.pb": b"the same graph",
+        "variables/data": b"weights 1",
+    }
+    assert (files.fetch("m", 2) / "variables/data").read_bytes() == b"weights 2"
+
+
+def test_a_damaged_file_is_not_taken_over_into_another_version(
+    files: VersionFiles, registry: Registry, tmp_path: Path
+) -> None:
+    (files.fetch("m", 1) / "saved_model.pb").write_bytes(b"another graph!")
+    assert (files.fetch("m", 2) / "saved_model.pb").read_bytes() == b"the same graph"
+
+
+def test_without_the_registry_what_is_whole_is_there_and_what_is_damaged_is_not(
+    files: VersionFiles, registry: Registry, tmp_path: Path
+) -> None:
+    first, second = files.fetch("m", 1), files.fetch("m", 2)
+    cut(second)
+    registry.is_away = True
+    assert files.fetch("m", 1) == first
+    with pytest.raises(Unavailable, match=r"2 of m is damaged here \(variables/data has 5 bytes, expected 9\)"):
+        files.fetch("m", 2)
+    assert [files.holds("m", version) for version in (1, 2, 3)] == [True, True, False]
+    (tmp_path / "versions/m/1.json").write_bytes((tmp_path / "versions/m/2.json").read_bytes())
+    assert not files.holds("m", 1)
+
+
 def test_all_downloads_keep_to_one_pace(tmp_path: Path, registry: Registry) -> None:
     pace = Pace(lambda: 0.0)
     files = VersionFiles(tmp_path, registry, pace=pace)
@@ -104,7 +169,8 @@ def test_cleaning_keeps_what_is_used_and_the_last_few_and_files_that_they_share(
     for version in (1, 2, 3, 4):
         os.utime(files.fetch("m", version), (version, version))
     assert sorted(files.clean(used={("m", 1)}, kept_versions=2)) == [("m", 2)]
-    assert sorted(path.name for path in (tmp_path / "versions/m").iterdir()) == ["1", "3", "4"]
+    left = {"1", "1.json", "3", "3.json", "4", "4.json"}
+    assert {path.name for path in (tmp_path / "versions/m").iterdir()} == left
     contents = {path.read_bytes() for path in (tmp_path / "files").iterdir()}
     assert contents == {b"the same graph", b"weights 1", b"weights 3", b"weights 4"}
 
@@ -112,9 +178,10 @@ def test_cleaning_keeps_what_is_used_and_the_last_few_and_files_that_they_share(
 def test_cleaning_removes_what_a_crash_left_half_done(files: VersionFiles, tmp_path: Path) -> None:
     files.fetch("m", 1)
     (tmp_path / "versions/m/2.partial").mkdir()
+    (tmp_path / "versions/m/2.json").write_bytes(b"{}")
     (tmp_path / "files/orphan").write_bytes(b"x")
     assert files.clean(used=set(), kept_versions=1) == []
-    assert not (tmp_path / "versions/m/2.partial").exists()
+    assert {path.name for path in (tmp_path / "versions/m").iterdir()} == {"1", "1.json"}
     assert not (tmp_path / "files/orphan").exists()
 
 

@@ -5,7 +5,6 @@ import threading
 import numpy as np
 import pytest
 
-from conftest import RedisServer
 from services.serving.batching.merge import Batcher
 from services.serving.options.model_options import BatchingOptions
 from services.serving.queue.runner_queue import RunnerQueue
@@ -14,9 +13,10 @@ from services.serving.runner.control import Assignment
 from services.serving.runner.process import Runner
 from services.serving.tests.support.queue_asker import Asker, request
 from services.serving.tests.support.recording_model import RecordingModel, rows
-from services.serving.tests.support.runner_process import eventually
 from services.serving.wire.keys import DEFAULT_TARGET
 from services.serving.wire.prediction import Arrays, read_tensor
+from testing.redis_server import RedisServer
+from testing.waiting import wait_until
 
 WAIT_SECONDS = 60.0
 
@@ -101,7 +101,7 @@ def test_a_runner_that_leaves_finishes_the_batches_that_run(redis_server: RedisS
     model = MeetingModel(2)
     runner = ThreadedRunner(redis_server.url, model, 2)
     asker.enqueue(request(b"a", rows(1)))
-    eventually(lambda: model.meeting.n_waiting == 1, "the batch runs")
+    wait_until(lambda: model.meeting.n_waiting == 1, "the batch runs")
     assert runner.assignment.busy_since > 0
     runner.assignment.leave()
     model.meeting.wait()
@@ -115,7 +115,7 @@ def test_answers_of_threads_survive_a_redis_that_dies_meanwhile(redis_server: Re
     model = MeetingModel(2)
     runner = ThreadedRunner(redis_server.url, model, 2)
     asker.enqueue(request(b"before", rows(1)))
-    eventually(lambda: model.meeting.n_waiting == 1, "the batch runs")
+    wait_until(lambda: model.meeting.n_waiting == 1, "the batch runs")
     redis_server.kill()
     redis_server.start()
     model.meeting.wait()
@@ -128,6 +128,6 @@ def test_answers_of_threads_survive_a_redis_that_dies_meanwhile(redis_server: Re
 def test_something_unforeseen_in_a_thread_ends_the_runner(redis_server: RedisServer, asker: Asker) -> None:
     runner = ThreadedRunner(redis_server.url, BrokenModel(), 2)
     asker.enqueue(request(b"a", rows(1)))
-    eventually(lambda: runner.error is not None, "the loop ends")
+    wait_until(lambda: runner.error is not None, "the loop ends")
     assert isinstance(runner.error, RuntimeError)
     assert isinstance(runner.error.__cause__, ZeroDivisionError)

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from common.definition.inputs import INPUTS_PATH
-from conftest import RedisServer
 from services.serving.tests.support.queue_asker import Asker, request
 from services.serving.tests.support.runner_process import RunnerProcess, Zygote
 from services.serving.wire.prediction import DEADLINE_EXCEEDED, FAILED_PRECONDITION, INVALID_ARGUMENT, read_tensor
+from testing.redis_server import RedisServer
 
 
 def rows(*values: float) -> dict[str, np.ndarray]:

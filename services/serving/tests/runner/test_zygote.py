@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from common.process.memory import private_bytes
-from conftest import RedisServer
 from services.serving.tests.support.queue_asker import Asker, request
-from services.serving.tests.support.runner_process import Zygote, eventually, is_running
+from services.serving.tests.support.runner_process import Zygote
 from services.serving.wire.prediction import read_tensor
+from testing.processes import is_running
+from testing.redis_server import RedisServer
+from testing.waiting import wait_until
 
 _MOST_PRIVATE_BYTES = 40 * 1024 * 1024
 _MOST_GROWN_BYTES = 6 * 1024 * 1024
@@ -78,7 +80,7 @@ def test_the_zygote_ends_with_the_one_that_has_onednn(redis_server: RedisServer,
         assert parent_pid != zygote.process.pid
         os.kill(parent_pid, signal.SIGKILL)
         pids = (zygote.process.pid, runner.pid)
-        eventually(lambda: not any(is_running(pid) for pid in pids), "the end of both zygotes and the runner")
+        wait_until(lambda: not any(is_running(pid) for pid in pids), "the end of both zygotes and the runner")
     finally:
         zygote.stop()
 
@@ -156,4 +158,4 @@ def test_zygote_and_runners_end_when_their_manager_is_killed(redis_server: Redis
     assert all(is_running(pid) for pid in pids)
     manager.kill()
     manager.communicate(timeout=30)
-    eventually(lambda: not any(is_running(pid) for pid in pids), "the end of the zygote and its runner")
+    wait_until(lambda: not any(is_running(pid) for pid in pids), "the end of the zygote and its runner")

@@ -14,13 +14,13 @@ from typing import Any
 import httpx
 import numpy as np
 
-from conftest import RedisServer
 from services.serving.options.model_server_config import config_of_one
 from services.serving.tests.support.contract_cases import CALLS
 from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.runner_process import Zygote
 from services.serving.tests.support.standalone_server import StandaloneServer
 from services.serving.wire.replica_state import ReplicaState, ServingState, VersionState, signature_of
+from testing.redis_server import RedisServer
 
 _BUILD_SECONDS = 110
 

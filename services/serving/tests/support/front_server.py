@@ -17,13 +17,13 @@ from pathlib import Path
 
 import numpy as np
 
-from conftest import RedisServer
 from protos import queue_pb2
 from services.serving.tests.support.fake_runner import FakeRunner
 from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import ROWS_OF_TWO, replica_state, version
 from services.serving.wire.prediction import INTERNAL, INVALID_ARGUMENT, RequestFailed
 from services.serving.wire.replica_state import Signature, TensorSpec
+from testing.redis_server import RedisServer
 
 _PREDICT = "tensorflow/serving/predict"
 MIXED = Signature(

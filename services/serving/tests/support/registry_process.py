@@ -1,65 +1,29 @@
 """A real registry as a process of its own, with versions registered in it as a trainer would."""
 
 import json
-import os
-import signal
-import socket
-import subprocess
-import sys
 import tempfile
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from common.definition.gate import Gate
 from common.registry.catalog import OffsetRange, RoundPlan, VersionDraft
 from common.registry.client import RegistryClient, manifest_of
+from testing.registry_server import RegistryServer
+from testing.waiting import DEADLINE_SECONDS
 
-_DEADLINE_SECONDS = 30.0
 _SCHEMA = {"features": [{"name": "x", "dtype": "float32"}], "labels": [{"name": "y", "dtype": "int64"}]}
 _DEFINITION = "name: {name}\nstream: s\nlabel: y\nestimator: linear_classifier\nfeatures: {{x: {{type: numeric}}}}\n"
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@dataclass
-class RegistryProcess:
-    """`python -m services.registry`; its data survives kill() and start()."""
-
-    data_dir: Path
-    grpc_port: int = field(default_factory=_free_port)
-    http_port: int = field(default_factory=_free_port)
-    process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.grpc_port}"
+class RegistryProcess(RegistryServer):
+    """With a client, and calls that register models and versions as a trainer would."""
 
     def start(self) -> None:
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("REGISTRY_")}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "services.registry"],
-            env=inherited
-            | {
-                "REGISTRY_DATA_DIR": str(self.data_dir),
-                "REGISTRY_GRPC_PORT": str(self.grpc_port),
-                "REGISTRY_HTTP_PORT": str(self.http_port),
-                "REGISTRY_HEARTBEAT_SECONDS": "0.5",
-                "REGISTRY_LOG_LEVEL": "WARNING",
-            },
-        )
-        self.client = RegistryClient(self.address, timeout_seconds=_DEADLINE_SECONDS)
-        self.client.list_models()
+        super().start()
+        self.client = RegistryClient(self.address, timeout_seconds=DEADLINE_SECONDS)
 
     def kill(self) -> None:
-        assert self.process is not None
         self.client.close()
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGKILL)
-        self.process.wait(timeout=_DEADLINE_SECONDS)
+        super().kill()
 
     def add_model(self, name: str) -> None:
         self.client.register_stream("s", json.dumps(_SCHEMA))

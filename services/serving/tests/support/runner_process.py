@@ -3,7 +3,7 @@
 import os
 import select
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +12,7 @@ from services.serving.options.runner_spec import RunnerSpec
 from services.serving.replica.zygote_client import ZygoteProcess
 from services.serving.wire.channel import JsonChannel
 from services.serving.wire.keys import DEFAULT_TARGET
-
-DEADLINE_SECONDS = 60.0
-
-
-def eventually(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, f"this did not come true in {DEADLINE_SECONDS:g} s: {what}"
-        select.select([], [], [], 0.01)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+from testing.waiting import DEADLINE_SECONDS
 
 
 def next_message(channel: JsonChannel, event: str, backlog: list[dict[str, Any]]) -> dict[str, Any]:

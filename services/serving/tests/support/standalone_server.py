@@ -3,11 +3,8 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +12,9 @@ import grpc
 import httpx
 
 from protos import tfserving_config_pb2 as config_pb2
+from testing.processes import free_port
+from testing.waiting import DEADLINE_SECONDS, wait_until
 
-DEADLINE_SECONDS = 90.0
 STUBBED_MAIN = """
 import sys
 from services.serving import __main__ as serving
@@ -30,19 +28,6 @@ serving.ManagerProcess = Stubbed
 sys.exit(serving.main())
 """
 """With a manager that loads nothing."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def wait_until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, f"{what} did not come true"
-        time.sleep(0.02)
 
 
 def copy_version(source: Path, base: Path, version: int | str) -> Path:

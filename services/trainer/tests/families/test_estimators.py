@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from common.definition.identity import variables_of
 from common.definition.inputs import INPUTS_PATH, parse_inputs
 from common.definition.model import parse_definition
 from common.schema import Schema
@@ -50,6 +51,9 @@ def test_it_learns_and_its_export_answers_as_it_does(case: dict[str, Any], tmp_p
     training = Training(model, seed=5)
     losses = [training.train_block(examples, pass_index=index, block_index=0).mean() for index in range(12)]
     assert losses[-1] < losses[0] * 0.95
+    meaning = variables_of(model.definition, model.schema)
+    shapes = {variable.path: tuple(variable.shape) for variable in model.network.trainable_variables}
+    assert {path: known.shape for path, known in meaning.items()} == shapes, "every row has a meaning"
     export.export(model, tmp_path / "saved_model")
     export.check(tmp_path / "saved_model", export.trial_of(model, EXAMPLES[:4]), fresh_process(), tmp_path)
     loaded = tf.saved_model.load(str(tmp_path / "saved_model"))

@@ -9,10 +9,11 @@ import pytest
 from numpy.typing import NDArray
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
+from common.definition.identity import Run, VariableMeaning
 from common.errors import DataLoss, InvalidInput
 from common.registry.catalog import VersionMetrics
 from services.trainer.learn import checkpoint
-from services.trainer.learn.checkpoint import Checkpoint
+from services.trainer.learn.checkpoint import Carrying, Checkpoint
 from services.trainer.rounds import tensorboard_events
 
 ARRAYS: dict[str, NDArray[Any]] = {
@@ -80,6 +81,29 @@ def test_another_shape_under_the_same_path_is_refused_and_nothing_is_assigned() 
     with pytest.raises(InvalidInput, match=r"model/b is float32 \(4,\), the parent's checkpoint has float32 \(3,\)"):
         checkpoint.restore(variables, ARRAYS)
     assert variables["model/a"].numpy().sum() == 4.0
+
+
+def test_slots_move_with_the_rows_of_their_variable() -> None:
+    """Two words change places; Adam's slots of the table go along, its step count stays."""
+    table = keras.Variable(np.zeros((3, 1), np.float32))
+    slot = keras.Variable(np.zeros((3, 1), np.float32))
+    variables = {
+        "model/wide/word_weights": table,
+        "optimizer/adam/wide_word_weights_momentum": slot,
+        "optimizer/adam/iteration": keras.Variable(0),
+    }
+    one = (Run(("output",), 1),)
+    before, after = (VariableMeaning(((Run(("word", "w"), 3, tuple(words)),), one)) for words in ("abc", "cba"))
+    path = "wide/word_weights"
+    arrays: dict[str, NDArray[Any]] = {
+        "model/wide/word_weights": np.array([[1.0], [2.0], [3.0]], np.float32),
+        "optimizer/adam/wide_word_weights_momentum": np.array([[4.0], [5.0], [6.0]], np.float32),
+        "optimizer/adam/iteration": np.array(7, np.int32),
+    }
+    report = checkpoint.restore(variables, arrays, Carrying({path: before}, {path: after}))
+    assert table.numpy().ravel().tolist() == [3.0, 2.0, 1.0]
+    assert slot.numpy().ravel().tolist() == [6.0, 5.0, 4.0]
+    assert report.rows == ("wide/word_weights: 1 kept, 2 moved",)
 
 
 def test_two_variables_of_one_path_are_refused() -> None:

@@ -20,7 +20,8 @@ from common.registry.catalog import (
 from common.registry.client import RegistryClient, manifest_of
 from services.trainer.plan.planner import Planner
 from services.trainer.settings import TrainerSettings
-from services.trainer.tests.support.platform_processes import MODEL, STREAM, TOPIC, Events, definition, wait_until
+from services.trainer.tests.support.platform_processes import MODEL, STREAM, TOPIC, Events, definition
+from testing.waiting import wait_until
 
 PlannerFactory = Callable[[], Planner]
 

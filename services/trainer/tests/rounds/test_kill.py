@@ -9,15 +9,9 @@ from pathlib import Path
 from common.eventlog.tfrecord import cut
 from common.registry.catalog import RoundState
 from common.registry.client import RegistryClient
-from services.trainer.tests.support.platform_processes import (
-    MODEL,
-    TOPIC,
-    Events,
-    TrainerProcess,
-    is_running,
-    last_round,
-    wait_until,
-)
+from services.trainer.tests.support.platform_processes import MODEL, TOPIC, Events, TrainerProcess, last_round
+from testing.processes import is_running
+from testing.waiting import wait_until
 
 KILLS = 5
 

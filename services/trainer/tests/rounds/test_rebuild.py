@@ -14,8 +14,9 @@ from services.trainer.rounds import environment
 from services.trainer.rounds.assignment import Done, Rebuilt, RoundAssignment
 from services.trainer.rounds.process import rebuild
 from services.trainer.rounds.rebuild_check import variable_differences
-from services.trainer.tests.support.platform_processes import MODEL, Events, TrainerProcess, last_round, wait_until
+from services.trainer.tests.support.platform_processes import MODEL, Events, TrainerProcess, last_round
 from services.trainer.tests.support.small_rounds import Platform, definition, events, fresh_process
+from testing.waiting import wait_until
 
 
 def rebuilt(platform: Platform, lease: Lease, version: int) -> Rebuilt:

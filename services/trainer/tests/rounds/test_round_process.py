@@ -265,15 +265,56 @@ def test_a_changed_definition_keeps_what_has_the_same_name_and_reports_the_rest(
     assert set(second.metrics["parent"]) == set(second.metrics["candidate"])
 
 
-def test_a_shape_that_changed_under_the_same_name_is_refused(platform: Platform) -> None:
+def test_rows_move_by_meaning_so_that_the_answers_stay(platform: Platform) -> None:
+    """Words and buckets in another order and number, wider layers, a feature more: with nothing learned in the second
+    round the candidate answers exactly as its parent does."""
+    still = {"batch_size": 8, "optimizer": {"name": "adam", "learning_rate": 0.0}}
+    words = ["red", "green", "blue", "grey", "pink", "teal"]
+    fixed: dict[str, Any] = {
+        **FEATURES,
+        "x": {"type": "numeric", "normalize": "zscore", "update": False},
+        "word": {"type": "vocabulary", "words": words, "oov": "error"},
+    }
+    del fixed["word_code"]  # hashes the ids of the words: it starts new
+    learning = {"batch_size": 8, "optimizer": {"name": "adam", "learning_rate": 0.05}}
+    platform.append(events(80))
+    platform.train(platform.lease(definition(features=fixed, training=learning)))
+    changed = fixed | {
+        "word": fixed["word"] | {"words": ["violet", *reversed(words)]},
+        "code": fixed["code"] | {"size": 9},
+        "word_vector": fixed["word_vector"] | {"dimension": 5},
+        "other_pair": {"type": "numeric", "of": "pair"},
+    }
+    wider = {"hidden_units": [7], "dropout": 0.2}
+    platform.append(events(80, seed=2))
+    done = platform.train(
+        platform.lease(definition(features=changed, training=still, parameters=wider), parent_version=1)
+    )
+    assert isinstance(done, Done)
+    version = platform.registry.versions[1]
+    assert version.metrics["candidate"] == pytest.approx(version.metrics["parent"])
+    report = version.environment["warm_start"]
+    assert "wide/word_weights: 1 kept, 5 moved, 1 new" in report["rows"]
+    assert "hidden_0/bias: 4 kept, 3 new" in report["rows"]
+
+
+def test_a_layer_starts_anew_only_when_told_to(platform: Platform) -> None:
     platform.append(events(40))
     platform.train(platform.lease(definition()))
     platform.append(events(40, seed=2))
-    lease = platform.lease(definition(parameters={"hidden_units": [5], "dropout": 0.2}), parent_version=1)
-    with pytest.raises(
-        InvalidInput, match=r"model/deep/kernel is float32 \(5, 1\), the parent's checkpoint has .*\(4, 1\)"
-    ):
-        platform.train(lease)
+    narrow = {"parameters": {"hidden_units": [3], "dropout": 0.2}}
+    with pytest.raises(InvalidInput, match=r"hidden_0, deep learned cannot be .*--restart hidden_0,deep"):
+        platform.train(platform.lease(definition(**narrow), parent_version=1))
+    unknown = definition(**narrow) | {"restart.yaml": b"[hidden_0, deep, hidden_7]"}
+    with pytest.raises(InvalidInput, match="no layer 'hidden_7'; it has deep, hidden_0, logits"):
+        platform.train(platform.lease(unknown, parent_version=1))
+    told = definition(**narrow) | {"restart.yaml": b"[hidden_0, deep]"}
+    assert isinstance(platform.train(platform.lease(told, parent_version=1)), Done)
+    restarted = platform.registry.versions[1].environment["warm_start"]["restarted"]
+    assert {"model/hidden_0/kernel", "optimizer/adam/deep_kernel_momentum"} <= set(restarted)
+    platform.append(events(40, seed=3))
+    assert isinstance(platform.train(platform.lease(told, parent_version=2)), Done)
+    assert platform.registry.versions[2].environment.get("warm_start") is None, "a restart happens once"
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,13 @@ from services.trainer.tests.support.platform_processes import (
     MODEL,
     STREAM,
     Events,
-    RegistryProcess,
     TrainerProcess,
     definition,
-    is_running,
     last_round,
-    wait_until,
 )
+from testing.processes import is_running
+from testing.registry_server import RegistryServer
+from testing.waiting import wait_until
 
 
 def state_of_last_round(registry: RegistryClient) -> RoundState | None:
@@ -179,7 +179,7 @@ def test_a_child_that_does_not_stop_in_time_is_killed_and_its_round_handed_back(
 
 
 def test_training_goes_on_while_the_registry_is_away(
-    trainer: TrainerProcess, registry: RegistryClient, registry_process: RegistryProcess, events: Events
+    trainer: TrainerProcess, registry: RegistryClient, registry_process: RegistryServer, events: Events
 ) -> None:
     trainer.behave("hang")
     trainer.start()
@@ -202,7 +202,7 @@ def test_training_goes_on_while_the_registry_is_away(
 
 
 def test_a_round_is_stopped_when_the_registry_stays_away(
-    trainer: TrainerProcess, registry: RegistryClient, registry_process: RegistryProcess, events: Events
+    trainer: TrainerProcess, registry: RegistryClient, registry_process: RegistryServer, events: Events
 ) -> None:
     trainer.environment["TRAINER_LEASE_GRACE_SECONDS"] = "0"
     trainer.behave("hang")
@@ -228,7 +228,7 @@ def test_the_trainer_says_what_it_is_doing(trainer: TrainerProcess, registry: Re
 
 
 def test_grpc_health_follows_readiness(
-    trainer: TrainerProcess, registry_process: RegistryProcess, free_port: int
+    trainer: TrainerProcess, registry_process: RegistryServer, free_port: int
 ) -> None:
     trainer.environment["TRAINER_GRPC_PORT"] = str(free_port)
     trainer.start()

@@ -34,7 +34,8 @@ from services.trainer.rounds.rebuilds import Rebuild, Rebuilds, RebuildState
 from services.trainer.rounds.zygote import CRASHED
 from services.trainer.rounds.zygote_handle import RoundChild, ZygoteHandle
 from services.trainer.settings import TrainerSettings
-from services.trainer.tests.support.platform_processes import is_running, wait_until
+from testing.processes import is_running
+from testing.waiting import wait_until
 
 FAKE = "services.trainer.tests.support.fake_rounds:run_round"
 

@@ -8,7 +8,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,8 @@ from common.eventlog.tfrecord import frame
 from common.registry.catalog import Round
 from common.registry.client import RegistryClient
 from protos import example_pb2
+from testing.waiting import DEADLINE_SECONDS, wait_until
 
-DEADLINE_SECONDS = 30.0
 STREAM = "flights"
 MODEL = "late"
 TOPIC = f"examples.{STREAM}"
@@ -28,20 +28,6 @@ SCHEMA = {
     "features": [{"name": "distance", "dtype": "float32"}],
     "labels": [{"name": "late", "dtype": "int64", "min": 0, "max": 1}],
 }
-
-
-def wait_until(condition: Callable[[], object], what: str, *, seconds: float = DEADLINE_SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
-        time.sleep(0.01)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def definition(*, triggers: str = "{min_examples: 10}", gate: str = "{min_value: 0.5}", seed: int = 7) -> bytes:
@@ -77,41 +63,6 @@ class Events:
         example.features.feature["distance"].float_list.value.append(float(self.appended))
         example.features.feature["late"].int64_list.value.append(self.appended % 2)
         return example.SerializeToString()
-
-
-@dataclass
-class RegistryProcess:
-    data_dir: Path
-    port: int
-    process: subprocess.Popen[bytes] | None = field(default=None)
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    def start(self) -> None:
-        environment = {
-            **os.environ,
-            "REGISTRY_HTTP_PORT": "0",
-            "REGISTRY_GRPC_PORT": str(self.port),
-            "REGISTRY_DATA_DIR": str(self.data_dir),
-            "REGISTRY_BACKOFF_FIRST_SECONDS": "0.2",
-            "REGISTRY_HEARTBEAT_SECONDS": "0.5",
-        }
-        self.process = subprocess.Popen([sys.executable, "-m", "services.registry"], env=environment)
-        with_client = RegistryClient(self.address, timeout_seconds=DEADLINE_SECONDS)
-        with_client.list_models()
-        with_client.close()
-
-    def kill(self) -> None:
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait(timeout=10)
-
-    def stop(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.terminate()
-            self.process.wait(timeout=20)
 
 
 @dataclass

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from common.process.lifecycle import die_with_parent
+from testing.processes import free_port
 
 _HERE = Path(__file__).parent
 _CACHE = Path.home() / ".cache" / "headrace" / "kafka"
@@ -65,8 +66,8 @@ class KafkaServer:
     """One broker with its data in a folder of its own; the data survives kill() and start()."""
 
     directory: Path
-    port: int = field(default_factory=lambda: _free_port())
-    controller_port: int = field(default_factory=lambda: _free_port())
+    port: int = field(default_factory=free_port)
+    controller_port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -123,14 +124,8 @@ class KafkaServer:
         return (self.directory / "server.log").read_text(errors="replace")[-1000:]
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def main() -> None:
-    """`python -m common.eventlog.tests.kafka.kafka_server DIR`: a broker by hand, until interrupted."""
+    """`python -m testing.kafka.kafka_server DIR`: a broker by hand, until interrupted."""
     import sys
 
     directory = Path(sys.argv[1]).absolute()

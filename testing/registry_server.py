@@ -1,42 +1,31 @@
-"""A registry as a process of its own, to be killed and started again."""
+"""A real registry as a process of its own, to be killed and started again."""
 
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-_DEADLINE_SECONDS = 30.0
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Fails when the condition does not hold in time."""
-    deadline = time.monotonic() + _DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen in {_DEADLINE_SECONDS:.0f} s"
-        time.sleep(0.005)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+from testing.processes import free_port
+from testing.waiting import DEADLINE_SECONDS, wait_until
 
 
 @dataclass
-class RegistryProcess:
-    """`python -m services.registry` on free ports, with its data in the folder."""
+class RegistryServer:
+    """`python -m services.registry` on free ports, with its data in the folder; it survives kill() and start().
+
+    Attributes:
+        settings: further REGISTRY_* variables.
+    """
 
     data_dir: Path
     settings: Mapping[str, str] = field(default_factory=dict)
-    grpc_port: int = field(default_factory=_free_port)
-    http_port: int = field(default_factory=_free_port)
+    grpc_port: int = field(default_factory=free_port)
+    http_port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -50,7 +39,7 @@ class RegistryProcess:
     def start(self) -> None:
         """Returns when it is ready."""
         self.process = subprocess.Popen([sys.executable, "-m", "services.registry"], env=self.environment())
-        wait_until(self._is_ready, "the registry's start")
+        wait_until(self._is_ready, "the registry is ready")
 
     def environment(self) -> dict[str, str]:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("REGISTRY_")}
@@ -58,7 +47,7 @@ class RegistryProcess:
             "REGISTRY_DATA_DIR": str(self.data_dir),
             "REGISTRY_GRPC_PORT": str(self.grpc_port),
             "REGISTRY_HTTP_PORT": str(self.http_port),
-            "REGISTRY_HEARTBEAT_SECONDS": "0.1",
+            "REGISTRY_HEARTBEAT_SECONDS": "0.2",
             **self.settings,
         }
 
@@ -74,7 +63,7 @@ class RegistryProcess:
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(number)
-        return self.process.wait(timeout=_DEADLINE_SECONDS)
+        return self.process.wait(timeout=DEADLINE_SECONDS)
 
     def _is_ready(self) -> bool:
         assert self.process is not None

@@ -1,0 +1,209 @@
+"""What a changed definition means for what its model has learned, said before it happens.
+
+`compare` needs no TensorFlow and no checkpoint. The trainer's restore obeys the same rule (identity.py), and the
+version's lineage says what it did.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from common.definition import identity
+from common.definition.identity import Axis, VariableMeaning
+from common.definition.model import Definition
+from common.errors import Conflict
+from common.schema import Schema
+
+
+@dataclass(frozen=True)
+class PartChange:
+    """Rows of one variable (or of one feature's statistics), counted; `why` says what it rests on."""
+
+    part: str
+    kept: int
+    moved: int
+    new: int
+    dropped: int
+    why: str = ""
+
+    @property
+    def is_change(self) -> bool:
+        return bool(self.moved or self.new or self.dropped or self.why)
+
+    def __str__(self) -> str:
+        counts = {"kept": self.kept, "moved": self.moved, "new": self.new, "dropped": self.dropped}
+        told = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+        return f"{self.part}: {told or 'nothing learned'}" + (f" ({self.why})" if self.why else "")
+
+
+@dataclass(frozen=True)
+class Report:
+    """Attributes:
+    parts: what changes; variables that are carried whole are only counted in `unchanged`.
+    needs_restart: layers that can neither be carried nor start new without being told to.
+    restarted: layers that start new because the definition says so.
+    notes: what cannot be known before the round, in sentences.
+    """
+
+    parts: tuple[PartChange, ...]
+    unchanged: int
+    needs_restart: tuple[str, ...]
+    restarted: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def to_mapping(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """For a person, one change a line."""
+        told = [str(part) for part in self.parts]
+        told += [f"carried whole: {self.unchanged} other variables"] if self.unchanged else []
+        told += [f"starts anew, as asked: {name}" for name in self.restarted]
+        told += [f"needs --restart {name}: its width or its inputs changed, no row of it can be carried"
+                 for name in self.needs_restart]  # fmt: skip
+        return [*told, *self.notes]
+
+    @property
+    def refusal(self) -> str:
+        """Why the definition cannot be applied as it stands; empty when it can."""
+        if not self.needs_restart:
+            return ""
+        return (
+            f"what {', '.join(self.needs_restart)} learned cannot be carried over: the width, the activation or all "
+            f"inputs changed; apply with --restart {','.join(self.needs_restart)} (or --restart all) to start it anew"
+        )
+
+    def check(self) -> None:
+        """Raises Conflict when a layer would have to start anew that nobody said may."""
+        if self.needs_restart:
+            raise Conflict(self.refusal)
+
+
+def compare(old: Definition, new: Definition, old_schema: Schema, new_schema: Schema) -> Report:
+    """What a round of `new` takes over from a version of `old`."""
+    before, after = identity.variables_of(old, old_schema), identity.variables_of(new, new_schema)
+    if not before or not after:
+        return _of_modules(old, new)
+    report = of_variables(before, after, restart=new.restart, has_changed=old != new)
+    statistics = [p for p in _statistics(identity.statistics_of(old), identity.statistics_of(new)) if p.is_change]
+    notes = tuple(_learned_notes(old, new))
+    if old.training.optimizer.name != new.training.optimizer.name:
+        before_name, after_name = old.training.optimizer.name, new.training.optimizer.name
+        notes += (f"the optimizer's state of {before_name} is dropped, {after_name} starts new",)
+    parts = (*report.parts, *statistics)
+    return Report(parts, report.unchanged, report.needs_restart, report.restarted, notes)
+
+
+def of_variables(
+    before: Mapping[str, VariableMeaning],
+    after: Mapping[str, VariableMeaning],
+    *,
+    restart: Sequence[str],
+    has_changed: bool,
+) -> Report:
+    """The same for variables whose words are known. A restart counts only where the definition has changed."""
+    parts, needs, restarted = list[PartChange](), list[str](), set[str]()
+    for path, meaning in after.items():
+        old = before.get(path)
+        if old is None:
+            parts.append(PartChange(path, 0, 0, _learned_rows(meaning.axes[0]), 0, "not in the parent"))
+        elif has_changed and identity.is_named(path, restart):
+            restarted.add(path.split("/")[0])
+        else:
+            parts.append(_part(path, old, meaning))
+            if _is_lost(old, meaning):
+                needs.append(path.split("/")[0].removesuffix("_table"))
+    for path, meaning in before.items():
+        if path not in after:
+            parts.append(PartChange(path, 0, 0, 0, _learned_rows(meaning.axes[0]), "not in the new definition"))
+    changes = tuple(part for part in parts if part.is_change)
+    return Report(changes, len(parts) - len(changes), tuple(dict.fromkeys(needs)), tuple(sorted(restarted)), ())
+
+
+def _part(path: str, old: VariableMeaning, new: VariableMeaning) -> PartChange:
+    places = [identity.carried(*axes) for axes in zip(old.axes, new.axes, strict=True)]
+    is_carried = all((place >= 0).any() for place in places)
+    rows = places[0] if is_carried else np.full(len(places[0]), -1)
+    spare_old, spare_new = _spare(old.axes[0]), _spare(new.axes[0])
+    kept = int((rows == np.arange(len(rows))).sum())
+    moved = int((rows >= 0).sum()) - kept
+    dropped = _learned_rows(old.axes[0]) - len(set(rows[rows >= 0].tolist()) - spare_old)
+    fresh = int((rows < 0).sum()) - len(spare_new & set(np.flatnonzero(rows < 0).tolist()))
+    return PartChange(path, kept, moved, fresh, dropped, _why(old, new, [len(place) for place in places]))
+
+
+def _why(old: VariableMeaning, new: VariableMeaning, widths: Sequence[int]) -> str:
+    gone, come = ({run.label for run in meaning.axes[0] if run.label[0] != "spare"} for meaning in (old, new))
+    reasons = [f"{' '.join(label)[:80]} is new" for label in sorted(come - gone)[:3]]
+    reasons += [f"{' '.join(label)[:80]} is gone" for label in sorted(gone - come)[:3]]
+    if len(widths) > 1 and old.axes[1] != new.axes[1]:
+        reasons.append(f"{old.shape[1]} columns become {new.shape[1]}")
+    return ", ".join(reasons)
+
+
+def _is_lost(old: VariableMeaning, new: VariableMeaning) -> bool:
+    """A layer or table of which nothing can be carried although it is to go on, other than for another question."""
+    places = [identity.carried(*axes) for axes in zip(old.axes, new.axes, strict=True)]
+    if new.is_kernel:
+        is_output = new.axes[1][0].label[0] in ("output", "class")
+        return not (places[0] >= 0).any() or (not is_output and not (places[1] >= 0).any())
+    has_width = len(new.axes) == 2 and new.axes[1][0].label == ("dimension",)
+    return has_width and not (places[1] >= 0).any()
+
+
+def _spare(axis: Axis) -> set[int]:
+    spare, start = set[int](), 0
+    for run in axis:
+        if run.label[0] == "spare":
+            spare |= set(range(start, start + run.count))
+        start += run.count
+    return spare
+
+
+def _learned_rows(axis: Axis) -> int:
+    return sum(run.count for run in axis if run.label[0] != "spare")
+
+
+def _statistics(old: Mapping[str, str], new: Mapping[str, str]) -> list[PartChange]:
+    found = identity.carried_statistics({name: name for name in old}, old, new)
+    parts = []
+    for name, about in new.items():
+        source = found.get(name)
+        if source is None:
+            why = f"{about} instead of {old[name]}" if name in old else f"{about} were not collected before"
+            parts.append(PartChange(f"statistics of {name}", 0, 0, 1, 0, why))
+        elif source != name:
+            parts.append(PartChange(f"statistics of {name}", 0, 1, 0, 0, f"from {source}: {about}"))
+    gone = sorted(set(old) - set(new) - set(found.values()))
+    return [*parts, *(PartChange(f"statistics of {name}", 0, 0, 0, 1) for name in gone)]
+
+
+def _learned_notes(old: Definition, new: Definition) -> list[str]:
+    notes = []
+    about_old, about_new = identity.statistics_of(old), identity.statistics_of(new)
+    for name, spec in new.features.items():
+        before = old.features.get(name)
+        learned_before = about_old.get(name, "").startswith("words of")
+        learned_now = about_new.get(name, "").startswith("words of")
+        if before is None or learned_before == learned_now or type(before) is not type(spec) or before.of != spec.of:
+            continue
+        notes.append(
+            f"feature {name}: each word that was {'learned' if learned_before else 'given'} keeps its rows where the "
+            f"{'given' if learned_before else 'learned'} words have it; the version says how many"
+        )
+    return notes
+
+
+def _of_modules(old: Definition, new: Definition) -> Report:
+    if (old.module is None) != (new.module is None):
+        note = "an estimator and a module share no variables: unless names and shapes agree, everything starts new"
+    else:
+        note = (
+            "a module's variables are carried by path and shape; one whose shape changed fails the round unless its "
+            "layer is named in --restart, and the version says what was new and dropped"
+        )
+    restarted = new.restart if old != new else ()
+    return Report((), 0, (), restarted, (note,))

@@ -1,0 +1,253 @@
+"""What each row of a model's variables means, so that a changed definition moves rows by meaning, not by position.
+
+A variable of an estimator has one axis per dimension. An axis is a sequence of runs: consecutive rows of one meaning.
+Rows of two definitions are the same when their run's label and their key are equal: the word of a vocabulary, the
+interval of a bucket, the number of an identity, a bin of a hash with as many bins, a column of a source. A row that has
+no equal in the parent starts new. `variables_of` says the meaning, `carried` is the rule, and nothing else decides.
+
+The variables of a Keras module have no such meaning: they are carried by path and shape.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.definition.features import (
+    Bucketized,
+    Categorical,
+    Crossed,
+    Embedding,
+    FeatureSpec,
+    Hashed,
+    Identity,
+    Indicator,
+    Numeric,
+    Vocabulary,
+)
+from common.definition.model import Definition
+from common.schema import Schema
+
+_WIDTHS = frozenset({"units", "dimension", "embedding"})
+"""Runs whose rows mean nothing alone: of a narrower one none is carried."""
+_SPARE = "spare"
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Run:
+    """`count` rows that belong to `label`; `keys` names each, None: they go by number."""
+
+    label: tuple[str, ...]
+    count: int
+    keys: tuple[str, ...] | None = None
+
+
+Axis = tuple[Run, ...]
+
+
+@dataclass(frozen=True)
+class VariableMeaning:
+    """`is_kernel`: axis 0 is inputs, axis 1 units. A new input of a carried kernel starts at zero, so that what the
+    network answers does not change before it learns."""
+
+    axes: tuple[Axis, ...]
+    is_kernel: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(sum(run.count for run in axis) for axis in self.axes)
+
+
+def variables_of(
+    definition: Definition, schema: Schema, learned: Mapping[str, Sequence[bytes]] | None = None
+) -> dict[str, VariableMeaning]:
+    """By path, for an estimator's variables (families/estimators/network.py makes them); empty for a module.
+
+    Args:
+        learned: words of learned vocabularies, by feature; None where nobody knows them: they go by number then.
+    """
+    parameters = definition.estimator_parameters
+    if parameters is None:
+        return {}
+    specs, variables = definition.features, dict[str, VariableMeaning]()
+    outputs = _outputs(definition, schema)
+    for name in parameters.wide:
+        variables[f"wide/{name}_weights"] = VariableMeaning((_rows(specs, name, schema, learned), outputs))
+    for name in parameters.deep:
+        spec = specs[name]
+        if isinstance(spec, Embedding):
+            # A shared table has one meaning for all that share it (features.py checks that): the first one's.
+            rows, dimension = _rows(specs, spec.of, schema, learned), (Run(("dimension",), spec.dimension),)
+            variables.setdefault(f"{spec.table}_table/table", VariableMeaning((rows, dimension)))
+    if parameters.deep:
+        inputs: Axis = tuple(run for name in sorted(parameters.deep) for run in _columns(specs, name, schema, learned))
+        for index, size in enumerate(parameters.hidden_units):
+            units = (Run(("units", f"hidden_{index}", parameters.activation), size),)
+            variables[f"hidden_{index}/kernel"] = VariableMeaning((inputs, units), is_kernel=True)
+            variables[f"hidden_{index}/bias"] = VariableMeaning((units,))
+            inputs = units
+        variables["deep/kernel"] = VariableMeaning((inputs, outputs), is_kernel=True)
+    name = "prediction" if definition.task == "regression" else "logits"
+    variables[f"{name}/bias"] = VariableMeaning((outputs,))
+    return variables
+
+
+def statistics_of(definition: Definition) -> dict[str, str]:
+    """{feature: what its statistics are about}: numbers or words, and the raw feature."""
+    about = dict[str, str]()
+    for spec in definition.features.values():
+        if isinstance(spec, Numeric) and spec.normalize != "none":
+            about[spec.name] = f"numbers of {spec.of}"
+        elif isinstance(spec, Vocabulary) and spec.words is None:
+            about[spec.name] = f"words of {spec.of}"
+    return about
+
+
+def carried_statistics(fitted: Mapping[str, _T], old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, _T]:
+    """The parent's statistics under the new names: of the same source, first of the same name, then of any."""
+    found = dict[str, _T]()
+    for name, about in new.items():
+        same = [other for other in sorted(fitted, key=lambda other: (other != name, other)) if old.get(other) == about]
+        if same:
+            found[name] = fitted[same[0]]
+    return found
+
+
+def carried(old: Axis, new: Axis) -> NDArray[np.int64]:
+    """For each row of `new` the number of the same row in `old`, or -1: it starts new. Shape [rows of new]."""
+    left = dict[tuple[str, ...], list[tuple[int, Run]]]()
+    start = 0
+    for run in old:
+        left.setdefault(run.label, []).append((start, run))
+        start += run.count
+    parts = [np.zeros(0, np.int64)]
+    for run in new:
+        candidates = left.get(run.label) or []
+        matched = candidates.pop(0) if candidates else None
+        parts.append(_matched(*matched, run) if matched else np.full(run.count, -1, np.int64))
+    return np.concatenate(parts)
+
+
+def move(
+    fresh: NDArray[Any], stored: NDArray[Any], old: VariableMeaning, new: VariableMeaning, *, is_slot: bool
+) -> NDArray[Any]:
+    """The stored rows at their new places; what has no row in `stored` is as in `fresh`, or zero (see is_kernel).
+
+    Args:
+        is_slot: an optimizer's slot of the variable: it starts as the optimizer starts it.
+    """
+    places = [carried(*axes) for axes in zip(old.axes, new.axes, strict=True)]
+    kept = [np.flatnonzero(place >= 0) for place in places]
+    moved = fresh.copy()
+    if any(not len(rows) for rows in kept):
+        return moved
+    if new.is_kernel and not is_slot:
+        moved[places[0] < 0] = 0
+    moved[np.ix_(*kept)] = stored[np.ix_(*(place[rows] for place, rows in zip(places, kept, strict=True)))]
+    return moved
+
+
+def is_named(path: str, names: Sequence[str]) -> bool:
+    """Whether a restart of `names` (layers, tables, paths or `all`) means the variable."""
+    return any(name == "all" or path == name or path.startswith((f"{name}/", f"{name}_table/")) for name in names)
+
+
+def to_mapping(variables: Mapping[str, VariableMeaning], statistics: Mapping[str, str]) -> dict[str, Any]:
+    """JSON-ready, as a checkpoint holds it."""
+    return {"variables": {path: asdict(meaning) for path, meaning in variables.items()}, "statistics": dict(statistics)}
+
+
+def from_mapping(mapping: Mapping[str, Any]) -> tuple[dict[str, VariableMeaning], dict[str, str]]:
+    """The inverse of to_mapping."""
+    variables = {
+        path: VariableMeaning(tuple(tuple(map(_run, axis)) for axis in stored["axes"]), stored["is_kernel"])
+        for path, stored in mapping["variables"].items()
+    }
+    return variables, dict(mapping["statistics"])
+
+
+def _run(stored: Mapping[str, Any]) -> Run:
+    keys = stored["keys"]
+    return Run(tuple(stored["label"]), stored["count"], None if keys is None else tuple(keys))
+
+
+def _matched(start: int, old: Run, new: Run) -> NDArray[np.int64]:
+    if new.label[0] == _SPARE or (new.label[0] in _WIDTHS and new.count < old.count):
+        return np.full(new.count, -1, np.int64)
+    if (old.keys is None) != (new.keys is None):
+        return np.full(new.count, -1, np.int64)
+    if old.keys is None or new.keys is None:
+        numbers = np.arange(new.count)
+        return np.where(numbers < old.count, start + numbers, -1)
+    places = {key: start + number for number, key in enumerate(old.keys)}
+    return np.fromiter((places.get(key, -1) for key in new.keys), np.int64, new.count)
+
+
+def _outputs(definition: Definition, schema: Schema) -> Axis:
+    if definition.task != "multiclass":
+        return (Run(("output", definition.task, definition.label), 1),)
+    assert definition.estimator_parameters is not None
+    words = schema.feature(definition.label).vocabulary
+    return (Run(("class", definition.label), definition.estimator_parameters.classes, words or None),)
+
+
+def _rows(
+    specs: Mapping[str, FeatureSpec], name: str, schema: Schema, learned: Mapping[str, Sequence[bytes]] | None
+) -> Axis:
+    """Of a wide or embedding table: one row per id, or per column of a numeric feature."""
+    spec = specs[name]
+    if isinstance(spec, Numeric):
+        return _columns(specs, name, schema, learned)
+    assert isinstance(spec, Categorical)
+    match spec:
+        case Bucketized():
+            edges = ["-inf", *(repr(boundary) for boundary in spec.boundaries), "inf"]
+            keys = tuple(f"{low}..{high}" for low, high in pairwise(edges))
+            return (Run(("bucket", spec.of), len(keys), keys),)
+        case Identity():
+            return (Run(("id", spec.of), spec.size),)
+        case Hashed():
+            return (Run(("hash", spec.of, str(spec.bins)), spec.bins),)
+        case Crossed():
+            members = [_member(specs.get(member), member) for member in spec.of]
+            return (Run(("cross", *members, str(spec.bins)), spec.bins),)
+        case Vocabulary():
+            return _vocabulary_rows(spec, learned)
+
+
+def _vocabulary_rows(spec: Vocabulary, learned: Mapping[str, Sequence[bytes]] | None) -> Axis:
+    buckets = (Run(("unknown", spec.of, str(spec.oov_buckets)), spec.oov_buckets),) if spec.oov == "bucket" else ()
+    if spec.words is None and learned is None:
+        return (Run(("word", spec.of), spec.max_words), *buckets)
+    words = spec.words
+    if words is None:
+        known = (learned or {}).get(spec.name, ())
+        words = tuple(word.decode("utf-8", "surrogateescape") for word in known)
+    spare = spec.max_words - len(words)
+    return (Run(("word", spec.of), len(words), words), *((Run((_SPARE,), spare),) if spare else ()), *buckets)
+
+
+def _member(spec: FeatureSpec | None, name: str) -> str:
+    """A crossed member hashes the text of its id: whatever changes an id changes what every row means."""
+    if spec is None:
+        return name
+    meaning = {key: value for key, value in asdict(spec).items() if key not in ("name", "update", "min_count")}
+    return f"{type(spec).__name__} {meaning}"
+
+
+def _columns(
+    specs: Mapping[str, FeatureSpec], name: str, schema: Schema, learned: Mapping[str, Sequence[bytes]] | None
+) -> Axis:
+    """Of a kernel: one row per column that the feature gives."""
+    spec = specs[name]
+    if isinstance(spec, Numeric):
+        return (Run(("number", spec.of, spec.normalize), schema.feature(spec.of).value_count or 1),)
+    if isinstance(spec, Embedding):
+        ids = _rows(specs, spec.of, schema, learned)[0].label
+        return (Run(("embedding", spec.table, spec.combiner, *ids), spec.dimension),)
+    assert isinstance(spec, Indicator)
+    return _rows(specs, spec.of, schema, learned)

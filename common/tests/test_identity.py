@@ -1,0 +1,201 @@
+"""A changed definition moves what was learned by its meaning; what cannot be moved starts new and is named."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common.definition import identity
+from common.definition.compare import Report, compare
+from common.definition.model import Definition, parse_definition
+from common.errors import Conflict, InvalidInput
+from common.schema import Schema
+from common.tests.test_definition import files
+
+SCHEMA = Schema.from_mapping(
+    {
+        "features": [
+            {"name": "x", "dtype": "float32"},
+            {"name": "z", "dtype": "float32"},
+            {"name": "word", "dtype": "string"},
+            {"name": "other", "dtype": "string"},
+            {"name": "code", "dtype": "int64"},
+        ],
+        "labels": [
+            {"name": "y", "dtype": "int64"},
+            {"name": "late", "dtype": "int64"},
+            {"name": "kind", "dtype": "string", "vocabulary": ["a", "b", "c"]},
+        ],
+    }
+)
+FEATURES: dict[str, dict[str, Any]] = {
+    "x": {"type": "numeric", "normalize": "zscore"},
+    "x_bucket": {"type": "bucketized", "of": "x", "boundaries": [0, 10]},
+    "word": {"type": "vocabulary", "words": ["r", "g", "b"], "oov": "bucket", "oov_buckets": 2},
+    "code": {"type": "identity", "size": 4, "out_of_range": "drop"},
+    "hash": {"type": "hashed", "of": "other", "bins": 8},
+    "cross": {"type": "crossed", "of": ["word", "other"], "bins": 16},
+    "vector": {"type": "embedding", "of": "word", "dimension": 3},
+    "columns": {"type": "indicator", "of": "code"},
+}
+
+
+def model(
+    changed: dict[str, dict[str, Any] | None] | None = None,
+    *,
+    parameters: dict[str, Any] | None = None,
+    restart: bytes = b"",
+    **sections: Any,
+) -> Definition:
+    """A wide and deep classifier; `changed` replaces features, None takes one out."""
+    features = {name: spec for name, spec in (FEATURES | (changed or {})).items() if spec is not None}
+    chosen = {"estimator": "wide_deep_classifier", "features": features, "parameters": {"hidden_units": [4, 3]}}
+    if parameters:
+        chosen["parameters"] = {"hidden_units": [4, 3]} | parameters
+    extra = {"restart.yaml": restart} if restart else {}
+    return parse_definition(files(**(chosen | sections)) | extra)
+
+
+def changes(new: Definition, *, schema: Schema = SCHEMA) -> tuple[Report, dict[str, tuple[int, int, int, int]]]:
+    """From `model()` to `new`: the report, and {part: (kept, moved, new, dropped)}."""
+    report = compare(model(), new, SCHEMA, schema)
+    return report, {part.part: (part.kept, part.moved, part.new, part.dropped) for part in report.parts}
+
+
+def test_the_same_definition_changes_nothing() -> None:
+    report, parts = changes(model())
+    assert (parts, report.needs_restart, report.notes) == ({}, (), ())
+    assert report.unchanged == 12
+
+
+def test_words_in_another_order_take_their_rows_along() -> None:
+    _, parts = changes(model({"word": FEATURES["word"] | {"words": ["b", "w", "r"]}}))
+    assert parts["wide/word_weights"] == (2, 2, 1, 1), "two buckets stay, b and r move, w is new, g goes"
+    assert parts["vector_table/table"] == (2, 2, 1, 1)
+    assert parts["wide/cross_weights"] == (0, 0, 16, 16), "the cross hashes the ids of the words"
+
+
+def test_buckets_are_their_intervals() -> None:
+    _, parts = changes(model({"x_bucket": FEATURES["x_bucket"] | {"boundaries": [-5, 0, 10]}}))
+    assert parts["wide/x_bucket_weights"] == (0, 2, 2, 1)
+
+
+def test_another_source_starts_new_rows_and_statistics() -> None:
+    _, parts = changes(model({"x": FEATURES["x"] | {"of": "z"}, "word": FEATURES["word"] | {"of": "other"}}))
+    assert parts["wide/word_weights"] == (0, 0, 5, 5)
+    assert parts["statistics of x"] == (0, 0, 1, 0)
+    assert parts["hidden_0/kernel"][2:] == (4, 4), "one column of x, three of the words' vectors"
+
+
+def test_another_number_of_bins_starts_new() -> None:
+    _, parts = changes(model({"hash": FEATURES["hash"] | {"bins": 9}}))
+    assert parts["wide/hash_weights"] == (0, 0, 9, 8)
+
+
+def test_a_larger_range_of_ids_keeps_the_ids() -> None:
+    _, parts = changes(model({"code": FEATURES["code"] | {"size": 6}}))
+    assert parts["wide/code_weights"] == (4, 0, 2, 0)
+    assert parts["hidden_0/kernel"] == (4, 4, 2, 0), "the indicator's columns, and what comes after them"
+
+
+def test_wider_layers_and_tables_are_carried() -> None:
+    report, parts = changes(
+        model({"vector": FEATURES["vector"] | {"dimension": 5}}, parameters={"hidden_units": [6, 3]})
+    )
+    assert report.needs_restart == ()
+    assert parts["hidden_1/kernel"] == (4, 0, 2, 0)
+    assert parts["vector_table/table"][0] == 5
+
+
+@pytest.mark.parametrize(
+    ("parameters", "needs"),
+    [
+        ({"hidden_units": [4, 2]}, ("hidden_1", "deep")),
+        ({"hidden_units": [4]}, ("deep",)),
+        ({"hidden_units": [4, 3, 2]}, ("deep",)),
+        ({"activation": "tanh"}, ("hidden_0", "hidden_1", "deep")),
+    ],
+)
+def test_what_cannot_be_carried_needs_a_word_for_it(parameters: dict[str, Any], needs: tuple[str, ...]) -> None:
+    report, _ = changes(model(parameters=parameters))
+    assert report.needs_restart == needs
+    with pytest.raises(Conflict, match=f"--restart {','.join(needs)}"):
+        report.check()
+    told = f"[{', '.join(needs)}]".encode()
+    allowed, _ = changes(model(parameters=parameters, restart=told))
+    assert (allowed.needs_restart, allowed.restarted) == ((), tuple(sorted(needs)))
+    allowed.check()
+
+
+def test_a_narrower_table_needs_a_word_for_it() -> None:
+    report, _ = changes(model({"vector": FEATURES["vector"] | {"dimension": 2}}))
+    assert report.needs_restart == ("vector",)
+    report, _ = changes(model({"vector": FEATURES["vector"] | {"dimension": 2}}, restart=b"[vector]"))
+    assert report.needs_restart == ()
+
+
+def test_another_question_starts_its_outputs_new() -> None:
+    report, parts = changes(model(label="late"))
+    assert report.needs_restart == ()
+    assert parts["logits/bias"] == (0, 0, 1, 1)
+
+
+def test_classes_are_their_words() -> None:
+    three = model(label="kind", parameters={"classes": 3})
+    wider = {"name": "kind", "dtype": "string", "vocabulary": ["c", "a", "b"]}
+    schema = Schema.from_mapping(SCHEMA.to_mapping() | {"labels": [wider]})
+    axis = [identity.variables_of(three, of)["logits/bias"].axes[0] for of in (SCHEMA, schema)]
+    assert identity.carried(*axis).tolist() == [2, 0, 1]
+
+
+def test_a_feature_more_and_a_feature_less_are_said() -> None:
+    report, parts = changes(model({"z": {"type": "numeric"}, "hash": None}))
+    assert parts["wide/hash_weights"] == (0, 0, 0, 8)
+    assert parts["hidden_0/kernel"] == (8, 0, 1, 0)
+    assert "wide/hash_weights: 8 dropped (not in the new definition)" in report.lines()
+
+
+def test_learned_words_that_are_given_now_are_promised_by_word() -> None:
+    learned = model({"word": {"type": "vocabulary", "max_words": 9, "oov": "bucket", "oov_buckets": 2}})
+    report = compare(learned, model(), SCHEMA, SCHEMA)
+    assert any("each word that was learned keeps its rows" in note for note in report.notes)
+
+
+def test_statistics_follow_their_source_to_another_name() -> None:
+    _, parts = changes(model({"x": None, "x_scaled": {"type": "numeric", "of": "x", "normalize": "minmax"}}))
+    assert parts["statistics of x_scaled"] == (0, 1, 0, 0)
+
+
+def test_rows_and_slots_move_and_new_inputs_start_at_zero() -> None:
+    old = identity.variables_of(model(), SCHEMA)
+    new = identity.variables_of(model({"word": FEATURES["word"] | {"words": ["b", "w", "r"]}}), SCHEMA)
+    path = "vector_table/table"
+    stored, fresh = np.arange(15.0).reshape(5, 3), np.full((5, 3), -1.0)
+    moved = identity.move(fresh, stored, old[path], new[path], is_slot=False)
+    assert moved[:, 0].tolist() == [6.0, -1.0, 0.0, 9.0, 12.0]
+    more = identity.variables_of(model({"a": {"type": "numeric", "of": "z"}}), SCHEMA)["hidden_0/kernel"]
+    kernel = np.ones(old["hidden_0/kernel"].shape)
+    for is_slot, first in ((False, 0.0), (True, 5.0)):
+        moved = identity.move(np.full(more.shape, 5.0), kernel, old["hidden_0/kernel"], more, is_slot=is_slot)
+        assert moved[0].tolist() == [first] * 4
+        assert (moved[1:] == 1).all()
+
+
+def test_a_meaning_survives_its_json() -> None:
+    variables = identity.variables_of(model(), SCHEMA, {})
+    statistics = identity.statistics_of(model())
+    assert identity.from_mapping(identity.to_mapping(variables, statistics)) == (variables, statistics)
+
+
+def test_a_module_says_that_shapes_decide() -> None:
+    module = parse_definition(
+        files(estimator=None, features=None, module="m.py", task="binary") | {"m.py": b"def build_model(): ..."}
+    )
+    report = compare(module, module, SCHEMA, SCHEMA)
+    assert "by path and shape" in report.lines()[0]
+
+
+@pytest.mark.parametrize(("content", "reason"), [(b"[]", "names no layer"), (b"deep", "must be a list of texts")])
+def test_a_restart_names_layers(content: bytes, reason: str) -> None:
+    with pytest.raises(InvalidInput, match=reason):
+        model(restart=content)

@@ -1,0 +1,208 @@
+"""docs/reference/model.md: every key of model.yaml, from the code that reads it.
+
+The readers run over the samples below and say which keys they ask for, what each must be and its default
+(`common.definition.fields.recording`). `definition_words.yaml` says what a key means. A key without words, words
+without a key, and a key that no sample shows end the generation with a sentence that names it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import yaml
+
+from common.definition.fields import Asked, recording
+from common.definition.model import METRICS, parse_definition
+from common.definition.training import OPTIMIZER_OPTIONS
+from docs.generate.markdown import bullet, code, page
+
+_WORDS_FILE = "definition_words.yaml"
+_WORDS: Mapping[str, Mapping[str, Mapping[str, str]]] = yaml.safe_load(
+    (Path(__file__).parent / _WORDS_FILE).read_text()
+)
+_FEATURES = """\
+features:
+  distance: {type: numeric, normalize: zscore, update: false}
+  hour: {type: bucketized, of: departure_minute, boundaries: [360, 720, 1080]}
+  carrier: {type: vocabulary, max_words: 50, min_count: 2, oov: bucket, oov_buckets: 2, update: true}
+  origin: {type: vocabulary, words: [EWR, JFK, LGA], oov: error}
+  airport: {type: vocabulary, of: dest, file: airports.txt, oov: drop}
+  month: {type: identity, size: 13, out_of_range: error}
+  flight: {type: hashed, bins: 1000}
+  route: {type: crossed, of: [origin, carrier], bins: 1000}
+  route_vector: {type: embedding, of: route, dimension: 8, combiner: mean, table: route_vector}
+  month_columns: {type: indicator, of: month}
+"""
+_TOP = """\
+name: flights-late
+stream: flights
+label: late
+seed: 7
+estimator: wide_deep_classifier
+"""
+_MODULE_TOP = "name: digits\nstream: digits\nlabel: digit\nmodule: model.py\ntask: multiclass\n"
+_SECTIONS = {
+    "parameters": """\
+parameters:
+  classes: 2
+  wide: [carrier, route]
+  deep: [distance, route_vector]
+  hidden_units: [64, 32]
+  activation: relu
+  dropout: 0.1
+  l2: 0.0001
+""",
+    "training": """\
+training:
+  batch_size: 256
+  passes: 1
+  optimizer:
+    name: adam
+    learning_rate: 0.001
+    clip_norm: 1.0
+""",
+    "optimizer": "training:\n  optimizer: {name: sgd, learning_rate: 0.01, momentum: 0.9, nesterov: true}\n",
+    "learning_rate": """\
+training:
+  optimizer: {name: sgd, learning_rate: {schedule: exponential, initial: 0.01, decay_steps: 1000, decay_rate: 0.9}}
+""",
+    "triggers": """\
+triggers:
+  min_examples: 20000
+  max_interval_seconds: 60
+  cooldown_seconds: 1
+  max_round_examples: 200000
+""",
+    "evaluation": "evaluation: {holdout_fraction: 0.1}\n",
+    "gate": """\
+gate:
+  metric: auc
+  direction: higher
+  max_regression: 0.01
+  min_value: 0.55
+  max_value: null
+  min_examples: 200
+  on_reject: retry
+  canary: false
+""",
+    "export": "export: {warmup_requests: 16}\n",
+    "serving": "serving:\n  engine: auto\n  slo_ms: 20\n  batching: {max_batch_size: 64}\n",
+    "serving: batching": """\
+serving:
+  batching:
+    max_batch_size: 64
+    batch_timeout_micros: 0
+    max_enqueued_batches: 10
+    num_batch_threads: 1
+    allowed_batch_sizes: [8, 32]
+    max_execution_batch_size: 32
+    enable_large_batch_splitting: true
+    pad_variable_length_inputs: false
+    is_enabled: true
+""",
+}
+_COSINE = "training: {optimizer: {learning_rate: {schedule: cosine, initial: 0.1, decay_steps: 10, floor: 0.1}}}\n"
+_FILES = {"airports.txt": b"EWR\nJFK\n", "model.py": b"def build_model(schema, parameters): ...\n"}
+
+
+def document() -> str:
+    asked = _asked()
+    _check_words(asked)
+    return page("model.yaml", __name__, _INTRODUCTION, *(_section(section, asked[section]) for section in _WORDS))
+
+
+_INTRODUCTION = """\
+A definition is a folder with `model.yaml`. Unknown keys are refused at every level, and so is a key given twice. What
+each section is for: [A model from features](../guide/model.md), [a Keras module](../guide/keras.md),
+[Evaluate and gate](../guide/evaluate.md)."""
+
+
+def _samples() -> list[str]:
+    """Definitions that together ask for every key."""
+    whole = [_TOP + _FEATURES + section for section in (*_SECTIONS.values(), _COSINE)]
+    optimizers = [
+        _TOP + _FEATURES + yaml.safe_dump({"training": {"optimizer": {"name": name} | _options(options)}})
+        for name, options in OPTIMIZER_OPTIONS.items()
+    ]
+    return [_MODULE_TOP, *whole, *optimizers]
+
+
+def _options(options: tuple[str, ...]) -> dict[str, float | bool]:
+    return {option: True if option in ("nesterov", "amsgrad") else 0.5 for option in options}
+
+
+def _asked() -> Mapping[str, Mapping[str, Asked]]:
+    """{section: {key: what its reader asked}}; the first asking counts, and the first that says what it expects."""
+    kinds = yaml.safe_load(_FEATURES)["features"]
+    found: dict[str, dict[str, Asked]] = {}
+    for sample in _samples():
+        with recording() as asked:
+            files = {"model.yaml": sample.encode()} | {n: c for n, c in _FILES.items() if n in sample}
+            parse_definition(files)
+        for one in asked:
+            name = one.where.removeprefix("feature ")
+            section = f"feature: {kinds[name]['type']}" if name != one.where else one.where
+            keys = found.setdefault(section, {})
+            before = keys.get(one.key)
+            if before is None:
+                keys[one.key] = one
+            elif not before.expected:
+                keys[one.key] = replace(before, expected=one.expected)
+    return found
+
+
+def _check_words(asked: Mapping[str, Mapping[str, Asked]]) -> None:
+    read = {(section, key) for section, keys in asked.items() for key in keys if not _is_option(section, key)}
+    said = {
+        (section, key)
+        for section, words in _WORDS.items()
+        for part in ("keys", "defaults")
+        for key in words.get(part, ())
+    }
+    for section, key in sorted(read - said):
+        raise SystemExit(f"docs: model.yaml, {section}: {key} has no words; add it to docs/generate/{_WORDS_FILE}")
+    for section, key in sorted(said - read):
+        raise SystemExit(
+            f"docs: model.yaml, {section}: no reader asks for {key}; take it out of docs/generate/{_WORDS_FILE}, "
+            f"or let a sample in docs/generate/definition.py have it"
+        )
+
+
+def _section(section: str, keys: Mapping[str, Asked]) -> str:
+    lines = [_key(section, one) for one in keys.values()]
+    example = _example(section)
+    parts = [f"## {_WORDS[section]['heading']}", "\n".join(lines)]
+    return "\n\n".join(parts + ([code(example, "yaml")] if example else []))
+
+
+def _example(section: str) -> str:
+    if section == "model.yaml":
+        return _TOP
+    if section.startswith("feature: "):
+        kind = section.removeprefix("feature: ")
+        return "".join(line.strip() + "\n" for line in _FEATURES.splitlines() if f"type: {kind}," in line)
+    return _SECTIONS.get(section, "")
+
+
+def _is_option(section: str, key: str) -> bool:
+    return section == "optimizer" and any(key in options for options in OPTIMIZER_OPTIONS.values())
+
+
+def _key(section: str, one: Asked) -> str:
+    if _is_option(section, one.key):
+        names = ", ".join(name for name, options in OPTIMIZER_OPTIONS.items() if one.key in options)
+        return bullet(f"`{one.key}` ({one.expected}; default: Keras's): of {names}.")
+    expected = _METRICS if (section, one.key) == ("gate", "metric") else one.expected
+    default = "required" if one.is_required else f"default `{_shown(one.default)}`"
+    words = _WORDS[section]
+    default = words.get("defaults", {}).get(one.key, default)
+    facts = "; ".join(fact for fact in (expected, default) if fact)
+    return bullet(f"`{one.key}` ({facts}): {words['keys'][one.key]}")
+
+
+_METRICS = "; ".join(f"{task}: {', '.join(m for m in names if m != 'calibration')}" for task, names in METRICS.items())
+
+
+def _shown(value: object) -> str:
+    """As YAML says it."""
+    return yaml.safe_dump(list(value) if isinstance(value, tuple) else value, default_flow_style=True).split("\n")[0]

@@ -1,0 +1,70 @@
+"""docs/reference/stream.md: every key of stream.yaml, from the tables of the code that reads it."""
+
+from collections.abc import Mapping
+
+import yaml
+
+from common.schema import FEATURE_KEYS, SCHEMA_KEYS, Schema
+from docs.generate.markdown import bullet, code, page
+
+_EXAMPLE = """\
+stream: flights
+features:
+  - {name: scheduled_at, dtype: int64, min: 0}
+  - {name: tail, dtype: string}
+  - {name: carrier, dtype: string, vocabulary: [AA, UA]}
+  - {name: distance, dtype: float32, min: 0, max: 10000}
+  - {name: pixels, dtype: float32, shape: [784]}
+  - {name: tags, dtype: string, shape: [null]}
+  - {name: delay, dtype: float32, required: false, default: 0.0}
+  - {name: importance, dtype: float32, min: 0}
+labels:
+  - {name: late, dtype: int64, min: 0, max: 1}
+weight: importance
+event_time: scheduled_at
+key: tail
+"""
+_STREAM = {"stream": "a name; required"}
+_MEANING = {
+    "stream": "the stream's name, in every URL and command.",
+    "features": "what an event holds, below.",
+    "labels": "what models learn to predict, in the same form as features.",
+    "weight": "how much an example counts in training and in metrics.",
+    "event_time": "when the event happened, in epoch seconds.",
+    "key": "events of one key stay in one partition and keep their order.",
+    "name": "of the feature, in events and requests.",
+    "dtype": "what its values are.",
+    "shape": "`[784]` holds 784 values, `[28, 28]` the same in C order.",
+    "required": "an event without it is refused; false: the default is filled in.",
+    "default": "one value, repeated over the shape.",
+    "min": "lower bound of every value, inclusive. An event below it is refused.",
+    "max": "upper bound of every value, inclusive. An event above it is refused.",
+    "vocabulary": "the words allowed. An event with another one is refused.",
+}
+_INTRODUCTION = """\
+A stream's schema, in the definition's folder. What it is for, and how it may change:
+[Define a stream](../guide/stream.md). Unknown keys are refused."""
+
+
+def document() -> str:
+    _check(_STREAM | dict(SCHEMA_KEYS) | dict(FEATURE_KEYS))
+    return page(
+        "stream.yaml", __name__, _INTRODUCTION, "## Top level", _keys(_STREAM | dict(SCHEMA_KEYS)),
+        "## A feature or label", _keys(FEATURE_KEYS), "## An example with every key", code(_EXAMPLE, "yaml"),
+    )  # fmt: skip
+
+
+def _check(keys: Mapping[str, str]) -> None:
+    """Every key has words and is in the example, which the reader takes."""
+    if keys.keys() != _MEANING.keys():
+        raise SystemExit(f"docs: stream.yaml: give words to {keys.keys() ^ _MEANING.keys()} in docs/generate/stream.py")
+    mapping = yaml.safe_load(_EXAMPLE)
+    shown = {key for feature in (*mapping["features"], *mapping["labels"]) for key in feature} | mapping.keys()
+    if shown != keys.keys():
+        raise SystemExit(f"docs: stream.yaml: the example in docs/generate/stream.py lacks {keys.keys() - shown}")
+    del mapping["stream"]
+    Schema.from_mapping(mapping)
+
+
+def _keys(keys: Mapping[str, str]) -> str:
+    return "\n".join(bullet(f"`{key}` ({expected}): {_MEANING[key]}") for key, expected in keys.items())

@@ -1,0 +1,32 @@
+"""What a replica keeps for the time when its registry is away: JSON files that carry a digest of themselves, so that a
+damaged one counts as none."""
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+
+def write_signed(path: Path, document: dict[str, Any]) -> None:
+    """Whole or not at all, and there after a power cut."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    body = orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
+    with aside.open("wb") as file:
+        file.write(orjson.dumps({"digest": hashlib.sha256(body).hexdigest(), "document": orjson.Fragment(body)}))
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(path)
+
+
+def read_signed(path: Path) -> dict[str, Any] | None:
+    """The document; None when there is none, or it is damaged."""
+    try:
+        outer = orjson.loads(path.read_bytes())
+        document: dict[str, Any] = outer["document"]
+        body = orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
+        return document if hashlib.sha256(body).hexdigest() == outer["digest"] else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from common.errors import Conflict, InvalidInput
+from common.suggestions import did_you_mean
 
 Dtype = Literal["float32", "int64", "string"]
 Scalar = float | int | str
@@ -57,8 +58,21 @@ def check_name(kind: str, name: object) -> str:
         InvalidInput: it is not a name (a letter or _, then letters, digits, _ . -, 128 at most).
     """
     if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name):
-        raise InvalidInput(f"{kind} name {name!r} is not a name: a letter or _, then up to 127 letters, digits, _ . -")
+        raise InvalidInput(
+            f"{kind} name {name!r} is not a name: a letter or _, then up to 127 letters, digits, _ . -{_as_name(name)}"
+        )
     return name
+
+
+def _as_name(text: object) -> str:
+    """What a column of somebody's table could be called: no slash, no space."""
+    if not isinstance(text, str):
+        return ""
+    close = re.sub(r"[^A-Za-z0-9_.-]+", "_", text).strip("_")[:128]
+    close = close if close[:1].isalpha() else f"_{close}"
+    return (
+        f"; call it {close}, and rename the column where the events are made" if NAME_PATTERN.fullmatch(close) else ""
+    )
 
 
 @dataclass(frozen=True)
@@ -100,10 +114,11 @@ class Feature:
         """Raises InvalidInput with the fault in words."""
         if not isinstance(mapping, Mapping):
             raise InvalidInput(f"a feature must be a mapping with name and dtype, got {mapping!r}")
-        unknown = sorted(set(mapping) - FEATURE_KEYS.keys())
+        unknown = sorted(map(str, set(mapping) - FEATURE_KEYS.keys()))
         if unknown:
             raise InvalidInput(
-                f"feature {mapping.get('name')!r} has unknown keys {unknown}; known: {sorted(FEATURE_KEYS)}"
+                f"feature {mapping.get('name')!r} has unknown keys {unknown}{did_you_mean(unknown, FEATURE_KEYS)}; "
+                f"known: {sorted(FEATURE_KEYS)}"
             )
         name = check_name("feature", mapping.get("name"))
         dtype = mapping.get("dtype")
@@ -166,16 +181,20 @@ class Schema:
         for feature in self.columns:
             if feature.name == name:
                 return feature
-        raise InvalidInput(f"the schema has no feature {name!r}; it has {', '.join(f.name for f in self.columns)}")
+        names = [feature.name for feature in self.columns]
+        raise InvalidInput(
+            f"the schema has no feature {name!r}; it has {', '.join(names)}{did_you_mean([name], names)}"
+        )
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Self:
         """Raises InvalidInput with the fault in words."""
         if not isinstance(mapping, Mapping):
             raise InvalidInput("a schema must be a mapping with features and labels")
-        unknown = sorted(set(mapping) - SCHEMA_KEYS.keys())
+        unknown = sorted(map(str, set(mapping) - SCHEMA_KEYS.keys()))
         if unknown:
-            raise InvalidInput(f"the schema has unknown keys {unknown}; known: {sorted(SCHEMA_KEYS)}")
+            meant = did_you_mean(unknown, SCHEMA_KEYS)
+            raise InvalidInput(f"the schema has unknown keys {unknown}{meant}; known: {sorted(SCHEMA_KEYS)}")
         features = tuple(Feature.from_mapping(item) for item in _items("features", mapping.get("features")))
         labels = tuple(Feature.from_mapping(item) for item in _items("labels", mapping.get("labels", [])))
         if not features:
@@ -223,7 +242,10 @@ class Schema:
 
 
 def check_compatible(old: Schema, new: Schema) -> None:
-    """Passes when every event written under `old` can be read under `new`: only optional features were added.
+    """Passes when every event written under `old` can be read under `new`: the schema only widens.
+
+    A new optional feature, a wider range, more words (at any place: what was learned moves by word), an optional
+    feature that was required and another default are wider. What was written before keeps the values it has.
 
     Raises:
         Conflict: with each reason.
@@ -233,20 +255,41 @@ def check_compatible(old: Schema, new: Schema) -> None:
     new_columns = {feature.name: feature for feature in new.columns}
     for name, before in old_columns.items():
         after = new_columns.get(name)
-        if after is None:
-            reasons.append(f"{name} was dropped")
-        elif after != before:
-            reasons.append(f"{name} changed from {before.to_mapping()} to {after.to_mapping()}")
+        reasons += [f"{name} was dropped"] if after is None else _narrowings(before, after)
     reasons += [
-        f"{name} is new and required" for name, f in new_columns.items() if name not in old_columns and f.required
+        f"{name} is new and required; give it required: false and a default"
+        for name, feature in new_columns.items()
+        if name not in old_columns and feature.required
     ]
-    if [f.name for f in old.labels] != [f.name for f in new.labels]:
+    if [label.name for label in old.labels] != [label.name for label in new.labels]:
         reasons.append("the labels changed")
     for part in ("weight", "event_time", "key"):
         if getattr(old, part) != getattr(new, part):
             reasons.append(f"{part} changed from {getattr(old, part)!r} to {getattr(new, part)!r}")
     if reasons:
-        raise Conflict(f"the new schema is not compatible: {'; '.join(reasons)}; only optional features may be added")
+        raise Conflict(
+            f"the new schema is not compatible: {'; '.join(reasons)}. A schema may widen: new optional features, wider "
+            f"ranges, more words. For anything else make another stream"
+        )
+
+
+def _narrowings(before: Feature, after: Feature) -> list[str]:
+    """Why events with the old feature may not be read as the new one."""
+    name = before.name
+    if (before.dtype, before.shape) != (after.dtype, after.shape):
+        kinds = [f"{feature.dtype} {list(feature.shape)}".removesuffix(" []") for feature in (before, after)]
+        return [f"{name} changed from {kinds[0]} to {kinds[1]}"]
+    reasons = [f"{name} is required now"] if after.required and not before.required else []
+    if after.minimum is not None and (before.minimum is None or after.minimum > before.minimum):
+        reasons.append(f"the range of {name} is narrower: its min was {before.minimum} and is {after.minimum}")
+    if after.maximum is not None and (before.maximum is None or after.maximum < before.maximum):
+        reasons.append(f"the range of {name} is narrower: its max was {before.maximum} and is {after.maximum}")
+    if after.vocabulary and not before.vocabulary:
+        reasons.append(f"{name} has a vocabulary now and took any word before")
+    gone = [word for word in before.vocabulary if after.vocabulary and word not in set(after.vocabulary)]
+    if gone:
+        reasons.append(f"the vocabulary of {name} lost {', '.join(map(repr, gone[:5]))}{' ...' * (len(gone) > 5)}")
+    return reasons
 
 
 def _items(part: str, value: object) -> Iterable[Any]:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from common.definition.fields import Fields
 from common.errors import InvalidInput
 from common.schema import Feature, Schema, check_name
+from common.suggestions import did_you_mean
 
 EMBEDDING_COMBINERS = ("mean", "sum", "sqrtn")
 
@@ -269,7 +270,9 @@ def _check_members(spec: FeatureSpec, specs: Mapping[str, FeatureSpec]) -> None:
 
 
 def _check_shared_tables(specs: Mapping[str, FeatureSpec]) -> None:
+    """Those that share a table need the same ids: row 3 must mean the same word for each of them."""
     shapes: dict[str, tuple[str, tuple[int, int]]] = {}
+    meanings: dict[str, object] = {}
     for spec in specs.values():
         if not isinstance(spec, Embedding):
             continue
@@ -281,6 +284,27 @@ def _check_shared_tables(specs: Mapping[str, FeatureSpec]) -> None:
             raise InvalidInput(
                 f"features {first} and {spec.name} share table {spec.table} but need shapes {expected} and {shape}"
             )
+        meaning = _meaning_of_ids(member)
+        if meanings.setdefault(spec.table, meaning) != meaning:
+            raise InvalidInput(
+                f"features {first} and {spec.name} share table {spec.table} but not their ids: give both the same "
+                f"type with the same words, boundaries, size or bins (learned words differ from feature to feature)"
+            )
+
+
+def _meaning_of_ids(spec: Categorical) -> object:
+    """Equal for features whose equal ids stand for equal things, whatever their source."""
+    match spec:
+        case Bucketized():
+            return ("bucketized", spec.boundaries)
+        case Vocabulary():
+            return ("vocabulary", spec.words or spec.of, spec.oov_buckets)
+        case Identity():
+            return ("identity",)
+        case Hashed():
+            return ("hashed",)
+        case Crossed():
+            return ("crossed", spec.of)
 
 
 def check_against_schema(specs: Mapping[str, FeatureSpec], schema: Schema) -> None:
@@ -299,7 +323,10 @@ def check_against_schema(specs: Mapping[str, FeatureSpec], schema: Schema) -> No
 def _check_raw(spec: FeatureSpec, raw: Mapping[str, Feature], name: str, *, in_specs: bool) -> None:
     feature = raw.get(name)
     if feature is None:
-        raise InvalidInput(f"feature {spec.name}: the stream has no feature {name!r}; it has {', '.join(raw)}")
+        raise InvalidInput(
+            f"feature {spec.name}: the stream has no feature {name!r}; it has {', '.join(raw)}"
+            f"{did_you_mean([name], raw)}"
+        )
     dtypes: tuple[str, ...] = ("float32", "int64", "string")
     match spec:
         case Numeric() | Bucketized():

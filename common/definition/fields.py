@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from common.errors import InvalidInput
+from common.suggestions import did_you_mean
 
 _MISSING = object()
 
@@ -54,10 +55,17 @@ class Fields:
         self._left = dict(mapping)
         self._known: list[str] = []
 
+    def expect(self, keys: Sequence[str]) -> None:
+        """Refuses other keys at once, before one that is missing is asked for."""
+        self._refuse([key for key in self._left if key not in keys], keys)
+
     def finish(self) -> None:
-        unknown = sorted(str(key) for key in self._left)
+        self._refuse(list(self._left), self._known)
+
+    def _refuse(self, unknown: Sequence[object], known: Sequence[str]) -> None:
         if unknown:
-            raise InvalidInput(f"{self.where} has unknown keys {unknown}; known: {sorted(set(self._known))}")
+            names, meant = sorted(map(str, unknown)), did_you_mean(unknown, known)
+            raise InvalidInput(f"{self.where} has unknown keys {names}{meant}; known: {sorted(set(known))}")
 
     def has(self, key: str) -> bool:
         self._note(Asked(self.where, key))
@@ -91,7 +99,7 @@ class Fields:
         expected = f"one of {', '.join(choices)}"
         value = self._take(key, expected, default)
         if value not in choices:
-            raise self._wrong(key, expected, value)
+            raise InvalidInput(f"{self._wrong(key, expected, value).message}{did_you_mean([value], choices)}")
         return str(value)
 
     def flag(self, key: str, default: object = _MISSING) -> bool:

@@ -35,6 +35,7 @@ from common.definition.serving import ServingSpec, parse_serving
 from common.definition.training import Training, parse_training
 from common.errors import InvalidInput
 from common.schema import Feature, Schema, check_name
+from common.suggestions import did_you_mean
 
 DEFINITION_FILE = "model.yaml"
 RESTART_FILE = "restart.yaml"
@@ -48,6 +49,10 @@ METRICS: Mapping[str, tuple[str, ...]] = {
 """What evaluation measures, by task; the first is the gate's default. Calibration is 1 when predictions are right on
 average (mean prediction / mean label) and cannot be gated on: neither more nor less of it is better."""
 MAX_WARMUP_REQUESTS = 16
+_KEYS = (
+    "name", "stream", "label", "seed", "estimator", "module", "task", "features", "parameters", "training", "triggers",
+    "evaluation", "gate", "export", "serving",
+)  # fmt: skip
 _FILE_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 _MAX_BUNDLE_BYTES = 16 * 1024 * 1024
 
@@ -135,6 +140,7 @@ class Definition:
         if self.label not in names:
             raise InvalidInput(
                 f"model {self.name}: stream {self.stream} has no label {self.label!r}; its labels: {', '.join(names)}"
+                f"{did_you_mean([self.label], names)}"
             )
         _check_label(self, schema.feature(self.label))
         check_against_schema(self.features, schema)
@@ -158,13 +164,31 @@ def _check_label(definition: Definition, label: Feature) -> None:
         raise InvalidInput(
             f"{place} is a string without vocabulary; list the classes in the stream, as in vocabulary: [no, yes]"
         )
+    parameters = definition.estimator_parameters
+    classes = 2 if definition.task == "binary" else parameters.classes if parameters else 0
+    if classes:
+        check_classes(label, classes, place=place)
+
+
+def check_classes(label: Feature, classes: int, *, place: str) -> None:
+    """That every value the schema allows is one of the model's classes: what is none could never be trained on.
+
+    Raises:
+        InvalidInput: the label's words or bounds do not go with the number of classes.
+    """
     words = len(label.vocabulary)
-    classes = definition.estimator_parameters.classes if definition.estimator_parameters else 0
-    expected = 2 if definition.task == "binary" else classes
-    if label.dtype == "string" and expected and words != expected:
+    if label.dtype == "string" and words != classes:
         raise InvalidInput(
-            f"{place} has {words} classes in its vocabulary and the model has {expected}; "
-            f"an estimator says parameters: {{classes: {words}}}"
+            f"{place} has {words} classes in its vocabulary and the model has {classes}; an estimator says "
+            f"parameters: {{classes: {words}}}, a module's last layer has {words} units"
+        )
+    if label.minimum is not None and label.minimum < 0:
+        raise InvalidInput(f"{place} may be {label.minimum}, and classes are 0 to {classes - 1}; see its min")
+    if label.maximum is not None and label.maximum > classes - 1:
+        most = int(label.maximum)
+        raise InvalidInput(
+            f"{place} may be {most}, and the model has {classes} classes, 0 to {classes - 1}; an estimator says "
+            f"parameters: {{classes: {most + 1}}}, a module's last layer has {most + 1} units"
         )
 
 
@@ -175,11 +199,14 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
         InvalidInput: which section, which key, what was expected.
     """
     _check_files(files)
-    fields = Fields("model.yaml", _load_yaml(files[DEFINITION_FILE]))
+    fields = Fields(DEFINITION_FILE, _load_yaml(files[DEFINITION_FILE]))
+    fields.expect(_KEYS)
     name = check_name("model", fields.take("name"))
     stream = check_name("stream", fields.take("stream"))
     label, seed = fields.text("label"), fields.integer("seed", 0, minimum=0)
-    if fields.has("estimator") == fields.has("module"):
+    if fields.has("estimator") and fields.has("module"):
+        raise InvalidInput(f"model {name} has both estimator and module; it is one of them, leave the other out")
+    if not fields.has("estimator") and not fields.has("module"):
         raise InvalidInput(f"model {name} needs either estimator ({', '.join(ESTIMATORS)}) or module (a Python file)")
     estimator = fields.choice("estimator", ESTIMATORS) if fields.has("estimator") else None
     module = None if estimator else _module_path(fields, files)
@@ -307,7 +334,9 @@ def _columns(fields: Fields, part: str, features: Mapping[str, FeatureSpec], est
     names = fields.texts(part, fitting)
     for name in names:
         if name not in features:
-            raise InvalidInput(f"parameters: {part} names {name!r}, features has {', '.join(features)}")
+            raise InvalidInput(
+                f"parameters: {part} names {name!r}, features has {', '.join(features)}{did_you_mean([name], features)}"
+            )
         if name not in fitting:
             raise InvalidInput(
                 f"parameters: {part} cannot take {name} ({type(features[name]).__name__.lower()}); "

@@ -39,6 +39,8 @@ SCHEMA = Schema.from_mapping(
             {"name": "y", "dtype": "int64"},
             {"name": "amount", "dtype": "float32"},
             {"name": "kind", "dtype": "string", "vocabulary": ["a", "b", "c"]},
+            {"name": "digit", "dtype": "int64", "min": 0, "max": 9},
+            {"name": "sign", "dtype": "int64", "min": -1, "max": 1},
             {"name": "free", "dtype": "string"},
         ],
     }
@@ -135,7 +137,13 @@ def test_ids_of_a_vocabulary_are_its_words_and_its_buckets() -> None:
         ({"export": {"format": "onnx"}}, r"export has unknown keys \['format'\]"),
         ({"estimator": "boosted_trees"}, "estimator must be one of linear_classifier"),
         ({"estimator": None}, "needs either estimator"),
-        ({"module": "model.py"}, "needs either estimator"),
+        ({"module": "model.py"}, "has both estimator and module; it is one of them"),
+        (
+            {"estimator": None, "estimatr": "linear_classifier"},
+            r"unknown keys \['estimatr'\]; did you mean estimator\?",
+        ),
+        ({"training": {"batchsize": 3}}, r"did you mean batch_size\?"),
+        ({"estimator": "lineer_classifier"}, r"got 'lineer_classifier'; did you mean linear_classifier\?"),
         ({"estimator": None, "features": None, "module": "model.py"}, "no Python file of the definition"),
         ({"task": "binary"}, r"unknown keys \['task'\]"),
         ({"features": None}, "needs features"),
@@ -161,6 +169,24 @@ def test_what_it_may_not_say_is_refused_by_name(sections: dict[str, Any], reason
         parse_definition(files(**sections))
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"words": ["x", "y"]}, {"words": ["y", "x"]}),
+        ({"max_words": 2}, {"max_words": 2}),
+    ],
+)
+def test_features_that_share_a_table_must_have_the_same_words(one: dict[str, Any], other: dict[str, Any]) -> None:
+    features = {
+        "a": {"type": "vocabulary", "of": "word", "oov": "drop"} | one,
+        "b": {"type": "vocabulary", "of": "tags", "oov": "drop"} | other,
+        "av": {"type": "embedding", "of": "a", "dimension": 2, "table": "t"},
+        "bv": {"type": "embedding", "of": "b", "dimension": 2, "table": "t"},
+    }
+    with pytest.raises(InvalidInput, match="av and bv share table t but not their ids"):
+        parse_definition(files(estimator="dnn_classifier", features=features))
+
+
 def test_features_that_share_a_table_must_agree() -> None:
     features = {
         "a": {"type": "hashed", "of": "word", "bins": 5},
@@ -175,10 +201,14 @@ def test_features_that_share_a_table_must_agree() -> None:
 @pytest.mark.parametrize(
     ("sections", "reason"),
     [
-        ({"label": "z"}, "has no label 'z'; its labels: y, amount, kind, free"),
+        ({"label": "z"}, "has no label 'z'; its labels: y, amount, kind, digit, sign, free"),
         ({"label": "amount"}, "is float32, and a classifier learns classes; make it int64"),
         ({"label": "free"}, "is a string without vocabulary; list the classes"),
         ({"label": "kind"}, r"has 3 classes in its vocabulary and the model has 2; .* parameters: {classes: 3}"),
+        ({"label": "kinds"}, r"did you mean kind\?"),
+        ({"label": "digit"}, r"may be 9, and the model has 2 classes, 0 to 1; .* parameters: {classes: 10}"),
+        ({"label": "digit", "parameters": {"classes": 7}}, "may be 9, and the model has 7 classes"),
+        ({"label": "sign"}, "may be -1, and classes are 0 to 1"),
         ({"label": "kind", "estimator": "linear_regressor"}, "is a string, and a regression learns numbers"),
         ({"features": {"q": {"type": "numeric"}}}, "the stream has no feature 'q'"),
         ({"features": {"word": {"type": "numeric"}}}, "word is string, expected float32 or int64"),

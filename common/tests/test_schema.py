@@ -62,6 +62,7 @@ def test_features_know_how_many_values_they_hold() -> None:
         ({"features": 3}, "features must be a list, got 3"),
         ({"features": [3]}, "a feature must be a mapping with name and dtype, got 3"),
         (_with(extra=1), "the schema has unknown keys ['extra']"),
+        (_with(lables=[]), "the schema has unknown keys ['lables']; did you mean labels?"),
         (_with(labels=[{"name": "hour", "dtype": "int64"}]), "the schema names hour more than once"),
         (_with(key="distance"), "key 'distance' must be a scalar of string or int64"),
         (_with(weight="pixels"), "weight 'pixels' must be a scalar of float32"),
@@ -116,8 +117,10 @@ def test_an_optional_feature_may_be_added() -> None:
         ({"features": FULL["features"][1:]}, "distance was dropped"),
         ({"features": [*FULL["features"], {"name": "wind", "dtype": "float32"}]}, "wind is new and required"),
         ({"features": [{**FULL["features"][0], "dtype": "int64"}, *FULL["features"][1:]]}, "distance changed from"),
-        ({"features": [{**FULL["features"][0], "max": 9}, *FULL["features"][1:]]}, "distance changed from"),
+        ({"features": [{**FULL["features"][0], "max": 9}, *FULL["features"][1:]]}, "its max was 3000 and is 9"),
+        ({"features": [{**FULL["features"][0], "shape": [2]}, *FULL["features"][1:]]}, "float32 to float32 [2]"),
         ({"labels": []}, "the labels changed"),
+        ({"labels": [{**FULL["labels"][0], "name": "later"}]}, "the labels changed"),
         ({"key": None}, "key changed from 'tailnum' to None"),
     ],
 )
@@ -126,6 +129,39 @@ def test_an_incompatible_change_is_refused_with_its_reason(changes: dict[str, An
     with pytest.raises(Conflict) as caught:
         check_compatible(Schema.from_mapping(FULL), Schema.from_mapping(changed))
     assert reason in caught.value.message
+
+
+def _words(*words: str, **rest: Any) -> Schema:
+    label = {"name": "kind", "dtype": "string", "vocabulary": list(words), **rest}
+    return Schema.from_mapping({"features": [{"name": "x", "dtype": "float32", "min": 0, "max": 9}], "labels": [label]})
+
+
+def test_a_schema_may_widen() -> None:
+    check_compatible(_words("a", "b"), _words("c", "b", "a"))
+    check_compatible(_words("a", "b"), _words("a", "b", required=False, default="a"))
+    wider = {"features": [{"name": "x", "dtype": "float32", "max": 10}], "labels": _words("a").to_mapping()["labels"]}
+    check_compatible(_words("a"), Schema.from_mapping(wider))
+
+
+def test_a_schema_may_not_lose_words_or_ask_for_more() -> None:
+    for narrower, reason in (
+        (_words("a"), "the vocabulary of kind lost 'b'"),
+        (_words("a", "b", dtype="int64", vocabulary=[]), "kind changed from string to int64"),
+    ):
+        with pytest.raises(Conflict, match=reason):
+            check_compatible(_words("a", "b"), narrower)
+    with pytest.raises(Conflict, match="kind is required now"):
+        check_compatible(_words("a", required=False, default="a"), _words("a"))
+    with pytest.raises(Conflict, match="kind has a vocabulary now"):
+        check_compatible(_words(), _words("a"))
+
+
+@pytest.mark.parametrize(
+    ("name", "called"), [("price/EUR", "price_EUR"), ("sepal length (cm)", "sepal_length_cm"), ("2nd", "_2nd")]
+)
+def test_a_column_name_that_is_none_gets_a_proposal(name: str, called: str) -> None:
+    with pytest.raises(InvalidInput, match=f"call it {called}, and rename the column"):
+        check_name("feature", name)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "-a", "a/b", "a" * 129, 3, None])

@@ -10,7 +10,7 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any
 
-from services.ingest.codec.examples import INT64_MAX, INT64_MIN, ExampleCodec, FeatureCodec, varint
+from services.ingest.codec.examples import INT64_MAX, INT64_MIN, ExampleCodec, FeatureCodec, as_int64, varint
 
 ColumnEncoder = Callable[[list[Any]], list[bytes]]
 _CACHE_LIMIT = 65_536
@@ -162,11 +162,24 @@ def _scalar_ints(column: FeatureCodec) -> ColumnEncoder:
     entries = _Entries(lambda value: column.entry([value]), lambda value: True)
 
     def encode(values: list[Any]) -> list[bytes]:
-        if set(map(type, values)) != {int} or min(values) < low or max(values) > high:
+        kinds = set(map(type, values))
+        if float in kinds and kinds <= {int, float}:
+            values = _whole(values)
+        elif kinds != {int}:
+            raise _NotPlain
+        if min(values) < low or max(values) > high:
             raise _NotPlain
         return list(map(entries.__getitem__, values))
 
     return encode
+
+
+def _whole(values: list[Any]) -> list[Any]:
+    """2.0 is 2, as in ExampleCodec."""
+    try:
+        return list(map(as_int64, values))
+    except ValueError as error:
+        raise _NotPlain from error
 
 
 def _scalar_words(column: FeatureCodec) -> ColumnEncoder:

@@ -29,6 +29,8 @@ KIND_OF = {"string": "bytes_list", "float32": "float_list", "int64": "int64_list
 LIST_TAG = {"string": b"\x0a", "float32": b"\x12", "int64": b"\x1a"}
 _DTYPE_OF_KIND = {kind: dtype for dtype, kind in KIND_OF.items()}
 _SHOWN_CHARACTERS = 40
+_EXACT_FLOATS = 2**53
+"""Up to here a float64 holds every integer."""
 
 
 def varint(number: int) -> bytes:
@@ -78,7 +80,7 @@ class FeatureCodec:
         self.minimum, self.maximum = _bounds(feature)
         self.vocabulary = frozenset(word.encode() for word in feature.vocabulary)
         self.entry_key = delimited(b"\x0a", feature.name.encode())
-        self._convert: Callable[[Any], Any] = {"float32": _float32, "int64": _int64, "string": _string}[feature.dtype]
+        self._convert: Callable[[Any], Any] = {"float32": _float32, "int64": as_int64, "string": _string}[feature.dtype]
         self.default_entry = None if feature.required else self.entry(self._default_values())
 
     def entry(self, values: Values) -> bytes:
@@ -289,7 +291,14 @@ def _float32(value: object) -> float:
         raise ValueError(f"is {shown(value)}, expected a number that float32 can hold") from None
 
 
-def _int64(value: object) -> int:
+def as_int64(value: object) -> int:
+    """A whole float is an integer too: pandas writes 2.0 where a column had gaps. 2.5 is none.
+
+    Raises:
+        ValueError: the rest of a sentence that begins with the feature's name.
+    """
+    if isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT_FLOATS:
+        value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"is {shown(value)}, expected an integer from -2^63 to 2^63-1")
     if not INT64_MIN <= value <= INT64_MAX:

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from common.definition.model import Definition
+from common.definition.model import Definition, check_classes
 from common.schema import Feature, Schema
 from services.trainer import determinism
 from services.trainer.families import heads
@@ -115,6 +115,8 @@ def build(
     network = build_from_module(module, schema, definition)
     names = sorted({tensor.name for tensor in network.inputs})
     classes = {"binary": 2, "regression": 0}.get(definition.task, int(network.outputs[0].shape[-1] or 0))
+    if classes:
+        check_classes(schema.feature(definition.label), classes, place=f"{definition.module}: label {definition.label}")
     inputs = tuple(schema.feature(name) for name in names)
     return BuiltModel(definition, schema, inputs, None, network, classes, module.loss, module.metrics, seed_state)
 

@@ -8,16 +8,18 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Stream(_message.Message):
-    __slots__ = ("name", "schema_version", "schema_json", "created_at")
+    __slots__ = ("name", "schema_version", "schema_json", "created_at", "archived")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_JSON_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    ARCHIVED_FIELD_NUMBER: _ClassVar[int]
     name: str
     schema_version: int
     schema_json: str
     created_at: float
-    def __init__(self, name: _Optional[str] = ..., schema_version: _Optional[int] = ..., schema_json: _Optional[str] = ..., created_at: _Optional[float] = ...) -> None: ...
+    archived: bool
+    def __init__(self, name: _Optional[str] = ..., schema_version: _Optional[int] = ..., schema_json: _Optional[str] = ..., created_at: _Optional[float] = ..., archived: bool = ...) -> None: ...
 
 class RegisterStreamRequest(_message.Message):
     __slots__ = ("name", "schema_json")
@@ -62,7 +64,7 @@ class Definition(_message.Message):
     def __init__(self, digest: _Optional[str] = ..., files: _Optional[_Iterable[_Union[DefinitionFile, _Mapping]]] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "stream", "definition_digest", "created_at", "aliases", "newest_version", "round_sequence", "consecutive_failures", "retry_at", "last_failure")
+    __slots__ = ("name", "stream", "definition_digest", "created_at", "aliases", "newest_version", "round_sequence", "consecutive_failures", "retry_at", "last_failure", "failure_json", "paused", "pinned_version", "archived", "head_version")
     class AliasesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -80,6 +82,11 @@ class Model(_message.Message):
     CONSECUTIVE_FAILURES_FIELD_NUMBER: _ClassVar[int]
     RETRY_AT_FIELD_NUMBER: _ClassVar[int]
     LAST_FAILURE_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_JSON_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
+    PINNED_VERSION_FIELD_NUMBER: _ClassVar[int]
+    ARCHIVED_FIELD_NUMBER: _ClassVar[int]
+    HEAD_VERSION_FIELD_NUMBER: _ClassVar[int]
     name: str
     stream: str
     definition_digest: str
@@ -90,7 +97,12 @@ class Model(_message.Message):
     consecutive_failures: int
     retry_at: float
     last_failure: str
-    def __init__(self, name: _Optional[str] = ..., stream: _Optional[str] = ..., definition_digest: _Optional[str] = ..., created_at: _Optional[float] = ..., aliases: _Optional[_Mapping[str, int]] = ..., newest_version: _Optional[int] = ..., round_sequence: _Optional[int] = ..., consecutive_failures: _Optional[int] = ..., retry_at: _Optional[float] = ..., last_failure: _Optional[str] = ...) -> None: ...
+    failure_json: str
+    paused: str
+    pinned_version: int
+    archived: bool
+    head_version: int
+    def __init__(self, name: _Optional[str] = ..., stream: _Optional[str] = ..., definition_digest: _Optional[str] = ..., created_at: _Optional[float] = ..., aliases: _Optional[_Mapping[str, int]] = ..., newest_version: _Optional[int] = ..., round_sequence: _Optional[int] = ..., consecutive_failures: _Optional[int] = ..., retry_at: _Optional[float] = ..., last_failure: _Optional[str] = ..., failure_json: _Optional[str] = ..., paused: _Optional[str] = ..., pinned_version: _Optional[int] = ..., archived: bool = ..., head_version: _Optional[int] = ...) -> None: ...
 
 class RegisterModelRequest(_message.Message):
     __slots__ = ("name", "stream", "files", "by")
@@ -137,7 +149,7 @@ class OffsetRange(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., from_offset: _Optional[int] = ..., to_offset: _Optional[int] = ...) -> None: ...
 
 class Round(_message.Message):
-    __slots__ = ("round_id", "model", "sequence", "parent_version", "stream", "schema_version", "ranges", "definition_digest", "configuration_json", "configuration_digest", "code_digest", "seed", "example_count", "trigger", "planned_at", "state", "reason", "lease_holder", "lease_expires_at", "attempts", "progress_json", "version", "last_event_at")
+    __slots__ = ("round_id", "model", "sequence", "parent_version", "stream", "schema_version", "ranges", "definition_digest", "configuration_json", "configuration_digest", "code_digest", "seed", "example_count", "trigger", "planned_at", "state", "reason", "lease_holder", "lease_expires_at", "attempts", "progress_json", "version", "last_event_at", "failure_json")
     ROUND_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -161,6 +173,7 @@ class Round(_message.Message):
     PROGRESS_JSON_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     LAST_EVENT_AT_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_JSON_FIELD_NUMBER: _ClassVar[int]
     round_id: str
     model: str
     sequence: int
@@ -184,7 +197,8 @@ class Round(_message.Message):
     progress_json: str
     version: int
     last_event_at: float
-    def __init__(self, round_id: _Optional[str] = ..., model: _Optional[str] = ..., sequence: _Optional[int] = ..., parent_version: _Optional[int] = ..., stream: _Optional[str] = ..., schema_version: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ..., definition_digest: _Optional[str] = ..., configuration_json: _Optional[str] = ..., configuration_digest: _Optional[str] = ..., code_digest: _Optional[str] = ..., seed: _Optional[int] = ..., example_count: _Optional[int] = ..., trigger: _Optional[str] = ..., planned_at: _Optional[float] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., lease_holder: _Optional[str] = ..., lease_expires_at: _Optional[float] = ..., attempts: _Optional[int] = ..., progress_json: _Optional[str] = ..., version: _Optional[int] = ..., last_event_at: _Optional[float] = ...) -> None: ...
+    failure_json: str
+    def __init__(self, round_id: _Optional[str] = ..., model: _Optional[str] = ..., sequence: _Optional[int] = ..., parent_version: _Optional[int] = ..., stream: _Optional[str] = ..., schema_version: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ..., definition_digest: _Optional[str] = ..., configuration_json: _Optional[str] = ..., configuration_digest: _Optional[str] = ..., code_digest: _Optional[str] = ..., seed: _Optional[int] = ..., example_count: _Optional[int] = ..., trigger: _Optional[str] = ..., planned_at: _Optional[float] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., lease_holder: _Optional[str] = ..., lease_expires_at: _Optional[float] = ..., attempts: _Optional[int] = ..., progress_json: _Optional[str] = ..., version: _Optional[int] = ..., last_event_at: _Optional[float] = ..., failure_json: _Optional[str] = ...) -> None: ...
 
 class PlanRoundRequest(_message.Message):
     __slots__ = ("round",)
@@ -279,14 +293,16 @@ class ReleaseRoundRequest(_message.Message):
     def __init__(self, round_id: _Optional[str] = ..., token: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class FailRoundRequest(_message.Message):
-    __slots__ = ("round_id", "token", "reason")
+    __slots__ = ("round_id", "token", "reason", "failure_json")
     ROUND_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_JSON_FIELD_NUMBER: _ClassVar[int]
     round_id: str
     token: int
     reason: str
-    def __init__(self, round_id: _Optional[str] = ..., token: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    failure_json: str
+    def __init__(self, round_id: _Optional[str] = ..., token: _Optional[int] = ..., reason: _Optional[str] = ..., failure_json: _Optional[str] = ...) -> None: ...
 
 class PutResumePointRequest(_message.Message):
     __slots__ = ("round_id", "token", "state_json", "files")
@@ -371,7 +387,7 @@ class Verdict(_message.Message):
     def __init__(self, decision: _Optional[str] = ..., reasons: _Optional[_Iterable[str]] = ..., rule_json: _Optional[str] = ...) -> None: ...
 
 class Version(_message.Message):
-    __slots__ = ("model", "version", "status", "round_id", "parent_version", "stream", "schema_version", "ranges", "definition_digest", "configuration_digest", "code_digest", "seed", "weights_digest", "metrics_json", "verdict", "events_trained", "events_held_out", "events_unusable", "files", "created_at", "last_event_at", "timings_json", "environment_json", "step", "end_position")
+    __slots__ = ("model", "version", "status", "round_id", "parent_version", "stream", "schema_version", "ranges", "definition_digest", "configuration_digest", "code_digest", "seed", "weights_digest", "metrics_json", "verdict", "events_trained", "events_held_out", "events_unusable", "files", "created_at", "last_event_at", "timings_json", "environment_json", "step", "end_position", "unusable_json")
     class EndPositionEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -404,6 +420,7 @@ class Version(_message.Message):
     ENVIRONMENT_JSON_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     END_POSITION_FIELD_NUMBER: _ClassVar[int]
+    UNUSABLE_JSON_FIELD_NUMBER: _ClassVar[int]
     model: str
     version: int
     status: str
@@ -429,7 +446,8 @@ class Version(_message.Message):
     environment_json: str
     step: int
     end_position: _containers.ScalarMap[int, int]
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., status: _Optional[str] = ..., round_id: _Optional[str] = ..., parent_version: _Optional[int] = ..., stream: _Optional[str] = ..., schema_version: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ..., definition_digest: _Optional[str] = ..., configuration_digest: _Optional[str] = ..., code_digest: _Optional[str] = ..., seed: _Optional[int] = ..., weights_digest: _Optional[str] = ..., metrics_json: _Optional[str] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., events_trained: _Optional[int] = ..., events_held_out: _Optional[int] = ..., events_unusable: _Optional[int] = ..., files: _Optional[_Iterable[_Union[FileEntry, _Mapping]]] = ..., created_at: _Optional[float] = ..., last_event_at: _Optional[float] = ..., timings_json: _Optional[str] = ..., environment_json: _Optional[str] = ..., step: _Optional[int] = ..., end_position: _Optional[_Mapping[int, int]] = ...) -> None: ...
+    unusable_json: str
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., status: _Optional[str] = ..., round_id: _Optional[str] = ..., parent_version: _Optional[int] = ..., stream: _Optional[str] = ..., schema_version: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ..., definition_digest: _Optional[str] = ..., configuration_digest: _Optional[str] = ..., code_digest: _Optional[str] = ..., seed: _Optional[int] = ..., weights_digest: _Optional[str] = ..., metrics_json: _Optional[str] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., events_trained: _Optional[int] = ..., events_held_out: _Optional[int] = ..., events_unusable: _Optional[int] = ..., files: _Optional[_Iterable[_Union[FileEntry, _Mapping]]] = ..., created_at: _Optional[float] = ..., last_event_at: _Optional[float] = ..., timings_json: _Optional[str] = ..., environment_json: _Optional[str] = ..., step: _Optional[int] = ..., end_position: _Optional[_Mapping[int, int]] = ..., unusable_json: _Optional[str] = ...) -> None: ...
 
 class RegisterVersionRequest(_message.Message):
     __slots__ = ("round_id", "token", "version")
@@ -514,6 +532,26 @@ class ListAliasHistoryResponse(_message.Message):
     CHANGES_FIELD_NUMBER: _ClassVar[int]
     changes: _containers.RepeatedCompositeFieldContainer[AliasChange]
     def __init__(self, changes: _Optional[_Iterable[_Union[AliasChange, _Mapping]]] = ...) -> None: ...
+
+class ReportRequest(_message.Message):
+    __slots__ = ("instance_id", "service", "address", "started_at", "body_json")
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_FIELD_NUMBER: _ClassVar[int]
+    BODY_JSON_FIELD_NUMBER: _ClassVar[int]
+    instance_id: str
+    service: str
+    address: str
+    started_at: float
+    body_json: str
+    def __init__(self, instance_id: _Optional[str] = ..., service: _Optional[str] = ..., address: _Optional[str] = ..., started_at: _Optional[float] = ..., body_json: _Optional[str] = ...) -> None: ...
+
+class ReportResponse(_message.Message):
+    __slots__ = ("next_seconds",)
+    NEXT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    next_seconds: float
+    def __init__(self, next_seconds: _Optional[float] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("since_revision",)

@@ -104,6 +104,11 @@ class RegistryServiceStub(object):
                 request_serializer=protos_dot_registry__pb2.PutResumePointRequest.SerializeToString,
                 response_deserializer=protos_dot_registry__pb2.Round.FromString,
                 _registered_method=True)
+        self.Report = channel.unary_unary(
+                '/headrace.RegistryService/Report',
+                request_serializer=protos_dot_registry__pb2.ReportRequest.SerializeToString,
+                response_deserializer=protos_dot_registry__pb2.ReportResponse.FromString,
+                _registered_method=True)
         self.MissingFiles = channel.unary_unary(
                 '/headrace.RegistryService/MissingFiles',
                 request_serializer=protos_dot_registry__pb2.MissingFilesRequest.SerializeToString,
@@ -252,6 +257,13 @@ class RegistryServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Report(self, request, context):
+        """What an instance of a service is, does and could not do. Losing one loses nothing: the next says it again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def MissingFiles(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -393,6 +405,11 @@ def add_RegistryServiceServicer_to_server(servicer, server):
                     servicer.PutResumePoint,
                     request_deserializer=protos_dot_registry__pb2.PutResumePointRequest.FromString,
                     response_serializer=protos_dot_registry__pb2.Round.SerializeToString,
+            ),
+            'Report': grpc.unary_unary_rpc_method_handler(
+                    servicer.Report,
+                    request_deserializer=protos_dot_registry__pb2.ReportRequest.FromString,
+                    response_serializer=protos_dot_registry__pb2.ReportResponse.SerializeToString,
             ),
             'MissingFiles': grpc.unary_unary_rpc_method_handler(
                     servicer.MissingFiles,
@@ -828,6 +845,33 @@ class RegistryService(object):
             '/headrace.RegistryService/PutResumePoint',
             protos_dot_registry__pb2.PutResumePointRequest.SerializeToString,
             protos_dot_registry__pb2.Round.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Report(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.RegistryService/Report',
+            protos_dot_registry__pb2.ReportRequest.SerializeToString,
+            protos_dot_registry__pb2.ReportResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -26,6 +26,8 @@ class Stream:
     schema_version: int
     schema_json: str
     created_at: float
+    archived: bool = False
+    """Takes neither events nor models."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,17 @@ class Model:
     consecutive_failures: int = 0
     retry_at: float = 0.0
     last_failure: str = ""
+    failure: JsonMap = field(default_factory=dict)
+    """The last failed round: {"message", "stage", "place", "events", "advice", "round_id", "attempts", "at"}; it stays
+    when later rounds succeed, until another failure takes its place."""
+    paused: str = ""
+    """Who paused its training, and why; "" while it is not paused."""
+    pinned_version: int = 0
+    """Production stays at this version until it is unpinned; 0 when it is not pinned."""
+    archived: bool = False
+    """Neither trained nor served."""
+    head_version: int = 0
+    """The parent of the next round: production, or a canary or a held version that came after it; 0: none."""
 
 
 @dataclass(frozen=True, order=True)
@@ -54,6 +67,14 @@ class OffsetRange:
 SKIPPED = "skipped"
 """The key of a plan's configuration under which ranges stand that are left out: those of a rejected round where the
 rule says on_reject: skip, or records that the log no longer keeps. See `ranges_as_json`."""
+
+
+FROM_SCRATCH = "from_scratch"
+"""The key of a plan's configuration that says that it learns from nothing although there are versions: `true`."""
+
+
+HEAD_BEFORE = "head_before"
+"""Beside FROM_SCRATCH: the head of the model when the round was planned."""
 
 
 def ranges_as_json(ranges: Iterable[OffsetRange]) -> list[dict[str, int]]:
@@ -116,6 +137,8 @@ class Round:
     attempts: int = 0
     progress: JsonMap = field(default_factory=dict)
     version: int = 0
+    failure: JsonMap = field(default_factory=dict)
+    """As in Model; {} while it has not failed."""
 
 
 @dataclass(frozen=True)
@@ -180,6 +203,8 @@ class VersionDraft:
     step: int
     timings: JsonMap
     environment: JsonMap
+    unusable: JsonMap = field(default_factory=dict)
+    """{"reasons": {reason: count}, "samples": [{"partition", "offset", "index", "reason"}]}"""
 
 
 @dataclass(frozen=True)
@@ -211,6 +236,8 @@ class Version:
     end_position: Mapping[int, int] = field(default_factory=dict)
     """{partition: offset}: where the next round starts when this version is its parent. It covers every partition that
     the version or one of its parents learned from or left out, also those without records in its own ranges."""
+    unusable: JsonMap = field(default_factory=dict)
+    """As in VersionDraft."""
 
 
 @dataclass(frozen=True)
@@ -222,6 +249,22 @@ class AliasChange:
     by: str
     reason: str
     at: float
+
+
+@dataclass(frozen=True)
+class HistoryEntry:
+    """One thing that somebody did to a model or a stream: who, when, what, why."""
+
+    at: float
+    by: str
+    action: str
+    """apply, promote, rollback, alias, pause, resume, pin, unpin, archive, restore, delete, fail_round, ..."""
+    model: str
+    """"" for what concerns a stream only."""
+    stream: str
+    version: int
+    detail: str
+    reason: str
 
 
 class ChangeKind(StrEnum):

@@ -136,9 +136,18 @@ class RegistryClient:
         request = pb.ReleaseRoundRequest(round_id=lease.round.round_id, token=lease.token, reason=reason)
         return wire.round_from_wire(self._call(self._stub.ReleaseRound, request))
 
-    def fail_round(self, lease: Lease, *, reason: str) -> Round:
-        """Ends the round for good. Raises Conflict when the lease is no longer the caller's."""
-        request = pb.FailRoundRequest(round_id=lease.round.round_id, token=lease.token, reason=reason)
+    def fail_round(self, lease: Lease, *, reason: str, failure: JsonMap | None = None) -> Round:
+        """Ends the round for good. Raises Conflict when the lease is no longer the caller's.
+
+        Args:
+            failure: what is known beside the reason: {"stage", "place", "events", "advice"}.
+        """
+        request = pb.FailRoundRequest(
+            round_id=lease.round.round_id,
+            token=lease.token,
+            reason=reason,
+            failure_json=wire.json_text(failure or {}),
+        )
         return wire.round_from_wire(self._call(self._stub.FailRound, request))
 
     def put_resume_point(self, lease: Lease, *, state: JsonMap, files: Sequence[FileEntry]) -> Round:

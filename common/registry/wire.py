@@ -70,11 +70,12 @@ def stream_to_wire(stream: Stream) -> pb.Stream:
         schema_version=stream.schema_version,
         schema_json=stream.schema_json,
         created_at=stream.created_at,
+        archived=stream.archived,
     )
 
 
 def stream_from_wire(message: pb.Stream) -> Stream:
-    return Stream(message.name, message.schema_version, message.schema_json, message.created_at)
+    return Stream(message.name, message.schema_version, message.schema_json, message.created_at, message.archived)
 
 
 def model_to_wire(model: Model) -> pb.Model:
@@ -89,6 +90,11 @@ def model_to_wire(model: Model) -> pb.Model:
         consecutive_failures=model.consecutive_failures,
         retry_at=model.retry_at,
         last_failure=model.last_failure,
+        failure_json=json_text(model.failure),
+        paused=model.paused,
+        pinned_version=model.pinned_version,
+        archived=model.archived,
+        head_version=model.head_version,
     )
 
 
@@ -104,6 +110,11 @@ def model_from_wire(message: pb.Model) -> Model:
         consecutive_failures=message.consecutive_failures,
         retry_at=message.retry_at,
         last_failure=message.last_failure,
+        failure=json_map("failure_json", message.failure_json),
+        paused=message.paused,
+        pinned_version=message.pinned_version,
+        archived=message.archived,
+        head_version=message.head_version,
     )
 
 
@@ -195,6 +206,7 @@ def round_to_wire(round_: Round) -> pb.Round:
     message.attempts = round_.attempts
     message.progress_json = json_text(round_.progress)
     message.version = round_.version
+    message.failure_json = json_text(round_.failure)
     return message
 
 
@@ -210,6 +222,7 @@ def round_from_wire(message: pb.Round) -> Round:
         attempts=message.attempts,
         progress=json_map("progress_json", message.progress_json),
         version=message.version,
+        failure=json_map("failure_json", message.failure_json),
     )
 
 
@@ -246,6 +259,7 @@ def draft_to_wire(draft: VersionDraft) -> pb.Version:
         step=draft.step,
         timings_json=json_text(draft.timings),
         environment_json=json_text(draft.environment),
+        unusable_json=json_text(draft.unusable),
     )
 
 
@@ -261,6 +275,7 @@ def draft_from_wire(message: pb.Version) -> VersionDraft:
         step=message.step,
         timings=json_map("timings_json", message.timings_json),
         environment=json_map("environment_json", message.environment_json),
+        unusable=json_map("unusable_json", message.unusable_json),
     )
 
 
@@ -293,6 +308,7 @@ def version_to_wire(version: Version) -> pb.Version:
         last_event_at=version.last_event_at,
         timings_json=json_text(version.timings),
         environment_json=json_text(version.environment),
+        unusable_json=json_text(version.unusable),
         step=version.step,
         end_position=dict(version.end_position),
     )
@@ -327,6 +343,7 @@ def version_from_wire(message: pb.Version) -> Version:
         last_event_at=message.last_event_at,
         timings=json_map("timings_json", message.timings_json),
         environment=json_map("environment_json", message.environment_json),
+        unusable=json_map("unusable_json", message.unusable_json),
         step=message.step,
         end_position=dict(message.end_position),
     )

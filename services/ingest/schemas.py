@@ -115,5 +115,5 @@ class Schemas:
     def _learn(self, stream: Stream) -> None:
         with self._lock:
             before = self._newest.get(stream.name)
-            if before is None or before.schema_version < stream.schema_version:
+            if before is None or before.schema_version <= stream.schema_version:
                 self._newest[stream.name] = stream

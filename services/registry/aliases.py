@@ -11,16 +11,17 @@ from collections.abc import Container, Iterable
 from sqlalchemy import Connection, Row, delete, insert, select
 from sqlalchemy.dialects.sqlite import insert as upsert
 
-from common.errors import Conflict, InvalidInput, NotFound
-from common.registry.catalog import PRODUCTION, AliasChange, ChangeKind, Model, VersionStatus
+from common.errors import Conflict, NotFound
+from common.registry.catalog import CANARY, PRODUCTION, AliasChange, ChangeKind, Model, VersionStatus
 from common.schema import check_name
 from services.registry import models
+from services.registry.descent import follow_canary, follow_production
+from services.registry.history import check_author
 from services.registry.store.database import Transaction
 from services.registry.store.tables import alias_history, aliases, versions
 
 SET = "set"
 ROLLBACK = "rollback"
-_MAX_TEXT = 2000
 
 
 def set_alias(transaction: Transaction, model: str, alias: str, version: int, *, by: str, reason: str) -> Model:
@@ -36,17 +37,24 @@ def set_alias(transaction: Transaction, model: str, alias: str, version: int, *,
     """
     check_name("alias", alias)
     check_author(by, reason)
-    current = models.get_model(transaction.connection, model).aliases.get(alias, 0)
+    before = models.get_model(transaction.connection, model)
+    current = before.aliases.get(alias, 0)
     if version == 0:
         return _remove(transaction, model, alias, current, by=by, reason=reason)
     status = _status(transaction.connection, model, version)
     if status == VersionStatus.ARCHIVED:
         raise Conflict(f"version {version} of {model} is archived, its files are gone; {alias} {_stays(current)}")
     if current == version:
-        return models.get_model(transaction.connection, model)
+        return before
+    if alias == PRODUCTION:
+        refuse_pinned(before)
     if alias == PRODUCTION and status == VersionStatus.REJECTED:
         _accept(transaction, model, version)
     move(transaction, model, alias, current, version, how=SET, by=by, reason=reason)
+    if alias == PRODUCTION:
+        follow_production(transaction, before, version)
+    if alias == CANARY:
+        follow_canary(transaction, before, version)
     return models.get_model(transaction.connection, model)
 
 
@@ -58,7 +66,15 @@ def rollback(transaction: Transaction, model: str, *, by: str, reason: str) -> M
         NotFound, InvalidInput.
     """
     check_author(by, reason)
-    current = models.get_model(transaction.connection, model).aliases.get(PRODUCTION, 0)
+    before = models.get_model(transaction.connection, model)
+    refuse_pinned(before)
+    _roll_back(transaction, before, by=by, reason=reason)
+    return models.get_model(transaction.connection, model)
+
+
+def _roll_back(transaction: Transaction, before: Model, *, by: str, reason: str) -> int:
+    """Where production went. Raises Conflict when there is nowhere to go."""
+    model, current = before.name, before.aliases.get(PRODUCTION, 0)
     query = select(alias_history).where(alias_history.c.model == model, alias_history.c.alias == PRODUCTION)
     moves = [(row.move, row.to_version) for row in transaction.connection.execute(query.order_by(alias_history.c.id))]
     kept = select(versions.c.version).where(versions.c.model == model, versions.c.status != str(VersionStatus.ARCHIVED))
@@ -66,7 +82,14 @@ def rollback(transaction: Transaction, model: str, *, by: str, reason: str) -> M
     if target is None:
         raise Conflict(f"there is no version of {model} to roll back to; production {_stays(current)}")
     move(transaction, model, PRODUCTION, current, target, how=ROLLBACK, by=by, reason=reason)
-    return models.get_model(transaction.connection, model)
+    follow_production(transaction, before, target)
+    return target
+
+
+def refuse_pinned(model: Model) -> None:
+    """Raises Conflict when production is pinned: whoever pinned it meant people, too."""
+    if model.pinned_version:
+        raise Conflict(f"production of {model.name} is pinned to version {model.pinned_version}; unpin it first")
 
 
 def _stays(current: int) -> str:
@@ -105,21 +128,16 @@ def list_history(connection: Connection, model: str) -> list[AliasChange]:
     return [_change_of(row) for row in connection.execute(query)]
 
 
-def check_author(by: str, reason: str) -> None:
-    """Raises InvalidInput when nobody is named."""
-    if not by.strip():
-        raise InvalidInput("by must name who makes the change")
-    if len(by) > _MAX_TEXT or len(reason) > _MAX_TEXT:
-        raise InvalidInput(f"by and reason may have {_MAX_TEXT} characters each")
-
-
 def _remove(transaction: Transaction, model: str, alias: str, current: int, *, by: str, reason: str) -> Model:
     if alias == PRODUCTION:
         raise Conflict(f"production of {model} cannot be removed, only moved")
     if current == 0:
         raise NotFound(f"model {model} has no alias {alias}")
+    before = models.get_model(transaction.connection, model)
     transaction.connection.execute(delete(aliases).where(aliases.c.model == model, aliases.c.alias == alias))
     _remember(transaction, model, alias, current, 0, how=SET, by=by, reason=reason)
+    if alias == CANARY:
+        follow_canary(transaction, before, 0)
     return models.get_model(transaction.connection, model)
 
 

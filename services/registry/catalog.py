@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from sqlalchemy import func, select
 
@@ -15,6 +16,7 @@ from common.registry.catalog import (
     AliasChange,
     Change,
     FileEntry,
+    HistoryEntry,
     JsonMap,
     Lease,
     Model,
@@ -24,8 +26,11 @@ from common.registry.catalog import (
     Version,
     VersionDraft,
 )
-from services.registry import aliases, leases, models, rounds, streams, versions
+from services.registry import aliases, leases, lifecycle, models, rounds, streams, versions
+from services.registry.apply import Applied, apply
 from services.registry.collection import Collected, CollectionRules, collect
+from services.registry.compare import compare
+from services.registry.history import check_author, list_history
 from services.registry.leases import LeaseRules
 from services.registry.store.blobs import Blobs
 from services.registry.store.database import Clock, Database
@@ -33,6 +38,13 @@ from services.registry.store.manifest import check_digest, check_manifest
 from services.registry.store.tables import rounds as rounds_table
 from services.registry.store.tables import versions as versions_table
 from services.registry.watch import Watch
+
+ModelChange = Literal["pause", "resume", "unpin", "archive", "restore"]
+StreamChange = Literal["archive", "restore"]
+
+
+class _Undo(Exception):
+    """Ends a transaction that only wanted to see."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +94,23 @@ class Catalog:
             return streams.list_streams(connection)
 
     def register_model(self, name: str, *, stream: str, files: Mapping[str, bytes], by: str) -> Model:
-        aliases.check_author(by, "")
+        check_author(by, "")
         with self._database.write() as transaction:
             return models.register_model(transaction, name, stream=stream, files=files, by=by)
+
+    def apply(
+        self, *, stream: tuple[str, str] | None, model: tuple[str, Mapping[str, bytes]] | None, by: str, dry_run: bool
+    ) -> Applied:
+        """Both or neither; `dry_run` says what would change, and changes nothing."""
+        check_author(by, "")
+        try:
+            with self._database.write() as transaction:
+                applied = apply(transaction, stream=stream, model=model, by=by)
+                if dry_run:
+                    raise _Undo
+        except _Undo:
+            pass
+        return applied
 
     def get_model(self, name: str) -> Model:
         with self._database.read() as connection:
@@ -132,10 +158,22 @@ class Catalog:
         with self._database.write() as transaction:
             return leases.release_round(transaction, round_id=round_id, token=token, reason=reason)
 
-    def fail_round(self, round_id: str, token: int, *, reason: str) -> Round:
+    def fail_round(self, round_id: str, token: int, *, reason: str, failure: JsonMap | None = None) -> Round:
         with self._database.write() as transaction:
             return leases.fail_round(
-                transaction, round_id=round_id, token=token, reason=reason, rules=self._limits.lease_rules
+                transaction,
+                round_id=round_id,
+                token=token,
+                reason=reason,
+                failure=failure or {},
+                rules=self._limits.lease_rules,
+            )
+
+    def fail_round_by_hand(self, model: str, round_id: str, *, by: str, reason: str) -> Round:
+        self.get_round(model, round_id)
+        with self._database.write() as transaction:
+            return leases.fail_round_by_hand(
+                transaction, round_id=round_id, by=by, reason=reason, rules=self._limits.lease_rules
             )
 
     def put_resume_point(self, round_id: str, token: int, *, state: JsonMap, files: Sequence[FileEntry]) -> Round:
@@ -160,6 +198,10 @@ class Catalog:
         with self._database.read() as connection:
             return versions.list_versions(connection, model)
 
+    def compare(self, model: str, first: int, second: int) -> JsonMap:
+        with self._database.read() as connection:
+            return compare(connection, model, first, second)
+
     def set_alias(self, model: str, alias: str, version: int, *, by: str, reason: str) -> Model:
         with self._database.write() as transaction:
             return aliases.set_alias(transaction, model, alias, version, by=by, reason=reason)
@@ -171,6 +213,42 @@ class Catalog:
     def alias_history(self, model: str) -> list[AliasChange]:
         with self._database.read() as connection:
             return aliases.list_history(connection, model)
+
+    def history(
+        self, *, model: str = "", stream: str = "", by: str = "", action: str = "", limit: int = 100
+    ) -> list[HistoryEntry]:
+        with self._database.read() as connection:
+            return list_history(connection, model=model, stream=stream, by=by, action=action, limit=limit)
+
+    # what people decide about a whole model or stream
+
+    def change_model(self, name: str, how: ModelChange, *, by: str, reason: str) -> Model:
+        change = {
+            "pause": lifecycle.pause,
+            "resume": lifecycle.resume,
+            "unpin": lifecycle.unpin,
+            "archive": lifecycle.archive_model,
+            "restore": lifecycle.restore_model,
+        }[how]
+        with self._database.write() as transaction:
+            return change(transaction, name, by=by, reason=reason)
+
+    def pin(self, name: str, version: int, *, by: str, reason: str) -> Model:
+        with self._database.write() as transaction:
+            return lifecycle.pin(transaction, name, version, by=by, reason=reason)
+
+    def change_stream(self, name: str, how: StreamChange, *, by: str, reason: str) -> Stream:
+        change = {"archive": lifecycle.archive_stream, "restore": lifecycle.restore_stream}[how]
+        with self._database.write() as transaction:
+            return change(transaction, name, by=by, reason=reason)
+
+    def delete_model(self, name: str, *, by: str, reason: str) -> None:
+        with self._database.write() as transaction:
+            lifecycle.delete_model(transaction, name, users=(), by=by, reason=reason)
+
+    def delete_stream(self, name: str, *, by: str, reason: str) -> None:
+        with self._database.write() as transaction:
+            lifecycle.delete_stream(transaction, name, by=by, reason=reason)
 
     # files
 

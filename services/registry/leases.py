@@ -15,6 +15,7 @@ from sqlalchemy import select, update
 from common.errors import Conflict, InvalidInput
 from common.registry.catalog import FileEntry, JsonMap, Lease, Round, RoundState
 from common.registry.wire import json_text
+from services.registry.history import check_author, remember
 from services.registry.rounds import (
     Backoff,
     RoundRow,
@@ -138,14 +139,40 @@ def release_round(transaction: Transaction, *, round_id: str, token: int, reason
     return get_round(transaction.connection, round_id)
 
 
-def fail_round(transaction: Transaction, *, round_id: str, token: int, reason: str, rules: LeaseRules) -> Round:
-    """Ends the round for good. Said again by the same holder, it changes nothing."""
+def fail_round(
+    transaction: Transaction, *, round_id: str, token: int, reason: str, failure: JsonMap, rules: LeaseRules
+) -> Round:
+    """Ends the round for good. Said again by the same holder, it changes nothing.
+
+    Args:
+        failure: {"stage", "place", "events", "advice"}, as far as known.
+    """
+    _bounded_json("the failure", failure)
     if not reason:
         raise InvalidInput(f"round {round_id} cannot fail without a reason")
     row = row_of(transaction.connection, round_id)
     if row.state == RoundState.FAILED and row.token == token:
         return round_of(row)
-    end_failed(transaction, held_row(transaction, round_id, token), reason[:_MAX_TEXT], rules.backoff)
+    row = held_row(transaction, round_id, token)
+    end_failed(transaction, row, reason[:_MAX_TEXT], rules.backoff, failure=failure)
+    return get_round(transaction.connection, round_id)
+
+
+def fail_round_by_hand(transaction: Transaction, *, round_id: str, by: str, reason: str, rules: LeaseRules) -> Round:
+    """A person ends the round, whoever holds it: the holder is refused from then on, and ends what it runs.
+
+    Raises:
+        Conflict: the round has ended already.
+        InvalidInput, NotFound.
+    """
+    check_author(by, reason)
+    row = row_of(transaction.connection, round_id)
+    if row.state not in (RoundState.PLANNED, RoundState.RUNNING):
+        raise Conflict(f"round {round_id} is {row.state} already")
+    words = f"failed by {by}" + (f": {reason}" if reason else "")
+    advice = f"ask {by}; `headrace train {row.model}` tries the same events again"
+    end_failed(transaction, row, words, rules.backoff, failure={"advice": advice})
+    remember(transaction, "fail_round", by=by, reason=reason, model=row.model, detail=round_id)
     return get_round(transaction.connection, round_id)
 
 

@@ -2,17 +2,19 @@
 
 import ast
 import hashlib
+import json
 from collections.abc import Mapping
 
 from sqlalchemy import Connection, Row, insert, select, update
 
 from common.definition.model import parse_definition
 from common.errors import Conflict, InvalidInput, NotFound
-from common.registry.catalog import ChangeKind, Model
+from common.registry.catalog import PRODUCTION, ChangeKind, Model
 from common.schema import Schema, check_name
 from services.registry import streams
+from services.registry.history import remember
 from services.registry.store.database import Transaction
-from services.registry.store.tables import aliases, definition_files, models
+from services.registry.store.tables import aliases, definition_files, deleted, models
 
 _MAX_FILES = 256
 
@@ -41,11 +43,15 @@ def register_model(transaction: Transaction, name: str, *, stream: str, files: M
             f"model.yaml is of model {definition.name} on stream {definition.stream}, the request of {name} on {stream}"
         )
     newest = streams.get_stream(transaction.connection, stream, 0)
+    if newest.archived:
+        raise Conflict(f"stream {stream} is archived; restore it first")
     definition.check_schema(Schema.from_json(newest.schema_json))
     digest = definition_digest(files)
     row = _find(transaction.connection, name)
     if row is not None and row.stream != stream:
         raise Conflict(f"model {name} learns from stream {row.stream} and cannot change to {stream}")
+    if row is not None and row.archived:
+        raise Conflict(f"model {name} is archived; restore it first")
     if row is not None and row.definition_digest == digest:
         return get_model(transaction.connection, name)
     _store_definition(transaction.connection, digest, files)
@@ -53,6 +59,7 @@ def register_model(transaction: Transaction, name: str, *, stream: str, files: M
         _insert(transaction, name, stream=stream, digest=digest, by=by)
     else:
         change(transaction, name, definition_digest=digest, registered_by=by, **NO_FAILURES)
+    remember(transaction, "apply", by=by, reason="", model=name, stream=stream, detail=f"definition {digest[:12]}")
     transaction.record(ChangeKind.MODEL, name)
     return get_model(transaction.connection, name)
 
@@ -117,6 +124,9 @@ def _store_definition(connection: Connection, digest: str, files: Mapping[str, b
 
 
 def _insert(transaction: Transaction, name: str, *, stream: str, digest: str, by: str) -> None:
+    counted = transaction.connection.execute(
+        select(deleted).where(deleted.c.kind == "model", deleted.c.name == name)
+    ).one_or_none()
     transaction.connection.execute(
         insert(models).values(
             name=name,
@@ -124,8 +134,8 @@ def _insert(transaction: Transaction, name: str, *, stream: str, digest: str, by
             definition_digest=digest,
             registered_by=by,
             created_at=transaction.now,
-            newest_version=0,
-            round_sequence=0,
+            newest_version=counted.newest_version if counted else 0,
+            round_sequence=counted.round_sequence if counted else 0,
             **NO_FAILURES,
         )
     )
@@ -143,4 +153,9 @@ def _model_of(row: Row[tuple[object, ...]], named: Mapping[str, int]) -> Model:
         consecutive_failures=row.consecutive_failures,
         retry_at=row.retry_at,
         last_failure=row.last_failure,
+        failure=json.loads(row.failure_json),
+        paused=row.paused,
+        pinned_version=row.pinned_version,
+        archived=row.archived,
+        head_version=row.head_version or named.get(PRODUCTION, 0),
     )

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Row, insert, select, update
 
 from common.errors import Conflict, InvalidInput, NotFound
 from common.registry.catalog import (
-    PRODUCTION,
+    FROM_SCRATCH,
     ChangeKind,
     FileEntry,
     JsonMap,
@@ -102,10 +102,14 @@ def _check_place(connection: Connection, model: Model, plan: RoundPlan) -> None:
     ).first()
     if still_open is not None:
         raise Conflict(f"round {still_open.round_id} of {model.name} is still {still_open.state}")
-    production = model.aliases.get(PRODUCTION, 0)
-    if plan.parent_version != production:
+    if model.paused:
+        raise Conflict(f"the training of {model.name} is paused by {model.paused}")
+    if model.archived:
+        raise Conflict(f"model {model.name} is archived")
+    is_from_scratch = plan.parent_version == 0 and plan.configuration.get(FROM_SCRATCH) is True
+    if plan.parent_version != model.head_version and not is_from_scratch:
         raise Conflict(
-            f"the parent must be what production of {model.name} names, version {production}, not {plan.parent_version}"
+            f"the parent must be the head of {model.name}, version {model.head_version}, not {plan.parent_version}"
         )
 
 
@@ -148,12 +152,36 @@ def end_done(transaction: Transaction, row: RoundRow, version: int) -> None:
     )
 
 
-def end_failed(transaction: Transaction, row: RoundRow, reason: str, backoff: Backoff) -> None:
-    """The round will not be tried again; production stays, and the model backs off."""
+def end_failed(
+    transaction: Transaction, row: RoundRow, reason: str, backoff: Backoff, *, failure: JsonMap | None = None
+) -> None:
+    """The round will not be tried again; production stays, and the model backs off.
+
+    Args:
+        failure: what is known beside the reason: stage, place, events, advice.
+    """
+    told = dict(json.loads(row.progress_json)).get("stage", "") or str(row.state)
+    known: JsonMap = {
+        "stage": told,
+        "place": "",
+        "events": [],
+        "advice": "",
+        **(failure or {}),
+        "message": reason,
+        "round_id": row.round_id,
+        "attempts": row.attempts,
+        "at": transaction.now,
+    }
     model = models.get_model(transaction.connection, row.model)
     failures = model.consecutive_failures + 1
     change_round(
-        transaction, row, state=str(RoundState.FAILED), reason=reason, lease_expires_at=0.0, resume_point_json=""
+        transaction,
+        row,
+        state=str(RoundState.FAILED),
+        reason=reason,
+        lease_expires_at=0.0,
+        resume_point_json="",
+        failure_json=json_text(known),
     )
     models.change(
         transaction,
@@ -161,6 +189,7 @@ def end_failed(transaction: Transaction, row: RoundRow, reason: str, backoff: Ba
         consecutive_failures=failures,
         retry_at=transaction.now + backoff.seconds_after(failures),
         last_failure=reason,
+        failure_json=json_text(known),
     )
     transaction.record(ChangeKind.MODEL, model.name)
 
@@ -205,6 +234,7 @@ def round_of(row: RoundRow) -> Round:
         attempts=row.attempts,
         progress=json.loads(row.progress_json),
         version=row.version,
+        failure=json.loads(row.failure_json),
     )
 
 

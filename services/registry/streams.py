@@ -1,12 +1,14 @@
 """Streams and the versions of their schemas: only compatible changes, so that every old event stays readable."""
 
-from sqlalchemy import Connection, Row, insert, select
+from typing import Any
 
-from common.errors import InvalidInput, NotFound
+from sqlalchemy import Connection, Row, Select, insert, select
+
+from common.errors import Conflict, InvalidInput, NotFound
 from common.registry.catalog import ChangeKind, Stream
 from common.schema import Schema, check_compatible, check_name
 from services.registry.store.database import Transaction
-from services.registry.store.tables import streams
+from services.registry.store.tables import archived_streams, deleted, streams
 
 _MAX_SCHEMA_BYTES = 1024 * 1024
 
@@ -22,12 +24,15 @@ def register_stream(transaction: Transaction, name: str, schema_json: str) -> St
     if len(schema_json.encode()) > _MAX_SCHEMA_BYTES:
         raise InvalidInput(f"the schema of {name} is larger than {_MAX_SCHEMA_BYTES} bytes")
     schema = Schema.from_json(schema_json)
+    if is_archived(transaction.connection, name):
+        raise Conflict(f"stream {name} is archived; restore it first")
     newest = _find(transaction.connection, name, 0)
     if newest is not None:
         if newest.schema_json == schema.to_json():
             return newest
         check_compatible(Schema.from_json(newest.schema_json), schema)
-    stream = Stream(name, newest.schema_version + 1 if newest else 1, schema.to_json(), transaction.now)
+    before = newest.schema_version if newest else _versions_before(transaction.connection, name)
+    stream = Stream(name, before + 1, schema.to_json(), transaction.now)
     transaction.connection.execute(
         insert(streams).values(
             name=name,
@@ -52,17 +57,33 @@ def get_stream(connection: Connection, name: str, schema_version: int) -> Stream
 
 def list_streams(connection: Connection) -> list[Stream]:
     """Each with its newest schema, in order of name."""
-    rows = connection.execute(select(streams).order_by(streams.c.name, streams.c.schema_version))
+    rows = connection.execute(_query().order_by(streams.c.name, streams.c.schema_version))
     return list({row.name: _stream_of(row) for row in rows}.values())
 
 
+def is_archived(connection: Connection, name: str) -> bool:
+    query = select(archived_streams.c.name).where(archived_streams.c.name == name)
+    return connection.execute(query).one_or_none() is not None
+
+
+def _versions_before(connection: Connection, name: str) -> int:
+    """Schema versions of a stream of that name which was deleted."""
+    query = select(deleted.c.newest_version).where(deleted.c.kind == "stream", deleted.c.name == name)
+    return connection.execute(query).scalar_one_or_none() or 0
+
+
 def _find(connection: Connection, name: str, schema_version: int) -> Stream | None:
-    query = select(streams).where(streams.c.name == name).order_by(streams.c.schema_version.desc()).limit(1)
+    query = _query().where(streams.c.name == name).order_by(streams.c.schema_version.desc()).limit(1)
     if schema_version:
         query = query.where(streams.c.schema_version == schema_version)
     row = connection.execute(query).one_or_none()
     return _stream_of(row) if row is not None else None
 
 
+def _query() -> Select[Any]:
+    is_archived = archived_streams.c.name.is_not(None).label("archived")
+    return select(streams, is_archived).outerjoin(archived_streams, archived_streams.c.name == streams.c.name)
+
+
 def _stream_of(row: Row[tuple[object, ...]]) -> Stream:
-    return Stream(row.name, row.schema_version, row.schema_json, row.created_at)
+    return Stream(row.name, row.schema_version, row.schema_json, row.created_at, bool(row.archived))

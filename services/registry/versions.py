@@ -11,11 +11,13 @@ from common.definition.gate import read_gate
 from common.errors import Conflict, InvalidInput, NotFound
 from common.registry.catalog import (
     CANARY,
+    HEAD_BEFORE,
     PRODUCTION,
     ChangeKind,
     Decision,
     FileEntry,
     Model,
+    RoundPlan,
     RoundState,
     Verdict,
     Version,
@@ -68,11 +70,13 @@ def register_version(transaction: Transaction, *, round_id: str, token: int, dra
     verdict = judge(
         draft.gate, metrics=draft.metrics, has_parent=plan.parent_version > 0, held_out_count=draft.events_held_out
     )
-    verdict = _hold_if_moved(verdict, model, plan.parent_version)
+    verdict = _hold_if_moved(verdict, model, plan)
     version = model.newest_version + 1
     _insert_version(transaction, version, row, draft, verdict)
     models.change(transaction, model.name, newest_version=version, **models.NO_FAILURES)
     end_done(transaction, row, version)
+    if verdict.decision in (Decision.PROMOTE, Decision.CANARY) or _is_held_by_pin(verdict, model, plan):
+        models.change(transaction, model.name, head_version=version)
     _move_alias(transaction, model, version, verdict, round_id)
     return get_version(connection, model.name, version)
 
@@ -100,12 +104,29 @@ def _insert_version(
     transaction.record(ChangeKind.VERSION, plan.model, version=version)
 
 
-def _hold_if_moved(verdict: Verdict, model: Model, parent_version: int) -> Verdict:
-    production = model.aliases.get(PRODUCTION, 0)
-    if verdict.decision is Decision.REJECT or production == parent_version:
+def _hold_if_moved(verdict: Verdict, model: Model, plan: RoundPlan) -> Verdict:
+    if verdict.decision is Decision.REJECT:
         return verdict
-    moved = f"production was moved from version {parent_version} to {production} while this one was made"
-    return replace(verdict, decision=Decision.HOLD, reasons=(*verdict.reasons, moved))
+    if not _is_from_head(model, plan):
+        moved = f"production was moved from version {_start_of(plan)} to {model.head_version} while this one was made"
+        return replace(verdict, decision=Decision.HOLD, reasons=(*verdict.reasons, moved))
+    if model.pinned_version and verdict.decision is Decision.PROMOTE:
+        pinned = f"production is pinned to version {model.pinned_version}"
+        return replace(verdict, decision=Decision.HOLD, reasons=(*verdict.reasons, pinned))
+    return verdict
+
+
+def _is_held_by_pin(verdict: Verdict, model: Model, plan: RoundPlan) -> bool:
+    return verdict.decision is Decision.HOLD and bool(model.pinned_version) and _is_from_head(model, plan)
+
+
+def _is_from_head(model: Model, plan: RoundPlan) -> bool:
+    return _start_of(plan) == model.head_version
+
+
+def _start_of(plan: RoundPlan) -> int:
+    """The head when the round was planned: its parent, or what was there when it began from scratch."""
+    return int(plan.configuration.get(HEAD_BEFORE, plan.parent_version))
 
 
 def _move_alias(transaction: Transaction, model: Model, version: int, verdict: Verdict, round_id: str) -> None:
@@ -182,6 +203,7 @@ def _version_of(row: Row[Any], files: Sequence[FileEntry]) -> Version:
         environment=draft["environment"],
         step=draft["step"],
         end_position={int(partition): offset for partition, offset in json.loads(row.end_position_json).items()},
+        unusable=draft.get("unusable", {}),
     )
 
 

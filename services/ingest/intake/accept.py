@@ -276,7 +276,11 @@ class Intake:
     async def _schema(self, name: str) -> Stream:
         """The newest schema: as known here, or asked for. Raises as Schemas.fetch."""
         known = self.schemas.known(name)
-        return await self.in_thread(self.schemas.fetch, name) if known is None else known
+        if known is None or (known.archived and self.schemas.may_be_old(name)):
+            known = await self.in_thread(self.schemas.fetch, name)
+        if known.archived:
+            raise Conflict(f"stream {name} is archived and takes no events; restore it first")
+        return known
 
     async def _newest(self, name: str, known: Stream) -> Stream:
         """Asks the registry again before events are refused; what is known counts while it is away."""

@@ -72,7 +72,14 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         return wire.round_to_wire(self._catalog.release_round(request.round_id, request.token, reason=request.reason))
 
     def FailRound(self, request: pb.FailRoundRequest, context: grpc.ServicerContext) -> pb.Round:
-        return wire.round_to_wire(self._catalog.fail_round(request.round_id, request.token, reason=request.reason))
+        return wire.round_to_wire(
+            self._catalog.fail_round(
+                request.round_id,
+                request.token,
+                reason=request.reason,
+                failure=wire.json_map("failure_json", request.failure_json),
+            )
+        )
 
     def PutResumePoint(self, request: pb.PutResumePointRequest, context: grpc.ServicerContext) -> pb.Round:
         return wire.round_to_wire(

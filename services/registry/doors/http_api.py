@@ -1,54 +1,22 @@
 """HTTP door, for people and the command line: JSON whose keys are the field names of common/registry/catalog.py."""
 
 import base64
-import binascii
-import math
-from collections.abc import Mapping
 from dataclasses import asdict
-from enum import Enum
 from typing import Annotated, Any
 
-from fastapi import Body, FastAPI, Path, Query
+from fastapi import Body, FastAPI, Query
 from fastapi.responses import Response, StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
 from starlette.types import ASGIApp
 
-from common.errors import InvalidInput
 from common.process.health import Health
 from common.process.web import BoundedBodies, create_app
 from common.registry.wire import json_text
 from services.registry.catalog import Catalog
+from services.registry.doors.bodies import END, AliasBody, AuthorBody, ModelBody, VersionNumber, decoded, json_answer
+from services.registry.doors.lifecycle_api import add_lifecycle
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 JsonObject = dict[str, Any]
-_END = 2**63
-"""Above every number that the catalog can hold."""
-VersionNumber = Annotated[int, Path(gt=0, lt=_END)]
-Text = Annotated[str, Field(max_length=2_000)]
-"""A bound has pydantic refuse half surrogate pairs, too, which nothing can store."""
-
-
-class ModelBody(BaseModel):
-    """A model's definition; `files` maps paths to base64."""
-
-    model_config = ConfigDict(extra="forbid")
-    stream: Text
-    files: dict[Text, str]
-    by: Text
-
-
-class AuthorBody(BaseModel):
-    """Who makes a change, and why."""
-
-    model_config = ConfigDict(extra="forbid")
-    by: Text
-    reason: Text = ""
-
-
-class AliasBody(AuthorBody):
-    """Where an alias shall point."""
-
-    version: int = Field(gt=0, lt=_END, strict=True)
 
 
 def create_registry_app(catalog: Catalog, service_health: Health) -> ASGIApp:
@@ -57,79 +25,87 @@ def create_registry_app(catalog: Catalog, service_health: Health) -> ASGIApp:
     _add_streams_and_models(app, catalog)
     _add_versions(app, catalog)
     _add_files(app, catalog)
+    add_lifecycle(app, catalog)
     return BoundedBodies(app, MAX_BODY_BYTES)
 
 
 def _add_streams_and_models(app: FastAPI, catalog: Catalog) -> None:
     @app.get("/v1/streams")
     def list_streams() -> Response:
-        return _json({"streams": [asdict(stream) for stream in catalog.list_streams()]})
+        return json_answer({"streams": [asdict(stream) for stream in catalog.list_streams()]})
 
     @app.get("/v1/streams/{stream}")
-    def get_stream(stream: str, schema_version: Annotated[int, Query(ge=0, lt=_END)] = 0) -> Response:
+    def get_stream(stream: str, schema_version: Annotated[int, Query(ge=0, lt=END)] = 0) -> Response:
         """The newest schema, or the version asked for."""
-        return _json(asdict(catalog.get_stream(stream, schema_version)))
+        return json_answer(asdict(catalog.get_stream(stream, schema_version)))
 
     @app.put("/v1/streams/{stream}")
     def register_stream(stream: str, schema: Annotated[JsonObject, Body()]) -> Response:
         """Registers the stream, or a compatible new version of its schema."""
-        return _json(asdict(catalog.register_stream(stream, json_text(schema))))
+        return json_answer(asdict(catalog.register_stream(stream, json_text(schema))))
 
     @app.get("/v1/models")
     def list_models() -> Response:
-        return _json({"models": [asdict(model) for model in catalog.list_models()]})
+        return json_answer({"models": [asdict(model) for model in catalog.list_models()]})
 
     @app.get("/v1/models/{model}")
     def get_model(model: str) -> Response:
-        return _json(asdict(catalog.get_model(model)))
+        """The model. `head_version`: where the next round starts; `paused`: who and why, or empty; `pinned_version`: 0
+        when it is not pinned; `failure`: `{message, stage, place, events, advice, round_id, attempts, at}` of the last
+        failed round, which stays when later ones succeed."""
+        return json_answer(asdict(catalog.get_model(model)))
 
     @app.put("/v1/models/{model}")
     def register_model(model: str, body: ModelBody) -> Response:
         """Registers the model, or a new definition of it."""
-        files = {path: _decoded(path, text) for path, text in body.files.items()}
-        return _json(asdict(catalog.register_model(model, stream=body.stream, files=files, by=body.by)))
+        files = {path: decoded(path, text) for path, text in body.files.items()}
+        return json_answer(asdict(catalog.register_model(model, stream=body.stream, files=files, by=body.by)))
 
     @app.get("/v1/definitions/{digest}")
     def get_definition(digest: str) -> Response:
         files = catalog.get_definition(digest)
         encoded = {path: base64.b64encode(content).decode() for path, content in files.items()}
-        return _json({"digest": digest, "files": encoded})
+        return json_answer({"digest": digest, "files": encoded})
 
 
 def _add_versions(app: FastAPI, catalog: Catalog) -> None:
     @app.get("/v1/models/{model}/rounds")
     def list_rounds(model: str, limit: Annotated[int, Query(gt=0)] = 50) -> Response:
         """Newest first."""
-        return _json({"rounds": [asdict(found) for found in catalog.list_rounds(model, limit)]})
+        return json_answer({"rounds": [asdict(found) for found in catalog.list_rounds(model, limit)]})
+
+    @app.get("/v1/models/{model}/rounds/{round_id}")
+    def get_round(model: str, round_id: str) -> Response:
+        return json_answer(asdict(catalog.get_round(model, round_id)))
 
     @app.get("/v1/models/{model}/versions")
     def list_versions(model: str) -> Response:
         """Oldest first, without their files."""
-        return _json({"versions": [asdict(version) for version in catalog.list_versions(model)]})
+        return json_answer({"versions": [asdict(version) for version in catalog.list_versions(model)]})
 
     @app.get("/v1/models/{model}/versions/{version}")
     def get_version(model: str, version: VersionNumber) -> Response:
         """With its files."""
-        return _json(asdict(catalog.get_version(model, version)))
+        return json_answer(asdict(catalog.get_version(model, version)))
 
     @app.get("/v1/models/{model}/history")
     def alias_history(model: str) -> Response:
         """Every move of an alias, oldest first."""
-        return _json({"changes": [asdict(change) for change in catalog.alias_history(model)]})
+        return json_answer({"changes": [asdict(change) for change in catalog.alias_history(model)]})
 
     @app.put("/v1/models/{model}/aliases/{alias}")
     def set_alias(model: str, alias: str, body: AliasBody) -> Response:
         """Points the alias at a version; `production` is what unversioned predictions use."""
-        return _json(asdict(catalog.set_alias(model, alias, body.version, by=body.by, reason=body.reason)))
+        return json_answer(asdict(catalog.set_alias(model, alias, body.version, by=body.by, reason=body.reason)))
 
     @app.delete("/v1/models/{model}/aliases/{alias}")
     def remove_alias(model: str, alias: str, by: str, reason: str = "") -> Response:
-        return _json(asdict(catalog.set_alias(model, alias, 0, by=by, reason=reason)))
+        return json_answer(asdict(catalog.set_alias(model, alias, 0, by=by, reason=reason)))
 
     @app.post("/v1/models/{model}:rollback")
     def rollback(model: str, body: AuthorBody) -> Response:
         """Moves production back to the version it named before."""
-        return _json(asdict(catalog.rollback(model, by=body.by, reason=body.reason)))
+        return json_answer(asdict(catalog.rollback(model, by=body.by, reason=body.reason)))
 
 
 def _add_files(app: FastAPI, catalog: Catalog) -> None:
@@ -148,28 +124,4 @@ def _add_files(app: FastAPI, catalog: Catalog) -> None:
         """Removes files that nothing needs, and archives versions beyond those to keep."""
         collected = catalog.collect()
         archived = [{"model": model, "version": version} for model, version in collected.archived_versions]
-        return _json({**asdict(collected), "archived_versions": archived})
-
-
-def _decoded(path: str, text: str) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise InvalidInput(f"file {path} is not base64: {error}") from error
-
-
-def _json(value: Mapping[str, Any]) -> Response:
-    """JSON knows no NaN and no infinity: they are written as null."""
-    return Response(json_text(_finite(value)), media_type="application/json")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value
+        return json_answer({**asdict(collected), "archived_versions": archived})

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, delete, event, insert
+from sqlalchemy import Connection, Engine, create_engine, delete, event, insert, inspect
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.schema import CreateColumn
 
 from common.errors import DataLoss, Unavailable
 from common.registry.catalog import ChangeKind
@@ -69,6 +70,7 @@ class Database:
         _use_wal(self._engine)
         with _storage_errors(), self._engine.connect().execution_options(writes=True) as connection, connection.begin():
             _check_format(connection)
+            _add_columns(connection)
             tables.metadata.create_all(connection)
 
     def on_commit(self, listener: Callable[[int], None]) -> None:
@@ -129,6 +131,23 @@ def _check_format(connection: Connection) -> None:
     if found not in (0, tables.FORMAT):
         raise DataLoss(f"the catalog is of format {found}, this registry reads format {tables.FORMAT}")
     connection.exec_driver_sql(f"PRAGMA user_version={tables.FORMAT}")
+
+
+def _add_columns(connection: Connection) -> None:
+    """Gives the tables of an older catalog the columns that they lack, with their defaults.
+
+    The format stays: a registry of before reads and writes such a catalog too, and fills what it does not know with the
+    same defaults. New tables are made by create_all.
+    """
+    existing = inspect(connection)
+    for table in tables.metadata.tables.values():
+        if not existing.has_table(table.name):
+            continue
+        known = {column["name"] for column in existing.get_columns(table.name)}
+        for column in table.columns:
+            if column.name not in known:
+                words = CreateColumn(column).compile(dialect=connection.dialect)
+                connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {words}")
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     Float,
     ForeignKey,
@@ -50,6 +51,13 @@ models = Table(
     Column("consecutive_failures", Integer, nullable=False),
     Column("retry_at", Float, nullable=False),
     Column("last_failure", Text, nullable=False),
+    # What stands below came later: each has a default, so that opening an older catalog can add it (database.py).
+    Column("failure_json", Text, nullable=False, server_default="{}"),
+    Column("paused", Text, nullable=False, server_default=""),
+    Column("pinned_version", Integer, nullable=False, server_default="0"),
+    Column("archived", Boolean, nullable=False, server_default="0"),
+    # The parent of the next round; 0: production.
+    Column("head_version", Integer, nullable=False, server_default="0"),
 )
 
 rounds = Table(
@@ -74,6 +82,7 @@ rounds = Table(
     Column("version", Integer, nullable=False),
     # A common.registry.catalog.ResumePoint, or "" when the round starts from its beginning.
     Column("resume_point_json", Text, nullable=False),
+    Column("failure_json", Text, nullable=False, server_default="{}"),
     UniqueConstraint("model", "sequence"),
     Index("rounds_by_state", "state", "planned_at"),
 )
@@ -124,6 +133,38 @@ alias_history = Table(
     Column("reason", Text, nullable=False),
     Column("at", Float, nullable=False),
     sqlite_autoincrement=True,
+)
+
+history = Table(
+    "history",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("at", Float, nullable=False),
+    Column("changed_by", String, nullable=False),
+    Column("action", String, nullable=False),
+    Column("model", String, nullable=False, index=True),
+    Column("stream", String, nullable=False, index=True),
+    Column("version", Integer, nullable=False),
+    Column("detail", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+archived_streams = Table(
+    "archived_streams",
+    metadata,
+    Column("name", String, primary_key=True),
+)
+
+deleted = Table(
+    "deleted",
+    metadata,
+    # What takes the name again goes on counting: a version's bytes and a schema version's meaning never change.
+    Column("kind", String, primary_key=True),
+    Column("name", String, primary_key=True),
+    # Of a model its newest version, of a stream its newest schema version.
+    Column("newest_version", Integer, nullable=False),
+    Column("round_sequence", Integer, nullable=False),
 )
 
 changes = Table(

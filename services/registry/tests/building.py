@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from common.definition.gate import Gate
-from common.registry.catalog import PRODUCTION, FileEntry, JsonMap, Lease, OffsetRange, RoundPlan, Version, VersionDraft
+from common.registry.catalog import FileEntry, JsonMap, Lease, OffsetRange, RoundPlan, Version, VersionDraft
 from services.registry.catalog import Catalog, CatalogLimits
 from services.registry.collection import CollectionRules
 from services.registry.leases import LeaseRules
@@ -56,9 +56,9 @@ def new_catalog(directory: Path, clock: Clock, limits: CatalogLimits = LIMITS) -
 
 
 def next_plan(catalog: Catalog, *, model: str = "m", count: int = 10) -> RoundPlan:
-    """The plan that is due: from where production ended, `count` records of partition 0."""
+    """The plan that is due: from where its head ended, `count` records of partition 0."""
     known = catalog.get_model(model)
-    parent = known.aliases.get(PRODUCTION, 0)
+    parent = known.head_version
     start = catalog.get_version(model, parent).end_position.get(0, 0) if parent else 0
     return RoundPlan(
         model=model,

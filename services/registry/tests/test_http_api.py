@@ -215,3 +215,43 @@ def test_rounds_are_counted_by_state(catalog: Catalog) -> None:
         ("versions", "accepted"): 1,
         ("versions", "rejected"): 1,
     }
+
+
+def test_a_models_life_from_the_door(http: httpx.Client, catalog: Catalog) -> None:
+    publish(catalog)
+    publish(catalog)
+    ada = {"by": "ada", "reason": "audit"}
+    assert http.post("/v1/models/m:pause", json=ada).json()["paused"] == "ada: audit"
+    assert http.post("/v1/models/m:resume", json=ada).json()["paused"] == ""
+    assert http.post("/v1/models/m:pin", json={**ada, "version": 2}).json()["pinned_version"] == 2
+    assert http.post("/v1/models/m:unpin", json=ada).json()["pinned_version"] == 0
+    planned = catalog.plan_round(next_plan(catalog)).round_id
+    assert http.get(f"/v1/models/m/rounds/{planned}").json()["state"] == "planned"
+    assert http.post("/v1/models/m:archive", json=ada).status_code == 409
+    failed = http.post(f"/v1/models/m/rounds/{planned}:fail", json=ada).json()
+    assert (failed["state"], failed["failure"]["message"]) == ("failed", "failed by ada: audit")
+    compared = http.get("/v1/models/m/diff", params={"from": 1, "to": 2}).json()
+    assert compared["relation"] == "2 descends from 1"
+    assert http.post("/v1/models/m:archive", json=ada).json()["archived"] is True
+    assert http.delete("/v1/models/m", params=ada).json() == {"deleted": "m"}
+    assert http.post("/v1/streams/s:archive", json=ada).json()["archived"] is True
+    assert http.delete("/v1/streams/s", params=ada).json() == {"deleted": "s"}
+    entries = http.get("/v1/history", params={"by": "ada"}).json()["entries"]
+    wanted = {"pause", "resume", "pin", "unpin", "fail_round", "archive", "delete"}
+    assert {entry["action"] for entry in entries} == wanted
+
+
+def test_apply_is_both_or_neither(http: httpx.Client) -> None:
+    files = {path: base64.b64encode(content).decode() for path, content in definition("m2", "s2").items()}
+    body = {"stream": {"name": "s2", "schema": SCHEMA}, "model": {"name": "m2", "files": files}, "by": "ada"}
+    tried = http.post("/v1/apply", json={**body, "dry_run": True}).json()
+    assert (tried["stream_change"], tried["model_change"], http.get("/v1/streams/s2").status_code) == (
+        "created",
+        "created",
+        404,
+    )
+    refused = http.post("/v1/apply", json={**body, "model": {"name": "other", "files": files}})
+    assert (refused.status_code, http.get("/v1/streams/s2").status_code) == (400, 404)
+    applied = http.post("/v1/apply", json=body).json()
+    assert applied["model"]["stream"] == applied["stream"]["name"] == "s2"
+    assert http.post("/v1/apply", json=body).json()["model_change"] == "unchanged"

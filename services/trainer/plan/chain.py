@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from common.definition.model import Definition
 from common.eventlog.base import Position
-from common.registry.catalog import PRODUCTION, SKIPPED, Model, OffsetRange, Round, RoundState, ranges_from_json
+from common.registry.catalog import SKIPPED, Model, OffsetRange, Round, RoundState, ranges_from_json
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,13 @@ class ModelState:
     schema_version: int
     rounds: tuple[Round, ...]
     """The newest first, as many as were asked for."""
-    production_end: Mapping[int, int]
-    """Version.end_position of production; {} when there is none."""
+    head_end: Mapping[int, int]
+    """Version.end_position of the head; {} when there is none."""
 
     @property
-    def production(self) -> int:
-        return self.model.aliases.get(PRODUCTION, 0)
+    def head(self) -> int:
+        """The version that the next round starts from; 0: none."""
+        return self.model.head_version
 
     @property
     def open_round(self) -> Round | None:
@@ -65,13 +66,13 @@ class Beginning:
 def beginning_of(state: ModelState, log_start: Position) -> Beginning:
     """See the table above. Nothing begins before `log_start`: what retention has removed is left out and recorded."""
     finished = state.last_finished
-    chain_end = {partition: state.production_end.get(partition, start) for partition, start in log_start.items()}
-    if finished is not None and not state.production:
+    chain_end = {partition: state.head_end.get(partition, start) for partition, start in log_start.items()}
+    if finished is not None and not state.head:
         chain_end |= _ends_of(finished, first=True)
     begin = judged_to = chain_end
-    if finished is not None and finished.version != state.production:
+    if finished is not None and finished.version != state.head:
         judged_to = chain_end | {p: max(o, chain_end.get(p, o)) for p, o in _ends_of(finished).items()}
-        if finished.plan.parent_version == state.production:
+        if finished.plan.parent_version == state.head:
             starts = {item.partition: item.from_offset for item in finished.plan.ranges}
             begin = chain_end | _ends_of(finished) | starts
         if state.definition.gate.on_reject == "skip":

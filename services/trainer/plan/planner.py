@@ -17,7 +17,7 @@ from common.eventlog.base import EventLog, Position
 from common.eventlog.topics import examples_topic
 from common.process.health import Health
 from common.process.lifecycle import Stop
-from common.registry.catalog import SKIPPED, ChangeKind, Round, RoundPlan, ranges_as_json
+from common.registry.catalog import PRODUCTION, SKIPPED, ChangeKind, Round, RoundPlan, ranges_as_json
 from common.registry.client import RegistryClient
 from services.trainer import metrics
 from services.trainer.plan import lineage
@@ -208,15 +208,15 @@ class Planner:
             files = self._registry.get_definition(model.definition_digest)
             self._definitions[model.definition_digest] = parse_definition(files)
         rounds = tuple(self._registry.list_rounds(name, limit=_LISTED_ROUNDS))
-        production = model.aliases.get("production", 0)
-        if production and (name, production) not in self._ends:
-            self._ends[name, production] = self._registry.get_version(name, production).end_position
+        head = model.head_version
+        if head and (name, head) not in self._ends:
+            self._ends[name, head] = self._registry.get_version(name, head).end_position
         return ModelState(
             model=model,
             definition=self._definitions[model.definition_digest],
             schema_version=self._registry.get_stream(model.stream).schema_version,
             rounds=rounds,
-            production_end=self._ends[name, production] if production else {},
+            head_end=self._ends[name, head] if head else {},
         )
 
     def _look(self, stream: str) -> _Log | str:
@@ -321,7 +321,7 @@ class Planner:
         return RoundPlan(
             model=state.model.name,
             sequence=sequence,
-            parent_version=state.production,
+            parent_version=state.head,
             stream=state.model.stream,
             schema_version=state.schema_version,
             ranges=stretch.ranges,
@@ -346,7 +346,7 @@ def _with_round(state: ModelState, planned: Round) -> ModelState:
         definition=state.definition,
         schema_version=state.schema_version,
         rounds=(planned, *state.rounds),
-        production_end=state.production_end,
+        head_end=state.head_end,
     )
 
 
@@ -359,7 +359,7 @@ def _status_of(tracked: _Tracked) -> dict[str, Any]:
     return {
         "model": model.name,
         "stream": model.stream,
-        "production_version": tracked.state.production,
+        "production_version": model.aliases.get(PRODUCTION, 0),
         "newest_version": model.newest_version,
         "lag_examples": tracked.backlog.examples,
         "round": None if open_round is None else _round_status(open_round),

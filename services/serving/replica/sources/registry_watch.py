@@ -72,12 +72,17 @@ class RegistryWatch:
 
     def _follow(self, change: Change) -> None:
         if change.kind is ChangeKind.RESET:
-            self._models = {model.name: dict(model.aliases) for model in self._registry.list_models()}
+            models = self._registry.list_models()
+            self._models = {model.name: dict(model.aliases) for model in models if not model.archived}
             self._is_known = True
             self._on_models(dict(self._models))
         if change.kind in (ChangeKind.MODEL, ChangeKind.ALIAS):
             try:
-                self._models[change.name] = dict(self._registry.get_model(change.name).aliases)
+                model = self._registry.get_model(change.name)
             except NotFound:
+                model = None
+            if model is None or model.archived:
                 self._models.pop(change.name, None)
+            else:
+                self._models[change.name] = dict(model.aliases)
             self._on_models(dict(self._models))

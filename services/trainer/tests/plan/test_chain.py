@@ -24,7 +24,8 @@ def state_of(
     version: int = 0,
     on_reject: str = "retry",
 ) -> ModelState:
-    model = Model(MODEL, STREAM, "d", 1.0, {PRODUCTION: production} if production else {}, newest_version=version)
+    named = {PRODUCTION: production} if production else {}
+    model = Model(MODEL, STREAM, "d", 1.0, named, newest_version=version, head_version=production)
     plan = RoundPlan(MODEL, 1, parent, STREAM, 1, finished, "d", {}, "c", "e", 1, 10, "manual", 1.0)
     done = Round("late-000001", plan, 1.0, RoundState.DONE, version=version)
     gate = f"{{min_value: 0.5, max_regression: null, on_reject: {on_reject}}}"

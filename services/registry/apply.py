@@ -1,0 +1,131 @@
+"""A stream and a model registered together, both or neither; the answer says what changes and what it means."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+from sqlalchemy import Connection
+
+from common.definition.model import DEFINITION_FILE, parse_definition
+from common.errors import InvalidInput, NotFound
+from common.registry.catalog import Model, Stream
+from common.schema import Schema
+from services.registry import models, streams
+from services.registry.compare import differences
+from services.registry.store.database import Transaction
+
+
+@dataclass(frozen=True)
+class Applied:
+    """`*_change` is created, changed, unchanged, or "" for what was not part of the request."""
+
+    stream: Stream | None
+    stream_change: str
+    model: Model | None
+    model_change: str
+    changes: Mapping[str, tuple[Any, Any]]
+    """{key of stream.yaml or model.yaml: (before, after)}, None for what was not or is no more there."""
+    notes: tuple[str, ...]
+    """What it means, as sentences."""
+
+
+def apply(
+    transaction: Transaction,
+    *,
+    stream: tuple[str, str] | None,
+    model: tuple[str, Mapping[str, bytes]] | None,
+    by: str,
+) -> Applied:
+    """Registers what is given in one transaction.
+
+    Args:
+        stream: (name, schema as JSON).
+        model: (name, definition files); it may learn from a stream that is registered already.
+
+    Raises:
+        InvalidInput, NotFound, Conflict: as of streams and models; then nothing has changed.
+    """
+    if stream is None and model is None:
+        raise InvalidInput("there is nothing to apply: give a stream, a model or both")
+    connection = transaction.connection
+    changes: dict[str, tuple[Any, Any]] = {}
+    notes: list[str] = []
+    stream_after, stream_change = None, ""
+    if stream is not None:
+        name, schema_json = stream
+        stream_before = _stream_or_none(connection, name)
+        stream_after = streams.register_stream(transaction, name, schema_json)
+        stream_change = _change_of(stream_before, stream_after)
+        if stream_before is not None:
+            changes |= _schema_changes(stream_before, stream_after)
+        notes += _stream_notes(stream_change, stream_after)
+    model_after, model_change = None, ""
+    if model is not None:
+        name, files = model
+        before = _model_or_none(connection, name)
+        known = models.get_definition(connection, before.definition_digest) if before else {}
+        learns_from = parse_definition(files).stream
+        model_after = models.register_model(transaction, name, stream=learns_from, files=files, by=by)
+        model_change = _change_of(before and before.definition_digest, model_after.definition_digest)
+        if before is not None:
+            changes |= differences(_yaml(known), _yaml(files))
+        notes += _model_notes(model_change, before, model_after)
+    return Applied(stream_after, stream_change, model_after, model_change, changes, tuple(notes))
+
+
+def _change_of(before: object, after: object) -> str:
+    return "created" if before is None else "unchanged" if before == after else "changed"
+
+
+def _stream_or_none(connection: Connection, name: str) -> Stream | None:
+    try:
+        return streams.get_stream(connection, name, 0)
+    except NotFound:
+        return None
+
+
+def _model_or_none(connection: Connection, name: str) -> Model | None:
+    try:
+        return models.get_model(connection, name)
+    except NotFound:
+        return None
+
+
+def _schema_changes(before: Stream, after: Stream) -> dict[str, tuple[Any, Any]]:
+    """{"feature x": (how it was, how it is)}."""
+    old, new = (
+        {feature.name: feature.to_mapping() for feature in (*schema.features, *schema.labels)}
+        for schema in map(Schema.from_json, (before.schema_json, after.schema_json))
+    )
+    named = sorted(set(old) | set(new))
+    return {f"stream.{name}": (old.get(name), new.get(name)) for name in named if old.get(name) != new.get(name)}
+
+
+def _yaml(files: Mapping[str, bytes]) -> dict[str, Any]:
+    """model.yaml as it was checked before, and beside it the digest of every other file."""
+    settings = dict(yaml.safe_load(files[DEFINITION_FILE]))
+    others = {path: models.definition_digest({path: content})[:12] for path, content in files.items()}
+    others.pop(DEFINITION_FILE)
+    return {**settings, **({"files": others} if others else {})}
+
+
+def _stream_notes(change: str, stream: Stream) -> list[str]:
+    if change == "created":
+        return [f"stream {stream.name} takes events from now on"]
+    if change == "changed":
+        return [f"stream {stream.name} has schema version {stream.schema_version}; events sent before stay valid"]
+    return []
+
+
+def _model_notes(change: str, before: Model | None, after: Model) -> list[str]:
+    if change == "created":
+        return [f"model {after.name} learns from what is in the log of stream {after.stream}"]
+    if change != "changed" or before is None:
+        return []
+    notes = [f"the next round of {after.name} uses the new definition; versions made before stay as they are"]
+    if before.consecutive_failures:
+        notes.append(f"{before.consecutive_failures} failed rounds are forgotten, since they were the old definition's")
+    if before.paused:
+        notes.append(f"the training of {after.name} stays paused by {before.paused}")
+    return notes

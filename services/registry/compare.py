@@ -1,0 +1,106 @@
+"""Two versions of a model side by side: what differs in configuration, definition, metrics, events and environment."""
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection
+
+from common.registry.catalog import JsonMap, Version
+from services.registry import models, rounds, versions
+from services.registry.descent import line_of, parents_of
+
+_MAX_LINES = 2000
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """{"section.key": (before, after)} of what is not equal; None stands for what is not there."""
+    old, new = _flat(before), _flat(after)
+    return {key: (old.get(key), new.get(key)) for key in sorted(set(old) | set(new)) if old.get(key) != new.get(key)}
+
+
+def compare(connection: Connection, model: str, first: int, second: int) -> JsonMap:
+    """What docs/api.md says of `diff`. Raises NotFound."""
+    one, other = (versions.get_version(connection, model, number) for number in (first, second))
+    plans = [rounds.get_round(connection, version.round_id).plan for version in (one, other)]
+    parents = parents_of(connection, model)
+    return {
+        "model": model,
+        "from": first,
+        "to": second,
+        "relation": _relation(parents, first, second),
+        "configuration": differences(plans[0].configuration, plans[1].configuration),
+        "definition": _definition(connection, one, other),
+        "metrics": _metrics(one, other),
+        "events": differences(_events(one), _events(other)),
+        "ranges": {"from": one.ranges, "to": other.ranges},
+        "environment": differences(one.environment, other.environment),
+        "code": {"same": one.code_digest == other.code_digest},
+        "weights": {"same": one.weights_digest == other.weights_digest},
+        "files": differences(*({file.path: file.digest[:12] for file in v.files} for v in (one, other))),
+    }
+
+
+def _relation(parents: Mapping[int, int], first: int, second: int) -> str:
+    if first == second:
+        return "the same version"
+    if first in line_of(parents, second):
+        return f"{second} descends from {first}"
+    if second in line_of(parents, first):
+        return f"{first} descends from {second}"
+    shared = [version for version in line_of(parents, first) if version in line_of(parents, second)]
+    return f"both descend from {shared[0]}" if shared else "neither descends from the other"
+
+
+def _definition(connection: Connection, one: Version, other: Version) -> dict[str, list[str]]:
+    """{path: lines of a unified diff}; binary files as one line."""
+    if one.definition_digest == other.definition_digest:
+        return {}
+    old, new = (models.get_definition(connection, version.definition_digest) for version in (one, other))
+    changed = [path for path in sorted(set(old) | set(new)) if old.get(path) != new.get(path)]
+    return {path: _lines(old.get(path, b""), new.get(path, b"")) for path in changed}
+
+
+def _lines(old: bytes, new: bytes) -> list[str]:
+    try:
+        before, after = (content.decode().splitlines() for content in (old, new))
+    except UnicodeDecodeError:
+        return [f"not text: {len(old)} bytes before, {len(new)} bytes now"]
+    found = list(difflib.unified_diff(before, after, lineterm="", n=2))[2:]
+    more = len(found) - _MAX_LINES
+    return [*found[:_MAX_LINES], f"... {more} more lines"] if more > 0 else found
+
+
+def _metrics(one: Version, other: Version) -> dict[str, dict[str, float | None]]:
+    """{metric of the candidate: {"from", "to", "change"}}; each on the version's own held-out slice."""
+    old, new = (version.metrics.get("candidate", {}) for version in (one, other))
+    found = {}
+    for name in sorted(set(old) | set(new)):
+        values = old.get(name), new.get(name)
+        both = [value for value in values if isinstance(value, int | float)]
+        found[name] = {
+            "from": values[0],
+            "to": values[1],
+            "change": float(both[1]) - float(both[0]) if len(both) == 2 else None,
+        }
+    return found
+
+
+def _events(version: Version) -> dict[str, Any]:
+    return {
+        "trained": version.events_trained,
+        "held_out": version.events_held_out,
+        "unusable": version.events_unusable,
+        "step": version.step,
+    }
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, item in value.items():
+        name = f"{prefix}{key}"
+        if isinstance(item, Mapping) and item:
+            found |= _flat(item, f"{name}.")
+        else:
+            found[name] = item
+    return found

@@ -1,0 +1,104 @@
+"""What the HTTP door takes and gives: checked bodies, and JSON without the numbers that JSON has no words for."""
+
+import base64
+import binascii
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
+from enum import Enum
+from typing import Annotated, Any
+
+from fastapi import Path
+from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from common.errors import InvalidInput
+from common.registry.wire import json_text
+
+END = 2**63
+"""Above every number that the catalog can hold."""
+VersionNumber = Annotated[int, Path(gt=0, lt=END)]
+Text = Annotated[str, Field(max_length=2_000)]
+"""A bound has pydantic refuse half surrogate pairs, too, which nothing can store."""
+
+
+class ModelBody(BaseModel):
+    """A model's definition; `files` maps paths to base64."""
+
+    model_config = ConfigDict(extra="forbid")
+    stream: Text
+    files: dict[Text, str]
+    by: Text
+
+
+class AuthorBody(BaseModel):
+    """Who makes a change, and why."""
+
+    model_config = ConfigDict(extra="forbid")
+    by: Text
+    reason: Text = ""
+
+
+class AliasBody(AuthorBody):
+    """Where an alias shall point."""
+
+    version: int = Field(gt=0, lt=END, strict=True)
+
+
+class PinBody(AuthorBody):
+    """Where production shall stay; 0: where it is."""
+
+    version: int = Field(0, ge=0, lt=END, strict=True)
+
+
+class StreamPart(BaseModel):
+    """A stream to register."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: Text
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class ModelPart(BaseModel):
+    """A model to register; `files` maps paths to base64."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: Text
+    files: dict[Text, str]
+
+
+class ApplyBody(BaseModel):
+    """A stream, a model or both, registered together."""
+
+    model_config = ConfigDict(extra="forbid")
+    stream: StreamPart | None = None
+    model: ModelPart | None = None
+    by: Text
+    dry_run: bool = Field(False, strict=True)
+
+
+def decoded(path: str, text: str) -> bytes:
+    """Raises InvalidInput when it is not base64."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidInput(f"file {path} is not base64: {error}") from error
+
+
+def json_answer(value: object) -> Response:
+    """JSON knows no NaN and no infinity: they are written as null."""
+    return Response(json_text(_plain(value)), media_type="application/json")
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return _plain(asdict(value))
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,112 @@
+"""HTTP door: what people decide about models, streams and rounds, and the record of it."""
+
+from typing import Annotated
+
+from fastapi import FastAPI, Query
+from fastapi.responses import Response
+
+from common.registry.wire import json_text
+from services.registry.catalog import Catalog, ModelChange, StreamChange
+from services.registry.doors.bodies import END, ApplyBody, AuthorBody, PinBody, decoded, json_answer
+
+_MODEL_WORDS: dict[ModelChange, str] = {
+    "pause": "No round is planned until it is resumed; one that runs goes on to its end.",
+    "resume": "Rounds are planned again, at once also after failures.",
+    "unpin": "The next version that passes the gate is promoted again.",
+    "archive": "The model is neither trained nor served any more; 409 while a round of it is open.",
+    "restore": "Undoes archiving.",
+}
+_STREAM_WORDS: dict[StreamChange, str] = {
+    "archive": "The stream takes neither events nor models; 409 while a model that is not archived learns from it.",
+    "restore": "Undoes archiving.",
+}
+Version = Annotated[int, Query(gt=0, lt=END)]
+
+
+def add_lifecycle(app: FastAPI, catalog: Catalog) -> None:
+    for model_change in _MODEL_WORDS:
+        _add_model_change(app, catalog, model_change)
+    for stream_change in _STREAM_WORDS:
+        _add_stream_change(app, catalog, stream_change)
+    _add_apply(app, catalog)
+    _add_deletion(app, catalog)
+    _add_record(app, catalog)
+
+    @app.post("/v1/models/{model}:pin")
+    def pin(model: str, body: PinBody) -> Response:
+        """Production stays at the version it names; what passes the gate is held."""
+        return json_answer(catalog.pin(model, body.version, by=body.by, reason=body.reason))
+
+    @app.post("/v1/models/{model}/rounds/{round_id}:fail")
+    def fail_round(model: str, round_id: str, body: AuthorBody) -> Response:
+        """Ends a round that is planned or running, whoever holds it."""
+        return json_answer(catalog.fail_round_by_hand(model, round_id, by=body.by, reason=body.reason))
+
+
+def _add_model_change(app: FastAPI, catalog: Catalog, how: ModelChange) -> None:
+    @app.post("/v1/models/{model}:" + how, name=f"{how}_model", description=_MODEL_WORDS[how])
+    def change(model: str, body: AuthorBody) -> Response:
+        return json_answer(catalog.change_model(model, how, by=body.by, reason=body.reason))
+
+
+def _add_stream_change(app: FastAPI, catalog: Catalog, how: StreamChange) -> None:
+    @app.post("/v1/streams/{stream}:" + how, name=f"{how}_stream", description=_STREAM_WORDS[how])
+    def change(stream: str, body: AuthorBody) -> Response:
+        return json_answer(catalog.change_stream(stream, how, by=body.by, reason=body.reason))
+
+
+def _add_apply(app: FastAPI, catalog: Catalog) -> None:
+    @app.post("/v1/apply")
+    def apply(body: ApplyBody) -> Response:
+        """Registers a stream and a model, both or neither; either may be left out, and `dry_run` stores nothing.
+
+        Answers `{stream, stream_change, model, model_change, changes: {key: [before, after]}, notes: [sentence]}`; a
+        change is created, changed, unchanged, or empty for what was not sent.
+        """
+        stream = (body.stream.name, json_text(body.stream.schema_)) if body.stream else None
+        model = None
+        if body.model is not None:
+            model = (body.model.name, {path: decoded(path, text) for path, text in body.model.files.items()})
+        return json_answer(catalog.apply(stream=stream, model=model, by=body.by, dry_run=body.dry_run))
+
+
+def _add_deletion(app: FastAPI, catalog: Catalog) -> None:
+    @app.delete("/v1/models/{model}")
+    def delete_model(model: str, by: str, reason: str = "") -> Response:
+        """Removes an archived model that nobody serves."""
+        catalog.delete_model(model, by=by, reason=reason)
+        return json_answer({"deleted": model})
+
+    @app.delete("/v1/streams/{stream}")
+    def delete_stream(stream: str, by: str, reason: str = "") -> Response:
+        """Removes an archived stream that no model names; its events stay in the log."""
+        catalog.delete_stream(stream, by=by, reason=reason)
+        return json_answer({"deleted": stream})
+
+
+def _add_record(app: FastAPI, catalog: Catalog) -> None:
+    @app.get("/v1/history")
+    def history(
+        model: str = "",
+        stream: str = "",
+        by: str = "",
+        action: str = "",
+        limit: Annotated[int, Query(gt=0, le=10_000)] = 100,
+    ) -> Response:
+        """Who did what, when and why, the newest first: `{entries: [{at, by, action, model, stream, version, detail,
+        reason}]}`.
+
+        Actions: apply, promote, rollback, alias, pause, resume, pin, unpin, archive, restore, delete, fail_round.
+        """
+        found = catalog.history(model=model, stream=stream, by=by, action=action, limit=limit)
+        return json_answer({"entries": found})
+
+    @app.get("/v1/models/{model}/diff")
+    def diff(model: str, from_version: Annotated[int, Query(alias="from", gt=0, lt=END)], to: Version) -> Response:
+        """Two versions side by side.
+
+        Answers `{model, from, to, relation, configuration: {key: [from, to]}, definition: {path: [line]}, metrics:
+        {name: {from, to, change}}, events, ranges: {from, to}, environment, code: {same}, weights: {same}, files}`;
+        `definition` holds unified diffs.
+        """
+        return json_answer(catalog.compare(model, from_version, to))

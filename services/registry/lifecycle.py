@@ -1,0 +1,194 @@
+"""What people decide about a model or a stream as a whole: pause, pin, archive, delete; each on record."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy.dialects.sqlite import insert as upsert
+
+from common.errors import Conflict
+from common.registry.catalog import PRODUCTION, ChangeKind, Model, Stream
+from services.registry import models, streams
+from services.registry.history import check_author, remember
+from services.registry.rounds import OPEN_STATES
+from services.registry.store.database import Transaction
+from services.registry.store.tables import aliases, archived_streams, deleted, rounds, version_files, versions
+from services.registry.store.tables import models as models_table
+from services.registry.store.tables import streams as streams_table
+
+
+def pause(transaction: Transaction, name: str, *, by: str, reason: str) -> Model:
+    """No round is planned until it is resumed; one that runs goes on to its end."""
+    check_author(by, reason)
+    models.get_model(transaction.connection, name)
+    words = f"{by}: {reason}" if reason else by
+    return _changed(transaction, name, "pause", by=by, reason=reason, paused=words)
+
+
+def resume(transaction: Transaction, name: str, *, by: str, reason: str) -> Model:
+    """Rounds are planned again, at once also after failures: they are forgiven. Raises Conflict, NotFound."""
+    check_author(by, reason)
+    model = models.get_model(transaction.connection, name)
+    if not model.paused and not model.consecutive_failures:
+        raise Conflict(f"the training of {name} is not paused and does not wait after failures")
+    models.change(transaction, name, **models.NO_FAILURES)
+    return _changed(transaction, name, "resume", by=by, reason=reason, paused="")
+
+
+def pin(transaction: Transaction, name: str, version: int, *, by: str, reason: str) -> Model:
+    """Production stays where it is; versions that pass the gate are held, and rounds go on from them.
+
+    Args:
+        version: what production names, as the caller has seen it; 0: whatever it names.
+
+    Raises:
+        Conflict: production names another version, or none.
+    """
+    check_author(by, reason)
+    production = models.get_model(transaction.connection, name).aliases.get(PRODUCTION, 0)
+    if not production:
+        raise Conflict(f"production of {name} names no version that could be pinned")
+    if version not in (0, production):
+        raise Conflict(f"production of {name} is version {production}, not {version}; promote {version} first")
+    return _changed(transaction, name, "pin", by=by, reason=reason, version=production, pinned_version=production)
+
+
+def unpin(transaction: Transaction, name: str, *, by: str, reason: str) -> Model:
+    """The next version that passes the gate is promoted again. Raises Conflict when nothing is pinned."""
+    check_author(by, reason)
+    pinned = models.get_model(transaction.connection, name).pinned_version
+    if not pinned:
+        raise Conflict(f"production of {name} is not pinned")
+    return _changed(transaction, name, "unpin", by=by, reason=reason, version=pinned, pinned_version=0)
+
+
+def archive_model(transaction: Transaction, name: str, *, by: str, reason: str) -> Model:
+    """Neither trained nor served any more; its versions stay. Raises Conflict while a round of it is open."""
+    check_author(by, reason)
+    model = models.get_model(transaction.connection, name)
+    if model.archived:
+        return model
+    _refuse_open_round(transaction.connection, name, "archived")
+    return _changed(transaction, name, "archive", by=by, reason=reason, archived=True)
+
+
+def restore_model(transaction: Transaction, name: str, *, by: str, reason: str) -> Model:
+    """Undoes archiving. Raises Conflict when it is not archived, or its stream is."""
+    check_author(by, reason)
+    model = models.get_model(transaction.connection, name)
+    if not model.archived:
+        raise Conflict(f"model {name} is not archived")
+    if streams.is_archived(transaction.connection, model.stream):
+        raise Conflict(f"model {name} learns from stream {model.stream}, which is archived; restore the stream first")
+    return _changed(transaction, name, "restore", by=by, reason=reason, archived=False)
+
+
+def delete_model(transaction: Transaction, name: str, *, users: Sequence[str], by: str, reason: str) -> None:
+    """Removes an archived model with its rounds and versions; its history stays, and version numbers never come back.
+
+    Args:
+        users: sentences that say who still serves it.
+
+    Raises:
+        Conflict: it is not archived, a round of it is open, or somebody serves it.
+    """
+    check_author(by, reason)
+    connection = transaction.connection
+    model = models.get_model(connection, name)
+    if not model.archived:
+        raise Conflict(f"model {name} is in use: {_uses(model)}; archive it first")
+    _refuse_open_round(connection, name, "deleted")
+    if users:
+        raise Conflict(f"model {name} is in use: {'; '.join(users)}")
+    for table in (version_files, versions, aliases, rounds):
+        connection.execute(delete(table).where(table.c.model == name))
+    connection.execute(delete(models_table).where(models_table.c.name == name))
+    _keep_counting(connection, "model", name, model.newest_version, model.round_sequence)
+    remember(transaction, "delete", by=by, reason=reason, model=name, detail=f"{model.newest_version} versions")
+    transaction.record(ChangeKind.MODEL, name)
+
+
+def archive_stream(transaction: Transaction, name: str, *, by: str, reason: str) -> Stream:
+    """Takes no events and no models any more. Raises Conflict while a model learns from it."""
+    check_author(by, reason)
+    stream = streams.get_stream(transaction.connection, name, 0)
+    _refuse_learners(transaction.connection, name, "archived", but_archived=True)
+    if not streams.is_archived(transaction.connection, name):
+        transaction.connection.execute(insert(archived_streams).values(name=name))
+        remember(transaction, "archive", by=by, reason=reason, stream=name)
+        transaction.record(ChangeKind.STREAM, name)
+    return streams.get_stream(transaction.connection, name, stream.schema_version)
+
+
+def restore_stream(transaction: Transaction, name: str, *, by: str, reason: str) -> Stream:
+    """Undoes archiving. Raises Conflict when it is not archived."""
+    check_author(by, reason)
+    streams.get_stream(transaction.connection, name, 0)
+    if not streams.is_archived(transaction.connection, name):
+        raise Conflict(f"stream {name} is not archived")
+    transaction.connection.execute(delete(archived_streams).where(archived_streams.c.name == name))
+    remember(transaction, "restore", by=by, reason=reason, stream=name)
+    transaction.record(ChangeKind.STREAM, name)
+    return streams.get_stream(transaction.connection, name, 0)
+
+
+def delete_stream(transaction: Transaction, name: str, *, by: str, reason: str) -> None:
+    """Removes the stream's schemas; its events stay in the log. Raises Conflict while any model names it."""
+    check_author(by, reason)
+    connection = transaction.connection
+    stream = streams.get_stream(connection, name, 0)
+    _refuse_learners(connection, name, "deleted", but_archived=False)
+    if not streams.is_archived(connection, name):
+        raise Conflict(f"stream {name} is in use: it takes events; archive it first")
+    _keep_counting(connection, "stream", name, stream.schema_version, 0)
+    for table in (streams_table, archived_streams):
+        connection.execute(delete(table).where(table.c.name == name))
+    remember(transaction, "delete", by=by, reason=reason, stream=name, detail=f"schema version {stream.schema_version}")
+    transaction.record(ChangeKind.STREAM, name)
+
+
+def _keep_counting(connection: Connection, kind: str, name: str, newest_version: int, round_sequence: int) -> None:
+    counted = {"newest_version": newest_version, "round_sequence": round_sequence}
+    row = upsert(deleted).values(kind=kind, name=name, **counted)
+    connection.execute(row.on_conflict_do_update(index_elements=["kind", "name"], set_=counted))
+
+
+def _changed(
+    transaction: Transaction,
+    name: str,
+    action: str,
+    *,
+    by: str,
+    reason: str,
+    version: int = 0,
+    **values: int | float | str,
+) -> Model:
+    models.change(transaction, name, **values)
+    remember(transaction, action, by=by, reason=reason, model=name, version=version)
+    transaction.record(ChangeKind.MODEL, name)
+    return models.get_model(transaction.connection, name)
+
+
+def _uses(model: Model) -> str:
+    aliases_shown = ", ".join(f"{alias} names version {version}" for alias, version in sorted(model.aliases.items()))
+    return f"it learns from stream {model.stream}" + (f", {aliases_shown}" if aliases_shown else "")
+
+
+def _refuse_open_round(connection: Connection, model: str, what: str) -> None:
+    open_states = [str(state) for state in OPEN_STATES]
+    query = select(rounds.c.round_id, rounds.c.state).where(rounds.c.model == model, rounds.c.state.in_(open_states))
+    found = connection.execute(query).first()
+    if found is not None:
+        raise Conflict(
+            f"model {model} cannot be {what}: round {found.round_id} is {found.state}; "
+            f"pause the model and wait for its end, or fail the round"
+        )
+
+
+def _refuse_learners(connection: Connection, stream: str, what: str, *, but_archived: bool) -> None:
+    query = select(models_table.c.name, models_table.c.archived).where(models_table.c.stream == stream)
+    learners = [row.name for row in connection.execute(query) if not (but_archived and row.archived)]
+    if learners:
+        todo = "archive" if but_archived else "delete"
+        raise Conflict(
+            f"stream {stream} cannot be {what}: {', '.join(sorted(learners))} learn from it; {todo} them first"
+        )

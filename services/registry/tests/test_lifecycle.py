@@ -1,0 +1,241 @@
+"""What people decide about a whole model or stream: paused, pinned, archived, deleted; refused while it is used."""
+
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from common.errors import Conflict, HeadraceError, InvalidInput, NotFound
+from common.registry.catalog import CANARY, PRODUCTION, Decision, RoundState
+from services.registry.catalog import Catalog
+from services.registry.tests.building import (
+    GATE,
+    LIMITS,
+    SCHEMA,
+    Clock,
+    definition,
+    draft,
+    lease,
+    new_catalog,
+    next_plan,
+    publish,
+)
+
+WITH_CANARY = replace(GATE, canary=True)
+
+
+def test_a_paused_model_plans_nothing_until_it_is_resumed(catalog: Catalog) -> None:
+    paused = catalog.change_model("m", "pause", by="ada", reason="bad upstream")
+    assert paused.paused == "ada: bad upstream"
+    with pytest.raises(Conflict, match="paused by ada: bad upstream"):
+        catalog.plan_round(next_plan(catalog))
+    assert catalog.change_model("m", "resume", by="bob", reason="").paused == ""
+    catalog.plan_round(next_plan(catalog))
+    with pytest.raises(Conflict, match="not paused"):
+        catalog.change_model("m", "resume", by="bob", reason="")
+
+
+def test_resuming_forgives_failures_at_once(catalog: Catalog) -> None:
+    catalog.plan_round(next_plan(catalog))
+    held = lease(catalog)
+    catalog.fail_round(held.round.round_id, held.token, reason="bad")
+    assert catalog.get_model("m").retry_at > 0
+    resumed = catalog.change_model("m", "resume", by="ada", reason="mended")
+    assert (resumed.consecutive_failures, resumed.retry_at) == (0, 0.0)
+    assert resumed.failure["message"] == "bad", "what failed last can still be looked up"
+
+
+def test_a_pinned_production_stays_and_rounds_go_on_from_what_is_held(catalog: Catalog) -> None:
+    publish(catalog)
+    with pytest.raises(Conflict, match="is version 1, not 7"):
+        catalog.pin("m", 7, by="ada", reason="")
+    assert catalog.pin("m", 0, by="ada", reason="audit").pinned_version == 1
+    held = publish(catalog)
+    assert held.verdict.decision is Decision.HOLD
+    assert "pinned to version 1" in held.verdict.reasons[-1]
+    model = catalog.get_model("m")
+    assert (model.aliases[PRODUCTION], model.head_version) == (1, 2)
+    after = publish(catalog)
+    assert (after.parent_version, after.ranges[0].from_offset) == (2, 20)
+    moves: list[Callable[[], object]] = [
+        lambda: catalog.set_alias("m", PRODUCTION, 3, by="bob", reason=""),
+        lambda: catalog.rollback("m", by="bob", reason=""),
+    ]
+    for change in moves:
+        with pytest.raises(Conflict, match="pinned to version 1; unpin it first"):
+            change()
+    catalog.change_model("m", "unpin", by="ada", reason="done")
+    promoted = publish(catalog)
+    assert (promoted.parent_version, catalog.get_model("m").aliases[PRODUCTION]) == (3, 4)
+
+
+def test_canaries_build_on_each_other_until_one_is_taken_away(catalog: Catalog) -> None:
+    publish(catalog)
+    first = publish(catalog, gate=WITH_CANARY)
+    second = publish(catalog, gate=WITH_CANARY)
+    assert (first.parent_version, second.parent_version) == (1, 2)
+    catalog.set_alias("m", PRODUCTION, 2, by="ada", reason="the first canary is fine")
+    assert catalog.get_model("m").head_version == 3, "production went forward on the line of the canaries"
+    catalog.set_alias("m", CANARY, 0, by="ada", reason="the second is not")
+    assert catalog.get_model("m").head_version == 2
+    assert publish(catalog).parent_version == 2
+
+
+def test_rolling_back_brings_the_head_back(catalog: Catalog) -> None:
+    for _ in range(3):
+        publish(catalog)
+    assert catalog.rollback("m", by="ada", reason="").head_version == 2
+    assert catalog.set_alias("m", PRODUCTION, 1, by="ada", reason="").head_version == 1
+    assert publish(catalog).parent_version == 1
+
+
+def test_an_archived_model_is_neither_planned_nor_changed_and_comes_back(catalog: Catalog) -> None:
+    publish(catalog)
+    planned = catalog.plan_round(next_plan(catalog))
+    with pytest.raises(Conflict, match=f"round {planned.round_id} is planned"):
+        catalog.change_model("m", "archive", by="ada", reason="")
+    catalog.fail_round_by_hand("m", planned.round_id, by="ada", reason="not wanted")
+    assert catalog.change_model("m", "archive", by="ada", reason="old").archived
+    with pytest.raises(Conflict, match="is archived"):
+        catalog.plan_round(next_plan(catalog))
+    with pytest.raises(Conflict, match="is archived"):
+        catalog.register_model("m", stream="s", files=definition(seed=8), by="ada")
+    assert not catalog.change_model("m", "restore", by="ada", reason="").archived
+    publish(catalog)
+
+
+def test_a_model_in_use_is_not_deleted_and_its_numbers_never_come_back(catalog: Catalog) -> None:
+    publish(catalog)
+    publish(catalog)
+    with pytest.raises(Conflict, match="learns from stream s, production names version 2; archive it first"):
+        catalog.delete_model("m", by="ada", reason="")
+    catalog.change_model("m", "archive", by="ada", reason="")
+    catalog.delete_model("m", by="ada", reason="replaced")
+    with pytest.raises(NotFound):
+        catalog.get_model("m")
+    catalog.register_model("m", stream="s", files=definition(), by="ada")
+    assert publish(catalog).version == 3
+    with pytest.raises(Conflict, match="no version of m to roll back to"):
+        catalog.rollback("m", by="ada", reason="")
+    assert {"apply", "archive", "delete", "promote"} == {entry.action for entry in catalog.history(model="m")}
+
+
+def test_a_stream_that_somebody_learns_from_is_neither_archived_nor_deleted(catalog: Catalog) -> None:
+    with pytest.raises(Conflict, match="m learn from it; archive them first"):
+        catalog.change_stream("s", "archive", by="ada", reason="")
+    catalog.change_model("m", "archive", by="ada", reason="")
+    assert catalog.change_stream("s", "archive", by="ada", reason="").archived
+    with pytest.raises(Conflict, match="stream s is archived"):
+        catalog.register_model("m2", stream="s", files=definition("m2"), by="ada")
+    with pytest.raises(Conflict, match="which is archived; restore the stream first"):
+        catalog.change_model("m", "restore", by="ada", reason="")
+    with pytest.raises(Conflict, match="delete them first"):
+        catalog.delete_stream("s", by="ada", reason="")
+    catalog.delete_model("m", by="ada", reason="")
+    catalog.delete_stream("s", by="ada", reason="")
+    assert catalog.list_streams() == []
+    assert catalog.register_stream("s", json.dumps(SCHEMA)).schema_version == 2, "version 1 meant something else"
+
+
+def test_a_person_ends_a_round_whoever_holds_it(catalog: Catalog) -> None:
+    planned = catalog.plan_round(next_plan(catalog))
+    held = lease(catalog)
+    failed = catalog.fail_round_by_hand("m", planned.round_id, by="ada", reason="it hangs")
+    assert (failed.state, failed.reason) == (RoundState.FAILED, "failed by ada: it hangs")
+    with pytest.raises(Conflict):
+        catalog.register_version(planned.round_id, held.token, draft(catalog))
+    with pytest.raises(Conflict, match="is failed already"):
+        catalog.fail_round_by_hand("m", planned.round_id, by="ada", reason="")
+    with pytest.raises(NotFound):
+        catalog.fail_round_by_hand("other", planned.round_id, by="ada", reason="")
+
+
+def test_a_failure_keeps_its_place_and_survives_the_next_success(catalog: Catalog, clock: Clock) -> None:
+    catalog.plan_round(next_plan(catalog))
+    held = lease(catalog)
+    events = [{"partition": 0, "offset": 3, "reason": "x is 3.4e38"}]
+    catalog.fail_round(
+        held.round.round_id, held.token, reason="loss is NaN", failure={"stage": "train", "events": events}
+    )
+    failure = catalog.get_model("m").failure
+    assert (failure["message"], failure["stage"], failure["events"]) == ("loss is NaN", "train", events)
+    assert (failure["round_id"], failure["attempts"], failure["at"]) == (held.round.round_id, 1, clock.now)
+    publish(catalog)
+    model = catalog.get_model("m")
+    assert (model.consecutive_failures, model.last_failure, model.failure) == (0, "", failure)
+
+
+def test_history_says_who_did_what_and_can_be_filtered(catalog: Catalog, clock: Clock) -> None:
+    publish(catalog)
+    for by in ("ada", "bob"):
+        clock.pass_seconds(1.0)
+        catalog.change_model("m", "pause", by=by, reason=f"{by} says so")
+        catalog.change_model("m", "resume", by=by, reason="")
+    newest = catalog.history(model="m", by="bob")
+    assert [(entry.action, entry.reason) for entry in newest] == [("resume", ""), ("pause", "bob says so")]
+    assert [entry.version for entry in catalog.history(action="promote")] == [1]
+    assert catalog.history(action="nonsense") == []
+    assert len(catalog.history(limit=2)) == 2
+
+
+def test_a_refused_model_leaves_no_stream(catalog: Catalog) -> None:
+    files = {"model.yaml": definition("m9", "s9")["model.yaml"].replace(b"label: y", b"label: nobody")}
+    with pytest.raises(InvalidInput, match="no label 'nobody'"):
+        catalog.apply(stream=("s9", json.dumps(SCHEMA)), model=("m9", files), by="ada", dry_run=False)
+    with pytest.raises(NotFound):
+        catalog.get_stream("s9")
+    good = definition("m9", "s9")
+    tried = catalog.apply(stream=("s9", json.dumps(SCHEMA)), model=("m9", good), by="ada", dry_run=True)
+    assert (tried.stream_change, tried.model_change) == ("created", "created")
+    with pytest.raises(NotFound):
+        catalog.get_stream("s9")
+    catalog.apply(stream=("s9", json.dumps(SCHEMA)), model=("m9", good), by="ada", dry_run=False)
+    again = catalog.apply(
+        stream=("s9", json.dumps(SCHEMA)), model=("m9", definition("m9", "s9", seed=8)), by="ada", dry_run=False
+    )
+    assert (again.stream_change, again.model_change) == ("unchanged", "changed")
+    assert again.changes == {"seed": (7, 8)}
+    with pytest.raises(InvalidInput, match="nothing to apply"):
+        catalog.apply(stream=None, model=None, by="ada", dry_run=False)
+
+
+def test_two_versions_are_compared(catalog: Catalog) -> None:
+    publish(catalog)
+    catalog.register_model("m", stream="s", files=definition(seed=8), by="ada")
+    publish(catalog, auc=0.8)
+    found = catalog.compare("m", 1, 2)
+    assert found["relation"] == "2 descends from 1"
+    assert found["metrics"]["auc"] == {"from": 0.7, "to": 0.8, "change": pytest.approx(0.1)}
+    assert "-seed: 7" in found["definition"]["model.yaml"]
+    assert "+seed: 8" in found["definition"]["model.yaml"]
+
+
+@pytest.mark.parametrize("column", ["paused", "failure_json"])
+def test_a_catalog_of_before_is_opened_and_gets_the_columns_it_lacks(tmp_path: Path, clock: Clock, column: str) -> None:
+    before = new_catalog(tmp_path, clock)
+    publish(before)
+    before.close()
+    with closing(sqlite3.connect(tmp_path / "catalog.sqlite")) as connection:
+        connection.execute(f"ALTER TABLE models DROP COLUMN {column}")
+        connection.execute("DROP TABLE history")
+    again = Catalog(tmp_path, LIMITS, clock=clock)
+    model = again.get_model("m")
+    assert (model.paused, model.failure, model.head_version) == ("", {}, 1)
+    assert again.change_model("m", "pause", by="ada", reason="").paused == "ada"
+    again.close()
+
+
+def test_nobody_changes_anything_without_a_name(catalog: Catalog) -> None:
+    changes: list[Callable[[], object]] = [
+        lambda: catalog.change_model("m", "pause", by=" ", reason=""),
+        lambda: catalog.pin("m", 0, by="", reason=""),
+        lambda: catalog.delete_model("m", by="", reason=""),
+        lambda: catalog.change_stream("s", "archive", by="", reason=""),
+    ]
+    for change in changes:
+        with pytest.raises(HeadraceError, match="by must name who"):
+            change()

@@ -1,11 +1,13 @@
-"""init: from a file of data to a folder that can be applied."""
+"""init and check: from a file of data to a folder that can be applied, and whether it can be."""
 
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from common.errors import InvalidInput
+from common.errors import HeadraceError, InvalidInput
 from common.schema import check_name
 from headrace.commands.session import Session, print_table
 
@@ -77,6 +79,83 @@ def init(
     if not chosen.rows:
         raise InvalidInput(f"{file} has no rows")
     session.show(document, show)
+
+
+def check(
+    context: typer.Context,
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Holds stream.yaml and model.yaml.")],
+    data: Annotated[Path, typer.Option("--data", help="CSV, NDJSON or Parquet: events of the stream.")],
+    rows: Annotated[int, typer.Option(min=10, max=100_000, help="How many events to train on.")] = 512,
+    limit: Annotated[float, typer.Option(min=1, help="Seconds that training and export may take.")] = 300.0,
+) -> None:
+    """Try a definition without a platform: validate, build, one short round, export, load, predict."""
+    from headrace.files.definition_folder import read_folder
+    from headrace.files.samples import write_sample
+    from headrace.local.check import check_events, check_round, work_folder
+
+    session: Session = context.obj
+    steps = _Steps(quiet=session.as_json)
+    try:
+        steps.begin("read stream.yaml and model.yaml")
+        folder = read_folder(directory)
+        schema, definition = folder.checked()
+        with work_folder() as work_dir:
+            steps.begin(f"check every event of {data.name}")
+            count = write_sample(data, schema, work_dir / "events.ndjson", most=None)
+            checked = check_events(work_dir, schema.to_json())
+            if checked.refused_count:
+                raise InvalidInput(
+                    f"{checked.refused_count:,} of the {count:,} events of {data.name} would be refused",
+                    refused=checked.refused,
+                )
+            if checked.accepted > rows:
+                write_sample(data, schema, work_dir / "events.ndjson", most=rows, of=count)
+                check_events(work_dir, schema.to_json())
+            done = check_round(work_dir, folder.files or {}, on_step=steps.begin, limit_seconds=limit)
+        steps.end()
+    except HeadraceError:
+        steps.fail()
+        raise
+    document = {"ok": True, "events": count, **done, "steps": steps.finished}
+
+    def show() -> None:
+        metrics = ", ".join(f"{name} {value:.4g}" for name, value in done["metrics"].items() if value is not None)
+        typer.echo(
+            f"{definition.name} can be applied. One pass over {done['trained']:,} events, {done['held_out']:,} held "
+            f"out: {metrics or 'nothing measured'}"
+        )
+        if done["unusable"]:
+            typer.echo(f"{done['unusable']:,} of them cannot be used by the model")
+        typer.echo(f"it answers, for example: {done['answers'][0]}" if done["answers"] else "it was not asked")
+
+    session.show(document, show)
+
+
+@dataclass
+class _Steps:
+    """Says each step when it is over; the time is the step's."""
+
+    quiet: bool
+    finished: list[dict[str, Any]] = field(default_factory=list)
+    _name: str = ""
+    _began: float = 0.0
+
+    def begin(self, name: str) -> None:
+        self.end()
+        self._name, self._began = name, time.monotonic()
+
+    def end(self, *, word: str = "ok") -> None:
+        if not self._name:
+            return
+        seconds = time.monotonic() - self._began
+        self.finished.append({"step": self._name, "ok": word == "ok", "seconds": round(seconds, 2)})
+        if not self.quiet:
+            typer.secho(f"{word:>6}", fg="green" if word == "ok" else "red", nl=False)
+            typer.echo(f"  {self._name}  ({seconds:.1f} s)")
+        self._name = ""
+
+    def fail(self) -> None:
+        self.end(word="FAILED")
 
 
 def _type(feature: dict[str, object]) -> str:

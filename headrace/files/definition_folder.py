@@ -7,8 +7,10 @@ from typing import Any
 
 import yaml
 
+from common.definition.model import Definition, parse_definition
 from common.errors import InvalidInput
 from common.registry.catalog import Model, Stream
+from common.schema import Schema
 from headrace.client.platform import Client
 
 STREAM_FILE = "stream.yaml"
@@ -25,6 +27,20 @@ class DefinitionFolder:
     model: str = ""
     model_stream: str = ""
     files: Mapping[str, bytes] | None = None
+
+    def checked(self) -> tuple[Schema, Definition]:
+        """Both files read as the registry reads them.
+
+        Raises:
+            InvalidInput: one is missing or wrong, or they do not fit each other.
+        """
+        if self.schema is None or self.files is None:
+            raise InvalidInput(f"a check needs both {STREAM_FILE} and {MODEL_FILE}")
+        schema, definition = Schema.from_mapping(self.schema), parse_definition(self.files)
+        if self.model_stream != self.stream:
+            raise InvalidInput(f"{MODEL_FILE} is about stream {self.model_stream}, {STREAM_FILE} about {self.stream}")
+        definition.check_schema(schema)
+        return schema, definition
 
     def apply(self, client: Client) -> tuple[Stream | None, Model | None]:
         """Registers what is there, the stream first. Once more, it changes nothing."""

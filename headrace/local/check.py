@@ -1,0 +1,124 @@
+"""A definition tried on this machine without a platform: ingest's check of the events, then a real round.
+
+Both run as processes: what a user's module does to its process stays there.
+"""
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.errors import InvalidInput, Unavailable
+
+_LOG_LINES = 15
+
+
+@dataclass(frozen=True)
+class EventsChecked:
+    """`refused` are (index from 0, reason) of the first that are refused."""
+
+    accepted: int
+    refused_count: int
+    refused: tuple[tuple[int, str], ...]
+
+
+@contextmanager
+def work_folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="headrace-check-") as name:
+        yield Path(name)
+
+
+def check_events(work_dir: Path, schema_json: str) -> EventsChecked:
+    """Checks work_dir/events.ndjson as ingest does, and writes what it accepts to work_dir/examples.tfrecord.
+
+    Raises:
+        InvalidInput: what the check needs is not installed, or it ended without a word.
+    """
+    (work_dir / "schema.json").write_text(schema_json)
+    paths = [str(work_dir / name) for name in ("schema.json", "events.ndjson", "examples.tfrecord")]
+    done = subprocess.run(
+        [sys.executable, "-m", "services.ingest.codec.check_file", *paths], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise _ended("ingest", done.returncode, done.stderr)
+    found = json.loads(done.stdout)
+    refused = tuple((int(item["index"]), str(item["reason"])) for item in found["refused"])
+    return EventsChecked(int(found["accepted"]), int(found["refused_count"]), refused)
+
+
+def check_round(
+    work_dir: Path, files: Mapping[str, bytes], *, on_step: Callable[[str], None], limit_seconds: float
+) -> Mapping[str, Any]:
+    """Trains, evaluates, exports, loads and asks, with work_dir/examples.tfrecord.
+
+    Returns:
+        What services/trainer/rounds/check.py says under `done`.
+
+    Raises:
+        InvalidInput: the sentence, where it failed, and what it printed last.
+        Unavailable: it was not done within limit_seconds.
+    """
+    for path, content in files.items():
+        (work_dir / "definition" / path).parent.mkdir(parents=True, exist_ok=True)
+        (work_dir / "definition" / path).write_bytes(content)
+    with (work_dir / "log.txt").open("w+b") as log:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "services.trainer.rounds.check", str(work_dir)], stdout=subprocess.PIPE, stderr=log
+        )
+        try:
+            last = _follow(child, on_step, limit_seconds)
+        finally:
+            child.kill()
+            child.wait()
+            assert child.stdout is not None
+            child.stdout.close()
+        printed = (work_dir / "log.txt").read_text(errors="replace")
+    if "done" in last:
+        return dict(last["done"])
+    if "failed" in last:
+        raise InvalidInput(f"it failed at `{last['step']}`: {last['failed']}")
+    raise _ended("trainer", child.returncode, printed, step=str(last.get("step", "start")))
+
+
+def _follow(child: "subprocess.Popen[bytes]", on_step: Callable[[str], None], limit_seconds: float) -> dict[str, Any]:
+    """The last line that the child said; every step is told on the way."""
+    assert child.stdout is not None
+    last: dict[str, Any] = {}
+    is_late = threading.Event()
+
+    def end() -> None:
+        is_late.set()
+        child.kill()
+
+    timer = threading.Timer(limit_seconds, end)
+    timer.start()
+    try:
+        for line in child.stdout:
+            last = json.loads(line)
+            if set(last) == {"step"}:
+                on_step(str(last["step"]))
+        child.wait()
+    finally:
+        timer.cancel()
+    if is_late.is_set():
+        raise Unavailable(f"`{last.get('step', 'start')}` was not done within {limit_seconds:g} s; --limit allows more")
+    return last
+
+
+def _ended(service: str, status: int, printed: str, *, step: str = "") -> InvalidInput:
+    if "No module named" in printed:
+        missing = printed.rpartition("No module named")[2].strip().splitlines()[0]
+        return InvalidInput(
+            f"a check runs the {service}'s code, and {missing} is not installed: pip install 'headrace[{service}]'"
+        )
+    how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+    where = f" at `{step}`" if step else ""
+    lines = "\n".join(f"  {line}" for line in printed.splitlines()[-_LOG_LINES:])
+    return InvalidInput(f"the {service}'s process {how}{where} without a word. It printed last:\n{lines}")

@@ -1,0 +1,95 @@
+"""`headrace check`: a definition tried with data and no platform, and the sentence and the step where it fails."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from headrace.cli import app
+
+_STREAM = """
+stream: s
+features: [{name: x, dtype: float32, min: 0, max: 100}, {name: word, dtype: string}]
+labels: [{name: y, dtype: string, vocabulary: [cold, hot]}]
+"""
+_MODEL = """
+name: m
+stream: s
+label: y
+estimator: dnn_classifier
+features: {x: {type: numeric}, word: {type: vocabulary, max_words: 4, oov: bucket}, v: {type: indicator, of: word}}
+parameters: {hidden_units: [4]}
+evaluation: {holdout_fraction: 0.2}
+"""
+_MODULE = """
+name: m
+stream: s
+label: y
+task: binary
+module: model.py
+"""
+_BROKEN = """
+def build_model(schema, parameters):
+    print("noise on standard output")
+    return parameters["no such parameter"]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "stream.yaml").write_text(_STREAM)
+    (tmp_path / "d" / "model.yaml").write_text(_MODEL)
+    rows = [f"{n},{'ab'[n % 2]},{'cold' if n < 30 else 'hot'}" for n in range(60)]
+    (tmp_path / "d.csv").write_text("\n".join(["x,word,y", *rows]))
+    return tmp_path / "d"
+
+
+def check(folder: Path, *options: str) -> Result:
+    return CliRunner().invoke(app, ["check", str(folder), "--data", str(folder.with_suffix(".csv")), *options])
+
+
+def test_a_good_definition_passes_every_step(folder: Path) -> None:
+    result = check(folder, "--json")
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert (told["ok"], told["events"], told["trained"] + told["held_out"], told["unusable"]) == (True, 60, 60, 0)
+    assert [step["step"] for step in told["steps"]][-3:] == ["check the files", "load", "predict"]
+    assert set(told["answers"][0]) == {"probability", "logits"}
+
+
+def test_what_a_module_raises_is_told_with_its_step(folder: Path) -> None:
+    (folder / "model.yaml").write_text(_MODULE)
+    (folder / "model.py").write_text(_BROKEN)
+    result = check(folder)
+    assert result.exit_code == 3
+    assert "FAILED  " in result.stdout
+    assert "no such parameter" in result.stderr
+    assert "model.py" in result.stderr
+
+
+def test_events_that_would_be_refused_are_listed_before_anything_is_trained(folder: Path) -> None:
+    with folder.with_suffix(".csv").open("a") as file:
+        file.write("\n500,a,cold\n1,a,warm\n")
+    result = check(folder)
+    assert result.exit_code == 3
+    assert "2 of the 62 events of d.csv would be refused" in result.stderr
+    assert "event 60: x is 500.0, expected at most 100" in result.stderr
+    assert "expected one of cold, hot" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("model.yaml", _MODEL.replace("estimator:", "estimatr:"), "estimator"),
+        ("model.yaml", _MODEL + "module: model.py\n", "either estimator"),
+        ("model.yaml", _MODEL.replace("stream: s", "stream: t"), "model.yaml is about stream t, stream.yaml about s"),
+        ("stream.yaml", _STREAM.replace("cold, hot", "cold, hot, warm"), "has 3 classes in its vocabulary"),
+    ],
+)
+def test_files_that_are_wrong_are_told_at_once(folder: Path, name: str, text: str, sentence: str) -> None:
+    (folder / name).write_text(text)
+    result = check(folder)
+    assert (result.exit_code, sentence in result.stderr) == (3, True), result.stderr
+    assert "FAILED  read stream.yaml and model.yaml" in result.stdout

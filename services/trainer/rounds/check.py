@@ -1,0 +1,190 @@
+"""One small round of a definition, without a platform: `python -m services.trainer.rounds.check WORK_DIR`.
+
+The folder holds schema.json, definition/ (model.yaml and the files beside it) and examples.tfrecord. The round is the
+real one (`conduct`), on a log of segments in the same folder, with one pass over the examples; then its export is
+loaded and asked. What happens goes to standard output, one JSON object per line:
+
+    {"step": "read"}                                       it begins; the names are below
+    {"done": {"version": ..., "metrics": ..., ...}}        all of it passed
+    {"failed": "sentence", "step": "evaluate"}             it ended there
+
+What the definition's code prints goes to standard error.
+"""
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import tensorflow as tf
+import yaml
+
+from common.definition.model import DEFINITION_FILE
+from common.errors import HeadraceError, InvalidInput
+from common.eventlog.base import NewRecord, RecordHeaders
+from common.eventlog.open import open_event_log
+from common.eventlog.tfrecord import cut, frame
+from common.registry.catalog import (
+    Decision,
+    FileEntry,
+    Lease,
+    OffsetRange,
+    Round,
+    RoundPlan,
+    RoundState,
+    Stream,
+    Verdict,
+    Version,
+    VersionDraft,
+    VersionStatus,
+)
+from common.registry.client import RegistryClient
+from services.trainer import determinism
+from services.trainer.families.keras_module import describe
+from services.trainer.rounds.assignment import Failed, Message, Progress, RoundAssignment
+from services.trainer.rounds.process import conduct
+
+_STEP_OF_STAGE = {
+    "download": "read the definition", "read": "read the events", "train": "train", "evaluate": "evaluate",
+    "export": "export", "upload": "check the files",
+}  # fmt: skip
+_LOAD, _PREDICT = "load", "predict"
+_EXAMPLES_PER_RECORD = 100
+_SHOWN_ANSWERS = 3
+
+
+@dataclass
+class _OneRound:
+    """What a round asks of the registry, for one definition and one version that stays in this folder."""
+
+    schema_json: str
+    files: dict[str, bytes]
+    drafts: list[VersionDraft] = field(default_factory=list)
+
+    def get_definition(self, digest: str) -> dict[str, bytes]:
+        return self.files
+
+    def get_stream(self, name: str, *, schema_version: int = 0) -> Stream:
+        return Stream(name, 1, self.schema_json, 0.0)
+
+    def upload(self, directory: Path, files: Sequence[FileEntry]) -> int:
+        return sum(entry.size_bytes for entry in files)
+
+    def register_version(self, lease: Lease, draft: VersionDraft) -> Version:
+        self.drafts.append(draft)
+        plan = lease.round.plan
+        return Version(
+            model=plan.model, version=1, status=VersionStatus.ACCEPTED, round_id=lease.round.round_id,
+            parent_version=0, stream=plan.stream, schema_version=1, ranges=plan.ranges,
+            definition_digest=plan.definition_digest, configuration_digest="", code_digest="", seed=plan.seed,
+            weights_digest=draft.weights_digest, metrics=draft.metrics,
+            verdict=Verdict(Decision.HOLD, (), draft.gate), events_trained=draft.events_trained,
+            events_held_out=draft.events_held_out, events_unusable=draft.events_unusable, files=draft.files,
+            created_at=0.0, last_event_at=0.0, timings=draft.timings, environment=draft.environment, step=draft.step,
+        )  # fmt: skip
+
+
+def check(work_dir: Path, tell: Callable[[dict[str, Any]], None]) -> None:
+    """As said above; whatever goes wrong is told, nothing is raised."""
+    step = "read the definition"
+
+    def begin(name: str) -> None:
+        nonlocal step
+        if name != step or name == "read the definition":
+            step = name
+            tell({"step": name})
+
+    def report(message: Message) -> None:
+        if isinstance(message, Progress) and message.stage in _STEP_OF_STAGE:
+            begin(_STEP_OF_STAGE[message.stage])
+
+    try:
+        tell({"done": _round(work_dir, report, begin)})
+    except HeadraceError as error:
+        tell({"failed": error.message, "step": step})
+    except Exception as error:  # the definition's code may raise anything, and this is the outermost place
+        tell({"failed": f"{type(error).__name__}: {describe(error)}", "step": step})
+
+
+def _round(work_dir: Path, report: Callable[[Message], None], begin: Callable[[str], None]) -> dict[str, Any]:
+    files = _definition(work_dir / "definition")
+    mapping = yaml.safe_load(files[DEFINITION_FILE])
+    registry = _OneRound((work_dir / "schema.json").read_text(), files)
+    examples, _ = cut((work_dir / "examples.tfrecord").read_bytes())
+    stream = str(mapping["stream"])
+    log = open_event_log(f"segments:{work_dir}/log")
+    try:
+        end = _fill(log, f"examples.{stream}", examples)
+        plan = RoundPlan(
+            model=str(mapping["name"]), sequence=1, parent_version=0, stream=stream, schema_version=1,
+            ranges=(OffsetRange(0, 0, end),), definition_digest="checked", configuration={"block_examples": 10_000},
+            configuration_digest="", code_digest="", seed=int(mapping.get("seed", 0)), example_count=len(examples),
+            trigger="manual", last_event_at=0.0,
+        )  # fmt: skip
+        cores = max(1, len(os.sched_getaffinity(0)))
+        assignment = RoundAssignment(
+            lease=Lease(Round("checked", plan, 0.0, RoundState.RUNNING), 1, 0.0),
+            registry_address="", event_log="", work_dir=str(work_dir / "round"), cache_dir=str(work_dir / "versions"),
+            intra_op_threads=cores, inter_op_threads=1, resume_interval_seconds=1e9,
+        )  # fmt: skip
+        determinism.configure(intra_op_threads=cores, inter_op_threads=1)
+        ended = conduct(assignment, report, lambda: False, registry=cast(RegistryClient, registry), log=log)
+    finally:
+        log.close()
+    if isinstance(ended, Failed):
+        raise InvalidInput(ended.reason)
+    draft = registry.drafts[0]
+    exported = work_dir / "versions" / plan.model / "1" / "saved_model"
+    begin(_LOAD)
+    signature = tf.saved_model.load(str(exported)).signatures["serving_examples"]
+    begin(_PREDICT)
+    answers = _answers(signature, examples[:_SHOWN_ANSWERS])
+    return {
+        "trained": draft.events_trained, "held_out": draft.events_held_out, "unusable": draft.events_unusable,
+        "metrics": draft.metrics.get("candidate", {}), "answers": answers,
+        "size_bytes": sum(entry.size_bytes for entry in draft.files),
+    }  # fmt: skip
+
+
+def _definition(directory: Path) -> dict[str, bytes]:
+    """With one pass: a check need not learn well."""
+    files = {
+        path.relative_to(directory).as_posix(): path.read_bytes() for path in directory.rglob("*") if path.is_file()
+    }
+    mapping = yaml.safe_load(files[DEFINITION_FILE])
+    mapping["training"] = {**(mapping.get("training") or {}), "passes": 1}
+    return files | {DEFINITION_FILE: yaml.safe_dump(mapping, sort_keys=False).encode()}
+
+
+def _fill(log: Any, topic: str, examples: Sequence[bytes]) -> int:
+    """Returns the end offset of the only partition."""
+    log.create_topic(topic, partition_count=1)
+    for start in range(0, len(examples), _EXAMPLES_PER_RECORD):
+        part = examples[start : start + _EXAMPLES_PER_RECORD]
+        log.append(topic, 0, [NewRecord(frame(part), RecordHeaders(1, len(part), 0.0, b"%016d" % start))])
+    return int(log.end_position(topic)[0])
+
+
+def _answers(signature: Any, examples: Sequence[bytes]) -> list[dict[str, Any]]:
+    """One request of all rows, one of the first alone: both are asked in real life."""
+    signature(examples=tf.constant(list(examples[:1])))
+    outputs = {name: np.asarray(value).tolist() for name, value in signature(examples=tf.constant(examples)).items()}
+    return [{name: values[row] for name, values in outputs.items()} for row in range(len(examples))]
+
+
+def main() -> None:
+    """The definition's code may print: standard output is kept for the steps."""
+    channel = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    work_dir = Path(sys.argv[1])
+    check(work_dir, lambda line: print(json.dumps(line, default=str), file=channel))
+    shutil.rmtree(work_dir / "round", ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -45,13 +45,14 @@ from common.registry.catalog import (
 )
 from common.registry.client import RegistryClient
 from services.trainer import determinism
+from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families.keras_module import describe
 from services.trainer.rounds.assignment import Failed, Message, Progress, RoundAssignment
 from services.trainer.rounds.process import conduct
 
 _STEP_OF_STAGE = {
     "download": "read the definition", "read": "read the events", "train": "train", "evaluate": "evaluate",
-    "export": "export", "upload": "check the files",
+    "export": "export, and load it in a fresh process", "upload": "check the files",
 }  # fmt: skip
 _LOAD, _PREDICT = "load", "predict"
 _EXAMPLES_PER_RECORD = 100
@@ -112,6 +113,7 @@ def check(work_dir: Path, tell: Callable[[dict[str, Any]], None]) -> None:
 
 
 def _round(work_dir: Path, report: Callable[[Message], None], begin: Callable[[str], None]) -> dict[str, Any]:
+    fresh = FreshProcess.fork()  # first: nothing of TensorFlow runs yet
     files = _definition(work_dir / "definition")
     mapping = yaml.safe_load(files[DEFINITION_FILE])
     registry = _OneRound((work_dir / "schema.json").read_text(), files)
@@ -133,9 +135,11 @@ def _round(work_dir: Path, report: Callable[[Message], None], begin: Callable[[s
             intra_op_threads=cores, inter_op_threads=1, resume_interval_seconds=1e9,
         )  # fmt: skip
         determinism.configure(intra_op_threads=cores, inter_op_threads=1)
-        ended = conduct(assignment, report, lambda: False, registry=cast(RegistryClient, registry), log=log)
+        one = cast(RegistryClient, registry)
+        ended = conduct(assignment, report, lambda: False, registry=one, log=log, fresh=fresh)
     finally:
         log.close()
+        fresh.close()
     if isinstance(ended, Failed):
         raise InvalidInput(ended.reason)
     draft = registry.drafts[0]

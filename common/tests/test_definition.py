@@ -222,21 +222,6 @@ def test_what_does_not_fit_the_schema_is_refused(sections: dict[str, Any], reaso
         parse_definition(files(**sections)).check_schema(SCHEMA)
 
 
-@pytest.mark.parametrize(
-    ("sections", "sentence"),
-    [
-        ({"estimator": None, "estimatr": "linear_classifier"}, "did you mean estimator in place of estimatr?"),
-        ({"module": "model.py"}, "says both: take one out"),
-        ({"trainig": {}}, "did you mean training in place of trainig?"),
-        ({"training": {"batchsize": 3}}, "did you mean batch_size in place of batchsize?"),
-    ],
-)
-def test_a_misspelt_key_is_told_with_the_one_that_was_meant(sections: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(InvalidInput) as caught:
-        parse_definition(files(**sections))
-    assert sentence in caught.value.message
-
-
 def test_a_label_may_be_a_word_of_the_schemas_vocabulary() -> None:
     parse_definition(files(label="kind", parameters={"classes": 3})).check_schema(SCHEMA)
 

@@ -141,13 +141,14 @@ class Fields:
             raise self._wrong(key, "a list of numbers", value)
         return tuple(float(item) for item in value)
 
-    def integers(self, key: str, default: object = _MISSING) -> tuple[int, ...]:
+    def integers(self, key: str, default: object = _MISSING, *, maximum: int = 2**63 - 1) -> tuple[int, ...]:
         value = self._take(key, "a list of positive integers", default)
         whole = isinstance(value, list | tuple) and all(
-            isinstance(item, int) and not isinstance(item, bool) and item > 0 for item in value
+            isinstance(item, int) and not isinstance(item, bool) and 0 < item <= maximum for item in value
         )
         if not whole or not value:
-            raise self._wrong(key, "a list of positive integers", value)
+            bound = f" up to {maximum}" if maximum < 2**63 - 1 else ""
+            raise self._wrong(key, f"a list of positive integers{bound}", value)
         return tuple(value)
 
     def texts(self, key: str, default: object = _MISSING, *, may_be_empty: bool = False) -> tuple[str, ...]:

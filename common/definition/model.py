@@ -26,12 +26,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import yaml
-
 from common.definition.features import FeatureSpec, check_against_schema, parse_features
 from common.definition.fields import Fields
 from common.definition.gate import METRIC_DIRECTIONS, Gate, read_gate
 from common.definition.serving import ServingSpec, parse_serving
+from common.definition.strict_yaml import read_yaml
 from common.definition.training import Training, parse_training
 from common.errors import InvalidInput
 from common.schema import Feature, Schema, check_name
@@ -199,7 +198,7 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
         InvalidInput: which section, which key, what was expected.
     """
     _check_files(files)
-    fields = Fields(DEFINITION_FILE, _load_yaml(files[DEFINITION_FILE]))
+    fields = Fields(DEFINITION_FILE, read_yaml(files[DEFINITION_FILE], DEFINITION_FILE))
     fields.expect(_KEYS)
     name = check_name("model", fields.take("name"))
     stream = check_name("stream", fields.take("stream"))
@@ -258,28 +257,10 @@ def _check_every_file_is_used(files: Mapping[str, bytes], definition: Definition
         )
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """SafeLoader that refuses a key given twice (YAML forbids it, PyYAML keeps the last)."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        repeated = sorted({str(key) for key in keys if keys.count(key) > 1})
-        if repeated:
-            raise InvalidInput(f"model.yaml: {', '.join(repeated)} given twice (line {node.start_mark.line + 1})")
-        return super().construct_mapping(node, deep=deep)
-
-
-def _load_yaml(content: bytes, file: str = DEFINITION_FILE) -> object:
-    try:
-        return yaml.load(content, Loader=_StrictLoader)  # noqa: S506 - derives from SafeLoader
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidInput(f"{file} is not YAML: {error}") from error
-
-
 def _restart(files: Mapping[str, bytes]) -> tuple[str, ...]:
     if RESTART_FILE not in files:
         return ()
-    named = Fields(RESTART_FILE, {"layers": _load_yaml(files[RESTART_FILE], RESTART_FILE)}).texts("layers")
+    named = Fields(RESTART_FILE, {"layers": read_yaml(files[RESTART_FILE], RESTART_FILE)}).texts("layers")
     if not named:
         raise InvalidInput(f"{RESTART_FILE} names no layer; leave it out, or list layers: [hidden_1, deep], or [all]")
     return named
@@ -317,7 +298,7 @@ def _estimator_parameters(estimator: str, section: object, features: Mapping[str
         classes=fields.integer("classes", 2, minimum=2, maximum=100_000) if estimator.endswith("classifier") else 2,
         wide=_columns(fields, "wide", features, estimator) if has_wide else (),
         deep=_columns(fields, "deep", features, estimator) if has_deep else (),
-        hidden_units=fields.integers("hidden_units", (64, 32)) if has_deep else (),
+        hidden_units=fields.integers("hidden_units", (64, 32), maximum=65_536) if has_deep else (),
         activation=fields.choice("activation", ("relu", "tanh", "gelu", "elu", "silu"), "relu") if has_deep else "relu",
         dropout=fields.number("dropout", 0.0, minimum=0.0, below=1.0) if has_deep else 0.0,
         l2=fields.number("l2", 0.0, minimum=0.0),

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from common.definition.model import Definition, parse_definition
+from common.definition.strict_yaml import read_yaml
 from common.errors import InvalidInput
 from common.registry.catalog import Model, Stream
 from common.schema import Schema
@@ -92,9 +91,7 @@ def _files(directory: Path, *, has_module: bool) -> dict[str, bytes]:
 
 def _mapping(path: Path) -> dict[str, Any]:
     try:
-        document = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidInput(f"{path} is not YAML: {error}") from error
+        document = read_yaml(path.read_bytes(), str(path))
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}") from error
     if not isinstance(document, dict):

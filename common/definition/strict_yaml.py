@@ -1,0 +1,82 @@
+"""YAML that people write, read within bounds: what a kilobyte of it can become is known before memory is taken.
+
+Refused beyond YAML's own rules: aliases (a few nested ones stand for billions of values), more nesting, values or bytes
+than any definition has, integers beyond 64 bits, a key given twice.
+"""
+
+from typing import Any
+
+import yaml
+
+from common.errors import InvalidInput
+
+MAX_BYTES = 1024 * 1024
+MAX_DEPTH = 32
+MAX_VALUES = 100_000
+_LOWEST, _HIGHEST = -(2**63), 2**64 - 1
+_MAX_INTEGER_TEXT = 80
+
+
+class _StrictLoader(yaml.CSafeLoader):
+    """Raises InvalidInput with the line. `what` names the file."""
+
+    what = ""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """PyYAML keeps the last of two equal keys, which YAML forbids."""
+        seen: set[str] = set()
+        repeated: set[str] = set()
+        for key, _ in node.value:
+            text = f"{key.tag} {key.value}"
+            (repeated if text in seen else seen).add(text)
+        if repeated:
+            names = ", ".join(sorted(text.partition(" ")[2][:100] for text in repeated))
+            raise InvalidInput(f"{self.what}: {names} given twice (line {node.start_mark.line + 1})")
+        return dict(super().construct_mapping(node, deep=deep))
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        text = str(node.value)
+        value = _HIGHEST + 1 if len(text) > _MAX_INTEGER_TEXT else super().construct_yaml_int(node)
+        if not _LOWEST <= value <= _HIGHEST:
+            raise InvalidInput(f"{self.what}: {text[:30]} (line {node.start_mark.line + 1}) does not fit into 64 bits")
+        return int(value)
+
+
+_StrictLoader.add_constructor("tag:yaml.org,2002:int", _StrictLoader.construct_yaml_int)
+
+
+def read_yaml(content: bytes, what: str) -> object:
+    """The one document.
+
+    Args:
+        what: the file's name, for the sentence of an error.
+
+    Raises:
+        InvalidInput: it is no YAML, or more than any definition is; says where.
+    """
+    if len(content) > MAX_BYTES:
+        raise InvalidInput(f"{what} has {len(content)} bytes, expected at most {MAX_BYTES}")
+    try:
+        _check_events(content, what)
+        return yaml.load(content, Loader=type("_Loader", (_StrictLoader,), {"what": what}))  # noqa: S506 - derives from SafeLoader
+    except InvalidInput:
+        raise
+    except (yaml.YAMLError, UnicodeError, RecursionError, ValueError, OverflowError, TypeError) as error:
+        raise InvalidInput(f"{what} is not YAML: {error}") from error
+
+
+def _check_events(content: bytes, what: str) -> None:
+    """Looks at the text once before anything is made of it. Raises InvalidInput."""
+    depth = 0
+    for count, event in enumerate(yaml.parse(content, Loader=yaml.CSafeLoader)):
+        place = f"{what}: line {event.start_mark.line + 1 if event.start_mark else 0}"
+        if isinstance(event, yaml.AliasEvent):
+            raise InvalidInput(f"{place} has the alias *{event.anchor}; aliases are refused, write the value")
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > MAX_DEPTH:
+            raise InvalidInput(f"{place} is nested more than {MAX_DEPTH} deep")
+        if count > MAX_VALUES:
+            raise InvalidInput(f"{what} has more than {MAX_VALUES} values and keys")

@@ -1,0 +1,49 @@
+"""A kilobyte of YAML stays a kilobyte of values, and is read at once."""
+
+import pytest
+
+from common.definition.strict_yaml import MAX_BYTES, MAX_VALUES, read_yaml
+from common.errors import InvalidInput
+
+_LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 20))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (_LAUGHS, r"f: line 2 has the alias \*a0; aliases are refused"),
+        ("a: &a [*a]", r"line 1 has the alias \*a"),
+        ("a: &a {b: 1}\nc:\n  <<: *a", "line 3 has the alias"),
+        ("a: " + "9" * 10_000, "does not fit into 64 bits"),
+        ("a: 18446744073709551616", "does not fit into 64 bits"),
+        ("a: 0x" + "f" * 17, "does not fit into 64 bits"),
+        ("a: " + ":".join(["59"] * 20), "does not fit into 64 bits"),
+        ("[" * 40 + "]" * 40, "nested more than 32 deep"),
+        ("[" * 100_000, "nested more than 32 deep"),
+        ("a: 2026-99-99", "f is not YAML: month must be in 1..12"),
+        ("{a: 1, b: 2, a: 3}", "a given twice"),
+        ("[1, 2]: 3", "f is not YAML"),
+        ("a: b: c", "f is not YAML"),
+        ("a\0b", "f is not YAML"),
+        ("a: !!python/name:os.system", "f is not YAML"),
+        ("a: 1\n---\nb: 2", "f is not YAML"),
+        ("[" + "1," * MAX_VALUES + "]", f"more than {MAX_VALUES} values"),
+        ("#" * (MAX_BYTES + 1), f"expected at most {MAX_BYTES}"),
+    ],
+)
+def test_what_no_definition_needs_is_refused_with_its_place(text: str, reason: str) -> None:
+    with pytest.raises(InvalidInput, match=reason):
+        read_yaml(text.encode(), "f")
+
+
+def test_ordinary_values_are_what_they_were() -> None:
+    document = read_yaml(
+        b"a: -9223372036854775808\nb: 1_000\nc: 0x1F\nd: [1e3, .inf, ~, yes]\ne: &x text\nf: 1:30", "f"
+    )
+    assert document == {"a": -(2**63), "b": 1000, "c": 31, "d": ["1e3", float("inf"), None, True], "e": "text", "f": 90}
+
+
+def test_many_keys_take_no_longer_than_they_must() -> None:
+    document = read_yaml("".join(f"k{n}: {n}\n" for n in range(5_000)).encode(), "f")
+    assert isinstance(document, dict)
+    assert len(document) == 5_000

@@ -7,6 +7,7 @@
 <data>/log             the event log's segments      <data>/<service>   what each service keeps
 """
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -142,8 +143,13 @@ def log_path(data_dir: Path, name: str) -> Path:
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
     """Aside, then renamed: a reader sees the old or the new file."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_text(json.dumps(document, indent=2) + "\n")
-    aside.replace(path)
+    try:
+        aside.write_text(json.dumps(document, indent=2) + "\n")
+        aside.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
+        raise
 
 
 def write_state(state: PlatformState) -> None:

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
 
 from headrace.local.processes import ProcessSpec
 from headrace.places import ProcessState
@@ -96,18 +98,34 @@ class Child:
             self._change(phase="not ready" if was_ready else "starting", note=probe.note)
 
     def _start(self) -> None:
-        self.spec.log_path.parent.mkdir(parents=True, exist_ok=True)
-        with self.spec.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                self.spec.command,
-                env={**os.environ, **self.spec.environment},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                process_group=0,
-                preexec_fn=_die_with_supervisor,  # one prctl call, nothing that takes a lock
-            )
+        try:
+            with self._open_log() as log:
+                self._process = subprocess.Popen(
+                    self.spec.command,
+                    env={**os.environ, **self.spec.environment},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    process_group=0,
+                    preexec_fn=_die_with_supervisor,  # one prctl call, nothing that takes a lock
+                )
+        except OSError as error:
+            self._pause_before_start()
+            self._change(phase="restarting", note=f"cannot be started: {error}")
+            return
         self._change(pid=self._process.pid, phase="starting", note="", started_at=time.time(), ready_after_seconds=0.0)
+
+    def _open_log(self) -> BinaryIO:
+        """Nowhere, when the disk takes no new file: better without a log than not at all."""
+        try:
+            self.spec.log_path.parent.mkdir(parents=True, exist_ok=True)
+            return self.spec.log_path.open("ab")
+        except OSError:
+            return Path(os.devnull).open("ab")
+
+    def _pause_before_start(self) -> None:
+        self._start_at = time.monotonic() + self._pause_seconds
+        self._pause_seconds = min(2 * self._pause_seconds, _LONGEST_PAUSE_SECONDS)
 
     def _ended(self, status: int) -> None:
         assert self._process is not None
@@ -121,8 +139,7 @@ class Child:
             return
         if time.time() - self._state.started_at > _STEADY_SECONDS:
             self._pause_seconds = _FIRST_PAUSE_SECONDS
-        self._start_at = time.monotonic() + self._pause_seconds
-        self._pause_seconds = min(2 * self._pause_seconds, _LONGEST_PAUSE_SECONDS)
+        self._pause_before_start()
         self._change(pid=0, phase="restarting", note=how, restart_count=self._state.restart_count + 1)
 
     def _signal(self, number: signal.Signals) -> None:

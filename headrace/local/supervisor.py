@@ -5,6 +5,7 @@ again what dies, publishes what runs in platform.json, follows desired.json, and
 SIGKILL it takes its children along (prctl), and the directory can be used again at once: every service is crash-safe.
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -34,6 +35,7 @@ from headrace.places import (
 )
 
 _TICK_SECONDS = 0.05
+_WRITE_AGAIN_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ class Supervisor:
         self._desired_seen = 0
         self._started_at = time.time()
         self._published: tuple[ProcessState, ...] = ()
+        self._publish_at = 0.0
+        self._is_unpublished = False
         self._targets: list[Target] = []
         self._prober = Prober(lambda: self._targets)
         self._follow(desired)
@@ -80,7 +84,8 @@ class Supervisor:
             self._turn()
         self._stop_in_order()
         self._prober.stop()
-        state_path(self._platform.data_dir).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            state_path(self._platform.data_dir).unlink(missing_ok=True)
 
     def _turn(self) -> None:
         for name, pid, answer in self._prober.answers():
@@ -95,22 +100,38 @@ class Supervisor:
             for child in self._children.values()
             if child.is_running
         ]
-        if states != self._published:
-            self._published = states
-            platform = self._platform
-            write_state(
-                PlatformState(os.getpid(), str(platform.data_dir), self._started_at, platform.port_offset, states)
-            )
+        if states != self._published and time.monotonic() >= self._publish_at:
+            self._publish(states)
+
+    def _publish(self, states: tuple[ProcessState, ...]) -> None:
+        """Writes platform.json. A full disk must not end the platform: it is tried again, and children are tended."""
+        platform = self._platform
+        state = PlatformState(os.getpid(), str(platform.data_dir), self._started_at, platform.port_offset, states)
+        try:
+            write_state(state)
+        except OSError as error:
+            self._publish_at = time.monotonic() + _WRITE_AGAIN_SECONDS
+            if not self._is_unpublished:
+                _say(f"{state_path(platform.data_dir)} cannot be written, and is tried again: {error}")
+            self._is_unpublished = True
+            return
+        self._published = states
+        self._is_unpublished = False
 
     def _read_desired(self) -> None:
         try:
             changed = desired_path(self._platform.data_dir).stat().st_mtime_ns
-        except FileNotFoundError:
-            return
-        if changed != self._desired_seen:
+            if changed == self._desired_seen:
+                return
             self._desired_seen = changed
             document = json.loads(desired_path(self._platform.data_dir).read_text())
-            self._follow(Desired(document["replica_count"], tuple(document["stopped"])))
+            desired = Desired(document["replica_count"], tuple(document["stopped"]))
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            _say(f"{desired_path(self._platform.data_dir)} cannot be read, and is left alone: {error}")
+            return
+        self._follow(desired)
 
     def _follow(self, desired: Desired) -> None:
         self._replica_count = desired.replica_count
@@ -159,6 +180,12 @@ def take_lock(data_dir: Path) -> int:
             f"a platform runs on {data_dir} already ({holder}); stop it with `headrace --data {data_dir} down`"
         ) from error
     return descriptor
+
+
+def _say(sentence: str) -> None:
+    """Into the supervisor's log, which may be on the disk that is full."""
+    with contextlib.suppress(OSError):
+        print(sentence, file=sys.stderr, flush=True)
 
 
 def _settings_of(text: str) -> tuple[SupervisorSettings, Desired]:

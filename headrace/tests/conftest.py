@@ -1,6 +1,7 @@
 """Stand-ins for the four services: real processes with real doors and signals, without what the services do."""
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -57,7 +58,8 @@ def fake_services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (folder / "services" / name / "__main__.py").write_text(_FAKE_SERVICE)
     (folder / "services" / "__init__.py").touch()
     monkeypatch.chdir(folder)
-    monkeypatch.setenv("PYTHONPATH", str(folder))
+    this_tree = Path(__file__).parents[2]
+    monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{this_tree}")
     return folder
 
 

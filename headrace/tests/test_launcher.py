@@ -167,3 +167,29 @@ def test_the_state_file_is_readable_by_other_programs(launcher: Launcher) -> Non
     document = json.loads((launcher.data_dir / "platform.json").read_text())
     assert {"supervisor_pid", "data_dir", "started_at", "port_offset", "processes"} == set(document)
     assert {"name", "pid", "http_port", "grpc_port", "phase"} <= set(document["processes"][0])
+
+
+def test_a_disk_that_takes_no_more_does_not_end_the_platform(launcher: Launcher) -> None:
+    """Neither the state nor a log can be written, as on a full disk, when a child dies."""
+    before = launcher.state()
+    supervisor = psutil.Process(before.supervisor_pid)
+    obstacle = launcher.data_dir / f".platform.json.{supervisor.pid}"
+    obstacle.mkdir()
+    log = launcher.data_dir / "logs" / "registry.log"
+    log.unlink()
+    log.mkdir()
+    os.kill(before.process("registry").pid, signal.SIGKILL)
+
+    def runs_again() -> bool:
+        known = {process.pid for process in before.processes}
+        return any(child.pid not in known for child in supervisor.children())
+
+    _until(runs_again, "the registry was not started again")
+    assert launcher.state() == before, "what could not be written is as it was"
+    (launcher.data_dir / "desired.json").write_text("{")
+    obstacle.rmdir()
+    _until(lambda: launcher.state().process("registry").restart_count == 1, "the state was not written again")
+    _until(lambda: launcher.state().is_ready, "the platform did not become ready again")
+    assert launcher.state().supervisor_pid == supervisor.pid
+    said = (launcher.data_dir / "logs" / "supervisor.log").read_text()
+    assert said.count("platform.json cannot be written, and is tried again") == 1

@@ -21,7 +21,7 @@ import pytest
 
 _ROOT = Path(__file__).parents[1]
 _BLOCK = re.compile(
-    r"^```(?:python title="(?P<file>[^"]+)"|(?P<sh>sh))\n(?P<text>.*?)^```\n(?:<!-- until: (?P<until>.*?) -->)?",
+    r'^```(?:python title="(?P<file>[^"]+)"|(?P<sh>sh))\n(?P<text>.*?)^```\n(?:<!-- until: (?P<until>.*?) -->)?',
     re.M | re.S,
 )
 _INTERRUPTED = 130

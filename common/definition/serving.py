@@ -14,14 +14,15 @@ as JSON under OPTIONS_PATH, with the keys that were given and no others; a repli
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal, get_args
 
 from common.definition.fields import Fields
 from common.errors import InvalidInput
 
 OPTIONS_PATH = "assets.extra/headrace_serving.json"
 """Below the SavedModel."""
-ENGINES = ("auto", "tensorflow", "onnxruntime", "litert")
+EngineName = Literal["auto", "tensorflow", "onnxruntime", "litert"]
+ENGINES: tuple[str, ...] = get_args(EngineName)
 _COUNTS = {
     "max_batch_size": 1, "max_execution_batch_size": 1, "max_enqueued_batches": 1, "num_batch_threads": 1,
     "batch_timeout_micros": 0,

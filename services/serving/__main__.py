@@ -37,14 +37,13 @@ from services.serving.doors.http_api import CORS_HEADERS, create_serving_app
 from services.serving.doors.model_doors import add_model_doors
 from services.serving.doors.rest_predict import RestPredict
 from services.serving.front import core as front_core
-from services.serving.front.api_latency import ApiLatency
 from services.serving.front.async_predictions import AsyncPredictions, async_limits
 from services.serving.front.core import Front
-from services.serving.front.counts import Statistics
 from services.serving.front.front_metrics import FrontMetrics
 from services.serving.front.journal import Journal
 from services.serving.front.monitoring import MonitoringConfig, add_metrics_route, read_monitoring_config
-from services.serving.front.request_log_setup import following, open_request_log
+from services.serving.front.request_counts import ApiLatency, RequestCounts
+from services.serving.front.request_log import following, open_request_log
 from services.serving.options.flags import read_flags, usage
 from services.serving.options.option_sources import replica_options
 from services.serving.options.platform_names import platform_names
@@ -175,7 +174,7 @@ async def _serve(start: Start, sock: socket.socket | None) -> None:
         REGISTRY.register(request_log)
         request_log.start()
     latency = ApiLatency() if start.monitoring.path else None
-    journal = Journal(_statistics_of(front), request_log, latency)
+    journal = Journal(_counts_of(front), request_log, latency)
     predict = RestPredict(front, journal, timeout_seconds=settings.rest_timeout_seconds)
     bounds = (
         bounds_of(
@@ -229,12 +228,12 @@ def _make_front(start: Start, health: Health) -> Front:
     return front
 
 
-def _statistics_of(front: Front) -> Statistics:
+def _counts_of(front: Front) -> RequestCounts:
     """The counts of a front's requests; with its own they are shown to Prometheus."""
-    statistics = Statistics(lambda: front.open_count)
-    REGISTRY.register(statistics)
+    counts = RequestCounts(lambda: front.open_count)
+    REGISTRY.register(counts)
     REGISTRY.register(FrontMetrics(front))
-    return statistics
+    return counts
 
 
 async def _start_grpc(

@@ -16,7 +16,8 @@ import orjson
 from common.definition.inputs import INPUTS_PATH, SignatureInputs, parse_inputs
 from common.errors import InvalidInput
 from common.schema import Feature
-from services.serving.wire.prediction import FAILED_PRECONDITION, INVALID_ARGUMENT, NUMPY_TYPES, Arrays, RequestFailed
+from services.serving.wire.codes import Code
+from services.serving.wire.prediction import NUMPY_TYPES, Arrays, RequestFailed
 from services.serving.wire.replica_state import Signature
 
 _TENSORFLOW_TYPES = {"float32": "DT_FLOAT", "int64": "DT_INT64", "string": "DT_STRING"}
@@ -86,7 +87,7 @@ def read_contract(directory: Path) -> InputContract:
 
 
 def _unfit(reason: str) -> RequestFailed:
-    return RequestFailed(FAILED_PRECONDITION, f"{INPUTS_PATH} does not fit the version: {reason}")
+    return RequestFailed(Code.FAILED_PRECONDITION, f"{INPUTS_PATH} does not fit the version: {reason}")
 
 
 def _with_schema(name: str, signature: Signature, inputs: SignatureInputs) -> Signature:
@@ -139,7 +140,7 @@ class _Check:
         value = array[place]
         shown = orjson.dumps(value.decode(errors="replace")).decode() if isinstance(value, bytes) else f"{value!s}"
         raise OutOfBounds(
-            INVALID_ARGUMENT, f'input "{self.name}", row {place[0]}: the value {shown} is not {self._expected()}'
+            Code.INVALID_ARGUMENT, f'input "{self.name}", row {place[0]}: the value {shown} is not {self._expected()}'
         )
 
     def _expected(self) -> str:

@@ -17,10 +17,9 @@ from services.serving.batching.objective import BatchSizeLimit
 from services.serving.batching.padding import merge, padded_size
 from services.serving.batching.splitting import SplitRequest, joined, rows_of
 from services.serving.options.model_options import BatchingOptions
+from services.serving.wire.codes import Code
 from services.serving.wire.keys import DEFAULT_SIGNATURE
 from services.serving.wire.prediction import (
-    DEADLINE_EXCEEDED,
-    INVALID_ARGUMENT,
     Arrays,
     Prediction,
     RequestFailed,
@@ -197,7 +196,9 @@ class Batcher:
     def _read(self, request: queue_pb2.PredictionRequest, now_micros: int) -> Prediction:
         if 0 < request.deadline_at_micros < now_micros:
             late_seconds = (now_micros - request.deadline_at_micros) / 1e6
-            raise RequestFailed(DEADLINE_EXCEEDED, f"the deadline passed {late_seconds:.3f} s before a runner was free")
+            raise RequestFailed(
+                Code.DEADLINE_EXCEEDED, f"the deadline passed {late_seconds:.3f} s before a runner was free"
+            )
         prediction = read_prediction(request, self._signatures)
         if prediction.rows > self._options.max_batch_size:
             self._check_size(prediction.rows)
@@ -211,7 +212,8 @@ class Batcher:
         is_taken = options.enable_large_batch_splitting is not False and options.max_execution_batch_size is None
         if options.is_enabled and not is_taken:
             raise RequestFailed(
-                INVALID_ARGUMENT, f"Task size {rows} is larger than maximum input batch size {options.max_batch_size}"
+                Code.INVALID_ARGUMENT,
+                f"Task size {rows} is larger than maximum input batch size {options.max_batch_size}",
             )
 
     def _refuse(self, taken: Taken, error: RequestFailed) -> Answer:

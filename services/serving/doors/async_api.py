@@ -14,7 +14,6 @@ from urllib.parse import parse_qsl, unquote
 import orjson
 
 from services.serving.doors.rest_predict import (
-    HTTP_STATUS_OF,
     VERSION_HEADER,
     ModelPath,
     RestPredict,
@@ -24,6 +23,7 @@ from services.serving.doors.rest_predict import (
 from services.serving.front.async_predictions import AsyncPredictions, UntilGone
 from services.serving.rest_json.predict import Document, write_answer
 from services.serving.rest_json.values import invalid
+from services.serving.wire.codes import Code
 from services.serving.wire.prediction import RequestFailed
 
 _SUBMIT_PATH = re.compile(
@@ -105,7 +105,7 @@ class AsyncDoor:
                 return Answered(200, b'%b,"version":%d}' % (written[:-1], reply.version), headers)
             except RequestFailed as error:
                 code, message = error.code, error.message
-        return Answered(HTTP_STATUS_OF.get(code, 500), error_body(message), headers)
+        return Answered(Code.of(code).http_status, error_body(message), headers)
 
 
 def _number(query: str | None, name: str, *, above: float, up_to: float) -> float | None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import orjson
 
 from protos import example_pb2, tfserving_pb2
@@ -80,4 +81,4 @@ def write_result(result: Result) -> bytes:
 
 
 def _number(value: float) -> orjson.Fragment:
-    return orjson.Fragment(float_text(value, is_single=True).encode())
+    return orjson.Fragment(float_text(np.float32(value)).encode())

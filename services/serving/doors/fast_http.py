@@ -17,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from common.process.http_door import Door, HttpBounds
 from common.process.http_protocol import BODY, HEAD, NONE, BoundedHttpProtocol
 from services.serving.doors.rest_predict import VERSION_HEADER, ModelPath, RestPredict, error_body, predict_path
-from services.serving.front.request_tags import MAX_TAG_BYTES, REQUEST_ID_HEADER, log_fields
+from services.serving.front.journal import MAX_TAG_BYTES, REQUEST_ID_HEADER, log_fields
 from services.serving.wire.prediction import RequestFailed
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,6 @@ from google.protobuf.message import DecodeError
 from protos import queue_pb2, tfserving_config_pb2, tfserving_pb2
 from services.serving.doors.reload_door import Reload, ReloadDoor
 from services.serving.doors.rest_predict import VERSION_HEADER
-from services.serving.front.api_latency import CLASSIFY, MULTI_INFERENCE, PREDICT, REGRESS
 from services.serving.front.classify import (
     CLASSIFY_METHOD,
     REGRESS_METHOD,
@@ -26,13 +25,14 @@ from services.serving.front.classify import (
     signature_for,
 )
 from services.serving.front.core import Front
-from services.serving.front.journal import Entry, Journal
+from services.serving.front.journal import MAX_TAG_BYTES, REQUEST_ID_HEADER, Entry, Journal, Tags
 from services.serving.front.model_info import SIGNATURE_DEF, default_inputs, metadata_proto, status_proto, versions_of
-from services.serving.front.request_tags import MAX_TAG_BYTES, REQUEST_ID_HEADER, Tags
+from services.serving.front.request_counts import CLASSIFY, MULTI_INFERENCE, PREDICT, REGRESS
 from services.serving.front.routing import Route
 from services.serving.rest_json.values import invalid
+from services.serving.wire.codes import Code
 from services.serving.wire.keys import DEFAULT_SIGNATURE
-from services.serving.wire.prediction import FAILED_PRECONDITION, INVALID_ARGUMENT, RequestFailed, check_names
+from services.serving.wire.prediction import RequestFailed, check_names
 from services.serving.wire.tensors import read_tensor_protos, write_tensor_proto
 
 PREDICTION_SERVICE = "tensorflow.serving.PredictionService"
@@ -94,7 +94,7 @@ def _parsed(serialized: bytes, message_type: Any) -> Any:
     try:
         return message_type.FromString(serialized)
     except DecodeError as error:
-        raise RequestFailed(INVALID_ARGUMENT, f"the request is no {message_type.DESCRIPTOR.name}") from error
+        raise RequestFailed(Code.INVALID_ARGUMENT, f"the request is no {message_type.DESCRIPTOR.name}") from error
 
 
 class _Door:
@@ -111,7 +111,7 @@ class _Door:
             name = spec.signature_name or DEFAULT_SIGNATURE
             signature = route.signature(name)
             if signature is None:
-                raise RequestFailed(FAILED_PRECONDITION, f'Serving signature key "{name}" not found.')
+                raise RequestFailed(Code.FAILED_PRECONDITION, f'Serving signature key "{name}" not found.')
             check_names(signature, request.inputs, defaults=signature.defaults.keys() | signature.optional.keys())
             asked = queue_pb2.PredictionRequest(signature=name, output_filter=request.output_filter)
             given = default_inputs(signature) | dict(request.inputs)

@@ -24,7 +24,6 @@ from common.process.web import create_app
 from services.serving.doors.async_api import AsyncDoor
 from services.serving.doors.fast_http import TIMEOUT_DIGITS, TIMEOUT_HEADER, URL_KEY
 from services.serving.doors.rest_predict import (
-    HTTP_STATUS_OF,
     VERSION_HEADER,
     RestPredict,
     error_body,
@@ -33,8 +32,8 @@ from services.serving.doors.rest_predict import (
 )
 from services.serving.front.async_predictions import AsyncPredictions
 from services.serving.front.core import Front
+from services.serving.front.journal import MAX_TAG_BYTES, REQUEST_ID_HEADER
 from services.serving.front.model_info import metadata_json, replica_json, status_json, versions_of
-from services.serving.front.request_tags import MAX_TAG_BYTES, REQUEST_ID_HEADER
 from services.serving.rest_json.values import invalid
 from services.serving.wire.prediction import RequestFailed
 
@@ -74,7 +73,7 @@ class _Door:
         try:
             response = await self._answer(request, _url_of(request.scope), tag)
         except RequestFailed as error:
-            response = _response(HTTP_STATUS_OF.get(error.code, 500), error_body(error.message))
+            response = _response(error.code.http_status, error_body(error.message))
         except ClientDisconnect:
             response = _unread()
         response.headers.update(self._headers)

@@ -8,7 +8,8 @@ from typing import Any
 from fastapi import FastAPI
 
 from services.serving.front.core import Front
-from services.serving.front.model_info import code_name, version_json
+from services.serving.front.model_info import version_json
+from services.serving.wire.codes import Code
 from services.serving.wire.replica_state import ConfigState, ReplicaState
 
 
@@ -54,7 +55,7 @@ def _model_json(state: ReplicaState, name: str) -> dict[str, Any]:
         "default_version": aliases.pop(state.default_alias, None),
         "labels": aliases,
         "versions": [
-            version_json(version) | {"error_code": code_name(version.error_code), "options": version.options}
+            version_json(version) | {"error_code": Code.of(version.error_code).name, "options": version.options}
             for version in versions
         ],
     }

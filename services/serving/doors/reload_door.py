@@ -3,7 +3,8 @@
 from typing import Any, Protocol
 
 from protos import tfserving_config_pb2 as config_pb2
-from services.serving.wire.prediction import FAILED_PRECONDITION, RequestFailed
+from services.serving.wire.codes import Code
+from services.serving.wire.prediction import RequestFailed
 from services.serving.wire.replica_state import ReloadResult
 
 _LONGEST_SECONDS = 3600.0
@@ -30,7 +31,7 @@ class ReloadDoor:
         """
         if self._reload is None:
             raise RequestFailed(
-                FAILED_PRECONDITION,
+                Code.FAILED_PRECONDITION,
                 "this server takes its models from a registry and has no configuration of its own to reload; "
                 "move the model's alias in the registry instead",
             )

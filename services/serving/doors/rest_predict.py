@@ -13,14 +13,14 @@ import orjson
 
 from protos import queue_pb2
 from services.serving.doors.classify_json import read_examples, write_result
-from services.serving.front import api_latency
+from services.serving.front import request_counts
 from services.serving.front.classify import CLASSIFY_METHOD, REGRESS_METHOD, request_for, result_of, signature_for
 from services.serving.front.core import Front
-from services.serving.front.journal import Entry, Journal
-from services.serving.front.request_tags import Tags
+from services.serving.front.journal import Entry, Journal, Tags
 from services.serving.front.routing import Route
-from services.serving.rest_json.predict import Document, answer_of, read_inputs, write_answer
+from services.serving.rest_json.predict import Document, read_inputs, write_answer
 from services.serving.rest_json.values import invalid
+from services.serving.wire.codes import Code
 from services.serving.wire.prediction import RequestFailed, write_tensor
 
 Write = Callable[[queue_pb2.PredictionReply], bytes]
@@ -28,18 +28,13 @@ OnAnswer = Callable[[int, bytes, int], None]
 """(HTTP status, JSON body, the version that answered: 0 with an error)."""
 VERSION_HEADER = "headrace-version"
 """Names that version in every REST answer; gRPC's have it in their model_spec."""
-HTTP_STATUS_OF = {
-    0: 200, 1: 499, 2: 500, 3: 400, 4: 504, 5: 404, 6: 409, 7: 403, 8: 429, 9: 400, 10: 409, 11: 400, 12: 501, 13: 500,
-    14: 503, 15: 500, 16: 401,
-}  # fmt: skip
-"""Canonical status code -> HTTP status, TensorFlow Serving's table."""
 _MAX_INT64 = 2**63 - 1
 _INT64_DIGITS = 19
 _PATH = re.compile(
     r"(?i:/v1/models/)([^/:]+)(?:(?i:/versions/)([0-9]+)|(?i:/labels/)([^/:]+))?:(predict|classify|regress)"
 )
 _METHODS = {"classify": CLASSIFY_METHOD, "regress": REGRESS_METHOD}
-_APIS = {"": api_latency.PREDICT, CLASSIFY_METHOD: api_latency.CLASSIFY, REGRESS_METHOD: api_latency.REGRESS}
+_APIS = {"": request_counts.PREDICT, CLASSIFY_METHOD: request_counts.CLASSIFY, REGRESS_METHOD: request_counts.REGRESS}
 
 
 @dataclass(frozen=True)
@@ -92,7 +87,7 @@ class RestPredict:
         """Of requests that name none; None: the front's."""
         self._journal = journal
         self.tags = Tags()
-        self._write_rows, self._write_columns = partial(self._write, rows=True), partial(self._write, rows=False)
+        self._write_rows, self._write_columns = partial(write_answer, rows=True), partial(write_answer, rows=False)
 
     def start(
         self, path: ModelPath, body: bytes, on_answer: OnAnswer, *, tag: bytes, timeout_seconds: float | None = None
@@ -100,7 +95,7 @@ class RestPredict:
         """Begins one prediction; `on_answer` is called once, possibly before this returns.
 
         Args:
-            tag: what the request is called in logs (request_tags.py).
+            tag: what the request is called in logs (journal.py).
 
         Returns:
             What `abandon` takes to forget the request, or None when it is answered already.
@@ -122,7 +117,7 @@ class RestPredict:
             return self._front.submit(route, request, finish, timeout_seconds=timeout_seconds)
         except RequestFailed as error:
             self._journal.refused(entry, error.code, error.message, is_known=self._front.knows(path.model))
-            on_answer(HTTP_STATUS_OF.get(error.code, 500), error_body(error.message), 0)
+            on_answer(error.code.http_status, error_body(error.message), 0)
             return None
 
     def read(self, path: ModelPath, document: Document) -> tuple[Route, queue_pb2.PredictionRequest, bool]:
@@ -155,21 +150,16 @@ class RestPredict:
         """The client is gone."""
         self._front.forget(request_id)
 
-    def _write(self, reply: queue_pb2.PredictionReply, *, rows: bool) -> bytes:
-        """Raises RequestFailed when the answer cannot be written."""
-        text = self._front.json_texts.text_of(reply)
-        return write_answer(reply, rows=rows) if text is None else answer_of(text, rows=rows)
-
     def _finish(self, entry: Entry, on_answer: OnAnswer, write: Write, reply: queue_pb2.PredictionReply) -> None:
         code, message = reply.error_code, reply.error_message
         if code:
-            status, body = HTTP_STATUS_OF.get(code, 500), error_body(message)
+            status, body = Code.of(code).http_status, error_body(message)
         else:
             try:
                 status, body = 200, write(reply)
             except RequestFailed as error:
                 code, message = error.code, error.message
-                status, body = HTTP_STATUS_OF.get(code, 500), error_body(message)
+                status, body = Code.of(code).http_status, error_body(message)
         entry.version = reply.version
         self._journal.answered(entry, code, message)
         if entry.request is not None:

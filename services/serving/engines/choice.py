@@ -19,7 +19,8 @@ from services.serving.engines.guarded import GuardedCall
 from services.serving.engines.platforms.loading import LoadedModel, LoadRequest
 from services.serving.engines.trial import SignatureTrial
 from services.serving.options.model_options import EngineOptions
-from services.serving.wire.prediction import FAILED_PRECONDITION, Arrays, RequestFailed
+from services.serving.wire.codes import Code
+from services.serving.wire.prediction import Arrays, RequestFailed
 from services.serving.wire.replica_state import Signature
 
 CANDIDATES: tuple[Candidate, ...] = (onnx_engine.CANDIDATE, litert_engine.CANDIDATE)
@@ -76,7 +77,7 @@ def load(request: LoadRequest, *, candidates: Sequence[Candidate] = CANDIDATES) 
     if options.engine != AUTO:
         for candidate in wanted:
             if reason := candidate.missing():
-                raise RequestFailed(FAILED_PRECONDITION, f"engine {candidate.name} is {reason}")
+                raise RequestFailed(Code.FAILED_PRECONDITION, f"engine {candidate.name} is {reason}")
     with Conversions(request.model, request.directory, request.options, request.engines_dir) as conversions:
         # Before TensorFlow runs in this process: its threads would not survive the forks.
         tried = [(one, None if one.missing() else conversions.get(one)) for one in wanted]

@@ -13,21 +13,14 @@ from google.protobuf.message import DecodeError
 from common.errors import DataLoss
 from common.eventlog import tfrecord
 from protos import queue_pb2, tfserving_pb2, warmup_pb2
+from services.serving.wire.codes import Code
 from services.serving.wire.keys import DEFAULT_SIGNATURE
-from services.serving.wire.prediction import (
-    INVALID_ARGUMENT,
-    UNIMPLEMENTED,
-    Prediction,
-    RequestFailed,
-    read_prediction,
-    with_context,
-)
+from services.serving.wire.prediction import Prediction, RequestFailed, read_prediction, with_context
 from services.serving.wire.replica_state import Signature
 from services.serving.wire.tensors import MAX_EXPANDED_BYTES, read_tensor_protos
 
 REQUESTS_PATH = Path("assets.extra/tf_serving_warmup_requests")
 MAX_RECORDS = 1000
-_DATA_LOSS = 15
 _REFUSED_KINDS = ("session_run_log", "predict_streamed_log")
 _CLASSIFY, _REGRESS = "tensorflow/serving/classify", "tensorflow/serving/regress"
 _OUTPUTS = {_CLASSIFY: ("classes", "scores"), _REGRESS: ("outputs",)}
@@ -61,15 +54,15 @@ def _read(path: Path) -> Iterator[warmup_pb2.PredictionLog]:
         return
     try:
         if tfrecord.count(content) > MAX_RECORDS:
-            raise RequestFailed(INVALID_ARGUMENT, f"{path.name} has more than {MAX_RECORDS} warm-up requests")
+            raise RequestFailed(Code.INVALID_ARGUMENT, f"{path.name} has more than {MAX_RECORDS} warm-up requests")
         records, _ = tfrecord.cut(content)
     except DataLoss as error:
-        raise RequestFailed(_DATA_LOSS, f"{path.name} is not a TFRecord file: {error.message}") from error
+        raise RequestFailed(Code.DATA_LOSS, f"{path.name} is not a TFRecord file: {error.message}") from error
     for number, record in enumerate(records):
         try:
             yield warmup_pb2.PredictionLog.FromString(record)
         except DecodeError as error:
-            raise RequestFailed(INVALID_ARGUMENT, f"{path.name}: record {number} is no PredictionLog") from error
+            raise RequestFailed(Code.INVALID_ARGUMENT, f"{path.name}: record {number} is no PredictionLog") from error
 
 
 def _predictions(record: warmup_pb2.PredictionLog, signatures: Signatures) -> list[Prediction]:
@@ -77,7 +70,7 @@ def _predictions(record: warmup_pb2.PredictionLog, signatures: Signatures) -> li
     if kind is None:
         return []
     if kind in _REFUSED_KINDS:
-        raise RequestFailed(UNIMPLEMENTED, f"Unsupported log_type for warmup: {kind}")
+        raise RequestFailed(Code.UNIMPLEMENTED, f"Unsupported log_type for warmup: {kind}")
     if kind == "predict_log":
         return [_predict(record.predict_log.request, signatures)]
     if kind == "multi_inference_log":
@@ -104,19 +97,19 @@ def _predict(request: tfserving_pb2.PredictRequest, signatures: Signatures) -> P
 def _infer(method: str, signature_name: str, given: tfserving_pb2.Input, signatures: Signatures) -> Prediction:
     """Classify and regress feed serialized examples to a signature's one input `inputs`."""
     if method not in _OUTPUTS:
-        raise RequestFailed(UNIMPLEMENTED, f"Unsupported signature method_name: {method}")
+        raise RequestFailed(Code.UNIMPLEMENTED, f"Unsupported signature method_name: {method}")
     name = signature_name or DEFAULT_SIGNATURE
     signature = signatures.get(name)
     if signature is None:
-        raise RequestFailed(INVALID_ARGUMENT, f"No signature was found with the name: {name}")
+        raise RequestFailed(Code.INVALID_ARGUMENT, f"No signature was found with the name: {name}")
     if list(signature.inputs) != ["inputs"]:
-        raise RequestFailed(INVALID_ARGUMENT, f'Expected one input Tensor "inputs", signature {name} has others.')
+        raise RequestFailed(Code.INVALID_ARGUMENT, f'Expected one input Tensor "inputs", signature {name} has others.')
     outputs = [output for output in _OUTPUTS[method] if output in signature.outputs]
     if not outputs or len(signature.outputs) > len(_OUTPUTS[method]):
-        raise RequestFailed(INVALID_ARGUMENT, f"Signature {name} does not have the outputs of {method}.")
+        raise RequestFailed(Code.INVALID_ARGUMENT, f"Signature {name} does not have the outputs of {method}.")
     examples = _serialized(given)
     if not examples:
-        raise RequestFailed(INVALID_ARGUMENT, "Input is empty.")
+        raise RequestFailed(Code.INVALID_ARGUMENT, "Input is empty.")
     request = queue_pb2.PredictionRequest(signature=name, output_filter=outputs)
     request.inputs.add(name="inputs", dtype="O", shape=[len(examples)], strings=examples)
     return read_prediction(request, signatures)

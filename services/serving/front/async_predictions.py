@@ -22,8 +22,7 @@ from prometheus_client.registry import Collector
 
 from common.errors import Unavailable
 from protos import queue_pb2
-from services.serving.front.core import RESOURCE_EXHAUSTED
-from services.serving.front.routing import NOT_FOUND, UNAVAILABLE, Route
+from services.serving.front.routing import Route
 from services.serving.options.settings import ServingSettings
 from services.serving.queue.async_scripts import (
     FORGET,
@@ -37,7 +36,8 @@ from services.serving.queue.async_scripts import (
 )
 from services.serving.queue.redis_connection import Argument, RedisConnection, Reply, connect
 from services.serving.queue.scripts import Script
-from services.serving.wire.prediction import DEADLINE_EXCEEDED, RequestFailed
+from services.serving.wire.codes import Code
+from services.serving.wire.prediction import RequestFailed
 
 PREFIX = "headrace:prediction:"
 _INDEX, _BYTES, _OPEN = "headrace:predictions", "headrace:predictions:bytes", "headrace:predictions:open"
@@ -47,7 +47,6 @@ _POLL_AGAIN_SECONDS = 0.2
 _POLLED_AT_ONCE = 500
 _MOST_WAITING = 2_000
 _ID_BYTES = 16
-_CANCELLED = 1
 UntilGone = Callable[[], Coroutine[Any, Any, None]]
 """Makes a coroutine that ends when nobody waits for the answer of a request any more."""
 
@@ -160,7 +159,7 @@ class AsyncPredictions(Collector):
         """
         late = queue_pb2.PredictionReply(
             request_id=prediction_id.encode(),
-            error_code=DEADLINE_EXCEEDED,
+            error_code=Code.DEADLINE_EXCEEDED,
             error_message="the deadline passed before a runner answered",
         )
         batch = queue_pb2.ReplyBatch(replies=[late]).SerializeToString()
@@ -183,7 +182,8 @@ class AsyncPredictions(Collector):
             return stored
         if self.waiting_count >= _MOST_WAITING:
             raise RequestFailed(
-                RESOURCE_EXHAUSTED, f"{_MOST_WAITING} requests wait for predictions at this front already; try again"
+                Code.RESOURCE_EXHAUSTED,
+                f"{_MOST_WAITING} requests wait for predictions at this front already; try again",
             )
         until_deadline = stored.deadline_at - time.time() + _POLL_SECONDS
         await self._wait_for(prediction_id, min(seconds, max(until_deadline, 0.0)), until_gone)
@@ -200,7 +200,7 @@ class AsyncPredictions(Collector):
         try:
             await asyncio.wait((answered, gone), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if gone.done():
-                raise RequestFailed(_CANCELLED, "the client went away before the prediction had its answer")
+                raise RequestFailed(Code.CANCELLED, "the client went away before the prediction had its answer")
         finally:
             gone.cancel()
             self.waiting_count -= 1
@@ -293,7 +293,8 @@ class AsyncPredictions(Collector):
             return await connection.ask(*command, timeout_seconds=_ANSWER_SECONDS)
         except Unavailable as error:
             raise RequestFailed(
-                UNAVAILABLE, f"asynchronous predictions need Redis, which is away; try again ({error.message[:200]})"
+                Code.UNAVAILABLE,
+                f"asynchronous predictions need Redis, which is away; try again ({error.message[:200]})",
             ) from error
 
     async def _connected(self) -> RedisConnection:
@@ -308,25 +309,26 @@ class AsyncPredictions(Collector):
 
 def _unknown(prediction_id: str) -> RequestFailed:
     return RequestFailed(
-        NOT_FOUND, f"there is no prediction {prediction_id[:64]}: it is unknown, or was kept long enough"
+        Code.NOT_FOUND, f"there is no prediction {prediction_id[:64]}: it is unknown, or was kept long enough"
     )
 
 
 def _refusal(taken: int, route: Route, limits: AsyncLimits) -> RequestFailed:
     queue = f"model {route.queue.model} ({route.queue.target})"
     if taken == NO_RUNNER:
-        return RequestFailed(UNAVAILABLE, f"nobody serves {queue} right now; try again")
+        return RequestFailed(Code.UNAVAILABLE, f"nobody serves {queue} right now; try again")
     if taken == QUEUE_FULL:
         return RequestFailed(
-            RESOURCE_EXHAUSTED, f"the queue of {queue} is half full; asynchronous predictions take no more; try again"
+            Code.RESOURCE_EXHAUSTED,
+            f"the queue of {queue} is half full; asynchronous predictions take no more; try again",
         )
     if taken == TOO_MANY:
         return RequestFailed(
-            RESOURCE_EXHAUSTED,
+            Code.RESOURCE_EXHAUSTED,
             f"{limits.count} asynchronous predictions are open or kept already, the limit; try again",
         )
     assert taken == TOO_LARGE
     return RequestFailed(
-        RESOURCE_EXHAUSTED,
+        Code.RESOURCE_EXHAUSTED,
         f"asynchronous predictions hold their limit of {limits.total_bytes} bytes; fetch and delete some, or try again",
     )

@@ -12,16 +12,9 @@ import numpy as np
 from protos import queue_pb2, tfserving_pb2
 from services.serving.front.model_info import signature_text
 from services.serving.front.routing import Route
+from services.serving.wire.codes import Code
 from services.serving.wire.keys import DEFAULT_SIGNATURE
-from services.serving.wire.prediction import (
-    INVALID_ARGUMENT,
-    NUMPY_TYPES,
-    UNIMPLEMENTED,
-    RequestFailed,
-    read_tensor,
-    with_context,
-    write_tensor,
-)
+from services.serving.wire.prediction import NUMPY_TYPES, RequestFailed, read_tensor, with_context, write_tensor
 from services.serving.wire.replica_state import Signature
 
 CLASSIFY_METHOD, REGRESS_METHOD = "tensorflow/serving/classify", "tensorflow/serving/regress"
@@ -31,7 +24,7 @@ Result = tfserving_pb2.ClassificationResult | tfserving_pb2.RegressionResult
 
 
 def _invalid(message: str) -> RequestFailed:
-    return RequestFailed(INVALID_ARGUMENT, message)
+    return RequestFailed(Code.INVALID_ARGUMENT, message)
 
 
 def signature_for(method_name: str, route: Route, signature_name: str) -> Signature:
@@ -51,7 +44,7 @@ def signature_for(method_name: str, route: Route, signature_name: str) -> Signat
 def check_method(method_name: str) -> None:
     """Raises RequestFailed, UNIMPLEMENTED, for a method that is neither of the two."""
     if method_name not in _CHECKS:
-        raise RequestFailed(UNIMPLEMENTED, f"Unsupported signature method_name: {method_name}")
+        raise RequestFailed(Code.UNIMPLEMENTED, f"Unsupported signature method_name: {method_name}")
 
 
 def _check_classify(signature: Signature) -> None:

@@ -18,19 +18,18 @@ from functools import partial
 
 from common.process.health import Health
 from protos import queue_pb2
-from services.serving.front.routing import UNAVAILABLE, Route, Routing
+from services.serving.front.routing import Route, Routing
 from services.serving.queue.admission import BATCHES_FULL, Admission
 from services.serving.queue.client import NO_RUNNER, REFUSED, Queue, QueueClient, Span
-from services.serving.rest_json.together import WrittenTogether
+from services.serving.wire.codes import Code
 from services.serving.wire.keys import replies_key
-from services.serving.wire.prediction import DEADLINE_EXCEEDED, INTERNAL, RequestFailed
+from services.serving.wire.prediction import RequestFailed
 from services.serving.wire.replica_state import ReplicaState
 from services.serving.wire.tensors import MAX_EXPANDED_BYTES
 
 logger = logging.getLogger(__name__)
 
 CONDITION = "queue"
-RESOURCE_EXHAUSTED = 8
 OnReply = Callable[[queue_pb2.PredictionReply], None]
 _OUTAGE_GRACE_SECONDS = 5.0
 """How long open requests wait for a lost Redis before they are answered with 503."""
@@ -83,7 +82,6 @@ class Front:
         self.admission = Admission(in_flight_limit)
         self.cancelled: Counter[str] = Counter()
         """By model: requests taken off their queue because nobody waited for them any more."""
-        self.json_texts = WrittenTogether()
         self._abandoned: set[bytes] = set()
         """Requests whose asker went before Redis said where they lie."""
         self._to_cancel: dict[tuple[Queue, Span], list[bytes]] = {}
@@ -154,7 +152,7 @@ class Front:
             self._note_pressure()
             raise
         if not self.queue_client.is_connected:
-            raise RequestFailed(UNAVAILABLE, "the request queue (Redis) is away; try again")
+            raise RequestFailed(Code.UNAVAILABLE, "the request queue (Redis) is away; try again")
         request_id = next(self._ids).to_bytes(8, "little")
         request.request_id = request_id
         request.reply_to = self._reply_to
@@ -218,20 +216,19 @@ class Front:
     def give_up(self) -> int:
         """Answers whatever is open with 503, because the process ends; returns how many there were."""
         left = len(self._open)
-        self._fail_all(UNAVAILABLE, "this replica is stopping; try again")
+        self._fail_all(Code.UNAVAILABLE, "this replica is stopping; try again")
         return left
 
     def _on_replies(self, batch: bytes) -> None:
         queue, in_time_count = None, 0
         replies = queue_pb2.ReplyBatch.FromString(batch).replies
-        self.json_texts.begin(replies)
         for reply in replies:
             request = self._open.pop(reply.request_id, None)
             if request is None:
                 continue
             queue = request.queue  # A batch answers requests of one queue.
             queue.load.closed(request.rows)
-            in_time_count += reply.error_code != DEADLINE_EXCEEDED
+            in_time_count += reply.error_code != Code.DEADLINE_EXCEEDED
             try:
                 request.on_reply(reply)
             except Exception:
@@ -243,8 +240,7 @@ class Front:
                         "version": reply.version,
                     },
                 )
-                request.on_reply(_failure(reply.request_id, INTERNAL, "the answer of the runner cannot be read"))
-        self.json_texts.end()
+                request.on_reply(_failure(reply.request_id, Code.INTERNAL, "the answer of the runner cannot be read"))
         if queue is not None:
             queue.load.answered(in_time_count, self._loop.time())
 
@@ -276,15 +272,15 @@ class Front:
     def _refusal(self, queue: Queue, taken: int) -> tuple[int, str]:
         if taken == NO_RUNNER:
             self.admission.refusals[queue.model, "no runner"] += 1
-            return UNAVAILABLE, f"nobody serves model {queue.model} ({queue.target}) right now; try again"
+            return Code.UNAVAILABLE, f"nobody serves model {queue.model} ({queue.target}) right now; try again"
         if taken == REFUSED:
             self.admission.refusals[queue.model, "redis"] += 1
-            return UNAVAILABLE, "the request queue (Redis) refuses to write; try again"
+            return Code.UNAVAILABLE, "the request queue (Redis) refuses to write; try again"
         if queue.load.most_rows:
             self.admission.refusals[queue.model, "batches full"] += 1
-            return UNAVAILABLE, BATCHES_FULL
+            return Code.UNAVAILABLE, BATCHES_FULL
         self.admission.refusals[queue.model, "queue full"] += 1
-        return RESOURCE_EXHAUSTED, f"the queue of model {queue.model} ({queue.target}) is full; try again"
+        return Code.RESOURCE_EXHAUSTED, f"the queue of model {queue.model} ({queue.target}) is full; try again"
 
     def _cancel_abandoned(self, queue: Queue, written: list[bytes], taken: int, span: Span) -> None:
         gone = [request_id for request_id in written[: max(taken, 0)] if request_id in self._abandoned]
@@ -315,7 +311,7 @@ class Front:
             self._outage_timer = self._loop.call_later(
                 _SILENCE_GRACE_SECONDS if self.queue_client.was_silent else _OUTAGE_GRACE_SECONDS,
                 self._fail_all,
-                UNAVAILABLE,
+                Code.UNAVAILABLE,
                 "the request queue (Redis) is away; try again",
             )
 
@@ -341,7 +337,7 @@ class Front:
         self._sweep_timer, self._sweep_at = None, float("inf")
         for request_id, request in [item for item in self._open.items() if item[1].deadline <= now]:
             self._cancel(request_id, request)
-            self._fail(request_id, DEADLINE_EXCEEDED, "the deadline passed before a runner answered")
+            self._fail(request_id, Code.DEADLINE_EXCEEDED, "the deadline passed before a runner answered")
         if self._open:
             self._sweep_later(min(request.deadline for request in self._open.values()))
 

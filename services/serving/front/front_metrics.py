@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from services.serving.front.core import Front
-from services.serving.front.counts import cumulative
+from services.serving.front.request_counts import cumulative
 from services.serving.wire.work import BATCH_SIZE_BUCKETS, SECONDS_BUCKETS
 
 _QUEUE = ("model", "target")

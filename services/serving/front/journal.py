@@ -1,21 +1,45 @@
 """What is kept of each request when it ends: counters always, a line of the log where somebody should act on it (each
 request at level DEBUG), and the whole of it in the request log where its model is sampled.
+
+The tag of a request is what its client calls it (header `x-request-id`), or a name made here. It goes back with the
+answer, into the lines of the log and into the request log; the queue does not need it.
 """
 
+import itertools
 import logging
+import secrets
 import time
 
 from protos import queue_pb2
-from services.serving.front.api_latency import PREDICT, ApiLatency
-from services.serving.front.counts import Statistics
+from services.serving.front.request_counts import PREDICT, ApiLatency, RequestCounts
 from services.serving.front.request_log import RequestLog, Sample
-from services.serving.front.request_tags import log_fields
-from services.serving.wire.prediction import INTERNAL
+from services.serving.wire.codes import Code
 
 logger = logging.getLogger("services.serving.requests")
 
-_UNKNOWN, _DATA_LOSS = 2, 15
-_FOR_A_HUMAN = frozenset((_UNKNOWN, INTERNAL, _DATA_LOSS))
+_FOR_A_HUMAN = frozenset((Code.UNKNOWN, Code.INTERNAL, Code.DATA_LOSS))
+REQUEST_ID_HEADER = b"x-request-id"
+MAX_TAG_BYTES = 128
+"""A longer one is replaced by one of ours."""
+
+
+class Tags:
+    """Makes names that no other process makes: a random prefix and a number."""
+
+    def __init__(self) -> None:
+        self._prefix = secrets.token_hex(6).encode()
+        self._numbers = itertools.count(1)
+
+    def new(self) -> bytes:
+        return b"%b-%x" % (self._prefix, next(self._numbers))
+
+
+def log_fields(tag: bytes, model: str, version: int = 0, **others: object) -> dict[str, object]:
+    """`extra` of a log line about a request; the version only where one answered."""
+    fields: dict[str, object] = {"request_id": tag.decode("latin-1"), "model": model}
+    if version:
+        fields["version"] = version
+    return fields | others
 
 
 class Entry:
@@ -41,10 +65,10 @@ class Journal:
     """Not thread-safe; about a microsecond per request where nothing is sampled."""
 
     def __init__(
-        self, statistics: Statistics, request_log: RequestLog | None = None, latency: ApiLatency | None = None
+        self, counts: RequestCounts, request_log: RequestLog | None = None, latency: ApiLatency | None = None
     ) -> None:
         """latency: where the time of each is kept by API, too."""
-        self._statistics = statistics
+        self._counts = counts
         self._latency = latency
         self._request_log = request_log
 
@@ -60,13 +84,13 @@ class Journal:
 
     def refused(self, entry: Entry, code: int, message: str, *, is_known: bool) -> None:
         """It was answered with an error before it came to a queue. A model that is not known gets no counter."""
-        self._statistics.add(entry.model if is_known else "", entry.door, code, 0.0)
+        self._counts.add(entry.model if is_known else "", entry.door, code, 0.0)
         self._tell(entry, code, message, 0.0)
 
     def answered(self, entry: Entry, code: int, message: str) -> None:
         """It went through a queue; the code may be an error of the runner, of the queue or of writing the answer."""
         seconds = time.perf_counter() - entry.started_at
-        self._statistics.add(entry.model, entry.door, code, seconds, version=entry.version, signature=entry.signature)
+        self._counts.add(entry.model, entry.door, code, seconds, version=entry.version, signature=entry.signature)
         if self._latency is not None and not code:
             self._latency.add(entry.model, entry.api, entry.door, seconds)
         self._tell(entry, code, message, seconds)

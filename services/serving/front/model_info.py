@@ -8,23 +8,14 @@ from google.protobuf import json_format
 
 from protos import queue_pb2, tfserving_pb2
 from services.serving.front.core import Front
-from services.serving.front.routing import NOT_FOUND, Route
+from services.serving.front.routing import Route
+from services.serving.wire.codes import Code
 from services.serving.wire.prediction import RequestFailed, default_rows, write_tensor
 from services.serving.wire.replica_state import ReplicaState, ServingState, Signature, TensorSpec, VersionState
 from services.serving.wire.tensors import write_tensor_proto
 
 SIGNATURE_DEF = "signature_def"
 SIGNATURE_DEF_MAP_URL = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
-_CODE_NAMES = (
-    "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
-    "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
-    "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
-)  # fmt: skip
-
-
-def code_name(code: int) -> str:
-    """A canonical status code by name."""
-    return _CODE_NAMES[code] if 0 <= code < len(_CODE_NAMES) else "UNKNOWN"
 
 
 def versions_of(state: ReplicaState | None, model: str, version: int | None) -> list[VersionState]:
@@ -35,11 +26,11 @@ def versions_of(state: ReplicaState | None, model: str, version: int | None) -> 
     """
     versions = [v for v in state.versions if v.model == model] if state is not None else []
     if not versions:
-        raise RequestFailed(NOT_FOUND, f"Could not find any versions of model {model}")
+        raise RequestFailed(Code.NOT_FOUND, f"Could not find any versions of model {model}")
     if version is not None:
         versions = [v for v in versions if v.version == version]
         if not versions:
-            raise RequestFailed(NOT_FOUND, f"Could not find version {version} of model {model}")
+            raise RequestFailed(Code.NOT_FOUND, f"Could not find version {version} of model {model}")
     return sorted(versions, key=lambda v: -v.version)
 
 
@@ -50,7 +41,7 @@ def status_json(versions: list[VersionState]) -> dict[str, Any]:
             {
                 "version": str(version.version),
                 "state": version.state.value,
-                "status": {"error_code": code_name(version.error_code), "error_message": version.error_message},
+                "status": {"error_code": Code.of(version.error_code).name, "error_message": version.error_message},
             }
             for version in versions
         ]

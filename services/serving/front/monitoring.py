@@ -17,9 +17,9 @@ from starlette.routing import Route
 
 from common.errors import InvalidInput
 from protos import tfserving_config_pb2 as config_pb2
-from services.serving.front.api_latency import ApiLatency, escaped
-from services.serving.front.model_info import code_name
+from services.serving.front.request_counts import ApiLatency, escaped
 from services.serving.options.model_server_config import read_text
+from services.serving.wire.codes import Code
 
 DEFAULT_PATH = "/monitoring/prometheus/metrics"
 _REQUEST_COUNT = ":tensorflow:serving:request_count"
@@ -68,7 +68,7 @@ def tensorflow_serving_lines(metrics: Iterable[Metric]) -> Iterator[str]:
     for metric in metrics:
         if metric.name == _OUR_REQUESTS:
             for sample in metric.samples:
-                status = code_name(int(sample.labels["code"]))
+                status = Code.of(int(sample.labels["code"])).name
                 counts[sample.labels["model"], status] += int(sample.value)
     yield f"# TYPE {_REQUEST_COUNT} counter\n"
     for (model, status), count in sorted(counts.items()):

@@ -7,11 +7,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from services.serving.queue.client import Queue
+from services.serving.wire.codes import Code
 from services.serving.wire.keys import DEFAULT_TARGET, alias_target, version_target
-from services.serving.wire.prediction import INVALID_ARGUMENT, RequestFailed
+from services.serving.wire.prediction import RequestFailed
 from services.serving.wire.replica_state import ReplicaState, ServingState, Signature, VersionState
-
-NOT_FOUND, UNAVAILABLE = 5, 14
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ class Routing:
     def _missing(self, model: str, version: int | None, label: str | None) -> RequestFailed:
         state = self.state
         if state is None:
-            return RequestFailed(UNAVAILABLE, "this replica is starting: it does not know its models yet")
+            return RequestFailed(Code.UNAVAILABLE, "this replica is starting: it does not know its models yet")
         aliases = state.models.get(model, {})
         if state.is_standalone:
             return _missing_folder(model, version, label, aliases)
@@ -102,18 +101,18 @@ class Routing:
         expected = next((v for v in state.versions if v.model == model and v.version == wanted), None)
         if expected is not None and expected.state is ServingState.END and expected.error_code:
             return RequestFailed(
-                UNAVAILABLE, f"version {wanted} of model {model} could not be loaded: {expected.error_message}"
+                Code.UNAVAILABLE, f"version {wanted} of model {model} could not be loaded: {expected.error_message}"
             )
         is_coming = expected is not None and expected.state is not ServingState.END
         if is_coming or (version is None and wanted is not None):
-            return RequestFailed(UNAVAILABLE, f"version {wanted} of model {model} is being loaded")
+            return RequestFailed(Code.UNAVAILABLE, f"version {wanted} of model {model} is being loaded")
         if not state.models and any(state.conditions.values()):
             reasons = "; ".join(f"{name}: {reason}" for name, reason in state.conditions.items() if reason)
-            return RequestFailed(UNAVAILABLE, f"this replica does not know its models yet ({reasons})")
+            return RequestFailed(Code.UNAVAILABLE, f"this replica does not know its models yet ({reasons})")
         if label is not None:
-            return RequestFailed(INVALID_ARGUMENT, f"Unrecognized servable version label: {label}")
+            return RequestFailed(Code.INVALID_ARGUMENT, f"Unrecognized servable version label: {label}")
         asked = f"Latest({model})" if version is None else f"Specific({model}, {version})"
-        return RequestFailed(NOT_FOUND, f"Servable not found for request: {asked}")
+        return RequestFailed(Code.NOT_FOUND, f"Servable not found for request: {asked}")
 
     def knows(self, model: str) -> bool:
         """Whether the replica has the model at all, so that it may have counters of its own."""
@@ -145,7 +144,7 @@ def _is_coming(model: str, version: str, state: ReplicaState) -> bool:
 def _missing_folder(model: str, version: int | None, label: str | None, aliases: Mapping[str, int]) -> RequestFailed:
     """TensorFlow Serving's words: what is not available is not found, whatever the reason."""
     if label is not None and label not in aliases:
-        return RequestFailed(INVALID_ARGUMENT, f"Unrecognized servable version label: {label}")
+        return RequestFailed(Code.INVALID_ARGUMENT, f"Unrecognized servable version label: {label}")
     wanted = version if label is None else aliases[label]
     asked = f"Latest({model})" if wanted is None else f"Specific({model}, {wanted})"
-    return RequestFailed(NOT_FOUND, f"Servable not found for request: {asked}")
+    return RequestFailed(Code.NOT_FOUND, f"Servable not found for request: {asked}")

@@ -7,12 +7,10 @@ else.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-from common.definition.serving import check_batching
+from common.definition.serving import EngineName, check_batching
 from common.errors import InvalidInput
-
-EngineName = Literal["auto", "tensorflow", "onnxruntime", "litert"]
 
 
 @dataclass(frozen=True)

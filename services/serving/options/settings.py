@@ -9,9 +9,10 @@ from typing import Self
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from common.definition.serving import EngineName
 from common.process.logs import LogFormat
 from common.process.settings import ServiceSettings
-from services.serving.options.model_options import EngineName
+from services.serving.options.model_options import BatchingOptions, EngineOptions, WarmUpOptions
 
 _SLOWEST_DOWNLOAD = 20_000_000
 """Sixteen files at a time share it, and the registry's client gives a file up that comes at less than a megabyte per
@@ -76,9 +77,9 @@ class ServingSettings(ServiceSettings):
     monitoring_config_file: str = ""
     """A MonitoringConfig in text format: metrics also at its path, with TensorFlow Serving's names too."""
 
-    max_batch_size: int = Field(64, ge=1)
+    max_batch_size: int = Field(BatchingOptions.max_batch_size, ge=1)
     """Examples of several requests that are put through the model at once, at most; a larger request runs by itself."""
-    batch_timeout_micros: int = Field(0, ge=0)
+    batch_timeout_micros: int = Field(BatchingOptions.batch_timeout_micros, ge=0)
     """How long a runner lingers for a fuller batch; 0 takes what is there."""
     enable_batching: bool | None = None
     """Unset: batches of what is there. True: TensorFlow Serving's defaults or batching_parameters_file. False: none."""
@@ -126,13 +127,13 @@ class ServingSettings(ServiceSettings):
     """Threads that one operation of a model may use."""
     inter_op_threads: int = Field(1, ge=1)
     """Operations of a model that may run at the same time."""
-    engine: EngineName = "tensorflow"
+    engine: EngineName = EngineOptions.engine
     """What computes models that say nothing themselves."""
     enable_xla: bool = False
     """Whether TensorFlow compiles signatures with XLA."""
     enable_model_warmup: bool = True
     """Whether a version is run before it is available, with the requests that came with it or with made-up ones."""
-    num_request_iterations_for_warmup: int = Field(1, ge=1)
+    num_request_iterations_for_warmup: int = Field(WarmUpOptions.iterations, ge=1)
     """How often each of the requests that came with a version is run."""
 
     def is_standalone(self) -> bool:

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from services.serving.options.model_options import BatchingOptions
+from services.serving.wire.codes import Code
 from services.serving.wire.prediction import RequestFailed
 
-RESOURCE_EXHAUSTED, UNAVAILABLE = 8, 14
 BATCHES_FULL = "The batch scheduling queue to which this task was submitted is full"
 _ROOM_FACTOR = 8
 _RATE_WINDOW_SECONDS = 0.1
@@ -140,7 +140,7 @@ class Admission:
             )  # fmt: skip
         if load.most_rows and load.open_rows and load.open_rows + rows > load.most_rows:
             self.refusals[model, "batches full"] += 1
-            raise RequestFailed(UNAVAILABLE, BATCHES_FULL)
+            raise RequestFailed(Code.UNAVAILABLE, BATCHES_FULL)
         if load.is_too_late(timeout_seconds):
             raise self._refusal(
                 model, "too late",
@@ -150,4 +150,4 @@ class Admission:
 
     def _refusal(self, model: str, reason: str, message: str) -> RequestFailed:
         self.refusals[model, reason] += 1
-        return RequestFailed(RESOURCE_EXHAUSTED, message)
+        return RequestFailed(Code.RESOURCE_EXHAUSTED, message)

@@ -16,6 +16,7 @@ from protos import queue_pb2
 from services.serving.queue.blocking_redis import Argument, BlockingRedis, RedisRefused
 from services.serving.queue.runner_queue import RAN_ALONE, parse_request
 from services.serving.queue.scripts import COMPLETE, EXPIRED, REQUEUE
+from services.serving.wire.codes import Code
 from services.serving.wire.keys import (
     CONSUMER_GROUP,
     MAX_FAILED_ATTEMPTS,
@@ -23,7 +24,6 @@ from services.serving.wire.keys import (
     queue_key,
     serving_key,
 )
-from services.serving.wire.prediction import INTERNAL
 
 logger = logging.getLogger(__name__)
 _BATCH = 256
@@ -115,7 +115,7 @@ class Recovery:
         )
         reply = queue_pb2.PredictionReply(
             request_id=request.request_id,
-            error_code=INTERNAL,
+            error_code=Code.INTERNAL,
             error_message=f"the runner ended unexpectedly {request.failed_attempts} times while it ran this request",
         )
         batch = queue_pb2.ReplyBatch(replies=[reply]).SerializeToString()

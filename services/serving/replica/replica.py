@@ -23,8 +23,8 @@ from services.serving.replica.versions_wanted import (
     queue_owners,
 )
 from services.serving.wire.channel import JsonChannel
+from services.serving.wire.codes import Code
 from services.serving.wire.keys import alias_target, version_target
-from services.serving.wire.prediction import INTERNAL
 from services.serving.wire.replica_state import ServingState, VersionState
 
 logger = logging.getLogger(__name__)
@@ -32,8 +32,7 @@ _FIRST_BACKOFF_SECONDS, _LONGEST_BACKOFF_SECONDS = 0.5, 10.0
 _STABLE_SECONDS = 60.0
 _LONG_LOAD_SECONDS = 5.0
 _ENDED_KEPT = 10
-_CANCELLED, _DEADLINE_EXCEEDED, _DATA_LOSS = 1, 4, 15
-_CODE_OF = {"InvalidInput": 3, "NotFound": 5, "Unavailable": 14}
+_CODE_OF = {"InvalidInput": Code.INVALID_ARGUMENT, "NotFound": Code.NOT_FOUND, "Unavailable": Code.UNAVAILABLE}
 """Canonical codes of what fetching a version may raise; anything else is a loss of data."""
 
 
@@ -102,7 +101,7 @@ class Replica:
     def on_fetch_failed(self, model: str, version: int, error: HeadraceError) -> None:
         slot = self._slots[model, version]
         slot.is_fetching = False
-        code = _CODE_OF.get(type(error).__name__, _DATA_LOSS)
+        code = _CODE_OF.get(type(error).__name__, Code.DATA_LOSS)
         # A registry that is away says nothing about the version: that does not count as an attempt.
         self._load_failed(slot, code, error.message, counts=not isinstance(error, Unavailable))
         self.reconcile()
@@ -120,7 +119,7 @@ class Replica:
             return
         match message["event"]:
             case "failed":
-                runner.failure = (message["code"] or INTERNAL, message["message"])
+                runner.failure = (message["code"] or Code.INTERNAL, message["message"])
             case "ready":
                 runner.is_ready, runner.runner_id = True, message["runner_id"]
                 slot.take_ready(message, now=time.time())
@@ -160,7 +159,7 @@ class Replica:
             loading_seconds = now - runner.forked_at
             if loading_seconds > self._limits.load_timeout_seconds and runner.failure is None:
                 limit = self._limits.load_timeout_seconds
-                runner.failure = (_DEADLINE_EXCEEDED, f"it was not ready after {limit:g} s")
+                runner.failure = (Code.DEADLINE_EXCEEDED, f"it was not ready after {limit:g} s")
                 self._actions.kill(runner.pid)
             if loading_seconds > self._limits.idle_load_seconds and not runner.is_hurried:
                 runner.is_hurried = True
@@ -294,7 +293,7 @@ class Replica:
             if runner is None and not slot.is_fetching:
                 slot.state = ServingState.END
             if runner is not None and runner.pid and runner.failure is None:
-                runner.failure = (_CANCELLED, "it is not wanted any more")
+                runner.failure = (Code.CANCELLED, "it is not wanted any more")
                 self._actions.kill(runner.pid)
         if slot.state is ServingState.AVAILABLE:
             slot.state = ServingState.UNLOADING
@@ -328,7 +327,7 @@ class Replica:
     def _check_run_time(self, slot: VersionSlot, runner: RunnerHandle, busy_seconds: float) -> None:
         if busy_seconds > self._limits.run_timeout_seconds and runner.failure is None:
             limit = self._limits.run_timeout_seconds
-            runner.failure = (_DEADLINE_EXCEEDED, f"one call of the model took longer than {limit:g} s")
+            runner.failure = (Code.DEADLINE_EXCEEDED, f"one call of the model took longer than {limit:g} s")
             logger.error("a runner is stuck; ending it", extra={"model": slot.model, "version": slot.version})
             self._actions.kill(runner.pid)
 
@@ -343,7 +342,7 @@ class Replica:
             self._actions.unloaded(slot.model, slot.version)
             return
         how = ending_in_words(status)
-        code, message = runner.failure or (INTERNAL, f"its runner ended with {how}")
+        code, message = runner.failure or (Code.INTERNAL, f"its runner ended with {how}")
         if not runner.is_ready:
             self._load_failed(slot, code, message)
             return

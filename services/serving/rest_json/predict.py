@@ -20,7 +20,6 @@ from services.serving.wire.replica_state import Signature, TensorSpec
 
 _JSON_DTYPES = {code: np.dtype(code) for code in ("<f4", "<f8", "|i1", "<i2", "<i4", "<i8", "|u1", "<u4", "<u8", "|b1")}
 _UNWRITTEN = {"<f2": "half", "<c8": "complex64", "<c16": "complex128", "<u2": "uint16"}
-_CODE_NAMES = {3: "INVALID_ARGUMENT", 12: "UNIMPLEMENTED"}
 
 
 class Document:
@@ -191,8 +190,7 @@ def _shape(array: np.ndarray) -> str:
 
 def _row_error(index: int, key: str, error: RequestFailed) -> RequestFailed:
     where = f"element: {index} key: {key}" if key else f"element: {index}"
-    name = _CODE_NAMES[error.code]
-    return invalid(f"Failed to process {where} of 'instances' list. Error: {name}: {error.message}")
+    return invalid(f"Failed to process {where} of 'instances' list. Error: {error.code.name}: {error.message}")
 
 
 def write_answer(reply: queue_pb2.PredictionReply, *, rows: bool) -> bytes:
@@ -215,11 +213,6 @@ def write_answer(reply: queue_pb2.PredictionReply, *, rows: bool) -> bytes:
         text = orjson.dumps([{name: column[index] for name, column in columns} for index in range(count)])
     else:
         text = orjson.dumps({name: orjson.Fragment(_text_of(name, array)) for name, array in arrays.items()})
-    return answer_of(text, rows=rows)
-
-
-def answer_of(text: bytes, *, rows: bool) -> bytes:
-    """The answer around the JSON of its outputs."""
     return b'{"predictions":%b}' % text if rows else b'{"outputs":%b}' % text
 
 

@@ -13,7 +13,8 @@ import numpy as np
 import orjson
 
 from services.serving.rest_json.numbers import float_text
-from services.serving.wire.prediction import INVALID_ARGUMENT, NUMPY_TYPES, UNIMPLEMENTED, RequestFailed
+from services.serving.wire.codes import Code
+from services.serving.wire.prediction import NUMPY_TYPES, RequestFailed
 from services.serving.wire.replica_state import TensorSpec
 
 _SHOWN_CHARACTERS = 256
@@ -37,7 +38,7 @@ _JSON_NAMES = {
 
 
 def invalid(message: str) -> RequestFailed:
-    return RequestFailed(INVALID_ARGUMENT, message)
+    return RequestFailed(Code.INVALID_ARGUMENT, message)
 
 
 def shown(value: object) -> str:
@@ -72,7 +73,7 @@ def _printed(value: Any, line: str) -> Iterator[str]:
     elif isinstance(value, str):
         yield _quoted(value)
     elif isinstance(value, float):
-        yield float_text(value, is_single=False)
+        yield float_text(value)
     else:
         yield _WORDS.get(value.__class__, {}).get(value) or str(value)
 
@@ -156,7 +157,9 @@ def _read_one_by_one(value: Any, spec: TensorSpec) -> np.ndarray:
     leaves = [_leaf(item, spec.dtype) for item in _leaves(value, 0, shape)]
     dtype = _NUMPY_DTYPES.get(spec.dtype)
     if dtype is None:  # an empty list of a type that the queue cannot carry
-        raise RequestFailed(UNIMPLEMENTED, f"Conversion of JSON Value: {shown(value)} to type: {_name(spec.dtype)}")
+        raise RequestFailed(
+            Code.UNIMPLEMENTED, f"Conversion of JSON Value: {shown(value)} to type: {_name(spec.dtype)}"
+        )
     array = np.empty(len(leaves), dtype)
     with np.errstate(over="ignore"):
         if spec.dtype in _INTEGER_RANGES:
@@ -197,7 +200,7 @@ def _leaf(value: Any, dtype: str) -> Any:
     if bounds and isinstance(value, int) and not isinstance(value, bool) and bounds[0] <= value <= bounds[1]:
         return value
     if bounds is None and dtype not in _FLOATS and dtype != "DT_BOOL" and not isinstance(value, dict):
-        raise RequestFailed(UNIMPLEMENTED, f"Conversion of JSON Value: {shown(value)} to type: {_name(dtype)}")
+        raise RequestFailed(Code.UNIMPLEMENTED, f"Conversion of JSON Value: {shown(value)} to type: {_name(dtype)}")
     raise invalid(f"JSON Value: {shown(value)} Type: {kind(value)} is not of expected type: {_name(dtype)}")
 
 

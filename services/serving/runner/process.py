@@ -24,7 +24,7 @@ from common.process.memory import give_back_free_memory
 from common.process.scheduling import LoadPriority
 from services.serving.batching.input_contract import InputContract, read_contract
 from services.serving.batching.merge import Batcher, Taken
-from services.serving.engines.platforms import registry as platforms
+from services.serving.engines.platforms import plugins as platforms
 from services.serving.engines.platforms.loading import LoadedModel, LoadRequest
 from services.serving.engines.warm_up import warm_up
 from services.serving.options.runner_spec import RunnerSpec

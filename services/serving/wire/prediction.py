@@ -8,12 +8,11 @@ import ml_dtypes
 import numpy as np
 
 from protos import queue_pb2
+from services.serving.wire.codes import Code
 from services.serving.wire.keys import DEFAULT_SIGNATURE
 from services.serving.wire.replica_state import Signature, TensorSpec
 
 Arrays = Mapping[str, np.ndarray]
-INVALID_ARGUMENT, DEADLINE_EXCEEDED, FAILED_PRECONDITION, INTERNAL, UNIMPLEMENTED = 3, 4, 9, 13, 12
-"""Canonical gRPC status codes, as error_code of a reply has them."""
 
 NUMPY_TYPES = {
     "DT_FLOAT": "<f4", "DT_DOUBLE": "<f8", "DT_HALF": "<f2", "DT_INT8": "|i1", "DT_INT16": "<i2", "DT_INT32": "<i4",
@@ -31,7 +30,7 @@ class RequestFailed(Exception):
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
-        self.code = code
+        self.code = Code.of(code)
         self.message = message
 
 
@@ -60,11 +59,13 @@ def read_prediction(request: queue_pb2.PredictionRequest, signatures: Mapping[st
     name = request.signature or DEFAULT_SIGNATURE
     signature = signatures.get(name)
     if signature is None:
-        raise RequestFailed(FAILED_PRECONDITION, f'Serving signature key "{name}" not found.')
+        raise RequestFailed(Code.FAILED_PRECONDITION, f'Serving signature key "{name}" not found.')
     tensors = request.inputs
     inputs = {tensor.name: read_tensor(tensor) for tensor in tensors}
     if len(inputs) != len(tensors):
-        raise RequestFailed(INVALID_ARGUMENT, f"an input is given twice; got {len(tensors)} for {len(inputs)} names")
+        raise RequestFailed(
+            Code.INVALID_ARGUMENT, f"an input is given twice; got {len(tensors)} for {len(inputs)} names"
+        )
     check_names(signature, inputs, defaults=signature.optional)
     defaulted = {key: rows for key, rows in request.defaulted.items() if key in signature.optional}
     if len(inputs) < len(signature.inputs):
@@ -81,13 +82,15 @@ def read_prediction(request: queue_pb2.PredictionRequest, signatures: Mapping[st
         is_fitting = bool(shape) and (spec.shape is None or _fits(spec.shape, shape))
         if signature.has_schema and not is_fitting:
             raise RequestFailed(
-                INVALID_ARGUMENT, f'input "{key}" has shape {list(shape)}, expected {_shown_shape(spec)}'
+                Code.INVALID_ARGUMENT, f'input "{key}" has shape {list(shape)}, expected {_shown_shape(spec)}'
             )
         sizes.add(shape[0] if is_fitting else -1)
         trailing_shapes.append(shape[1:])
     if signature.has_schema and len(sizes) > 1:
         counts = ", ".join(f'"{key}" has {len(inputs[key])}' for key in signature.inputs)
-        raise RequestFailed(INVALID_ARGUMENT, f"inputs differ in how many rows they have: {counts}; expected as many")
+        raise RequestFailed(
+            Code.INVALID_ARGUMENT, f"inputs differ in how many rows they have: {counts}; expected as many"
+        )
     rows = sizes.pop() if len(sizes) == 1 else -1
     return Prediction(name, inputs, output_filter, rows, tuple(trailing_shapes), defaulted)
 
@@ -101,7 +104,8 @@ def _fill_in(signature: Signature, inputs: dict[str, np.ndarray]) -> dict[str, i
     rows = next((len(array) for array in inputs.values() if array.ndim), None)
     if rows is None:
         raise RequestFailed(
-            INVALID_ARGUMENT, "the request has no input, so nothing says how many rows it has; expected at least one"
+            Code.INVALID_ARGUMENT,
+            "the request has no input, so nothing says how many rows it has; expected at least one",
         )
     missing = [name for name in signature.inputs if name not in inputs]
     for name in missing:
@@ -138,7 +142,7 @@ def check_names(signature: Signature, names: Mapping[str, object], *, defaults: 
         return
     if len(names) > len(expected) or (len(names) < len(expected) and not defaults):
         raise RequestFailed(
-            INVALID_ARGUMENT,
+            Code.INVALID_ARGUMENT,
             f"input size does not match signature: {len(names)}!={len(expected)} "
             f"len({{{_joined(names)}}}) != len({{{_joined(expected)}}}). "
             f"Sent extra: {{{_joined(names.keys() - expected.keys())}}}. "
@@ -146,7 +150,7 @@ def check_names(signature: Signature, names: Mapping[str, object], *, defaults: 
         )
     first = min(missing - set(defaults) or missing)
     raise RequestFailed(
-        INVALID_ARGUMENT,
+        Code.INVALID_ARGUMENT,
         f"Signature input alias: {first}(feed name: {expected[first].tensor_name}) not found in request and no "
         f"default value provided. Inputs expected to be in the request {{{_joined(names)}}}, "
         f"or default input alias set: {_joined(defaults)}",
@@ -161,7 +165,7 @@ def numpy_type(name: str, spec: TensorSpec) -> "np.dtype[Any]":
     """The array type of an input; raises RequestFailed when the queue cannot carry it."""
     known = _DTYPES.get(spec.dtype)
     if known is None:
-        raise RequestFailed(UNIMPLEMENTED, f'input "{name}" has type {spec.dtype}, which the queue cannot carry')
+        raise RequestFailed(Code.UNIMPLEMENTED, f'input "{name}" has type {spec.dtype}, which the queue cannot carry')
     return known
 
 
@@ -180,7 +184,7 @@ def read_tensor(tensor: queue_pb2.Tensor) -> np.ndarray:
         return np.frombuffer(tensor.data, _DTYPES_BY_TEXT.get(text) or text).reshape(tensor.shape)
     except (ValueError, TypeError) as error:
         raise RequestFailed(
-            INVALID_ARGUMENT, f"tensor parsing error: {tensor.name} (dtype {tensor.dtype}): {error}"
+            Code.INVALID_ARGUMENT, f"tensor parsing error: {tensor.name} (dtype {tensor.dtype}): {error}"
         ) from error
 
 
@@ -192,7 +196,7 @@ def write_tensor(tensor: queue_pb2.Tensor, name: str, array: np.ndarray) -> None
     """
     text = _TEXTS.get(array.dtype)
     if text is None:
-        raise RequestFailed(UNIMPLEMENTED, f'output "{name}" has type {array.dtype.name}, which cannot be sent')
+        raise RequestFailed(Code.UNIMPLEMENTED, f'output "{name}" has type {array.dtype.name}, which cannot be sent')
     tensor.name = name
     tensor.dtype = text
     tensor.shape.extend(array.shape)
@@ -211,14 +215,15 @@ def with_context(context: bytes, examples: Sequence[bytes], *, max_bytes: int) -
     size = len(context) * len(examples) + sum(map(len, examples))
     if context and size > max_bytes:
         raise RequestFailed(
-            INVALID_ARGUMENT, f"the examples, each with the context, take {size} bytes, expected at most {max_bytes}"
+            Code.INVALID_ARGUMENT,
+            f"the examples, each with the context, take {size} bytes, expected at most {max_bytes}",
         )
     return [context + example for example in examples]
 
 
 def failure(request_id: bytes, version: int, error: RequestFailed) -> queue_pb2.PredictionReply:
     return queue_pb2.PredictionReply(
-        request_id=request_id, version=version, error_code=error.code or INTERNAL, error_message=error.message
+        request_id=request_id, version=version, error_code=error.code or Code.INTERNAL, error_message=error.message
     )
 
 
@@ -233,17 +238,19 @@ def _check_filter(signature: Signature, output_filter: tuple[str, ...]) -> None:
     for index, name in enumerate(output_filter):
         if name not in signature.outputs:
             raise RequestFailed(
-                INVALID_ARGUMENT,
+                Code.INVALID_ARGUMENT,
                 f"output tensor alias not found in signature: {name} Outputs expected to be in the set {{{expected}}}.",
             )
         if name in output_filter[:index]:
-            raise RequestFailed(INVALID_ARGUMENT, f"duplicate output tensor alias: {name}")
+            raise RequestFailed(Code.INVALID_ARGUMENT, f"duplicate output tensor alias: {name}")
 
 
 def _check_type(name: str, spec: TensorSpec, array: np.ndarray) -> None:
     expected = numpy_type(name, spec)
     if array.dtype != expected:
-        raise RequestFailed(INVALID_ARGUMENT, f'input "{name}" has type {array.dtype.name}, expected {expected.name}')
+        raise RequestFailed(
+            Code.INVALID_ARGUMENT, f'input "{name}" has type {array.dtype.name}, expected {expected.name}'
+        )
 
 
 def _fits(expected: tuple[int, ...], shape: tuple[int, ...]) -> bool:

@@ -16,7 +16,6 @@ from common.registry.catalog import PRODUCTION
 
 SNAPSHOT_SECONDS = 1.0
 STOP_COMMAND = b'{"command":"stop"}\n'
-FAILED_PRECONDITION = 9
 
 
 class ServingState(StrEnum):

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from protos import queue_pb2, tfserving_pb2
-from services.serving.wire.prediction import INVALID_ARGUMENT, NUMPY_TYPES, UNIMPLEMENTED, RequestFailed
+from services.serving.wire.codes import Code
+from services.serving.wire.prediction import NUMPY_TYPES, RequestFailed
 
 _TYPED_FIELDS = {
     "DT_FLOAT": "float_val", "DT_DOUBLE": "double_val", "DT_HALF": "half_val", "DT_INT8": "int_val",
@@ -65,7 +66,7 @@ def read_tensor_protos(
         room -= _expanded_bytes(alias, proto)
         if room < 0:
             raise RequestFailed(
-                INVALID_ARGUMENT,
+                Code.INVALID_ARGUMENT,
                 f'the inputs take more than {max_bytes} bytes once they are written out; input "{alias}" has shape '
                 f"{_shape_text(_shape_of(alias, proto))}",
             )
@@ -116,7 +117,7 @@ def read_tensor_proto(alias: str, proto: tfserving_pb2.TensorProto, tensor: queu
     if field is None:
         if proto.dtype == tfserving_pb2.DT_INVALID or not name:
             raise _unparsable(alias)
-        raise RequestFailed(UNIMPLEMENTED, f'input "{alias}" has type {name}, which cannot be served')
+        raise RequestFailed(Code.UNIMPLEMENTED, f'input "{alias}" has type {name}, which cannot be served')
     shape = _shape_of(alias, proto)
     count = math.prod(shape)
     tensor.name = alias
@@ -183,7 +184,7 @@ def _filled(values: list[bytes], count: int, empty: bytes) -> list[bytes]:
 
 
 def _unparsable(alias: str) -> RequestFailed:
-    return RequestFailed(INVALID_ARGUMENT, f"tensor parsing error: {alias}")
+    return RequestFailed(Code.INVALID_ARGUMENT, f"tensor parsing error: {alias}")
 
 
 def write_tensor_proto(tensor: queue_pb2.Tensor, proto: tfserving_pb2.TensorProto) -> None:
@@ -194,7 +195,7 @@ def write_tensor_proto(tensor: queue_pb2.Tensor, proto: tfserving_pb2.TensorProt
     """
     name = TYPE_OF_CODE.get(tensor.dtype)
     if name is None:
-        raise RequestFailed(UNIMPLEMENTED, f'output "{tensor.name}" has numpy type {tensor.dtype}')
+        raise RequestFailed(Code.UNIMPLEMENTED, f'output "{tensor.name}" has numpy type {tensor.dtype}')
     proto.dtype = tfserving_pb2.DataType.Value(name)  # type: ignore[assignment]  # the stub wants the wrapper class
     add = proto.tensor_shape.dim.add
     for size in tensor.shape:

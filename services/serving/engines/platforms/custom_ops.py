@@ -8,7 +8,8 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from services.serving.wire.prediction import FAILED_PRECONDITION, RequestFailed
+from services.serving.wire.codes import Code
+from services.serving.wire.prediction import RequestFailed
 
 LIST_PATH = Path("assets.extra/custom_ops.txt")
 
@@ -24,7 +25,7 @@ def load_custom_ops(directory: Path) -> None:
     except FileNotFoundError:
         return
     except (OSError, UnicodeDecodeError) as error:
-        raise RequestFailed(FAILED_PRECONDITION, f"cannot read {LIST_PATH}: {error}") from error
+        raise RequestFailed(Code.FAILED_PRECONDITION, f"cannot read {LIST_PATH}: {error}") from error
     for line in (line.strip() for line in lines):
         if line and not line.startswith("#"):
             _load(directory, line)
@@ -37,11 +38,11 @@ def _load(directory: Path, line: str) -> None:
         # As written, not resolved: a version's files may themselves be links.
         if ".." in path.relative_to(directory).parts:
             raise RequestFailed(
-                FAILED_PRECONDITION, f"custom op library {line} of {LIST_PATH} leads out of the version"
+                Code.FAILED_PRECONDITION, f"custom op library {line} of {LIST_PATH} leads out of the version"
             )
     if not path.is_file():
-        raise RequestFailed(FAILED_PRECONDITION, f"custom op library {line} of {LIST_PATH} is not there")
+        raise RequestFailed(Code.FAILED_PRECONDITION, f"custom op library {line} of {LIST_PATH} is not there")
     try:
         tf.load_op_library(str(path))
     except (tf.errors.OpError, RuntimeError, OSError) as error:
-        raise RequestFailed(FAILED_PRECONDITION, f"cannot load custom op library {line}: {error}") from error
+        raise RequestFailed(Code.FAILED_PRECONDITION, f"cannot load custom op library {line}: {error}") from error

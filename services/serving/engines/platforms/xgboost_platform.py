@@ -11,7 +11,8 @@ import numpy as np
 import xgboost
 
 from services.serving.engines.platforms.loading import LoadRequest
-from services.serving.wire.prediction import FAILED_PRECONDITION, INVALID_ARGUMENT, Arrays, RequestFailed
+from services.serving.wire.codes import Code
+from services.serving.wire.prediction import Arrays, RequestFailed
 from services.serving.wire.replica_state import Signature, TensorSpec
 
 FILE_NAMES = ("model.json", "model.ubj")
@@ -44,7 +45,7 @@ class XGBoostModel:
         features = inputs[_INPUT]
         if features.ndim != 2 or features.shape[1] != self._width:
             raise RequestFailed(
-                INVALID_ARGUMENT, f"{_INPUT} has shape {list(features.shape)}, expected [n, {self._width}]"
+                Code.INVALID_ARGUMENT, f"{_INPUT} has shape {list(features.shape)}, expected [n, {self._width}]"
             )
         return {_OUTPUT: self._predict(features)}
 
@@ -54,7 +55,7 @@ class XGBoostModel:
         try:
             found: np.ndarray = self._booster.inplace_predict(features, validate_features=False)
         except (xgboost.core.XGBoostError, ValueError) as error:
-            raise RequestFailed(INVALID_ARGUMENT, f"xgboost: {error}") from error
+            raise RequestFailed(Code.INVALID_ARGUMENT, f"xgboost: {error}") from error
         return found
 
 
@@ -65,7 +66,7 @@ def load(request: LoadRequest) -> XGBoostModel:
     try:
         booster.load_model(path)
     except xgboost.core.XGBoostError as error:
-        raise RequestFailed(FAILED_PRECONDITION, f"xgboost cannot read {path.name}: {error}") from error
+        raise RequestFailed(Code.FAILED_PRECONDITION, f"xgboost cannot read {path.name}: {error}") from error
     return XGBoostModel(booster)
 
 
@@ -73,4 +74,4 @@ def _model_file(directory: Path) -> Path:
     for name in FILE_NAMES:
         if (directory / name).is_file():
             return directory / name
-    raise RequestFailed(FAILED_PRECONDITION, f"version {directory.name} has neither {' nor '.join(FILE_NAMES)}")
+    raise RequestFailed(Code.FAILED_PRECONDITION, f"version {directory.name} has neither {' nor '.join(FILE_NAMES)}")

@@ -29,11 +29,11 @@ from services.serving.options.settings import ServingSettings
 from services.serving.replica.sources.folder_watch import FolderWatch, Found
 from services.serving.replica.version_slot import VersionSlot
 from services.serving.replica.versions_wanted import VersionKey, Wanted
+from services.serving.wire.codes import Code
 from services.serving.wire.keys import alias_target
-from services.serving.wire.replica_state import FAILED_PRECONDITION, ConfigState, ReloadResult, ServingState
+from services.serving.wire.replica_state import ConfigState, ReloadResult, ServingState
 
 logger = logging.getLogger(__name__)
-_UNKNOWN, _INVALID_ARGUMENT = 2, 3
 _RESULTS_KEPT = 16
 Models = Mapping[str, ConfiguredModel]
 
@@ -201,7 +201,7 @@ class ConfiguredModels:
             self._apply(_parsed(config), check_labels=not is_restored)
         except HeadraceError as error:
             self._refuse("HandleReloadConfigRequest", error)
-            code = FAILED_PRECONDITION if isinstance(error, Conflict) else _INVALID_ARGUMENT
+            code = Code.FAILED_PRECONDITION if isinstance(error, Conflict) else Code.INVALID_ARGUMENT
             self._finish(ReloadResult(reload_id, code, error.message, is_applied=False))
             return
         self._is_from_request = True
@@ -294,7 +294,7 @@ class ConfiguredModels:
                 continue
             listed = ", ".join(f"{model}: {reason}" for model, reason in sorted(failed.items()))
             message = f"{len(failed)} model(s) did not become available: {{{listed}}}"
-            self._finish(ReloadResult(waiting.reload_id, _UNKNOWN, message))
+            self._finish(ReloadResult(waiting.reload_id, Code.UNKNOWN, message))
 
     def _answers(self, labels: Mapping[tuple[str, str], int], readers: Mapping[tuple[str, str], set[int]]) -> bool:
         """Whether the labels of versions that are available answer, as far as they are still wanted."""

@@ -17,7 +17,7 @@ from services.serving.tests.support.recording_model import (
     rows,
     values_of,
 )
-from services.serving.wire.prediction import INVALID_ARGUMENT
+from services.serving.wire.codes import Code
 from services.serving.wire.work import waits_of
 
 
@@ -55,9 +55,9 @@ def test_a_larger_request_is_run_in_parts_or_refused_in_tensorflow_servings_word
     refused, batcher = answers_of(
         RecordingModel(), requests_of(rows(1, 2, 3)), max_batch_size=2, enable_large_batch_splitting=False
     )
-    assert refused[0].error_code == INVALID_ARGUMENT
+    assert refused[0].error_code == Code.INVALID_ARGUMENT
     assert refused[0].error_message == "Task size 3 is larger than maximum input batch size 2"
-    assert batcher.report()["signatures"]["serving_default"]["failed"] == {str(INVALID_ARGUMENT): 1}
+    assert batcher.report()["signatures"]["serving_default"]["failed"] == {str(Code.INVALID_ARGUMENT): 1}
 
 
 def test_max_execution_batch_size_is_the_batch_and_max_batch_size_the_request() -> None:
@@ -102,7 +102,7 @@ def test_one_bad_request_fails_alone_in_a_padded_batch() -> None:
     replies, batcher = answers_of(
         RecordingModel(), requests_of(rows(1), rows(-1), rows(3)), max_batch_size=4, allowed_batch_sizes=(4,)
     )
-    assert [reply.error_code for reply in replies] == [0, INVALID_ARGUMENT, 0]
+    assert [reply.error_code for reply in replies] == [0, Code.INVALID_ARGUMENT, 0]
     assert batcher.report()["failed"] == 1
 
 

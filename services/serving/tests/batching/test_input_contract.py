@@ -15,7 +15,8 @@ from services.serving.options.model_options import BatchingOptions
 from services.serving.rest_json.predict import Document, read_inputs
 from services.serving.tests.support.queue_asker import request
 from services.serving.tests.support.recording_model import SECOND, replies_to, taken
-from services.serving.wire.prediction import INVALID_ARGUMENT, Arrays, RequestFailed, read_tensor
+from services.serving.wire.codes import Code
+from services.serving.wire.prediction import Arrays, RequestFailed, read_tensor
 from services.serving.wire.replica_state import Signature, TensorSpec
 
 FEATURES: list[dict[str, Any]] = [
@@ -85,7 +86,7 @@ def test_an_optional_input_that_is_left_out_has_the_schemas_default_and_is_count
 
 def test_a_required_input_is_still_required(tmp_path: Path) -> None:
     (reply,), _, _ = answers(contract_of(tmp_path), {"carrier": np.array([b"AA"], object)})
-    assert reply.error_code == INVALID_ARGUMENT
+    assert reply.error_code == Code.INVALID_ARGUMENT
     assert "distance" in reply.error_message
 
 
@@ -93,7 +94,7 @@ def test_a_value_out_of_bounds_is_refused_alone_and_the_rest_of_its_batch_answer
     late = one(tags=[]) | {"distance": np.array([7.0, -5.0], "<f4"), "carrier": np.array([b"AA", b"UA"], object)}
     late["tags"] = late["tags"].repeat(2, axis=0)
     replies, model, batcher = answers(contract_of(tmp_path), one(tags=[]), late, one(tags=[], carrier="ZZ"), one(0.1))
-    assert [reply.error_code for reply in replies] == [0, INVALID_ARGUMENT, INVALID_ARGUMENT, 0]
+    assert [reply.error_code for reply in replies] == [0, Code.INVALID_ARGUMENT, Code.INVALID_ARGUMENT, 0]
     assert replies[1].error_message == 'input "distance", row 1: the value -5.0 is not from 0.1 to 5000'
     assert replies[2].error_message == 'input "carrier", row 0: the value "ZZ" is not one of AA, UA'
     assert [len(call["distance"]) for call in model.calls] == [2]
@@ -103,7 +104,7 @@ def test_a_value_out_of_bounds_is_refused_alone_and_the_rest_of_its_batch_answer
 @pytest.mark.parametrize("value", [np.nan, np.inf, 5001.0])
 def test_no_number_outside_of_the_bounds_gets_in(tmp_path: Path, value: float) -> None:
     (reply,), model, _ = answers(contract_of(tmp_path), one(value))
-    assert (reply.error_code, model.calls) == (INVALID_ARGUMENT, [])
+    assert (reply.error_code, model.calls) == (Code.INVALID_ARGUMENT, [])
 
 
 def test_the_whole_shape_is_checked_where_a_schema_says_it(tmp_path: Path) -> None:

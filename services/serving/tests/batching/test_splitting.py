@@ -18,7 +18,8 @@ from services.serving.tests.support.recording_model import (
     taken,
     values_of,
 )
-from services.serving.wire.prediction import INVALID_ARGUMENT, Arrays
+from services.serving.wire.codes import Code
+from services.serving.wire.prediction import Arrays
 
 SPLIT: dict[str, Any] = {"enable_large_batch_splitting": True}
 
@@ -93,7 +94,7 @@ def test_what_is_padded_to_the_longest_in_its_batch_stays_in_one_batch() -> None
 def test_a_bad_request_in_two_batches_fails_alone_and_once() -> None:
     asked = requests_of(rows(1, 1, 1), rows(2, -1), rows(3, 3))
     replies, batcher = answers_of(RecordingModel(), asked, max_batch_size=4)
-    assert [reply.error_code for reply in replies] == [0, INVALID_ARGUMENT, 0]
+    assert [reply.error_code for reply in replies] == [0, Code.INVALID_ARGUMENT, 0]
     assert values_of([replies[0], replies[2]]) == [[[2]] * 3, [[6]] * 2]
     work = batcher.report()
     assert (work["requests"], work["failed"]) == (3, 1)
@@ -102,7 +103,7 @@ def test_a_bad_request_in_two_batches_fails_alone_and_once() -> None:
 def test_a_request_that_shares_its_batches_with_bad_ones_is_answered_all_the_same() -> None:
     asked = requests_of(rows(-1, -1, -1), rows(2, 3, 4), rows(5))
     replies, _ = answers_of(RecordingModel(), asked, max_batch_size=4)
-    assert [reply.error_code for reply in replies] == [INVALID_ARGUMENT, 0, 0]
+    assert [reply.error_code for reply in replies] == [Code.INVALID_ARGUMENT, 0, 0]
     assert values_of(replies[1:]) == [[[4], [6], [8]], [[10]]]
 
 

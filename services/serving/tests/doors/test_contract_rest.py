@@ -1,6 +1,7 @@
 """TensorFlow Serving's REST contract over a whole replica: values as TensorFlow computes them, faults in its words."""
 
 import gzip
+import json
 import math
 from typing import Any
 
@@ -178,12 +179,13 @@ def test_faults_have_their_status_and_words(
         ('{"inputs": [0.1, 0.3333333333, 2, 1e6, 1234567, 1e-7]}', "[0.1, 0.333333343, 2.0, 1e+06, 1234567.0, 1e-07]"),
     ],
 )
-def test_the_parser_is_lenient_and_the_digits_are_printfs(
+def test_the_parser_is_lenient_and_floats_read_back_as_the_same(
     contract: ContractServer, content: str, expected: str
 ) -> None:
     content = content.replace("{", '{"signature_name": "echo_float32", ', 1)
     response = contract.post("m:predict", content.encode())
-    assert response.text.replace(",", ", ") == f'{{"outputs":{expected}}}'
+    found = np.array(json.loads(response.text)["outputs"], np.float32)
+    np.testing.assert_array_equal(found, np.array(json.loads(expected), np.float32))
 
 
 @pytest.mark.parametrize("signature", ["classify", "classify_scores", "classify_classes"])

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from common.definition.serving import EngineName
 from services.serving.engines.comparison import compare
 from services.serving.front.model_info import version_json
-from services.serving.options.model_options import EngineName, EngineOptions, ModelOptions
+from services.serving.options.model_options import EngineOptions, ModelOptions
 from services.serving.tests.conftest import StartManager
 from services.serving.tests.support.queue_asker import Asker, request
 from services.serving.tests.support.registry_process import RegistryProcess

@@ -14,10 +14,9 @@ import xgboost
 from services.serving.options.model_options import EngineOptions, ModelOptions
 from services.serving.tests.support.queue_asker import Asker, request
 from services.serving.tests.support.runner_process import RunnerProcess, Zygote
-from services.serving.wire.prediction import INVALID_ARGUMENT, read_tensor
+from services.serving.wire.codes import Code
+from services.serving.wire.prediction import read_tensor
 from testing.redis_server import RedisServer
-
-FAILED_PRECONDITION = 9
 
 
 def start(zygote: Zygote, redis: RedisServer, directory: Path, platform: str) -> RunnerProcess:
@@ -62,7 +61,7 @@ def test_a_platform_that_is_not_there_is_refused_with_those_that_are(
     zygote: Zygote, redis_server: RedisServer, table: Path
 ) -> None:
     code, message = failure(start(zygote, redis_server, table, "spreadsheet"))
-    assert code == INVALID_ARGUMENT
+    assert code == Code.INVALID_ARGUMENT
     assert message == 'there is no platform "spreadsheet"; known here: lookup, tensorflow, xgboost'
 
 
@@ -85,14 +84,14 @@ def test_an_xgboost_model_answers_what_xgboost_answers(
     np.testing.assert_allclose(read_tensor(reply.outputs[0]), booster.predict(xgboost.DMatrix(rows[:9])))
     wrong = asker.ask(request(b"b", {"features": rows[:9, :3]}))
     assert (wrong.error_code, wrong.error_message) == (
-        INVALID_ARGUMENT, "features has shape [9, 3], expected [n, 4]",
+        Code.INVALID_ARGUMENT, "features has shape [9, 3], expected [n, 4]",
     )  # fmt: skip
     assert runner.leave() == 0
 
 
 def test_an_xgboost_version_without_a_model_fails(zygote: Zygote, redis_server: RedisServer, tmp_path: Path) -> None:
     code, message = failure(start(zygote, redis_server, tmp_path, "xgboost"))
-    assert code == FAILED_PRECONDITION
+    assert code == Code.FAILED_PRECONDITION
     assert message.endswith("has neither model.json nor model.ubj")
 
 
@@ -137,7 +136,7 @@ def test_a_library_that_cannot_be_loaded_fails_the_load(
     (directory / "assets.extra/custom_ops.txt").write_text(f"{line}\n")
     (directory / "assets.extra/broken.so").write_bytes(b"no library")
     code, message = failure(zygote.start_runner(redis_server.url, directory))
-    assert code == FAILED_PRECONDITION
+    assert code == Code.FAILED_PRECONDITION
     assert words in message
 
 

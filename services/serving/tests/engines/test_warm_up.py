@@ -13,11 +13,11 @@ from services.serving.engines.warm_up import warm_up
 from services.serving.engines.warm_up_requests import MAX_RECORDS, REQUESTS_PATH
 from services.serving.options.model_options import BatchingOptions, ModelOptions, WarmUpOptions
 from services.serving.tests.support.runner_process import Zygote
+from services.serving.wire.codes import Code
 from services.serving.wire.prediction import Arrays, RequestFailed
 from services.serving.wire.replica_state import Signature, TensorSpec
 from testing.redis_server import RedisServer
 
-INVALID_ARGUMENT, FAILED_PRECONDITION, UNIMPLEMENTED, DATA_LOSS = 3, 9, 12, 15
 _PREDICT = "tensorflow/serving/predict"
 
 
@@ -50,7 +50,7 @@ class PickyModel:
     def run(self, signature: str, inputs: Arrays, output_filter: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
         (rows,) = inputs.values()
         if not rows.all():
-            raise RequestFailed(INVALID_ARGUMENT, "that is nothing")
+            raise RequestFailed(Code.INVALID_ARGUMENT, "that is nothing")
         self.asked.append((signature, len(rows), output_filter))
         self.given.append(rows)
         return {name: np.zeros(len(rows), np.float32) for name in self.signatures[signature].outputs}
@@ -172,17 +172,21 @@ def test_a_context_is_part_of_each_example(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("records", "code", "reason"),
     [
-        ([b"\x2a\x00"], UNIMPLEMENTED, "request 0 .* Unsupported log_type for warmup: session_run_log"),
-        ([predict([1]), b"\x3a\x00"], UNIMPLEMENTED, "request 1 .* predict_streamed_log"),
-        ([predict([1]), b"\x32\xff"], INVALID_ARGUMENT, "record 1 is no PredictionLog"),
-        ([predict([0])], INVALID_ARGUMENT, "request 0 .* failed: that is nothing"),
-        ([predict([1], signature="other")], FAILED_PRECONDITION, 'key "other" not found'),
-        ([inference("classify_log", "serving_default")], INVALID_ARGUMENT, 'Expected one input Tensor "inputs"'),
-        ([inference("classify_log", "regress")], INVALID_ARGUMENT, "does not have the outputs of .*classify"),
-        ([inference("regress_log", "nothing")], INVALID_ARGUMENT, "No signature was found with the name: nothing"),
-        ([inference("regress_log", "regress", examples=[])], INVALID_ARGUMENT, "Input is empty"),
-        ([inference("multi_inference_log", "classify", method="predict")], UNIMPLEMENTED, "Unsupported signature meth"),
-        ([b""] * (MAX_RECORDS + 1), INVALID_ARGUMENT, "more than 1000 warm-up requests"),
+        ([b"\x2a\x00"], Code.UNIMPLEMENTED, "request 0 .* Unsupported log_type for warmup: session_run_log"),
+        ([predict([1]), b"\x3a\x00"], Code.UNIMPLEMENTED, "request 1 .* predict_streamed_log"),
+        ([predict([1]), b"\x32\xff"], Code.INVALID_ARGUMENT, "record 1 is no PredictionLog"),
+        ([predict([0])], Code.INVALID_ARGUMENT, "request 0 .* failed: that is nothing"),
+        ([predict([1], signature="other")], Code.FAILED_PRECONDITION, 'key "other" not found'),
+        ([inference("classify_log", "serving_default")], Code.INVALID_ARGUMENT, 'Expected one input Tensor "inputs"'),
+        ([inference("classify_log", "regress")], Code.INVALID_ARGUMENT, "does not have the outputs of .*classify"),
+        ([inference("regress_log", "nothing")], Code.INVALID_ARGUMENT, "No signature was found with the name: nothing"),
+        ([inference("regress_log", "regress", examples=[])], Code.INVALID_ARGUMENT, "Input is empty"),
+        (
+            [inference("multi_inference_log", "classify", method="predict")],
+            Code.UNIMPLEMENTED,
+            "Unsupported signature meth",
+        ),
+        ([b""] * (MAX_RECORDS + 1), Code.INVALID_ARGUMENT, "more than 1000 warm-up requests"),
     ],
 )
 def test_a_file_that_cannot_be_replayed_fails_the_load(
@@ -202,7 +206,7 @@ def test_what_is_no_tfrecord_is_data_loss_and_a_record_without_a_kind_is_skipped
     (tmp_path / REQUESTS_PATH).write_bytes(b"this is some text and no TFRecord")
     with pytest.raises(RequestFailed, match="is not a TFRecord file") as failure:
         warm_up(model, tmp_path, batches_of(8))
-    assert failure.value.code == DATA_LOSS
+    assert failure.value.code == Code.DATA_LOSS
 
 
 def test_a_runner_is_ready_after_the_replay_and_not_at_all_when_a_request_fails(

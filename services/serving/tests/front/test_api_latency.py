@@ -1,6 +1,6 @@
 """Latency by API and entry point, in TensorFlow Serving's name and buckets."""
 
-from services.serving.front.api_latency import CLASSIFY, PREDICT, ApiLatency
+from services.serving.front.request_counts import CLASSIFY, PREDICT, ApiLatency
 
 _NAME = ":tensorflow:serving:request_latency"
 

@@ -15,8 +15,9 @@ from services.serving.front.async_predictions import AsyncLimits
 from services.serving.tests.support.fake_runner import FakeRunner
 from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import replica_state, version
+from services.serving.wire.codes import Code
 from services.serving.wire.keys import queue_key
-from services.serving.wire.prediction import INVALID_ARGUMENT, RequestFailed
+from services.serving.wire.prediction import RequestFailed
 from testing.redis_server import RedisServer
 from testing.waiting import wait_until
 
@@ -31,7 +32,7 @@ _UNKNOWN = "/v1/predictions/0123456789abcdef"
 
 def row_sums(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
     if inputs["x"].flat[0] < 0:
-        raise RequestFailed(INVALID_ARGUMENT, "x is negative")
+        raise RequestFailed(Code.INVALID_ARGUMENT, "x is negative")
     return {"y": inputs["x"].sum(axis=1)}
 
 

@@ -339,14 +339,14 @@ def test_the_page_of_the_replica_names_versions_and_queues(front: FrontThread, r
 def test_metrics_count_requests_by_model_and_code(front: FrontThread, redis_server: RedisServer) -> None:
     from prometheus_client import CollectorRegistry, generate_latest
 
-    from services.serving.front.counts import Statistics
+    from services.serving.front.request_counts import RequestCounts
 
     registry = CollectorRegistry()
-    statistics = Statistics(lambda: 7)
-    registry.register(statistics)
-    statistics.add("m", "http", 0, 0.004, version=3, signature="s")
-    statistics.add("m", "http", 0, 99.0, version=3, signature="s")
-    statistics.add("", "http", 5, 0.0)
+    counts = RequestCounts(lambda: 7)
+    registry.register(counts)
+    counts.add("m", "http", 0, 0.004, version=3, signature="s")
+    counts.add("m", "http", 0, 99.0, version=3, signature="s")
+    counts.add("", "http", 5, 0.0)
     text = generate_latest(registry).decode()
     labels = 'door="http",model="m",signature="s",version="3"'
     assert f'headrace_serving_requests_total{{code="0",{labels}}} 2.0' in text

@@ -18,16 +18,24 @@ from common.errors import InvalidInput, Unavailable
 from common.eventlog import tfrecord
 from common.eventlog.open import open_event_log
 from protos import prediction_log_pb2, queue_pb2, tfserving_config_pb2, tfserving_pb2
-from services.serving.front.request_log import DROPPED_FULL, DROPPED_UNWRITTEN, WRITTEN, RequestLog, Sample
+from services.serving.front.request_log import (
+    DROPPED_FULL,
+    DROPPED_UNWRITTEN,
+    WRITTEN,
+    RequestLog,
+    Sample,
+    configured_options,
+    open_request_log,
+)
 from services.serving.front.request_log_places import Place, open_place
-from services.serving.front.request_log_setup import configured_options, open_request_log
 from services.serving.options.model_server_config import config_json
 from services.serving.options.request_log_options import RequestLogOptions, options_of
 from services.serving.options.settings import ServingSettings
 from services.serving.tests.support.fake_runner import FakeRunner
 from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import replica_state, version
-from services.serving.wire.prediction import INVALID_ARGUMENT, RequestFailed
+from services.serving.wire.codes import Code
+from services.serving.wire.prediction import RequestFailed
 from testing.redis_server import RedisServer
 
 _WAIT_SECONDS = 60.0
@@ -48,7 +56,7 @@ for record in tf.data.TFRecordDataset(sys.argv[1:]):
 
 def row_sums(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
     if inputs["x"].flat[0] < 0:
-        raise RequestFailed(INVALID_ARGUMENT, "x is negative")
+        raise RequestFailed(Code.INVALID_ARGUMENT, "x is negative")
     return {"y": inputs["x"].sum(axis=1)}
 
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from common.definition.serving import ENGINES
 from common.errors import InvalidInput
+from services.serving.engines import litert_engine, onnx_engine
 from services.serving.options.model_options import BatchingOptions, ModelOptions
 from services.serving.options.option_sources import replica_options, version_options
 from services.serving.options.settings import ServingSettings
@@ -116,3 +118,7 @@ def test_what_a_version_says_wrongly_is_a_reason_not_to_load_it(version: Path, c
         of_version(options_of(), version)
     assert message in refused.value.message
     assert "headrace_serving.json" in refused.value.message
+
+
+def test_every_engine_that_a_definition_may_name_is_one_that_is_tried() -> None:
+    assert {"auto", "tensorflow"} | {onnx_engine.CANDIDATE.name, litert_engine.CANDIDATE.name} == set(ENGINES)

@@ -21,8 +21,6 @@ from services.serving.wire.prediction import RequestFailed
 from testing.redis_server import RedisServer
 from testing.waiting import wait_until
 
-OVERLOADED, UNAVAILABLE = 8, 14
-
 
 def full_of(count: int, *, rate: float | None = None, at_once: int = 10) -> QueueLoad:
     load = QueueLoad()

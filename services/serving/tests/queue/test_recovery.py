@@ -11,8 +11,9 @@ import pytest
 from services.serving.queue.recovery import Recovery
 from services.serving.tests.support.queue_asker import Asker, request
 from services.serving.tests.support.runner_process import RunnerProcess, Zygote
+from services.serving.wire.codes import Code
 from services.serving.wire.keys import DEFAULT_TARGET, runner_id, serving_key
-from services.serving.wire.prediction import INTERNAL, read_tensor
+from services.serving.wire.prediction import read_tensor
 from testing.redis_server import RedisServer
 from testing.waiting import wait_until
 
@@ -84,7 +85,7 @@ def test_a_request_that_ends_its_runner_three_times_is_answered_with_an_error_an
         runner.kill(signal.SIGKILL)
         recovery.recover(_MODEL, [DEFAULT_TARGET], name_of(runner))
     (reply,) = asker.wait_for(b"poison")
-    assert reply.error_code == INTERNAL
+    assert reply.error_code == Code.INTERNAL
     assert "ended unexpectedly 3 times" in reply.error_message
     (told,) = (vars(record) for record in caplog.records if record.levelname == "ERROR")
     assert (told["request_id"], told["runner"]) == (b"poison".hex(), name_of(runner))

@@ -10,7 +10,8 @@ import numpy as np
 
 from protos import queue_pb2
 from services.serving.tests.support.fake_runner import FakeRunner
-from services.serving.wire.prediction import INVALID_ARGUMENT, RequestFailed
+from services.serving.wire.codes import Code
+from services.serving.wire.prediction import RequestFailed
 from testing.redis_server import RedisServer
 
 _ROOT = Path(__file__).parents[4]
@@ -19,7 +20,7 @@ _MOST_LINES = 30
 
 def row_sums(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
     if inputs["x"].ndim != 2:
-        raise RequestFailed(INVALID_ARGUMENT, "x has no rows")
+        raise RequestFailed(Code.INVALID_ARGUMENT, "x has no rows")
     return {"y": inputs["x"].sum(axis=1)}
 
 

@@ -12,7 +12,8 @@ import pytest
 from services.serving.tests.conftest import StartManager
 from services.serving.tests.support.queue_asker import Asker, request
 from services.serving.tests.support.registry_process import RegistryProcess
-from services.serving.wire.prediction import INTERNAL, read_tensor
+from services.serving.wire.codes import Code
+from services.serving.wire.prediction import read_tensor
 from services.serving.wire.replica_state import ReplicaState, ServingState
 from testing.processes import is_running
 from testing.redis_server import RedisServer
@@ -233,7 +234,7 @@ def test_a_runner_that_is_stuck_in_its_model_is_ended_and_the_request_answered_w
     good = request(b"good", {"x": np.ones(1, "<f4"), "steps": np.zeros(1, "<i8")})
     asker.enqueue(stuck, good)
     answer, other = asker.wait_for(b"stuck", b"good")
-    assert (answer.error_code, other.error_code) == (INTERNAL, 0)
+    assert (answer.error_code, other.error_code) == (Code.INTERNAL, 0)
     assert asker.queue_length() == 0
     assert manager.stop() == 0
 

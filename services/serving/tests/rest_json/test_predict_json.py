@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protos import queue_pb2
+from services.serving.rest_json import reader
 from services.serving.rest_json.predict import Document, read_inputs, write_answer
 from services.serving.wire.prediction import RequestFailed, write_tensor
 from services.serving.wire.replica_state import Signature, TensorSpec
@@ -164,26 +165,20 @@ def reply(**arrays: np.ndarray) -> queue_pb2.PredictionReply:
     return message
 
 
-def test_floats_are_written_with_six_digits_where_they_do_and_with_all_otherwise() -> None:
+def test_floats_are_written_with_the_fewest_digits_that_read_back_as_the_same() -> None:
     array = np.array([0.1, 1 / 3, 2, 1e-7, 16777216], np.float32)
-    assert write_answer(reply(y=array), rows=True) == b'{"predictions":[0.1,0.333333343,2.0,1e-07,16777216.0]}'
+    assert write_answer(reply(y=array), rows=True) == b'{"predictions":[0.1,0.33333334,2.0,1e-7,16777216.0]}'
     assert write_answer(reply(y=np.array(0.1)), rows=False) == b'{"outputs":0.1}'
 
 
-@given(st.lists(st.floats(width=32), min_size=1, max_size=90))
+@given(st.lists(st.floats(width=32), min_size=1, max_size=90), st.sampled_from([np.float32, np.float64]))
 @settings(max_examples=60, deadline=None)
-def test_floats_few_or_many_are_written_as_printf_writes_them(values: list[float]) -> None:
-    written = write_answer(reply(y=np.array(values, np.float32)), rows=False).decode()
-    assert written == f'{{"outputs":[{",".join(map(printed, values))}]}}'
-
-
-def printed(value: float) -> str:
-    if not np.isfinite(value):
-        return json.dumps(value)
-    text = f"{value:.6g}"
-    if np.float32(text) != np.float32(value):
-        text = f"{value:.9g}"
-    return text if "." in text or "e" in text else f"{text}.0"
+def test_any_floats_read_back_as_the_same_numbers(values: list[float], dtype: type) -> None:
+    array: np.ndarray = np.array(values, dtype)
+    for rows in (False, True):
+        written = json.loads(write_answer(reply(y=array, z=array), rows=rows))
+        read_back = [row["y"] for row in written["predictions"]] if rows else written["outputs"]["y"]
+        np.testing.assert_array_equal(np.array(read_back, dtype), array)
 
 
 def test_nan_and_infinities_are_bare_words() -> None:
@@ -224,6 +219,21 @@ def test_outputs_that_cannot_be_written_are_refused() -> None:
         with pytest.raises(RequestFailed) as caught:
             write_answer(reply(**arrays), rows=rows)
         assert (caught.value.code, caught.value.message) == (3, message)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (b'{"a":Inf,"b":[-Inf,-NaN],"c":"Inf \\" -Inf"}', "{'a': inf, 'b': [-inf, nan], 'c': 'Inf \" -Inf'}"),
+        (b'\xef\xbb\xbf {"a":1} and more', "{'a': 1}"),
+        (b'{"a":1,"a":2}', "{'a': 1}"),
+        (b'{"a":"\xff"}', "{'a': '\\udcff'}"),
+        (b'["\\ud83d\\ude00 \\\\ud800"]', "['\U0001f600 \\\\ud800']"),
+        (b"[123456789012345678901234567890, 18446744073709551615]", "[1.2345678901234568e+29, 18446744073709551615]"),
+    ],
+)  # fmt: skip
+def test_what_tensorflow_serving_takes_beyond_json_is_taken(text: bytes, value: str) -> None:
+    assert repr(reader.loads(text)) == value
 
 
 json_values = st.recursive(

@@ -12,7 +12,8 @@ import pytest
 from common.definition.inputs import INPUTS_PATH
 from services.serving.tests.support.queue_asker import Asker, request
 from services.serving.tests.support.runner_process import RunnerProcess, Zygote
-from services.serving.wire.prediction import DEADLINE_EXCEEDED, FAILED_PRECONDITION, INVALID_ARGUMENT, read_tensor
+from services.serving.wire.codes import Code
+from services.serving.wire.prediction import read_tensor
 from testing.redis_server import RedisServer
 
 
@@ -52,14 +53,14 @@ def test_requests_of_every_size_are_merged_and_cut_apart_in_order(affine: Runner
 @pytest.mark.parametrize(
     ("bad", "code", "words"),
     [
-        ({"x": np.zeros((), "<f4")}, INVALID_ARGUMENT, "Invalid reduction dimension"),
-        ({"x": np.zeros((1, 3), "<f8")}, INVALID_ARGUMENT, 'input "x" has type float64, expected float32'),
+        ({"x": np.zeros((), "<f4")}, Code.INVALID_ARGUMENT, "Invalid reduction dimension"),
+        ({"x": np.zeros((1, 3), "<f8")}, Code.INVALID_ARGUMENT, 'input "x" has type float64, expected float32'),
         (
             {"z": np.zeros((1, 3), "<f4")},
-            INVALID_ARGUMENT,
+            Code.INVALID_ARGUMENT,
             "Signature input alias: x(feed name: serving_default_x:0) not found",
         ),
-        ({}, INVALID_ARGUMENT, "input size does not match signature: 0!=1 len({}) != len({x})."),
+        ({}, Code.INVALID_ARGUMENT, "input size does not match signature: 0!=1 len({}) != len({x})."),
     ],
 )
 def test_one_bad_request_fails_alone_and_says_what_was_expected(
@@ -90,7 +91,7 @@ def test_unknown_signatures_and_outputs_are_refused_in_tensorflow_servings_words
         request(b"twice", rows(1), output_filter=("y", "y")),
     )
     signature, unknown, twice = asker.wait_for(b"signature", b"filter", b"twice")
-    assert signature.error_code == FAILED_PRECONDITION
+    assert signature.error_code == Code.FAILED_PRECONDITION
     assert signature.error_message == 'Serving signature key "nope" not found.'
     assert unknown.error_message == (
         "output tensor alias not found in signature: z Outputs expected to be in the set {y}."
@@ -110,7 +111,7 @@ def test_a_row_that_the_graph_refuses_fails_without_its_batch(
     ]
     asker.enqueue(*requests)
     replies = asker.wait_for(b"1", b"-1", b"2")
-    assert [reply.error_code for reply in replies] == [0, INVALID_ARGUMENT, 0]
+    assert [reply.error_code for reply in replies] == [0, Code.INVALID_ARGUMENT, 0]
     assert "x must not be negative" in replies[1].error_message
     assert runner.leave() == 0
 
@@ -126,7 +127,7 @@ def test_a_request_past_its_deadline_is_dropped_and_not_run(
     )
     runner = zygote.start_runner(redis_server.url, saved_models / "affine/1").serve()
     late, good = asker.wait_for(b"late", b"good")
-    assert (late.error_code, good.error_code) == (DEADLINE_EXCEEDED, 0)
+    assert (late.error_code, good.error_code) == (Code.DEADLINE_EXCEEDED, 0)
     assert runner.leave() == 0
 
 
@@ -137,7 +138,7 @@ def test_what_cannot_be_read_is_answered_if_it_can_be_and_leaves_the_queue(affin
     strange.inputs[0].dtype = "no such type"
     asker.enqueue(broken, strange)
     for reply in asker.wait_for(b"broken", b"strange"):
-        assert reply.error_code == INVALID_ARGUMENT
+        assert reply.error_code == Code.INVALID_ARGUMENT
         assert "tensor parsing error: x" in reply.error_message
     assert asker.queue_length() == 0
     assert affine.leave() == 0

@@ -19,10 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from common.definition.serving import EngineName
 from services.serving.engines import choice
 from services.serving.engines.candidate import Call, Candidate, CannotConvert, EngineRefused, Outputs
 from services.serving.engines.platforms.loading import LoadRequest
-from services.serving.options.model_options import EngineName, EngineOptions, ModelOptions
+from services.serving.options.model_options import EngineOptions, ModelOptions
 from services.serving.wire.prediction import Arrays, RequestFailed
 from services.serving.wire.replica_state import Signature
 

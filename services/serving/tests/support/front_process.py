@@ -15,11 +15,10 @@ from services.serving.doors import grpc_api
 from services.serving.doors.fast_http import protocol_for
 from services.serving.doors.http_api import CORS_HEADERS, create_serving_app
 from services.serving.doors.rest_predict import RestPredict
-from services.serving.front.api_latency import ApiLatency
 from services.serving.front.async_predictions import AsyncLimits, AsyncPredictions
 from services.serving.front.core import CONDITION, Front
-from services.serving.front.counts import Statistics
 from services.serving.front.journal import Journal
+from services.serving.front.request_counts import ApiLatency, RequestCounts
 from services.serving.front.request_log import RequestLog
 from services.serving.tests.support.fake_runner import FakeRunner
 from services.serving.wire.replica_state import ReplicaState
@@ -91,9 +90,9 @@ class FrontThread:
         )  # fmt: skip
         if self._state is not None:
             self.front.update(self._state)
-        statistics = Statistics(lambda: self.front.open_count)
+        counts = RequestCounts(lambda: self.front.open_count)
         self.asynchronous = AsyncPredictions(self._redis_url, queue_limit=self._queue_limit, limits=self._async_limits)
-        journal = Journal(statistics, self.request_log, self.latency)
+        journal = Journal(counts, self.request_log, self.latency)
         predict = RestPredict(self.front, journal)
         self.server = uvicorn.Server(
             uvicorn.Config(

@@ -21,7 +21,8 @@ from protos import queue_pb2
 from services.serving.tests.support.fake_runner import FakeRunner
 from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import ROWS_OF_TWO, replica_state, version
-from services.serving.wire.prediction import INTERNAL, INVALID_ARGUMENT, RequestFailed
+from services.serving.wire.codes import Code
+from services.serving.wire.prediction import RequestFailed
 from services.serving.wire.replica_state import Signature, TensorSpec
 from testing.redis_server import RedisServer
 
@@ -39,14 +40,14 @@ MIXED = Signature(
 def model(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
     x = inputs["x"]
     if x.flat[0] == -1:
-        raise RequestFailed(INVALID_ARGUMENT, "x begins with -1")
+        raise RequestFailed(Code.INVALID_ARGUMENT, "x begins with -1")
     if x.flat[0] == -2:
-        raise RequestFailed(INTERNAL, "the graph is broken")
+        raise RequestFailed(Code.INTERNAL, "the graph is broken")
     if x.flat[0] == -3:
         time.sleep(1.0)
     outputs = mixed(inputs) if request.signature == "mixed" else {"y": x.sum(axis=1)}
     if unknown := set(request.output_filter) - outputs.keys():
-        raise RequestFailed(INVALID_ARGUMENT, f"there is no output {unknown}")
+        raise RequestFailed(Code.INVALID_ARGUMENT, f"there is no output {unknown}")
     return {name: outputs[name] for name in request.output_filter or outputs}
 
 

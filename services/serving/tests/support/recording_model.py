@@ -9,7 +9,8 @@ from protos import queue_pb2
 from services.serving.batching.merge import Answer, Batcher, Taken
 from services.serving.options.model_options import BatchingOptions
 from services.serving.tests.support.queue_asker import request
-from services.serving.wire.prediction import INVALID_ARGUMENT, Arrays, RequestFailed, read_tensor
+from services.serving.wire.codes import Code
+from services.serving.wire.prediction import Arrays, RequestFailed, read_tensor
 from services.serving.wire.replica_state import Signature, TensorSpec
 
 SECOND = 1_000_000
@@ -39,7 +40,7 @@ class RecordingModel:
         if signature == "words":
             return {"w": array}
         if (array < 0).any():
-            raise RequestFailed(INVALID_ARGUMENT, "x must not be negative")
+            raise RequestFailed(Code.INVALID_ARGUMENT, "x must not be negative")
         return {"m": np.asarray(np.mean(array))} if signature == "mean" else {"y": array * 2}
 
 

@@ -12,6 +12,10 @@ from prometheus_client.registry import Collector
 _BUCKETS_SECONDS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _OK = 0
 _LABELS = ("model", "version", "signature")
+PREDICT, CLASSIFY, REGRESS, MULTI_INFERENCE = "Predict", "Classify", "Regress", "MultiInference"
+_API_BUCKETS_MICROS = tuple(10 * 1.8**power for power in range(33))
+_API_LATENCY = ":tensorflow:serving:request_latency"
+_ENTRY_POINTS = {"http": "REST", "grpc": "GRPC"}
 
 
 class _Series:
@@ -26,7 +30,7 @@ class _Series:
         self.sum_seconds = 0.0
 
 
-class Statistics(Collector):
+class RequestCounts(Collector):
     """Requests by model, version, signature, door and canonical status code, and how long the successful ones took.
 
     Only models that are served get a series of their own; requests for others count under the model "". Version and
@@ -74,3 +78,40 @@ def cumulative(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str
         total += count
         buckets.append((bound, float(total)))
     return buckets
+
+
+class ApiLatency:
+    """How long successful requests took by API and entry point, as TensorFlow Serving's `request_latency` has it; used
+    by one thread."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, str, str], list[int]] = {}
+        """By model, API and door: one count per bucket and one beyond the last."""
+        self._sums: dict[tuple[str, str, str], float] = {}
+
+    def add(self, model: str, api: str, door: str, seconds: float) -> None:
+        key = model, api, door
+        counts = self._counts.get(key)
+        if counts is None:
+            counts, self._sums[key] = self._counts.setdefault(key, [0] * (len(_API_BUCKETS_MICROS) + 1)), 0.0
+        micros = seconds * 1e6
+        counts[bisect_left(_API_BUCKETS_MICROS, micros)] += 1
+        self._sums[key] += micros
+
+    def lines(self) -> Iterator[str]:
+        """In Prometheus' text format. REST's APIs are written small, as TensorFlow Serving does."""
+        yield f"# TYPE {_API_LATENCY} histogram\n"
+        for (model, api, door), counts in sorted(self._counts.items()):
+            name = api.lower() if door == "http" else api
+            labels = f'model_name="{escaped(model)}",API="{name}",entrypoint="{_ENTRY_POINTS[door]}"'
+            total = 0
+            for bound, count in zip((*(f"{bound:g}" for bound in _API_BUCKETS_MICROS), "+Inf"), counts, strict=True):
+                total += count
+                yield f'{_API_LATENCY}_bucket{{{labels},le="{bound}"}} {total}\n'
+            yield f"{_API_LATENCY}_sum{{{labels}}} {self._sums[model, api, door]:g}\n"
+            yield f"{_API_LATENCY}_count{{{labels}}} {total}\n"
+
+
+def escaped(text: str) -> str:
+    """As the value of a label."""
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from services.serving.engines.platforms import tensorflow_platform
 from services.serving.engines.platforms.loading import LoadedModel, LoadRequest
 from services.serving.options.platform_names import TENSORFLOW, platform_names, plugins
-from services.serving.wire.prediction import FAILED_PRECONDITION, INVALID_ARGUMENT, RequestFailed
+from services.serving.wire.codes import Code
+from services.serving.wire.prediction import RequestFailed
 
-_UNKNOWN = 2
 Load = Callable[[LoadRequest], LoadedModel]
 
 
@@ -32,7 +32,7 @@ def load(request: LoadRequest) -> LoadedModel:
         raise
     except Exception as error:  # what a plugin raises is not known here
         raise RequestFailed(
-            _UNKNOWN, f'platform "{name}" cannot load version {request.version}: {type(error).__name__}: {error}'
+            Code.UNKNOWN, f'platform "{name}" cannot load version {request.version}: {type(error).__name__}: {error}'
         ) from error
 
 
@@ -40,12 +40,12 @@ def _find(name: str) -> Load:
     plugin = plugins().get(name)
     if plugin is None:
         raise RequestFailed(
-            INVALID_ARGUMENT, f'there is no platform "{name}"; known here: {", ".join(sorted(platform_names()))}'
+            Code.INVALID_ARGUMENT, f'there is no platform "{name}"; known here: {", ".join(sorted(platform_names()))}'
         )
     try:
         found: Load = plugin.load()
     except (ImportError, AttributeError) as error:
         raise RequestFailed(
-            FAILED_PRECONDITION, f'platform "{name}" ({plugin.value}) cannot be imported: {error}'
+            Code.FAILED_PRECONDITION, f'platform "{name}" ({plugin.value}) cannot be imported: {error}'
         ) from error
     return found

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from protos import queue_pb2
-from services.serving.front.request_tags import MAX_TAG_BYTES, Tags
+from services.serving.front.journal import MAX_TAG_BYTES, Tags
 from services.serving.tests.support.fake_runner import FakeRunner
 from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import replica_state, version

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from services.serving.tests.support.registry_process import RegistryProcess
 from services.serving.tests.support.runner_process import Zygote
 from testing.redis_server import RedisServer
 
+_LOOKUP = Path(__file__).parents[3] / "examples/lookup"
 StartManager = Callable[..., ManagerProcess]
 
 
@@ -37,11 +39,32 @@ def saved_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def zygote() -> Iterator[Zygote]:
-    """One zygote for all tests that need runners; it takes seconds to import TensorFlow."""
-    started = Zygote()
+def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
+    """One zygote for all tests that need runners; it takes seconds to import TensorFlow.
+
+    It finds examples/lookup as if that were installed.
+    """
+    installed = _as_if_installed(_LOOKUP, tmp_path_factory.mktemp("site"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{installed}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+        started = Zygote()
     yield started
     started.stop()
+
+
+def _as_if_installed(project: Path, site: Path) -> str:
+    """What has to come before sys.path so that a project and its entry points are found."""
+    described = tomllib.loads((project / "pyproject.toml").read_text())["project"]
+    information = site / f"{described['name'].replace('-', '_')}-{described['version']}.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text(f"Name: {described['name']}\nVersion: {described['version']}\n")
+    groups = {
+        group: [f"{name} = {place}" for name, place in entries.items()]
+        for group, entries in described["entry-points"].items()
+    }
+    lines = [line for group, entries in groups.items() for line in (f"[{group}]", *entries)]
+    (information / "entry_points.txt").write_text("\n".join(lines))
+    return f"{site}{os.pathsep}{project}"
 
 
 @pytest.fixture(scope="session")

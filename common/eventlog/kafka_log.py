@@ -6,7 +6,6 @@ topics: the admin client. How long records are kept and how often they are copie
 """
 
 import logging
-import random
 import struct
 import threading
 import time
@@ -22,6 +21,7 @@ from common.eventlog.base import NewRecord, Record, RecordHeaders, RecordInfo
 from common.eventlog.headers import check_headers, pack_marks, unpack_marks
 from common.eventlog.kafka_delivery import wait_delivered
 from common.eventlog.kafka_probe import KafkaProbe
+from common.process.retry import Backoff, Pauses
 
 _LARGEST_RECORD_BYTES = 16 << 20
 _REQUEST_TIMEOUT_MS = 15_000
@@ -228,7 +228,7 @@ class KafkaLog:
         """Asks again for up to 10 s where Kafka says that this may help: for a moment after a broker's restart the
         admin client knows no node. Only for questions that may be asked twice; one that timed out has waited enough."""
         deadline = time.monotonic() + _ASK_AGAIN_SECONDS
-        pause_seconds = 0.05
+        pauses = Pauses(Backoff())
         while True:
             try:
                 return question(self._administer())
@@ -239,8 +239,7 @@ class KafkaLog:
             except kafka_errors.RetriableError:
                 if time.monotonic() > deadline:
                     raise
-            time.sleep(pause_seconds * random.uniform(0.5, 1.0))  # noqa: S311 jitter
-            pause_seconds = min(1.0, 2 * pause_seconds)
+            time.sleep(pauses.next_seconds())
 
     def _administer(self) -> KafkaAdminClient:
         with self._lock:

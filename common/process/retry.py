@@ -1,29 +1,64 @@
-"""Trying again after Unavailable: growing waits with jitter, and an end."""
+"""Trying again: growing waits with jitter, up to a ceiling, and an end where there is one.
+
+Backoff   how long to wait after the n-th failure in a row
+Pauses    the waits of one loop that goes on until it succeeds
+Retry     attempts of one call, until its time is over
+"""
 
 import random
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from common.errors import Unavailable
 
-_FIRST_WAIT_SECONDS = 0.05
-_LONGEST_WAIT_SECONDS = 1.0
+@dataclass(frozen=True)
+class Backoff:
+    """`first_seconds` after the first failure, doubling with each, at most `longest_seconds`."""
+
+    first_seconds: float = 0.05
+    longest_seconds: float = 1.0
+
+    def seconds_after(self, failures: int) -> float:
+        """Without jitter, for waits that are stored or shown; 0 after no failure."""
+        if failures < 1:
+            return 0.0
+        return float(min(self.longest_seconds, self.first_seconds * 2.0 ** min(failures - 1, 60)))
+
+    def jittered_after(self, failures: int) -> float:
+        """Shortened by up to half at random, so that those who failed together do not come back together."""
+        return self.seconds_after(failures) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
+
+
+class Pauses:
+    """The waits between the attempts of one loop. Not thread-safe: one per loop."""
+
+    def __init__(self, backoff: Backoff) -> None:
+        self._backoff = backoff
+        self._failures = 0
+
+    def next_seconds(self) -> float:
+        """How long to wait now, after another failure."""
+        self._failures += 1
+        return self._backoff.jittered_after(self._failures)
+
+    def begin_again(self) -> None:
+        """Something was achieved: the next failure counts as the first."""
+        self._failures = 0
 
 
 class Retry:
-    """Allows attempts for a time; progress begins that time anew. Not thread-safe: one per call.
-
-    Waits double from 0.05 s to 1 s, each shortened by up to half at random so that callers do not come back together.
-    """
+    """Allows attempts for a time; progress begins that time anew. Not thread-safe: one per call."""
 
     def __init__(
         self,
         for_seconds: float,
+        backoff: Backoff = Backoff(),
         *,
         now: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
         self._for_seconds = for_seconds
+        self._pauses = Pauses(backoff)
         self._now = now
         self._wait = wait
         self.progressed()
@@ -31,20 +66,19 @@ class Retry:
     def progressed(self) -> None:
         """Something was achieved: the next failure counts as the first."""
         self._deadline = self._now() + self._for_seconds
-        self._wait_seconds = _FIRST_WAIT_SECONDS
+        self._pauses.begin_again()
 
     def remaining_seconds(self) -> float:
         """Time left for the next attempt; more than 0."""
         return max(0.001, self._deadline - self._now())
 
-    def wait_or_raise(self, error: Unavailable) -> None:
+    def wait_or_raise(self, error: Exception) -> None:
         """Waits before the next attempt.
 
         Raises:
-            Unavailable: the error given, when the time is over.
+            The error given, when the time would be over by then.
         """
-        wait_seconds = self._wait_seconds * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
-        if self._now() + wait_seconds >= self._deadline:
+        seconds = self._pauses.next_seconds()
+        if self._now() + seconds >= self._deadline:
             raise error
-        self._wait(wait_seconds)
-        self._wait_seconds = min(_LONGEST_WAIT_SECONDS, self._wait_seconds * 2)
+        self._wait(seconds)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from common.errors import Unavailable
-from common.process.retry import Retry
+from common.process.retry import Backoff, Pauses, Retry
 
 AWAY = Unavailable("the registry is away")
 
@@ -66,3 +66,13 @@ def test_progress_begins_the_time_anew_with_short_waits() -> None:
     assert _fail_until_it_ends(retry) is AWAY
     assert time.waits[0] <= 0.05
     assert time.now > first_end + 3.0
+
+
+def test_a_loop_waits_longer_each_time_and_shortly_after_a_success() -> None:
+    backoff = Backoff(first_seconds=0.5, longest_seconds=60.0)
+    pauses = Pauses(backoff)
+    waits = [pauses.next_seconds() for _ in range(2000)]
+    assert all(backoff.seconds_after(n + 1) / 2 <= wait <= backoff.seconds_after(n + 1) for n, wait in enumerate(waits))
+    assert [backoff.seconds_after(failures) for failures in (0, 1, 2, 3, 8, 10**9)] == [0.0, 0.5, 1.0, 2.0, 60.0, 60.0]
+    pauses.begin_again()
+    assert pauses.next_seconds() <= 0.5

@@ -4,7 +4,6 @@ Only the standard library and orjson, so that importing the client stays quick.
 """
 
 import http.client
-import random
 import select
 import threading
 import time
@@ -16,6 +15,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
+from common.process.retry import Backoff, Pauses
 
 _ERROR_OF_KIND: dict[str, type[HeadraceError]] = {
     kind.__name__: kind for kind in (InvalidInput, NotFound, Conflict, Overloaded, Unavailable, DataLoss)
@@ -33,8 +33,7 @@ _ERROR_OF_STATUS: dict[int, type[HeadraceError]] = {
 _BAD_REQUEST, _REFUSED = 400, 429
 _FAILED = (500, 504)
 _IDLE_CONNECTIONS = 32
-_FIRST_BACKOFF_SECONDS = 0.05
-_LONGEST_BACKOFF_SECONDS = 2.0
+_BACKOFF = Backoff(first_seconds=0.05, longest_seconds=2.0)
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ class Door:
             one of the six, as the service answered; Unavailable when it did not answer in time.
         """
         deadline = time.monotonic() + (self._timeout_seconds if timeout_seconds is None else timeout_seconds)
-        pause_seconds = _FIRST_BACKOFF_SECONDS
+        pauses = Pauses(_BACKOFF)
         while True:
             error: HeadraceError
             may_repeat = repeatable
@@ -116,12 +115,11 @@ class Door:
             except Unavailable as lost:
                 error = lost
             asked = error.retry_after_seconds if isinstance(error, Overloaded) else 0.0
-            wait_seconds = max(asked, pause_seconds) * random.uniform(0.5, 1.0)  # noqa: S311  # jitter, no secret
+            wait_seconds = asked + pauses.next_seconds()
             may_repeat &= isinstance(error, Overloaded | Unavailable)
             if not may_repeat or time.monotonic() + wait_seconds >= deadline:
                 raise error
             time.sleep(wait_seconds)
-            pause_seconds = min(2 * pause_seconds, _LONGEST_BACKOFF_SECONDS)
 
     def ask(self, path: str) -> Answer:
         """GET, once, whatever the status. Raises Unavailable when there is no answer."""

@@ -1,6 +1,5 @@
 """Predictions over TensorFlow Serving's gRPC API, for headrace/client/predictions.py. Needs grpcio and protobuf."""
 
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -9,6 +8,7 @@ from typing import Any
 import grpc
 
 from common.errors import DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
+from common.process.retry import Backoff, Pauses
 from headrace.client.prediction_types import Call, PendingPrediction, Prediction, Target
 from headrace.client.tensor_protos import read_tensor, write_tensor
 from headrace.client.tensor_values import SignatureTypes, as_input
@@ -25,7 +25,7 @@ _ERROR_OF_CODE: dict[grpc.StatusCode, type[HeadraceError]] = {
     grpc.StatusCode.DATA_LOSS: DataLoss,
 }
 _REPEATED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
-_FIRST_BACKOFF_SECONDS, _LONGEST_BACKOFF_SECONDS = 0.05, 2.0
+_BACKOFF = Backoff(first_seconds=0.05, longest_seconds=2.0)
 _UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 _NO_ASYNC = "asynchronous predictions have no gRPC door; use http://host:port"
 
@@ -106,7 +106,7 @@ class GrpcTransport:
         return known
 
     def _call(self, method: Callable[..., Any], request: Any, deadline: float, metadata: Any) -> tuple[Any, Any]:
-        pause_seconds = _FIRST_BACKOFF_SECONDS
+        pauses = Pauses(_BACKOFF)
         while True:
             left_seconds = max(0.001, deadline - time.monotonic())
             try:
@@ -114,11 +114,10 @@ class GrpcTransport:
                 return answer
             except grpc.RpcError as error:
                 code, details = error.code(), str(error.details())
-                wait_seconds = pause_seconds * random.uniform(0.5, 1.0)  # noqa: S311  # jitter, no secret
+                wait_seconds = pauses.next_seconds()
                 if code not in _REPEATED or time.monotonic() + wait_seconds >= deadline:
                     raise self._error(code, details) from error
             time.sleep(wait_seconds)
-            pause_seconds = min(2 * pause_seconds, _LONGEST_BACKOFF_SECONDS)
 
     def _error(self, code: grpc.StatusCode, details: str) -> HeadraceError:
         kind = _ERROR_OF_CODE.get(code, Unavailable)

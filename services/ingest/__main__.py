@@ -21,6 +21,7 @@ from common.process.health import Health
 from common.process.http_protocol import protocol_of
 from common.process.lifecycle import Stop, close_all, raise_open_files_limit
 from common.process.logs import configure_logs
+from common.process.retry import Backoff, Pauses
 from common.process.rpc_aio import start_aio_server
 from common.process.web import bind, bounds_of
 from common.registry.client import RegistryClient
@@ -34,7 +35,8 @@ from services.ingest.settings import IngestSettings
 
 logger = logging.getLogger(__name__)
 _REGISTRY_TIMEOUT_SECONDS = 3.0
-_LOG_RETRY_SECONDS = 1.0
+_LOOK_SECONDS = 1.0
+_LOG_BACKOFF = Backoff(first_seconds=0.2, longest_seconds=2.0)
 _DRAIN_SECONDS = 10.0
 
 
@@ -157,7 +159,7 @@ async def _keep_log(intake: Intake, service_health: Health, open_log: Callable[[
                 raise
             except HeadraceError as error:
                 logger.debug("a stream cannot be opened yet", extra={"reason": error.message})
-            await asyncio.sleep(_LOG_RETRY_SECONDS)
+            await asyncio.sleep(_LOOK_SECONDS)
     finally:
         for task in beside:
             task.cancel()
@@ -165,6 +167,7 @@ async def _keep_log(intake: Intake, service_health: Health, open_log: Callable[[
 
 async def _opened(intake: Intake, service_health: Health, open_log: Callable[[str], EventLog]) -> EventLog:
     """Tries until it can be opened. Raises InvalidInput when the URL names no log."""
+    pauses = Pauses(_LOG_BACKOFF)
     while True:
         try:
             return await intake.in_thread(open_log, intake.settings.event_log)
@@ -174,7 +177,7 @@ async def _opened(intake: Intake, service_health: Health, open_log: Callable[[st
             intake.log_is_away(error.message)
             service_health.fail("log", error.message)
             logger.warning("the event log cannot be opened", extra={"reason": error.message})
-        await asyncio.sleep(_LOG_RETRY_SECONDS)
+        await asyncio.sleep(pauses.next_seconds())
 
 
 if __name__ == "__main__":

@@ -3,19 +3,17 @@
 While the registry is away, what is known stays known.
 """
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from common.errors import HeadraceError, Unavailable
+from common.errors import NotFound
 from common.process.health import Health
 from common.process.lifecycle import Stop
 from common.registry.catalog import Change, ChangeKind, Stream
+from common.registry.follow import follow
 
-logger = logging.getLogger(__name__)
-_RETRY_SECONDS = 0.5
 _REFRESH_PAUSE_SECONDS = 1.0
 
 
@@ -37,7 +35,6 @@ class Schemas:
         self._newest: dict[str, Stream] = {}
         self._older: dict[tuple[str, int], Stream] = {}
         self._asked_at: dict[str, float] = {}
-        self._revision = 0
 
     def known(self, name: str) -> Stream | None:
         """The newest schema known here; never waits."""
@@ -79,32 +76,22 @@ class Schemas:
 
     def follow(self, stop: Stop, health: Health) -> None:
         """Learns every stream and then each change, until stopped; run it in a thread of its own."""
-        while not stop.is_requested():
-            try:
+
+        def learn(change: Change) -> None:
+            if change.kind is ChangeKind.RESET:
                 self._replace(self._source.list_streams())
                 health.satisfy("registry")
-                self._follow_once(stop)
-            except HeadraceError as error:
-                if stop.is_requested():
-                    return
-                health.fail("registry", error.message)
-                logger.warning("the registry is away", extra={"reason": error.message})
-            except Exception:  # outermost loop: a thread that ends would leave the schemas as they are, unnoticed
-                health.fail("registry", "following the registry failed unexpectedly")
-                logger.exception("following the registry failed unexpectedly")
-            stop.wait(_RETRY_SECONDS)
+            if change.kind is ChangeKind.STREAM:
+                self._hear_of(change.name)
 
-    def _follow_once(self, stop: Stop) -> None:
-        """Until the watch breaks off; the next one goes on where this one ended."""
-        for change in self._source.watch(self._revision):
-            if stop.is_requested():
-                return
-            if change.kind == ChangeKind.STREAM:
-                self._learn(self._source.get_stream(change.name))
-            self._revision = change.revision
-            if change.kind == ChangeKind.RESET:
-                return
-        raise Unavailable("the registry ended the watch")
+        follow(self._source, learn, stop=stop, on_away=lambda reason: health.fail("registry", reason))
+
+    def _hear_of(self, name: str) -> None:
+        try:
+            self._learn(self._source.get_stream(name))
+        except NotFound:
+            with self._lock:
+                self._newest.pop(name, None)
 
     def _replace(self, streams: list[Stream]) -> None:
         """The registry's list is the truth, also where it has become another registry."""

@@ -15,6 +15,7 @@ from common.errors import HeadraceError, Unavailable
 from common.process.health import Health
 from common.process.lifecycle import Stop, close_all, raise_open_files_limit
 from common.process.logs import configure_logs
+from common.process.retry import Backoff
 from common.process.rpc import start_server
 from common.process.web import WebServer, bind, bounds_of
 from protos import registry_pb2_grpc
@@ -24,7 +25,6 @@ from services.registry.doors.grpc_api import SERVICE_NAME, RegistryServicer
 from services.registry.doors.http_api import MAX_BODY_BYTES, create_registry_app
 from services.registry.leases import LeaseRules
 from services.registry.metrics import CatalogMetrics
-from services.registry.rounds import Backoff
 from services.registry.settings import RegistrySettings
 
 logger = logging.getLogger(__name__)

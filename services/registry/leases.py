@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from sqlalchemy import select, update
 
 from common.errors import Conflict, InvalidInput
+from common.process.retry import Backoff
 from common.registry.catalog import FileEntry, JsonMap, Lease, Round, RoundState
 from common.registry.wire import json_text
 from services.registry.history import check_author, remember
 from services.registry.rounds import (
-    Backoff,
     RoundRow,
     change_round,
     end_failed,

@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from sqlalchemy import Connection, Row, insert, select, update
 
 from common.errors import Conflict, InvalidInput, NotFound
+from common.process.retry import Backoff
 from common.registry.catalog import (
     FROM_SCRATCH,
     ChangeKind,
@@ -30,17 +31,6 @@ RoundRow = Row[tuple[object, ...]]
 OPEN_STATES = (RoundState.PLANNED, RoundState.RUNNING)
 _MAX_LISTED = 1000
 _MAX_SEED = 2**64
-
-
-@dataclass(frozen=True)
-class Backoff:
-    """The pause after the n-th failed round in a row: first_seconds * 2^(n-1), at most ceiling_seconds."""
-
-    first_seconds: float
-    ceiling_seconds: float
-
-    def seconds_after(self, failures: int) -> float:
-        return float(min(self.ceiling_seconds, self.first_seconds * 2.0 ** min(failures - 1, 60)))
 
 
 def plan_round(transaction: Transaction, plan: RoundPlan) -> Round:

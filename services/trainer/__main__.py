@@ -11,14 +11,14 @@ from common.process.health import Health
 from common.process.lifecycle import Stop, close_all, raise_open_files_limit
 from common.process.logs import configure_logs
 from common.process.web import WebServer, bind, bounds_of
-from common.registry.catalog import ChangeKind
+from common.registry.catalog import Change, ChangeKind
 from common.registry.client import RegistryClient
+from common.registry.follow import follow
 from services.trainer.http_api import MAX_BODY_BYTES, create_http_app
 from services.trainer.plan.planner import Planner
 from services.trainer.rounds.lease import RoundLoop, holder_id, own_data_dir
 from services.trainer.rounds.rebuilds import Rebuilds
 from services.trainer.settings import TrainerSettings
-from services.trainer.watch import follow
 
 logger = logging.getLogger(__name__)
 ROUND_FUNCTION = "services.trainer.rounds.process:run_round"
@@ -65,8 +65,13 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
         on_ended=planner.wake,
     )
 
-    def on_change(kind: ChangeKind, name: str) -> None:
-        planner.mark_stale(kind, name)
+    def on_change(change: Change) -> None:
+        planner.mark_stale(change.kind, change.name)
+        rounds.wake()
+
+    def on_away(reason: str) -> None:
+        """The planner asks the registry again, and says that it is not ready while there is no answer."""
+        planner.mark_stale(ChangeKind.RESET, "")
         rounds.wake()
 
     sock = bind(settings.host, settings.http_port)
@@ -81,7 +86,9 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
     )
     web.start()
     logger.info("trainer started", extra={"http_port": web.port, "grpc_port": grpc_port, "trainer": rounds.holder})
-    threading.Thread(target=follow, args=(registry, on_change, stop), name="watch", daemon=True).start()
+    threading.Thread(
+        target=lambda: follow(registry, on_change, stop=stop, on_away=on_away), name="watch", daemon=True
+    ).start()
     _work_until(stop, planner, rounds, health)
 
     def stop_grpc() -> None:

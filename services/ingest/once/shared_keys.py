@@ -17,7 +17,6 @@ that no event is taken twice goes before that it is taken now.
 
 import asyncio
 import logging
-import random
 import time
 from dataclasses import asdict, dataclass
 from typing import Any, cast
@@ -29,14 +28,14 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from common.errors import Conflict, InvalidInput, Unavailable
+from common.process.retry import Backoff, Pauses
 from services.ingest import metrics
 from services.ingest.once.keys import KEPT_REFUSALS, Answer, Refusal, RequestKey
 
 logger = logging.getLogger(__name__)
 _TIMEOUT_SECONDS = 2.0
 _CONNECTIONS = 16
-_FIRST_PAUSE_SECONDS = 0.01
-_LONGEST_PAUSE_SECONDS = 0.2
+_BACKOFF = Backoff(first_seconds=0.01, longest_seconds=0.2)
 _PREFIX = "{ingest}"
 
 _CLAIM = """
@@ -129,7 +128,7 @@ class SharedKeys:
             Unavailable: Redis does not answer, or the replica that has the key did not come to an end in time.
         """
         deadline = time.monotonic() + self.window.wait_seconds
-        pause_seconds = _FIRST_PAUSE_SECONDS
+        pauses = Pauses(_BACKOFF)
         arguments = (request.body_digest.hex(), *self._own(), _ms(self.window.claim_seconds), f"{_PREFIX}:holder:")
         waited = False
         while True:
@@ -143,14 +142,15 @@ class SharedKeys:
             if outcome == b"done":
                 metrics.KEYS.labels("waited" if waited else "answered").inc()
                 return _answer_of(detail)
+            pause_seconds = pauses.next_seconds()
             if time.monotonic() + pause_seconds > deadline:
                 metrics.KEYS.labels("given_up").inc()
                 raise Unavailable(
                     f"replica {detail.decode()} has the same idempotency key and is not done after "
                     f"{self.window.wait_seconds:g} s; try again"
                 )
-            await asyncio.sleep(pause_seconds * random.uniform(0.5, 1.0))  # noqa: S311  # jitter
-            pause_seconds, waited = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS), True
+            await asyncio.sleep(pause_seconds)
+            waited = True
 
     async def keep(self, stream: str, request: RequestKey, answer: Answer) -> None:
         """Ends the claim with the answer; one with very many refusals is not kept, the log tells it again."""

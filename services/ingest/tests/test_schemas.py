@@ -18,11 +18,11 @@ class _Watched(StreamsInMemory):
     def __init__(self) -> None:
         super().__init__()
         self.changed = threading.Event()
-        self.asked_for: list[int] = []
+        self.watch_count = 0
 
     def watch(self, since_revision: int = 0) -> Iterator[Change]:
-        self.asked_for.append(since_revision)
-        yield Change(5, ChangeKind.HEARTBEAT, "", 0, "", 0.0)
+        self.watch_count += 1
+        yield Change(5, ChangeKind.RESET, "", 0, "", 0.0)
         if not self.changed.wait(10):
             return
         self.changed.clear()
@@ -40,8 +40,24 @@ def test_the_registry_is_followed_across_breaks() -> None:
     registry.register("flights", SCHEMA)
     registry.changed.set()
     wait_until(lambda: (known := schemas.known("flights")) is not None and known.schema_version == 2, "hearing of it")
-    wait_until(lambda: len(registry.asked_for) == 2, "watching again")
-    assert registry.asked_for == [0, 6]
+    wait_until(lambda: registry.watch_count == 2, "watching again")
+    stop.request()
+    registry.changed.set()
+    follower.join(timeout=10)
+    assert not follower.is_alive()
+
+
+def test_a_stream_that_is_gone_is_forgotten_and_does_not_end_the_watch() -> None:
+    registry, health, stop = _Watched(), Health("registry"), Stop()
+    registry.register("flights", SCHEMA)
+    registry.register("trains", SCHEMA)
+    schemas = Schemas(registry)
+    follower = threading.Thread(target=schemas.follow, args=(stop, health))
+    follower.start()
+    wait_until(lambda: schemas.names() == ["flights", "trains"], "learning the streams")
+    del registry.streams["flights"]
+    registry.changed.set()
+    wait_until(lambda: schemas.names() == ["trains"], "hearing that it is gone")
     stop.request()
     registry.changed.set()
     follower.join(timeout=10)

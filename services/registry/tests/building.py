@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from common.definition.gate import Gate
+from common.process.retry import Backoff
 from common.registry.catalog import FileEntry, JsonMap, Lease, OffsetRange, RoundPlan, Version, VersionDraft
 from services.registry.catalog import Catalog, CatalogLimits
 from services.registry.collection import CollectionRules
 from services.registry.leases import LeaseRules
-from services.registry.rounds import Backoff
 
 SCHEMA: JsonMap = {
     "features": [{"name": "x", "dtype": "float32"}],
     "labels": [{"name": "y", "dtype": "int64", "min": 0, "max": 1}],
 }
 LIMITS = CatalogLimits(
-    lease_rules=LeaseRules(max_lost_leases=3, backoff=Backoff(first_seconds=2.0, ceiling_seconds=60.0)),
+    lease_rules=LeaseRules(max_lost_leases=3, backoff=Backoff(first_seconds=2.0, longest_seconds=60.0)),
     collection_rules=CollectionRules(keep_versions=0, grace_seconds=100.0),
     keep_changes=1000,
     max_file_bytes=10_000_000,

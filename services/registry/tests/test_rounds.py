@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from common.definition.gate import Gate
 from common.errors import Conflict, HeadraceError, InvalidInput, NotFound
+from common.process.retry import Backoff
 from common.registry.catalog import OffsetRange, RoundPlan, RoundState, ranges_as_json
 from services.registry.catalog import Catalog
 from services.registry.ranges import check_contiguous, end_position
-from services.registry.rounds import Backoff
 from services.registry.tests.building import Clock, definition, draft, lease, next_plan, publish
 
 SKIP = Gate(metric="auc", min_value=0.9, on_reject="skip")
@@ -173,7 +173,7 @@ def test_rounds_are_listed_newest_first_and_bounded(catalog: Catalog) -> None:
 
 @given(st.integers(1, 10_000))
 def test_backoff_never_shrinks_and_never_passes_its_ceiling(failures: int) -> None:
-    backoff = Backoff(first_seconds=0.5, ceiling_seconds=100.0)
+    backoff = Backoff(first_seconds=0.5, longest_seconds=100.0)
     assert backoff.seconds_after(failures) <= backoff.seconds_after(failures + 1) <= 100.0
 
 

@@ -6,13 +6,13 @@ Two connections: one writes requests, the other waits at this front's reply list
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 import hiredis
 
 from common.errors import Unavailable
+from common.process.retry import Backoff, Pauses
 from services.serving.queue.admission import QueueLoad
 from services.serving.queue.redis_connection import RedisConnection, Reply, connect, pack
 from services.serving.queue.scripts import CANCEL, ENQUEUE
@@ -31,8 +31,7 @@ _TICK_SECONDS = 0.25
 _SILENCE_SECONDS = 1.0
 """A Redis that has owed a reply for this long, at two looks in a row, counts as lost. (At one look it may be this loop
 that was kept from reading.)"""
-_FIRST_BACKOFF_SECONDS = 0.02
-_LAST_BACKOFF_SECONDS = 1.0
+_BACKOFF = Backoff(first_seconds=0.02, longest_seconds=1.0)
 
 
 class Queue:
@@ -149,7 +148,7 @@ class QueueClient:
 
     async def run(self) -> None:
         """Connects, and connects again when the connection is lost; ends by being cancelled."""
-        backoff = _FIRST_BACKOFF_SECONDS
+        pauses = Pauses(_BACKOFF)
         try:
             while True:
                 try:
@@ -157,10 +156,9 @@ class QueueClient:
                 except Unavailable as error:
                     self._close()
                     logger.warning("the queue is away", extra={"reason": error.message})
-                    await asyncio.sleep(backoff * random.uniform(0.5, 1.0))  # noqa: S311  (jitter)
-                    backoff = min(backoff * 2, _LAST_BACKOFF_SECONDS)
+                    await asyncio.sleep(pauses.next_seconds())
                     continue
-                backoff = _FIRST_BACKOFF_SECONDS
+                pauses.begin_again()
                 await self._until_lost()
                 logger.warning("the connection to the queue was lost")
         finally:

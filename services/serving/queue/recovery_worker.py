@@ -7,11 +7,12 @@ import time
 from collections.abc import Collection, Mapping
 
 from common.errors import Unavailable
+from common.process.retry import Backoff, Pauses
 from services.serving.queue.recovery import Recovery
 
 logger = logging.getLogger(__name__)
 _SWEEP_SECONDS = 1.0
-_RETRY_SECONDS = 0.1
+_BACKOFF = Backoff(first_seconds=0.1, longest_seconds=1.0)
 _STOP_SECONDS = 5.0
 
 
@@ -58,13 +59,14 @@ class RecoveryWorker:
 
     def _recover(self, dead: tuple[str, Collection[str], str]) -> None:
         model, targets, runner = dead
+        pauses = Pauses(_BACKOFF)
         while True:
             try:
                 self._recovery.recover(model, targets, runner)
                 return
             except Unavailable as error:
                 logger.warning("cannot put back yet what a dead runner held: %s", error.message)
-                if self._stop.wait(_RETRY_SECONDS):
+                if self._stop.wait(pauses.next_seconds()):
                     return
 
     def _sweep(self) -> None:

@@ -18,6 +18,7 @@ import orjson
 
 from common.errors import Unavailable
 from common.process.health import Health
+from common.process.retry import Backoff, Pauses
 from services.serving.wire.replica_state import STOP_COMMAND, ReloadResult, ReplicaState, decode
 
 logger = logging.getLogger(__name__)
@@ -25,8 +26,7 @@ logger = logging.getLogger(__name__)
 CONDITION = "manager"
 _LONGEST_LINE_BYTES = 64 * 1024 * 1024
 _SILENCE_SECONDS = 10.0
-_FIRST_BACKOFF_SECONDS = 0.2
-_LAST_BACKOFF_SECONDS = 5.0
+_BACKOFF = Backoff(first_seconds=0.2, longest_seconds=5.0)
 _KILL_SECONDS = 2.0
 
 
@@ -52,20 +52,19 @@ class ManagerProcess:
 
     async def run(self) -> None:
         """Keeps the manager, once started, running until `stop`."""
-        backoff = _FIRST_BACKOFF_SECONDS
+        pauses = Pauses(_BACKOFF)
         while not self._is_stopping:
             if self._reader is None:
                 await self.start()
             if await self._listen():
-                backoff = _FIRST_BACKOFF_SECONDS
+                pauses.begin_again()
             assert self._process is not None
             code = await self._process.wait()
             self._lose_reloads()
             if not self._is_stopping:
                 self._health.fail(CONDITION, f"the manager ended with status {code}; starting it again")
                 logger.error("the manager ended; starting it again", extra={"status": code})
-                await asyncio.sleep(backoff)
-                backoff = min(backoff * 2, _LAST_BACKOFF_SECONDS)
+                await asyncio.sleep(pauses.next_seconds())
 
     async def reload(self, config: bytes, *, timeout_seconds: float) -> ReloadResult:
         """Has the manager serve another ModelServerConfig (serialized); returns what came of it.

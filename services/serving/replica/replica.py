@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from common.errors import HeadraceError, Unavailable
+from common.process.retry import Backoff
 from services.serving.options.model_options import ModelOptions
 from services.serving.replica.version_slot import RunnerHandle, VersionSlot, ending_in_words, is_crash
 from services.serving.replica.versions_wanted import (
@@ -28,7 +29,7 @@ from services.serving.wire.keys import alias_target, version_target
 from services.serving.wire.replica_state import ServingState, VersionState
 
 logger = logging.getLogger(__name__)
-_FIRST_BACKOFF_SECONDS, _LONGEST_BACKOFF_SECONDS = 0.5, 10.0
+_BACKOFF = Backoff(first_seconds=0.5, longest_seconds=10.0)
 _STABLE_SECONDS = 60.0
 _LONG_LOAD_SECONDS = 5.0
 _ENDED_KEPT = 10
@@ -351,7 +352,7 @@ class Replica:
         slot.state = ServingState.LOADING
         slot.error_code, slot.error_message = code, f"{message}; starting it again"
         # The first crash is answered at once, so that what waits does not wait; a crash loop is slowed down.
-        slot.retry_at = time.monotonic() + _backoff_seconds(slot.crashes_in_a_row - 1)
+        slot.retry_at = time.monotonic() + _BACKOFF.seconds_after(slot.crashes_in_a_row - 1)
         logger.error(
             "a runner died", extra={"model": slot.model, "version": slot.version, "how": how, "reason": message}
         )
@@ -363,7 +364,7 @@ class Replica:
         given_up = slot.failed_loads >= self._limits.load_attempts
         slot.state = ServingState.END if given_up or slot.is_dropped else ServingState.LOADING
         fixed_seconds = self._limits.load_retry_seconds
-        wait_seconds = _backoff_seconds(max(slot.failed_loads, 1)) if fixed_seconds is None else fixed_seconds
+        wait_seconds = _BACKOFF.seconds_after(max(slot.failed_loads, 1)) if fixed_seconds is None else fixed_seconds
         slot.retry_at = time.monotonic() + wait_seconds
         logger.error(
             "a version could not be loaded",
@@ -384,10 +385,3 @@ class Replica:
 
 def _newest_first(key: VersionKey) -> tuple[str, int]:
     return key[0], -key[1]
-
-
-def _backoff_seconds(attempts: int) -> float:
-    """0, 0.5, 1, 2, ... at most 10."""
-    if not attempts:
-        return 0.0
-    return float(min(_FIRST_BACKOFF_SECONDS * 2 ** (attempts - 1), _LONGEST_BACKOFF_SECONDS))

@@ -7,7 +7,6 @@ them back.
 
 import logging
 import os
-import random
 import resource
 import signal
 import socket
@@ -21,6 +20,7 @@ from typing import Any
 from common.errors import Unavailable
 from common.process import scheduling
 from common.process.memory import give_back_free_memory
+from common.process.retry import Backoff, Pauses
 from common.process.scheduling import LoadPriority
 from services.serving.batching.input_contract import InputContract, read_contract
 from services.serving.batching.merge import Batcher, Taken
@@ -42,7 +42,7 @@ _IDLE_WAIT_SECONDS = 1.0
 _SLOT_SECONDS = 0.1
 _MOST_PENDING = 10_000
 _EMPTY_SECONDS = 10.0
-_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.02, 1.0
+_REDIS_BACKOFF = Backoff(first_seconds=0.02, longest_seconds=1.0)
 
 
 class Runner:
@@ -188,7 +188,7 @@ class Runner:
 
     def _reconnect(self) -> None:
         """Tries until Redis is back; then sends what is done and takes up what was taken and not seen."""
-        retry_seconds = _FIRST_RETRY_SECONDS
+        pauses = Pauses(_REDIS_BACKOFF)
         while True:
             try:
                 self._finish_batches()  # What runs now is pending at this runner, too, and must not be run again.
@@ -198,8 +198,7 @@ class Runner:
                 break
             except Unavailable as error:
                 logger.info("%s; trying again", error.message)
-                time.sleep(retry_seconds * random.uniform(0.5, 1.0))  # noqa: S311
-                retry_seconds = min(retry_seconds * 2, _LONGEST_RETRY_SECONDS)
+                time.sleep(pauses.next_seconds())
         self._batcher.queue_ahead_seconds = self._queue.ahead_seconds
         if taken:
             self._answer(taken)

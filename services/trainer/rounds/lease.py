@@ -7,7 +7,6 @@ its own round back at once instead of waiting for the lease to run out.
 import fcntl
 import logging
 import os
-import random
 import shutil
 import threading
 import time
@@ -20,6 +19,7 @@ from typing import Any
 from common.errors import Conflict, HeadraceError, Unavailable
 from common.process.health import Health
 from common.process.lifecycle import Stop
+from common.process.retry import Backoff
 from common.registry.catalog import Lease
 from common.registry.client import RegistryClient
 from services.trainer import metrics
@@ -35,7 +35,7 @@ IDLE_SECONDS = 1.0
 _KEPT_VERSIONS = 3
 _WORK_DIR_MAX_AGE_SECONDS = 24 * 3600.0
 _LOCK_TIMEOUT_SECONDS = 10.0
-_MAX_BACKOFF_SECONDS = 60.0
+_BACKOFF = Backoff(first_seconds=0.5, longest_seconds=60.0)
 
 
 class RoundLoop:
@@ -71,7 +71,7 @@ class RoundLoop:
             log_format=settings.log_format,
             log_level=settings.log_level,
         )
-        self._backoff = Backoff()
+        self._pauses = ModelPauses()
         self._wake = threading.Event()
 
     def wake(self) -> None:
@@ -126,7 +126,7 @@ class RoundLoop:
 
     def _lease(self) -> Lease | None:
         models: Sequence[str] = ()
-        waiting = self._backoff.waiting(time.monotonic())
+        waiting = self._pauses.waiting(time.monotonic())
         if waiting:
             models = [model for model in self._known_models() if model not in waiting]
             if not models:
@@ -166,9 +166,9 @@ class RoundLoop:
             metrics.ROUND_SECONDS.labels(model).observe(seconds)
             metrics.EXAMPLES_TRAINED.labels(model).inc(ending.events_trained)
         if ending.outcome in (Outcome.RETRY, Outcome.DIED):
-            self._backoff.after_trouble(model, time.monotonic())
+            self._pauses.after_trouble(model, time.monotonic())
         if ending.outcome in (Outcome.DONE, Outcome.FAILED):
-            self._backoff.forget(model)
+            self._pauses.forget(model)
             shutil.rmtree(self._rounds_dir / lease.round.round_id, ignore_errors=True)
             _keep_newest(self._cache_dir / model, _KEPT_VERSIONS)
 
@@ -203,17 +203,15 @@ class _Pause:
     until: float
 
 
-class Backoff:
+class ModelPauses:
     """Which models' rounds not to take for now, after trouble that is not the definition's. Monotonic seconds."""
 
     def __init__(self) -> None:
         self._pauses: dict[str, _Pause] = {}
 
     def after_trouble(self, model: str, now: float) -> None:
-        """0.5 s, doubling to a minute, with jitter of a fifth."""
         count = self._pauses[model].count + 1 if model in self._pauses else 1
-        seconds = min(0.5 * 2.0 ** (count - 1), _MAX_BACKOFF_SECONDS)
-        self._pauses[model] = _Pause(count, now + seconds * random.uniform(0.8, 1.2))  # noqa: S311 - jitter
+        self._pauses[model] = _Pause(count, now + _BACKOFF.jittered_after(count))
 
     def waiting(self, now: float) -> frozenset[str]:
         return frozenset(model for model, pause in self._pauses.items() if pause.until > now)

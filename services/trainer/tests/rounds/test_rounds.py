@@ -12,7 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from common.errors import Conflict
 from common.registry.catalog import PRODUCTION, RoundState
 from common.registry.client import RegistryClient
-from services.trainer.rounds.lease import Backoff, holder_id
+from services.trainer.rounds.lease import ModelPauses, holder_id
 from services.trainer.tests.support.platform_processes import (
     MODEL,
     STREAM,
@@ -288,13 +288,13 @@ def test_a_trainer_keeps_its_name(tmp_path: Path) -> None:
 
 
 def test_trouble_pauses_a_model_longer_each_time_up_to_a_minute() -> None:
-    backoff = Backoff()
-    backoff.after_trouble("late", 100.0)
-    assert backoff.waiting(100.3) == {"late"}
-    assert backoff.waiting(100.7) == frozenset()
+    pauses = ModelPauses()
+    pauses.after_trouble("late", 100.0)
+    assert pauses.waiting(100.2) == {"late"}
+    assert pauses.waiting(100.6) == frozenset()
     for _ in range(20):
-        backoff.after_trouble("late", 200.0)
-    assert backoff.waiting(247.0) == {"late"}
-    assert backoff.waiting(273.0) == frozenset()
-    backoff.forget("late")
-    assert backoff.waiting(201.0) == frozenset()
+        pauses.after_trouble("late", 200.0)
+    assert pauses.waiting(229.0) == {"late"}
+    assert pauses.waiting(261.0) == frozenset()
+    pauses.forget("late")
+    assert pauses.waiting(201.0) == frozenset()

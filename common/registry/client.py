@@ -27,6 +27,7 @@ from common.registry.catalog import (
     VersionDraft,
 )
 from common.registry.files import FileTransfer, digest_of, manifest_of
+from common.registry.reporting import Report
 from protos import registry_pb2 as pb
 from protos import registry_pb2_grpc
 
@@ -159,6 +160,18 @@ class RegistryClient:
             files=wire.files_to_wire(files),
         )
         return wire.round_from_wire(self._call(self._stub.PutResumePoint, request))
+
+    def report(self, report: Report) -> float:
+        """Says what this instance is and does; seconds until the next. Never tried twice: the next says it again."""
+        request = pb.ReportRequest(
+            instance_id=report.instance_id,
+            service=report.service,
+            address=report.address,
+            started_at=report.started_at,
+            body_json=wire.json_text(report.body()),
+        )
+        with self._errors("the registry"):
+            return float(self._stub.Report(request, timeout=self._timeout_seconds).next_seconds)
 
     # files
 

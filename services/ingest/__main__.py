@@ -25,6 +25,7 @@ from common.process.retry import Backoff, Pauses
 from common.process.rpc_aio import start_aio_server
 from common.process.web import bind, bounds_of
 from common.registry.client import RegistryClient
+from common.registry.reporting import Report, Reporter
 from protos import ingest_pb2_grpc
 from services.ingest.doors.grpc_api import SERVICE_NAME, IngestServicer
 from services.ingest.doors.http_api import create_ingest_app
@@ -90,6 +91,7 @@ async def _serve(settings: IngestSettings, open_log: Callable[[str], EventLog], 
             "seconds": round(time.monotonic() - started_at, 3),
         },
     )
+    Reporter(registry.report, _reports_of(intake, settings, sock.getsockname()[1]), stop).start()
     stop_signal = asyncio.create_task(stopped.wait())
     await asyncio.wait({stop_signal, serving, keeper}, return_when=asyncio.FIRST_COMPLETED)
 
@@ -103,6 +105,27 @@ async def _serve(settings: IngestSettings, open_log: Callable[[str], EventLog], 
     await asyncio.to_thread(close_all, intake.close_log, intake.close, registry.close)
     with contextlib.suppress(asyncio.CancelledError):
         await keeper
+
+
+def _reports_of(intake: Intake, settings: IngestSettings, port: int) -> Callable[[], Report]:
+    """What this ingest tells the registry of itself."""
+    started_at = time.time()
+
+    def report() -> Report:
+        streams = intake.open_streams()
+        return Report(
+            instance_id=settings.replica or f"{platform.node()}:{port}",
+            service="ingest",
+            address=f"{settings.host}:{port}",
+            started_at=started_at,
+            numbers={
+                "accepted_events_total": float(sum(stream.accepted_count for stream in streams)),
+                "refused_events_total": float(sum(stream.refused_count for stream in streams)),
+                "streams": float(len(streams)),
+            },
+        )
+
+    return report
 
 
 def _shared_keys(settings: IngestSettings) -> SharedKeys | None:

@@ -86,6 +86,26 @@ def _roll_back(transaction: Transaction, before: Model, *, by: str, reason: str)
     return target
 
 
+def leave_unloadable(transaction: Transaction, before: Model, *, reason: str) -> int:
+    """Production goes back by itself from a version that no replica can load; that one counts as rejected.
+
+    Returns where production went. Raises Conflict when there is nowhere to go, or production is pinned.
+    """
+    refuse_pinned(before)
+    version = before.aliases[PRODUCTION]
+    target = _roll_back(transaction, before, by="registry", reason=reason)
+    chosen = (versions.c.model == before.name) & (versions.c.version == version)
+    transaction.connection.execute(versions.update().where(chosen).values(status=str(VersionStatus.REJECTED)))
+    transaction.record(ChangeKind.VERSION, before.name, version=version)
+    return target
+
+
+def moved_at(connection: Connection, model: str) -> float:
+    """When production was moved last, epoch seconds; 0 when it never was."""
+    query = select(alias_history.c.at).where(alias_history.c.model == model, alias_history.c.alias == PRODUCTION)
+    return float(connection.execute(query.order_by(alias_history.c.id.desc()).limit(1)).scalar_one_or_none() or 0.0)
+
+
 def refuse_pinned(model: Model) -> None:
     """Raises Conflict when production is pinned: whoever pinned it meant people, too."""
     if model.pinned_version:

@@ -3,16 +3,18 @@
 The ideas are next door: streams, models, rounds and leases, the gate, versions, aliases, blobs, watching, collection.
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
 from sqlalchemy import func, select
 
-from common.errors import InvalidInput, NotFound
+from common.errors import Conflict, InvalidInput, NotFound
 from common.registry.catalog import (
+    PRODUCTION,
     AliasChange,
     Change,
     FileEntry,
@@ -26,19 +28,23 @@ from common.registry.catalog import (
     Version,
     VersionDraft,
 )
+from common.registry.reporting import Report
 from services.registry import aliases, leases, lifecycle, models, rounds, streams, versions
 from services.registry.apply import Applied, apply
 from services.registry.collection import Collected, CollectionRules, collect
 from services.registry.compare import compare
 from services.registry.history import check_author, list_history
 from services.registry.leases import LeaseRules
+from services.registry.reports import NEXT_SECONDS, Reports, Serving
 from services.registry.store.blobs import Blobs
-from services.registry.store.database import Clock, Database
+from services.registry.store.database import Clock, Database, Transaction
 from services.registry.store.manifest import check_digest, check_manifest
 from services.registry.store.tables import rounds as rounds_table
 from services.registry.store.tables import versions as versions_table
 from services.registry.watch import Watch
 
+logger = logging.getLogger(__name__)
+_MAX_REASON = 1500
 ModelChange = Literal["pause", "resume", "unpin", "archive", "restore"]
 StreamChange = Literal["archive", "restore"]
 
@@ -65,6 +71,8 @@ class Catalog:
     def __init__(self, data_dir: Path, limits: CatalogLimits, *, clock: Clock = time.time) -> None:
         """Raises DataLoss, Unavailable."""
         self._limits = limits
+        self._clock = clock
+        self._reports = Reports(clock)
         self._blobs = Blobs(data_dir, max_file_bytes=limits.max_file_bytes)
         self._database = Database(data_dir / "catalog.sqlite", keep_changes=limits.keep_changes, clock=clock)
         self._watch = Watch(
@@ -220,6 +228,55 @@ class Catalog:
         with self._database.read() as connection:
             return list_history(connection, model=model, stream=stream, by=by, action=action, limit=limit)
 
+    # reports
+
+    def report(self, report: Report) -> float:
+        """Takes what an instance says of itself; seconds until its next. Production leaves what nobody can load."""
+        self._reports.take(report)
+        for model in {served.model for served in report.serves if served.given_up}:
+            self._leave_if_unloadable(model)
+        return NEXT_SECONDS
+
+    def instances(self) -> list[JsonMap]:
+        now = self._clock()
+        return [instance.to_mapping(now) for instance in self._reports.instances()]
+
+    def serving(self, model: Model) -> Serving:
+        with self._database.read() as connection:
+            moved_at = aliases.moved_at(connection, model.name)
+        return self._reports.serving(model.name, model.aliases.get(PRODUCTION, 0), moved_at=moved_at)
+
+    def served_by(self, model: str) -> dict[int, list[JsonMap]]:
+        """{version: [{"instance_id", "state", "since", "aliases", "reason", "given_up"}]}, as replicas say."""
+        found: dict[int, list[JsonMap]] = {}
+        for instance, served in self._reports.served(model):
+            shown = {key: value for key, value in asdict(served).items() if key not in ("model", "version")}
+            found.setdefault(served.version, []).append({"instance_id": instance.report.instance_id, **shown})
+        return found
+
+    def _leave_if_unloadable(self, name: str) -> None:
+        with self._database.read() as connection:
+            if not models.is_registered(connection, name):
+                return
+            model, moved_at = models.get_model(connection, name), aliases.moved_at(connection, name)
+        if model.pinned_version or not self._reports.unloadable(model, moved_at=moved_at):
+            return
+        with self._database.write() as transaction:
+            model = models.get_model(transaction.connection, name)
+            failed = self._reports.unloadable(model, moved_at=aliases.moved_at(transaction.connection, name))
+            if failed:
+                self._leave(transaction, model, failed)
+
+    def _leave(self, transaction: Transaction, model: Model, failed: Mapping[str, str]) -> None:
+        version = model.aliases[PRODUCTION]
+        said = "; ".join(sorted(set(failed.values())))[:_MAX_REASON]
+        reason = f"no replica can load version {version} ({', '.join(sorted(failed))[:200]}): {said}"
+        try:
+            target = aliases.leave_unloadable(transaction, model, reason=reason)
+        except Conflict:
+            return  # the first version, or nothing is left to go back to: its state says what is wrong
+        logger.error("production went back", extra={"model": model.name, "version": target, "reason": reason})
+
     # what people decide about a whole model or stream
 
     def change_model(self, name: str, how: ModelChange, *, by: str, reason: str) -> Model:
@@ -244,7 +301,8 @@ class Catalog:
 
     def delete_model(self, name: str, *, by: str, reason: str) -> None:
         with self._database.write() as transaction:
-            lifecycle.delete_model(transaction, name, users=(), by=by, reason=reason)
+            users = self._reports.users_of(name)
+            lifecycle.delete_model(transaction, name, users=users, by=by, reason=reason)
 
     def delete_stream(self, name: str, *, by: str, reason: str) -> None:
         with self._database.write() as transaction:

@@ -94,6 +94,10 @@ def get_model(connection: Connection, name: str) -> Model:
     return _model_of(row, {alias.alias: alias.version for alias in named})
 
 
+def is_registered(connection: Connection, name: str) -> bool:
+    return _find(connection, name) is not None
+
+
 def list_models(connection: Connection) -> list[Model]:
     """In order of name."""
     named: dict[str, dict[str, int]] = {}

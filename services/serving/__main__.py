@@ -13,8 +13,9 @@ import os
 import signal
 import socket
 import sys
+import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -27,10 +28,12 @@ from prometheus_client import REGISTRY
 from common.errors import HeadraceError, InvalidInput
 from common.process.health import Health
 from common.process.http_door import HttpBounds
-from common.process.lifecycle import raise_open_files_limit
+from common.process.lifecycle import Stop, raise_open_files_limit
 from common.process.logs import configure_logs
 from common.process.rpc_aio import start_aio_server
 from common.process.web import bind, bounds_of
+from common.registry.client import RegistryClient
+from common.registry.reporting import Reporter
 from services.serving.doors import grpc_api
 from services.serving.doors.fast_http import protocol_for
 from services.serving.doors.http_api import CORS_HEADERS, create_serving_app
@@ -42,6 +45,7 @@ from services.serving.front.core import Front
 from services.serving.front.front_metrics import FrontMetrics
 from services.serving.front.journal import Journal
 from services.serving.front.monitoring import MonitoringConfig, add_metrics_route, read_monitoring_config
+from services.serving.front.reports import ReplicaReports
 from services.serving.front.request_counts import ApiLatency, RequestCounts
 from services.serving.front.request_log import following, open_request_log
 from services.serving.options.flags import read_flags, usage
@@ -63,6 +67,7 @@ _GC_THRESHOLD = 50_000
 _BODIES = 8
 """As many of the largest bodies may be under way at once."""
 _LAST_ANSWERS_SECONDS = 1.0
+_REPORT_TIMEOUT_SECONDS = 3.0
 _LAST_RECORDS_SECONDS = 5.0
 _KEEP_ALIVE_SECONDS = 75
 """Longer than clients keep idle connections: a connection that the server closes just as it is used fails a request."""
@@ -174,7 +179,8 @@ async def _serve(start: Start, sock: socket.socket | None) -> None:
         REGISTRY.register(request_log)
         request_log.start()
     latency = ApiLatency() if start.monitoring.path else None
-    journal = Journal(_counts_of(front), request_log, latency)
+    counts = _counts_of(front)
+    journal = Journal(counts, request_log, latency)
     predict = RestPredict(front, journal, timeout_seconds=settings.rest_timeout_seconds)
     bounds = (
         bounds_of(
@@ -193,6 +199,7 @@ async def _serve(start: Start, sock: socket.socket | None) -> None:
     web = loop.create_task(web_server.serve([sock]) if sock is not None else _no_rest(stop))
     others = [loop.create_task(front.queue_client.run()), loop.create_task(manager.run())]
     logger.info("serving", extra={"http_port": sock.getsockname()[1] if sock else None, "grpc_port": grpc_port})
+    stop_reports = _start_reports(start, front, counts, sock)
     gc.collect()
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD)
@@ -200,6 +207,7 @@ async def _serve(start: Start, sock: socket.socket | None) -> None:
     await asyncio.wait([loop.create_task(stop.wait()), web, *others], return_when=asyncio.FIRST_COMPLETED)
     logger.info("stopping", extra={"open_requests": front.open_count})
     health.stop()
+    stop_reports()
     asynchronous.stop()
     stop.set()
     web_server.should_exit = True
@@ -234,6 +242,29 @@ def _counts_of(front: Front) -> RequestCounts:
     REGISTRY.register(counts)
     REGISTRY.register(FrontMetrics(front))
     return counts
+
+
+def _start_reports(start: Start, front: Front, counts: RequestCounts, sock: socket.socket | None) -> Callable[[], None]:
+    """Tells the registry every few seconds what is served here; returns what ends it. Folders have no registry."""
+    settings = start.settings
+    if settings.is_standalone():
+        return lambda: None
+    registry, stop = RegistryClient(settings.registry_address, timeout_seconds=_REPORT_TIMEOUT_SECONDS), Stop()
+    address = f"{settings.host}:{sock.getsockname()[1]}" if sock is not None else ""
+    make = ReplicaReports(
+        lambda: front.state,
+        counts,
+        instance_id=settings.replica or f"{socket.gethostname()}-{os.getpid()}",
+        address=address,
+        started_at=time.time(),
+    )
+    Reporter(registry.report, make, stop).start()
+
+    def end() -> None:
+        stop.request()
+        registry.close()
+
+    return end
 
 
 async def _start_grpc(

@@ -3,6 +3,7 @@
 import logging
 import sys
 import threading
+import time
 
 from common.errors import HeadraceError
 from common.eventlog.open import open_event_log
@@ -14,6 +15,7 @@ from common.process.web import WebServer, bind, bounds_of
 from common.registry.catalog import Change, ChangeKind
 from common.registry.client import RegistryClient
 from common.registry.follow import follow
+from common.registry.reporting import Report, Reporter
 from services.trainer.http_api import MAX_BODY_BYTES, create_http_app
 from services.trainer.plan.planner import Planner
 from services.trainer.rounds.lease import RoundLoop, holder_id, own_data_dir
@@ -85,6 +87,21 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
         max_workers=4,
     )
     web.start()
+    started_at = time.time()
+
+    def report() -> Report:
+        return Report(
+            instance_id=rounds.holder,
+            service="trainer",
+            address=f"{settings.host}:{web.port}",
+            started_at=started_at,
+            does=rounds.doing(),
+            faults=tuple(f"{model}: {reason}" for model, reason in planner.faults().items()),
+            numbers={"lag_examples": float(sum(model["lag_examples"] for model in planner.status()))},
+            models=planner.counted(),
+        )
+
+    Reporter(registry.report, report, stop).start()
     logger.info("trainer started", extra={"http_port": web.port, "grpc_port": grpc_port, "trainer": rounds.holder})
     threading.Thread(
         target=lambda: follow(registry, on_change, stop=stop, on_away=on_away), name="watch", daemon=True

@@ -134,6 +134,10 @@ class Intake:
                 logger.debug("not announced yet", extra={"reason": error.message})
             await asyncio.sleep(_ANNOUNCE_PAUSE_SECONDS)
 
+    def open_streams(self) -> list[OpenStream]:
+        """Those that events can be sent to. From any thread."""
+        return list(self._streams.values())
+
     def _slowest_append(self) -> float:
         writers = (writer for stream in self._streams.values() for writer in stream.all_writers)
         return max((writer.appending_seconds for writer in writers), default=0.0)

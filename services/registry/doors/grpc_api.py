@@ -7,6 +7,7 @@ import grpc
 
 from common.errors import InvalidInput
 from common.registry import wire
+from common.registry.reporting import MAX_REPORT_BYTES, report_of
 from protos import registry_pb2 as pb
 from protos import registry_pb2_grpc
 from services.registry.catalog import Catalog
@@ -90,6 +91,18 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
                 files=wire.files_from_wire(request.files),
             )
         )
+
+    def Report(self, request: pb.ReportRequest, context: grpc.ServicerContext) -> pb.ReportResponse:
+        if len(request.body_json) > MAX_REPORT_BYTES:
+            raise InvalidInput(f"a report may have {MAX_REPORT_BYTES} bytes, got {len(request.body_json)}")
+        report = report_of(
+            instance_id=request.instance_id,
+            service=request.service,
+            address=request.address,
+            started_at=request.started_at,
+            body=wire.json_map("body_json", request.body_json),
+        )
+        return pb.ReportResponse(next_seconds=self._catalog.report(report))
 
     def MissingFiles(self, request: pb.MissingFilesRequest, context: grpc.ServicerContext) -> pb.MissingFilesResponse:
         return pb.MissingFilesResponse(digests=self._catalog.missing_files(request.digests))

@@ -10,6 +10,7 @@ from starlette.types import ASGIApp
 
 from common.process.health import Health
 from common.process.web import BoundedBodies, create_app
+from common.registry.catalog import Model
 from common.registry.wire import json_text
 from services.registry.catalog import Catalog
 from services.registry.doors.bodies import END, AliasBody, AuthorBody, ModelBody, VersionNumber, decoded, json_answer
@@ -25,6 +26,7 @@ def create_registry_app(catalog: Catalog, service_health: Health) -> ASGIApp:
     _add_streams_and_models(app, catalog)
     _add_versions(app, catalog)
     _add_files(app, catalog)
+    _add_instances(app, catalog)
     add_lifecycle(app, catalog)
     return BoundedBodies(app, MAX_BODY_BYTES)
 
@@ -46,26 +48,33 @@ def _add_streams_and_models(app: FastAPI, catalog: Catalog) -> None:
 
     @app.get("/v1/models")
     def list_models() -> Response:
-        return json_answer({"models": [asdict(model) for model in catalog.list_models()]})
+        """`{models: [...]}`, each as the model alone."""
+        return json_answer({"models": [_model_json(catalog, model) for model in catalog.list_models()]})
 
     @app.get("/v1/models/{model}")
     def get_model(model: str) -> Response:
         """The model. `head_version`: where the next round starts; `paused`: who and why, or empty; `pinned_version`: 0
         when it is not pinned; `failure`: `{message, stage, place, events, advice, round_id, attempts, at}` of the last
-        failed round, which stays when later ones succeed."""
-        return json_answer(asdict(catalog.get_model(model)))
+        failed round, which stays when later ones succeed; `serving`: `{version, replicas, available, failed: {instance:
+        reason}, converged_at}` says how replicas stand with production, null in `converged_at` while one lacks it."""
+        return json_answer(_model_json(catalog, catalog.get_model(model)))
 
     @app.put("/v1/models/{model}")
     def register_model(model: str, body: ModelBody) -> Response:
         """Registers the model, or a new definition of it."""
         files = {path: decoded(path, text) for path, text in body.files.items()}
-        return json_answer(asdict(catalog.register_model(model, stream=body.stream, files=files, by=body.by)))
+        found = catalog.register_model(model, stream=body.stream, files=files, by=body.by)
+        return json_answer(_model_json(catalog, found))
 
     @app.get("/v1/definitions/{digest}")
     def get_definition(digest: str) -> Response:
         files = catalog.get_definition(digest)
         encoded = {path: base64.b64encode(content).decode() for path, content in files.items()}
         return json_answer({"digest": digest, "files": encoded})
+
+
+def _model_json(catalog: Catalog, model: Model) -> JsonObject:
+    return {**asdict(model), "serving": catalog.serving(model).to_mapping()}
 
 
 def _add_versions(app: FastAPI, catalog: Catalog) -> None:
@@ -80,13 +89,16 @@ def _add_versions(app: FastAPI, catalog: Catalog) -> None:
 
     @app.get("/v1/models/{model}/versions")
     def list_versions(model: str) -> Response:
-        """Oldest first, without their files."""
-        return json_answer({"versions": [asdict(version) for version in catalog.list_versions(model)]})
+        """Oldest first, without their files; `served_by` lists the replicas that have each."""
+        served = catalog.served_by(model)
+        found = catalog.list_versions(model)
+        return json_answer({"versions": [asdict(one) | {"served_by": served.get(one.version, [])} for one in found]})
 
     @app.get("/v1/models/{model}/versions/{version}")
     def get_version(model: str, version: VersionNumber) -> Response:
-        """With its files."""
-        return json_answer(asdict(catalog.get_version(model, version)))
+        """With its files, and `served_by`: `[{instance_id, state, since, aliases, reason, given_up}]`."""
+        served = catalog.served_by(model).get(version, [])
+        return json_answer(asdict(catalog.get_version(model, version)) | {"served_by": served})
 
     @app.get("/v1/models/{model}/history")
     def alias_history(model: str) -> Response:
@@ -106,6 +118,17 @@ def _add_versions(app: FastAPI, catalog: Catalog) -> None:
     def rollback(model: str, body: AuthorBody) -> Response:
         """Moves production back to the version it named before."""
         return json_answer(asdict(catalog.rollback(model, by=body.by, reason=body.reason)))
+
+
+def _add_instances(app: FastAPI, catalog: Catalog) -> None:
+    @app.get("/v1/instances")
+    def instances() -> Response:
+        """Every instance of every service that has reported in the last 15 s, as it says of itself.
+
+        Answers `{instances: [{instance_id, service, address, started_at, reported_at, age_seconds, serves: [{model,
+        version, state, since, aliases, reason, given_up}], does, faults: [sentence], numbers: {name: value}}]}`.
+        """
+        return json_answer({"instances": catalog.instances()})
 
 
 def _add_files(app: FastAPI, catalog: Catalog) -> None:

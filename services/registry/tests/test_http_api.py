@@ -12,6 +12,7 @@ import pytest
 from common.process.health import Health
 from common.process.web import WebServer, bind
 from common.registry.catalog import FileEntry
+from common.registry.reporting import Report, Served
 from services.registry.catalog import Catalog
 from services.registry.doors.http_api import MAX_BODY_BYTES, create_registry_app
 from services.registry.tests.building import SCHEMA, definition, lease, next_plan, publish, store
@@ -255,3 +256,19 @@ def test_apply_is_both_or_neither(http: httpx.Client) -> None:
     applied = http.post("/v1/apply", json=body).json()
     assert applied["model"]["stream"] == applied["stream"]["name"] == "s2"
     assert http.post("/v1/apply", json=body).json()["model_change"] == "unchanged"
+
+
+def test_instances_and_who_serves_what_are_shown(http: httpx.Client, catalog: Catalog) -> None:
+    publish(catalog)
+    served = Served("m", 1, "AVAILABLE", since=7.0, aliases=("production",))
+    catalog.report(Report("a", "serving", "127.0.0.1:8501", 5.0, serves=(served,), numbers={"open_requests": 3.0}))
+    (instance,) = http.get("/v1/instances").json()["instances"]
+    assert (instance["service"], instance["numbers"], instance["started_at"]) == (
+        "serving",
+        {"open_requests": 3.0},
+        5.0,
+    )
+    assert http.get("/v1/models/m").json()["serving"]["available"] == ["a"]
+    (version,) = http.get("/v1/models/m/versions").json()["versions"]
+    assert version["served_by"][0]["instance_id"] == "a"
+    assert http.get("/v1/models/m/versions/1").json()["served_by"] == version["served_by"]

@@ -5,11 +5,12 @@ prometheus_client's own counters cost more per request than the whole queue path
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-_BUCKETS_SECONDS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+BUCKETS_SECONDS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _OK = 0
 _LABELS = ("model", "version", "signature")
 PREDICT, CLASSIFY, REGRESS, MULTI_INFERENCE = "Predict", "Classify", "Regress", "MultiInference"
@@ -25,9 +26,19 @@ class _Series:
 
     def __init__(self) -> None:
         self.codes: dict[int, int] = {}
-        self.seconds = [0] * (len(_BUCKETS_SECONDS) + 1)
+        self.seconds = [0] * (len(BUCKETS_SECONDS) + 1)
         """Successful ones: one count per bucket, and one beyond the last."""
         self.sum_seconds = 0.0
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Since the start, over all models and doors."""
+
+    requests: int
+    failed: int
+    seconds: tuple[int, ...]
+    """Successful requests: one count per bucket of BUCKETS_SECONDS, and one beyond the last."""
 
 
 class RequestCounts(Collector):
@@ -49,8 +60,22 @@ class RequestCounts(Collector):
         codes = series.codes
         codes[code] = codes.get(code, 0) + 1
         if code == _OK:
-            series.seconds[bisect_left(_BUCKETS_SECONDS, seconds)] += 1
+            series.seconds[bisect_left(BUCKETS_SECONDS, seconds)] += 1
             series.sum_seconds += seconds
+
+    def open_count(self) -> int:
+        return self._open_count()
+
+    def totals(self) -> Totals:
+        """From any thread."""
+        requests = failed = 0
+        seconds = [0] * (len(BUCKETS_SECONDS) + 1)
+        for series in tuple(self._series.values()):
+            for code, count in tuple(series.codes.items()):
+                requests += count
+                failed += count if code != _OK else 0
+            seconds = [total + count for total, count in zip(seconds, tuple(series.seconds), strict=True)]
+        return Totals(requests, failed, tuple(seconds))
 
     def collect(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(
@@ -64,7 +89,7 @@ class RequestCounts(Collector):
             for code, count in tuple(series.codes.items()):
                 requests.add_metric([*labels, str(code)], count)
             if _OK in series.codes:
-                latency.add_metric(labels, cumulative(_BUCKETS_SECONDS, series.seconds), series.sum_seconds)
+                latency.add_metric(labels, cumulative(BUCKETS_SECONDS, series.seconds), series.sum_seconds)
         yield requests
         yield latency
         yield GaugeMetricFamily("headrace_serving_open_requests", "Requests not answered yet", value=self._open_count())

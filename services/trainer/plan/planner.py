@@ -75,6 +75,7 @@ class Planner:
         self._definitions: dict[str, Definition] = {}
         self._ends: dict[tuple[str, int], Mapping[int, int]] = {}
         self._faults: dict[str, str] = {}
+        self._counted: dict[str, Any] = {}
         self._refresh_at = 0.0
         self._snapshot: tuple[dict[str, Any], ...] = ()
         self._changes: set[tuple[ChangeKind, str]] = set()
@@ -148,6 +149,10 @@ class Planner:
     def status(self) -> list[dict[str, Any]]:
         """Per model, as of the last turn: lag in examples, the open round, what the next one waits for."""
         return list(self._snapshot)
+
+    def counted(self) -> dict[str, Any]:
+        """By model, for reports: what the log holds beyond the head, as of the last turn."""
+        return dict(self._counted)
 
     def faults(self) -> dict[str, str]:
         """Models that cannot be planned for, with the reason."""

@@ -12,7 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,19 @@ class RoundLoop:
                 stop.wait(IDLE_SECONDS)
         self._rebuilds.give_up("the trainer was stopped")
         self._zygote.stop()
+
+    def doing(self) -> dict[str, Any]:
+        """The running attempt, for reports; {} while there is none."""
+        attempt = self.attempt
+        if attempt is None:
+            return {}
+        return {
+            "round_id": attempt.assignment.round.round_id,
+            "model": attempt.assignment.plan.model,
+            "attempt": attempt.assignment.round.attempts,
+            "began_at": attempt.began_at,
+            **asdict(attempt.progress),
+        }
 
     def zygote_status(self) -> dict[str, Any]:
         return {

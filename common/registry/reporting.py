@@ -1,0 +1,161 @@
+"""Reports: what an instance of a service is, serves, does and could not do, told to the registry every few seconds.
+
+A report replaces the one before and is kept in memory only, so losing some loses nothing: the next says it all again.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from common.errors import HeadraceError, InvalidInput
+from common.process.lifecycle import Stop
+from common.registry.catalog import JsonMap
+
+logger = logging.getLogger(__name__)
+MAX_REPORT_BYTES = 256 * 1024
+MAX_SERVED = 1000
+MAX_FAULTS = 50
+MAX_NUMBERS = 200
+_MAX_TEXT = 1000
+_FIRST_PAUSE_SECONDS = 2.0
+_AWAY_PAUSE_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Served:
+    """One version on one replica."""
+
+    model: str
+    version: int
+    state: str
+    """START, LOADING, AVAILABLE, UNLOADING or END."""
+    since: float = 0.0
+    """Epoch seconds when it began to answer; 0 before."""
+    aliases: tuple[str, ...] = ()
+    reason: str = ""
+    """Why it could not be loaded; "" when it could."""
+    given_up: bool = False
+    """It will not be tried again as long as it is wanted."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What an instance says of itself."""
+
+    instance_id: str
+    service: str
+    """ingest, trainer or serving."""
+    address: str
+    """host:port of its HTTP door; "" when it has none."""
+    started_at: float
+    serves: tuple[Served, ...] = ()
+    does: JsonMap = field(default_factory=dict)
+    """Of a trainer its round: {"round_id", "model", "stage", "examples_done", ...}; {} when it waits."""
+    faults: tuple[str, ...] = ()
+    """What it could not do and why, as sentences."""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    """Rates, queues and percentiles; a name ends with its unit. Of one that ends with _total the rate is added."""
+    models: JsonMap = field(default_factory=dict)
+    """Of a trainer, by model: what its planner has counted in the log (services/trainer/plan/planner.py)."""
+
+    def body(self) -> JsonMap:
+        """JSON-ready, without what identifies the instance, cut to the bounds."""
+        return {
+            "serves": [asdict(served) for served in self.serves[:MAX_SERVED]],
+            "does": dict(self.does),
+            "faults": [fault[:_MAX_TEXT] for fault in self.faults[:MAX_FAULTS]],
+            "numbers": dict(list(self.numbers.items())[:MAX_NUMBERS]),
+            "models": dict(self.models),
+        }
+
+
+def report_of(*, instance_id: str, service: str, address: str, started_at: float, body: JsonMap) -> Report:
+    """The inverse of `Report.body`.
+
+    Raises:
+        InvalidInput: which part is not as it must be.
+    """
+    for name, value in (("instance_id", instance_id), ("service", service)):
+        if not 0 < len(value) <= 256:
+            raise InvalidInput(f"a report's {name} must have 1 to 256 characters, got {value[:50]!r}")
+    unknown = sorted(set(body) - {"serves", "does", "faults", "numbers", "models"})
+    if unknown:
+        raise InvalidInput(f"a report has unknown parts {', '.join(unknown)}")
+    try:
+        return Report(
+            instance_id,
+            service,
+            address[:256],
+            float(started_at),
+            serves=tuple(_served(item) for item in list(body.get("serves", []))[:MAX_SERVED]),
+            does=dict(body.get("does", {})),
+            faults=tuple(str(fault)[:_MAX_TEXT] for fault in list(body.get("faults", []))[:MAX_FAULTS]),
+            numbers={
+                str(name): float(value) for name, value in list(dict(body.get("numbers", {})).items())[:MAX_NUMBERS]
+            },
+            models={str(name): dict(counted) for name, counted in dict(body.get("models", {})).items()},
+        )
+    except (TypeError, ValueError, KeyError, OverflowError) as error:
+        raise InvalidInput(f"the report of {instance_id} cannot be read: {error}") from error
+
+
+def _served(item: Mapping[str, Any]) -> Served:
+    return Served(
+        model=str(item["model"])[:256],
+        version=int(item["version"]),
+        state=str(item["state"])[:32],
+        since=float(item.get("since", 0.0)),
+        aliases=tuple(str(alias)[:256] for alias in list(item.get("aliases", []))[:100]),
+        reason=str(item.get("reason", ""))[:_MAX_TEXT],
+        given_up=bool(item.get("given_up", False)),
+    )
+
+
+class Reporter:
+    """Sends `make()` until the stop, in a thread of its own that the process does not wait for.
+
+    Args:
+        send: RegistryClient.report: returns the seconds to wait before the next one.
+        make: called in that thread; it must not wait.
+    """
+
+    def __init__(self, send: Callable[[Report], float], make: Callable[[], Report], stop: Stop) -> None:
+        self._send, self._make, self._stop = send, make, stop
+        self._before: tuple[float, Mapping[str, float]] | None = None
+        self._thread = threading.Thread(target=self._run, name="reports", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_requested():
+            self._stop.wait(self.tell())
+
+    def tell(self) -> float:
+        """Sends one report; how long to wait before the next. A registry that is away or refuses changes nothing."""
+        try:
+            return self._send(self._with_rates(self._make()))
+        except HeadraceError as error:
+            logger.debug("no report", extra={"error": error.message})
+        except Exception:  # outermost loop: what cannot be reported must not end the reports
+            logger.exception("reporting failed unexpectedly")
+        return _AWAY_PAUSE_SECONDS
+
+    def _with_rates(self, report: Report) -> Report:
+        now = time.monotonic()
+        totals = {name: value for name, value in report.numbers.items() if name.endswith("_total")}
+        rates: dict[str, float] = {}
+        if self._before is not None and now > self._before[0]:
+            seconds, before = now - self._before[0], self._before[1]
+            for name, value in totals.items():
+                if name in before and value >= before[name]:
+                    rates[name.removesuffix("_total") + "_per_second"] = round((value - before[name]) / seconds, 3)
+        self._before = now, totals
+        return Report(**{**_shallow(report), "numbers": {**report.numbers, **rates}})
+
+
+def _shallow(report: Report) -> dict[str, Any]:
+    return {name: getattr(report, name) for name in Report.__dataclass_fields__}

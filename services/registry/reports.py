@@ -1,0 +1,133 @@
+"""Which instances of which services there are, as they say themselves; what follows for versions that are served.
+
+In memory: an instance that falls silent is forgotten, and after a restart the next reports fill it again.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from common.errors import Overloaded
+from common.registry.catalog import PRODUCTION, Model
+from common.registry.reporting import Report, Served
+
+NEXT_SECONDS = 2.0
+SILENT_SECONDS = 15.0
+_SETTLING_SECONDS = 3.0
+"""A report this long after a move of an alias knows of it: reports come every NEXT_SECONDS."""
+MAX_INSTANCES = 1000
+
+
+@dataclass(frozen=True)
+class Instance:
+    report: Report
+    reported_at: float
+
+    def to_mapping(self, now: float) -> dict[str, Any]:
+        """As GET /v1/instances shows it."""
+        report = self.report
+        return {
+            "instance_id": report.instance_id,
+            "service": report.service,
+            "address": report.address,
+            "started_at": report.started_at,
+            "reported_at": self.reported_at,
+            "age_seconds": round(max(0.0, now - self.reported_at), 3),
+            **report.body(),
+        }
+
+
+@dataclass(frozen=True)
+class Serving:
+    """How the replicas stand with what production names."""
+
+    version: int
+    replicas: tuple[str, ...]
+    """Instances that serve the model, whatever version."""
+    available: tuple[str, ...]
+    failed: Mapping[str, str]
+    """{instance: reason} of those that have given the version up."""
+    converged_at: float | None
+    """Since when every replica answers with it; None while one does not."""
+
+    def to_mapping(self) -> dict[str, Any]:
+        return {
+            "version": self.version,
+            "replicas": list(self.replicas),
+            "available": list(self.available),
+            "failed": dict(self.failed),
+            "converged_at": self.converged_at,
+        }
+
+
+class Reports:
+    """Thread-safe."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._instances: dict[str, Instance] = {}
+
+    def take(self, report: Report) -> Instance:
+        """Replaces what the instance said before. Raises Overloaded when there are too many of them."""
+        now = self._clock()
+        with self._lock:
+            self._forget_silent(now)
+            if report.instance_id not in self._instances and len(self._instances) >= MAX_INSTANCES:
+                raise Overloaded(f"{MAX_INSTANCES} instances report already")
+            instance = Instance(report, now)
+            self._instances[report.instance_id] = instance
+        return instance
+
+    def instances(self) -> list[Instance]:
+        """Those that are not silent, by service and name."""
+        with self._lock:
+            self._forget_silent(self._clock())
+            found = list(self._instances.values())
+        return sorted(found, key=lambda instance: (instance.report.service, instance.report.instance_id))
+
+    def served(self, model: str) -> list[tuple[Instance, Served]]:
+        """Every version of the model on every replica."""
+        return [(one, served) for one in self.instances() for served in one.report.serves if served.model == model]
+
+    def serving(self, model: str, version: int, *, moved_at: float) -> Serving:
+        """How replicas stand with the version that production names since `moved_at`."""
+        found = self.served(model)
+        replicas = sorted({instance.report.instance_id for instance, _ in found})
+        ours = [(instance, served) for instance, served in found if served.version == version]
+        available = {
+            i.report.instance_id: s.since for i, s in ours if s.state == "AVAILABLE" and PRODUCTION in s.aliases
+        }
+        failed = {i.report.instance_id: s.reason for i, s in ours if s.given_up and s.reason}
+        everywhere = bool(replicas) and set(available) == set(replicas)
+        converged_at = max((moved_at, *available.values())) if everywhere else None
+        return Serving(version, tuple(replicas), tuple(sorted(available)), failed, converged_at)
+
+    def unloadable(self, model: Model, *, moved_at: float) -> dict[str, str]:
+        """{instance: reason} when every replica of the model has given up what production names and none serves it."""
+        version = model.aliases.get(PRODUCTION, 0)
+        found = self.served(model.name)
+        if not version or not found:
+            return {}
+        by_replica: dict[str, Served | None] = {instance.report.instance_id: None for instance, _ in found}
+        for instance, served in found:
+            knows = instance.reported_at > moved_at + _SETTLING_SECONDS
+            if served.version == version and served.given_up and served.reason and knows:
+                by_replica[instance.report.instance_id] = served
+        if not all(by_replica.values()):
+            return {}
+        return {name: served.reason for name, served in by_replica.items() if served is not None}
+
+    def users_of(self, model: str) -> list[str]:
+        """Sentences that say which replicas still hold versions of the model."""
+        held: dict[str, list[int]] = {}
+        for instance, served in self.served(model):
+            if served.state in ("START", "LOADING", "AVAILABLE", "UNLOADING"):
+                held.setdefault(instance.report.instance_id, []).append(served.version)
+        return [f"replica {name} has version {', '.join(map(str, sorted(v)))}" for name, v in sorted(held.items())]
+
+    def _forget_silent(self, now: float) -> None:
+        silent = [name for name, one in self._instances.items() if now - one.reported_at > SILENT_SECONDS]
+        for name in silent:
+            del self._instances[name]

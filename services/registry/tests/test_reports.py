@@ -1,0 +1,148 @@
+"""What instances say of themselves: shown, bounded, forgotten; and what follows when nobody can load production."""
+
+from dataclasses import replace
+
+import pytest
+
+from common.errors import Conflict, HeadraceError, InvalidInput, Unavailable
+from common.process.lifecycle import Stop
+from common.registry.catalog import PRODUCTION, VersionStatus
+from common.registry.reporting import Report, Reporter, Served, report_of
+from services.registry.catalog import Catalog
+from services.registry.reports import MAX_INSTANCES, SILENT_SECONDS
+from services.registry.tests.building import Clock, publish
+
+
+def replica(name: str, *serves: Served, service: str = "serving") -> Report:
+    return Report(name, service, f"{name}:8501", 5.0, serves=serves)
+
+
+def available(version: int, *, since: float = 0.0, aliases: tuple[str, ...] = (PRODUCTION,)) -> Served:
+    return Served("m", version, "AVAILABLE", since=since, aliases=aliases)
+
+
+def failed(version: int, reason: str = "Op type not registered 'MyOp'") -> Served:
+    return Served("m", version, "END", reason=reason, given_up=True)
+
+
+def test_an_instance_is_shown_until_it_falls_silent(catalog: Catalog, clock: Clock) -> None:
+    catalog.report(replica("a", available(1)))
+    catalog.report(replica("b", service="trainer"))
+    clock.pass_seconds(SILENT_SECONDS - 1)
+    catalog.report(replica("a", available(2)))
+    clock.pass_seconds(2)
+    (shown,) = catalog.instances()
+    assert (shown["instance_id"], shown["service"], shown["age_seconds"]) == ("a", "serving", 2.0)
+    assert [served["version"] for served in shown["serves"]] == [2]
+
+
+def test_reports_are_bounded(catalog: Catalog) -> None:
+    many = replace(replica("a"), faults=("x" * 5000,) * 100, numbers={str(n): 1.0 for n in range(999)})
+    body = many.body()
+    assert (len(body["faults"]), len(body["faults"][0]), len(body["numbers"])) == (50, 1000, 200)
+    for number in range(MAX_INSTANCES):
+        catalog.report(replica(f"i{number}"))
+    with pytest.raises(HeadraceError, match=f"{MAX_INSTANCES} instances report already"):
+        catalog.report(replica("one more"))
+    catalog.report(replica("i0", available(1)))
+    for wrong in ({"serves": [{"model": "m"}]}, {"numbers": {"x": "many"}}, {"what": 1}, {"serves": 3}):
+        with pytest.raises(InvalidInput, match="report"):
+            report_of(instance_id="a", service="serving", address="", started_at=0.0, body=wrong)
+
+
+def test_a_model_says_when_every_replica_answers_with_production(catalog: Catalog, clock: Clock) -> None:
+    publish(catalog)
+    moved = clock.now
+    catalog.report(replica("a", available(1, since=moved + 2)))
+    catalog.report(replica("b", Served("m", 1, "LOADING")))
+    assert catalog.serving(catalog.get_model("m")).converged_at is None
+    catalog.report(replica("b", available(1, since=moved + 7)))
+    serving = catalog.serving(catalog.get_model("m"))
+    assert (serving.converged_at, serving.replicas, serving.available) == (moved + 7, ("a", "b"), ("a", "b"))
+    clock.pass_seconds(60.0)
+    publish(catalog)
+    catalog.report(replica("a", available(1, since=moved + 2), Served("m", 2, "LOADING")))
+    assert catalog.serving(catalog.get_model("m")).converged_at is None
+    assert [served["instance_id"] for served in catalog.served_by("m")[1]] == ["a"]
+
+
+def test_what_no_replica_can_load_goes_back_by_itself_and_is_nobodys_parent(catalog: Catalog, clock: Clock) -> None:
+    publish(catalog)
+    publish(catalog)
+    clock.pass_seconds(10.0)
+    catalog.report(replica("a", available(1), failed(2)))
+    assert catalog.get_model("m").aliases[PRODUCTION] == 1
+    (back, *_) = reversed(catalog.alias_history("m"))
+    assert (back.from_version, back.to_version, back.by) == (2, 1, "registry")
+    assert back.reason == "no replica can load version 2 (a): Op type not registered 'MyOp'"
+    assert catalog.get_version("m", 2).status == VersionStatus.REJECTED
+    assert catalog.get_model("m").head_version == 1
+    assert publish(catalog).parent_version == 1
+
+
+def test_one_replica_that_serves_it_or_still_tries_keeps_production(catalog: Catalog, clock: Clock) -> None:
+    publish(catalog)
+    publish(catalog)
+    clock.pass_seconds(10.0)
+    catalog.report(replica("c", Served("other", 1, "AVAILABLE")))
+    for other in (available(2), Served("m", 2, "LOADING", reason="tries again"), available(1)):
+        catalog.report(replica("b", other))
+        catalog.report(replica("a", failed(2)))
+        assert catalog.get_model("m").aliases[PRODUCTION] == 2
+    catalog.report(replica("b", failed(2)))
+    assert catalog.get_model("m").aliases[PRODUCTION] == 1
+
+
+def test_a_report_from_before_the_move_does_not_count(catalog: Catalog, clock: Clock) -> None:
+    publish(catalog)
+    publish(catalog)
+    clock.pass_seconds(1.0)
+    catalog.report(replica("a", failed(2)))
+    assert catalog.get_model("m").aliases[PRODUCTION] == 2
+    clock.pass_seconds(5.0)
+    catalog.report(replica("a", failed(2)))
+    assert catalog.get_model("m").aliases[PRODUCTION] == 1
+
+
+def test_the_first_version_and_a_pinned_one_stay_and_say_what_is_wrong(catalog: Catalog, clock: Clock) -> None:
+    publish(catalog)
+    clock.pass_seconds(10.0)
+    catalog.report(replica("a", failed(1)))
+    model = catalog.get_model("m")
+    assert model.aliases[PRODUCTION] == 1
+    assert dict(catalog.serving(model).failed) == {"a": "Op type not registered 'MyOp'"}
+    publish(catalog)
+    catalog.pin("m", 2, by="ada", reason="")
+    clock.pass_seconds(10.0)
+    catalog.report(replica("a", failed(2)))
+    assert catalog.get_model("m").aliases[PRODUCTION] == 2
+
+
+def test_a_model_that_a_replica_holds_is_not_deleted(catalog: Catalog) -> None:
+    publish(catalog)
+    catalog.change_model("m", "archive", by="ada", reason="")
+    catalog.report(replica("a", available(1)))
+    with pytest.raises(Conflict, match="replica a has version 1"):
+        catalog.delete_model("m", by="ada", reason="")
+    catalog.report(replica("a"))
+    catalog.delete_model("m", by="ada", reason="")
+
+
+def test_a_reporter_adds_rates_and_outlives_a_registry_that_is_away() -> None:
+    sent: list[Report] = []
+    answers = iter([None, Unavailable("away"), None])
+
+    def send(report: Report) -> float:
+        answer = next(answers)
+        if answer is not None:
+            raise answer
+        sent.append(report)
+        return 2.0
+
+    counts = iter([10.0, 20.0, 50.0])
+    reporter = Reporter(send, lambda: replace(replica("a"), numbers={"events_total": next(counts)}), Stop())
+    pauses = [reporter.tell() for _ in range(3)]
+    assert (pauses[0], pauses[2]) == (2.0, 2.0)
+    assert pauses[1] > 2.0
+    assert "events_per_second" not in sent[0].numbers
+    assert sent[1].numbers["events_per_second"] > 0

@@ -1,0 +1,244 @@
+"""What is written by hand in serving although a library exists, beside the library: CPU time per operation.
+
+    python -m benchmarks.hand_written [--rounds N]
+
+Each pair runs in turns in this run, on this machine; the ratio of their medians is what its decision record rests on
+(docs/internals/decisions). CPU time and not wall time, so that a busy machine says the same.
+"""
+
+import argparse
+import asyncio
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import redis
+import redis.asyncio
+import uvicorn
+import uvloop
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from benchmarks.report import Cell, publish
+from benchmarks.serving_load import load, processes
+from services.serving.doors.fast_http import protocol_for
+from services.serving.doors.rest_predict import ModelPath, OnAnswer, RestPredict
+from services.serving.front.journal import Tags
+from services.serving.front.request_counts import RequestCounts
+from services.serving.queue.blocking_redis import BlockingRedis
+from services.serving.queue.redis_connection import RedisConnection, connect, pack
+
+_OPERATIONS = 20_000
+_IN_FLIGHT = 64
+_CONNECTIONS = 16
+_HTTP_SECONDS = 2
+_VALUE = b"x" * 200
+_BUCKETS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_ANSWER = b'{"predictions":[[0.1,0.9]]}'
+_PATH = "/v1/models/bench:predict"
+Measure = Callable[[], float]
+"""CPU seconds per operation."""
+
+
+def _cpu(work: Callable[[], None], operations: int = _OPERATIONS) -> float:
+    began = time.process_time()
+    work()
+    return (time.process_time() - began) / operations
+
+
+# The front's Redis client
+
+
+async def _ask_ours(url: str) -> None:
+    connection: RedisConnection = await connect(url, lambda: None)
+    done = asyncio.get_running_loop().create_future()
+    left, unsent = _OPERATIONS, _OPERATIONS - _IN_FLIGHT
+
+    def ask() -> None:
+        connection.send(pack(b"SET", b"key", _VALUE), answered)
+
+    def answered(reply: object) -> None:
+        nonlocal left, unsent
+        left -= 1
+        if unsent:
+            unsent -= 1
+            ask()
+        if not left:
+            done.set_result(None)
+
+    for _ in range(_IN_FLIGHT):
+        ask()
+    await done
+    connection.close()
+
+
+async def _ask_redis_py(url: str) -> None:
+    client = redis.asyncio.Redis.from_url(url)
+
+    async def asker() -> None:
+        for _ in range(_OPERATIONS // _IN_FLIGHT):
+            await client.set(b"key", _VALUE)
+
+    await asyncio.gather(*(asker() for _ in range(_IN_FLIGHT)))
+    await client.aclose()
+
+
+# The runner's
+
+
+def _exchange_ours(url: str) -> None:
+    client = BlockingRedis(url)
+    for _ in range(_OPERATIONS // 2):
+        client.exchange([["SET", b"key", _VALUE], ["GET", b"key"]])
+    client.close()
+
+
+def _exchange_redis_py(url: str) -> None:
+    client = redis.Redis.from_url(url)
+    for _ in range(_OPERATIONS // 2):
+        pipeline = client.pipeline(transaction=False)
+        pipeline.set(b"key", _VALUE)
+        pipeline.get(b"key")
+        pipeline.execute()
+    client.close()
+
+
+# Metrics
+
+
+def _count_ours() -> None:
+    counts = RequestCounts(lambda: 0)
+    for _ in range(_OPERATIONS):
+        counts.add("m", "http", 0, 0.004, version=3, signature="serving_default")
+
+
+def _count_prometheus_client() -> None:
+    registry = CollectorRegistry()
+    labels = ["model", "version", "signature", "door"]
+    requests = Counter("requests", "-", [*labels, "code"], registry=registry)
+    seconds = Histogram("seconds", "-", labels, registry=registry, buckets=_BUCKETS)
+    # As cheap as it can be asked: the labels are looked up once.
+    values = ("m", "3", "serving_default", "http")
+    counted, observed = requests.labels(*values, "0"), seconds.labels(*values)
+    for _ in range(_OPERATIONS):
+        counted.inc()
+        observed.observe(0.004)
+
+
+# HTTP
+
+
+class _Immediate(RestPredict):
+    """Answers at once, so that what is measured is the way in and out."""
+
+    def __init__(self) -> None:
+        self.tags = Tags()
+
+    def start(
+        self, path: ModelPath, body: bytes, on_answer: OnAnswer, *, tag: bytes, timeout_seconds: float | None = None
+    ) -> bytes | None:
+        on_answer(200, _ANSWER, 1)
+        return None
+
+
+def serve(way: str) -> None:
+    """A server until it is ended; prints its port."""
+    app, predict = FastAPI(), _Immediate()
+
+    @app.post("/v1/models/{model}:predict")
+    async def route(request: Request, model: str) -> Response:
+        answers: list[tuple[int, bytes]] = []
+        body = await request.body()
+        predict.start(ModelPath(model), body, lambda *answer: answers.append(answer[:2]), tag=predict.tags.new())
+        return Response(answers[0][1], answers[0][0], media_type="application/json")
+
+    http = protocol_for(predict, max_body_bytes=1 << 20) if way == "ours" else "httptools"
+    listening = socket.create_server(("127.0.0.1", 0))
+    print(listening.getsockname()[1], flush=True)
+    config = uvicorn.Config(app, http=http, ws="none", lifespan="off", log_level="error", access_log=False)
+    uvloop.run(uvicorn.Server(config).serve([listening]))
+
+
+@contextmanager
+def _server(way: str, body: Path) -> Iterator[Measure]:
+    command = [sys.executable, "-m", "benchmarks.hand_written", "--serve", way]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = f"http://127.0.0.1:{int(process.stdout.readline())}{_PATH}"
+            server = psutil.Process(process.pid)
+
+            def measure() -> float:
+                before = sum(server.cpu_times()[:2])
+                seen = load.run(url, body, connections=_CONNECTIONS, seconds=_HTTP_SECONDS)
+                assert seen.requests
+                assert not seen.errors
+                return (sum(server.cpu_times()[:2]) - before) / seen.requests
+
+            yield measure
+        finally:
+            process.terminate()
+
+
+def _in_turns(pairs: Mapping[str, tuple[str, Measure, Measure]], rounds: int) -> list[Mapping[str, Cell]]:
+    found: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in pairs}
+    for turn in range(rounds):
+        for name, (_, *measures) in pairs.items():
+            for side in (0, 1) if turn % 2 else (1, 0):
+                found[name][side].append(measures[side]())
+    rows: list[Mapping[str, Cell]] = []
+    for name, (library, _, _) in pairs.items():
+        ours, theirs = (statistics.median(seconds) * 1e6 for seconds in found[name])
+        rows.append({"what": name, "ours, us": ours, "library": library, "library, us": theirs, "ratio": theirs / ours})
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.hand_written")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each pair (5)")
+    parser.add_argument("--serve", choices=("ours", "library"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        serve(options.serve)
+        return
+    with tempfile.TemporaryDirectory() as folder, processes.redis_server(Path(folder) / "redis") as url:
+        body = Path(folder) / "body.json"
+        body.write_text('{"instances": [[1.0, 2.0, 3.0]]}')
+        with _server("ours", body) as short, _server("library", body) as ordinary:
+            pairs: dict[str, tuple[str, Measure, Measure]] = {
+                "a command of the front, 64 in flight": (
+                    "redis.asyncio",
+                    lambda: _cpu(lambda: uvloop.run(_ask_ours(url))),
+                    lambda: _cpu(lambda: uvloop.run(_ask_redis_py(url))),
+                ),
+                "a command of a runner, two in one write": (
+                    "redis-py, pipeline",
+                    lambda: _cpu(lambda: _exchange_ours(url)),
+                    lambda: _cpu(lambda: _exchange_redis_py(url)),
+                ),
+                "a request counted": (
+                    "prometheus_client",
+                    lambda: _cpu(_count_ours),
+                    lambda: _cpu(_count_prometheus_client),
+                ),
+                "a request over HTTP, answered at once": ("uvicorn + FastAPI route", short, ordinary),
+            }
+            rows = _in_turns(pairs, options.rounds)
+    publish(
+        "hand_written",
+        "Written by hand, beside the library (CPU time per operation)",
+        rows,
+        notes=[f"Medians of {options.rounds} turns; {_OPERATIONS:,} operations a turn, HTTP {_HTTP_SECONDS} s."],
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -95,6 +95,7 @@ class RegistrySource:
     def follow(self, slots: Collection[VersionSlot]) -> None:
         """A registry that neither answers nor refuses is away as well."""
         if self._known is None and not self._notice and time.monotonic() > self._waits_until:
+            self._waits_until = math.inf
             self._on_away(f"the registry has not answered for {_START_GRACE_SECONDS:g} s")
 
     def _on_models(self, models: Models) -> None:

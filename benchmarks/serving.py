@@ -34,7 +34,7 @@ _RIVALS_SECONDS = 2
 _WARM_UP_SECONDS = 3
 _MAX_BATCH_SIZE = 64
 _RECORDED = {1: (1_202, 241), 16: (7_170, 2_862), 64: (13_014, 9_893), 256: (12_532, 11_660)}
-"""connections -> (the sketch, mosec) in predictions/s: shared/reference/peers.md, 2 cores, wrk on the same cores."""
+"""connections -> (the sketch, mosec) in predictions/s, as read on 21 November 2026: 2 cores, wrk on the same cores."""
 _TARGET_OVER_MOSEC = {1: 4.0, 16: 2.5, 64: 1.3, 256: 1.3}
 _ADDED_LIMITS_MS = {"p50": 1.0, "p99": 3.0}
 _MOST_RESIDENT_MB = 120
@@ -112,7 +112,7 @@ def _publish_levels(levels: Sequence[Level], model_seconds: Mapping[int, float],
         notes=[
             f"Load: {load.generator()}, {seconds} s a line, same {os.cpu_count()} cores; 64 floats as JSON.",
             "Bare model: the runner's own call of the same model, called in a loop with min(connections, 64) rows.",
-            "Recorded columns are from shared/reference/peers.md, another run on such a machine.",
+            "Recorded columns are of 21 November 2026, from another machine with 2 cores.",
             f"Machine load while this ran: {os.getloadavg()[0]:.1f}.",
         ],
     )

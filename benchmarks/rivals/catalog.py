@@ -1,7 +1,7 @@
 """How each rival is started and asked.
 
 All serve one instance with one model process, batches of at most 64, and wait 2 ms for them where they take a wait.
-The settings beyond that are those which made each one fastest here (shared/reference: peers).
+The settings beyond that are those which made each one fastest in trials on 2 cores.
 """
 
 import sysconfig

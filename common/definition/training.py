@@ -9,16 +9,37 @@ from dataclasses import dataclass, field
 
 from common.definition.fields import Fields, is_number
 
-OPTIMIZER_OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "sgd": ("momentum", "nesterov"),
-    "adam": ("beta_1", "beta_2", "epsilon", "amsgrad"),
-    "adamw": ("beta_1", "beta_2", "epsilon", "weight_decay"),
-    "adagrad": ("initial_accumulator_value", "epsilon"),
-    "rmsprop": ("rho", "momentum", "epsilon"),
-    "ftrl": ("learning_rate_power", "initial_accumulator_value", "l1_regularization_strength",
-             "l2_regularization_strength"),
-}  # fmt: skip
-_FLAG_OPTIONS = ("nesterov", "amsgrad")
+
+@dataclass(frozen=True)
+class OptimizerKind:
+    """An optimizer of Keras under its class's name in keras.optimizers, and which of its arguments may be given."""
+
+    keras_class: str
+    numbers: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return (*self.numbers, *self.flags)
+
+
+OPTIMIZERS: Mapping[str, OptimizerKind] = {
+    "sgd": OptimizerKind("SGD", ("momentum",), ("nesterov",)),
+    "adam": OptimizerKind("Adam", ("beta_1", "beta_2", "epsilon"), ("amsgrad",)),
+    "adamw": OptimizerKind("AdamW", ("beta_1", "beta_2", "epsilon", "weight_decay")),
+    "adagrad": OptimizerKind("Adagrad", ("initial_accumulator_value", "epsilon")),
+    "rmsprop": OptimizerKind("RMSprop", ("rho", "momentum", "epsilon")),
+    "ftrl": OptimizerKind(
+        "Ftrl",
+        (
+            "learning_rate_power",
+            "initial_accumulator_value",
+            "l1_regularization_strength",
+            "l2_regularization_strength",
+        ),
+    ),
+}
+"""The only list of optimizers: what is not here is refused with the definition, what is here the trainer makes."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +92,11 @@ def parse_training(section: object) -> Training:
 
 def _optimizer(section: object) -> Optimizer:
     fields = Fields("optimizer", section)
-    name = fields.choice("name", tuple(OPTIMIZER_OPTIONS), Optimizer.name)
+    name = fields.choice("name", tuple(OPTIMIZERS), Optimizer.name)
     options: dict[str, float | bool] = {}
-    for option in OPTIMIZER_OPTIONS[name]:
+    for option in OPTIMIZERS[name].options:
         if fields.has(option):
-            is_flag = option in _FLAG_OPTIONS
+            is_flag = option in OPTIMIZERS[name].flags
             options[option] = fields.flag(option) if is_flag else fields.number(option)
     optimizer = Optimizer(
         name=name,

@@ -13,7 +13,7 @@ import yaml
 
 from common.definition.fields import Asked, recording
 from common.definition.model import METRICS, parse_definition
-from common.definition.training import OPTIMIZER_OPTIONS
+from common.definition.training import OPTIMIZERS
 from docs.generate.markdown import bullet, code, page
 
 _WORDS_FILE = "definition_words.yaml"
@@ -121,8 +121,8 @@ def _samples() -> list[str]:
     """Definitions that together ask for every key."""
     whole = [_TOP + _FEATURES + section for section in (*_SECTIONS.values(), _COSINE)]
     optimizers = [
-        _TOP + _FEATURES + yaml.safe_dump({"training": {"optimizer": {"name": name} | _options(options)}})
-        for name, options in OPTIMIZER_OPTIONS.items()
+        _TOP + _FEATURES + yaml.safe_dump({"training": {"optimizer": {"name": name} | _options(kind.options)}})
+        for name, kind in OPTIMIZERS.items()
     ]
     return [_MODULE_TOP, *whole, *optimizers]
 
@@ -185,12 +185,12 @@ def _example(section: str) -> str:
 
 
 def _is_option(section: str, key: str) -> bool:
-    return section == "optimizer" and any(key in options for options in OPTIMIZER_OPTIONS.values())
+    return section == "optimizer" and any(key in kind.options for kind in OPTIMIZERS.values())
 
 
 def _key(section: str, one: Asked) -> str:
     if _is_option(section, one.key):
-        names = ", ".join(name for name, options in OPTIMIZER_OPTIONS.items() if one.key in options)
+        names = ", ".join(name for name, kind in OPTIMIZERS.items() if one.key in kind.options)
         return bullet(f"`{one.key}` ({one.expected}; default: Keras's): of {names}.")
     expected = _METRICS if (section, one.key) == ("gate", "metric") else one.expected
     default = "required" if one.is_required else f"default `{_shown(one.default)}`"

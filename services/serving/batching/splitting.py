@@ -1,5 +1,5 @@
 """Requests whose rows run in several batches: the head fills the batch that is open, the rest makes batches of its own
-(TensorFlow Serving's enable_large_batch_splitting; shared/reference: tfs-contract, section 10).
+(TensorFlow Serving's enable_large_batch_splitting, described in tensorflow_serving/batching/README.md).
 
 The batches of one request may run in any order and at the same time. It is answered once, by whichever of them is last,
 or by the first that finds that it has to run by itself.

@@ -1,6 +1,7 @@
 """The requests that come with a version, as predictions that its signatures can be asked.
 
-They lie where TensorFlow Serving looks for them and follow its rules (shared/reference: tfs-contract, section 9):
+They lie where TensorFlow Serving looks for them and follow its rules
+(https://www.tensorflow.org/tfx/serving/saved_model_warmup):
 `<version>/assets.extra/tf_serving_warmup_requests`, a TFRecord of PredictionLog. Model name and version in a record are
 not looked up, the signature is.
 """

@@ -1,7 +1,7 @@
 """A thin Redis connection on the event loop: bytes out, replies in order, one callback each; no pool, no retry.
 
-redis-py's asyncio client costs ten times as much per command (shared/reference: peers, queue table), which is the whole
-budget of a prediction.
+redis-py's asyncio client (8.1, with hiredis) took ten times as much CPU per command, which is the whole budget of a
+prediction.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """One JSON value -> one array, by TensorFlow Serving's rules: shapes from the value, types from the signature.
 
 numpy converts the ordinary case in one call; what it refuses, or would be too lenient about, is read value by value,
-which finds the words for the fault (shared/reference: tfs-contract, section 3).
+which finds the words for the fault (TensorFlow Serving's: tensorflow_serving/util/json_tensor.cc).
 """
 
 import base64

@@ -54,7 +54,8 @@ def read_prediction(request: queue_pb2.PredictionRequest, signatures: Mapping[st
     """Decodes and checks a request. Numeric arrays are views of the message's bytes.
 
     Raises:
-        RequestFailed: in TensorFlow Serving's words and codes where it has some (shared/reference: tfs-contract).
+        RequestFailed: in TensorFlow Serving's words and codes where it has some
+            (tensorflow_serving/servables/tensorflow/predict_util.cc).
     """
     name = request.signature or DEFAULT_SIGNATURE
     signature = signatures.get(name)

@@ -1,25 +1,17 @@
 """The definition's optimizer as Keras's, with a learning rate that follows the global step across rounds."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import keras
 import tensorflow as tf
 
-from common.definition.training import LearningRate, Optimizer
-
-_CLASSES: Mapping[str, Callable[..., keras.optimizers.Optimizer]] = {
-    "sgd": keras.optimizers.SGD,
-    "adam": keras.optimizers.Adam,
-    "adamw": keras.optimizers.AdamW,
-    "adagrad": keras.optimizers.Adagrad,
-    "rmsprop": keras.optimizers.RMSprop,
-    "ftrl": keras.optimizers.Ftrl,
-}
+from common.definition.training import OPTIMIZERS, LearningRate, Optimizer
 
 
 def make_optimizer(spec: Optimizer) -> keras.optimizers.Optimizer:
     """Not yet built. Its `iterations` is the global step."""
-    return _CLASSES[spec.name](
+    kind: Callable[..., keras.optimizers.Optimizer] = getattr(keras.optimizers, OPTIMIZERS[spec.name].keras_class)
+    return kind(
         learning_rate=_Schedule(spec.learning_rate), global_clipnorm=spec.clip_norm, name=spec.name, **spec.options
     )
 

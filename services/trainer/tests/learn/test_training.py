@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from common.definition.model import parse_definition
-from common.definition.training import LearningRate, Optimizer
+from common.definition.training import OPTIMIZERS, LearningRate, Optimizer
 from common.schema import Schema
 from services.trainer import determinism
 from services.trainer.families.model import BuiltModel, Scorer, build
@@ -161,3 +161,15 @@ def test_a_changed_rate_keeps_the_slots() -> None:
     schedule = {"schedule": "cosine", "initial": 0.1, "decay_steps": 5}
     second = Training(line_model(name="adam", learning_rate=schedule), seed=1)
     assert first.variables.keys() == second.variables.keys()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_that_a_definition_may_name_is_made_with_every_option(name: str) -> None:
+    kind = OPTIMIZERS[name]
+    options: dict[str, float | bool] = dict.fromkeys(kind.numbers, 0.5) | dict.fromkeys(kind.flags, True)
+    if name == "ftrl":
+        options["learning_rate_power"] = -0.5
+    given = parse_definition(definition(training={"optimizer": {"name": name, **options}})).training.optimizer
+    made = make_optimizer(given)
+    assert type(made).__name__ == kind.keras_class
+    assert {option: getattr(made, option) for option in options} == options

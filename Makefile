@@ -36,7 +36,8 @@ protos: $(INSTALLED)  ## generated code from protos/*.proto
 
 docs: $(INSTALLED)  ## the reference from the code, and the site in build/site (a dead link fails)
 	$(BIN)/python -m docs.generate
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@# With --quiet mkdocs would not count warnings, and strict would pass them.
+	@said=$$(NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict 2>&1) || { echo "$$said"; exit 1; }
 
 format: $(INSTALLED)  ## ruff's formatting and safe fixes
 	$(BIN)/ruff format .

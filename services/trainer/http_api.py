@@ -14,6 +14,7 @@ from common.process.health import Health
 from common.process.web import BoundedBodies, create_app
 from common.registry.catalog import Round
 from services.trainer.plan.planner import Planner
+from services.trainer.rounds.attempt import Attempt
 from services.trainer.rounds.lease import RoundLoop
 from services.trainer.rounds.rebuilds import Rebuild, Rebuilds
 from services.trainer.settings import TrainerSettings
@@ -57,7 +58,8 @@ def create_http_app(
         """What this trainer is doing, and per model the lag in examples, the open round and the next trigger."""
         return {
             "trainer": rounds.holder,
-            "attempt": _attempt_as_json(rounds),
+            "attempt": None if rounds.attempt is None else _attempt_as_json(rounds.attempt),
+            "set_aside": [_attempt_as_json(running.attempt) for running in rounds.set_aside],
             "rebuild": _open_rebuild_as_json(rebuilds),
             "models": planner.status(),
             "faults": planner.faults(),
@@ -106,16 +108,14 @@ def _open_rebuild_as_json(rebuilds: Rebuilds) -> dict[str, Any] | None:
     return None if found is None else rebuild_as_json(found)
 
 
-def _attempt_as_json(rounds: RoundLoop) -> dict[str, Any] | None:
-    attempt = rounds.attempt
-    if attempt is None:
-        return None
+def _attempt_as_json(attempt: Attempt) -> dict[str, Any]:
     return {
         "model": attempt.assignment.plan.model,
         "round_id": attempt.assignment.round.round_id,
         "examples": attempt.assignment.plan.example_count,
         "seconds": round(time.time() - attempt.began_at, 3),
         "progress": asdict(attempt.progress),
+        "silent_seconds": round(attempt.silent_seconds, 3),
     }
 
 

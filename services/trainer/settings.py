@@ -41,6 +41,14 @@ class TrainerSettings(ServiceSettings):
     stop_grace_seconds: float = Field(default=20.0, ge=0, le=3600)
     """How long a running round may take to save a resume point after SIGTERM."""
 
+    round_timeout_seconds: float = Field(default=86_400.0, ge=1)
+    """A round that runs for longer is ended and fails."""
+    round_silence_seconds: float = Field(default=1800.0, ge=1)
+    """A round that makes no progress for so long (a module that hangs, a deadlock) is ended and fails."""
+
+    round_set_aside_seconds: float = Field(default=10.0, ge=0.1)
+    """A round that is silent for so long before it has trained anything no longer holds up those of other models."""
+
     rebuild_timeout_seconds: float = Field(default=3600.0, ge=1, le=86_400)
     """A version that is trained again for a comparison is given up after so long."""
 

@@ -15,7 +15,7 @@ from services.trainer.rounds.zygote_handle import RoundChild, ZygoteHandle
 from services.trainer.settings import TrainerSettings
 
 logger = logging.getLogger(__name__)
-_LOOK_SECONDS = 0.2
+LOOK_SECONDS = 0.2
 """How often an attempt looks whether a stop was requested."""
 _END_GRACE_SECONDS = 10.0
 """How long a child may take to exit once its last word is said."""
@@ -75,6 +75,10 @@ class Attempt:
         self._kill_at: float | None = None
         self._next_kill_at = 0.0
         self._end_grace_seconds = end_grace_seconds
+        self._child: RoundChild | None = None
+        self._asked_to_stop = False
+        self._started_at = self._heard_at = time.monotonic()
+        self._overdue_because = ""
 
     def run(self, stop: Stop) -> Ending:
         """Returns when the child has ended and the registry knows of it, or cannot be told.
@@ -82,43 +86,78 @@ class Attempt:
         Raises:
             Unavailable: the zygote could not fork; the lease is given back.
         """
+        self.start()
+        while True:
+            ending = self.step(stop, LOOK_SECONDS)
+            if ending is not None:
+                return ending
+
+    def start(self) -> None:
+        """Forks the child. Raises Unavailable: the zygote could not; the lease is given back."""
         try:
-            child = self._zygote.spawn(self.assignment)
+            self._child = self._zygote.spawn(self.assignment)
         except Unavailable as error:
             self._give_back(error.message)
             raise
+        self._started_at = self._heard_at = time.monotonic()
+        self._renew_at = self._started_at + self._settings.lease_ttl_seconds / 3
+
+    def step(self, stop: Stop, timeout_seconds: float) -> Ending | None:
+        """Waits for so long for words of the child and does what is due; the ending once it has ended."""
+        child = self._child
+        assert child is not None, "start() comes first"
         try:
-            asked_to_stop = self._accompany(child, stop)
+            # At least once: a child that has ended may have left words.
+            self._look(child, stop, timeout_seconds)
         except BaseException:
             self._zygote.signal(child, signal.SIGKILL)  # nobody would renew its lease
-            raise
-        finally:
             self._zygote.forget(child)
-        return self._settle(child, asked_to_stop=asked_to_stop)
+            raise
+        if not child.has_ended:
+            return None
+        self._zygote.forget(child)
+        return self._settle(child, asked_to_stop=self._asked_to_stop)
 
-    def _accompany(self, child: RoundChild, stop: Stop) -> bool:
-        """Until the child has ended; whether it was asked to stop."""
-        self._renew_at = time.monotonic() + self._settings.lease_ttl_seconds / 3
-        asked_to_stop = False
-        while True:  # At least once: a child that has ended may have left words.
-            for message in self._zygote.wait(child, _LOOK_SECONDS):
-                self._hear(message)
-            now = time.monotonic()
-            if stop.is_requested() and not asked_to_stop:
-                asked_to_stop = True
-                self._ask_to_stop(child)
-            if self._kill_at is not None and now > max(self._kill_at, self._next_kill_at):
-                self._next_kill_at = now + _LOOK_SECONDS
-                self._zygote.signal(child, signal.SIGKILL)
-            if now >= self._renew_at and not child.has_ended and self._is_open():
-                self._renew(child)
-            if child.has_ended:
-                return asked_to_stop
+    @property
+    def silent_seconds(self) -> float:
+        """How long the child has said nothing new."""
+        return time.monotonic() - self._heard_at
+
+    def _look(self, child: RoundChild, stop: Stop, timeout_seconds: float) -> None:
+        for message in self._zygote.wait(child, timeout_seconds):
+            self._hear(message)
+        now = time.monotonic()
+        if stop.is_requested() and not self._asked_to_stop:
+            self._asked_to_stop = True
+            self._ask_to_stop(child)
+        self._look_at_limits(now)
+        if self._kill_at is not None and now > max(self._kill_at, self._next_kill_at):
+            self._next_kill_at = now + LOOK_SECONDS
+            self._zygote.signal(child, signal.SIGKILL)
+        if now >= self._renew_at and not child.has_ended and self._is_open():
+            self._renew(child)
+
+    def _look_at_limits(self, now: float) -> None:
+        """A round that takes too long, or is stuck, is killed and fails: it would do the same again."""
+        settings = self._settings
+        if self._overdue_because or not self._is_open():
+            return
+        where = f"it was in stage {self.progress.stage} after {self.progress.examples_done} examples"
+        if now - self._started_at > settings.round_timeout_seconds:
+            limit = f"{settings.round_timeout_seconds:g} s (TRAINER_ROUND_TIMEOUT_SECONDS)"
+            self._overdue_because = f"the round took more than {limit}; {where}"
+        elif now - self._heard_at > settings.round_silence_seconds:
+            limit = f"{settings.round_silence_seconds:g} s (TRAINER_ROUND_SILENCE_SECONDS)"
+            self._overdue_because = f"the round's process made no progress for {limit}; {where}"
+        else:
+            return
+        self._kill_at = now
 
     def _is_open(self) -> bool:
         return not isinstance(self._last_word, Done | Failed | Raised)
 
     def _hear(self, message: Message) -> None:
+        self._heard_at = time.monotonic()
         if isinstance(message, Progress):
             self.progress = message
             return
@@ -180,6 +219,8 @@ class Attempt:
             return Ending(Outcome.DONE, "", word.version, word.decision, word.events_trained)
         if self._lost_because:
             return Ending(Outcome.LOST, self._lost_because)
+        if self._overdue_because and not isinstance(word, Failed | Raised):
+            return self._fail(self._overdue_because)
         if isinstance(word, Failed):
             return self._fail(f"{word.kind}: {word.reason}")
         if isinstance(word, Raised):

@@ -24,7 +24,7 @@ from common.registry.catalog import Lease
 from common.registry.client import RegistryClient
 from services.trainer import metrics
 from services.trainer.rounds.assignment import RoundAssignment
-from services.trainer.rounds.attempt import Attempt, Ending, Outcome
+from services.trainer.rounds.attempt import LOOK_SECONDS, Attempt, Ending, Outcome
 from services.trainer.rounds.rebuilds import Rebuilds
 from services.trainer.rounds.zygote_handle import ZygoteHandle
 from services.trainer.settings import TrainerSettings
@@ -32,6 +32,7 @@ from services.trainer.settings import TrainerSettings
 logger = logging.getLogger(__name__)
 IDLE_SECONDS = 1.0
 """How often to ask for a round when nobody says that there is one (another trainer's lease may have run out)."""
+_MOST_SET_ASIDE = 3
 _KEPT_VERSIONS = 3
 _WORK_DIR_MAX_AGE_SECONDS = 24 * 3600.0
 _LOCK_TIMEOUT_SECONDS = 10.0
@@ -72,6 +73,8 @@ class RoundLoop:
             log_level=settings.log_level,
         )
         self._pauses = ModelPauses()
+        self.set_aside: tuple[_Running, ...] = ()
+        """Rounds whose processes are silent before they have trained anything; others run meanwhile."""
         self._wake = threading.Event()
 
     def wake(self) -> None:
@@ -89,6 +92,8 @@ class RoundLoop:
                 logger.exception("the lease loop failed unexpectedly")
                 stop.wait(IDLE_SECONDS)
         self._rebuilds.give_up("the trainer was stopped")
+        while self.set_aside:
+            self._tend_set_aside(stop, LOOK_SECONDS)
         self._zygote.stop()
 
     def doing(self) -> dict[str, Any]:
@@ -116,16 +121,16 @@ class RoundLoop:
         if not self._zygote_is_ready():
             return
         self._wake.clear()
+        self._tend_set_aside(stop, 0.0)
         rebuild = self._rebuilds.waiting()
-        if rebuild is not None:
+        if rebuild is not None and not self.set_aside:
             self._rebuilds.run(rebuild, self._zygote, stop)
             return
         lease = self._lease()
         if lease is None:
-            self._wake.wait(IDLE_SECONDS)
+            self._wake.wait(LOOK_SECONDS if self.set_aside else IDLE_SECONDS)
             return
         self._run(lease, stop)
-        self._on_ended()
 
     def _zygote_is_ready(self) -> bool:
         starts = self._zygote.start_count
@@ -139,7 +144,7 @@ class RoundLoop:
 
     def _lease(self) -> Lease | None:
         models: Sequence[str] = ()
-        waiting = self._pauses.waiting(time.monotonic())
+        waiting = self._pauses.waiting(time.monotonic()) | {running.model for running in self.set_aside}
         if waiting:
             models = [model for model in self._known_models() if model not in waiting]
             if not models:
@@ -160,17 +165,55 @@ class RoundLoop:
         )
         named = {"model": plan.model, "round": lease.round.round_id, "attempt": lease.round.attempts}
         logger.info("round taken", extra={**named, "examples": plan.example_count, "trigger": plan.trigger})
+        running = _Running(lease, attempt)
         self.attempt = attempt
         try:
-            ending = attempt.run(stop)
+            attempt.start()
+            ending = self._see_through(running, stop)
         except Unavailable as error:
             ending = Ending(Outcome.RETRY, error.message)
         finally:
             self.attempt = None
-        self._note(lease, ending, seconds=time.time() - attempt.began_at)
+        if ending is not None:
+            self._end(running, ending)
+
+    def _see_through(self, running: "_Running", stop: Stop) -> Ending | None:
+        """Until it has ended; None when it is set aside, as it is silent before it has trained anything."""
+        while True:
+            ending = running.attempt.step(stop, LOOK_SECONDS)
+            if ending is not None:
+                return ending
+            self._tend_set_aside(stop, 0.0)
+            if self._may_be_set_aside(running) and not stop.is_requested():
+                self.set_aside = (*self.set_aside, running)
+                stage, silent = running.attempt.progress.stage, round(running.attempt.silent_seconds, 1)
+                details = {"model": running.model, "stage": stage, "silent_seconds": silent}
+                logger.warning("a round makes no progress; others go on beside it", extra=details)
+                return None
+
+    def _may_be_set_aside(self, running: "_Running") -> bool:
+        attempt = running.attempt
+        is_stuck = (
+            attempt.silent_seconds > self._settings.round_set_aside_seconds and not attempt.progress.examples_done
+        )
+        return is_stuck and len(self.set_aside) < _MOST_SET_ASIDE
+
+    def _tend_set_aside(self, stop: Stop, timeout_seconds: float) -> None:
+        """Keeps their leases and limits, and hears of their ends."""
+        for running in self.set_aside:
+            ending = running.attempt.step(stop, timeout_seconds)
+            if ending is not None:
+                self.set_aside = tuple(other for other in self.set_aside if other is not running)
+                self._end(running, ending)
+
+    def _end(self, running: "_Running", ending: Ending) -> None:
+        lease = running.lease
+        self._note(lease, ending, seconds=time.time() - running.attempt.began_at)
         details = {"version": ending.version, "decision": ending.decision} if ending.version else {}
         reason = {"reason": ending.reason} if ending.reason else {}
+        named = {"model": running.model, "round": lease.round.round_id, "attempt": lease.round.attempts}
         logger.info("round ended", extra={**named, "outcome": str(ending.outcome), **details, **reason})
+        self._on_ended()
 
     def _note(self, lease: Lease, ending: Ending, *, seconds: float) -> None:
         model = lease.round.plan.model
@@ -208,6 +251,18 @@ class RoundLoop:
     @property
     def _cache_dir(self) -> Path:
         return self._settings.data_dir.absolute() / "cache"
+
+
+@dataclass(frozen=True, eq=False)
+class _Running:
+    """A round under way."""
+
+    lease: Lease
+    attempt: Attempt
+
+    @property
+    def model(self) -> str:
+        return self.lease.round.plan.model
 
 
 @dataclass

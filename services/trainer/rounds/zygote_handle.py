@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +23,14 @@ logger = logging.getLogger(__name__)
 _SPAWN_TIMEOUT_SECONDS = 30.0
 _STOP_TIMEOUT_SECONDS = 5.0
 _READ_BYTES = 64 * 1024
+
+
+def _readable(descriptors: Sequence[int], timeout_seconds: float) -> list[int]:
+    """Those that can be read, or whose other end is closed; select(2) would stop at descriptor 1023."""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return [descriptor for descriptor, _ in poll.poll(max(0.0, timeout_seconds) * 1000)]
 
 
 @dataclass
@@ -149,8 +158,7 @@ class ZygoteHandle:
         if not child.has_ended and self._socket is not None:
             # The end of a pipe is readable for ever, and the zygote may take a while to say that the child has ended.
             reports = [] if child.has_said_all else [child.report_fd]
-            readable, _, _ = select.select([*reports, self._socket.fileno()], [], [], timeout_seconds)
-            if self._socket.fileno() in readable:
+            if self._socket.fileno() in _readable([*reports, self._socket.fileno()], timeout_seconds):
                 self._receive(0.0)
         return self._read_messages(child)
 
@@ -167,7 +175,7 @@ class ZygoteHandle:
 
     def _receive(self, timeout_seconds: float) -> None:
         """Takes the packets that are there, waiting for the first one."""
-        while self._socket is not None and select.select([self._socket], [], [], timeout_seconds)[0]:
+        while self._socket is not None and _readable([self._socket.fileno()], timeout_seconds):
             timeout_seconds = 0.0
             try:
                 packet = self._socket.recv(MAX_PACKET_BYTES)

@@ -1,8 +1,10 @@
 """A trainer takes rounds, keeps its lease while a child trains, and settles every ending with the registry."""
 
+import json
 import os
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import grpc
@@ -96,6 +98,31 @@ def test_three_deaths_fail_a_round(
     assert failed.attempts == 3
     assert "died 3 times" in failed.reason
     assert reason in failed.reason
+
+
+def test_a_module_that_hangs_stops_neither_other_models_nor_a_person_who_fails_its_round(
+    trainer: TrainerProcess, registry: RegistryClient, registry_process: RegistryServer, events: Events
+) -> None:
+    stuck = {"model.yaml": definition().replace(f"name: {MODEL}\n".encode(), b"name: hung\n")}
+    registry.register_model("hung", stream=STREAM, files=stuck, by="test")
+    trainer.behave("hang_at_import")
+    trainer.environment["TRAINER_ROUND_SET_ASIDE_SECONDS"] = "0.1"
+    trainer.start()
+    events.add(10)
+    wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "the other model's version")
+    hung = registry.list_rounds("hung")[0]
+    assert hung.state is RoundState.RUNNING
+    said = urllib.request.Request(
+        f"{registry_process.url}/v1/models/hung/rounds/{hung.round_id}:fail",
+        json.dumps({"by": "test", "reason": "it hangs"}).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(said, timeout=10) as answer:
+        assert answer.status == 200
+    wait_until(lambda: hung.round_id not in str(trainer.status()["set_aside"]), "its process is let go")
+    assert registry.get_round("hung", hung.round_id).state is RoundState.FAILED
+    events.add(10)
+    wait_until(lambda: registry.get_model(MODEL).newest_version == 2, "the other model's next version")
 
 
 def test_missing_services_hold_a_round_up_without_failing_it(

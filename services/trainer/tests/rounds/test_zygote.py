@@ -353,6 +353,46 @@ def test_a_round_that_ends_before_the_first_look_has_said_how(assignment: RoundA
     assert (ending.outcome, ending.version) == (Outcome.DONE, 7)
 
 
+class SilentZygote(DeafZygote):
+    """Its child says nothing and ends when it is killed."""
+
+    def wait(self, child: RoundChild, timeout_seconds: float) -> list[Message]:
+        time.sleep(0.01)
+        child.status = -9 if self.signals else None
+        return []
+
+
+class Failures:
+    """Of a registry, the one call that a round which fails makes."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    def fail_round(self, lease: Lease, *, reason: str, **_: object) -> None:
+        self.reasons.append(reason)
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        ({"round_timeout_seconds": 1.0}, "the round took more than 1 s (TRAINER_ROUND_TIMEOUT_SECONDS); it was in"),
+        (
+            {"round_silence_seconds": 1.0},
+            "made no progress for 1 s (TRAINER_ROUND_SILENCE_SECONDS); it was in stage fork",
+        ),
+    ],
+)
+def test_a_round_that_takes_too_long_or_is_stuck_is_killed_and_fails_with_its_stage(
+    assignment: RoundAssignment, tmp_path: Path, limits: dict[str, float], reason: str
+) -> None:
+    silent, registry = SilentZygote(turns=1), Failures()
+    settings = TrainerSettings(data_dir=tmp_path, event_log="segments:/nowhere", lease_ttl_seconds=1000.0, **limits)  # type: ignore[arg-type]  # floats
+    attempt = Attempt(assignment, registry=registry, zygote=silent, settings=settings)  # type: ignore[arg-type]  # has its calls
+    assert attempt.run(Stop()).outcome is Outcome.FAILED
+    assert reason in registry.reasons[0]
+    assert silent.signals
+
+
 def test_a_rebuild_that_ends_before_the_first_look_has_said_how(assignment: RoundAssignment, tmp_path: Path) -> None:
     settings = TrainerSettings(data_dir=tmp_path, event_log="segments:/nowhere")
     rebuilds = Rebuilds(settings, registry=None, on_asked=lambda: None)  # type: ignore[arg-type]  # nothing is asked of it

@@ -73,6 +73,13 @@ def hang(assignment: RoundAssignment, report: Report, stop_requested: StopReques
         time.sleep(60)
 
 
+def hang_at_import(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
+    """As a module that never comes back; models other than "hung" are registered."""
+    while assignment.plan.model == "hung":
+        time.sleep(60)
+    register(assignment, report, stop_requested)
+
+
 def obey(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
     """Trains for ever, but stops when asked."""
     report(Progress("train", examples_done=3))

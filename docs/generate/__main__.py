@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from docs.generate import commands, definition, errors, flags, grpc_methods, http, metrics, paths, settings, stream
+from docs.generate import commands, definition, errors, flags, grpc_methods, http, metrics, names, settings, stream
 
 _REFERENCE = Path(__file__).parents[1] / "reference"
 _PAGES: Mapping[str, Callable[[], str]] = {
@@ -22,7 +22,7 @@ _PAGES: Mapping[str, Callable[[], str]] = {
 def main() -> None:
     for name, document in _PAGES.items():
         (_REFERENCE / name).write_text(document())
-    paths.check()
+    names.check()
 
 
 if __name__ == "__main__":

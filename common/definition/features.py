@@ -2,7 +2,7 @@
 
     distance:      {type: numeric, normalize: zscore}                  # of: distance, the raw feature of that name
     dep_hour:      {type: bucketized, of: dep_minute, boundaries: [360, 720, 1080]}
-    carrier:       {type: vocabulary, max_words: 50, oov: bucket}      # words learned in the first round
+    carrier:       {type: vocabulary, max_words: 50, oov: bucket}      # words learned, later rounds append
     origin:        {type: vocabulary, words: [EWR, JFK, LGA], oov: error}
     month:         {type: identity, size: 13, out_of_range: error}
     flight:        {type: hashed, bins: 1000}
@@ -32,8 +32,9 @@ class Numeric:
 
     Attributes:
         normalize: none, zscore ((x - mean) / standard deviation) or minmax ((x - min) / (max - min)); the statistics
-            are fitted on the first round's trained examples, per column. A constant column becomes 0.
-        update: later rounds add their examples to the statistics.
+            are fitted on trained examples, per column, without values that are implausibly far out. A constant column
+            becomes 0, and what lies 1,000 times outside is cut off there.
+        update: later rounds add their examples to the statistics (the default), or they stay those of the first.
     """
 
     name: str
@@ -60,7 +61,7 @@ class Vocabulary:
             byte order, at most max_words, each seen at least min_count times.
         oov: an unknown word is dropped (no id), goes to one of `oov_buckets` ids after the words (by its hash), or is
             an error: the example cannot be trained on, the prediction is refused.
-        update: later rounds append new words while there is room.
+        update: later rounds append new words while there is room (the default).
     """
 
     name: str
@@ -166,7 +167,7 @@ def _feature(name: str, mapping: object, files: Mapping[str, bytes]) -> FeatureS
 
 def _numeric(name: str, fields: Fields, files: Mapping[str, bytes]) -> Numeric:
     normalize = fields.choice("normalize", ("none", "zscore", "minmax"), "none")
-    update = fields.flag("update", False)
+    update = fields.flag("update", normalize != "none")
     if update and normalize == "none":
         raise InvalidInput(f"feature {name}: update has nothing to update without normalize")
     return Numeric(name, fields.text("of", name), normalize, update)
@@ -189,7 +190,7 @@ def _vocabulary(name: str, fields: Fields, files: Mapping[str, bytes]) -> Vocabu
     oov_buckets = fields.integer("oov_buckets", 1, maximum=1_000_000) if oov == "bucket" else 0
     if fields.has("max_words"):
         max_words = fields.integer("max_words", maximum=10_000_000)
-        min_count, update = fields.integer("min_count", 1), fields.flag("update", False)
+        min_count, update = fields.integer("min_count", 1), fields.flag("update", True)
         return Vocabulary(name, of, None, max_words, min_count, oov, oov_buckets, update)
     words = (
         _words_of_file(name, fields.text("file"), files)

@@ -68,9 +68,14 @@ class Triggers:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """An example is held out iff splitmix64(its masked CRC32C xor seed) < holdout_fraction * 2^64."""
+    """An example is held out iff splitmix64(its masked CRC32C xor seed) < holdout_fraction * 2^64.
+
+    Attributes:
+        warn_unknown_share: the version warns of a feature of whose values more than this share has no id of its own.
+    """
 
     holdout_fraction: float = 0.1
+    warn_unknown_share: float = 0.1
 
 
 @dataclass(frozen=True)
@@ -347,8 +352,9 @@ def _triggers(section: object) -> Triggers:
 def _evaluation(section: object) -> Evaluation:
     fields = Fields("evaluation", section)
     fraction = fields.number("holdout_fraction", Evaluation.holdout_fraction, minimum=0.0, below=1.0)
+    warn_share = fields.number("warn_unknown_share", Evaluation.warn_unknown_share, minimum=0.0)
     fields.finish()
-    return Evaluation(fraction)
+    return Evaluation(fraction, warn_share)
 
 
 def _gate(section: object, task: Task, *, own_metrics: bool) -> Gate:

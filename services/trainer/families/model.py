@@ -52,6 +52,12 @@ class BuiltModel:
     user_metrics: MetricsFunction | None
     seed_state: keras.Variable
 
+    @property
+    def question(self) -> tuple[object, ...]:
+        """What its outputs answer; those of two models can be compared only where it is the same."""
+        label = self.definition.label
+        return (self.definition.task, label, self.class_count, self.schema.feature(label).vocabulary)
+
     def transformed(self, raw: Raw) -> Transformed:
         """What training works on: refuses nothing, says what it would refuse."""
         if self.transform is None:

@@ -1,7 +1,7 @@
-"""What the first round learns about raw features: means, ranges, words. Part of every checkpoint.
+"""What rounds learn about raw features: means, ranges, words. Part of every checkpoint.
 
 Fitted on trained examples, never on held-out ones, in float64 and in the round's order, so that equal rounds fit equal
-statistics. Later rounds carry them and add to them only where the definition says `update`.
+statistics. Later rounds carry them and add to them, unless the definition says `update: false`.
 """
 
 import math
@@ -17,53 +17,68 @@ from common.definition.identity import VariableMeaning, variables_of
 from common.definition.model import Definition
 from common.errors import DataLoss
 from common.schema import Schema
+from services.trainer.features.plausible import FARTHEST, plausible
 
 Arrays = Mapping[str, NDArray[np.generic]]
 _PREFIX = "statistics"
+_PARTS = ("count", "mean", "squares", "minimum", "maximum", "left_out")
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Of one numeric feature, per column (C order of its shape); float64 arrays of shape [columns].
+    """Of one numeric feature, per column (C order of its shape); arrays of shape [columns], float64 or int64 (counts).
 
-    `squares` is the sum of squared differences from the mean.
+    `squares` is the sum of squared differences from the mean. `left_out` counts values that are no finite number or
+    implausibly far from all others (plausible.py): they are in none of the others, or one event would squash a
+    feature for ever.
     """
 
-    count: int
+    count: NDArray[np.int64]
     mean: NDArray[np.float64]
     squares: NDArray[np.float64]
     minimum: NDArray[np.float64]
     maximum: NDArray[np.float64]
+    left_out: NDArray[np.int64]
 
     @property
     def deviation(self) -> NDArray[np.float64]:
         """The standard deviation (of the population)."""
-        deviation: NDArray[np.float64] = np.sqrt(self.squares / max(self.count, 1))
+        deviation: NDArray[np.float64] = np.sqrt(self.squares / np.maximum(self.count, 1))
         return deviation
 
     def merged(self, other: "Moments") -> "Moments":
         """Over both sets: Chan, Golub, LeVeque: Updating formulae ... for computing sample variances (1979)."""
-        if not self.count or not other.count:
-            return other if not self.count else self
         count = self.count + other.count
+        share = other.count / np.maximum(count, 1)
         delta = other.mean - self.mean
+        is_first, is_only = self.count == 0, other.count == 0
         return Moments(
             count,
-            self.mean + delta * (other.count / count),
-            self.squares + other.squares + delta**2 * (self.count * other.count / count),
-            np.minimum(self.minimum, other.minimum),
-            np.maximum(self.maximum, other.maximum),
+            np.where(is_first, other.mean, np.where(is_only, self.mean, self.mean + delta * share)),
+            self.squares + other.squares + np.where(is_first | is_only, 0.0, delta**2 * self.count * share),
+            np.where(is_first, other.minimum, np.where(is_only, self.minimum, np.minimum(self.minimum, other.minimum))),
+            np.where(is_first, other.maximum, np.where(is_only, self.maximum, np.maximum(self.maximum, other.maximum))),
+            self.left_out + other.left_out,
         )
 
     @classmethod
-    def of(cls, values: NDArray[np.generic]) -> "Moments":
-        """Values [n, columns] of any number type."""
+    def of(cls, values: NDArray[np.generic], before: "Moments | None" = None) -> "Moments":
+        """Values [n, columns] of any number type; `before`: what is known of the same columns."""
         wide = values.astype(np.float64)
-        if not len(wide):
-            zeros = np.zeros(wide.shape[1])
-            return cls(0, zeros, zeros, zeros, zeros)
-        mean = wide.mean(axis=0)
-        return cls(len(wide), mean, ((wide - mean) ** 2).sum(axis=0), wide.min(axis=0), wide.max(axis=0))
+        spread = (before.count, before.mean, before.deviation) if before else None
+        taken = plausible(wide, spread)
+        count = taken.sum(axis=0)
+        sure = np.where(taken, wide, 0.0)
+        mean = sure.sum(axis=0) / np.maximum(count, 1)
+        squares = (np.where(taken, wide - mean, 0.0) ** 2).sum(axis=0)
+        minimum, maximum = (
+            np.where(count > 0, extreme, 0.0)
+            for extreme in (
+                np.where(taken, wide, np.inf).min(axis=0, initial=np.inf),
+                np.where(taken, wide, -np.inf).max(axis=0, initial=-np.inf),
+            )
+        )
+        return cls(count, mean, squares, minimum, maximum, len(wide) - count)
 
 
 @dataclass(frozen=True)
@@ -83,23 +98,32 @@ class Fitting:
     def __init__(self, specs: Mapping[str, FeatureSpec], schema: Schema, parent: Statistics) -> None:
         self._parent = dict(parent)
         self._specs = _fitted_specs(specs)
+        self._widths = {feature.name: feature.value_count or 0 for feature in schema.features}
         self._padded = {feature.name for feature in schema.features if feature.is_variable_length}
-        self._wanted = [spec for spec in self._specs if spec.name not in parent or spec.update]
+        self._wanted = [spec for spec in self._specs if _is_wanted(spec, parent.get(spec.name))]
         self._moments: dict[str, Moments] = {}
         self._counts: dict[str, Counter[bytes]] = {}
 
     @property
     def needs_data(self) -> bool:
-        """False when everything is carried over from the parent."""
+        """False when everything is carried over from the parent, or full."""
         return bool(self._wanted)
+
+    @property
+    def raw_names(self) -> set[str]:
+        """The raw features that `add` looks at."""
+        return {spec.of for spec in self._wanted}
 
     def add(self, raw: Mapping[str, NDArray[np.generic]]) -> None:
         """Raw values of trained examples, by raw feature name, as features/parsing.py shapes them."""
         for spec in self._wanted:
             values = raw[spec.of]
             if isinstance(spec, Numeric):
-                seen = Moments.of(values.reshape(len(values), math.prod(values.shape[1:])))
-                self._moments[spec.name] = self._moments[spec.name].merged(seen) if spec.name in self._moments else seen
+                columns = values.reshape(len(values), math.prod(values.shape[1:]))
+                known, parent = self._moments.get(spec.name), self._parent.get(spec.name)
+                before = known.merged(parent) if known and isinstance(parent, Moments) else known or parent
+                seen = Moments.of(columns, before if isinstance(before, Moments) else None)
+                self._moments[spec.name] = known.merged(seen) if known else seen
                 continue
             self._counts.setdefault(spec.name, Counter()).update(_texts(values, is_padded=spec.of in self._padded))
 
@@ -114,12 +138,29 @@ class Fitting:
                 if isinstance(before, Words) and isinstance(spec, Vocabulary):
                     fitted[spec.name] = Words(before.words[: spec.max_words])
             elif isinstance(spec, Numeric):
-                seen = self._moments.get(spec.name, Moments.of(np.zeros((0, 1))))
+                seen = self._moments.get(spec.name, Moments.of(np.zeros((0, self._widths[spec.of]))))
                 fitted[spec.name] = before.merged(seen) if isinstance(before, Moments) else seen
             else:
                 known = before.words if isinstance(before, Words) else ()
                 fitted[spec.name] = Words(_extended(spec, known, self._counts.get(spec.name, Counter())))
         return fitted
+
+
+def warnings_of(before: Statistics, after: Statistics) -> dict[str, str]:
+    """{feature: sentence} about values of this round that its statistics leave out."""
+    told = dict[str, str]()
+    for name, fitted in after.items():
+        known = before.get(name)
+        if not isinstance(fitted, Moments):
+            continue
+        left_out = int(fitted.left_out.sum() - (known.left_out.sum() if isinstance(known, Moments) else 0))
+        if left_out:
+            values = "1 value is" if left_out == 1 else f"{left_out} values are"
+            told[f"feature {name}"] = (
+                f"{values} no finite number or more than {FARTHEST:g} times farther out than 99 % of the others, and "
+                f"not in the feature's statistics; set min and max in the stream to refuse such events"
+            )
+    return told
 
 
 def meaning_of(definition: Definition, schema: Schema, statistics: Statistics) -> dict[str, VariableMeaning]:
@@ -137,8 +178,7 @@ def to_arrays(statistics: Statistics) -> dict[str, NDArray[np.generic]]:
             arrays[f"{prefix}/word_bytes"] = np.frombuffer(b"".join(fitted.words), np.uint8)
             arrays[f"{prefix}/word_lengths"] = np.array([len(word) for word in fitted.words], np.int64)
             continue
-        arrays[f"{prefix}/count"] = np.array(fitted.count, np.int64)
-        for part in ("mean", "squares", "minimum", "maximum"):
+        for part in _PARTS:
             arrays[f"{prefix}/{part}"] = getattr(fitted, part)
     return arrays
 
@@ -159,11 +199,19 @@ def _fitted_of(arrays: Arrays, prefix: str) -> Fitted:
             content, ends = arrays[f"{prefix}/word_bytes"].tobytes(), np.cumsum(arrays[f"{prefix}/word_lengths"])
             starts = np.concatenate([[0], ends[:-1]]) if len(ends) else ends
             return Words(tuple(content[start:end] for start, end in zip(starts, ends, strict=True)))
-        parts = [arrays[f"{prefix}/{part}"] for part in ("mean", "squares", "minimum", "maximum")]
-        mean, squares, minimum, maximum = (part.astype(np.float64) for part in parts)
-        return Moments(int(arrays[f"{prefix}/count"]), mean, squares, minimum, maximum)
+        count, mean, squares, minimum, maximum, left_out = (arrays[f"{prefix}/{part}"] for part in _PARTS)
+        mean, squares, minimum, maximum = (part.astype(np.float64) for part in (mean, squares, minimum, maximum))
+        return Moments(count.astype(np.int64), mean, squares, minimum, maximum, left_out.astype(np.int64))
     except KeyError as error:
         raise DataLoss(f"the checkpoint lacks {error.args[0]}") from error
+
+
+def _is_wanted(spec: Numeric | Vocabulary, before: Fitted | None) -> bool:
+    """Whether a round adds to it: it is new, or updated and not full."""
+    if before is None:
+        return True
+    is_full = isinstance(before, Words) and isinstance(spec, Vocabulary) and len(before.words) >= spec.max_words
+    return spec.update and not is_full
 
 
 def _fitted_specs(specs: Mapping[str, FeatureSpec]) -> list[Numeric | Vocabulary]:

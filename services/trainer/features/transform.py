@@ -6,7 +6,7 @@ decide the edge cases: Bucketize puts a boundary into the upper bucket, string_t
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import tensorflow as tf
@@ -26,6 +26,7 @@ from common.definition.features import (
 from common.errors import InvalidInput
 from common.schema import Schema
 from services.trainer.features.parsing import Raw
+from services.trainer.features.plausible import FARTHEST
 from services.trainer.features.statistics import Moments, Statistics, Words
 
 _SEPARATOR = "\x1f"
@@ -38,11 +39,13 @@ class Transformed:
     columns: by feature name, what the network takes.
     refused: by feature name, bool [n]: the example breaks the feature's rule (`error`).
     outside: by feature name, int64 scalar: values without an id of their own (out of vocabulary, out of range).
+    present: for the same features, int64 scalar: how many values there are.
     """
 
     columns: dict[str, tf.Tensor]
     refused: dict[str, tf.Tensor]
     outside: dict[str, tf.Tensor]
+    present: dict[str, tf.Tensor] = field(default_factory=dict)
 
 
 class Transform:
@@ -66,7 +69,9 @@ class Transform:
         done = Transformed({}, {}, {})
         for name in self.outputs:
             self._compute(name, raw, done)
-        return Transformed({name: done.columns[name] for name in self.outputs}, done.refused, done.outside)
+        return Transformed(
+            {name: done.columns[name] for name in self.outputs}, done.refused, done.outside, done.present
+        )
 
     def strict(self, raw: Raw) -> dict[str, tf.Tensor]:
         """The columns; running it fails with InvalidArgument when an example breaks a rule (serving)."""
@@ -112,7 +117,8 @@ class Transform:
         offset = moments.mean if zscore else moments.minimum
         size = moments.deviation if zscore else moments.maximum - moments.minimum
         scale = np.divide(1.0, size, out=np.zeros_like(size), where=size > 0)
-        return (values - offset.astype(np.float32)) * scale.astype(np.float32)
+        normalized = (values - offset.astype(np.float32)) * scale.astype(np.float32)
+        return tf.clip_by_value(normalized, -FARTHEST, FARTHEST)  # what statistics leave out must not flood the network
 
     def _ids(self, spec: Vocabulary | Identity | Hashed, raw: Raw, done: Transformed) -> tf.Tensor:
         values = _two_dimensional(raw[spec.of])
@@ -123,6 +129,7 @@ class Transform:
         ids, outside = self._word_ids(spec, values) if isinstance(spec, Vocabulary) else _identity_ids(spec, values)
         outside = tf.logical_and(outside, tf.logical_not(absent))
         done.outside[spec.name] = tf.reduce_sum(tf.cast(outside, tf.int64))
+        done.present[spec.name] = tf.reduce_sum(tf.cast(tf.logical_not(absent), tf.int64))
         rule = spec.oov if isinstance(spec, Vocabulary) else spec.out_of_range
         if rule == "error":
             done.refused[spec.name] = tf.reduce_any(outside, axis=1)

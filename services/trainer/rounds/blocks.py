@@ -50,6 +50,7 @@ class PreparedBlock:
     Attributes:
         sample: a few usable examples, serialized; with the shortest and the longest list of each input of any length.
         outside: values without an id of their own, by feature, trained and held out together.
+        present: all values of the same features.
     """
 
     index: int
@@ -61,11 +62,13 @@ class PreparedBlock:
     sample: list[bytes]
     unusable: list[tuple[bytes, str]]
     outside: Mapping[str, int]
+    present: Mapping[str, int]
 
 
 @dataclass
 class RoundData:
-    """The range of one round. Blocks are kept in memory after the first pass where they fit."""
+    """The range of one round. Blocks are kept in memory after the first pass where they fit: parsed ones after the
+    pass that fits statistics, until the next has transformed them."""
 
     log: EventLog
     topic: str
@@ -75,6 +78,18 @@ class RoundData:
     definition: Definition
     _kept: list[PreparedBlock] = field(default_factory=list)
     _is_complete: bool = False
+    _parsed: list[ParsedBlock] = field(default_factory=list)
+
+    def fitted_on(self) -> Iterator[ParsedBlock]:
+        """All blocks in order, before the model is there that `prepared` needs; kept for its first pass."""
+        kept: list[ParsedBlock] | None = []
+        size = 0
+        for parsed in self.parsed():
+            if kept is not None:
+                size += _size_bytes(parsed)
+                kept = [*kept, parsed] if size <= _CACHE_LIMIT_BYTES else None
+            yield parsed
+        self._parsed = kept or []
 
     def parsed(self, start: Position | None = None, first_index: int = 0) -> Iterator[ParsedBlock]:
         """Blocks from a position on, which is where block `first_index` starts.
@@ -82,6 +97,11 @@ class RoundData:
         Raises:
             DataLoss: the log cannot give the range.
         """
+        if self._parsed and start is None:
+            kept, self._parsed = self._parsed[::-1], []
+            while kept:
+                yield kept.pop()
+            return
         blocks = read_blocks(self.log, self.topic, self.ranges, block_examples=self.block_examples, start=start)
         for index, block in enumerate(blocks, first_index):
             yield self._parse(index, block)
@@ -98,7 +118,7 @@ class RoundData:
         for parsed in self.parsed(start, first_index):
             prepared = prepare(model, parsed)
             if kept is not None:
-                size += sum(map(len, parsed.examples)) * 2 + len(parsed.examples) * _OVERHEAD_BYTES
+                size += _size_bytes(parsed)
                 kept = [*kept, prepared] if size <= _CACHE_LIMIT_BYTES else None
             yield prepared
         if kept is not None:
@@ -148,6 +168,7 @@ def prepare(model: BuiltModel, parsed: ParsedBlock) -> PreparedBlock:
         sample=[parsed.examples[row] for row in sample],
         unusable=parsed.refused + unusable,
         outside={name: int(count) for name, count in done.outside.items()},
+        present={name: int(count) for name, count in done.present.items()},
     )
 
 
@@ -159,6 +180,10 @@ def _sample(model: BuiltModel, raw: Mapping[str, tf.Tensor], usable: NDArray[np.
             lengths = np.sum(raw[feature.name].numpy()[usable] != _PADDING[feature.dtype], axis=1)
             chosen += [int(usable[lengths.argmin()]), int(usable[lengths.argmax()])]
     return sorted(list(dict.fromkeys([*chosen, *usable.tolist()]))[:_SAMPLE_EXAMPLES])
+
+
+def _size_bytes(parsed: ParsedBlock) -> int:
+    return sum(map(len, parsed.examples)) * 2 + len(parsed.examples) * _OVERHEAD_BYTES
 
 
 def _rows(

@@ -3,7 +3,7 @@
 import logging
 import shutil
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -50,6 +50,7 @@ from services.trainer.rounds.assignment import (
 )
 from services.trainer.rounds.blocks import PreparedBlock, RoundData
 from services.trainer.rounds.environment import environment_of
+from services.trainer.rounds.feature_counts import FeatureCounts
 from services.trainer.rounds.inputs import Parent, RoundInputs, fetch_inputs
 from services.trainer.rounds.resume import Place, Resumed, ResumePoints
 
@@ -144,6 +145,7 @@ class _Measured:
     held_out_count: int
     unusable: list[tuple[bytes, str]]
     sample: list[bytes]
+    warnings: dict[str, str]
 
 
 class _Round:
@@ -167,6 +169,7 @@ class _Round:
         )
         self._seconds = defaultdict[str, float](float, queue=max(0.0, time.time() - assignment.round.planned_at))
         self._losses: list[NDArray[np.float32]] = []
+        self._carried: Statistics = {}
         self._statistics: Statistics = {}
         self._meaning: dict[str, VariableMeaning] = {}
         self._training: Training | None = None
@@ -195,6 +198,7 @@ class _Round:
             inputs = fetch_inputs(self._assignment, self._registry, self._work_dir)
             resumed = self._points.load()
         data = self._data(inputs)
+        self._carried = inputs.parent.statistics_for(inputs.definition) if inputs.parent else {}
         with self._stage("read"):
             self._statistics = resumed.checkpoint.statistics if resumed else self._fitted(inputs, data)
         with self._stage("build"):
@@ -227,12 +231,11 @@ class _Round:
 
     def _fitted(self, inputs: RoundInputs, data: RoundData) -> Statistics:
         """Statistics from the parent, and from this round's trained examples what the parent lacks or has updated."""
-        carried = inputs.parent.statistics_for(inputs.definition) if inputs.parent else {}
-        fitting = Fitting(inputs.definition.features, inputs.schema, carried)
+        fitting = Fitting(inputs.definition.features, inputs.schema, self._carried)
         if fitting.needs_data:
-            for block in data.parsed():
+            for block in data.fitted_on():
                 rows = np.flatnonzero(~block.held_out)
-                fitting.add({name: column.numpy()[rows] for name, column in block.raw.items()})
+                fitting.add({name: block.raw[name].numpy()[rows] for name in fitting.raw_names})
         return fitting.result()
 
     def _restored(self, training: Training, parent: Parent | None) -> dict[str, Any]:
@@ -280,11 +283,15 @@ class _Round:
 
         The parent is frozen, so what it predicts for these is what it predicted before the candidate learned them.
         """
-        if parent and (parent.definition.task, parent.class_count) != (model.definition.task, model.class_count):
-            parent = None  # it answers another question
+        if parent and parent.question != model.question:
+            parent = None
         candidate, parents, progressive = (Slice(model.definition.task, model.user_metrics) for _ in range(3))
         score, score_parent = Scorer(model), Scorer(parent) if parent else None
-        trained_count, unusable, outside = 0, list[tuple[bytes, str]](), Counter[str]()
+        trained_count, unusable = 0, list[tuple[bytes, str]]()
+        features = FeatureCounts(
+            warn_share=model.definition.evaluation.warn_unknown_share,
+            statistics_warnings=feature_statistics.warnings_of(self._carried, self._statistics),
+        )
         sample = list[bytes]()
         for block in data.prepared(model):
             self._check_stop("evaluate")
@@ -298,16 +305,17 @@ class _Round:
                     part.add(examples.labels.numpy(), outputs, examples.weights.numpy())
             trained_count += trained.count
             unusable += block.unusable
-            outside.update(block.outside)
+            features.add(block)
             sample = sample or block.sample
         metrics = {"candidate": candidate.metrics(), "parent": parents.metrics(), "progressive": progressive.metrics()}
         counts = {"trained": trained_count, "held_out": candidate.count, "unusable": len(unusable)}
         return _Measured(
-            metrics | {"examples": counts, "without_id": dict(outside)},
+            {**metrics, "examples": counts, **features.metrics()},
             trained_count,
             candidate.count,
             unusable,
             sample,
+            features.warnings(),
         )
 
     def _output(self, model: BuiltModel, final: Checkpoint, measured: _Measured, first_step: int) -> Path:
@@ -369,7 +377,9 @@ class _Round:
             files=files,
             step=final.step,
             timings={stage: round(seconds, 4) for stage, seconds in self._seconds.items()},
-            environment=environment_of(self._assignment) | ({"warm_start": warm_start} if warm_start else {}),
+            environment=environment_of(self._assignment)
+            | ({"warm_start": warm_start} if warm_start else {})
+            | ({"warnings": measured.warnings} if measured.warnings else {}),
         )
 
     def _captured(self, training: Training) -> Checkpoint:

@@ -13,7 +13,7 @@ from common.errors import InvalidInput
 from common.schema import Schema
 from services.trainer.families.estimators.layers import Counts, EmbeddingTable
 from services.trainer.features.parsing import parse
-from services.trainer.features.statistics import Fitted, Fitting, Moments, Words, from_arrays, to_arrays
+from services.trainer.features.statistics import Fitted, Fitting, Moments, Words, from_arrays, to_arrays, warnings_of
 from services.trainer.features.transform import Transform
 from services.trainer.tests.support.small_rounds import serialized
 
@@ -195,7 +195,7 @@ def test_examples_that_do_not_parse_are_named_and_the_others_kept() -> None:
 def test_moments_over_parts_are_the_moments_of_the_whole() -> None:
     values = np.random.default_rng(1).normal(100.0, 3.0, (50, 2))
     whole, parts = Moments.of(values), Moments.of(values[:20]).merged(Moments.of(values[20:]))
-    assert parts.count == 50
+    assert parts.count.tolist() == [50, 50]
     for name in ("mean", "deviation", "minimum", "maximum"):
         np.testing.assert_allclose(getattr(parts, name), getattr(whole, name), rtol=1e-12)
 
@@ -216,8 +216,8 @@ def test_statistics_survive_the_checkpoint() -> None:
 def test_statistics_of_the_parent_are_carried_unless_they_are_updated() -> None:
     specs = parse_features(
         {
-            "kept": {"type": "numeric", "of": "x", "normalize": "zscore"},
-            "updated": {"type": "numeric", "of": "x", "normalize": "zscore", "update": True},
+            "kept": {"type": "numeric", "of": "x", "normalize": "zscore", "update": False},
+            "updated": {"type": "numeric", "of": "x", "normalize": "zscore"},
         },
         {},
     )
@@ -229,6 +229,55 @@ def test_statistics_of_the_parent_are_carried_unless_they_are_updated() -> None:
     np.testing.assert_allclose(result["updated"].mean, [3.0])  # type: ignore[union-attr] # a numeric feature
     only_kept = {"kept": specs["kept"]}
     assert not Fitting(only_kept, SCHEMA, {"kept": first}).needs_data
+
+
+@pytest.mark.parametrize("absurd", [3.4e38, -3.4e38, float("inf"), float("nan"), 1e9])
+def test_one_absurd_value_does_not_squash_a_feature(absurd: float) -> None:
+    """Neither in the block that has it, long or short, nor in one that holds little else."""
+    random = np.random.default_rng(1)
+    usual = random.normal(5.0, 2.0, (5000, 1))
+    whole = Moments.of(usual)
+    for rows in (5000, 60):
+        values = np.concatenate([usual[:rows], [[absurd]]])
+        seen = Moments.of(values)
+        assert (seen.count.tolist(), seen.left_out.tolist()) == ([rows], [1])
+        np.testing.assert_allclose(seen.deviation, Moments.of(usual[:rows]).deviation, rtol=1e-9)
+    later = Moments.of(np.array([[5.0], [absurd]]), whole)
+    assert later.left_out.tolist() == [1]
+    told = warnings_of({"f": whole}, {"f": whole.merged(later)})
+    assert told["feature f"].startswith("1 value is no finite number or more than 1000 times farther out")
+    assert warnings_of({"f": later}, {"f": later}) == {}
+
+
+def test_heavy_tails_rare_flags_and_new_levels_stay_in_the_statistics() -> None:
+    random = np.random.default_rng(2)
+    columns = {
+        "log-normal": random.lognormal(0.0, 2.0, 100_000),
+        "rare flag": np.concatenate([np.zeros(9_999), [1.0]]),
+        "rare count": np.concatenate([np.zeros(9_990), np.full(10, 250.0)]),
+        "constant": np.full(100, 7.0),
+        "few": np.array([1.0, 2.0, 500.0]),
+        "one": np.array([12345.0]),
+        "none": np.zeros(0),
+    }
+    for name, values in columns.items():
+        assert not Moments.of(values[:, np.newaxis]).left_out.any(), name
+    before = Moments.of(random.normal(0.0, 1.0, (5000, 1)))
+    level = Moments.of(random.normal(1e6, 1.0, (500, 1)), before)
+    assert not level.left_out.any(), "a new level is not an accident of one event"
+
+
+def test_normalized_values_are_cut_off_far_outside() -> None:
+    features = {"f": {"type": "numeric", "of": "x", "normalize": "zscore"}}
+    column = transformed(features, [example(x=value) for value in (0.0, 2.0, 0.0, 2.0, 3e38)])
+    assert column == [[-1.0], [1.0], [-1.0], [1.0], [1000.0]]
+
+
+def test_a_narrower_vocabulary_keeps_its_first_words() -> None:
+    specs = parse_features({"w": {"type": "vocabulary", "of": "word", "max_words": 2, "oov": "drop"}}, {})
+    fitting = Fitting(specs, SCHEMA, {"w": Words((b"a", b"b", b"c"))})
+    assert not fitting.needs_data
+    assert fitting.result()["w"] == Words((b"a", b"b"))
 
 
 def test_serving_refuses_what_training_sets_aside() -> None:

@@ -39,7 +39,7 @@ SCHEMA: Mapping[str, Any] = {
 }
 FEATURES: Mapping[str, Any] = {
     "x": {"type": "numeric", "normalize": "zscore", "update": True},
-    "pair": {"type": "numeric", "normalize": "minmax"},
+    "pair": {"type": "numeric", "normalize": "minmax", "update": False},
     "extra": {"type": "numeric"},
     "x_bucket": {"type": "bucketized", "of": "x", "boundaries": [-1.0, 0.0, 1.0]},
     "word": {"type": "vocabulary", "max_words": 4, "oov": "bucket", "update": True},

@@ -31,9 +31,10 @@ from common.registry.catalog import Version
 from examples.demo.feeder import replay
 from examples.demo.percentiles import percentile
 from examples.demo.watcher import Seen, Watcher
-from headrace.client.platform import NDJSON, Client
+from headrace.client.platform import Client
 from headrace.compose.platform import ComposeLauncher
 from headrace.files.definition_folder import DefinitionFolder, read_folder
+from headrace.files.event_files import NDJSON
 from headrace.local.launcher import Launcher
 from headrace.places import SERVICES
 

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
-from headrace.commands import bench, events, models, platform, predict, predictions_log, rebuild, start
+from headrace.commands import bench, events, lifecycle, look, models, platform, predict, predictions_log, rebuild, start
 from headrace.commands.session import COMPOSE, KINDS, Session
 
 EXIT_STATUS_OF: dict[type[HeadraceError], int] = {
@@ -97,6 +97,14 @@ def _show(error: HeadraceError, *, as_json: bool) -> None:
         typer.echo(f"  and {len(untold) - _LISTED_REFUSALS} more", err=True)
 
 
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        from importlib.metadata import version
+
+        typer.echo(f"headrace {version('headrace')}")
+        raise typer.Exit
+
+
 app = typer.Typer(
     cls=Commands,
     name="headrace",
@@ -125,7 +133,11 @@ def options(
             "the folder's or COMPOSE_PROJECT_NAME).",
         ),
     ] = "local",
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version of headrace.", callback=_print_version, is_eager=True)
+    ] = False,
 ) -> None:
+    del version
     if platform_kind not in KINDS:
         raise InvalidInput(f"there is no platform {platform_kind!r}; this release knows {' and '.join(KINDS)}")
     source = context.get_parameter_source("data")
@@ -148,6 +160,20 @@ app.command("versions")(models.list_versions)
 app.command("rebuild")(rebuild.rebuild)
 app.command()(models.promote)
 app.command()(models.rollback)
+app.command()(look.show)
+app.command()(look.diff)
+app.command()(look.why)
+app.command()(look.streams)
+app.command()(look.rounds)
+app.command()(look.history)
+app.command()(look.deadletters)
+app.command()(lifecycle.pause)
+app.command()(lifecycle.resume)
+app.command()(lifecycle.pin)
+app.command()(lifecycle.unpin)
+app.command()(lifecycle.archive)
+app.command()(lifecycle.restore)
+app.command()(lifecycle.delete)
 app.command()(predict.predict)
 app.command()(bench.bench)
 app.command("predictions-log")(predictions_log.predictions_log)

@@ -18,7 +18,8 @@ import orjson
 
 from common.errors import HeadraceError, NotFound
 from common.process.lifecycle import die_with_parent
-from headrace.client.platform import NDJSON, Client
+from headrace.client.platform import Client
+from headrace.files.event_files import NDJSON
 from headrace.places import Addresses
 
 _BATCH_EVENTS = 2_000

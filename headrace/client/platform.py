@@ -11,6 +11,8 @@ Thread-safe. Every call has a timeout and raises one of the six errors of common
 """
 
 import base64
+import hashlib
+import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,20 +22,24 @@ from urllib.parse import quote, urlencode
 
 import orjson
 
-from common.errors import HeadraceError, InvalidInput, Unavailable
-from common.registry.catalog import PRODUCTION, AliasChange, Model, Round, Stream, Version
+from common.errors import DataLoss, HeadraceError, InvalidInput, NotFound, Unavailable
+from common.registry.catalog import PRODUCTION, AliasChange, FileEntry, Model, Round, Stream, Version
+from common.schema import Schema
 from headrace.client.answers import build
 from headrace.client.connection import Answer, Door
+from headrace.client.lifecycle import Lifecycle
 from headrace.client.rebuilds import Rebuild, wait_for
+from headrace.client.tables import Models, Versions
+from headrace.files.event_files import fitted_event
 from headrace.places import Addresses, addresses_of
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from headrace.client.predictions import PredictionClient
 
 Event = Mapping[str, Any]
 OnInvalid = Literal["reject", "deadletter"]
-NDJSON = "application/x-ndjson"
-TFRECORD = "application/x-tfrecord"
 _JSON = {"Content-Type": "application/json"}
 _STATUS_TIMEOUT_SECONDS = 2.0
 
@@ -65,7 +71,7 @@ class ServiceStatus:
     conditions: Mapping[str, str]
 
 
-class Client:
+class Client(Lifecycle):
     """One platform. Use as a context manager, or call close()."""
 
     def __init__(
@@ -129,8 +135,10 @@ class Client:
     def streams(self) -> list[Stream]:
         return [build(Stream, item) for item in self._read("/v1/streams", "streams")]
 
-    def stream(self, name: str) -> Stream:
-        return build(Stream, self._get(self._registry, f"/v1/streams/{_segment(name)}"))
+    def stream(self, name: str, *, schema_version: int = 0) -> Stream:
+        """With the newest schema, or the version asked for."""
+        query = f"?{urlencode({'schema_version': schema_version})}" if schema_version else ""
+        return build(Stream, self._get(self._registry, f"/v1/streams/{_segment(name)}{query}"))
 
     def stream_state(self, name: str) -> Mapping[str, Any]:
         """What ingest says of the stream: start and end position, counts, schema version."""
@@ -140,12 +148,14 @@ class Client:
     def append(
         self,
         stream: str,
-        events: Sequence[Event],
+        events: "Sequence[Event] | DataFrame",
         *,
         idempotency_key: str | None = None,
         on_invalid: OnInvalid = "reject",
     ) -> Appended:
         """Appends events; returns when the log holds them. Numpy arrays are fine as values.
+
+        A DataFrame's rows are made to fit the stream's schema as `headrace ingest` does with a file's.
 
         Args:
             idempotency_key: the same key again appends nothing; without one, each call makes its own, so that a
@@ -155,10 +165,16 @@ class Client:
             InvalidInput: an event does not fit the schema; `refused` names each. NotFound: no such stream.
             Overloaded, Unavailable: the time was over before ingest could take it.
         """
-        body = _encode({"events": list(events)})
+        body = _encode({"events": self._rows_of(stream, events)})
         return self.append_body(
             stream, body, "application/json", idempotency_key=idempotency_key, on_invalid=on_invalid
         )
+
+    def _rows_of(self, stream: str, events: "Sequence[Event] | DataFrame") -> list[Event]:
+        if not hasattr(events, "to_dict"):
+            return list(events)
+        columns = {item.name: item for item in Schema.from_json(self.stream(stream).schema_json).columns}
+        return [fitted_event(row, columns) for row in events.to_dict("records")]
 
     def append_body(
         self,
@@ -189,15 +205,46 @@ class Client:
         body = {"stream": stream, "files": encoded, "by": self._by}
         return build(Model, self._put(f"/v1/models/{_segment(name)}", body).json())
 
-    def models(self) -> list[Model]:
-        return [build(Model, item) for item in self._read("/v1/models", "models")]
+    def models(self) -> Models:
+        """A list; `.to_frame()` makes a DataFrame of it."""
+        return Models(build(Model, item) for item in self._read("/v1/models", "models"))
 
     def model(self, name: str) -> Model:
         return build(Model, self._get(self._registry, f"/v1/models/{_segment(name)}"))
 
-    def versions(self, model: str) -> list[Version]:
-        """Oldest first, without their files."""
-        return [build(Version, item) for item in self._read(f"/v1/models/{_segment(model)}/versions", "versions")]
+    def versions(self, model: str) -> Versions:
+        """Oldest first, without their files; `.to_frame()` makes a DataFrame of the list."""
+        return Versions(
+            build(Version, item) for item in self._read(f"/v1/models/{_segment(model)}/versions", "versions")
+        )
+
+    def load_model(self, model: str, version: int = 0, *, into: str | Path | None = None) -> Any:
+        """A version's SavedModel, loaded by TensorFlow in this process.
+
+        Args:
+            version: 0 for the one in production.
+            into: the folder that gets its files; none: a new temporary one.
+
+        Raises:
+            NotFound: there is no such version, or nothing is in production. InvalidInput: TensorFlow is not installed.
+            DataLoss: a file is not what its digest says.
+        """
+        number = version or self.model(model).aliases.get(PRODUCTION, 0)
+        if not number:
+            raise NotFound(f"model {model} has no version in production yet")
+        directory = Path(into or tempfile.mkdtemp(prefix=f"headrace-{model}-{number}-"))
+        for entry in self.version(model, number).files:
+            self._fetch(entry, directory / entry.path)
+        from headrace.client.loading import load_saved_model
+
+        return load_saved_model(directory / "saved_model")
+
+    def _fetch(self, entry: FileEntry, path: Path) -> None:
+        content = self._registry.call("GET", f"/v1/files/{_segment(entry.digest)}", repeatable=True).content
+        if hashlib.sha256(content).hexdigest() != entry.digest:
+            raise DataLoss(f"file {entry.path} came with another digest than {entry.digest}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
 
     def version(self, model: str, version: int) -> Version:
         return build(Version, self._get(self._registry, f"/v1/models/{_segment(model)}/versions/{version:d}"))
@@ -276,14 +323,15 @@ class Client:
         self,
         model: str,
         *,
-        instances: Sequence[Any] | None = None,
+        instances: "Sequence[Any] | DataFrame | None" = None,
         inputs: Any = None,
         version: int | None = None,
         label: str | None = None,
         signature_name: str = "",
     ) -> Any:
         """Asks for predictions in JSON's values; rows (`instances` → a list of predictions) or columns (`inputs` →
-        outputs). `predictions.predict` gives arrays and the version.
+        outputs). `predictions.predict` gives arrays and the version. Of a DataFrame's rows, columns that are no
+        inputs of the signature are left out.
 
         Without version and label the production version answers. Numpy arrays are fine as values.
 
@@ -293,11 +341,21 @@ class Client:
         """
         if (instances is None) == (inputs is None):
             raise InvalidInput("predict takes either instances (rows) or inputs (columns)")
+        if hasattr(instances, "to_dict"):
+            instances = self._instances_of(model, instances, signature_name, version, label)
         body: dict[str, Any] = {"instances": instances} if instances is not None else {"inputs": inputs}
         if signature_name:
             body["signature_name"] = signature_name
         document = self.predict_raw(model, _encode(body), version=version, label=label).json()
         return document["predictions"] if instances is not None else document["outputs"]
+
+    def _instances_of(
+        self, model: str, frame: Any, signature_name: str, version: int | None, label: str | None
+    ) -> list[dict[str, Any]]:
+        from headrace.files.row_files import values_of_frame
+
+        types = self.predictions.signature(model, signature_name, version=version, label=label).inputs
+        return values_of_frame(frame, types)
 
     def predict_raw(self, model: str, body: bytes, *, version: int | None = None, label: str | None = None) -> Answer:
         """Sends a request body of TensorFlow Serving's REST API as it is; the answer names its version."""

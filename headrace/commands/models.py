@@ -1,13 +1,18 @@
 """apply, train, models, versions, promote, rollback: models and what comes of them."""
 
+import json
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from common.errors import InvalidInput
 from common.registry.catalog import PRODUCTION, Model, Version, VersionMetrics
+from common.schema import Schema
+from headrace.client.lifecycle import Applied
 from headrace.commands.session import Session, age, print_table
 
 ModelName = Annotated[str, typer.Argument(metavar="MODEL")]
@@ -17,27 +22,43 @@ Reason = Annotated[str, typer.Option("--reason", help="Recorded with the change.
 def apply(
     context: typer.Context,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Holds stream.yaml, model.yaml or both.")],
+    restart: Annotated[
+        str | None,
+        typer.Option(metavar="LAYERS", help="Layers or tables that start anew: `hidden_1,deep`, or `all`."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
 ) -> None:
-    """Register a stream and a model definition; repeating it changes nothing."""
-    from headrace.files.definition_folder import read_folder
-
+    """Register a stream and a model definition, both or neither, and say what changes; again, it changes nothing."""
     session: Session = context.obj
-    folder = read_folder(directory)
+    layers = [layer.strip() for layer in (restart or "").split(",") if layer.strip()]
+    if restart is not None and not layers:
+        raise InvalidInput("--restart takes names of layers, such as hidden_1,deep, or all")
     with session.client() as client:
-        stream, model = folder.apply(client)
+        applied = client.apply(directory, restart=layers, dry_run=dry_run)
+    document = asdict(applied) | {"dry_run": dry_run}
+    session.show(document, lambda: _print_applied(applied, dry_run=dry_run))
 
-    def show() -> None:
-        if stream is not None:
-            count = len(folder.schema["features"]) if folder.schema else 0
-            typer.echo(f"stream {stream.name}: schema version {stream.schema_version}, {count} features")
-        if model is not None:
-            typer.echo(
-                f"model {model.name}: definition {model.definition_digest[:12]} on stream {model.stream}, "
-                f"{_live(model)}, {len(folder.files or ())} files"
-            )
 
-    document = {"stream": asdict(stream) if stream else None, "model": asdict(model) if model else None}
-    session.show(document, show)
+def _print_applied(applied: Applied, *, dry_run: bool) -> None:
+    if dry_run:
+        typer.echo("nothing is stored; this is what would be:")
+    if applied.stream is not None:
+        stream = applied.stream
+        count = len(Schema.from_json(stream.schema_json).features)
+        typer.echo(
+            f"stream {stream.name} {applied.stream_change}: schema version {stream.schema_version}, {count} features"
+        )
+    if applied.model is not None:
+        model = applied.model
+        typer.echo(
+            f"model {model.name} {applied.model_change}: definition {model.definition_digest[:12]} on stream "
+            f"{model.stream}, {_live(model)}"
+        )
+    for key, (before, after) in applied.changes.items():
+        was, now = ("-" if value is None else json.dumps(value) for value in (before, after))
+        typer.echo(f"  {key}: {was} -> {now}")
+    for sentence in (*applied.notes, *applied.learned):
+        typer.echo(f"  {sentence}")
 
 
 def train(context: typer.Context, model: ModelName, reason: Reason = "") -> None:
@@ -55,21 +76,24 @@ def train(context: typer.Context, model: ModelName, reason: Reason = "") -> None
 
 
 def list_models(context: typer.Context) -> None:
-    """List the models and what is live."""
+    """List the models, what is live, on how many replicas, and what failed last."""
     session: Session = context.obj
     with session.client() as client:
         models = client.models()
+        serving = client.serving()
 
     def table() -> None:
-        columns = {"model": "left", "stream": "left", "production": "right", "newest": "right", "rounds": "right"}
+        columns = {"model": "left", "stream": "left", "live": "right", "newest": "right", "rounds": "right"}
+        columns |= {"replicas": "right", "remarks": "left"}
         rows = [
             [model.name, model.stream, model.aliases.get(PRODUCTION, "-"), model.newest_version or "-",
-             model.round_sequence, _others(model), model.last_failure]
+             model.round_sequence, replicas_of(serving.get(model.name)),
+             "; ".join(remarks(model, serving.get(model.name)))]
             for model in models
         ]  # fmt: skip
-        print_table("", columns | {"aliases": "left", "last failure": "left"}, rows)
+        print_table("", columns, rows)
 
-    session.show([asdict(model) for model in models], table)
+    session.show([asdict(model) | {"serving": serving.get(model.name)} for model in models], table)
 
 
 def list_versions(
@@ -93,13 +117,20 @@ def list_versions(
     with session.client() as client:
         known = client.model(model)
         versions = client.versions(model)
+        failed = client.not_loaded(model)
 
     def table() -> None:
-        columns = {"version": "right", "from": "right", "trained": "right", "held out": "right", "metric": "left"}
-        columns |= {"parent": "right", "candidate": "right", "verdict": "left", "age": "right", "live as": "left"}
-        print_table(f"versions of {model}", columns, [_version_row(version, known) for version in versions])
+        if not versions:
+            typer.echo(f"{model} has no version yet; `headrace status` says what the first round waits for")
+            return
+        columns = {"version": "right", "from": "right", "trained": "right", "held": "right", "unusable": "right"}
+        columns |= {"parent": "right", "candidate": "right", "verdict": "left", "live as": "left", "age": "right"}
+        metrics = ", ".join(dict.fromkeys(version.verdict.rule.metric for version in versions))
+        title = f"versions of {model}; parent and candidate: {metrics} on held-out events"
+        print_table(title, columns, [_version_row(version, known, failed) for version in versions])
 
-    session.show({"aliases": dict(known.aliases), "versions": [asdict(version) for version in versions]}, table)
+    listed = [asdict(version) | {"not_loaded": failed.get(version.version, {})} for version in versions]
+    session.show({"aliases": dict(known.aliases), "versions": listed}, table)
 
 
 def promote(
@@ -129,20 +160,46 @@ def _live(model: Model) -> str:
     return f"version {version} is live" if version else "no version yet"
 
 
+def replicas_of(serving: Mapping[str, Any] | None) -> str:
+    """ "2/3": so many replicas answer with the production version; empty where nobody has said."""
+    if not serving or not serving.get("version"):
+        return "-"
+    return f"{serving['available']}/{serving['replicas']}"
+
+
+def remarks(model: Model, serving: Mapping[str, Any] | None) -> list[str]:
+    """What a person should know of a model at one glance."""
+    told = [_others(model)] if _others(model) else []
+    told += ["archived"] if model.archived else []
+    told += [f"paused by {model.paused}"] if model.paused else []
+    told += [f"pinned at {model.pinned_version}"] if model.pinned_version else []
+    for instance, reason in ((serving or {}).get("failed") or {}).items():
+        told.append(f"{instance} cannot load it: {reason}")
+    if serving and serving.get("version") and not serving.get("converged_at"):
+        told.append("not on every replica yet")
+    if model.last_failure:
+        ago = f", {age(time.time() - model.failure['at'])} ago" if model.failure.get("at") else ""
+        told.append(f"last failure{ago}: {model.last_failure}")
+    return told
+
+
 def _others(model: Model) -> str:
     return ", ".join(f"{alias} {version}" for alias, version in model.aliases.items() if alias != PRODUCTION)
 
 
-def _version_row(version: Version, model: Model) -> list[object]:
+def _version_row(version: Version, model: Model, failed: Mapping[int, Mapping[str, str]]) -> list[object]:
     metric = version.verdict.rule.metric
     live = ", ".join(alias for alias, number in model.aliases.items() if number == version.version)
     verdict = str(version.verdict.decision)
     if version.verdict.reasons and verdict == "reject":
         verdict += f": {'; '.join(version.verdict.reasons)}"
+    for instance, reason in failed.get(version.version, {}).items():
+        verdict += f"; not loaded by {instance}: {reason}"
     return [
         version.version, version.parent_version or "-", f"{version.events_trained:,}", f"{version.events_held_out:,}",
-        metric, metric_of(version.metrics, "parent", metric), metric_of(version.metrics, "candidate", metric),
-        verdict, age(time.time() - version.created_at), live,
+        f"{version.events_unusable:,}", metric_of(version.metrics, "parent", metric),
+        metric_of(version.metrics, "candidate", metric), verdict, live,
+        age(time.time() - version.created_at, units=1),
     ]  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
@@ -9,10 +10,12 @@ from urllib.parse import urlsplit
 import orjson
 import typer
 
-from common.errors import InvalidInput
+from common.errors import InvalidInput, NotFound, Unavailable
+from common.registry.catalog import PRODUCTION
 from headrace.commands.session import LOCAL, Session
 
 if TYPE_CHECKING:
+    from common.schema import Schema
     from headrace.client.prediction_types import Prediction
     from headrace.client.predictions import PredictionClient
 
@@ -25,7 +28,13 @@ def predict(
     request: Annotated[
         str, typer.Argument(metavar="[JSON]", help="One instance, a list of them, or a whole request; - reads stdin.")
     ] = "-",
-    file: Annotated[Path | None, typer.Option(help="Rows from a .json, .ndjson, .csv or .npy file instead.")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            help="Rows from a .csv, .parquet, .ndjson, .json or .npy file instead; with a label in them, the "
+            "metrics too."
+        ),
+    ] = None,
     version: Annotated[int | None, typer.Option(help="Ask this version.", min=1)] = None,
     label: Annotated[str | None, typer.Option(help="Ask the version behind this alias.")] = None,
     signature: Annotated[str, typer.Option(help="The signature to call; none means serving_default.")] = "",
@@ -54,7 +63,41 @@ def predict(
             _show(read_json(client.predict_raw(target, _body(document, signature))))
             return
         asking = _Asking(client, target, tuple(output or ()), is_async=is_async, timeout_seconds=timeout)
-        _show(asking.file(file) if file is not None else asking.document(document))
+        if file is None:
+            _show(asking.document(document))
+            return
+        known = None if url else _known(session, target)
+        answer = asking.file(file, known)
+        _show(answer)
+        if "metrics" in answer and not session.as_json:
+            told = ", ".join(f"{name} {value:.4g}" for name, value in answer["metrics"].items())
+            typer.echo(f"{answer['labelled']:,} rows with {known.label if known else 'a label'}: {told}", err=True)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What the registry says of a model: its task, its label, its stream's schema."""
+
+    task: str
+    label: str
+    schema: "Schema"
+
+
+def _known(session: Session, target: Any) -> _Known | None:
+    """Of the version that answers; None while the registry cannot tell."""
+    from common.definition.model import parse_definition
+    from common.schema import Schema
+
+    try:
+        with session.client() as client:
+            model = client.model(target.model)
+            number = target.version or model.aliases.get(target.label or PRODUCTION, 0)
+            version = client.version(model.name, number) if number else None
+            definition = parse_definition(client.definition((version or model).definition_digest))
+            stream = client.stream(model.stream, schema_version=version.schema_version if version else 0)
+    except (NotFound, Unavailable):
+        return None  # serving answers, or says what it lacks
+    return _Known(definition.task, definition.label, Schema.from_json(stream.schema_json))
 
 
 class _Asking:
@@ -75,15 +118,16 @@ class _Asking:
         self._is_async = is_async
         self._timeout_seconds = timeout_seconds
 
-    def file(self, path: Path) -> dict[str, Any]:
-        """The predictions of all rows, and the versions that answered."""
-        from headrace.files.row_files import read_rows
+    def file(self, path: Path, known: _Known | None) -> dict[str, Any]:
+        """The predictions of all rows, the versions that answered, and the metrics where the rows have a label."""
+        from headrace.files.row_files import Wanted, read_rows
 
         target = self._target
         types = self._client.signature(
             target.model, target.signature_name, version=target.version, label=target.label
         ).inputs
-        rows = read_rows(path, types)
+        found = read_rows(path, Wanted(types, known.schema, known.label) if known else Wanted(types))
+        rows = found.rows
         predictions: list[Any] = []
         versions: list[int] = []
         for start in range(0, len(rows), _ROWS_AT_ONCE):
@@ -91,7 +135,14 @@ class _Asking:
             predictions += answer.rows()
             if answer.version not in versions:
                 versions.append(answer.version)
-        return {"predictions": predictions, "version": versions[0] if len(versions) == 1 else versions}
+        document = {"predictions": predictions, "version": versions[0] if len(versions) == 1 else versions}
+        if known is None or not found.labels:
+            return document
+        from headrace.client.quality import metrics_of
+
+        labelled = sum(label is not None for label in found.labels)
+        metrics = metrics_of(known.task, predictions, found.labels)
+        return document | ({"labelled": labelled, "metrics": metrics} if metrics else {})
 
     def document(self, document: Any) -> dict[str, Any]:
         if isinstance(document, dict) and "inputs" in document:

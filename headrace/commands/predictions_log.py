@@ -22,7 +22,7 @@ def predictions_log(
     limit: Annotated[int | None, typer.Option(help="At most so many, from the oldest on.", min=1)] = None,
 ) -> None:
     """Print logged predictions, one JSON object per line."""
-    from headrace.files.prediction_log import read_prediction_log
+    from headrace.client.prediction_log import read_prediction_log
 
     session: Session = context.obj
     for logged in islice(read_prediction_log(log or f"segments:{session.data_dir / 'log'}", model), limit):

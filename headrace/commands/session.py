@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 LOCAL, COMPOSE = "local", "compose"
 KINDS = (LOCAL, COMPOSE)
-_PIPE_WIDTH = 200
+_PIPE_WIDTH = 80
 _WIDEST = 10_000
 
 
@@ -75,7 +75,6 @@ def print_table(
     """
     from rich.console import Console
 
-    # Where nobody looks, nothing needs to fit.
     console = Console(width=width or (None if sys.stdout.isatty() else _PIPE_WIDTH))
     unbounded = console.options.update(max_width=_WIDEST)
     for gap in (2, 0):
@@ -88,6 +87,22 @@ def print_table(
         console.print()
         for heading, cell in zip(columns, row, strict=True):
             console.print(f"{heading:<{max(map(len, columns))}}  {cell}")
+
+
+def print_facts(title: str, facts: Mapping[str, object]) -> None:
+    """One fact a line under the title, wrapped beside its name."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    console.print(Text(title, style="bold"))
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column(overflow="fold")
+    for name, value in facts.items():
+        table.add_row(name, Text(str(value)))
+    console.print(table)
 
 
 def table_of(title: str, columns: Mapping[str, str], rows: Sequence[Sequence[object]], *, gap: int = 2) -> Any:
@@ -119,13 +134,13 @@ def table_of(title: str, columns: Mapping[str, str], rows: Sequence[Sequence[obj
     return table
 
 
-def age(seconds: float) -> str:
-    """A length of time in the two largest units: 42 s, 3 min 20 s, 5 h 12 min."""
+def age(seconds: float, *, units: int = 2) -> str:
+    """A length of time in its largest units, two or one: 42 s, 3 min 20 s, 5 h 12 min."""
     whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    if whole < 86_400:
-        return f"{whole // 3600} h {whole % 3600 // 60} min"
-    return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
+    for name, size, smaller, smaller_size in (
+        ("d", 86_400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1),
+    ):  # fmt: skip
+        if whole >= size:
+            rest = f" {whole % size // smaller_size} {smaller}" if units > 1 else ""
+            return f"{whole // size} {name}{rest}"
+    return f"{whole} s"

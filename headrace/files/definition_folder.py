@@ -3,18 +3,25 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from common.definition.model import Definition, parse_definition
 from common.definition.strict_yaml import read_yaml
 from common.errors import InvalidInput
 from common.registry.catalog import Model, Stream
 from common.schema import Schema
-from headrace.client.platform import Client
 
 STREAM_FILE = "stream.yaml"
 MODEL_FILE = "model.yaml"
 _NOT_OF_THE_MODEL = frozenset({"replay.py", "__init__.py"})
+
+
+class Registers(Protocol):
+    """headrace.Client, as far as a folder needs it."""
+
+    def register_stream(self, name: str, schema: Mapping[str, Any]) -> Stream: ...
+
+    def register_model(self, name: str, *, stream: str, files: Mapping[str, bytes]) -> Model: ...
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,7 @@ class DefinitionFolder:
         definition.check_schema(schema)
         return schema, definition
 
-    def apply(self, client: Client) -> tuple[Stream | None, Model | None]:
+    def apply(self, client: "Registers") -> tuple[Stream | None, Model | None]:
         """Registers what is there, the stream first. Once more, it changes nothing."""
         stream = client.register_stream(self.stream, self.schema) if self.schema is not None else None
         if self.files is None:

@@ -13,10 +13,11 @@ import orjson
 
 from common.errors import InvalidInput
 from common.schema import Feature, Schema
-from headrace.client.platform import NDJSON, TFRECORD
 from headrace.files.cells import column_name, features_of, fitted, is_missing, typed
 from headrace.files.tables import open_csv, parquet_batches
 
+NDJSON = "application/x-ndjson"
+TFRECORD = "application/x-tfrecord"
 FileFormat = Literal["csv", "ndjson", "parquet", "tfrecord"]
 FORMATS: tuple[FileFormat, ...] = ("csv", "ndjson", "parquet", "tfrecord")
 FORMAT_OF_SUFFIX: Mapping[str, FileFormat] = {

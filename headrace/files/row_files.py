@@ -1,7 +1,7 @@
-"""Files of rows to predict: JSON, NDJSON, CSV, npy."""
+"""Files of rows to predict: JSON, NDJSON, CSV, Parquet, npy."""
 
-import csv
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,42 +9,139 @@ import numpy as np
 import orjson
 
 from common.errors import InvalidInput
+from common.schema import Feature, Schema
+from headrace.files.cells import column_name, fitted, is_missing, typed
+from headrace.files.tables import rows_of
 
-SUFFIXES = (".json", ".ndjson", ".jsonl", ".csv", ".npy")
+SUFFIXES = (".json", ".ndjson", ".jsonl", ".csv", ".tsv", ".parquet", ".pq", ".npy")
 _INTEGERS = ("DT_INT", "DT_UINT")
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
 
-def read_rows(path: Path, input_types: Mapping[str, str]) -> list[Any]:
-    """The rows of a file: mappings by input, or bare values where the signature has one input.
+@dataclass(frozen=True)
+class Wanted:
+    """What is read of a file.
 
-    Args:
-        input_types: {input: TensorFlow's type name}; CSV cells are read as these.
+    Attributes:
+        types: {input: TensorFlow's type name}.
+        schema: the stream's; with it values are read as `headrace ingest` reads them, and what is optional may be
+            missing. None where only the signature is known.
+        label: of the schema, to be read beside the inputs; "" for none.
+    """
+
+    types: Mapping[str, str]
+    schema: Schema | None = None
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Attributes:
+    rows: mappings by input, or bare values where the signature has one input.
+    labels: one for each row, None where it has none; empty when no label was asked for or none is there.
+    """
+
+    rows: list[Any]
+    labels: list[Any]
+
+
+def read_rows(path: Path, wanted: Wanted) -> Rows:
+    """The rows of a file; columns that nobody asked for are left out.
 
     Raises:
-        InvalidInput: the file cannot be read as what its name says; says where.
+        InvalidInput: the file cannot be read as what its name says, or an input is missing; says where.
     """
-    readers = {".json": _json, ".ndjson": _ndjson, ".jsonl": _ndjson, ".npy": _npy}
     suffix = path.suffix.lower()
     if not path.exists():
         raise InvalidInput(f"{path} cannot be read: No such file or directory")
     if suffix not in SUFFIXES:
         raise InvalidInput(f"{path.name} does not say what it is; known are {', '.join(SUFFIXES)}")
     try:
-        rows = _csv(path, input_types) if suffix == ".csv" else readers[suffix](path)
+        found = _rows_in(path, suffix)
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise InvalidInput(f"{path} is not UTF-8: {error.reason}") from error
-    if not rows:
+    if not found:
         raise InvalidInput(f"{path} has no rows")
-    for number, row in enumerate(rows, 1):
-        if isinstance(row, dict) and row.keys() != input_types.keys() and row.keys() != {"b64"}:
-            raise InvalidInput(
-                f"{path}, row {number} has the keys {', '.join(row)}; the signature has the inputs "
-                f"{', '.join(input_types)}"
-            )
-    return rows
+    rows, labels = [], []
+    for where, row in found:
+        if not isinstance(row, dict) or row.keys() == {"b64"}:
+            rows.append(row)
+            continue
+        named = _named(row, wanted)
+        place = f"{path}, {where}"
+        rows.append({name: _input(name, named, wanted, place) for name in wanted.types})
+        labels.append(_label(named, wanted))
+    return Rows(rows, labels if any(label is not None for label in labels) else [])
+
+
+def values_of_frame(frame: Any, types: Mapping[str, str]) -> list[dict[str, Any]]:
+    """A DataFrame's rows as inputs of a signature. Raises InvalidInput: an input has no column."""
+    wanted = Wanted(types)
+    found = [_named(row, wanted) for row in frame.to_dict("records")]
+    return [{name: _input(name, row, wanted, f"row {number}") for name in types} for number, row in enumerate(found, 1)]
+
+
+def _named(row: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
+    """By the names that are wanted: the header itself, or the name that `headrace init` makes of it."""
+    known = {*wanted.types, *([wanted.label] if wanted.label else [])}
+    return {
+        header if header in known else column_name(header, index): value
+        for index, (header, value) in enumerate(row.items())
+    }
+
+
+def _input(name: str, row: Mapping[str, Any], wanted: Wanted, place: str) -> Any:
+    feature = next((f for f in wanted.schema.features if f.name == name), None) if wanted.schema else None
+    value = row.get(name)
+    if feature is not None:
+        value = None if isinstance(value, str) and is_missing(feature, value) else value
+        if value is None and not feature.required:
+            return [] if feature.is_variable_length else _repeated(feature)
+        try:
+            value = typed(feature, value) if isinstance(value, str) else fitted(feature, value)
+        except ValueError as error:
+            raise InvalidInput(f"{place}: {name} {str(value)[:60]!r} {error}") from None
+    elif isinstance(value, str):
+        value = _cell(value, wanted.types[name], f"{place}: {name}")
+    if value is None:
+        raise InvalidInput(
+            f"{place} has no {name}: it has {', '.join(row)}; the signature has the inputs {', '.join(wanted.types)}"
+        )
+    return value
+
+
+def _repeated(feature: Feature) -> Any:
+    value: Any = feature.default
+    for size in reversed(feature.shape):
+        value = [value] * (size or 0)
+    return value
+
+
+def _label(row: Mapping[str, Any], wanted: Wanted) -> Any:
+    """None where there is none, or none that can be read."""
+    if not wanted.label or wanted.schema is None:
+        return None
+    feature, value = wanted.schema.feature(wanted.label), row.get(wanted.label)
+    if value is None or (isinstance(value, str) and value.strip() == ""):
+        return None
+    try:
+        value = typed(feature, value) if isinstance(value, str) else fitted(feature, value)
+    except ValueError:
+        return None
+    if feature.dtype == "string":
+        return feature.vocabulary.index(value) if value in feature.vocabulary else None
+    return value if isinstance(value, int | float) else None
+
+
+def _rows_in(path: Path, suffix: str) -> list[tuple[str, Any]]:
+    """(where it stands, row)."""
+    if suffix in (".csv", ".tsv", ".parquet", ".pq"):
+        word = "row" if suffix.startswith(".p") else "line"
+        return [(f"{word} {row.number}", dict(row.values)) for row in rows_of(path)]
+    readers = {".json": _json, ".npy": _npy}
+    return [(f"row {number}", row) for number, row in enumerate(readers.get(suffix, _ndjson)(path), 1)]
 
 
 def _json(path: Path) -> list[Any]:
@@ -77,30 +174,6 @@ def _npy(path: Path) -> list[Any]:
     if array.ndim == 0:
         raise InvalidInput(f"{path} holds one number; its first dimension must be the rows")
     return list(array)
-
-
-def _csv(path: Path, input_types: Mapping[str, str]) -> list[Any]:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file)
-        header = next(reader, None)
-        if header is None:
-            raise InvalidInput(f"{path} is empty; a CSV file begins with a line of column names")
-        if sorted(header) != sorted(input_types):
-            raise InvalidInput(
-                f"{path} has the columns {', '.join(header)}; the signature has the inputs {', '.join(input_types)}"
-            )
-        rows = []
-        for cells in reader:
-            if not cells:
-                continue
-            if len(cells) != len(header):
-                raise InvalidInput(f"{path}, line {reader.line_num}: {len(cells)} values for {len(header)} columns")
-            where = f"{path}, line {reader.line_num}"
-            rows.append({
-                name: _cell(cell, input_types[name], f"{where}: {name}")
-                for name, cell in zip(header, cells, strict=True)
-            })  # fmt: skip
-        return rows
 
 
 def _cell(text: str, type_name: str, where: str) -> Any:

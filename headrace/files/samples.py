@@ -4,8 +4,7 @@ from pathlib import Path
 
 from common.errors import InvalidInput
 from common.schema import Schema
-from headrace.client.platform import NDJSON
-from headrace.files.event_files import batches, format_of
+from headrace.files.event_files import NDJSON, batches, format_of
 
 
 def write_sample(path: Path, schema: Schema, output: Path, *, most: int | None, of: int = 0) -> int:

@@ -83,7 +83,7 @@ def test_events_that_would_be_refused_are_listed_before_anything_is_trained(fold
     ("name", "text", "sentence"),
     [
         ("model.yaml", _MODEL.replace("estimator:", "estimatr:"), "estimator"),
-        ("model.yaml", _MODEL + "module: model.py\n", "either estimator"),
+        ("model.yaml", _MODEL + "module: model.py\n", "both estimator and module"),
         ("model.yaml", _MODEL.replace("stream: s", "stream: t"), "model.yaml is about stream t, stream.yaml about s"),
         ("stream.yaml", _STREAM.replace("cold, hot", "cold, hot, warm"), "has 3 classes in its vocabulary"),
     ],

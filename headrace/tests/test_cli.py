@@ -1,5 +1,6 @@
 """The command line, run in this process, against a server that answers what the test says."""
 
+import base64
 import json
 import os
 import subprocess
@@ -143,8 +144,8 @@ def test_versions_for_people_show_verdict_metric_and_what_is_live(run: Run, serv
     server.will_answer(200, {"versions": [VERSION]})
     lines = run("versions", "m").stdout.splitlines()
     row = next(line for line in lines if "promote" in line)
-    assert row.split()[:7] == ["2", "1", "90", "10", "auc", "-", "0.7000"]
-    assert row.split()[-1] == "production"
+    assert row.split()[:9] == ["2", "1", "90", "10", "0", "-", "0.7000", "promote", "production"]
+    assert max(map(len, lines)) <= 80
 
 
 def test_train_promote_and_rollback_say_what_came_of_it(run: Run, server: Server) -> None:
@@ -184,22 +185,26 @@ def test_predict_of_something_else_than_json_is_refused_before_it_is_sent(run: R
     assert not server.requests
 
 
-def test_apply_registers_the_stream_and_then_the_model_with_its_files(run: Run, server: Server, tmp_path: Path) -> None:
+def test_apply_sends_the_stream_and_the_model_with_its_files_together(run: Run, server: Server, tmp_path: Path) -> None:
     folder = tmp_path / "definition"
     folder.mkdir()
     (folder / "stream.yaml").write_text("stream: s\nfeatures: [{name: distance, dtype: float32}]\n")
     (folder / "model.yaml").write_text("name: m\nstream: s\nmodule: model.py\nwords: words.txt\n")
     for name in ("model.py", "layers.py", "replay.py", "words.txt", "notes.txt", "README.md"):
         (folder / name).write_text(name)
-    server.will_answer(200, STREAM)
-    server.will_answer(200, MODEL)
-    result = run("apply", str(folder))
-    assert "stream s: schema version 1" in result.stdout
+    server.will_answer(200, {"models": []})
+    answer = {"stream": STREAM, "stream_change": "unchanged", "model": MODEL, "model_change": "changed"}
+    server.will_answer(200, answer | {"changes": {"seed": [1, 2]}, "notes": ["the next round uses it"]})
+    result = run("apply", str(folder), "--restart", "hidden_1, deep")
+    assert "stream s unchanged: schema version 1" in result.stdout
     assert "version 2 is live" in result.stdout
-    stream, model = server.requests
-    assert orjson.loads(stream.body) == {"features": [{"name": "distance", "dtype": "float32"}]}
-    body = orjson.loads(model.body)
-    assert sorted(body["files"]) == ["layers.py", "model.py", "model.yaml", "words.txt"]
+    assert "  seed: 1 -> 2\n  the next round uses it\n" in result.stdout
+    body = orjson.loads(server.requests[-1].body)
+    assert (server.requests[-1].path, body["dry_run"]) == ("/v1/apply", False)
+    assert body["stream"] == {"name": "s", "schema": {"features": [{"name": "distance", "dtype": "float32"}]}}
+    files = body["model"]["files"]
+    assert sorted(files) == ["layers.py", "model.py", "model.yaml", "restart.yaml", "words.txt"]
+    assert orjson.loads(base64.b64decode(files["restart.yaml"])) == ["hidden_1", "deep"]
 
 
 def test_apply_of_a_folder_with_nothing_to_apply_says_so(run: Run, tmp_path: Path) -> None:

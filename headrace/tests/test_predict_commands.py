@@ -12,11 +12,13 @@ from typer.testing import CliRunner, Result
 
 from common.errors import HeadraceError, InvalidInput, NotFound, Unavailable
 from common.eventlog import tfrecord
+from common.schema import Schema
 from headrace.cli import EXIT_STATUS_OF, app
+from headrace.client.quality import metrics_of
 from headrace.client.tensor_protos import write_tensor
 from headrace.commands.bench import NO_ANSWER
 from headrace.commands.load import LoadReport
-from headrace.files.row_files import read_rows
+from headrace.files.row_files import Wanted, read_rows
 from headrace.tests.answering_server import Server
 from protos import prediction_log_pb2
 
@@ -64,6 +66,43 @@ def test_predict_reads_files_of_rows(run: Run, tmp_path: Path) -> None:
     assert [(row["double"], row["n"], row["s"]) for row in answer["predictions"]] == [(3.0, 8, "ab"), (-8.0, 9, "")]
 
 
+def test_surplus_columns_are_left_out_and_what_is_optional_may_be_missing(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("note,x (m),kind,late\nhi,2.0,,yes\nho,1,b,no\n-,3,c,\n")
+    schema = Schema.from_mapping({
+        "features": [
+            {"name": "x_m", "dtype": "int64"},
+            {"name": "kind", "dtype": "string", "required": False, "default": "none"},
+            {"name": "pair", "dtype": "float32", "shape": [2], "required": False, "default": 0.5},
+        ],
+        "labels": [{"name": "late", "dtype": "string", "vocabulary": ["no", "yes"]}],
+    })  # fmt: skip
+    types = {"x_m": "DT_INT64", "kind": "DT_STRING", "pair": "DT_FLOAT"}
+    read = read_rows(tmp_path / "a.csv", Wanted(types, schema, "late"))
+    pair = [0.5, 0.5]
+    assert read.rows[:2] == [{"x_m": 2, "kind": "none", "pair": pair}, {"x_m": 1, "kind": "b", "pair": pair}]
+    assert read.labels == [1, 0, None]
+
+
+@pytest.mark.parametrize(
+    ("task", "predictions", "labels", "expected"),
+    [
+        ("binary", [0.9, 0.2, 0.6, 0.4], [1, 0, 0, None], {"accuracy": 2 / 3, "auc": 1.0, "log_loss": 0.41494}),
+        ("binary", [0.5, 0.5], [1, 0], {"accuracy": 0.5, "auc": 0.5, "log_loss": 0.69315}),
+        ("regression", [1.0, 4.0], [1.0, 1.0], {"rmse": 2.12132, "mae": 1.5}),
+    ],
+)
+def test_predictions_with_labels_are_measured(
+    task: str, predictions: list[float], labels: list[float | None], expected: dict[str, float]
+) -> None:
+    outputs = [{"probability": p, "prediction": p} for p in predictions]
+    assert metrics_of(task, outputs, labels) == pytest.approx(expected, abs=1e-4)
+
+
+def test_classes_are_measured_by_their_probabilities() -> None:
+    outputs = [{"probabilities": [0.7, 0.2, 0.1], "class_id": 0}, {"probabilities": [0.3, 0.3, 0.4], "class_id": 2}]
+    assert metrics_of("multiclass", outputs, [0, 1]) == pytest.approx({"accuracy": 0.5, "log_loss": 0.78032}, abs=1e-4)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -73,10 +112,10 @@ def test_predict_reads_files_of_rows(run: Run, tmp_path: Path) -> None:
         ("a.json", "[]", "has no rows"),
         ("a.ndjson", "[1]\n[", "line 2 is not JSON"),
         ("none", None, "none cannot be read: No such file"),
-        ("a.ndjson", '{"x": 1}\n{"x": 1, "late": 0}', "row 2 has the keys x, late; the signature has the inputs x"),
+        ("a.ndjson", '{"x": 1}\n{"late": 0}', "row 2 has no x: it has late; the signature has the inputs x"),
         ("a.npy", "no numbers", "not an npy file"),
         ("a.csv", "", "is empty"),
-        ("a.csv", "y\n1\n", "has the columns y; the signature has the inputs x"),
+        ("a.csv", "y\n1\n", "line 2 has no x: it has y; the signature has the inputs x"),
         ("a.csv", "x\n1,2\n", "line 2: 2 values for 1 columns"),
         ("a.csv", "x\nmuch\n", "line 2: x is 'much'"),
         ("a.csv", "x\n", "has no rows"),
@@ -88,7 +127,7 @@ def test_a_file_that_cannot_be_read_is_told_with_the_place(
     if content is not None:
         (tmp_path / name).write_text(content)
     with pytest.raises(InvalidInput) as refused:
-        read_rows(tmp_path / name, _FLOATS)
+        read_rows(tmp_path / name, Wanted(_FLOATS))
     assert message in refused.value.message
 
 

@@ -1,0 +1,236 @@
+"""The client's calls about a model's and a stream's life: apply, compare, pause, pin, archive, delete, and the record.
+
+`Client` inherits them; they need its doors and its name for the record.
+"""
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote, urlencode
+
+import orjson
+
+from common.errors import Conflict, InvalidInput
+from common.registry.catalog import HistoryEntry, Model, Round, Stream
+from common.schema import Schema
+from headrace.client.answers import build
+from headrace.client.connection import Door
+
+if TYPE_CHECKING:
+    from headrace.files.definition_folder import DefinitionFolder
+
+_JSON = {"Content-Type": "application/json"}
+Change = Literal["pause", "resume", "unpin", "archive", "restore"]
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What `apply` did, or would do.
+
+    Attributes:
+        stream_change, model_change: created, changed, unchanged, or "" for what the folder does not hold.
+        changes: {key of stream.yaml or model.yaml: (before, after)}.
+        notes: what it means, as sentences.
+        learned: what of the model's weights is kept, moved, new and dropped, one sentence each; empty when nothing is.
+    """
+
+    stream: Stream | None
+    stream_change: str
+    model: Model | None
+    model_change: str
+    changes: Mapping[str, tuple[Any, Any]]
+    notes: tuple[str, ...]
+    learned: tuple[str, ...] = ()
+
+
+class Lifecycle:
+    """See above."""
+
+    _registry: Door
+    _ingest: Door
+    _by: str
+
+    def apply(
+        self, folder: "str | Path | DefinitionFolder", *, restart: Sequence[str] = (), dry_run: bool = False
+    ) -> Applied:
+        """Registers a folder's stream and model: both, or neither where one is refused.
+
+        Args:
+            restart: layers and tables that start anew although the model has versions; ["all"] for everything.
+            dry_run: only say what would change.
+
+        Raises:
+            InvalidInput, NotFound, Conflict: as the registry refuses it; Conflict also where what a layer has learned
+                cannot be carried and `restart` does not name it.
+        """
+        from common.definition.model import RESTART_FILE
+        from headrace.files.definition_folder import DefinitionFolder, read_folder
+
+        chosen = folder if isinstance(folder, DefinitionFolder) else read_folder(Path(folder))
+        files = dict(chosen.files) if chosen.files is not None else None
+        if restart:
+            if files is None:
+                raise InvalidInput("restart names layers of a model, and the folder has no model.yaml")
+            files[RESTART_FILE] = orjson.dumps(list(restart))
+        learned = _learned(self, chosen, files) if files is not None else ()
+        body: dict[str, Any] = {"by": self._by, "dry_run": dry_run}
+        if chosen.schema is not None:
+            body["stream"] = {"name": chosen.stream, "schema": chosen.schema}
+        if files is not None:
+            encoded = {path: base64.b64encode(content).decode() for path, content in files.items()}
+            body["model"] = {"name": chosen.model, "files": encoded}
+        answer = self._registry.call("POST", "/v1/apply", orjson.dumps(body), headers=_JSON, repeatable=True).json()
+        return Applied(
+            build(Stream, answer["stream"]) if answer["stream"] else None, str(answer["stream_change"]),
+            build(Model, answer["model"]) if answer["model"] else None, str(answer["model_change"]),
+            {key: (before, after) for key, (before, after) in answer["changes"].items()},
+            tuple(answer["notes"]), learned if answer["model_change"] == "changed" else (),
+        )  # fmt: skip
+
+    def definition(self, digest: str) -> dict[str, bytes]:
+        """The files of a definition by its digest."""
+        answer = self._registry.call("GET", f"/v1/definitions/{_segment(digest)}", repeatable=True).json()
+        return {path: base64.b64decode(text) for path, text in answer["files"].items()}
+
+    def diff(self, model: str, from_version: int, to_version: int) -> Mapping[str, Any]:
+        """Two versions side by side, as the registry tells it: configuration, definition, metrics, events, files."""
+        query = urlencode({"from": from_version, "to": to_version})
+        answer: Mapping[str, Any] = self._registry.call(
+            "GET", f"/v1/models/{_segment(model)}/diff?{query}", repeatable=True
+        ).json()
+        return answer
+
+    def pause(self, model: str, *, reason: str = "") -> Model:
+        """No round is planned until `resume`; one that runs goes on to its end."""
+        return self._change_model(model, "pause", reason)
+
+    def resume(self, model: str, *, reason: str = "") -> Model:
+        """Rounds are planned again, at once also after failures."""
+        return self._change_model(model, "resume", reason)
+
+    def pin(self, model: str, version: int = 0, *, reason: str = "") -> Model:
+        """Production stays at the version it names (0: whichever that is); what passes the gate is held."""
+        return build(Model, self._post(f"/v1/models/{_segment(model)}:pin", reason, version=version))
+
+    def unpin(self, model: str, *, reason: str = "") -> Model:
+        """The next version that passes the gate is promoted again."""
+        return self._change_model(model, "unpin", reason)
+
+    def archive_model(self, model: str, *, reason: str = "") -> Model:
+        """Neither trained nor served any more. Raises Conflict while a round of it is open."""
+        return self._change_model(model, "archive", reason)
+
+    def restore_model(self, model: str, *, reason: str = "") -> Model:
+        """Undoes archiving."""
+        return self._change_model(model, "restore", reason)
+
+    def delete_model(self, model: str, *, reason: str = "") -> None:
+        """Removes an archived model with its versions. Raises Conflict with what uses it."""
+        self._delete(f"/v1/models/{_segment(model)}", reason)
+
+    def archive_stream(self, stream: str, *, reason: str = "") -> Stream:
+        """Takes neither events nor models any more. Raises Conflict while a model learns from it."""
+        return build(Stream, self._post(f"/v1/streams/{_segment(stream)}:archive", reason))
+
+    def restore_stream(self, stream: str, *, reason: str = "") -> Stream:
+        """Undoes archiving."""
+        return build(Stream, self._post(f"/v1/streams/{_segment(stream)}:restore", reason))
+
+    def delete_stream(self, stream: str, *, reason: str = "") -> None:
+        """Removes an archived stream; its events stay in the log. Raises Conflict with what uses it."""
+        self._delete(f"/v1/streams/{_segment(stream)}", reason)
+
+    def fail_round(self, model: str, round_id: str, *, reason: str = "") -> Round:
+        """Ends a round that is planned or running, whoever holds it."""
+        return build(Round, self._post(f"/v1/models/{_segment(model)}/rounds/{_segment(round_id)}:fail", reason))
+
+    def history(
+        self, *, model: str = "", stream: str = "", by: str = "", action: str = "", limit: int = 100
+    ) -> list[HistoryEntry]:
+        """Who did what, when and why, the newest first."""
+        given = {"model": model, "stream": stream, "by": by, "action": action, "limit": limit}
+        query = urlencode({name: value for name, value in given.items() if value})
+        answer = self._registry.call("GET", f"/v1/history?{query}", repeatable=True).json()
+        return [build(HistoryEntry, entry) for entry in answer["entries"]]
+
+    def dead_letters(self, stream: str, *, limit: int = 100) -> list[Mapping[str, Any]]:
+        """The newest first, each with its reason."""
+        path = f"/v1/streams/{_segment(stream)}/deadletters?{urlencode({'limit': limit})}"
+        letters: list[Mapping[str, Any]] = self._ingest.call("GET", path, repeatable=True).json()["dead_letters"]
+        return letters
+
+    def replay_dead_letters(self, stream: str) -> Mapping[str, Any]:
+        """Appends those that fit the newest schema, each once for all time: {"replayed", "refused_count", ...}."""
+        path = f"/v1/streams/{_segment(stream)}/deadletters:replay"
+        report: Mapping[str, Any] = self._ingest.call("POST", path, repeatable=True).json()
+        return report
+
+    def serving(self) -> dict[str, Mapping[str, Any]]:
+        """{model: {"version", "replicas", "available", "failed": {instance: reason}, "converged_at"}} of production, as
+        the replicas report it; nothing of models about which the registry says nothing."""
+        answer = self._registry.call("GET", "/v1/models", repeatable=True).json()
+        return {str(item["name"]): item["serving"] for item in answer["models"] if item.get("serving")}
+
+    def not_loaded(self, model: str) -> dict[int, dict[str, str]]:
+        """{version: {instance: why it could not load it}}, as the replicas report it."""
+        answer = self._registry.call("GET", f"/v1/models/{_segment(model)}/versions", repeatable=True).json()
+        found = {
+            int(item["version"]): {str(at["instance_id"]): str(at["reason"]) for at in item.get("served_by", ())
+                                   if at.get("reason")}
+            for item in answer["versions"]
+        }  # fmt: skip
+        return {version: reasons for version, reasons in found.items() if reasons}
+
+    def instances(self) -> list[Mapping[str, Any]]:
+        """Every instance of every service that has reported lately, as it says of itself."""
+        answer = self._registry.call("GET", "/v1/instances", repeatable=True).json()
+        return list(answer["instances"])
+
+    def _change_model(self, model: str, how: Change, reason: str) -> Model:
+        return build(Model, self._post(f"/v1/models/{_segment(model)}:{how}", reason))
+
+    def _post(self, path: str, reason: str, **more: Any) -> Any:
+        body = orjson.dumps({"by": self._by, "reason": reason, **more})
+        return self._registry.call("POST", path, body, headers=_JSON, repeatable=False).json()
+
+    def _delete(self, path: str, reason: str) -> None:
+        query = urlencode({"by": self._by, "reason": reason})
+        self._registry.call("DELETE", f"{path}?{query}", repeatable=False)
+
+
+def _learned(client: Any, folder: "DefinitionFolder", files: Mapping[str, bytes]) -> tuple[str, ...]:
+    """What the model's next round takes over; nothing where there is no version or the definition is not valid.
+
+    Raises:
+        Conflict: a layer would have to start anew that nobody said may.
+    """
+    known = next((model for model in client.models() if model.name == folder.model), None)
+    if known is None or not known.newest_version:
+        return ()
+    from common.definition.compare import compare
+    from common.definition.model import parse_definition
+
+    parent = client.version(known.name, known.head_version or known.newest_version)
+    old_stream = client.stream(parent.stream, schema_version=parent.schema_version)
+    old_schema = Schema.from_json(old_stream.schema_json)
+    try:
+        new = parse_definition(files)
+        new_schema = (
+            Schema.from_mapping(folder.schema)
+            if folder.schema is not None
+            else Schema.from_json(client.stream(new.stream).schema_json)
+        )
+        new.check_schema(new_schema)
+    except InvalidInput:
+        return ()  # the registry refuses it, with its words
+    old = parse_definition(client.definition(parent.definition_digest))
+    report = compare(old, new, old_schema, new_schema)
+    if report.needs_restart:
+        raise Conflict(report.refusal)
+    return tuple(report.lines())
+
+
+def _segment(name: str) -> str:
+    return quote(name, safe="")

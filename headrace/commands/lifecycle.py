@@ -1,0 +1,102 @@
+"""pause, resume, pin, unpin, archive, restore, delete: what people decide about a model or a stream."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from common.errors import InvalidInput
+from common.registry.catalog import PRODUCTION, Model
+from headrace.commands.session import Session
+
+ModelName = Annotated[str, typer.Argument(metavar="MODEL")]
+Reason = Annotated[str, typer.Option("--reason", help="Recorded with the change.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A model's; with --stream a stream's.")]
+IsStream = Annotated[bool, typer.Option("--stream", help="NAME is a stream.")]
+
+
+def pause(context: typer.Context, model: ModelName, reason: Reason = "") -> None:
+    """Plan no rounds of a model until `resume`; one that runs goes on to its end."""
+    session: Session = context.obj
+    with session.client() as client:
+        after = client.pause(model, reason=reason)
+    _show(session, after, f"{model} is paused; `headrace resume {model}` plans rounds again")
+
+
+def resume(context: typer.Context, model: ModelName, reason: Reason = "") -> None:
+    """Plan rounds of a model again, at once also after failures."""
+    session: Session = context.obj
+    with session.client() as client:
+        after = client.resume(model, reason=reason)
+    _show(session, after, f"rounds of {model} are planned again")
+
+
+def pin(
+    context: typer.Context,
+    model: ModelName,
+    version: Annotated[int, typer.Argument(min=0, help="What production is, to be sure; 0: whatever it is.")] = 0,
+    reason: Reason = "",
+) -> None:
+    """Keep production at the version it is; what passes the gate is held until `unpin`."""
+    session: Session = context.obj
+    with session.client() as client:
+        after = client.pin(model, version, reason=reason)
+    _show(session, after, f"{PRODUCTION} of {model} stays at version {after.pinned_version} until `headrace unpin`")
+
+
+def unpin(context: typer.Context, model: ModelName, reason: Reason = "") -> None:
+    """Promote what passes the gate again, from the next version on."""
+    session: Session = context.obj
+    with session.client() as client:
+        after = client.unpin(model, reason=reason)
+    _show(session, after, f"the next version of {model} that passes the gate is promoted")
+
+
+def archive(context: typer.Context, name: Name, stream: IsStream = False, reason: Reason = "") -> None:
+    """Neither train nor serve a model, or take no more events of a stream, until `restore`."""
+    session: Session = context.obj
+    with session.client() as client:
+        if stream:
+            document = asdict(client.archive_stream(name, reason=reason))
+        else:
+            document = asdict(client.archive_model(name, reason=reason))
+    kept = "its events stay in the log" if stream else "its versions stay"
+    option = " --stream" if stream else ""
+    session.show(
+        document, lambda: typer.echo(f"{name} is archived, {kept}; `headrace restore {name}{option}` undoes it")
+    )
+
+
+def restore(context: typer.Context, name: Name, stream: IsStream = False, reason: Reason = "") -> None:
+    """Undo `archive`."""
+    session: Session = context.obj
+    with session.client() as client:
+        if stream:
+            document = asdict(client.restore_stream(name, reason=reason))
+        else:
+            document = asdict(client.restore_model(name, reason=reason))
+    session.show(document, lambda: typer.echo(f"{name} is in use again"))
+
+
+def delete(
+    context: typer.Context,
+    name: Name,
+    stream: IsStream = False,
+    reason: Reason = "",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Remove an archived model with its versions, or an archived stream; refused while something uses it."""
+    session: Session = context.obj
+    what = f"stream {name}; its events stay in the log" if stream else f"model {name} with all its versions"
+    if not yes and not typer.confirm(f"Delete {what}? This cannot be undone.", err=True):
+        raise InvalidInput("nothing is deleted")
+    with session.client() as client:
+        if stream:
+            client.delete_stream(name, reason=reason)
+        else:
+            client.delete_model(name, reason=reason)
+    session.show({"deleted": name}, lambda: typer.echo(f"{name} is deleted"))
+
+
+def _show(session: Session, model: Model, sentence: str) -> None:
+    session.show(asdict(model), lambda: typer.echo(sentence))

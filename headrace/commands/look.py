@@ -1,0 +1,342 @@
+"""show, diff, why, streams, rounds, history, deadletters: what there is, what happened, and why."""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from common.errors import InvalidInput, NotFound
+from common.registry.catalog import PRODUCTION, Model, Round, RoundState, Version
+from common.schema import Schema
+from headrace.client.platform import Client
+from headrace.commands.session import Session, age, print_facts, print_table
+
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="How many, the newest first.")]
+Reason = Annotated[str, typer.Option("--reason", help="Recorded with the change.")]
+_SHOWN_LETTER = 160
+
+
+def show(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="MODEL[@VERSION]")],
+) -> None:
+    """Show a model, or one of its versions with its lineage, metrics, verdict and files."""
+    session: Session = context.obj
+    name, version = reference(name)
+    with session.client() as client:
+        model = client.model(name)
+        if version:
+            found = client.version(name, version)
+            session.show(asdict(found), lambda: _print_version(found, model))
+            return
+        definition = client.definition(model.definition_digest)
+    text = definition["model.yaml"].decode(errors="replace")
+
+    def told() -> None:
+        print_facts(f"model {name}", _model_facts(model))
+        typer.echo()
+        typer.echo(text.rstrip())
+
+    session.show(asdict(model) | {"definition": sorted(definition), "model_yaml": text}, told)
+
+
+def diff(
+    context: typer.Context,
+    first: Annotated[str, typer.Argument(metavar="MODEL@V1")],
+    second: Annotated[str, typer.Argument(metavar="MODEL@V2", help="Or the version alone.")],
+) -> None:
+    """Compare two versions: definition, configuration, metrics, events, environment."""
+    session: Session = context.obj
+    model, one = reference(first)
+    other_model, other = reference(second if "@" in second else f"{model}@{second}")
+    if not one or not other:
+        raise InvalidInput("diff takes two versions, as in: headrace diff flights-late@3 flights-late@4")
+    if other_model != model:
+        raise InvalidInput(f"diff compares versions of one model, not of {model} and {other_model}")
+    with session.client() as client:
+        found = client.diff(model, one, other)
+    session.show(found, lambda: _print_diff(found))
+
+
+def why(context: typer.Context, model: Annotated[str, typer.Argument(metavar="MODEL")]) -> None:
+    """Say what the last failure of a model was, where, which events it was about, and what to do."""
+    session: Session = context.obj
+    with session.client() as client:
+        known = client.model(model)
+        newest = client.versions(model)[-1:]
+    refused = [version for version in newest if version.verdict.reasons]
+    document = {
+        "model": model, "failure": dict(known.failure), "consecutive_failures": known.consecutive_failures,
+        "retry_at": known.retry_at, "paused": known.paused, "pinned_version": known.pinned_version,
+        "newest_version": known.newest_version,
+        "verdict": asdict(refused[0].verdict) if refused else None,
+    }  # fmt: skip
+
+    def told() -> None:
+        for sentence in _reasons(known, refused[0] if refused else None):
+            typer.echo(sentence)
+
+    session.show(document, told)
+
+
+def streams(context: typer.Context) -> None:
+    """List the streams: schema, events, which models learn from them."""
+    session: Session = context.obj
+    with session.client() as client:
+        found = client.streams()
+        learners = client.models()
+    rows: list[dict[str, Any]] = []
+    for stream in found:
+        schema = Schema.from_json(stream.schema_json)
+        names = ", ".join(model.name for model in learners if model.stream == stream.name)
+        rows.append({
+            "stream": stream.name, "schema_version": stream.schema_version, "features": len(schema.features),
+            "labels": [label.name for label in schema.labels], "models": names, "archived": stream.archived,
+        })  # fmt: skip
+
+    def table() -> None:
+        columns = {"stream": "left", "schema": "right", "features": "right", "labels": "left", "models": "left"}
+        cells = [
+            [row["stream"] + (" (archived)" if row["archived"] else ""), row["schema_version"], row["features"],
+             ", ".join(row["labels"]), row["models"] or "-"]
+            for row in rows
+        ]  # fmt: skip
+        print_table("", columns, cells)
+
+    session.show(rows, table)
+
+
+def rounds(
+    context: typer.Context,
+    words: Annotated[
+        list[str], typer.Argument(metavar="MODEL | fail MODEL [ROUND]", help="`fail` ends the open round, or ROUND.")
+    ],
+    limit: Limit = 20,
+    reason: Reason = "",
+) -> None:
+    """List the rounds of a model, or end one that is planned or running."""
+    session: Session = context.obj
+    if len(words) in (2, 3) and words[0] == "fail":
+        _fail_round(session, words[1], words[2] if len(words) == 3 else "", reason)
+        return
+    if len(words) != 1:
+        raise InvalidInput(f"rounds takes MODEL or `fail MODEL [ROUND]`, got {' '.join(words)!r}")
+    with session.client() as client:
+        found = client.rounds(words[0], limit=limit)
+
+    def table() -> None:
+        columns = {"round": "right", "state": "left", "from": "right", "events": "right", "trigger": "left"}
+        columns |= {"age": "right", "tries": "right", "version": "right", "what happened": "left"}
+        print_table(f"rounds of {words[0]}", columns, [_round_row(item) for item in found])
+
+    session.show([asdict(item) for item in found], table)
+
+
+def history(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(metavar="[MODEL]", help="Everything without.")] = "",
+    stream: Annotated[str, typer.Option(help="Only of this stream.")] = "",
+    by: Annotated[str, typer.Option(help="Only by this person.")] = "",
+    action: Annotated[str, typer.Option(help="Only this action, such as promote.")] = "",
+    limit: Limit = 50,
+) -> None:
+    """Show who did what, when and why: applied, promoted, rolled back, paused, deleted, ..."""
+    session: Session = context.obj
+    with session.client() as client:
+        found = client.history(model=model, stream=stream, by=by, action=action, limit=limit)
+
+    def table() -> None:
+        columns = {"when": "left", "what": "left", "of": "left", "by": "left", "why": "left"}
+        rows = [
+            [_clock(entry.at), entry.action + (f" {entry.version}" if entry.version else ""),
+             entry.model or entry.stream, entry.by, "; ".join(part for part in (entry.detail, entry.reason) if part)]
+            for entry in found
+        ]  # fmt: skip
+        print_table("", columns, rows)
+
+    session.show([asdict(entry) for entry in found], table)
+
+
+def deadletters(
+    context: typer.Context,
+    stream: Annotated[str, typer.Argument(metavar="STREAM")],
+    limit: Limit = 20,
+    replay: Annotated[
+        bool, typer.Option("--replay", help="Append those that fit the newest schema, each once for all time.")
+    ] = False,
+) -> None:
+    """Show events that were set aside, with their reasons, or try them again."""
+    session: Session = context.obj
+    with session.client(timeout_seconds=120.0) as client:
+        if replay:
+            report = client.replay_dead_letters(stream)
+            session.show(report, lambda: _print_replay(report))
+            return
+        letters = client.dead_letters(stream, limit=limit)
+
+    def told() -> None:
+        if not letters:
+            typer.echo(f"stream {stream} has no dead letters")
+        for letter in letters:
+            text = json.dumps({key: value for key, value in letter.items() if key != "reason"}, default=str)
+            typer.secho(str(letter.get("reason", "")), bold=True)
+            typer.echo(f"  {text if len(text) <= _SHOWN_LETTER else text[:_SHOWN_LETTER] + '... (--json shows all)'}")
+
+    session.show(letters, told)
+
+
+def reference(text: str) -> tuple[str, int]:
+    """MODEL@VERSION as (model, version); the version is 0 where none is named."""
+    model, at, version = text.rpartition("@")
+    if not at:
+        return text, 0
+    if not model or not version.isdigit() or int(version) < 1:
+        raise InvalidInput(f"expected MODEL@VERSION, such as flights-late@3, got {text!r}")
+    return model, int(version)
+
+
+def _fail_round(session: Session, model: str, round_id: str, reason: str) -> None:
+    with session.client() as client:
+        ended = client.fail_round(model, round_id or _open_round(client, model), reason=reason)
+    session.show(asdict(ended), lambda: typer.echo(f"round {ended.plan.sequence} of {model} is {ended.state}"))
+
+
+def _open_round(client: Client, model: str) -> str:
+    for found in client.rounds(model, limit=20):
+        if found.state in (RoundState.PLANNED, RoundState.RUNNING):
+            return found.round_id
+    raise NotFound(f"no round of {model} is planned or running")
+
+
+def _model_facts(model: Model) -> dict[str, object]:
+    aliases = ", ".join(f"{alias} is version {number}" for alias, number in sorted(model.aliases.items()))
+    facts: dict[str, object] = {
+        "stream": model.stream, "live": aliases or "nothing yet", "newest version": model.newest_version or "none",
+        "rounds": model.round_sequence, "definition": model.definition_digest[:12],
+        "created": _clock(model.created_at),
+    }  # fmt: skip
+    facts |= {"paused by": model.paused} if model.paused else {}
+    facts |= {"pinned at": f"version {model.pinned_version}"} if model.pinned_version else {}
+    facts |= {"archived": "neither trained nor served"} if model.archived else {}
+    return facts | ({"last failure": model.last_failure} if model.last_failure else {})
+
+
+def _print_version(version: Version, model: Model) -> None:
+    live = ", ".join(alias for alias, number in model.aliases.items() if number == version.version)
+    reasons = "; ".join(version.verdict.reasons)
+    facts: dict[str, object] = {
+        "status": version.status, "live as": live or "-", "parent": version.parent_version or "none",
+        "verdict": f"{version.verdict.decision}{f': {reasons}' if reasons else ''}",
+        "events": f"{version.events_trained:,} trained, {version.events_held_out:,} held out, "
+        f"{version.events_unusable:,} unusable",
+        "range": ", ".join(f"{r.partition}: {r.from_offset} to {r.to_offset}" for r in version.ranges),
+        "stream": f"{version.stream}, schema version {version.schema_version}",
+        "created": _clock(version.created_at), "definition": version.definition_digest[:12],
+        "weights": version.weights_digest[:12], "seed": version.seed, "step": version.step,
+        "seconds": ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in version.timings.items()),
+        "files": f"{len(version.files)}, {sum(file.size_bytes for file in version.files) / 1e6:.1f} MB",
+    }  # fmt: skip
+    print_facts(f"{version.model}@{version.version}", facts)
+    unusable: Mapping[str, int] = version.unusable.get("reasons", {})
+    for reason, count in unusable.items():
+        typer.echo(f"unusable  {count:,}: {reason}")
+    metrics: Mapping[str, Any] = asdict(version)["metrics"]
+    whose = [name for name in ("candidate", "parent", "progressive") if metrics.get(name)]
+    names = dict.fromkeys(name for part in whose for name in metrics[part])
+    if whose:
+        rows = [[name, *(_number(metrics[part].get(name)) for part in whose)] for name in names]
+        print_table("", {"metric": "left"} | dict.fromkeys(whose, "right"), rows)
+
+
+def _print_diff(found: Mapping[str, Any]) -> None:
+    model, one, other = found["model"], f"@{found['from']}", f"@{found['to']}"
+    typer.secho(f"{model}: {one} and {other}; {found['relation']}", bold=True)
+    metrics = [
+        [name, _number(values["from"]), _number(values["to"]), _number(values["change"])]
+        for name, values in found["metrics"].items()
+    ]
+    if metrics:
+        print_table("", {"metric": "left", one: "right", other: "right", "change": "right"}, metrics)
+    changed = [
+        [f"{part}.{key}", _short(before), _short(after)]
+        for part in ("events", "configuration", "environment")
+        for key, (before, after) in found[part].items()
+    ]
+    if changed:
+        print_table("", {"what": "left", one: "left", other: "left"}, changed)
+    for path, lines in found["definition"].items():
+        typer.secho(path, bold=True)
+        for line in lines:
+            colour = "green" if line.startswith("+") else "red" if line.startswith("-") else None
+            typer.secho(line, fg=colour)
+    same = [what for what in ("code", "weights") if found[what]["same"]]
+    typer.echo(f"the same: {', '.join(same)}" if same else "neither code nor weights are the same")
+
+
+def _reasons(model: Model, refused: Version | None) -> list[str]:
+    failure = model.failure
+    told: list[str] = []
+    if failure:
+        place = ", ".join(str(failure[key]) for key in ("stage", "place") if failure.get(key))
+        when = f"{age(time.time() - failure['at'])} ago" if failure.get("at") else ""
+        told.append(
+            f"the last failed round{f', {when}' if when else ''}: {failure.get('message') or model.last_failure}"
+        )
+        told += [f"  where: {place}"] if place else []
+        told += [f"  events: {_short(failure['events'])}"] if failure.get("events") else []
+        told += [f"  what to do: {failure['advice']}"] if failure.get("advice") else []
+    elif model.last_failure:
+        told.append(f"the last failed round: {model.last_failure}")
+    if model.consecutive_failures:
+        wait = model.retry_at - time.time()
+        again = f"; the next try is in {age(wait)}" if wait > 0 else ""
+        told.append(f"{model.consecutive_failures} rounds have failed in a row{again}; `headrace resume` tries at once")
+    if refused is not None:
+        told.append(
+            f"the verdict on version {refused.version} is {refused.verdict.decision}: "
+            f"{'; '.join(refused.verdict.reasons)}"
+        )
+    told += [f"training is paused by {model.paused}; `headrace resume {model.name}`"] if model.paused else []
+    told += [f"production is pinned at version {model.pinned_version}"] if model.pinned_version else []
+    if not told:
+        live = model.aliases.get(PRODUCTION)
+        told.append(
+            f"nothing has failed; {f'version {live} is live' if live else 'no version yet: see headrace status'}"
+        )
+    return told
+
+
+def _print_replay(report: Mapping[str, Any]) -> None:
+    before = f", {report['replayed_before']:,} were appended before" if report.get("replayed_before") else ""
+    typer.echo(f"{report['replayed']:,} appended{before}, {report['refused_count']:,} still do not fit")
+    for item in report["refused"][:10]:
+        typer.echo(f"  letter {item['offset']}.{item['index']}: {item['reason']}")
+
+
+def _round_row(found: Round) -> list[object]:
+    happened = found.reason
+    stage = getattr(found.progress, "stage", None) or (
+        found.progress.get("stage") if isinstance(found.progress, Mapping) else ""
+    )
+    if found.state == RoundState.RUNNING and stage:
+        happened = f"{stage}, by {found.lease_holder}"
+    return [
+        found.plan.sequence, found.state, found.plan.parent_version or "-", f"{found.plan.example_count:,}",
+        found.plan.trigger, age(time.time() - found.planned_at, units=1), found.attempts, found.version or "-",
+        happened,
+    ]  # fmt: skip
+
+
+def _clock(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(at))
+
+
+def _number(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, int | float) else "-"
+
+
+def _short(value: object) -> str:
+    return "-" if value is None else value if isinstance(value, str) else json.dumps(value, default=str)

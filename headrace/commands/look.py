@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from common.errors import InvalidInput, NotFound
-from common.registry.catalog import PRODUCTION, Model, Round, RoundState, Version
+from common.registry.catalog import PRODUCTION, Decision, Model, Round, RoundState, Version
 from common.schema import Schema
 from headrace.client.platform import Client
 from headrace.commands.session import Session, age, print_facts, print_table
@@ -51,7 +51,7 @@ def diff(
     """Compare two versions: definition, configuration, metrics, events, environment."""
     session: Session = context.obj
     model, one = reference(first)
-    other_model, other = reference(second if "@" in second else f"{model}@{second}")
+    other_model, other = reference(second if second.rpartition("@")[0] else f"{model}@{second.removeprefix('@')}")
     if not one or not other:
         raise InvalidInput("diff takes two versions, as in: headrace diff flights-late@3 flights-late@4")
     if other_model != model:
@@ -67,7 +67,7 @@ def why(context: typer.Context, model: Annotated[str, typer.Argument(metavar="MO
     with session.client() as client:
         known = client.model(model)
         newest = client.versions(model)[-1:]
-    refused = [version for version in newest if version.verdict.reasons]
+    refused = [version for version in newest if version.verdict.decision in (Decision.REJECT, Decision.HOLD)]
     document = {
         "model": model, "failure": dict(known.failure), "consecutive_failures": known.consecutive_failures,
         "retry_at": known.retry_at, "paused": known.paused, "pinned_version": known.pinned_version,
@@ -149,9 +149,9 @@ def history(
         found = client.history(model=model, stream=stream, by=by, action=action, limit=limit)
 
     def table() -> None:
-        columns = {"when": "left", "what": "left", "of": "left", "by": "left", "why": "left"}
+        columns = {"age": "right", "what": "left", "of": "left", "by": "left", "why": "left"}
         rows = [
-            [_clock(entry.at), entry.action + (f" {entry.version}" if entry.version else ""),
+            [age(time.time() - entry.at, units=1), entry.action + (f" {entry.version}" if entry.version else ""),
              entry.model or entry.stream, entry.by, "; ".join(part for part in (entry.detail, entry.reason) if part)]
             for entry in found
         ]  # fmt: skip

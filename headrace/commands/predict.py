@@ -2,6 +2,8 @@
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -58,7 +60,10 @@ def predict(
         raise InvalidInput("asynchronous predictions have no gRPC door; leave out --grpc or --async")
     target = Target(model, version, label, signature)
     document = None if file is not None else _document(sys.stdin.read() if request == "-" else request)
-    with PredictionClient(_url(session, url, use_grpc=use_grpc), timeout_seconds=timeout) as client:
+    with (
+        _told_why(session, target, is_ours=not url),
+        PredictionClient(_url(session, url, use_grpc=use_grpc), timeout_seconds=timeout) as client,
+    ):
         if document is not None and not (use_grpc or is_async or output or url.startswith("grpc:")):
             _show(read_json(client.predict_raw(target, _body(document, signature))))
             return
@@ -72,6 +77,27 @@ def predict(
         if "metrics" in answer and not session.as_json:
             told = ", ".join(f"{name} {value:.4g}" for name, value in answer["metrics"].items())
             typer.echo(f"{answer['labelled']:,} rows with {known.label if known else 'a label'}: {told}", err=True)
+
+
+@contextmanager
+def _told_why(session: Session, target: Any, *, is_ours: bool) -> Iterator[None]:
+    """Serving says only that it has nothing to answer with; the registry knows whether there is anything yet."""
+    try:
+        yield
+    except NotFound as error:
+        if not is_ours or target.version or target.label:
+            raise
+        try:
+            with session.client() as client:
+                model = client.model(target.model)
+        except Unavailable:
+            raise error from None
+        if PRODUCTION in model.aliases:
+            raise
+        raise NotFound(
+            f"model {model.name} has no version in production yet; `headrace status` says what its next round waits "
+            f"for, `headrace why {model.name}` what went wrong"
+        ) from error
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ def answering_server() -> Iterator[Server]:
             self.end_headers()
             self.wfile.write(content)
 
-        do_GET = do_POST = do_PUT = answer  # noqa: N815
+        do_GET = do_POST = do_PUT = do_DELETE = answer  # noqa: N815
 
         def log_message(self, *arguments: Any) -> None:
             pass

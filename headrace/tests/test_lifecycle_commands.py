@@ -1,0 +1,201 @@
+"""The commands that look at and lead a model's life, against a server that answers what the test says."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import orjson
+import pytest
+from typer.testing import CliRunner, Result
+
+import headrace
+from headrace.cli import app
+from headrace.places import Addresses, PlatformState, ProcessState, write_state
+from headrace.tests.answering_server import ROUND, VERSION, Server
+
+MODEL: dict[str, Any] = {
+    "name": "m", "stream": "s", "definition_digest": "d" * 64, "created_at": 1.0, "newest_version": 2,
+    "aliases": {"production": 2}, "round_sequence": 3,
+}  # fmt: skip
+STREAM = {
+    "name": "s", "schema_version": 1, "created_at": 1.0,
+    "schema_json": '{"features": [{"name": "x", "dtype": "float32"}], "labels": [{"name": "y", "dtype": "int64"}]}',
+}  # fmt: skip
+FAILURE = {
+    "message": "ValueError: no such layer", "stage": "build", "place": "model.py, line 3", "events": [],
+    "advice": "mend the module and apply again", "round_id": "m-3", "attempts": 1, "at": 5.0,
+}  # fmt: skip
+
+
+class Run:
+    """Runs commands on a platform all of whose doors are the test's server."""
+
+    def __init__(self, server: Server, data_dir: Path) -> None:
+        self.server, self._data_dir = server, data_dir
+
+    def __call__(self, *arguments: str, answers: tuple[Any, ...] = ()) -> Result:
+        for answer in answers:
+            self.server.will_answer(200, answer)
+        return CliRunner().invoke(app, ["--data", str(self._data_dir), *arguments])
+
+    @property
+    def last(self) -> tuple[str, str, Any]:
+        request = self.server.requests[-1]
+        return request.method, request.path, orjson.loads(request.body) if request.body else None
+
+
+@pytest.fixture
+def run(server: Server, tmp_path: Path) -> Iterator[Run]:
+    port = int(server.url.rpartition(":")[2])
+    script = "print('here', flush=True); input()"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", script, "headrace.local.supervisor"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"here\n"
+    names = ("registry", "ingest", "trainer", "serving-0")
+    processes = tuple(ProcessState(name, http_port=port, phase="ready") for name in names)
+    write_state(PlatformState(holder.pid, str(tmp_path), 1.0, 0, processes))
+    yield Run(server, tmp_path)
+    holder.communicate(b"\n", timeout=10)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "path", "sentence"),
+    [
+        (("pause", "m"), "/v1/models/m:pause", "m is paused; `headrace resume m` plans rounds again"),
+        (("resume", "m"), "/v1/models/m:resume", "rounds of m are planned again"),
+        (("pin", "m", "2"), "/v1/models/m:pin", "production of m stays at version 2 until `headrace unpin`"),
+        (("unpin", "m"), "/v1/models/m:unpin", "the next version of m that passes the gate is promoted"),
+        (("archive", "m"), "/v1/models/m:archive", "m is archived, its versions stay; `headrace restore m` undoes it"),
+        (("restore", "m"), "/v1/models/m:restore", "m is in use again"),
+    ],
+)
+def test_each_decision_about_a_model_is_one_call_with_its_reason(
+    run: Run, arguments: tuple[str, ...], path: str, sentence: str
+) -> None:
+    result = run(*arguments, "--reason", "lunch", answers=(MODEL | {"pinned_version": 2},))
+    assert result.stdout == sentence + "\n"
+    method, asked, body = run.last
+    assert (method, asked, body["reason"], "@" in body["by"]) == ("POST", path, "lunch", True)
+    assert json.loads(run("--json", *arguments, answers=(MODEL,)).stdout)["name"] == "m"
+
+
+def test_streams_are_archived_and_deleted_by_name(run: Run) -> None:
+    assert "its events stay in the log" in run("archive", "s", "--stream", answers=(STREAM,)).stdout
+    assert run.last[:2] == ("POST", "/v1/streams/s:archive")
+    assert run("delete", "s", "--stream", "--yes", "--reason", "old", answers=({"deleted": "s"},)).exit_code == 0
+    method, path, _ = run.last
+    assert (method, urlsplit(path).path, parse_qs(urlsplit(path).query)["reason"]) == (
+        "DELETE",
+        "/v1/streams/s",
+        ["old"],
+    )
+
+
+def test_nothing_is_deleted_without_a_yes(run: Run) -> None:
+    assert run("delete", "m").exit_code != 0
+    assert not run.server.requests
+
+
+def test_rounds_are_listed_and_the_open_one_is_ended(run: Run) -> None:
+    row = run("rounds", "m", answers=({"rounds": [ROUND | {"plan": ROUND}]},)).stdout
+    assert "planned" in row
+    answers = ({"rounds": [ROUND | {"plan": ROUND}]}, ROUND | {"plan": ROUND, "state": "failed"})
+    assert run("rounds", "fail", "m", answers=answers).stdout == "round 3 of m is failed\n"
+    assert run.last[:2] == ("POST", "/v1/models/m/rounds/r:fail")
+    assert "`fail MODEL [ROUND]`" in run("rounds", "m", "n").stderr
+
+
+def test_why_says_the_failure_its_place_and_what_to_do(run: Run) -> None:
+    model = MODEL | {"failure": FAILURE, "last_failure": "ValueError: no such layer", "consecutive_failures": 2}
+    told = run("why", "m", answers=(model, {"versions": []})).stdout
+    assert "ValueError: no such layer" in told
+    assert "  where: build, model.py, line 3\n  what to do: mend the module and apply again\n" in told
+    assert "2 rounds have failed in a row" in told
+    assert "nothing has failed; version 2 is live" in run("why", "m", answers=(MODEL, {"versions": [VERSION]})).stdout
+    rejected = VERSION | {"verdict": {"decision": "reject", "reasons": ["auc fell"], "rule": {"metric": "auc"}}}
+    assert "version 2 is reject: auc fell" in run("why", "m", answers=(MODEL, {"versions": [rejected]})).stdout
+
+
+def test_show_and_diff_take_a_model_and_its_versions(run: Run) -> None:
+    shown = run("show", "m@2", answers=(MODEL, VERSION)).stdout
+    assert "m@2" in shown
+    assert "90 trained, 10 held out, 0 unusable" in shown
+    definition = {"digest": "d", "files": {"model.yaml": "bmFtZTogbQ=="}}
+    assert "name: m" in run("show", "m", answers=(MODEL, definition)).stdout
+    found = {
+        "model": "m", "from": 1, "to": 2, "relation": "2 descends from 1", "configuration": {"seed": [1, 2]},
+        "definition": {"model.yaml": ["-seed: 1", "+seed: 2"]}, 
+        "metrics": {"auc": {"from": 0.5, "to": 0.7, "change": 0.2}},
+        "events": {}, "ranges": {}, "environment": {}, "code": {"same": True}, "weights": {"same": False}, "files": {},
+    }  # fmt: skip
+    for second in ("m@2", "@2", "2"):
+        told = run("diff", "m@1", second, answers=(found,)).stdout
+        assert run.last[1] == "/v1/models/m/diff?from=1&to=2"
+    assert "2 descends from 1" in told
+    assert "+seed: 2" in told
+    assert "the same: code" in told
+    assert "of one model" in run("diff", "m@1", "n@2").stderr
+    assert "two versions" in run("diff", "m", "m@2").stderr
+
+
+def test_streams_history_and_dead_letters_are_listed(run: Run) -> None:
+    assert "s" in run("streams", answers=({"streams": [STREAM]}, {"models": [MODEL]})).stdout.split()
+    entry = {
+        "at": 1.0, "by": "ann", "action": "promote", "model": "m", "stream": "s", "version": 2, "detail": "",
+        "reason": "x",
+    }  # fmt: skip
+    told = run("history", "m", "--by", "ann", answers=({"entries": [entry]},)).stdout
+    assert "promote 2" in told
+    assert run.last[1] == "/v1/history?model=m&by=ann&limit=50"
+    letters = {"dead_letters": [{"offset": 3, "reason": "x is missing", "payload": {"y": 1}}]}
+    assert "x is missing" in run("deadletters", "s", answers=(letters,)).stdout
+    report = {
+        "replayed": 1,
+        "replayed_before": 0,
+        "refused_count": 1,
+        "refused": [{"offset": 3, "index": 0, "reason": "no"}],
+    }
+    assert "1 appended, 1 still do not fit" in run("deadletters", "s", "--replay", answers=(report,)).stdout
+
+
+def test_a_misspelt_name_is_told_with_the_one_that_was_meant(run: Run) -> None:
+    run.server.will_answer(404, {"error": {"kind": "NotFound", "message": "model flihgts is not registered"}})
+    names: tuple[Any, ...] = ({"models": [MODEL | {"name": "flights"}]}, {"streams": []})
+    assert "not registered; did you mean flights?" in run("versions", "flihgts", answers=names).stderr
+
+
+def test_predict_before_the_first_version_says_that_there_is_none(run: Run) -> None:
+    run.server.will_answer(404, {"error": "Servable not found for request: Latest(m)"})
+    result = run("predict", "m", "[1]", answers=(MODEL | {"aliases": {}}, {"models": []}, {"streams": []}))
+    assert (result.exit_code, "m has no version in production yet" in result.stderr) == (4, True)
+
+
+def test_the_version_of_the_program() -> None:
+    assert CliRunner().invoke(app, ["--version"]).stdout.startswith("headrace 0.")
+
+
+def test_lists_of_versions_are_tables_in_a_notebook(server: Server) -> None:
+    url = server.url
+    with headrace.Client(Addresses(registry=url, ingest=url, trainer=url, serving=(url,))) as client:
+        server.will_answer(200, {"versions": [VERSION]})
+        versions = client.versions("m")
+    assert "auc" in repr(versions).splitlines()[0]
+    assert "<td>0.7</td>" in versions._repr_html_()
+    assert versions.to_frame()["trained"].tolist() == [90]
+
+
+def test_a_data_frame_is_appended_as_the_schema_wants_it(server: Server) -> None:
+    import pandas
+
+    url = server.url
+    with headrace.Client(Addresses(registry=url, ingest=url, trainer=url, serving=(url,))) as client:
+        server.will_answer(200, STREAM)
+        server.will_answer(200, {"accepted": 2})
+        client.append("s", pandas.DataFrame({"x": [1.5, 2.0], "y": [True, False]}))
+    assert orjson.loads(server.requests[-1].body) == {"events": [{"x": 1.5, "y": 1}, {"x": 2.0, "y": 0}]}

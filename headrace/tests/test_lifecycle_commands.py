@@ -130,7 +130,7 @@ def test_show_and_diff_take_a_model_and_its_versions(run: Run) -> None:
     assert "name: m" in run("show", "m", answers=(MODEL, definition)).stdout
     found = {
         "model": "m", "from": 1, "to": 2, "relation": "2 descends from 1", "configuration": {"seed": [1, 2]},
-        "definition": {"model.yaml": ["-seed: 1", "+seed: 2"]}, 
+        "definition": {"model.yaml": ["-seed: 1", "+seed: 2"]},
         "metrics": {"auc": {"from": 0.5, "to": 0.7, "change": 0.2}},
         "events": {}, "ranges": {}, "environment": {}, "code": {"same": True}, "weights": {"same": False}, "files": {},
     }  # fmt: skip

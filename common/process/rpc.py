@@ -1,6 +1,8 @@
 """gRPC, sync side: server, channel, and the table between the six errors and status codes, both ways."""
 
 import logging
+import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import contextmanager
@@ -53,6 +55,7 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
     ("grpc.http2.max_ping_strikes", 2),
 ]
 """Of every gRPC door: what one connection, and all together, may hold."""
+_SILENCE_SECONDS = 20.0
 _MAX_DETAILS_BYTES = 6_000
 """On the wire. Past 8 KiB of metadata a client may see RESOURCE_EXHAUSTED in place of the error."""
 
@@ -105,18 +108,70 @@ def _abort(context: grpc.ServicerContext, error: Exception, method: str) -> NoRe
     raise AssertionError("abort returned")
 
 
+class Silence:
+    """Ends calls whose client does not send what it began: each holds a thread of the server until then.
+
+    Args:
+        seconds: how long a client may take for the next message.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._until: dict[int, tuple[float, grpc.ServicerContext]] = {}
+        self._looker: threading.Thread | None = None
+
+    def messages(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+        """The messages of a call as they come; the call is cancelled when the next one takes too long."""
+        while True:
+            with self._lock:
+                self._until[id(context)] = (time.monotonic() + self._seconds, context)
+                if self._looker is None:
+                    self._looker = threading.Thread(target=self._look, name="silence", daemon=True)
+                    self._looker.start()
+            try:
+                message = next(requests, None)
+            finally:
+                with self._lock:
+                    self._until.pop(id(context), None)
+            if message is None:
+                return
+            yield message
+
+    def _look(self) -> None:
+        """Until nobody is waited for."""
+        pause = threading.Event()
+        while True:
+            with self._lock:
+                if not self._until:
+                    self._looker = None
+                    return
+                now = time.monotonic()
+                late = [context for until, context in self._until.values() if until < now]
+            for context in late:
+                context.cancel()
+            pause.wait(min(1.0, self._seconds / 4))
+
+
 class ErrorInterceptor(grpc.ServerInterceptor):
     """The one place where an error of ours becomes a gRPC status."""
+
+    def __init__(self, silence_seconds: float = _SILENCE_SECONDS) -> None:
+        self._silence = Silence(silence_seconds)
 
     def intercept_service(self, continuation: Any, details: Any) -> Any:
         handler = continuation(details)
         if handler is None:
             return None
         method = str(details.method)
-        behaviour = _on_parsed(handler, method)
+        behaviour = _on_parsed(handler, method, self._silence)
         if handler.response_streaming:
-            return wrapped(handler, _streaming(behaviour, method))
-        return wrapped(handler, _unary(behaviour, method))
+            return grpc.stream_stream_rpc_method_handler(
+                _streaming(behaviour, method), response_serializer=handler.response_serializer
+            )
+        return grpc.stream_unary_rpc_method_handler(
+            _unary(behaviour, method), response_serializer=handler.response_serializer
+        )
 
 
 def parser_of(handler: Any, method: str) -> Callable[[bytes], Any]:
@@ -139,11 +194,20 @@ def parser_of(handler: Any, method: str) -> Callable[[bytes], Any]:
     return parse
 
 
-def _on_parsed(handler: Any, method: str) -> Callable[..., Any]:
+def _on_parsed(handler: Any, method: str, silence: Silence) -> Callable[..., Any]:
+    """Takes serialized requests as a stream, also where there is one only: so its wait has an end."""
     behaviour, parse = behaviour_of(handler), parser_of(handler, method)
-    if handler.request_streaming:
-        return lambda requests, context: behaviour(map(parse, requests), context)
-    return lambda request, context: behaviour(parse(request), context)
+
+    def on_stream(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
+        return behaviour(map(parse, silence.messages(requests, context)), context)
+
+    def on_one(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
+        serialized = next(silence.messages(requests, context), None)
+        if serialized is None:
+            raise InvalidInput(f"{method} was called without a request")
+        return behaviour(parse(serialized), context)
+
+    return on_stream if handler.request_streaming else on_one
 
 
 def behaviour_of(handler: Any) -> Callable[..., Any]:

@@ -1,5 +1,7 @@
 """What a status can carry: gRPC sends its message as a header, and headers are bounded."""
 
+import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -63,4 +65,37 @@ def test_bytes_that_are_no_message_are_the_callers_fault() -> None:
                 call()
             assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
             assert "was sent 1 bytes that are not its request" in str(caught.value.details())
+    server.stop(None)
+
+
+def test_a_call_whose_client_does_not_send_its_request_holds_no_thread_for_long() -> None:
+    def echo(request: bytes, context: grpc.ServicerContext) -> bytes:
+        return request
+
+    def count(requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
+        return b"%d" % sum(1 for _ in requests)
+
+    server = grpc.server(ThreadPoolExecutor(2), interceptors=[ErrorInterceptor(silence_seconds=0.2)])
+    handlers: dict[str, Any] = {
+        "Echo": grpc.unary_unary_rpc_method_handler(echo),
+        "Count": grpc.stream_unary_rpc_method_handler(count),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test", handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    never = threading.Event()
+
+    def silent(first: list[bytes]) -> Iterator[bytes]:
+        yield from first
+        never.wait(30)
+
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        echoed: Any = channel.stream_unary("/test/Echo")
+        counted: Any = channel.stream_unary("/test/Count")
+        waiting = [echoed.future(silent([])), counted.future(silent([b"x"]))]
+        unary: Any = channel.unary_unary("/test/Echo")
+        assert unary(b"answered", timeout=20) == b"answered"
+        assert [call.exception(timeout=20).code() for call in waiting] == [grpc.StatusCode.CANCELLED] * 2
+        assert counted(iter([b"a", b"b"]), timeout=20) == b"2"
+        never.set()
     server.stop(None)

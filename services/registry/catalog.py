@@ -334,8 +334,8 @@ class Catalog:
 
     # changes
 
-    def watch(self, since_revision: int, *, is_active: Callable[[], bool]) -> Iterator[Change]:
-        return self._watch.follow(since_revision, is_active=is_active)
+    def watch(self, since_revision: int, *, is_active: Callable[[], bool], client: str = "") -> Iterator[Change]:
+        return self._watch.follow(since_revision, is_active=is_active, client=client)
 
     def wake_watchers(self) -> None:
         self._watch.wake()

@@ -2,7 +2,9 @@
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from sqlalchemy import func, select
 
@@ -12,6 +14,15 @@ from services.registry.store.database import Database
 from services.registry.store.tables import changes
 
 _BATCH = 500
+_MAX_PER_CLIENT = 16
+
+
+@dataclass(eq=False)
+class _Place:
+    """Of one watcher."""
+
+    client: str
+    is_taken: bool = False
 
 
 class Watch:
@@ -22,36 +33,57 @@ class Watch:
         self._heartbeat_seconds = heartbeat_seconds
         self._max_watchers = max_watchers
         self._condition = threading.Condition()
-        self._watchers = 0
+        self._places: list[_Place] = []
+        """Oldest first."""
         self._revision = 0
         self._closed = False
         database.on_commit(self._wake)
 
     @property
     def watcher_count(self) -> int:
-        return self._watchers
+        return len(self._places)
 
-    def follow(self, since_revision: int, *, is_active: Callable[[], bool]) -> Iterator[Change]:
+    def follow(self, since_revision: int, *, is_active: Callable[[], bool], client: str = "") -> Iterator[Change]:
         """Endless until `is_active` says no (call `wake` when it has changed) or the registry stops.
 
         Yields a RESET first when the log no longer holds what came after `since_revision`, or never came that far
         (another catalog); since_revision 0 begins with the oldest change kept.
 
+        Args:
+            client: the connection it comes over. When there are as many watchers as allowed, the oldest of the
+                connection that has most gives its place to the new one: nobody can keep others out.
+
         Raises:
-            Overloaded: there are as many watchers as allowed.
+            Overloaded: the place was given to another, or the connection has as many as one may.
             Unavailable: the registry stops.
         """
         if since_revision < 0:
             raise InvalidInput(f"since_revision must not be negative, got {since_revision}")
         with self._condition:
-            if self._watchers >= self._max_watchers:
-                raise Overloaded(f"{self._max_watchers} watchers are connected, no more are taken")
-            self._watchers += 1
+            place = self._take_place(client)
         try:
-            yield from self._follow(since_revision, is_active)
+            yield from self._follow(since_revision, lambda: is_active() and not place.is_taken)
+            if place.is_taken:
+                raise Overloaded(f"{self._max_watchers} watchers are connected, and a newer one has this place")
         finally:
             with self._condition:
-                self._watchers -= 1
+                if place in self._places:
+                    self._places.remove(place)
+
+    def _take_place(self, client: str) -> "_Place":
+        of_client = sum(place.client == client for place in self._places)
+        if client and of_client >= _MAX_PER_CLIENT:
+            raise Overloaded(f"this connection has {of_client} watches, no more are taken")
+        if len(self._places) >= self._max_watchers:
+            counts = Counter(place.client for place in self._places)
+            most = max(counts.values())
+            oldest = next(place for place in self._places if counts[place.client] == most)
+            oldest.is_taken = True
+            self._places.remove(oldest)
+            self._condition.notify_all()
+        place = _Place(client)
+        self._places.append(place)
+        return place
 
     def wake(self) -> None:
         """Has every watcher look again whether it is still wanted."""

@@ -1,11 +1,13 @@
 # ruff: noqa: N802 - the methods carry the names of the service's calls
 """gRPC door: messages to plain values, one call of the catalog, plain values to messages."""
 
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import grpc
 
-from common.errors import InvalidInput
+from common.errors import InvalidInput, Overloaded
 from common.registry import wire
 from common.registry.reporting import MAX_REPORT_BYTES, report_of
 from protos import registry_pb2 as pb
@@ -14,6 +16,7 @@ from services.registry.catalog import Catalog
 
 SERVICE_NAME = "headrace.RegistryService"
 _DEFAULT_ROUNDS = 50
+_MAX_UPLOADS = 24
 
 
 class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
@@ -21,6 +24,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
+        self._uploads = threading.BoundedSemaphore(_MAX_UPLOADS)
 
     def RegisterStream(self, request: pb.RegisterStreamRequest, context: grpc.ServicerContext) -> pb.Stream:
         return wire.stream_to_wire(self._catalog.register_stream(request.name, request.schema_json))
@@ -123,8 +127,19 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
             for message in request_iterator:
                 yield message.data
 
-        size_bytes = self._catalog.receive_file(first.digest, first.size_bytes, first.offset, chunks())
+        with self._upload_place():
+            size_bytes = self._catalog.receive_file(first.digest, first.size_bytes, first.offset, chunks())
         return pb.UploadFileResponse(digest=first.digest, size_bytes=size_bytes)
+
+    @contextmanager
+    def _upload_place(self) -> Iterator[None]:
+        """Uploads never take all threads. Raises Overloaded."""
+        if not self._uploads.acquire(blocking=False):
+            raise Overloaded(f"{_MAX_UPLOADS} uploads are under way, no more are taken")
+        try:
+            yield
+        finally:
+            self._uploads.release()
 
     def DownloadFile(self, request: pb.DownloadFileRequest, context: grpc.ServicerContext) -> Iterator[pb.FileChunk]:
         for chunk in self._catalog.read_file(request.digest, request.offset):
@@ -156,5 +171,5 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
 
     def Watch(self, request: pb.WatchRequest, context: grpc.ServicerContext) -> Iterator[pb.Change]:
         context.add_callback(self._catalog.wake_watchers)
-        for change in self._catalog.watch(request.since_revision, is_active=context.is_active):
+        for change in self._catalog.watch(request.since_revision, is_active=context.is_active, client=context.peer()):
             yield wire.change_to_wire(change)

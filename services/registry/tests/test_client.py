@@ -242,10 +242,11 @@ def test_a_closed_watch_gives_back_its_place(tmp_path: Path) -> None:
     client = RegistryClient(registry.address)
     watch = client.watch()
     next(watch)
-    refused = client.watch()
-    with pytest.raises(Overloaded, match="1 watchers are connected"):
-        next(refused)
-    watch.close()  # type: ignore[attr-defined]  # it is a generator
+    newer = client.watch()
+    next(newer)
+    with pytest.raises(Overloaded, match="1 watchers are connected, and a newer one has this place"):
+        list(watch)
+    newer.close()  # type: ignore[attr-defined]  # it is a generator
 
     def is_free() -> bool:
         again = client.watch()

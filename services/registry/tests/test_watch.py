@@ -93,14 +93,33 @@ def test_a_watcher_of_another_catalog_is_told_to_read_everything(catalog: Catalo
         next(_follow(catalog, -1))
 
 
-def test_watchers_are_bounded_and_give_back_their_place(catalog: Catalog) -> None:
-    watches = [_follow(catalog) for _ in range(4)]
-    for watch in watches:
-        next(watch)
-    with pytest.raises(Overloaded, match="4 watchers are connected"):
-        next(_follow(catalog))
-    watches.pop().close()  # type: ignore[attr-defined]  # it is a generator
-    assert next(_follow(catalog)).revision == 1
+def _follow_as(catalog: Catalog, client: str) -> Iterator[Change]:
+    watch = catalog.watch(0, is_active=lambda: True, client=client)
+    next(watch)
+    return watch
+
+
+def test_watchers_are_bounded_and_whoever_has_most_gives_its_oldest_place_to_a_new_one(catalog: Catalog) -> None:
+    trainer = _follow_as(catalog, "trainer")
+    stranger = [_follow_as(catalog, "stranger") for _ in range(3)]
+    serving = _follow_as(catalog, "serving")
+    assert catalog.watcher_count == 4
+    with pytest.raises(Overloaded, match="4 watchers are connected, and a newer one has this place"):
+        list(stranger[0])
+    for watch in (trainer, serving, *stranger[1:]):
+        assert next(watch).kind is ChangeKind.MODEL
+        watch.close()  # type: ignore[attr-defined]  # it is a generator
+    assert catalog.watcher_count == 0
+
+
+def test_one_connection_has_a_bounded_number_of_watches(tmp_path: Path, clock: Clock) -> None:
+    catalog = new_catalog(tmp_path, clock, replace(LIMITS, max_watchers=100))
+    watches = [_follow_as(catalog, "stranger") for _ in range(16)]
+    with pytest.raises(Overloaded, match="this connection has 16 watches"):
+        _follow_as(catalog, "stranger")
+    _follow_as(catalog, "another")
+    assert len(watches) == 16
+    catalog.close()
 
 
 def test_a_watch_ends_when_it_is_no_longer_wanted_or_the_registry_stops(catalog: Catalog) -> None:

@@ -5,7 +5,7 @@ A request that fails never takes another one with it: a merged batch that fails 
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -87,6 +87,7 @@ class Group:
 class Batcher:
     """Plans batches and runs them. `plan` belongs to one thread; `answer` may run in several at once if the model may.
 
+    Requests to the signatures in `alone` share no call: their rows depend on each other (row_independence.py).
     `queue_ahead_seconds` is by how much the queue's clock is ahead of this machine's.
     """
 
@@ -97,6 +98,7 @@ class Batcher:
         version: int,
         options: BatchingOptions,
         contract: InputContract | None = None,
+        alone: Collection[str] = (),
         clock: Callable[[], float] = time.perf_counter,
         epoch_clock: Callable[[], float] = time.time,
     ) -> None:
@@ -107,6 +109,7 @@ class Batcher:
         self._clock, self._epoch_clock = clock, epoch_clock
         self._signatures = {name: model.signatures[name] for name in model.callable_signatures()}
         self._mergeable = {name for name, signature in self._signatures.items() if is_mergeable(signature)}
+        self._mergeable -= set(alone)
         if not options.is_enabled:
             self._mergeable.clear()
         # Parts in batches of different inner sizes would have outputs of different sizes.

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from services.serving.batching.merge import Model, is_mergeable, warm_up_inputs
+from services.serving.batching.row_independence import MOST_ROWS, dependent_output, varied
 from services.serving.engines.warm_up_requests import failed_request, recorded_predictions
 from services.serving.options.model_options import BatchingOptions, ModelOptions
 from services.serving.wire.prediction import Prediction, RequestFailed
@@ -39,6 +40,36 @@ def warm_up(model: Model, directory: Path, options: ModelOptions) -> list[str]:
     if made_up:
         notes.insert(0, f"warmed up with made-up inputs: {', '.join(made_up)}")
     return recorded.notes() + notes
+
+
+def dependent_signatures(model: Model, directory: Path, options: ModelOptions) -> dict[str, str]:
+    """The signatures whose rows depend on each other, each with an output that shows it (batching/row_independence.py).
+
+    Tried with the largest request that came with the version, or with made-up rows where none has two.
+
+    Raises:
+        RequestFailed: the version's own requests cannot be read.
+    """
+    if not (options.warm_up.is_enabled and options.batching.is_enabled):
+        return {}
+    signatures = {name: model.signatures[name] for name in model.callable_signatures()}
+    largest: dict[str, Prediction] = {}
+    for _, predictions in recorded_predictions(directory, signatures):
+        for prediction in predictions:
+            if prediction.rows > max(1, largest[prediction.signature].rows if prediction.signature in largest else 0):
+                largest[prediction.signature] = prediction
+    found = {}
+    for name, signature in signatures.items():
+        if not is_mergeable(signature):
+            continue
+        try:
+            rows = largest[name].inputs if name in largest else varied(warm_up_inputs(signature, MOST_ROWS))
+        except RequestFailed:  # an input of a type that the queue cannot carry
+            continue
+        output = dependent_output(model, name, rows)
+        if output:
+            found[name] = output
+    return found
 
 
 def batch_sizes(batching: BatchingOptions) -> tuple[int, ...]:

@@ -22,11 +22,11 @@ from common.process import scheduling
 from common.process.memory import give_back_free_memory
 from common.process.retry import Backoff, Pauses
 from common.process.scheduling import LoadPriority
-from services.serving.batching.input_contract import InputContract, read_contract
+from services.serving.batching.input_contract import read_contract
 from services.serving.batching.merge import Batcher, Taken
 from services.serving.engines.platforms import plugins as platforms
 from services.serving.engines.platforms.loading import LoadedModel, LoadRequest
-from services.serving.engines.warm_up import warm_up
+from services.serving.engines.warm_up import dependent_signatures, warm_up
 from services.serving.options.runner_spec import RunnerSpec
 from services.serving.queue.runner_queue import Completion, RunnerQueue, ServingMembership, completions
 from services.serving.runner.batch_threads import BatchThreads
@@ -204,6 +204,9 @@ class Runner:
             self._answer(taken)
 
 
+_DEPENDENT = "rows of {} depend on each other (output {}): each request is a call of its own"
+
+
 def run(spec: RunnerSpec, control: socket.socket, priority: LoadPriority) -> int:
     """A runner's life, from the fork on; returns the exit status. Reports over `control` (see runner_control.py):
     {"event": "ready", ...} once warm, or {"event": "failed", "code", "message"}."""
@@ -215,6 +218,7 @@ def run(spec: RunnerSpec, control: socket.socket, priority: LoadPriority) -> int
         contract = read_contract(Path(spec.directory))
         loaded.signatures = contract.applied(loaded.signatures)
         notes = warm_up(loaded, Path(spec.directory), spec.options)
+        dependent = dependent_signatures(loaded, Path(spec.directory), spec.options)
     except RequestFailed as error:
         channel.send({"event": "failed", "code": error.code, "message": error.message})
         return LOAD_FAILED_STATUS
@@ -225,9 +229,11 @@ def run(spec: RunnerSpec, control: socket.socket, priority: LoadPriority) -> int
         "load_priority": priority,
         "load_seconds": time.monotonic() - started,
         "load_cpu_seconds": usage.ru_utime + usage.ru_stime,
-        "notes": notes,
+        "notes": [*notes, *(_DEPENDENT.format(name, output) for name, output in dependent.items())],
     }
-    _serve(spec, channel, loaded, contract, loading)
+    options = spec.options.batching
+    batcher = Batcher(loaded, version=spec.version, options=options, contract=contract, alone=dependent)
+    _serve(spec, channel, loaded, batcher, loading)
     return 0
 
 
@@ -235,7 +241,7 @@ def _serve(
     spec: RunnerSpec,
     channel: JsonChannel,
     loaded: LoadedModel,
-    contract: InputContract,
+    batcher: Batcher,
     loading: Mapping[str, Any],
 ) -> None:
     """Says that the runner is ready, and answers its queues until it is told to leave.
@@ -244,7 +250,6 @@ def _serve(
         loading: what the report says of it.
     """
     batching = spec.options.batching
-    batcher = Batcher(loaded, version=spec.version, options=batching, contract=contract)
     name = runner_id(spec.replica, spec.model, spec.version, os.getpid())
     queue = RunnerQueue(spec.redis_url, model=spec.queue_name, runner_id=name)
     assignment = Assignment()

@@ -69,6 +69,9 @@ SKIPPED = "skipped"
 rule says on_reject: skip, or records that the log no longer keeps. See `ranges_as_json`."""
 
 
+LEFT_OUT = "left_out"
+"""Beside SKIPPED, the same ranges with what was counted in them and why: [{"partition", "from_offset", "to_offset",
+"examples": a number or null, "reason"}]. Reasons: retention, rejection, rollback, canary, held, failed, chosen."""
 FROM_SCRATCH = "from_scratch"
 """The key of a plan's configuration that says that it learns from nothing although there are versions: `true`."""
 

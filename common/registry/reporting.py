@@ -96,9 +96,11 @@ def report_of(*, instance_id: str, service: str, address: str, started_at: float
             numbers={
                 str(name): float(value) for name, value in list(dict(body.get("numbers", {})).items())[:MAX_NUMBERS]
             },
-            models={str(name): dict(counted) for name, counted in dict(body.get("models", {})).items()},
+            models={
+                str(name)[:256]: _counted(told) for name, told in list(dict(body.get("models", {})).items())[:1000]
+            },
         )
-    except (TypeError, ValueError, KeyError, OverflowError) as error:
+    except (TypeError, ValueError, KeyError, OverflowError, AttributeError) as error:
         raise InvalidInput(f"the report of {instance_id} cannot be read: {error}") from error
 
 
@@ -112,6 +114,31 @@ def _served(item: Mapping[str, Any]) -> Served:
         reason=str(item.get("reason", ""))[:_MAX_TEXT],
         given_up=bool(item.get("given_up", False)),
     )
+
+
+def _counted(told: Mapping[str, Any]) -> JsonMap:
+    """What a planner says of one model, with what is missing filled in."""
+    return {
+        "head_version": int(told.get("head_version", 0)),
+        "waiting": int(told.get("waiting", 0)),
+        "judged_before": int(told.get("judged_before", 0)),
+        "left_out": [_piece(entry) for entry in list(told.get("left_out", []))[:1000]],
+        "log_start": _offsets(told.get("log_start", {})),
+        "log_end": _offsets(told.get("log_end", {})),
+        "waiting_for": str(told.get("waiting_for", ""))[:_MAX_TEXT],
+    }
+
+
+def _piece(entry: Mapping[str, Any]) -> JsonMap:
+    return {
+        **{name: int(entry[name]) for name in ("partition", "from_offset", "to_offset")},
+        "examples": None if entry["examples"] is None else int(entry["examples"]),
+        "reason": str(entry["reason"])[:_MAX_TEXT],
+    }
+
+
+def _offsets(value: Mapping[str, Any]) -> dict[str, int]:
+    return {str(int(partition)): int(offset) for partition, offset in value.items()}
 
 
 class Reporter:

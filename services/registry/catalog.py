@@ -30,6 +30,7 @@ from common.registry.catalog import (
 )
 from common.registry.reporting import Report
 from services.registry import aliases, leases, lifecycle, models, rounds, streams, versions
+from services.registry.account import account, why
 from services.registry.apply import Applied, apply
 from services.registry.collection import Collected, CollectionRules, collect
 from services.registry.compare import compare
@@ -276,6 +277,14 @@ class Catalog:
         except Conflict:
             return  # the first version, or nothing is left to go back to: its state says what is wrong
         logger.error("production went back", extra={"model": model.name, "version": target, "reason": reason})
+
+    def account(self, name: str) -> JsonMap:
+        with self._database.read() as connection:
+            return account(connection, name, self._reports.counted(name))
+
+    def why(self, name: str) -> JsonMap:
+        model = self.get_model(name)
+        return why(model, self._reports.counted(name), self.serving(model).failed)
 
     # what people decide about a whole model or stream
 

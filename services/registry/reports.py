@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from common.errors import Overloaded
-from common.registry.catalog import PRODUCTION, Model
+from common.registry.catalog import PRODUCTION, JsonMap, Model
 from common.registry.reporting import Report, Served
 
 NEXT_SECONDS = 2.0
@@ -118,6 +118,12 @@ class Reports:
         if not all(by_replica.values()):
             return {}
         return {name: served.reason for name, served in by_replica.items() if served is not None}
+
+    def counted(self, model: str) -> JsonMap | None:
+        """What a trainer has counted of the log for the model, the newest report first; None while none says so."""
+        told = [one for one in self.instances() if model in one.report.models]
+        newest = max(told, key=lambda one: one.reported_at, default=None)
+        return newest.report.models[model] if newest is not None else None
 
     def users_of(self, model: str) -> list[str]:
         """Sentences that say which replicas still hold versions of the model."""

@@ -4,7 +4,7 @@ import os
 import time
 from dataclasses import asdict
 from pathlib import Path as FilePath
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field
@@ -22,12 +22,17 @@ from services.trainer.settings import TrainerSettings
 MAX_BODY_BYTES = 64 * 1024
 
 
+Partition = Annotated[int, Field(ge=0, lt=2**31)]
+Offset = Annotated[int, Field(ge=0, lt=2**63)]
+
+
 class TrainRequest(BaseModel):
     """Who asks for a round, and why; kept with the round."""
 
     model_config = ConfigDict(extra="forbid")
     by: str = Field(min_length=1, max_length=256)
     reason: str = Field("", max_length=4096)
+    start: Literal["head", "scratch"] | dict[Partition, Offset] = Field("head", alias="from")
 
 
 def create_http_app(
@@ -37,8 +42,12 @@ def create_http_app(
 
     @app.post("/v1/models/{model}:train", status_code=202, tags=["rounds"])
     def train(model: str, request: TrainRequest) -> dict[str, Any]:
-        """Plans a round over what is new. 409 when there is nothing new or a round is open already."""
-        return round_as_json(planner.plan_now(model, by=request.by, reason=request.reason))
+        """Plans a round over what is new. 409 when there is nothing new or a round is open already.
+
+        `from`: `"head"` (the default); `"scratch"`: from nothing, over the log from its start; `{partition: offset}`:
+        from there on, what lies between is left out and stands in the account.
+        """
+        return round_as_json(planner.plan_now(model, by=request.by, reason=request.reason, start=request.start))
 
     @app.post("/v1/models/{model}/versions/{version}:rebuild", status_code=202, tags=["rebuilds"])
     def rebuild(model: str, version: Annotated[int, Path(gt=0, lt=2**63)]) -> dict[str, Any]:

@@ -100,6 +100,29 @@ def _add_versions(app: FastAPI, catalog: Catalog) -> None:
         served = catalog.served_by(model).get(version, [])
         return json_answer(asdict(catalog.get_version(model, version)) | {"served_by": served})
 
+    @app.get("/v1/models/{model}/account")
+    def account(model: str) -> Response:
+        """Where every event of the stream's log is, from where the model began to the log's end.
+
+        Answers `{examples: {total, trained, held_out, unusable, left_out, waiting}, unusable: {reasons: {reason:
+        count}, samples}, left_out: [{partition, from_offset, to_offset, examples, reason, version}], waiting:
+        {examples, in_round, round_id, judged_before, log_end, waiting_for}, versions, adds_up, problems: [sentence],
+        model, stream, head_version, production_version}`. `total` and `waiting` are null until a trainer has reported;
+        `version` is 0 for what the next round will leave out. Reasons to leave out: retention, rejection, rollback,
+        canary, held, failed, chosen.
+        """
+        return json_answer(catalog.account(model))
+
+    @app.get("/v1/models/{model}/why")
+    def why(model: str) -> Response:
+        """What stops the model, its last failure and what to do.
+
+        Answers `{model, state, sentences, advice, failure: {message, stage, place, events, advice, round_id, attempts,
+        at} or null, resolved, consecutive_failures, retry_at, waiting_for, unloadable: {instance: reason}}`; state is
+        ok, failing, paused, archived or unloadable.
+        """
+        return json_answer(catalog.why(model))
+
     @app.get("/v1/models/{model}/history")
     def alias_history(model: str) -> Response:
         """Every move of an alias, oldest first."""

@@ -272,3 +272,15 @@ def test_instances_and_who_serves_what_are_shown(http: httpx.Client, catalog: Ca
     (version,) = http.get("/v1/models/m/versions").json()["versions"]
     assert version["served_by"][0]["instance_id"] == "a"
     assert http.get("/v1/models/m/versions/1").json()["served_by"] == version["served_by"]
+
+
+def test_the_account_and_the_reasons_are_shown(http: httpx.Client, catalog: Catalog) -> None:
+    publish(catalog)
+    counted = {"head_version": 1, "waiting": 300, "left_out": [], "waiting_for": "300 of 400 new examples"}
+    catalog.report(Report("t", "trainer", "", 5.0, models={"m": counted}))
+    account = http.get("/v1/models/m/account").json()
+    assert (account["examples"]["total"], account["examples"]["waiting"], account["adds_up"]) == (1300, 300, True)
+    why = http.get("/v1/models/m/why").json()
+    assert (why["state"], why["failure"], why["waiting_for"]) == ("ok", None, "300 of 400 new examples")
+    for part in ("account", "why"):
+        assert http.get(f"/v1/models/nobody/{part}").status_code == 404

@@ -45,7 +45,10 @@ def test_reports_are_bounded(catalog: Catalog) -> None:
     with pytest.raises(HeadraceError, match=f"{MAX_INSTANCES} instances report already"):
         catalog.report(replica("one more"))
     catalog.report(replica("i0", available(1)))
-    for wrong in ({"serves": [{"model": "m"}]}, {"numbers": {"x": "many"}}, {"what": 1}, {"serves": 3}):
+    wrong_models: list[object] = [3, {"waiting": "x"}, {"left_out": ["x"]}, {"left_out": [{}]}, {"log_end": [1]}]
+    wrong_ones: list[dict[str, object]] = [{"models": {"m": told}} for told in wrong_models]
+    wrong_ones += [{"serves": [{"model": "m"}]}, {"numbers": {"x": "many"}}, {"what": 1}, {"serves": 3}]
+    for wrong in wrong_ones:
         with pytest.raises(InvalidInput, match="report"):
             report_of(instance_id="a", service="serving", address="", started_at=0.0, body=wrong)
 

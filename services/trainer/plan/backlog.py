@@ -110,6 +110,19 @@ class Backlog:
             found.examples_from(position.get(partition, found.start)) for partition, found in self._partitions.items()
         )
 
+    def newest(self, start: Position, end: Position, *, max_examples: int) -> dict[int, int]:
+        """Where the newest records of [start, end) begin that hold at most so many examples, in a round's order."""
+        readers = [found.records_from(partition, start[partition]) for partition, found in self._partitions.items()]
+        records = [(p, o, count) for _, p, o, count in heapq.merge(*readers) if o < end.get(p, 0)]
+        surplus = sum(count for _, _, count in records) - max_examples
+        position = dict(start)
+        for partition, offset, count in records:
+            if surplus <= 0:
+                break
+            surplus -= count
+            position[partition] = offset + 1
+        return position
+
     def cut(self, start: Position, *, max_examples: int) -> Stretch:
         """The records from `start` on, in a round's order, as many as hold at most so many examples.
 

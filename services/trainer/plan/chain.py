@@ -1,19 +1,23 @@
 """Where a model's next round begins: pure functions of what the registry says and where the log starts.
 
-Ranges are contiguous along the chain of parents. `chain_end` is where production ended; `begin` is where the next round
-may start; what lies between them is left out and recorded in the plan; `judged_to` is how far events count as seen by
-the triggers, so that a rejected round is not planned again before anything new has come.
+Ranges are contiguous along the chain of parents. `chain_end` is where the head of the line ended (production, or a
+canary or held version after it); `begin` is where the next round may start; what lies between them is left out and
+recorded in the plan; `judged_to` is how far events count as seen by the triggers, so that a rejected round is not
+planned again before anything new has come.
 
     the last finished round            retry                              skip
-    became production                  begin = its end                    begin = its end
+    became the head                    begin = its end                    begin = its end
     was not promoted                   begin = its start: judged again    begin = its end; its stretch is left out
                                        with what followed
-    was rolled back by somebody        begin = production's end           begin = its end
+    was rolled back by somebody        begin = the head's end             begin = its end
     failed                             as if it had never been planned    the same
 
-A retried range cannot grow past max_round_examples. Where the rejected round already filled it, its stretch is left
-out as under `skip` (Planner asks `begin_after_judged`); otherwise the model would judge the same events for ever.
-A new definition judges everything since production's end anew.
+A stretch that is judged again comes on top of the max_round_examples new ones. When it has grown past
+max_round_examples itself, only its newest so many are judged again (`Backlog.newest`): the oldest, which were judged at
+least twice by then, are left out. A new definition judges everything since the head's end anew.
+
+Where triggers.on_failure says leave_out, a range on which max_failures rounds in a row have failed is left out: that of
+the first of them, since later ones had grown.
 """
 
 from collections.abc import Mapping
@@ -77,12 +81,29 @@ def beginning_of(state: ModelState, log_start: Position) -> Beginning:
             begin = chain_end | _ends_of(finished) | starts
         if state.definition.gate.on_reject == "skip":
             begin = judged_to
-    return Beginning(chain_end, _at_least(begin, log_start), _at_least(judged_to, _at_least(begin, log_start)))
+    begin = _at_least(_at_least(begin, _after_failures(state)), log_start)
+    return Beginning(chain_end, begin, _at_least(judged_to, begin))
 
 
-def begin_after_judged(beginning: Beginning) -> Beginning:
-    """The same, with the judged stretch left out."""
-    return Beginning(beginning.chain_end, beginning.judged_to, beginning.judged_to)
+def _after_failures(state: ModelState) -> dict[int, int]:
+    """Where the last of the rounds that have failed in a row leave off, if their events are to be left out."""
+    triggers = state.definition.triggers
+    streak: list[Round] = []
+    for found in state.rounds[: state.model.consecutive_failures]:
+        if found.state is not RoundState.FAILED:
+            break
+        streak.append(found)
+    if triggers.on_failure != "leave_out" or not streak:
+        return {}
+    starts = _starts_of(streak[0])
+    same = [found for found in streak if _starts_of(found) == starts]
+    if len(same) < triggers.max_failures:
+        return starts
+    return {item.partition: item.to_offset for item in same[-1].plan.ranges}
+
+
+def _starts_of(found: Round) -> dict[int, int]:
+    return {item.partition: item.from_offset for item in found.plan.ranges}
 
 
 def left_out(beginning: Beginning) -> tuple[OffsetRange, ...]:

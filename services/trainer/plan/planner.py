@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from common.definition.model import Definition, parse_definition
 from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
@@ -17,17 +17,32 @@ from common.eventlog.base import EventLog, Position
 from common.eventlog.topics import examples_topic
 from common.process.health import Health
 from common.process.lifecycle import Stop
-from common.registry.catalog import PRODUCTION, SKIPPED, ChangeKind, Round, RoundPlan, ranges_as_json
+from common.registry.catalog import (
+    FROM_SCRATCH,
+    HEAD_BEFORE,
+    LEFT_OUT,
+    PRODUCTION,
+    SKIPPED,
+    ChangeKind,
+    Decision,
+    Model,
+    Round,
+    RoundPlan,
+    ranges_as_json,
+)
 from common.registry.client import RegistryClient
 from services.trainer import metrics
 from services.trainer.plan import lineage
+from services.trainer.plan.account import RangeCounts, entries_of
 from services.trainer.plan.backlog import Backlog, Stretch
-from services.trainer.plan.chain import Beginning, ModelState, begin_after_judged, beginning_of, left_out
+from services.trainer.plan.chain import Beginning, ModelState, beginning_of, left_out
 from services.trainer.plan.triggers import MANUAL, Fire, Situation, Wait, decide
 from services.trainer.settings import TrainerSettings
 
 logger = logging.getLogger(__name__)
 _LISTED_ROUNDS = 50
+SCRATCH = "scratch"
+Start = Literal["head", "scratch"] | Mapping[int, int]
 _REFRESH_SECONDS = 30.0
 """How often everything is read again although no change was heard of."""
 
@@ -76,6 +91,8 @@ class Planner:
         self._ends: dict[tuple[str, int], Mapping[int, int]] = {}
         self._faults: dict[str, str] = {}
         self._counted: dict[str, Any] = {}
+        self._counts = RangeCounts(log)
+        self._reasons: dict[tuple[str, int], str] = {}
         self._refresh_at = 0.0
         self._snapshot: tuple[dict[str, Any], ...] = ()
         self._changes: set[tuple[ChangeKind, str]] = set()
@@ -119,8 +136,12 @@ class Planner:
 
     # doors
 
-    def plan_now(self, name: str, *, by: str, reason: str) -> Round:
+    def plan_now(self, name: str, *, by: str, reason: str, start: Start = "head") -> Round:
         """Plans a round because somebody asks.
+
+        Args:
+            start: "head": over what is new; "scratch": from nothing, over the log from its start; {partition: offset}:
+                from there on, what lies before is left out. Offsets before the head's end would be learned twice.
 
         Raises:
             NotFound: no such model.
@@ -137,11 +158,22 @@ class Planner:
             log = self._look(tracked.state.model.stream)
             if isinstance(log, str):
                 raise Conflict(f"no round of {name} can be planned: {log}")
-            beginning, fresh = self._count(tracked, log)
+            if tracked.state.model.paused or tracked.state.model.archived:
+                raise Conflict(f"no round of {name} can be planned: {_stopped(tracked.state.model)}")
+            if start == "scratch":
+                tracked = _Tracked(tracked.state)  # with a backlog of its own: the other one goes on from the head
+                beginning = Beginning(log.start, log.start, log.start)
+            else:
+                beginning, _ = self._count(tracked, log)
+                beginning = beginning if start == "head" else _from_chosen(beginning, start, log.end)
+            tracked.backlog.start_at(beginning.begin)
+            tracked.backlog.advance(self._log, examples_topic(tracked.state.model.stream), log.end)
+            fresh = tracked.backlog.examples_from(beginning.judged_to)
             decision = decide(tracked.state.definition.triggers, self._situation(tracked, fresh, asked_for=True))
             if isinstance(decision, Wait):
                 raise Conflict(f"no round of {name} is due: {decision.reason}")
-            return self._plan(tracked, beginning, decision, requested={"by": by, "reason": reason})
+            asked = {"by": by, "reason": reason} | ({} if start == "head" else {"from": start})
+            return self._plan(tracked, log, beginning, decision, requested=asked)
 
     def known_models(self) -> list[str]:
         return list(self._tracked)
@@ -249,11 +281,14 @@ class Planner:
             if tracked.state.open_round is not None:
                 tracked.waiting = Wait(f"the end of {_shown(tracked.state.open_round)}")
                 return
+            if tracked.state.model.paused or tracked.state.model.archived:
+                tracked.waiting = Wait(_stopped(tracked.state.model))
+                return
             decision = decide(tracked.state.definition.triggers, self._situation(tracked, fresh))
             if isinstance(decision, Wait):
                 tracked.waiting = decision
                 return
-            self._plan(tracked, beginning, decision)
+            self._plan(tracked, log, beginning, decision)
         except Conflict as error:
             logger.debug("somebody else was first", extra={"error": error.message})
             tracked.is_stale = True
@@ -272,11 +307,45 @@ class Planner:
         tracked.backlog.start_at(beginning.begin)
         tracked.backlog.advance(self._log, examples_topic(tracked.state.model.stream), log.end)
         metrics.LAG_EXAMPLES.labels(name).set(tracked.backlog.examples)
-        return beginning, tracked.backlog.examples_from(beginning.judged_to)
+        fresh = tracked.backlog.examples_from(beginning.judged_to)
+        self._note(tracked, beginning, log, fresh)
+        return beginning, fresh
+
+    def _note(self, tracked: _Tracked, beginning: Beginning, log: _Log, fresh: int) -> None:
+        """Keeps for reports what lies beyond the head: waiting, judged before, and about to be left out."""
+        state, topic = tracked.state, examples_topic(tracked.state.model.stream)
+        reason = self._reason_of(state) if left_out(beginning) else ""
+        self._counted[state.model.name] = {
+            "head_version": state.head,
+            "waiting": tracked.backlog.examples,
+            "judged_before": tracked.backlog.examples - fresh,
+            "left_out": entries_of(left_out(beginning), self._counts, topic, log.start, reason),
+            "log_start": {str(partition): offset for partition, offset in log.start.items()},
+            "log_end": {str(partition): offset for partition, offset in log.end.items()},
+            "waiting_for": tracked.waiting.reason,
+        }
+
+    def _reason_of(self, state: ModelState) -> str:
+        """Why events before the next round's beginning are left out; asked once per finished round."""
+        finished = state.last_finished
+        triggers = state.definition.triggers
+        if triggers.on_failure == "leave_out" and state.model.consecutive_failures >= triggers.max_failures:
+            return "failed"
+        if finished is None or finished.version == state.head:
+            return "retention"
+        key = (state.model.name, finished.version)
+        if key not in self._reasons:
+            version = self._registry.get_version(*key)
+            kinds = {Decision.PROMOTE: "rollback", Decision.CANARY: "canary", Decision.HOLD: "held"}
+            self._reasons[key] = kinds.get(version.verdict.decision, "rejection")
+        return self._reasons[key]
 
     def _situation(self, tracked: _Tracked, fresh: int, *, asked_for: bool = False) -> Situation:
         model, rounds = tracked.state.model, tracked.state.rounds
         return Situation(
+            is_first=not tracked.state.head,
+            failures=model.consecutive_failures,
+            last_failure=model.last_failure,
             now=self._clock(),
             fresh_examples=fresh,
             last_planned_at=rounds[0].planned_at if rounds else model.created_at,
@@ -286,14 +355,21 @@ class Planner:
         )
 
     def _plan(
-        self, tracked: _Tracked, beginning: Beginning, fired: Fire, *, requested: Mapping[str, str] | None = None
+        self,
+        tracked: _Tracked,
+        log: _Log,
+        beginning: Beginning,
+        fired: Fire,
+        *,
+        requested: Mapping[str, Any] | None = None,
     ) -> Round:
         limit = tracked.state.definition.triggers.max_round_examples
-        stretch = tracked.backlog.cut(beginning.begin, max_examples=limit)
-        if not _reaches_past(stretch, beginning.judged_to):
-            beginning = begin_after_judged(beginning)
-            stretch = tracked.backlog.cut(beginning.begin, max_examples=limit)
-        plan = self._plan_of(tracked.state, beginning, stretch, fired, requested=requested)
+        backlog = tracked.backlog
+        begin = backlog.newest(beginning.begin, beginning.judged_to, max_examples=limit)
+        beginning = Beginning(beginning.chain_end, begin, beginning.judged_to)
+        judged_again = backlog.examples_from(begin) - backlog.examples_from(beginning.judged_to)
+        stretch = backlog.cut(begin, max_examples=limit + judged_again)
+        plan = self._plan_of(tracked.state, log, beginning, stretch, fired, requested=requested)
         planned = self._registry.plan_round(plan)
         tracked.state = _with_round(tracked.state, planned)
         tracked.waiting = Wait(f"the end of {_shown(planned)}")
@@ -310,23 +386,31 @@ class Planner:
     def _plan_of(
         self,
         state: ModelState,
+        log: _Log,
         beginning: Beginning,
         stretch: Stretch,
         fired: Fire,
         *,
-        requested: Mapping[str, str] | None,
+        requested: Mapping[str, Any] | None,
     ) -> RoundPlan:
         configuration = lineage.configuration_of(state.definition, self._settings)
         skipped = left_out(beginning)
         # What is left out, and who asked, are on record with the plan, but no part of what the digest names.
-        notes: dict[str, Any] = {SKIPPED: ranges_as_json(skipped)} if skipped else {}
+        notes: dict[str, Any] = {}
+        start = (requested or {}).get("from", "head")
+        if skipped:
+            topic, reason = examples_topic(state.model.stream), "chosen" if start != "head" else self._reason_of(state)
+            notes[SKIPPED] = ranges_as_json(skipped)
+            notes[LEFT_OUT] = entries_of(skipped, self._counts, topic, log.start, reason)
         if fired.trigger == MANUAL:
             notes["requested"] = dict(requested or {})
+        if start == SCRATCH:
+            notes |= {FROM_SCRATCH: True, HEAD_BEFORE: state.head}
         sequence = state.model.round_sequence + 1
         return RoundPlan(
             model=state.model.name,
             sequence=sequence,
-            parent_version=state.head,
+            parent_version=0 if start == SCRATCH else state.head,
             stream=state.model.stream,
             schema_version=state.schema_version,
             ranges=stretch.ranges,
@@ -341,8 +425,23 @@ class Planner:
         )
 
 
-def _reaches_past(stretch: Stretch, position: Position) -> bool:
-    return any(item.to_offset > position.get(item.partition, 0) for item in stretch.ranges)
+def _stopped(model: Model) -> str:
+    return f"it is paused by {model.paused}" if model.paused else "it is archived"
+
+
+def _from_chosen(beginning: Beginning, start: Mapping[int, int], log_end: Position) -> Beginning:
+    """Raises InvalidInput for a position that is not in the log, or would be learned twice."""
+    for partition, offset in start.items():
+        end = log_end.get(partition)
+        if end is None:
+            raise InvalidInput(f"there is no partition {partition}; the log has {', '.join(map(str, sorted(log_end)))}")
+        if not beginning.chain_end[partition] <= offset <= end:
+            raise InvalidInput(
+                f"partition {partition} can begin from {beginning.chain_end[partition]}, where the head of the model "
+                f"ended, to {end}, where the log ends, not at {offset}; only `scratch` learns events again"
+            )
+    begin = {partition: start.get(partition, offset) for partition, offset in beginning.begin.items()}
+    return Beginning(beginning.chain_end, begin, begin)
 
 
 def _with_round(state: ModelState, planned: Round) -> ModelState:

@@ -4,6 +4,8 @@ The definition's section `triggers` (common/definition/model.py) switches them:
 
     min_examples            so many examples are in the log that no finished round has judged
     max_interval_seconds    there is at least one, and so long has passed since the last round was planned
+    min_first_examples      the first round waits for as many, also where an interval is set
+    max_failures            after so many failed rounds in a row, nothing fires where on_failure says wait
     manual                  somebody asked; cooldown and backoff do not hold it up
 """
 
@@ -29,6 +31,11 @@ class Situation:
     retry_at: float = 0.0
     """No round before that, after failures; 0: nothing to wait for."""
     asked_for: bool = False
+    is_first: bool = False
+    """Whether the round would make the first version of its line."""
+    failures: int = 0
+    """Rounds that failed in a row."""
+    last_failure: str = ""
 
 
 @dataclass(frozen=True)
@@ -49,11 +56,21 @@ def decide(triggers: Triggers, situation: Situation) -> Fire | Wait:
         return Wait("there is no new example")
     if situation.asked_for:
         return Fire(MANUAL)
+    if triggers.on_failure == "wait" and situation.failures >= triggers.max_failures:
+        return Wait(
+            f"{situation.failures} rounds in a row have failed, the last one with: {situation.last_failure}; it waits "
+            "for somebody to ask for a round, to resume the model or to apply another definition"
+        )
     if situation.retry_at > situation.now:
         return Wait("the last round failed; backing off", situation.retry_at)
     cool_at = situation.last_planned_at + triggers.cooldown_seconds
     if situation.has_planned and cool_at > situation.now:
         return Wait(f"cooling down for {triggers.cooldown_seconds:g} s after the last plan", cool_at)
+    if situation.is_first and situation.fresh_examples < triggers.first_examples:
+        return Wait(
+            f"{situation.fresh_examples} of {triggers.first_examples} examples for the first round, which fixes "
+            "statistics and vocabularies; ask for a round to begin with fewer"
+        )
     if triggers.min_examples is not None and situation.fresh_examples >= triggers.min_examples:
         return Fire(MIN_EXAMPLES)
     if triggers.max_interval_seconds is None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from common.errors import DataLoss, InvalidInput, NotFound
 from common.eventlog.base import EventLog
 from common.eventlog.topics import examples_topic
-from common.registry.catalog import SKIPPED, FileEntry, Version, VersionStatus
+from common.registry.catalog import FROM_SCRATCH, HEAD_BEFORE, LEFT_OUT, SKIPPED, FileEntry, Version, VersionStatus
 from common.registry.client import RegistryClient
 from services.trainer.features.statistics import Arrays
 from services.trainer.learn import checkpoint
@@ -24,7 +24,7 @@ from services.trainer.rounds import environment
 from services.trainer.rounds.assignment import Rebuilt, RoundAssignment
 
 _TOLD_DIFFERENCES = 20
-_NOTES = (SKIPPED, "requested")
+_NOTES = (SKIPPED, LEFT_OUT, FROM_SCRATCH, HEAD_BEFORE, "requested")
 """Keys that a plan's configuration holds beside what its digest names."""
 TrainAgain = Callable[[], tuple[Checkpoint, int]]
 """The final checkpoint and how many examples it was trained on. Raises the six."""

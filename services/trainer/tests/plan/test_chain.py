@@ -9,7 +9,7 @@ from common.errors import InvalidInput
 from common.registry.catalog import PRODUCTION, Model, OffsetRange, Round, RoundPlan, RoundState
 from services.trainer.plan import lineage
 from services.trainer.plan.backlog import Backlog
-from services.trainer.plan.chain import Beginning, ModelState, begin_after_judged, beginning_of, left_out
+from services.trainer.plan.chain import Beginning, ModelState, beginning_of, left_out
 from services.trainer.settings import TrainerSettings
 from services.trainer.tests.features.test_dataset import ListLog, as_event_log
 from services.trainer.tests.support.platform_processes import MODEL, STREAM, TOPIC, definition
@@ -46,9 +46,38 @@ def test_a_partition_without_records_in_the_rejected_round_begins_where_producti
     assert beginning_of(state, {0: 0, 1: 0}) == Beginning({0: 5, 1: 3}, {0: 5, 1: 3}, {0: 9, 1: 3})
 
 
-def test_leaving_the_judged_out_moves_the_beginning_to_its_end() -> None:
-    beginning = begin_after_judged(Beginning({0: 1}, {0: 1}, {0: 4}))
-    assert (beginning.begin, left_out(beginning)) == ({0: 4}, (OffsetRange(0, 1, 4),))
+def test_of_what_was_judged_only_the_newest_stays_when_it_is_too_much() -> None:
+    log = ListLog()
+    for index, (partition, count) in enumerate([(0, 4), (1, 4), (0, 4), (1, 4), (0, 9)]):
+        log.add(partition, float(index), [b"x"] * count)
+    backlog = Backlog()
+    backlog.start_at({0: 0, 1: 0})
+    backlog.advance(as_event_log(log), TOPIC, {0: 3, 1: 2})
+    judged_to = {0: 2, 1: 2}
+    assert backlog.newest({0: 0, 1: 0}, judged_to, max_examples=16) == {0: 0, 1: 0}
+    assert backlog.newest({0: 0, 1: 0}, judged_to, max_examples=10) == {0: 1, 1: 1}
+    assert backlog.newest({0: 0, 1: 0}, judged_to, max_examples=3) == {0: 2, 1: 2}
+
+
+def failed(sequence: int, *ranges: OffsetRange) -> Round:
+    plan = RoundPlan(MODEL, sequence, 0, STREAM, 1, ranges, "d", {}, "c", "e", 1, 10, "manual", 1.0)
+    return Round(f"late-{sequence:06d}", plan, 1.0, RoundState.FAILED)
+
+
+@pytest.mark.parametrize(
+    ("rule", "failures", "begin"),
+    [("wait", 3, 0), ("leave_out", 2, 0), ("leave_out", 3, 4), ("leave_out", 4, 4), ("leave_out", 6, 9)],
+)
+def test_a_range_that_fails_again_and_again_is_left_out_where_the_definition_says_so(
+    rule: str, failures: int, begin: int
+) -> None:
+    first = [failed(n, OffsetRange(0, 0, 4 + n)) for n in range(3)]
+    second = [failed(3 + n, OffsetRange(0, 4, 9 + n)) for n in range(3)]
+    rounds = tuple(reversed((first + second)[:failures]))
+    model = Model(MODEL, STREAM, "d", 1.0, consecutive_failures=failures)
+    parsed = parse_definition({"model.yaml": definition(triggers=f"{{min_examples: 5, on_failure: {rule}}}")})
+    beginning = beginning_of(ModelState(model, parsed, 1, rounds, {}), {0: 0})
+    assert (beginning.begin, beginning.chain_end) == ({0: begin}, {0: 0})
 
 
 @given(

@@ -5,12 +5,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
 
 from common.definition.gate import Gate
-from common.errors import Conflict, NotFound
+from common.errors import Conflict, InvalidInput, NotFound
 from common.process.health import Health
 from common.registry.catalog import (
+    LEFT_OUT,
     PRODUCTION,
     SKIPPED,
     ChangeKind,
@@ -21,6 +23,7 @@ from common.registry.client import RegistryClient, manifest_of
 from services.trainer.plan.planner import Planner
 from services.trainer.settings import TrainerSettings
 from services.trainer.tests.support.platform_processes import MODEL, STREAM, TOPIC, Events, definition
+from testing.registry_server import RegistryServer
 from testing.waiting import wait_until
 
 PlannerFactory = Callable[[], Planner]
@@ -172,7 +175,7 @@ def test_a_rejected_stretch_is_judged_again_with_what_followed(
     assert SKIPPED not in plan.configuration
 
 
-def test_a_rejected_stretch_that_cannot_grow_is_left_out_and_recorded(
+def test_a_rejected_stretch_is_judged_again_whatever_the_limit_and_its_oldest_left_out_past_it(
     planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
 ) -> None:
     use(registry, triggers="{min_examples: 10, max_round_examples: 12, cooldown_seconds: 0}")
@@ -183,12 +186,70 @@ def test_a_rejected_stretch_that_cannot_grow_is_left_out_and_recorded(
     events.add(20)
     assert ends_of(next_plan(planner, registry)) == [(0, 2, 4)]
     finish(registry, tmp_path, auc=0.1)
+    assert ends_of(next_plan(planner, registry)) == [(0, 2, 6)], "all of it again, and as many new ones as ever"
+    finish(registry, tmp_path, auc=0.1)
+    events.add(10)
     plan = next_plan(planner, registry)
-    assert ends_of(plan) == [(0, 4, 6)]
-    assert plan.configuration[SKIPPED] == [{"partition": 0, "from_offset": 2, "to_offset": 4}]
+    assert ends_of(plan) == [(0, 4, 8)]
+    left_out = {"partition": 0, "from_offset": 2, "to_offset": 4}
+    assert plan.configuration[SKIPPED] == [left_out]
+    assert plan.configuration[LEFT_OUT] == [{**left_out, "examples": 10, "reason": "rejection"}]
     finish(registry, tmp_path)
     version = registry.get_version(MODEL, registry.get_model(MODEL).aliases[PRODUCTION])
-    assert version.end_position == {0: 6}
+    assert version.end_position == {0: 8}
+
+
+def test_what_lies_beyond_the_head_is_counted_for_the_account(
+    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
+) -> None:
+    use(registry, triggers="{min_examples: 10, cooldown_seconds: 0}", on_reject="skip")
+    planner = planners()
+    events.add(10)
+    next_plan(planner, registry)
+    finish(registry, tmp_path)
+    events.add(10)
+    next_plan(planner, registry)
+    finish(registry, tmp_path, auc=0.1)
+    events.add(5)
+    look_again(planner)
+    counted = planner.counted()[MODEL]
+    assert (counted["head_version"], counted["waiting"], counted["judged_before"]) == (1, 5, 0)
+    (entry,) = counted["left_out"]
+    assert (entry["from_offset"], entry["to_offset"], entry["examples"], entry["reason"]) == (2, 4, 10, "rejection")
+
+
+def test_a_person_may_begin_from_an_offset_or_from_nothing(
+    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
+) -> None:
+    use(registry, triggers="{min_examples: 1000, cooldown_seconds: 0}")
+    planner = planners()
+    events.add(20)
+    with pytest.raises(InvalidInput, match="there is no partition 7"):
+        planner.plan_now(MODEL, by="ada", reason="", start={7: 1})
+    chosen = planner.plan_now(MODEL, by="ada", reason="bad hour", start={0: 2}).plan
+    assert ends_of(chosen) == [(0, 2, 4)]
+    assert [(entry["examples"], entry["reason"]) for entry in chosen.configuration[LEFT_OUT]] == [(10, "chosen")]
+    finish(registry, tmp_path)
+    with pytest.raises(InvalidInput, match="can begin from 4, where the head of the model ended, to 4"):
+        planner.plan_now(MODEL, by="ada", reason="", start={0: 1})
+    anew = planner.plan_now(MODEL, by="ada", reason="", start="scratch").plan
+    assert (ends_of(anew), anew.parent_version) == ([(0, 0, 4)], 0)
+    finish(registry, tmp_path)
+    model = registry.get_model(MODEL)
+    assert (model.aliases[PRODUCTION], model.head_version) == (2, 2)
+
+
+def test_a_paused_model_says_so(
+    planners: PlannerFactory, registry: RegistryClient, events: Events, registry_process: RegistryServer
+) -> None:
+    use(registry, triggers="{min_examples: 10, cooldown_seconds: 0}")
+    httpx.post(f"{registry_process.url}/v1/models/{MODEL}:pause", json={"by": "ada"}).raise_for_status()
+    events.add(10)
+    planner = planners()
+    assert_nothing_is_planned(planner, registry)
+    assert planner.status()[0]["next_round"]["waiting_for"] == "it is paused by ada"
+    with pytest.raises(Conflict, match="paused by ada"):
+        planner.plan_now(MODEL, by="bob", reason="")
 
 
 def test_skip_leaves_a_rejected_stretch_out_at_once(

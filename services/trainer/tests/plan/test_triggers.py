@@ -87,3 +87,29 @@ def test_what_fires_still_fires_with_more_examples_and_waits_that_name_a_time_en
         assert decision.until > situation.now
         then = decide(some_triggers, replace(situation, now=decision.until))
         assert isinstance(then, Fire) or then.reason != decision.reason
+
+
+def test_no_interval_makes_a_tiny_first_round() -> None:
+    first = replace(LATER, now=9999.0, has_planned=False, is_first=True, fresh_examples=99)
+    waiting = decide(TRIGGERS, first)
+    assert isinstance(waiting, Wait)
+    assert waiting.reason.startswith("99 of 100 examples for the first round")
+    assert decide(TRIGGERS, replace(first, fresh_examples=100)) == Fire("min_examples")
+    larger = replace(TRIGGERS, min_first_examples=500)
+    assert isinstance(decide(larger, replace(first, fresh_examples=499)), Wait)
+    assert decide(larger, replace(first, fresh_examples=500)) == Fire("min_examples")
+    assert decide(larger, replace(first, fresh_examples=1, asked_for=True)) == Fire("manual")
+    assert decide(larger, replace(first, fresh_examples=100, is_first=False)) == Fire("min_examples")
+    by_time = replace(TRIGGERS, min_examples=None)
+    assert isinstance(decide(by_time, replace(first, fresh_examples=999)), Wait)
+    assert decide(by_time, replace(first, fresh_examples=1000)) == Fire("max_interval")
+
+
+def test_after_so_many_failures_it_waits_for_a_person_or_goes_on_as_the_definition_says() -> None:
+    failing = replace(LATER, fresh_examples=1000, failures=3, last_failure="loss is NaN")
+    waiting = decide(TRIGGERS, failing)
+    assert isinstance(waiting, Wait)
+    assert "3 rounds in a row have failed, the last one with: loss is NaN" in waiting.reason
+    assert decide(TRIGGERS, replace(failing, failures=2)) == Fire("min_examples")
+    assert decide(TRIGGERS, replace(failing, asked_for=True)) == Fire("manual")
+    assert decide(replace(TRIGGERS, on_failure="leave_out"), failing) == Fire("min_examples")

@@ -243,6 +243,10 @@ def _print_version(version: Version, model: Model) -> None:
     unusable: Mapping[str, int] = version.unusable.get("reasons", {})
     for reason, count in unusable.items():
         typer.echo(f"unusable  {count:,}: {reason}")
+    for subject, sentence in version.environment.get("warnings", {}).items():
+        typer.echo(f"warning   {subject}: {sentence}")
+    for sentence in version.environment.get("warm_start", {}).get("rows", ()):
+        typer.echo(f"carried   {sentence}")
     metrics: Mapping[str, Any] = asdict(version)["metrics"]
     whose = [name for name in ("candidate", "parent", "progressive") if metrics.get(name)]
     names = dict.fromkeys(name for part in whose for name in metrics[part])

@@ -126,6 +126,9 @@ def test_show_and_diff_take_a_model_and_its_versions(run: Run) -> None:
     shown = run("show", "m@2", answers=(MODEL, VERSION)).stdout
     assert "m@2" in shown
     assert "90 trained, 10 held out, 0 unusable" in shown
+    found = {"warnings": {"feature x": "1 value is left out"}, "warm_start": {"rows": ["wide/w_weights: 2 moved"]}}
+    told = run("show", "m@2", answers=(MODEL, VERSION | {"environment": found})).stdout
+    assert "warning   feature x: 1 value is left out\ncarried   wide/w_weights: 2 moved\n" in told
     definition = {"digest": "d", "files": {"model.yaml": "bmFtZTogbQ=="}}
     assert "name: m" in run("show", "m", answers=(MODEL, definition)).stdout
     found = {

@@ -8,10 +8,13 @@ depend on the event prepared per schema: a protobuf object per event costs more 
     Feature   0A len BytesList | 12 len FloatList | 1A len Int64List
     BytesList (0A len bytes)*      FloatList 0A len float32*      Int64List 0A len varint*      (lists packed)
 
+A string is any bytes, as in TensorFlow: an image or a tensor's raw bytes come as {"b64": "..."} in JSON.
+
 `ExampleCodec` is the truth on what an event may hold; its sentences name the feature, what was got and what was
 expected. `services/ingest/codec/columns.py` and `layout.py` are faster ways to the same answers.
 """
 
+import base64
 import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -307,14 +310,26 @@ def as_int64(value: object) -> int:
 
 
 def _string(value: object) -> bytes:
+    """Text as UTF-8, or any bytes as TensorFlow Serving writes them in JSON: {"b64": "..."}."""
+    if isinstance(value, dict) and value.keys() == {"b64"}:
+        return _from_base64(value["b64"])
     if not isinstance(value, str):
-        raise ValueError(f"is {shown(value)}, expected a string")
+        raise ValueError(f'is {shown(value)}, expected a string, or bytes as {{"b64": "..."}}')
     try:
         return value.encode()
     except UnicodeEncodeError:
         raise ValueError(
             f"is {shown(value)}, expected text that UTF-8 can write (it has half a surrogate pair)"
         ) from None
+
+
+def _from_base64(text: object) -> bytes:
+    if not isinstance(text, str):
+        raise ValueError(f"holds {shown(text)} under b64, expected a string")
+    try:
+        return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+    except ValueError:
+        raise ValueError(f"holds {shown(text)} under b64, expected base64 (RFC 4648)") from None
 
 
 def _text(word: object) -> object:

@@ -151,6 +151,8 @@ class Validator:
         value = event.get(column.name) if column else None
         if column and value is None:
             value = column.feature.default
+        if column and isinstance(value, dict):
+            return bytes(column.values_of(value)[0])
         return value.encode() if isinstance(value, str) else varint(int(value or 0))
 
 

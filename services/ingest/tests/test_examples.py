@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from common.errors import InvalidInput
 from common.schema import Schema
 from protos.example_pb2 import Example
+from services.ingest.codec.columns import ColumnarEncoder
 from services.ingest.codec.examples import ExampleCodec, to_float32, varint
 
 SCHEMA = Schema.from_mapping(
@@ -65,6 +66,29 @@ def test_a_whole_float_is_an_integer_and_a_broken_one_is_refused() -> None:
     for refused in (2.5, 2.0**60, float("nan"), float("inf")):
         with pytest.raises(InvalidInput, match="expected an integer"):
             codec.encode({"n": refused})
+
+
+def test_bytes_come_as_base64_and_may_be_no_text() -> None:
+    schema = Schema.from_mapping(
+        {
+            "features": [
+                {"name": "image", "dtype": "string"},
+                {"name": "parts", "dtype": "string", "shape": [None]},
+                {"name": "kind", "dtype": "string", "vocabulary": ["a", "b"]},
+            ]
+        }
+    )
+    codec, jpeg = ExampleCodec(schema), b"\xff\xd8\xff\x00"
+    event = {"image": {"b64": "/9j/AA=="}, "parts": [{"b64": "/9j/AA"}, "text"], "kind": {"b64": "YQ=="}}
+    assert codec.decode(codec.encode(event)) == {"image": [jpeg], "parts": [jpeg, b"text"], "kind": [b"a"]}
+    assert ColumnarEncoder(codec).encode([event, event]) in (None, [codec.encode(event)] * 2)
+    for wrong, reason in (
+        ({"b64": "%%"}, "image holds '%%' under b64, expected base64"),
+        ({"b64": 3}, "image holds 3 under b64, expected a string"),
+        ({"b64": "YQ==", "more": 1}, "image is an object, expected a string, or bytes as"),
+    ):
+        with pytest.raises(InvalidInput, match=reason):
+            codec.encode(event | {"image": wrong})
 
 
 @given(

@@ -152,7 +152,8 @@ class Validator:
         if column and value is None:
             value = column.feature.default
         if column and isinstance(value, dict):
-            return bytes(column.values_of(value)[0])
+            (given,) = column.values_of(value)
+            return given if isinstance(given, bytes) else varint(int(given))
         return value.encode() if isinstance(value, str) else varint(int(value or 0))
 
 

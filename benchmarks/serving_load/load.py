@@ -1,14 +1,14 @@
-"""A closed loop over N connections: wrk where it is installed, else a generator in Python, which costs more itself."""
+"""A closed loop over N connections: wrk where it is installed, else `headrace bench`'s generator, which costs more."""
 
-import asyncio
 import json
 import os
 import shutil
 import subprocess
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from headrace.commands.load import LoadPlan, run_load
 
 _SCRIPT = Path(__file__).with_name("load.lua")
 _TIMEOUT_SECONDS = 10
@@ -30,14 +30,14 @@ class Load:
 
 
 def generator() -> str:
-    return "wrk" if shutil.which("wrk") else "python"
+    return "wrk" if shutil.which("wrk") else "headrace bench"
 
 
 def run(url: str, body: Path, *, connections: int, seconds: int) -> Load:
     """Posts the body for some seconds over so many connections, each waiting for its answer before it asks again."""
     if generator() == "wrk":
         return _wrk(url, body, connections, seconds)
-    return asyncio.run(_python(url, body.read_bytes(), connections, seconds))
+    return _headrace(url, body.read_bytes(), connections, seconds)
 
 
 def _wrk(url: str, body: Path, connections: int, seconds: int) -> Load:
@@ -50,63 +50,13 @@ def _wrk(url: str, body: Path, connections: int, seconds: int) -> Load:
     return Load(found["requests"], found["seconds"], found["p50"], found["p99"], found["errors"])
 
 
-class _Connection(asyncio.Protocol):
-    """Asks again as soon as it is answered, until the time is over."""
-
-    def __init__(self, request: bytes, until: float, seconds: list[float], ended: asyncio.Future[int]) -> None:
-        self._request = request
-        self._until = until
-        self._seconds = seconds
-        self._ended = ended
-        self._errors = 0
-        self._received = b""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self._ask()
-
-    def _ask(self) -> None:
-        self._asked_at = time.perf_counter()
-        self._transport.write(self._request)
-
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        head, found, content = self._received.partition(b"\r\n\r\n")
-        length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0]) if found else 0
-        if not found or len(content) < length:
-            return
-        now = time.perf_counter()
-        self._seconds.append(now - self._asked_at)
-        self._errors += not head.startswith(b"HTTP/1.1 200")
-        self._received = b""
-        if now < self._until:
-            self._ask()
-        else:
-            self._transport.close()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        if not self._ended.done():
-            self._ended.set_result(self._errors + (error is not None))
-
-
-async def _python(url: str, body: bytes, connections: int, seconds: int) -> Load:
-    loop = asyncio.get_running_loop()
+def _headrace(url: str, body: bytes, connections: int, seconds: int) -> Load:
     parts = urlsplit(url)
-    head = f"POST {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n"
-    request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
     assert parts.hostname is not None
     assert parts.port is not None
-    latencies: list[float] = []
-    ends: list[asyncio.Future[int]] = []
-    started = time.perf_counter()
-    for _ in range(connections):
-        end: asyncio.Future[int] = loop.create_future()
-        connection = _Connection(request, started + seconds, latencies, end)
-        await loop.create_connection(lambda connection=connection: connection, parts.hostname, parts.port)  # type: ignore[misc]  # mypy cannot infer a lambda with a default
-        ends.append(end)
-    errors = sum(await asyncio.wait_for(asyncio.gather(*ends), seconds + _TIMEOUT_SECONDS))
-    elapsed = time.perf_counter() - started
-    latencies.sort()
-    count = len(latencies)
-    return Load(count, elapsed, latencies[count // 2] * 1e3, latencies[min(count - 1, count * 99 // 100)] * 1e3, errors)
+    head = f"POST {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n"
+    request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    plan = LoadPlan(parts.hostname, parts.port, request, connections=connections, seconds=seconds, warm_up_seconds=0.0)
+    report = run_load(plan)
+    errors = report.errors.total()
+    return Load(report.answered + errors, report.seconds, report.percentile(0.5), report.percentile(0.99), errors)

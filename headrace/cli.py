@@ -31,7 +31,7 @@ _LISTED_REFUSALS = 10
 _WORDS = "headrace.words"
 _GLANCE_SECONDS = 2.0
 _EPILOG = (
-    "Exit status: 0 done, 1 a rebuilt version is not equal or a benchmark got no answer, "
+    "Exit status: 0 done, 1 a rebuilt version is not equal, a benchmark got no answer or the platform is not well, "
     "2 wrong usage, "
     "3 invalid input, 4 not found, 5 conflict (re-read and decide again), 6 overloaded (slow down), "
     "7 unavailable (retry), 8 data loss (call a human), "

@@ -181,7 +181,7 @@ def deadletters(
         if not letters:
             typer.echo(f"stream {stream} has no dead letters")
         for letter in letters:
-            text = json.dumps({key: value for key, value in letter.items() if key != "reason"}, default=str)
+            text = str(letter.get("payload", ""))
             typer.secho(str(letter.get("reason", "")), bold=True)
             typer.echo(f"  {text if len(text) <= _SHOWN_LETTER else text[:_SHOWN_LETTER] + '... (--json shows all)'}")
 

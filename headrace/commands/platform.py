@@ -6,7 +6,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +14,7 @@ import typer
 
 from common.errors import HeadraceError, InvalidInput
 from headrace.client.platform import Client
+from headrace.commands.models import replicas_of
 from headrace.commands.session import COMPOSE, Session, age, print_table, table_of
 from headrace.places import MAX_REPLICAS, PlatformState
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from headrace.local.launcher import Launcher
 
 _GLANCE_SECONDS = 2.0
+NOT_WELL = 1
+"""Exit status of `status`."""
 _COLOUR_OF = {"ready": "green", "stopped": "dim", "restarting": "red", "not ready": "red"}
 
 
@@ -56,12 +59,16 @@ def down(context: typer.Context) -> None:
 
 
 def status(context: typer.Context) -> None:
-    """Show what runs, whether it is ready, and where."""
+    """Show what runs, whether it is ready, and what each model waits for. Exit status 1: something is not well."""
     session: Session = context.obj
     state = session.launcher().state()
     memory = state.memory_mb()
-    models = _models(state)
-    document = asdict(state) | {"is_ready": state.is_ready, "memory_mb": memory, "models": models}
+    seen = _look(state)
+    troubles = _troubles(state, seen)
+    document = asdict(state) | {
+        "is_ready": state.is_ready, "is_healthy": not troubles, "troubles": troubles, "memory_mb": memory,
+        "models": seen.models, "serving": seen.serving,
+    }  # fmt: skip
 
     def table() -> None:
         columns = {"process": "left", "state": "left", "http": "right", "grpc": "right", "pid": "right"}
@@ -71,11 +78,16 @@ def status(context: typer.Context) -> None:
             for process in state.processes
         ]
         print_table(f"platform on {state.place}, up {age(time.time() - state.started_at)}", columns, rows)
-        if models:
-            headings = {"model": "left", "production": "right", "events waiting": "right", "next": "left"}
-            print_table("", headings, [_model_row(model) for model in models])
+        if seen.models:
+            headings = {"model": "left", "live": "right", "replicas": "right", "waiting": "right", "next": "left"}
+            print_table("", headings, [_model_row(model, seen) for model in seen.models])
+        for trouble in troubles:
+            typer.secho("not well: ", fg="red", nl=False)
+            typer.echo(trouble)
 
     session.show(document, table)
+    if troubles:
+        raise typer.Exit(NOT_WELL)
 
 
 def logs(
@@ -191,23 +203,60 @@ def _uptime(process: Any) -> str:
     return age(time.time() - process.started_at) if process.pid else ""
 
 
-def _models(state: PlatformState) -> list[dict[str, Any]]:
-    """What the trainer says of each model; nothing while it is away."""
-    try:
-        with Client(state.addresses, timeout_seconds=_GLANCE_SECONDS) as client:
-            return list(client.trainer_status()["models"])
-    except HeadraceError:
-        return []
+@dataclass(frozen=True)
+class _Seen:
+    """What the trainer says of each model, what it cannot plan for, and how replicas stand with production."""
+
+    models: list[dict[str, Any]]
+    faults: Mapping[str, str]
+    serving: Mapping[str, Mapping[str, Any]]
 
 
-def _model_row(model: Mapping[str, Any]) -> list[object]:
+def _look(state: PlatformState) -> _Seen:
+    """Nothing of a service that is away: its process is not ready then."""
+    with Client(state.addresses, timeout_seconds=_GLANCE_SECONDS) as client:
+        models: list[dict[str, Any]] = []
+        faults: Mapping[str, str] = {}
+        serving: Mapping[str, Mapping[str, Any]] = {}
+        with contextlib.suppress(HeadraceError):
+            told = client.trainer_status()
+            models, faults = list(told["models"]), dict(told.get("faults") or {})
+        with contextlib.suppress(HeadraceError):
+            serving = client.serving()
+    return _Seen(models, faults, serving)
+
+
+def _troubles(state: PlatformState, seen: _Seen) -> list[str]:
+    """A sentence for each thing that a person should look at."""
+    told = [
+        f"{process.name} is {process.phase}{f': {process.note}' if process.note else ''}"
+        for process in state.processes
+        if process.phase not in ("ready", "stopped")
+    ]
+    told += [f"no round can be planned for {model}: {reason}" for model, reason in seen.faults.items()]
+    told += [
+        f"{instance} cannot load {model}@{serving.get('version')}: {reason}"
+        for model, serving in seen.serving.items()
+        for instance, reason in (serving.get("failed") or {}).items()
+    ]
+    told += [
+        f"the last round of {model['model']} failed: {model['backoff']['last_failure']} "
+        f"(`headrace why {model['model']}`)"
+        for model in seen.models
+        if model["backoff"]["last_failure"] and model["backoff"].get("consecutive_failures")
+    ]
+    return told
+
+
+def _model_row(model: Mapping[str, Any], seen: _Seen) -> list[object]:
     current = model["round"]
     coming = f"round of {current['examples']:,} events is {current['state']}" if current else ""
+    coming = coming or str(model["next_round"]["waiting_for"])
     failure = model["backoff"]["last_failure"]
-    if failure and not current:
-        coming = f"last round failed: {failure}"
-    waiting = coming or model["next_round"]["waiting_for"]
-    return [model["model"], model["production_version"] or "-", f"{model['lag_examples']:,}", waiting]
+    if failure:
+        coming += f"; last failure: {failure}"
+    replicas = replicas_of(seen.serving.get(model["model"]))
+    return [model["model"], model["production_version"] or "-", replicas, f"{model['lag_examples']:,}", coming]
 
 
 def _print_doors(state: PlatformState, session: Session, *, detached: bool) -> None:

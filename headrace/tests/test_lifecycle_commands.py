@@ -179,6 +179,26 @@ def test_predict_before_the_first_version_says_that_there_is_none(run: Run) -> N
     assert (result.exit_code, "m has no version in production yet" in result.stderr) == (4, True)
 
 
+def test_status_ends_with_1_and_says_what_is_not_well(run: Run) -> None:
+    backoff = {"consecutive_failures": 0, "retry_at": 0.0, "last_failure": ""}
+    model = {
+        "model": "m", "production_version": 2, "lag_examples": 5, "round": None, "backoff": backoff,
+        "next_round": {"waiting_for": "5 of 10 new examples"},
+    }  # fmt: skip
+    serving = {"version": 2, "replicas": 2, "available": 2, "failed": {}, "converged_at": 1.0}
+    well = run("status", answers=({"models": [model], "faults": {}}, {"models": [MODEL | {"serving": serving}]}))
+    assert (well.exit_code, "2/2" in well.stdout, "5 of 10 new examples" in well.stdout) == (0, True, True)
+    failing = model | {"backoff": backoff | {"consecutive_failures": 1, "last_failure": "the loss is not a number"}}
+    broken = serving | {"available": 1, "failed": {"serving-1": "no such op"}}
+    answers = ({"models": [failing], "faults": {"n": "no such stream"}}, {"models": [MODEL | {"serving": broken}]})
+    ill = run("status", "--json", answers=answers)
+    told = json.loads(ill.stdout)
+    assert (ill.exit_code, told["is_healthy"]) == (1, False)
+    assert [trouble.split(":")[0] for trouble in told["troubles"]] == [
+        "no round can be planned for n", "serving-1 cannot load m@2", "the last round of m failed",
+    ]  # fmt: skip
+
+
 def test_the_version_of_the_program() -> None:
     assert CliRunner().invoke(app, ["--version"]).stdout.startswith("headrace 0.")
 

@@ -214,15 +214,14 @@ class _Seen:
 
 def _look(state: PlatformState) -> _Seen:
     """Nothing of a service that is away: its process is not ready then."""
-    with Client(state.addresses, timeout_seconds=_GLANCE_SECONDS) as client:
-        models: list[dict[str, Any]] = []
-        faults: Mapping[str, str] = {}
-        serving: Mapping[str, Mapping[str, Any]] = {}
+    models: list[dict[str, Any]] = []
+    faults: Mapping[str, str] = {}
+    serving: Mapping[str, Mapping[str, Any]] = {}
+    with contextlib.suppress(HeadraceError), Client(state.addresses, timeout_seconds=_GLANCE_SECONDS) as client:
         with contextlib.suppress(HeadraceError):
             told = client.trainer_status()
             models, faults = list(told["models"]), dict(told.get("faults") or {})
-        with contextlib.suppress(HeadraceError):
-            serving = client.serving()
+        serving = client.serving()
     return _Seen(models, faults, serving)
 
 

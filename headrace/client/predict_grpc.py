@@ -83,6 +83,7 @@ class GrpcTransport:
         return SignatureTypes(
             {key: names(info.dtype) for key, info in found.inputs.items()},
             {key: names(info.dtype) for key, info in found.outputs.items()},
+            frozenset(found.defaults),
         )
 
     def predict_raw(self, target: Target, body: bytes, deadline: float) -> bytes:
@@ -125,9 +126,10 @@ class GrpcTransport:
 
 
 def _only_input(types: SignatureTypes) -> str:
-    if len(types.inputs) != 1:
+    required = types.inputs.keys() - types.defaults or types.inputs.keys()
+    if len(required) != 1:
         raise InvalidInput(f"the signature has the inputs {', '.join(sorted(types.inputs))}; name them")
-    return next(iter(types.inputs))
+    return next(iter(required))
 
 
 def _fill_spec(spec: tfserving_pb2.ModelSpec, target: Target) -> None:

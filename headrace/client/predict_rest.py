@@ -81,6 +81,7 @@ class RestTransport:
         return SignatureTypes(
             {key: str(spec["dtype"]) for key, spec in found["inputs"].items()},
             {key: str(spec["dtype"]) for key, spec in found["outputs"].items()},
+            frozenset(found.get("defaults", ())),
         )
 
     def _prediction(

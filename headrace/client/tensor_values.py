@@ -30,6 +30,8 @@ class SignatureTypes:
 
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
+    defaults: frozenset[str] = frozenset()
+    """The inputs that may be left out."""
 
 
 def numpy_dtype(type_name: str) -> "np.dtype[Any]":

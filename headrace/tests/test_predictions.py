@@ -42,6 +42,11 @@ def test_a_signature_with_one_input_takes_it_bare_and_of_any_fitting_type(
     assert client.predict("m", given).outputs["y"].tolist() == [3.0]
 
 
+def test_a_bare_array_is_for_the_one_input_that_may_not_be_left_out(client: PredictionClient) -> None:
+    for inputs in ([[1, 2]], {"x": [[1, 2]]}):
+        assert client.predict("m", inputs, signature_name="grown").outputs["y"].tolist() == [3.0]
+
+
 def test_types_and_strings_travel_both_ways(client: PredictionClient) -> None:
     outputs = client.predict("m", _MIXED, signature_name="mixed", label="canary").outputs
     assert {name: array.dtype.name for name, array in outputs.items()} == {

@@ -5,9 +5,11 @@ does.
 Model m, version 3, production; its signatures:
     serving_default    x float [-1, 2] -> y float [-1], the sums of the rows
     mixed              x float, n int64, s string, each [-1] -> double, n, s, raw_bytes
+    grown              as serving_default, with an input k int64 [-1] that is optional by its schema
 A row that begins with -1 is refused, one with -2 kills no runner but is an INTERNAL error, one with -3 waits a second.
 """
 
+import dataclasses
 import json
 import sys
 import tempfile
@@ -35,6 +37,13 @@ MIXED = Signature(
         "s": TensorSpec("DT_STRING", (-1,)), "raw_bytes": TensorSpec("DT_STRING", (-1,)),
     },
 )  # fmt: skip
+
+GROWN = dataclasses.replace(
+    ROWS_OF_TWO,
+    inputs={**ROWS_OF_TWO.inputs, "k": TensorSpec("DT_INT64", (-1,))},
+    optional={"k": 7},
+    has_schema=True,
+)
 
 
 def model(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
@@ -65,7 +74,8 @@ def main() -> None:
         redis.start()
         state = replica_state(
             version(
-                signatures={"serving_default": ROWS_OF_TWO, "mixed": MIXED}, aliases=("production", "canary"),
+                signatures={"serving_default": ROWS_OF_TWO, "mixed": MIXED, "grown": GROWN},
+                aliases=("production", "canary"),
             ),
             aliases={"production": 3, "canary": 3},
         )  # fmt: skip

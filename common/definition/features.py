@@ -1,5 +1,6 @@
 """How raw features become what a network sees, as a model's definition says it (section `features`).
 
+    amount:        {type: numeric, clip: [0, 10000], log: true, normalize: zscore}
     distance:      {type: numeric, normalize: zscore}                  # of: distance, the raw feature of that name
     dep_hour:      {type: bucketized, of: dep_minute, boundaries: [360, 720, 1080]}
     carrier:       {type: vocabulary, max_words: 50, oov: bucket}      # words learned, later rounds append
@@ -35,12 +36,22 @@ class Numeric:
             are fitted on trained examples, per column, without values that are implausibly far out. A constant column
             becomes 0, and what lies 1,000 times outside is cut off there.
         update: later rounds add their examples to the statistics (the default), or they stay those of the first.
+        clip: (low, high): values outside are cut off there, first of all.
+        log: sign(x) * log(1 + |x|) in place of x, before it is normalized.
     """
 
     name: str
     of: str
     normalize: str
     update: bool
+    clip: tuple[float, float] | None = None
+    log: bool = False
+
+    @property
+    def shaping(self) -> tuple[str, ...]:
+        """What is done to a value before statistics see it, in words; empty for nothing."""
+        clip = () if self.clip is None else (f"clipped to {self.clip[0]!r}..{self.clip[1]!r}",)
+        return (*clip, *(("log",) if self.log else ()))
 
 
 @dataclass(frozen=True)
@@ -170,7 +181,14 @@ def _numeric(name: str, fields: Fields, files: Mapping[str, bytes]) -> Numeric:
     update = fields.flag("update", normalize != "none")
     if update and normalize == "none":
         raise InvalidInput(f"feature {name}: update has nothing to update without normalize")
-    return Numeric(name, fields.text("of", name), normalize, update)
+    of, log = fields.text("of", name), fields.flag("log", False)
+    if not fields.has("clip"):
+        fields.take("clip", None)
+        return Numeric(name, of, normalize, update, log=log)
+    bounds = fields.numbers("clip")
+    if len(bounds) != 2 or bounds[0] >= bounds[1]:
+        raise InvalidInput(f"feature {name}: clip must be [low, high], got {list(bounds)}")
+    return Numeric(name, of, normalize, update, (bounds[0], bounds[1]), log)
 
 
 def _bucketized(name: str, fields: Fields, files: Mapping[str, bytes]) -> Bucketized:

@@ -101,7 +101,7 @@ def statistics_of(definition: Definition) -> dict[str, str]:
     about = dict[str, str]()
     for spec in definition.features.values():
         if isinstance(spec, Numeric) and spec.normalize != "none":
-            about[spec.name] = f"numbers of {spec.of}"
+            about[spec.name] = ", ".join((f"numbers of {spec.of}", *spec.shaping))
         elif isinstance(spec, Vocabulary) and spec.words is None:
             about[spec.name] = f"words of {spec.of}"
     return about
@@ -245,7 +245,7 @@ def _columns(
     """Of a kernel: one row per column that the feature gives."""
     spec = specs[name]
     if isinstance(spec, Numeric):
-        return (Run(("number", spec.of, spec.normalize), schema.feature(spec.of).value_count or 1),)
+        return (Run(("number", spec.of, spec.normalize, *spec.shaping), schema.feature(spec.of).value_count or 1),)
     if isinstance(spec, Embedding):
         ids = _rows(specs, spec.of, schema, learned)[0].label
         return (Run(("embedding", spec.table, spec.combiner, *ids), spec.dimension),)

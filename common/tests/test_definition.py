@@ -150,6 +150,7 @@ def test_ids_of_a_vocabulary_are_its_words_and_its_buckets() -> None:
         ({"features": {"x": {"type": "sideways"}}}, "feature x: type must be one of numeric"),
         ({"features": {"x": {"type": "numeric", "bins": 3}}}, r"feature x has unknown keys \['bins'\]"),
         ({"features": {"x": {"type": "numeric", "update": True}}}, "nothing to update without normalize"),
+        ({"features": {"x": {"type": "numeric", "clip": [3, 1]}}}, r"feature x: clip must be \[low, high\]"),
         ({"features": {"x": {"type": "bucketized", "boundaries": [1, 1]}}}, "boundaries must increase"),
         ({"features": {"w": {"type": "vocabulary", "words": ["a"]}}}, "feature w needs oov"),
         ({"features": {"w": {"type": "vocabulary", "oov": "drop"}}}, "needs one of words, file"),

@@ -87,6 +87,12 @@ def test_another_source_starts_new_rows_and_statistics() -> None:
     assert parts["hidden_0/kernel"][2:] == (4, 4), "one column of x, three of the words' vectors"
 
 
+def test_another_scale_starts_its_input_and_statistics_new() -> None:
+    _, parts = changes(model({"x": FEATURES["x"] | {"log": True}}))
+    assert parts["hidden_0/kernel"][2:] == (1, 1)
+    assert parts["statistics of x"] == (0, 0, 1, 0)
+
+
 def test_another_number_of_bins_starts_new() -> None:
     _, parts = changes(model({"hash": FEATURES["hash"] | {"bins": 9}}))
     assert parts["wide/hash_weights"] == (0, 0, 9, 8)

@@ -119,7 +119,7 @@ class Fitting:
         for spec in self._wanted:
             values = raw[spec.of]
             if isinstance(spec, Numeric):
-                columns = values.reshape(len(values), math.prod(values.shape[1:]))
+                columns = _shaped(spec, values.reshape(len(values), math.prod(values.shape[1:])))
                 known, parent = self._moments.get(spec.name), self._parent.get(spec.name)
                 before = known.merged(parent) if known and isinstance(parent, Moments) else known or parent
                 seen = Moments.of(columns, before if isinstance(before, Moments) else None)
@@ -204,6 +204,14 @@ def _fitted_of(arrays: Arrays, prefix: str) -> Fitted:
         return Moments(count.astype(np.int64), mean, squares, minimum, maximum, left_out.astype(np.int64))
     except KeyError as error:
         raise DataLoss(f"the checkpoint lacks {error.args[0]}") from error
+
+
+def _shaped(spec: Numeric, values: NDArray[np.generic]) -> NDArray[np.float64]:
+    """As the transform does it, in float64."""
+    shaped = values.astype(np.float64)
+    if spec.clip is not None:
+        shaped = np.clip(shaped, *spec.clip)
+    return np.sign(shaped) * np.log1p(np.abs(shaped)) if spec.log else shaped
 
 
 def _is_wanted(spec: Numeric | Vocabulary, before: Fitted | None) -> bool:

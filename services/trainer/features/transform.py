@@ -109,6 +109,10 @@ class Transform:
 
     def _numbers(self, spec: Numeric, raw: Raw) -> tf.Tensor:
         values = tf.cast(_two_dimensional(raw[spec.of]), tf.float32)
+        if spec.clip is not None:
+            values = tf.clip_by_value(values, *spec.clip)
+        if spec.log:
+            values = tf.sign(values) * tf.math.log1p(tf.abs(values))
         if spec.normalize == "none":
             return values
         moments = self._statistics[spec.name]

@@ -79,6 +79,15 @@ def test_minmax_spreads_the_fitted_range_over_0_to_1() -> None:
     assert transformed({"f": {"type": "numeric", "of": "x", "normalize": "minmax"}}, examples) == [[0.0], [1.0], [0.5]]
 
 
+def test_clip_then_log_then_normalize() -> None:
+    values = (-3.0, 0.0, np.e - 1, 1e9)
+    spec = {"type": "numeric", "of": "x", "clip": [-2, np.e**2 - 1], "log": True}
+    column = transformed({"f": spec}, [example(x=value) for value in values])
+    np.testing.assert_allclose(np.ravel(column), [-np.log(3.0), 0.0, 1.0, 2.0], rtol=1e-6)
+    scaled = transformed({"f": spec | {"normalize": "minmax"}}, [example(x=value) for value in values])
+    np.testing.assert_allclose(np.ravel(scaled), (np.ravel(column) + np.log(3.0)) / (2.0 + np.log(3.0)), atol=1e-6)
+
+
 def test_a_value_on_a_boundary_goes_to_the_upper_bucket() -> None:
     features = {"f": {"type": "bucketized", "of": "x", "boundaries": [0.0, 10.0]}}
     examples = [example(x=value) for value in (-0.1, 0.0, 9.9, 10.0, 1e9)]

@@ -167,6 +167,20 @@ class Lifecycle:
         report: Mapping[str, Any] = self._ingest.call("POST", path, repeatable=True).json()
         return report
 
+    def account(self, model: str) -> Mapping[str, Any]:
+        """Where every event of its stream is: trained, held out, unusable, left out or waiting, with reasons."""
+        return self._of_model(model, "account")
+
+    def why(self, model: str) -> Mapping[str, Any]:
+        """What stops the model, its last failure and what to do: {"state", "sentences", "advice", "failure", ...}."""
+        return self._of_model(model, "why")
+
+    def _of_model(self, model: str, part: str) -> Mapping[str, Any]:
+        answer: Mapping[str, Any] = self._registry.call(
+            "GET", f"/v1/models/{_segment(model)}/{part}", repeatable=True
+        ).json()
+        return answer
+
     def serving(self) -> dict[str, Mapping[str, Any]]:
         """{model: {"version", "replicas", "available", "failed": {instance: reason}, "converged_at"}} of production, as
         the replicas report it; nothing of models about which the registry says nothing."""

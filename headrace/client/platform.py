@@ -254,13 +254,20 @@ class Client(Lifecycle):
         path = f"/v1/models/{_segment(model)}/rounds?{urlencode({'limit': limit})}"
         return [build(Round, item) for item in self._read(path, "rounds")]
 
-    def train(self, model: str, *, reason: str = "") -> Round:
+    def train(
+        self, model: str, *, reason: str = "", start: Literal["head", "scratch"] | Mapping[int, int] = "head"
+    ) -> Round:
         """Plans a round now.
+
+        Args:
+            start: "head": over what is new; "scratch": from nothing, over the log from its start; {partition: offset}:
+                from there on, and what lies between is left out.
 
         Raises:
             Conflict: nothing is new, or a round is open.
         """
-        body = _encode({"by": self._by, "reason": reason})
+        chosen = start if isinstance(start, str) else {str(partition): offset for partition, offset in start.items()}
+        body = _encode({"by": self._by, "reason": reason} | ({} if start == "head" else {"from": chosen}))
         path = f"/v1/models/{_segment(model)}:train"
         document = self._trainer.call("POST", path, body, headers=_JSON, repeatable=False).json()
         # The trainer puts the plan's fields beside the round's own.

@@ -1,4 +1,4 @@
-"""show, diff, why, streams, rounds, history, deadletters: what there is, what happened, and why."""
+"""show, diff, why, account, streams, rounds, history, deadletters: what there is, what happened, and why."""
 
 import json
 import time
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from common.errors import InvalidInput, NotFound
-from common.registry.catalog import PRODUCTION, Decision, Model, Round, RoundState, Version
+from common.registry.catalog import Decision, Model, Round, RoundState, Version
 from common.schema import Schema
 from headrace.client.platform import Client
 from headrace.commands.session import Session, age, print_facts, print_table
@@ -62,24 +62,26 @@ def diff(
 
 
 def why(context: typer.Context, model: Annotated[str, typer.Argument(metavar="MODEL")]) -> None:
-    """Say what the last failure of a model was, where, which events it was about, and what to do."""
+    """Say what stops a model: its last failure, where, which events it was about, and what to do."""
     session: Session = context.obj
     with session.client() as client:
-        known = client.model(model)
+        found = client.why(model)
         newest = client.versions(model)[-1:]
     refused = [version for version in newest if version.verdict.decision in (Decision.REJECT, Decision.HOLD)]
-    document = {
-        "model": model, "failure": dict(known.failure), "consecutive_failures": known.consecutive_failures,
-        "retry_at": known.retry_at, "paused": known.paused, "pinned_version": known.pinned_version,
-        "newest_version": known.newest_version,
-        "verdict": asdict(refused[0].verdict) if refused else None,
-    }  # fmt: skip
 
     def told() -> None:
-        for sentence in _reasons(known, refused[0] if refused else None):
+        for sentence in _reasons(found, refused[0] if refused else None):
             typer.echo(sentence)
 
-    session.show(document, told)
+    session.show(dict(found) | {"verdict": asdict(refused[0].verdict) if refused else None}, told)
+
+
+def account(context: typer.Context, model: Annotated[str, typer.Argument(metavar="MODEL")]) -> None:
+    """Show where every event of a model's stream is: trained, held out, unusable, left out or waiting."""
+    session: Session = context.obj
+    with session.client() as client:
+        found = client.account(model)
+    session.show(found, lambda: _print_account(found))
 
 
 def streams(context: typer.Context) -> None:
@@ -280,37 +282,46 @@ def _print_diff(found: Mapping[str, Any]) -> None:
     typer.echo(f"the same: {', '.join(same)}" if same else "neither code nor weights are the same")
 
 
-def _reasons(model: Model, refused: Version | None) -> list[str]:
-    failure = model.failure
-    told: list[str] = []
+def _print_account(found: Mapping[str, Any]) -> None:
+    examples = found["examples"]
+    words = {"trained": "trained", "held_out": "held out", "unusable": "unusable", "left_out": "left out"}
+    words |= {"waiting": "waiting", "total": "total"}
+    rows = [[word, "unknown" if examples[key] is None else f"{examples[key]:,}"] for key, word in words.items()]
+    print_table(f"events of {found['model']} in stream {found['stream']}", {"": "left", "events": "right"}, rows)
+    for reason, count in found["unusable"]["reasons"].items():
+        typer.echo(f"unusable: {count:,}, {reason}")
+    for part in found["left_out"]:
+        place = f"{part['partition']}:{part['from_offset']} to {part['to_offset']}"
+        typer.echo(f"left out: {_count(part['examples'])} at {place}, {part['reason']}")
+    waiting = found["waiting"]
+    if waiting.get("waiting_for"):
+        typer.echo(f"waiting for: {waiting['waiting_for']}")
+    for problem in found["problems"]:
+        typer.echo(f"but: {problem}")
+    typer.echo("it adds up" if found["adds_up"] else "it does not add up yet")
+
+
+def _count(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else "unknown"
+
+
+def _reasons(found: Mapping[str, Any], refused: Version | None) -> list[str]:
+    told = [str(sentence) for sentence in found["sentences"]]
+    failure = found.get("failure")
     if failure:
+        when = f", {age(time.time() - failure['at'])} ago" if failure.get("at") else ""
+        over = "; rounds have succeeded since" if found.get("resolved") else ""
+        told.append(f"the last failed round{when}{over}: {failure.get('message', '')}")
         place = ", ".join(str(failure[key]) for key in ("stage", "place") if failure.get(key))
-        when = f"{age(time.time() - failure['at'])} ago" if failure.get("at") else ""
-        told.append(
-            f"the last failed round{f', {when}' if when else ''}: {failure.get('message') or model.last_failure}"
-        )
         told += [f"  where: {place}"] if place else []
         told += [f"  events: {_short(failure['events'])}"] if failure.get("events") else []
         told += [f"  what to do: {failure['advice']}"] if failure.get("advice") else []
-    elif model.last_failure:
-        told.append(f"the last failed round: {model.last_failure}")
-    if model.consecutive_failures:
-        wait = model.retry_at - time.time()
-        again = f"; the next try is in {age(wait)}" if wait > 0 else ""
-        told.append(f"{model.consecutive_failures} rounds have failed in a row{again}; `headrace resume` tries at once")
     if refused is not None:
-        told.append(
-            f"the verdict on version {refused.version} is {refused.verdict.decision}: "
-            f"{'; '.join(refused.verdict.reasons)}"
-        )
-    told += [f"training is paused by {model.paused}; `headrace resume {model.name}`"] if model.paused else []
-    told += [f"production is pinned at version {model.pinned_version}"] if model.pinned_version else []
-    if not told:
-        live = model.aliases.get(PRODUCTION)
-        told.append(
-            f"nothing has failed; {f'version {live} is live' if live else 'no version yet: see headrace status'}"
-        )
-    return told
+        reasons = "; ".join(refused.verdict.reasons)
+        told.append(f"the verdict on version {refused.version} is {refused.verdict.decision}: {reasons}")
+    told += [f"waiting for: {found['waiting_for']}"] if found.get("waiting_for") else []
+    told += [f"what to do: {found['advice']}"] if found.get("advice") and not failure else []
+    return told or [f"nothing is wrong with {found['model']}"]
 
 
 def _print_replay(report: Mapping[str, Any]) -> None:

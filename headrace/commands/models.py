@@ -61,11 +61,29 @@ def _print_applied(applied: Applied, *, dry_run: bool) -> None:
         typer.echo(f"  {sentence}")
 
 
-def train(context: typer.Context, model: ModelName, reason: Reason = "") -> None:
+def train(
+    context: typer.Context,
+    model: ModelName,
+    reason: Reason = "",
+    from_offset: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="OFFSET",
+            help="Leave out what is before this offset of partition 0, or of each partition: 0:120,1:98.",
+        ),
+    ] = "",
+    from_scratch: Annotated[
+        bool, typer.Option("--from-scratch", help="Learn from nothing, over the log from its start.")
+    ] = False,
+) -> None:
     """Plan a training round now, whatever the triggers say."""
     session: Session = context.obj
+    if from_offset and from_scratch:
+        raise InvalidInput("train takes --from or --from-scratch, not both")
+    start = "scratch" if from_scratch else _position(from_offset) if from_offset else "head"
     with session.client() as client:
-        planned = client.train(model, reason=reason)
+        planned = client.train(model, reason=reason, start=start)  # type: ignore[arg-type]  # one of the three it takes
     session.show(
         asdict(planned),
         lambda: typer.echo(
@@ -73,6 +91,19 @@ def train(context: typer.Context, model: ModelName, reason: Reason = "") -> None
             f"from {f'version {planned.plan.parent_version}' if planned.plan.parent_version else 'nothing'}"
         ),
     )
+
+
+def _position(text: str) -> dict[int, int]:
+    """ "120" or "0:120,1:98" as {partition: offset}."""
+    position: dict[int, int] = {}
+    for part in text.split(","):
+        partition, colon, offset = part.strip().rpartition(":")
+        if not offset.isdigit() or (colon and not partition.isdigit()):
+            raise InvalidInput(
+                f"--from takes an offset, such as 120, or one for each partition, 0:120,1:98; got {text!r}"
+            )
+        position[int(partition or 0)] = int(offset)
+    return position
 
 
 def list_models(context: typer.Context) -> None:

@@ -112,14 +112,59 @@ def test_rounds_are_listed_and_the_open_one_is_ended(run: Run) -> None:
 
 
 def test_why_says_the_failure_its_place_and_what_to_do(run: Run) -> None:
-    model = MODEL | {"failure": FAILURE, "last_failure": "ValueError: no such layer", "consecutive_failures": 2}
-    told = run("why", "m", answers=(model, {"versions": []})).stdout
+    why = {
+        "model": "m", "state": "failing", "sentences": ["2 rounds have failed in a row"], "advice": "mend it",
+        "failure": FAILURE, "resolved": False, "waiting_for": "the next try",
+    }  # fmt: skip
+    told = run("why", "m", answers=(why, {"versions": []})).stdout
+    assert "2 rounds have failed in a row" in told
     assert "ValueError: no such layer" in told
     assert "  where: build, model.py, line 3\n  what to do: mend the module and apply again\n" in told
-    assert "2 rounds have failed in a row" in told
-    assert "nothing has failed; version 2 is live" in run("why", "m", answers=(MODEL, {"versions": [VERSION]})).stdout
+    well: dict[str, Any] = {
+        "model": "m",
+        "state": "ok",
+        "sentences": [],
+        "advice": "",
+        "failure": None,
+        "waiting_for": "",
+    }
+    assert run("why", "m", answers=(well, {"versions": [VERSION]})).stdout == "nothing is wrong with m\n"
     rejected = VERSION | {"verdict": {"decision": "reject", "reasons": ["auc fell"], "rule": {"metric": "auc"}}}
-    assert "version 2 is reject: auc fell" in run("why", "m", answers=(MODEL, {"versions": [rejected]})).stdout
+    assert "version 2 is reject: auc fell" in run("why", "m", answers=(well, {"versions": [rejected]})).stdout
+
+
+def test_the_account_shows_every_part_and_its_reasons(run: Run) -> None:
+    account = {
+        "model": "m", "stream": "s", "adds_up": True, "problems": [],
+        "examples": {"total": 1110, "trained": 900, "held_out": 100, "unusable": 10, "left_out": 40, "waiting": 60},
+        "unusable": {"reasons": {"label 7 is not one of 3 classes": 10}, "samples": []},
+        "left_out": [{"partition": 0, "from_offset": 3, "to_offset": 5, "examples": 40, "reason": "rollback"}],
+        "waiting": {"examples": 60, "waiting_for": "60 of 100 new examples"},
+    }  # fmt: skip
+    told = run("account", "m", answers=(account,)).stdout
+    assert "unusable: 10, label 7 is not one of 3 classes" in told
+    assert "left out: 40 at 0:3 to 5, rollback" in told
+    assert "waiting for: 60 of 100 new examples\nit adds up\n" in told
+    assert json.loads(run("account", "m", "--json", answers=(account,)).stdout) == account
+
+
+@pytest.mark.parametrize(
+    ("options", "sent"),
+    [
+        (("--from", "7"), {"0": 7}),
+        (("--from", "0:7,1:9"), {"0": 7, "1": 9}),
+        (("--from-scratch",), "scratch"),
+        ((), None),
+    ],
+)
+def test_a_round_starts_where_it_is_told_to(run: Run, options: tuple[str, ...], sent: Any) -> None:
+    assert run("train", "m", *options, answers=(ROUND,)).exit_code == 0
+    assert run.last[2].get("from") == sent
+
+
+def test_a_place_that_is_none_is_refused(run: Run) -> None:
+    assert "--from takes an offset, such as 120" in run("train", "m", "--from", "late").stderr
+    assert "not both" in run("train", "m", "--from", "1", "--from-scratch").stderr
 
 
 def test_show_and_diff_take_a_model_and_its_versions(run: Run) -> None:

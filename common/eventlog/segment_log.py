@@ -38,7 +38,7 @@ class SegmentLog:
         self._lock = threading.Lock()
         self._closed = False
         with _file_errors(f"the event log {directory}"):
-            directory.mkdir(parents=True, exist_ok=True)
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     @property
     def flush_count(self) -> int:

@@ -174,7 +174,8 @@ class Launcher:
 
     def _make_data_dir(self) -> None:
         try:
-            (self.data_dir / "logs").mkdir(parents=True, exist_ok=True)
+            self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (self.data_dir / "logs").mkdir(exist_ok=True)
         except OSError as error:
             raise InvalidInput(f"{self.data_dir} cannot be made a data directory: {error}") from error
 

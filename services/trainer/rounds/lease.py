@@ -294,7 +294,7 @@ def own_data_dir(data_dir: Path) -> int:
     Raises:
         Conflict: another trainer uses the folder; with one identity, each would take the other's rounds.
     """
-    data_dir.mkdir(parents=True, exist_ok=True)
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = os.open(data_dir / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
     deadline = time.monotonic() + _LOCK_TIMEOUT_SECONDS
     while True:

@@ -1,1 +1,1 @@
-"""From a request to log records: chunks, writers, the bound on memory, dead letters."""
+"""From a request to log records (accept.py is the way through): partitions, chunks, writers, the bound on memory."""

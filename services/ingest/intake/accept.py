@@ -8,24 +8,23 @@ restart, appends exactly what is missing. A request without a key that is retrie
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from common.errors import Conflict, HeadraceError, InvalidInput, Unavailable
 from common.eventlog.base import EventLog
-from common.eventlog.dead_letters import dead_letter
 from common.eventlog.topics import deadletter_topic
 from common.process.health import Health
 from common.registry.catalog import Stream
-from protos.example_pb2 import DeadLetter
 from services.ingest import metrics
 from services.ingest.codec import bodies
-from services.ingest.codec.validation import Checked, PayloadFormat, Rejected, Validator
+from services.ingest.codec.validation import Checked, Validator
 from services.ingest.intake.budget import Budget
-from services.ingest.intake.chunks import Appended, FramedEvents, Item
+from services.ingest.intake.chunks import Appended, Item
 from services.ingest.intake.log_watch import LogWatch
+from services.ingest.intake.places import by_partition, letters_of
 from services.ingest.intake.streams import OpenStream, open_stream
 from services.ingest.once.keys import Answer, KeyWindow, Refusal, RequestKey
 from services.ingest.once.shared_keys import SharedKeys
@@ -42,7 +41,6 @@ _KEY_CHARACTERS = 256
 _HOLD_PAUSE_SECONDS = 0.1
 _ANNOUNCE_PAUSE_SECONDS = 0.5
 _NOTE_SECONDS = 1.0
-_FORMATS: Mapping[PayloadFormat, DeadLetter.Format] = {"json": DeadLetter.JSON, "example": DeadLetter.EXAMPLE}
 
 
 @dataclass(frozen=True)
@@ -241,9 +239,9 @@ class Intake:
         self.watch.check()
         waits: list[tuple[int, asyncio.Future[Appended]]] = []
         if refused:
-            letters = _letters(stream.name, checked.rejected, validator.schema_version)
+            letters = letters_of(stream.name, checked.rejected, validator.schema_version)
             waits.append((-1, stream.deadletter_writer.put(Item(letters, validator.schema_version, key))))
-        for partition, events in _by_partition(stream, checked, key):
+        for partition, events in by_partition(stream, checked, key):
             waits.append((partition, stream.writers[partition].put(Item(events, validator.schema_version, key))))
         on_queued()
         places = await _all(waits, timeout_seconds=self.settings.append_timeout_seconds)
@@ -380,33 +378,6 @@ async def _all(
     if errors:
         raise errors[0]
     return [(partition, future.result()) for partition, future in waits]
-
-
-def _letters(stream: str, rejected: Sequence[Rejected], schema_version: int) -> FramedEvents:
-    letters = [
-        dead_letter(
-            stream,
-            item.payload,
-            item.reason,
-            payload_format=_FORMATS[item.payload_format],
-            schema_version=schema_version,
-        )
-        for item in rejected
-    ]
-    metrics.LETTERS_WITHOUT_PAYLOAD.labels(stream).inc(sum(letter.left_out_bytes > 0 for letter in letters))
-    return FramedEvents.of([letter.SerializeToString() for letter in letters])
-
-
-def _by_partition(stream: OpenStream, checked: Checked, key: RequestKey | None) -> list[tuple[int, FramedEvents]]:
-    if not checked.examples:
-        return []
-    if not checked.keys:
-        events = FramedEvents.of(checked.examples, checked.framed)
-        return [(stream.partition_of_request(key.key_digest if key else None), events)]
-    groups: dict[int, list[bytes]] = {}
-    for example, event_key in zip(checked.examples, checked.keys, strict=True):
-        groups.setdefault(stream.partition_of_event(event_key), []).append(example)
-    return [(partition, FramedEvents.of(examples)) for partition, examples in sorted(groups.items())]
 
 
 def _check_same(body_digest: bytes, key: RequestKey) -> None:

@@ -94,10 +94,12 @@ class Evaluation:
 
     Attributes:
         warn_unknown_share: the version warns of a feature of whose values more than this share has no id of its own.
+        max_unusable: a version of whose examples more than this share could not be used is rejected.
     """
 
     holdout_fraction: float = 0.1
     warn_unknown_share: float = 0.1
+    max_unusable: float = 0.01
 
 
 @dataclass(frozen=True)
@@ -383,8 +385,11 @@ def _evaluation(section: object) -> Evaluation:
     fields = Fields("evaluation", section)
     fraction = fields.number("holdout_fraction", Evaluation.holdout_fraction, minimum=0.0, below=1.0)
     warn_share = fields.number("warn_unknown_share", Evaluation.warn_unknown_share, minimum=0.0)
+    max_unusable = fields.number("max_unusable", Evaluation.max_unusable, minimum=0.0)
+    if max_unusable > 1.0:
+        raise InvalidInput(f"evaluation: max_unusable is a share and must be 0 to 1, got {max_unusable}")
     fields.finish()
-    return Evaluation(fraction, warn_share)
+    return Evaluation(fraction, warn_share, max_unusable)
 
 
 def _gate(section: object, task: Task, *, own_metrics: bool) -> Gate:

@@ -4,6 +4,7 @@ The rule is common/definition/gate.py's. Without max_regression nothing is compa
 """
 
 import math
+from collections.abc import Mapping
 
 from common.definition.gate import Gate
 from common.registry.catalog import Decision, Verdict, VersionMetrics
@@ -40,6 +41,25 @@ def judge(rule: Gate, *, metrics: VersionMetrics, has_parent: bool, held_out_cou
         tuple(passed) or ("the gate asks for nothing",),
         rule,
     )
+
+
+def refuse_unusable(
+    verdict: Verdict, *, unusable_count: int, example_count: int, max_share: float, reasons: Mapping[str, int]
+) -> Verdict:
+    """REJECT when more than max_share of the round's examples could not be used: a model of what was left over.
+
+    Args:
+        example_count: all examples of the round, the unusable ones included.
+        reasons: {reason: count}; the most frequent stands in the sentence.
+    """
+    if unusable_count <= max_share * example_count:
+        return verdict
+    share = f"{unusable_count} of {example_count} examples ({unusable_count / example_count:.3%}) could not be used"
+    most = max(reasons, key=lambda reason: (reasons[reason], reason), default="")
+    why = f", most of them because: {most}" if most else ""
+    fault = f"{share}, evaluation.max_unusable allows {max_share:.3%}{why}"
+    before = verdict.reasons if verdict.decision is Decision.REJECT else ()
+    return Verdict(Decision.REJECT, (*before, fault), verdict.rule)
 
 
 def _compare(rule: Gate, candidate: float, parent: float) -> tuple[bool, str]:

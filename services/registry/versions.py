@@ -26,7 +26,7 @@ from common.registry.catalog import (
 )
 from common.registry.wire import json_text
 from services.registry import aliases, models
-from services.registry.gate import judge
+from services.registry.gate import judge, refuse_unusable
 from services.registry.leases import held_row
 from services.registry.ranges import end_position
 from services.registry.rounds import RoundRow, end_done, parent_end_of, plan_of, row_of
@@ -70,6 +70,13 @@ def register_version(transaction: Transaction, *, round_id: str, token: int, dra
     verdict = judge(
         draft.gate, metrics=draft.metrics, has_parent=plan.parent_version > 0, held_out_count=draft.events_held_out
     )
+    verdict = refuse_unusable(
+        verdict,
+        unusable_count=draft.events_unusable,
+        example_count=draft.events_trained + draft.events_held_out + draft.events_unusable,
+        max_share=_max_unusable(plan),
+        reasons=draft.unusable.get("reasons", {}),
+    )
     verdict = _hold_if_moved(verdict, model, plan)
     version = model.newest_version + 1
     _insert_version(transaction, version, row, draft, verdict)
@@ -102,6 +109,13 @@ def _insert_version(
     files = [{"model": plan.model, "version": version, **asdict(file)} for file in draft.files]
     connection.execute(insert(version_files), files)
     transaction.record(ChangeKind.VERSION, plan.model, version=version)
+
+
+def _max_unusable(plan: RoundPlan) -> float:
+    """As the definition said when the round was planned; a plan of before says nothing, and nothing is refused."""
+    evaluation = plan.configuration.get("evaluation")
+    share = evaluation.get("max_unusable", 1.0) if isinstance(evaluation, Mapping) else 1.0
+    return float(share) if isinstance(share, int | float) else 1.0
 
 
 def _hold_if_moved(verdict: Verdict, model: Model, plan: RoundPlan) -> Verdict:

@@ -82,6 +82,25 @@ def test_a_version_is_held_back_when_production_was_moved_meanwhile(catalog: Cat
     assert catalog.get_model("m").aliases == {"production": 1}
 
 
+@pytest.mark.parametrize(("unusable", "decision"), [(10, Decision.PROMOTE), (11, Decision.REJECT)])
+def test_a_version_of_what_was_left_over_is_rejected(catalog: Catalog, unusable: int, decision: Decision) -> None:
+    plan = replace(next_plan(catalog), configuration={"evaluation": {"max_unusable": 0.01}})
+    catalog.plan_round(plan)
+    held = lease(catalog)
+    counted = {"reasons": {"y is 7, the model has classes 0 to 1": unusable - 1, "x is NaN": 1}}
+    made = replace(draft(catalog), events_trained=900 - unusable, events_unusable=unusable, unusable=counted)
+    version = catalog.register_version(held.round.round_id, held.token, made)
+    assert version.verdict.decision is decision
+    if decision is Decision.REJECT:
+        assert version.verdict.reasons == (
+            (
+                "11 of 1000 examples (1.100%) could not be used, evaluation.max_unusable allows 1.000%, most of them "
+                "because: y is 7, the model has classes 0 to 1"
+            ),
+        )
+        assert catalog.get_model("m").aliases == {}
+
+
 def test_the_answer_to_a_lost_reply_is_the_same_version(catalog: Catalog) -> None:
     catalog.plan_round(next_plan(catalog))
     held, made = lease(catalog), draft(catalog)

@@ -3,7 +3,7 @@
 import logging
 import shutil
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -54,6 +54,7 @@ from services.trainer.rounds.feature_counts import FeatureCounts
 from services.trainer.rounds.inputs import Parent, RoundInputs, fetch_inputs
 from services.trainer.rounds.resume import Place, Resumed, ResumePoints
 
+_NAMED_REASONS, _SAMPLES, _MAX_REASON = 20, 5, 300
 logger = logging.getLogger(__name__)
 _REGISTRY_TIMEOUT_SECONDS = 30.0
 """A registry that restarts within this time costs a round nothing but the wait."""
@@ -374,6 +375,7 @@ class _Round:
             events_trained=measured.trained_count,
             events_held_out=measured.held_out_count,
             events_unusable=len(measured.unusable),
+            unusable=_reasons_of(measured.unusable),
             files=files,
             step=final.step,
             timings={stage: round(seconds, 4) for stage, seconds in self._seconds.items()},
@@ -440,3 +442,12 @@ class _Round:
 
 def _rates(rates: tf.Tensor, count: int) -> list[float]:
     return [float(rate) for rate in np.broadcast_to(rates.numpy(), (count,))]
+
+
+def _reasons_of(unusable: Sequence[tuple[bytes, str]]) -> dict[str, Any]:
+    """VersionDraft.unusable: the most frequent reasons with their counts, the rest together, and a few samples."""
+    counted = Counter(reason[:_MAX_REASON] for _, reason in unusable)
+    named = dict(counted.most_common(_NAMED_REASONS))
+    rest = counted.total() - sum(named.values())
+    samples = [{"reason": reason[:_MAX_REASON], "bytes": len(example)} for example, reason in unusable[:_SAMPLES]]
+    return {"reasons": named | ({"other reasons": rest} if rest else {}), "samples": samples} if unusable else {}

@@ -236,6 +236,7 @@ def test_unusable_examples_are_set_aside_with_their_reasons(platform: Platform) 
     version = platform.registry.versions[0]
     assert version.events_unusable == len(bad)
     assert version.events_trained + version.events_held_out == 80
+    assert sum(version.unusable["reasons"].values()) == len(bad)
     letters = [
         example_pb2.DeadLetter.FromString(value)
         for record in platform.log.read("deadletter.stream", 0, 0, 1)

@@ -87,6 +87,7 @@ class LocalRegistry:
             events_trained=draft.events_trained,
             events_held_out=draft.events_held_out,
             events_unusable=draft.events_unusable,
+            unusable=draft.unusable,
             files=draft.files,
             created_at=0.0,
             last_event_at=0.0,

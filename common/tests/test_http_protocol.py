@@ -245,7 +245,9 @@ def test_gzip_members_are_read_as_one_stream_in_linear_time() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"no gzip", gzip.compress(b"x" * 99)[:-1], gzip.compress(b"x") + b"rest", zlib.compress(b"x")]
+    "body",
+    [b"no gzip", gzip.compress(b"x" * 99)[:-1], gzip.compress(b"x") + b"rest", zlib.compress(b"x")],
+    ids=["other bytes", "cut short", "something behind it", "deflate"],
 )
 def test_what_is_no_gzip_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidInput, match="gzip"):

@@ -112,7 +112,8 @@ class FrontMetrics(Collector):
         for field, (name, text, bounds) in _HISTOGRAMS.items():
             histogram = HistogramMetricFamily(f"headrace_serving_{name}", text, labels=_SIGNATURE)
             for labels, work in works:
-                histogram.add_metric(labels, cumulative(bounds, work[field]), _SUMS[field](work))
+                if any(work[field]):  # a signature that was never asked has no distribution, only counts
+                    histogram.add_metric(labels, cumulative(bounds, work[field]), _SUMS[field](work))
             yield histogram
         yield from _limits([([version.model, str(version.version)], report) for version, report in worked])
 

@@ -26,6 +26,10 @@ def report() -> dict[str, Any]:
 
 @pytest.fixture
 def text(report: dict[str, Any]) -> str:
+    return _scraped(report)
+
+
+def _scraped(report: dict[str, Any]) -> str:
     load = QueueLoad()
     load.opened(1)
     queue = SimpleNamespace(load=load, depth=5)
@@ -65,6 +69,15 @@ def text(report: dict[str, Any]) -> str:
 )
 def test_metrics_are_told_by_model_version_and_signature(text: str, line: str) -> None:
     assert line in text
+
+
+def test_a_signature_that_was_never_asked_has_counts_and_no_distributions(report: dict[str, Any]) -> None:
+    asked = report["signatures"]["serving_default"]
+    zeros = {key: [0] * len(value) if isinstance(value, list) else value for key, value in asked.items()}
+    report["signatures"]["idle"] = zeros | {"requests": 0, "failed": {}}
+    lines = [line for line in _scraped(report).splitlines() if 'signature="idle"' in line]
+    assert any(line.startswith("headrace_serving_runner_requests_total") for line in lines)
+    assert not [line for line in lines if "_bucket" in line]
 
 
 def test_the_status_shows_the_work_of_a_version(report: dict[str, Any]) -> None:

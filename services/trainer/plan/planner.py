@@ -89,6 +89,8 @@ class Planner:
         self._tracked: dict[str, _Tracked] = {}
         self._definitions: dict[str, Definition] = {}
         self._ends: dict[tuple[str, int], Mapping[int, int]] = {}
+        self._damaged: dict[str, str] = {}
+        """By stream, what of the log cannot be read."""
         self._faults: dict[str, str] = {}
         self._counted: dict[str, Any] = {}
         self._counts = RangeCounts(log)
@@ -264,11 +266,20 @@ class Planner:
         except NotFound:
             self._health.satisfy("event_log")
             return f"stream {stream} has no events yet"
+        except DataLoss as error:
+            self._note_damage(stream, error)
+            return error.message
         except (Unavailable, Overloaded) as error:
             self._health.fail("event_log", error.message)
             return error.message
-        self._health.satisfy("event_log")
+        if not self._damaged:
+            self._health.satisfy("event_log")
         return found
+
+    def _note_damage(self, stream: str, error: DataLoss) -> None:
+        """Shown by /readyz until the stream can be read again: nothing that is damaged mends by itself."""
+        self._damaged[stream] = error.message
+        self._health.fail("event_log", "; ".join(self._damaged.values()))
 
     # deciding
 
@@ -278,6 +289,7 @@ class Planner:
             return
         try:
             beginning, fresh = self._count(tracked, log)
+            self._damaged.pop(tracked.state.model.stream, None)
             if tracked.state.open_round is not None:
                 tracked.waiting = Wait(f"the end of {_shown(tracked.state.open_round)}")
                 return
@@ -293,6 +305,8 @@ class Planner:
             logger.debug("somebody else was first", extra={"error": error.message})
             tracked.is_stale = True
         except HeadraceError as error:
+            if isinstance(error, DataLoss):
+                self._note_damage(tracked.state.model.stream, error)
             if tracked.waiting.reason != error.message:
                 logger.warning(
                     "no round can be planned", extra={"model": tracked.state.model.name, "error": str(error)}

@@ -10,6 +10,7 @@ import pytest
 
 from common.definition.gate import Gate
 from common.errors import Conflict, InvalidInput, NotFound
+from common.eventlog.segment_log import SegmentLog
 from common.process.health import Health
 from common.registry.catalog import (
     LEFT_OUT,
@@ -379,3 +380,27 @@ def test_a_stream_without_a_topic_is_waited_for(
     events.add(10, topic="examples.clicks")
     planner.turn()
     assert [found.plan.stream for found in registry.list_rounds("m")] == ["clicks"]
+
+
+def test_a_damaged_log_is_shown_as_not_ready_until_it_can_be_read(
+    registry: RegistryClient, events: Events, tmp_path: Path
+) -> None:
+    events.add(8, per_record=1)
+    (index,) = (tmp_path / "log").rglob("0/*.index")
+    whole = index.read_bytes()
+    middle = len(whole) // 2
+    index.write_bytes(whole[:middle] + bytes([whole[middle] ^ 0xFF]) + whole[middle + 1 :])
+    health = Health("registry", "event_log")
+    settings = TrainerSettings(event_log=f"segments:{tmp_path / 'log'}")
+    log = SegmentLog(tmp_path / "log")
+    planner = Planner(settings, registry=registry, log=log, health=health, on_planned=lambda: None)
+    look_again(planner)
+    assert index.name in health.conditions()["event_log"]
+    assert not health.is_ready()
+    look_again(planner)
+    assert not health.is_ready()
+    index.write_bytes(whole)
+    look_again(planner)
+    look_again(planner)
+    assert health.is_ready()
+    log.close()

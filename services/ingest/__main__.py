@@ -14,7 +14,7 @@ from collections.abc import Callable
 import uvicorn
 import uvloop
 
-from common.errors import HeadraceError, InvalidInput
+from common.errors import DataLoss, HeadraceError, InvalidInput
 from common.eventlog.base import EventLog
 from common.eventlog.open import open_event_log
 from common.process.health import Health
@@ -39,6 +39,8 @@ _REGISTRY_TIMEOUT_SECONDS = 3.0
 _LOOK_SECONDS = 1.0
 _LOG_BACKOFF = Backoff(first_seconds=0.2, longest_seconds=2.0)
 _DRAIN_SECONDS = 10.0
+_SEGMENTS = "segments"
+"""The condition that there is while a stream's log is damaged."""
 
 
 def main(open_log: Callable[[str], EventLog] = open_event_log) -> int:
@@ -175,17 +177,29 @@ async def _keep_log(intake: Intake, service_health: Health, open_log: Callable[[
     beside = [asyncio.create_task(intake.watch.run(log)), asyncio.create_task(intake.announce_when_quiet())]
     try:
         while True:
-            try:
-                for name in intake.schemas.names():
-                    await intake.open(name)
-            except InvalidInput:  # a setting that is wrong stays wrong
-                raise
-            except HeadraceError as error:
-                logger.debug("a stream cannot be opened yet", extra={"reason": error.message})
+            await _open_streams(intake, service_health)
             await asyncio.sleep(_LOOK_SECONDS)
     finally:
         for task in beside:
             task.cancel()
+
+
+async def _open_streams(intake: Intake, service_health: Health) -> None:
+    """Each by itself; what is damaged is shown by /readyz. Raises InvalidInput: a setting that is wrong stays wrong."""
+    damaged: list[str] = []
+    for name in intake.schemas.names():
+        try:
+            await intake.open(name)
+        except InvalidInput:
+            raise
+        except DataLoss as error:
+            damaged.append(f"stream {name}: {error.message}")
+        except HeadraceError as error:
+            logger.debug("a stream cannot be opened yet", extra={"stream": name, "reason": error.message})
+    if damaged:
+        service_health.fail(_SEGMENTS, "; ".join(damaged))
+    elif _SEGMENTS in service_health.names():
+        service_health.satisfy(_SEGMENTS)
 
 
 async def _opened(intake: Intake, service_health: Health, open_log: Callable[[str], EventLog]) -> EventLog:

@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from common.eventlog.base import NewRecord, RecordHeaders
+from common.eventlog.segment_log import SegmentLog
+from common.eventlog.tfrecord import frame
 from common.process.rpc_aio import open_aio_channel
 from services.ingest.tests.conftest import SCHEMA, event, with_changes
 from services.ingest.tests.processes import Process, get, register
@@ -133,3 +136,30 @@ def test_a_taken_port_stops_the_start(tmp_path: Path) -> None:
         process.start()
         assert process.exit_status() == 1
         assert f"cannot listen on 127.0.0.1:{port}" in process.log_text()
+
+
+def test_a_damaged_stream_is_named_by_readyz_and_keeps_no_other_from_its_events(
+    tmp_path: Path, ports: list[int], ingest: Process, registry: Process
+) -> None:
+    registry.start()
+    wait_until(lambda: get(ports[2], "/readyz")[0] == 200, "the registry is ready")
+    for stream in ("damaged", "flights"):
+        register(ports[3], stream, SCHEMA)
+    ingest.start()
+    wait_until(lambda: get(ports[0], "/v1/streams/damaged")[0] == 200, "the stream is open")
+    ingest.stop()
+    log = SegmentLog(tmp_path / "mount" / "log")
+    for number in range(4):
+        log.append("examples.damaged", 0, [NewRecord(frame([b"x"]), RecordHeaders(1, 1, 1.0, bytes([number]) * 16))])
+    log.close()
+    (index,) = (tmp_path / "mount" / "log" / "examples.damaged" / "0").glob("*.index")
+    whole = index.read_bytes()
+    index.write_bytes(whole[: len(whole) // 2] + b"\xff" + whole[len(whole) // 2 + 1 :])
+    ingest.start()
+    wait_until(lambda: get(ports[0], "/healthz")[0] == 200, "it answers")
+    wait_until(lambda: "segments" in get(ports[0], "/readyz")[1]["conditions"], "the damage shows")
+    status, readiness = get(ports[0], "/readyz")
+    assert status == 503
+    assert readiness["conditions"]["segments"].startswith("stream damaged: ")
+    wait_until(lambda: get(ports[0], "/v1/streams/flights")[0] == 200, "the other stream is open")
+    assert _post(ports[0], event(0))["accepted"] == 1

@@ -7,6 +7,7 @@ not only from the window of recent keys.
 import asyncio
 from dataclasses import dataclass, field
 
+from common.errors import Conflict
 from common.eventlog import tfrecord
 from common.eventlog.base import EventLog
 from common.eventlog.dead_letters import StoredLetter, read_letters
@@ -47,10 +48,13 @@ async def replay(intake: Intake, stream_name: str) -> ReplayReport:
 
     Raises:
         NotFound: no such stream.
+        Conflict: it is archived.
         Unavailable: the log or the registry does not answer; what was appended stays, asking again goes on.
     """
     stream = await intake.open(stream_name)
     schema = await intake.in_thread(intake.schemas.fetch, stream_name)
+    if schema.archived:
+        raise Conflict(f"stream {stream_name} is archived and takes no events; restore it first")
     validator = stream.validator(schema)
     topic = deadletter_topic(stream_name)
     start = (await intake.in_thread(intake.log.start_position, topic))[0]

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -13,6 +14,7 @@ from common.eventlog import tfrecord
 from common.schema import Schema
 from services.ingest.codec.examples import ExampleCodec
 from services.ingest.intake.accept import AppendRequest, Intake, OnInvalid
+from services.ingest.intake.replay import replay
 from services.ingest.once.keys import Answer, Refusal
 from services.ingest.tests.conftest import SCHEMA, World, event, with_changes
 
@@ -54,6 +56,18 @@ def test_framed_examples_are_stored_byte_for_byte(world: World) -> None:
 def test_a_stream_nobody_registered_is_not_found(world: World) -> None:
     with pytest.raises(NotFound, match="no stream 'trains'"):
         _run(world.intake().append(_json(event(0), stream="trains")))
+
+
+def test_an_archived_stream_takes_no_events_until_it_is_restored(world: World) -> None:
+    intake = world.intake()
+    streams = world.registry.streams["flights"]
+    streams[-1] = replace(streams[-1], archived=True)
+    with pytest.raises(Conflict, match="stream flights is archived and takes no events"):
+        _run(intake.append(_json(event(0))))
+    with pytest.raises(Conflict, match="stream flights is archived"):
+        _run(replay(intake, "flights"))
+    streams[-1] = replace(streams[-1], archived=False)
+    assert _run(world.intake().append(_json(event(0)))).accepted == 1
 
 
 def test_one_bad_event_keeps_all_others_out(world: World) -> None:

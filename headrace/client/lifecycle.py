@@ -182,8 +182,8 @@ class Lifecycle:
         return answer
 
     def serving(self) -> dict[str, Mapping[str, Any]]:
-        """{model: {"version", "replicas", "available", "failed": {instance: reason}, "converged_at"}} of production, as
-        the replicas report it; nothing of models about which the registry says nothing."""
+        """{model: {"version", "replicas": [instance], "available": [instance], "failed": {instance: reason},
+        "converged_at"}} of production, as the replicas report it."""
         answer = self._registry.call("GET", "/v1/models", repeatable=True).json()
         return {str(item["name"]): item["serving"] for item in answer["models"] if item.get("serving")}
 

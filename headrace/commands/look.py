@@ -287,7 +287,8 @@ def _print_account(found: Mapping[str, Any]) -> None:
     words = {"trained": "trained", "held_out": "held out", "unusable": "unusable", "left_out": "left out"}
     words |= {"waiting": "waiting", "total": "total"}
     rows = [[word, "unknown" if examples[key] is None else f"{examples[key]:,}"] for key, word in words.items()]
-    print_table(f"events of {found['model']} in stream {found['stream']}", {"": "left", "events": "right"}, rows)
+    typer.secho(f"events of {found['model']} in stream {found['stream']}", bold=True)
+    print_table("", {"where": "left", "events": "right"}, rows)
     for reason, count in found["unusable"]["reasons"].items():
         typer.echo(f"unusable: {count:,}, {reason}")
     for part in found["left_out"]:

@@ -195,7 +195,7 @@ def replicas_of(serving: Mapping[str, Any] | None) -> str:
     """ "2/3": so many replicas answer with the production version; empty where nobody has said."""
     if not serving or not serving.get("version"):
         return "-"
-    return f"{serving['available']}/{serving['replicas']}"
+    return f"{len(serving['available'])}/{len(serving['replicas'])}"
 
 
 def remarks(model: Model, serving: Mapping[str, Any] | None) -> list[str]:

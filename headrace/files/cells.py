@@ -20,6 +20,8 @@ MISSING_WORDS = frozenset({"", "na", "n/a", "nan", "null", "none", "nil", "?", "
 """In lower case. A number has no value where its cell reads like this, a text where its cell is empty."""
 TRUTHS: Mapping[str, int] = {"true": 1, "yes": 1, "t": 1, "y": 1, "false": 0, "no": 0, "f": 0, "n": 0}
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_UNNAMED = re.compile(r"Unnamed: (\d+)")
+"""What pandas calls a column without a header; `headrace init` would call it by its place, too."""
 _LONGEST_NAME = 100
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d(:?\d\d)?)?)?")
 
@@ -31,6 +33,8 @@ def column_name(header: str, index: int) -> str:
     """
     if _PLAIN_NAME.fullmatch(header):
         return header
+    if unnamed := _UNNAMED.fullmatch(header):
+        return f"column_{int(unnamed[1]) + 1}"
     letters = unicodedata.normalize("NFKD", header).encode("ascii", "ignore").decode()
     name = re.sub(r"[^A-Za-z0-9]+", "_", letters).strip("_")[:_LONGEST_NAME]
     if not name:

@@ -10,6 +10,7 @@ from common.errors import InvalidInput
 from common.eventlog.tfrecord import cut, frame
 from common.schema import Schema
 from headrace.files import event_files
+from headrace.files.cells import column_name
 from headrace.files.event_files import batches, format_of
 
 SCHEMA = Schema.from_mapping(
@@ -54,6 +55,15 @@ def test_a_fault_in_a_csv_file_is_named_with_its_line(tmp_path: Path, text: str,
     path.write_text(text)
     with pytest.raises(InvalidInput, match=fault.replace("(", "\\(")):
         _events(path, "csv")
+
+
+@pytest.mark.parametrize(
+    ("header", "name"),
+    [("plain_1", "plain_1"), ("sepal length (cm)", "sepal_length_cm"), ("a/b", "a_b"), ("1st", "_1st"),
+     ("", "column_3"), ("Unnamed: 0", "column_1"), ("größe", "groe"), ("日", "column_3")],
+)  # fmt: skip
+def test_a_header_becomes_a_name(header: str, name: str) -> None:
+    assert column_name(header, 2) == name
 
 
 def test_ndjson_lines_go_as_they_are(tmp_path: Path) -> None:

@@ -230,11 +230,12 @@ def test_status_ends_with_1_and_says_what_is_not_well(run: Run) -> None:
         "model": "m", "production_version": 2, "lag_examples": 5, "round": None, "backoff": backoff,
         "next_round": {"waiting_for": "5 of 10 new examples"},
     }  # fmt: skip
-    serving = {"version": 2, "replicas": 2, "available": 2, "failed": {}, "converged_at": 1.0}
+    both = ["serving-0", "serving-1"]
+    serving = {"version": 2, "replicas": both, "available": both, "failed": {}, "converged_at": 1.0}
     well = run("status", answers=({"models": [model], "faults": {}}, {"models": [MODEL | {"serving": serving}]}))
     assert (well.exit_code, "2/2" in well.stdout, "5 of 10 new examples" in well.stdout) == (0, True, True)
     failing = model | {"backoff": backoff | {"consecutive_failures": 1, "last_failure": "the loss is not a number"}}
-    broken = serving | {"available": 1, "failed": {"serving-1": "no such op"}}
+    broken = serving | {"available": both[:1], "failed": {"serving-1": "no such op"}}
     answers = ({"models": [failing], "faults": {"n": "no such stream"}}, {"models": [MODEL | {"serving": broken}]})
     ill = run("status", "--json", answers=answers)
     told = json.loads(ill.stdout)

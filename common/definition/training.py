@@ -40,6 +40,7 @@ OPTIMIZERS: Mapping[str, OptimizerKind] = {
     ),
 }
 """The only list of optimizers: what is not here is refused with the definition, what is here the trainer makes."""
+ON_NOT_FINITE = ("fail", "skip_batch", "set_aside")
 
 
 @dataclass(frozen=True)
@@ -71,11 +72,16 @@ class Optimizer:
 
 @dataclass(frozen=True)
 class Training:
-    """`passes`: how often a round goes over its own range, each time in another order."""
+    """Attributes:
+    passes: how often a round goes over its own range, each time in another order.
+    on_not_finite: what a round does where a loss or a gradient is NaN or infinite, or a layer refuses an example:
+        fail; skip_batch (all of its examples are unusable); set_aside (only the examples at fault are).
+    """
 
     batch_size: int = 256
     passes: int = 1
     optimizer: Optimizer = Optimizer()
+    on_not_finite: str = "set_aside"
 
 
 def parse_training(section: object) -> Training:
@@ -85,6 +91,7 @@ def parse_training(section: object) -> Training:
         batch_size=fields.integer("batch_size", Training.batch_size, maximum=1_000_000),
         passes=fields.integer("passes", Training.passes, maximum=1000),
         optimizer=_optimizer(fields.take("optimizer", {})),
+        on_not_finite=fields.choice("on_not_finite", ON_NOT_FINITE, Training.on_not_finite),
     )
     fields.finish()
     return training

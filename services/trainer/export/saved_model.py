@@ -31,8 +31,8 @@ from common.definition.serving import OPTIONS_PATH
 from common.eventlog.tfrecord import frame
 from protos import tfserving_pb2, warmup_pb2
 from services.trainer.export.fresh_process import FreshProcess
-from services.trainer.families.keras_module import DefinitionFailedError, blame_definition
 from services.trainer.families.model import BuiltModel
+from services.trainer.families.reasons import DefinitionFailedError, blame_definition
 from services.trainer.features.parsing import PADDING, parse, parse_spec, tensor_spec
 
 RAW_SIGNATURE, EXAMPLES_SIGNATURE = "serving_default", "serving_examples"

@@ -1,24 +1,28 @@
-"""A user's Keras model: Python files of a definition, loaded under a name of their own.
+"""A user's Keras model: the files of a definition, the Python ones loaded under a package of their own.
 
 The module named by the definition has
 
-    build_model(schema, parameters) -> keras.Model     functional or Sequential, inputs named after features of the
-                                                       stream, one output: logits [n], [n, 1] or [n, classes], or
+    build_model(schema, parameters) -> keras.Model     functional, Sequential or subclassed; inputs named after features
+                                                       of the stream; outputs: logits [n], [n, 1] or [n, classes], or
                                                        predictions for regression (no softmax or sigmoid at the end)
+    inputs                                             for a subclassed model, which is called with {name: tensor}: the
+                                                       names; every feature of the stream where it is not there
     loss(labels, outputs) -> Tensor                    optional: one loss per example, shape [n]
     metrics(labels, outputs) -> {name: number}         optional: numpy arrays in, measured on the held-out slice
+    adapt(network, dataset)                            optional: fits preprocessing layers in the first round to a
+                                                       tf.data.Dataset of {input: batch} of its trained examples
 
-Files of one definition import each other relatively (`from . import blocks`).
+A model with several outputs names them (a dict, or layers' names), one of them after the definition's label: that one
+is taught and measured, the others are served under their names, and loss() gets the dict. What the model compiles is
+used or refused (compiled.py). Files of one definition import each other relatively (`from . import blocks`); other
+files lie beside them (`pathlib.Path(__file__).with_name("vocab.txt")`).
 """
 
 import copy
 import importlib
-import re
 import sys
-import traceback
 import types
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,16 +31,13 @@ import keras
 import tensorflow as tf
 
 from common.definition.model import Definition, Task
-from common.errors import HeadraceError
-from common.schema import Schema
+from common.schema import Feature, Schema
+from services.trainer.families.reasons import PACKAGE_PREFIX, DefinitionFailedError, blame_definition
+from services.trainer.families.wiring import Wiring, wiring_of
 
-LossFunction = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+LossFunction = Callable[[Any, Any], tf.Tensor]
 MetricsFunction = Callable[[Any, Any], Mapping[str, float]]
-_PACKAGE_PREFIX = "headrace_definition_"
-
-
-class DefinitionFailedError(Exception):
-    """The definition's own code raised, or returned what cannot be used; the message is one sentence."""
+AdaptFunction = Callable[[keras.Model, tf.data.Dataset], object]
 
 
 @dataclass(frozen=True)
@@ -44,20 +45,21 @@ class UserModule:
     build_model: Callable[[Schema, Mapping[str, Any]], keras.Model]
     loss: LossFunction | None
     metrics: MetricsFunction | None
+    adapt: AdaptFunction | None = None
+    inputs: tuple[str, ...] | None = None
 
 
 def load_module(files: Mapping[str, bytes], path: str, *, digest: str, directory: Path) -> UserModule:
-    """Writes the Python files below `directory` and imports the one at `path`.
+    """Writes the files below `directory` and imports the one at `path`.
 
     Raises:
         DefinitionFailedError: it raises while being imported, or has no build_model.
     """
-    package = f"{_PACKAGE_PREFIX}{digest}"
+    package = f"{PACKAGE_PREFIX}{digest}"
     folder = directory / package
     for name, content in files.items():
-        if name.endswith(".py"):
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(content)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
     if package not in sys.modules:
         namespace = types.ModuleType(package)
         namespace.__path__ = [str(folder)]
@@ -67,12 +69,22 @@ def load_module(files: Mapping[str, bytes], path: str, *, digest: str, directory
         module = importlib.import_module(f"{package}.{path.removesuffix('.py').replace('/', '.')}")
     if not callable(getattr(module, "build_model", None)):
         raise DefinitionFailedError(f"{path} has no function build_model(schema, parameters)")
-    loss, metrics = getattr(module, "loss", None), getattr(module, "metrics", None)
-    return UserModule(module.build_model, loss, metrics)
+    functions = {name: _function(module, name, path) for name in ("loss", "metrics", "adapt")}
+    inputs = getattr(module, "inputs", None)
+    if inputs is not None and not (isinstance(inputs, list | tuple) and all(isinstance(name, str) for name in inputs)):
+        raise DefinitionFailedError(f"{path}: inputs must be a list of names of features, got {inputs!r}")
+    return UserModule(module.build_model, **functions, inputs=None if inputs is None else tuple(inputs))
 
 
-def build_from_module(module: UserModule, schema: Schema, definition: Definition) -> keras.Model:
-    """Calls build_model and checks what it returns.
+def _function(module: types.ModuleType, name: str, path: str) -> Any:
+    found = getattr(module, name, None)
+    if found is not None and not callable(found):
+        raise DefinitionFailedError(f"{path}: {name} must be a function, got {type(found).__name__}")
+    return found
+
+
+def build_from_module(module: UserModule, schema: Schema, definition: Definition) -> tuple[keras.Model, Wiring]:
+    """Calls build_model, checks what it returns, and finds out how it is called.
 
     Raises:
         DefinitionFailedError: it raises, or returns something that is not the model described above.
@@ -82,53 +94,63 @@ def build_from_module(module: UserModule, schema: Schema, definition: Definition
         network = module.build_model(schema, copy.deepcopy(dict(definition.module_parameters)))
     if not isinstance(network, keras.Model):
         raise DefinitionFailedError(f"{path}: build_model returned {type(network).__name__}, expected a keras.Model")
+    inputs, outputs, names = _connected(network, module, schema, path)
+    _check_inputs(keras.tree.flatten(inputs), schema, path)
+    wiring = wiring_of(inputs, outputs, names, _main_output(names, definition, path))
+    _check_output(network, wiring, definition.task, path)
+    return network, wiring
+
+
+def _connected(network: keras.Model, module: UserModule, schema: Schema, path: str) -> tuple[Any, Any, tuple[str, ...]]:
+    """Symbolic inputs and outputs, and the outputs' names. A subclassed model is called once to find out."""
     try:
-        inputs, outputs = list(network.inputs or ()), list(network.outputs or ())
+        inputs, outputs = network.input, network.output
     except (AttributeError, ValueError):
-        inputs, outputs = [], []
-    if not inputs or len(outputs) != 1:
+        inputs = None
+    if inputs is None:
+        if isinstance(network, keras.Sequential):
+            raise DefinitionFailedError(
+                f"{path}: the Sequential model has no inputs yet; begin it with keras.Input(shape, name=FEATURE)"
+            )
+        names = module.inputs or tuple(feature.name for feature in schema.features)
+        inputs = {name: _symbolic(_feature(schema, name, path)) for name in names}
+        with blame_definition(path, doing="calling the model with {name: tensor}"):
+            outputs = network(inputs)
+    count = len(keras.tree.flatten(outputs))
+    if isinstance(outputs, Mapping):
+        return inputs, dict(outputs), tuple(sorted(outputs))
+    if isinstance(outputs, list | tuple) and hasattr(network, "output_names"):
+        return inputs, outputs, tuple(network.output_names)
+    if count != 1:
+        raise DefinitionFailedError(f"{path}: the model returns {count} outputs without names; return a dict of them")
+    return inputs, outputs, ("outputs",)
+
+
+def _symbolic(feature: Feature) -> keras.KerasTensor:
+    return keras.Input(feature.shape, dtype=feature.dtype, name=feature.name)
+
+
+def _feature(schema: Schema, name: str, path: str) -> Feature:
+    known = {feature.name: feature for feature in schema.features}
+    if name not in known:
+        raise DefinitionFailedError(f"{path}: input {name!r} is no feature of the stream: {', '.join(known)}")
+    return known[name]
+
+
+def _main_output(names: tuple[str, ...], definition: Definition, path: str) -> str:
+    if len(names) == 1:
+        return names[0]
+    if definition.label not in names:
         raise DefinitionFailedError(
-            f"{path}: build_model must return a functional or Sequential model with named inputs and one output, "
-            f"got {len(inputs)} inputs and {len(outputs)} outputs"
+            f"{path}: the model has outputs {', '.join(names)}; name the one that is taught after the label, "
+            f"{definition.label}"
         )
-    _check_inputs(inputs, schema, path)
-    _check_output(network, definition.task, path)
-    return network
-
-
-@contextmanager
-def blame_definition(path: str, *, doing: str = "") -> Iterator[None]:
-    """Turns whatever the user's code raises into DefinitionFailedError with the place and the exception's last line."""
-    try:
-        yield
-    except (MemoryError, tf.errors.ResourceExhaustedError, HeadraceError, DefinitionFailedError):
-        raise
-    except Exception as error:  # the user's code may raise anything
-        raise DefinitionFailedError(f"{path}: {doing}{': ' if doing else ''}{describe(error)}") from error
-
-
-def describe(error: BaseException) -> str:
-    """The traceback's last line, with the place in the definition's own files where there is one."""
-    text = "".join(traceback.format_exception_only(error)).strip()
-    in_graph = "in user code:" in text  # AutoGraph puts a traceback of its own into the message
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    last = (lines[-1] if in_graph else lines[0])[:500]
-    trace = text if in_graph else "".join(traceback.format_tb(error.__traceback__))
-    places = re.findall(rf'File "[^"]*{_PACKAGE_PREFIX}[^"]*/([^"/]+)", line (\d+), in (\S+)', trace)
-    if not places:
-        return last
-    file, line, function = places[-1]
-    return f"{last} ({file}, line {line}, in {function})"
+    return definition.label
 
 
 def _check_inputs(inputs: list[keras.KerasTensor], schema: Schema, path: str) -> None:
-    known = {feature.name: feature for feature in schema.features}
     for tensor in inputs:
-        feature = known.get(tensor.name)
-        if feature is None:
-            raise DefinitionFailedError(
-                f"{path}: input {tensor.name!r} is no feature of the stream: {', '.join(known)}"
-            )
+        feature = _feature(schema, tensor.name, path)
         if tensor.dtype != feature.dtype or tuple(tensor.shape[1:]) != feature.shape:
             raise DefinitionFailedError(
                 f"{path}: input {tensor.name} is {tensor.dtype} {tuple(tensor.shape[1:])}, "
@@ -136,12 +158,13 @@ def _check_inputs(inputs: list[keras.KerasTensor], schema: Schema, path: str) ->
             )
 
 
-def _check_output(network: keras.Model, task: Task, path: str) -> None:
-    last = network.layers[-1]
+def _check_output(network: keras.Model, wiring: Wiring, task: Task, path: str) -> None:
+    last = network.layers[-1] if network.layers and len(wiring.names) == 1 else None
     activation = getattr(last, "activation", None)
-    if isinstance(last, keras.layers.Softmax) or activation in (keras.activations.softmax, keras.activations.sigmoid):
+    is_squashed = activation in (keras.activations.softmax, keras.activations.sigmoid)
+    if task != "regression" and (isinstance(last, keras.layers.Softmax) or is_squashed):
         raise DefinitionFailedError(f"{path}: the last layer is a softmax or sigmoid; return the logits")
-    shape = tuple(network.outputs[0].shape)
+    shape = wiring.main_shape
     is_single = shape in ((None,), (None, 1))
     is_many = len(shape) == 2 and isinstance(shape[1], int) and shape[1] > 1
     if not (is_many if task == "multiclass" else is_single):

@@ -7,6 +7,7 @@ block and the network once per batch. A Keras module takes the raw features itse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -17,20 +18,24 @@ from common.definition.model import Definition, check_classes
 from common.schema import Feature, Schema
 from services.trainer import determinism
 from services.trainer.families import heads
+from services.trainer.families.compiled import Compiled, compiled_of
 from services.trainer.families.estimators.network import build_network, needed_features
 from services.trainer.families.keras_module import (
+    AdaptFunction,
     LossFunction,
     MetricsFunction,
     UserModule,
-    blame_definition,
     build_from_module,
     load_module,
 )
+from services.trainer.families.reasons import DefinitionFailedError, blame_definition
+from services.trainer.families.wiring import Wiring, wiring_of
 from services.trainer.features.parsing import Raw
 from services.trainer.features.statistics import Statistics
 from services.trainer.features.transform import Transform, Transformed
 
 _SCORE_ROWS = 4096
+_NOTHING_COMPILED = Compiled()
 Columns = Mapping[str, tf.Tensor]
 
 
@@ -39,6 +44,9 @@ class BuiltModel:
     """Attributes:
     inputs: the raw features it needs, in order of name.
     class_count: 2 for binary, k for multiclass, 0 for regression.
+    wiring: how the network is called, and what its outputs are.
+    compiled_by_user: what a module has compiled itself.
+    adapt: a module's own; fits its preprocessing layers.
     seed_state: of Keras's own generator; draws of layers without one follow from it.
     """
 
@@ -51,6 +59,9 @@ class BuiltModel:
     user_loss: LossFunction | None
     user_metrics: MetricsFunction | None
     seed_state: keras.Variable
+    wiring: Wiring
+    compiled_by_user: Compiled = _NOTHING_COMPILED
+    adapt: AdaptFunction | None = None
 
     @property
     def question(self) -> tuple[object, ...]:
@@ -66,12 +77,15 @@ class BuiltModel:
 
     def outputs(self, columns: Columns, *, training: bool) -> tf.Tensor:
         """float32 [n] (binary, regression) or [n, k]: logits or predictions."""
-        inputs = keras.tree.map_structure(lambda tensor: columns[tensor.name], self.network.input)
-        return heads.outputs_of(self.definition.task, self.network(inputs, training=training))
+        return self.main_output(self.network(self.wiring.arranged(columns), training=training))
+
+    def main_output(self, outputs: Any) -> tf.Tensor:
+        """Of what the network returned: the one that the label teaches, as `outputs` gives it."""
+        return heads.outputs_of(self.definition.task, self.wiring.named(outputs)[self.wiring.main])
 
     def column_specs(self) -> dict[str, tf.TensorSpec]:
         """Of the network's inputs, for any number of rows: one compilation serves every block and batch."""
-        return {tensor.name: tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in self.network.inputs}
+        return {name: tf.TensorSpec(tensor.shape, tensor.dtype) for name, tensor in self.wiring.columns.items()}
 
     def compiled(self, function: Callable[..., tf.Tensor], *specs: object) -> Callable[..., tf.Tensor]:
         """A tf.function for these argument types only.
@@ -80,16 +94,59 @@ class BuiltModel:
         """
         return tf.function(function, input_signature=specs, autograph=self.definition.module is not None)
 
-    def losses(self, labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+    def loss(self, columns: Columns, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+        """float32 scalar of a batch: the weighted mean of its losses, with regularisers and what layers add.
+
+        A compiled loss is reduced as Keras reduces it: the weighted sum over the number of examples.
+        """
+        inputs = self.wiring.arranged(columns)
+        outputs = self.network(inputs, training=True)
+        if self.compiled_by_user.has_loss:
+            taught = {self.wiring.main: labels} if self.wiring.is_named else labels
+            given = {self.wiring.main: outputs[self.wiring.main]} if self.wiring.is_named else outputs
+            total = self.network.compute_loss(x=inputs, y=taught, y_pred=given, sample_weight=weights)
+            return tf.cast(tf.ensure_shape(total, []), tf.float32)
+        losses = self._losses(labels, outputs)
+        data_loss = tf.math.divide_no_nan(tf.reduce_sum(losses * weights), tf.reduce_sum(weights))
+        return tf.add_n([data_loss, *(tf.cast(tf.reduce_sum(loss), tf.float32) for loss in self.network.losses)])
+
+    def _losses(self, labels: tf.Tensor, outputs: Any) -> tf.Tensor:
         """Per example, float32 [n]."""
         if self.user_loss is None:
-            return heads.loss_of(self.definition.task, labels, outputs)
-        return tf.cast(self.user_loss(labels, outputs), tf.float32)
+            return heads.loss_of(self.definition.task, labels, self.main_output(outputs))
+        given = self.wiring.named(outputs) if len(self.wiring.names) > 1 else self.main_output(outputs)
+        losses = tf.cast(self.user_loss(labels, given), tf.float32)
+        if losses.shape.rank not in (None, 1):
+            raise DefinitionFailedError(
+                f"{self.definition.module}: loss() returned shape {losses.shape}, expected one loss per example, [n]"
+            )
+        same_length = tf.debugging.assert_equal(
+            tf.shape(losses)[:1], tf.shape(labels), message="loss() must return one loss per example, [n]"
+        )
+        with tf.control_dependencies([same_length]):
+            return tf.ensure_shape(losses, [None])
+
+    def compiled_metrics(self) -> Callable[..., dict[str, float]] | None:
+        """What the module's model has compiled to measure: labels, outputs and weights as arrays to numbers by name."""
+        if not self.compiled_by_user.has_metrics:
+            return None
+        network = self.network
+
+        def measured(labels: Any, outputs: Any, weights: Any) -> dict[str, float]:
+            network.reset_metrics()
+            found = network.compute_metrics(x=None, y=labels, y_pred=outputs, sample_weight=weights)
+            return {name: float(value) for name, value in found.items() if name != "loss"}
+
+        return measured
 
     def serve(self, raw: Raw) -> dict[str, tf.Tensor]:
         """The exported function: raw features to named outputs."""
         columns = self.transform.strict(raw) if self.transform else raw
-        return heads.served_outputs(self.definition.task, self.outputs(columns, training=False))
+        returned = self.network(self.wiring.arranged(columns), training=False)
+        others = self.wiring.named(returned)
+        others.pop(self.wiring.main)
+        served = heads.served_outputs(self.definition.task, self.main_output(returned))
+        return {name: tf.identity(output) for name, output in others.items()} | served
 
 
 def load_user_module(
@@ -117,14 +174,21 @@ def build(
         inputs = tuple(schema.feature(name) for name in transform.raw_names)
         network = build_network(definition, transform)
         classes = 0 if definition.task == "regression" else parameters.classes
-        return BuiltModel(definition, schema, inputs, transform, network, classes, None, None, seed_state)
-    network = build_from_module(module, schema, definition)
-    names = sorted({tensor.name for tensor in network.inputs})
-    classes = {"binary": 2, "regression": 0}.get(definition.task, int(network.outputs[0].shape[-1] or 0))
+        wiring = wiring_of(network.input, network.output, ("outputs",), "outputs")
+        return BuiltModel(definition, schema, inputs, transform, network, classes, None, None, seed_state, wiring)
+    path = str(definition.module)
+    network, wiring = build_from_module(module, schema, definition)
+    compiled = compiled_of(
+        network, path, task=definition.task, optimizer=definition.training.optimizer, own_loss=module.loss
+    )
+    classes = {"binary": 2, "regression": 0}.get(definition.task, int(wiring.main_shape[-1] or 0))
     if classes:
-        check_classes(schema.feature(definition.label), classes, place=f"{definition.module}: label {definition.label}")
-    inputs = tuple(schema.feature(name) for name in names)
-    return BuiltModel(definition, schema, inputs, None, network, classes, module.loss, module.metrics, seed_state)
+        check_classes(schema.feature(definition.label), classes, place=f"{path}: label {definition.label}")
+    inputs = tuple(schema.feature(name) for name in sorted(wiring.columns))
+    return BuiltModel(
+        definition, schema, inputs, None, network, classes, module.loss, module.metrics, seed_state, wiring, compiled,
+        module.adapt,
+    )  # fmt: skip
 
 
 class Scorer:

@@ -1,6 +1,7 @@
 """What the next round starts from: every variable by its path, and a few facts.
 
-    checkpoint/weights.npz    model/<path>, optimizer/<path>, statistics/<feature>/<part>: plain arrays, no pickle
+    checkpoint/weights.npz    model/<path>, optimizer/<path>, statistics/<feature>/<part>, layers/<name>/<part>
+                              (families/layer_state.py): plain arrays, no pickle
     checkpoint/state.json     step, position, optimizer, definition digest
     checkpoint/identity.json  what each row of an estimator's variables means (common/definition/identity.py)
 
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 from common.definition import compare, identity
 from common.definition.identity import VariableMeaning
 from common.errors import DataLoss, InvalidInput
+from services.trainer.families import layer_state
 from services.trainer.features import statistics as feature_statistics
 from services.trainer.features.statistics import Arrays, Statistics
 
@@ -122,7 +124,7 @@ def restore(variables: Mapping[str, keras.Variable], arrays: Arrays, carrying: C
         InvalidInput: a variable can neither be carried nor may it start anew.
     """
     carrying = carrying or Carrying()
-    stored = {path: array for path, array in arrays.items() if not path.startswith("statistics/")}
+    stored = {path: array for path, array in arrays.items() if not path.startswith(("statistics/", layer_state.PREFIX))}
     owners = _owners(variables)
     shared = sorted(variables.keys() & stored.keys())
     restarted = tuple(path for path in shared if carrying.starts_anew(owners[path]))

@@ -8,23 +8,70 @@ Weighted by the stream's weight feature where it has one. A metric that is not d
 classes, calibration without a positive, anything without examples) is left out.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+import tensorflow as tf
 from numpy.typing import NDArray
 
 from common.definition.model import Task
-from services.trainer.families.keras_module import DefinitionFailedError, MetricsFunction, blame_definition
+from services.trainer.families.keras_module import MetricsFunction
+from services.trainer.families.model import Columns, Scorer
+from services.trainer.families.reasons import DefinitionFailedError, blame_definition
+from services.trainer.learn import culprits
 
 Floats = NDArray[np.float64]
+CompiledMetrics = Callable[[NDArray[np.generic], NDArray[np.float32], NDArray[np.float32]], dict[str, float]]
+"""What a module's model has compiled: labels, outputs, weights in; numbers by name out."""
+_FEW = 10
+
+
+def scored(score: Scorer, columns: Columns, count: int) -> tuple[NDArray[np.float32], dict[int, str]]:
+    """Outputs of `count` rows, and the reason for each row that has none: a layer refuses it, or the output is NaN.
+
+    Raises:
+        DefinitionFailedError: more than half of the rows are refused.
+    """
+    outputs, found = np.zeros(0, np.float32), dict[int, str]()
+    try:
+        outputs = score(columns, count)
+    except DefinitionFailedError as error:
+        if not isinstance(error.__cause__, tf.errors.InvalidArgumentError):
+            raise
+        refused = culprits.find(range(count), lambda rows: _refusal(score, columns, rows), limit=max(_FEW, count // 2))
+        if refused.are_all:
+            raise
+        found = refused.reasons
+        kept = [row for row in range(count) if row not in found]
+        answered = score(_rows(columns, kept), len(kept))
+        outputs = np.full((count, *answered.shape[1:]), np.nan, np.float32)
+        outputs[kept] = answered
+    finite = np.isfinite(outputs.reshape(count, int(np.prod(outputs.shape[1:])))).all(axis=1)
+    for row in np.flatnonzero(~finite).tolist():
+        found.setdefault(row, "the model's output for it is not finite")
+    return outputs, found
+
+
+def _refusal(score: Scorer, columns: Columns, rows: Sequence[int]) -> str:
+    try:
+        score(_rows(columns, rows), len(rows))
+    except DefinitionFailedError as error:
+        return str(error)
+    return ""
+
+
+def _rows(columns: Columns, rows: Sequence[int]) -> dict[str, tf.Tensor]:
+    return {name: tf.gather(column, tf.constant(list(rows), tf.int64)) for name, column in columns.items()}
 
 
 class Slice:
     """Predictions over one slice, collected block by block; `metrics` at the end."""
 
-    def __init__(self, task: Task, user_metrics: MetricsFunction | None = None) -> None:
-        """`user_metrics`: the definition's own; then all outputs are kept, otherwise two numbers per example."""
-        self._task, self._user_metrics = task, user_metrics
+    def __init__(
+        self, task: Task, user_metrics: MetricsFunction | None = None, compiled: CompiledMetrics | None = None
+    ) -> None:
+        """`user_metrics`, `compiled`: the definition's own; then all outputs are kept, else two numbers per example."""
+        self._task, self._user_metrics, self._compiled = task, user_metrics, compiled
         self._columns: tuple[list[Floats], list[Floats], list[Floats]] = ([], [], [])
         self._outputs: list[NDArray[np.float32]] = []
         self._labels: list[NDArray[np.generic]] = []
@@ -40,7 +87,7 @@ class Slice:
             first, second = _multiclass_terms(labels.astype(np.int64), second)
         for column, values in zip(self._columns, (first, second, weights.astype(np.float64)), strict=True):
             column.append(values)
-        if self._user_metrics is not None:
+        if self._user_metrics is not None or self._compiled is not None:
             self._outputs.append(outputs)
             self._labels.append(labels)
 
@@ -52,14 +99,20 @@ class Slice:
         if not weights.sum() > 0:
             return {}
         metrics = _MEASURES[self._task](first, second, weights)
-        return metrics | self._own_metrics()
+        own = self._own_metrics()
+        return own | metrics if self._compiled else metrics | own
 
     def _own_metrics(self) -> dict[str, float]:
-        if self._user_metrics is None:
+        if self._user_metrics is None and self._compiled is None:
             return {}
+        labels, outputs = np.concatenate(self._labels), np.concatenate(self._outputs)
+        values: dict[str, float] = {}
         with blame_definition("metrics"):
-            own = self._user_metrics(np.concatenate(self._labels), np.concatenate(self._outputs))
-            values = {str(name): float(value) for name, value in own.items()}
+            if self._compiled is not None:
+                values |= self._compiled(labels, outputs, np.concatenate(self._columns[2]).astype(np.float32))
+            if self._user_metrics is not None:
+                own = self._user_metrics(labels, outputs)
+                values |= {str(name): float(value) for name, value in own.items()}
         bad = [name for name, value in values.items() if not np.isfinite(value)]
         if bad:
             raise DefinitionFailedError(f"metrics: {', '.join(bad)} is not finite")

@@ -2,9 +2,15 @@
 
 A block is put into a seeded order, cut into even batches, and each batch takes one optimizer step. Nothing but the
 variables crosses from one block to the next, so a round resumed after block k goes on exactly as if it had not stopped.
+
+A batch whose loss or gradient is not finite, or in which a layer raises, is undone; what happens then is for
+`training.on_not_finite` to say: fail, skip_batch, or set_aside the examples at fault and take the step without them.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import keras
 import numpy as np
@@ -13,11 +19,17 @@ from numpy.typing import NDArray
 
 from services.trainer import determinism
 from services.trainer.families.heads import LABEL_DTYPES
-from services.trainer.families.keras_module import DefinitionFailedError, blame_definition
 from services.trainer.families.model import BuiltModel, Columns
+from services.trainer.families.reasons import DefinitionFailedError, blame_definition, describe
+from services.trainer.learn import culprits
 from services.trainer.learn.checkpoint import variables_by_path
 from services.trainer.learn.gradients import merge_before_apply
 from services.trainer.learn.optimizers import make_optimizer
+
+_FEW = 10
+"""So many examples at fault in a batch, or in all, are never too many; beyond, half of them are."""
+_SMALL_VALUES = 65_536
+Losses = NDArray[np.float32]
 
 
 class NotFiniteError(Exception):
@@ -34,26 +46,41 @@ class TrainingSet:
     count: int
 
 
+@dataclass(frozen=True)
+class _Fault:
+    reason: str
+    is_numeric: bool
+
+    def raised(self, more: str = "") -> Exception:
+        return NotFiniteError(self.reason + more) if self.is_numeric else DefinitionFailedError(self.reason + more)
+
+
 class Training:
-    """A model with its optimizer. `variables` (checkpoint.py) hold all of its state."""
+    """A model with its optimizer. `variables` (checkpoint.py) hold all of its state.
+
+    Attributes:
+        set_aside: (block index, row of the block's trained examples) to the reason; later passes leave these out.
+    """
 
     def __init__(self, model: BuiltModel, *, seed: int) -> None:
         self.model = model
-        self.optimizer = make_optimizer(model.definition.training.optimizer)
+        self._by_user = model.compiled_by_user
         self._variables = model.network.trainable_variables
         if not self._variables:
             raise DefinitionFailedError("the model has nothing to train: no trainable variables")
-        self.optimizer.build(self._variables)
-        merge_before_apply(self.optimizer)
+        self._optimizers = self._by_user.optimizers or (make_optimizer(model.definition.training.optimizer),)
+        self._give_optimizer()
+        self.set_aside: dict[tuple[int, int], str] = {}
+        self._seen = 0
         self._seed = seed
-        self._compiled = model.compiled(
-            self._train_batches,
-            model.column_specs(),
-            tf.TensorSpec([None], LABEL_DTYPES[model.definition.task]),
-            tf.TensorSpec([None], tf.float32),
-            tf.TensorSpec([None], tf.int64),
-            tf.TensorSpec([None], tf.int32),
-        )
+        self._policy = model.definition.training.on_not_finite
+        self._fault: _Fault | None = None
+        self._compiled = self._compile()
+
+    @property
+    def optimizer(self) -> keras.optimizers.Optimizer:
+        """The one that counts the steps."""
+        return self._optimizers[0]
 
     @property
     def step(self) -> int:
@@ -63,36 +90,187 @@ class Training:
     @property
     def variables(self) -> dict[str, keras.Variable]:
         """By path, as checkpoint.py stores them."""
-        return variables_by_path(
-            model=self.model.network.variables, optimizer=self.optimizer.variables, seed=[self.model.seed_state]
-        )
+        slots = [variable for optimizer in self._optimizers for variable in optimizer.variables]
+        return variables_by_path(model=self.model.network.variables, optimizer=slots, seed=[self.model.seed_state])
 
     def continue_from(self, step: int) -> None:
         """Sets the global step: it goes on even where another optimizer starts with empty slots."""
         self.optimizer.iterations.assign(step)
 
-    def train_block(self, examples: TrainingSet, *, pass_index: int, block_index: int) -> NDArray[np.float32]:
-        """Takes one step per batch and returns the loss of each, in order.
+    def rates(self, steps: NDArray[np.int64]) -> list[float]:
+        """The learning rate at each of the steps."""
+        rate = getattr(self.optimizer, "_learning_rate", None)
+        if not len(steps):
+            return []
+        if not isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+            return [float(self.optimizer.learning_rate)] * len(steps)
+        rate_of = tf.function(lambda step: tf.cast(rate(step), tf.float32))
+        return tf.map_fn(rate_of, tf.constant(steps, tf.int64), fn_output_signature=tf.float32).numpy().tolist()
+
+    @contextmanager
+    def own_rates(self) -> Iterator[None]:
+        """Constant learning rates stay those of the module whatever is restored: a parent may have had another."""
+        kept = [one for one in self.variables.items() if one[0].endswith("/learning_rate")]
+        values = [variable.value.read_value() for _, variable in kept]
+        yield
+        for (_, variable), value in zip(kept, values, strict=True):
+            variable.assign(value)
+
+    def averages(self) -> dict[str, str]:
+        """Where an optimizer keeps moving averages (EMA): path of the variable to path of its average."""
+        paths = {id(variable): path for path, variable in self.variables.items()}
+        pairs = [
+            (variable, average)
+            for optimizer in self._optimizers
+            if getattr(optimizer, "use_ema", False)
+            for variable, average in zip(
+                optimizer._trainable_variables, optimizer._model_variables_moving_average, strict=True
+            )
+        ]
+        return {paths[id(variable)]: paths[id(average)] for variable, average in pairs}
+
+    def train_block(self, examples: TrainingSet, *, pass_index: int, block_index: int) -> Losses:
+        """Takes one step per batch and returns the loss of each, in order; `set_aside` may have grown.
 
         Raises:
             NotFiniteError: with the step; the weights cannot be used any more.
             DefinitionFailedError: the user's model or loss raised.
         """
-        if not examples.count:
+        known = {row for block, row in self.set_aside if block == block_index}
+        rows = np.array([row for row in range(examples.count) if row not in known], np.int64)
+        if not len(rows):
             return np.zeros(0, np.float32)
-        order = determinism.block_order(
-            self._seed, pass_index=pass_index, block_index=block_index, count=examples.count
-        )
-        bounds = determinism.batch_bounds(examples.count, self.model.definition.training.batch_size)
-        first_step = self.step
-        with blame_definition(self.model.definition.module or "the estimator"):
-            losses = self._compiled(
-                examples.columns, examples.labels, examples.weights, tf.constant(order), tf.constant(bounds)
-            ).numpy()
-        if not np.isfinite(losses).all():
-            bad = int(np.argmin(np.isfinite(losses)))
-            raise NotFiniteError(f"the loss became {losses[bad]} at step {first_step + bad}")
+        order = rows[
+            determinism.block_order(self._seed, pass_index=pass_index, block_index=block_index, count=len(rows))
+        ]
+        bounds = determinism.batch_bounds(len(rows), self.model.definition.training.batch_size)
+        losses: list[Losses] = []
+        batch = 0
+        while batch < len(bounds) - 1:
+            before = self._snapshot()
+            good, fault = self._attempt(examples, order, bounds[batch:])
+            if fault is None:
+                losses.append(good)
+                break
+            if self._policy == "fail":
+                raise fault.raised(f" at step {self.step}" if fault.is_numeric else "")
+            self._put_back(before)
+            taken, batch = self._past_the_fault(examples, order, bounds, batch, known_good=len(good), block=block_index)
+            losses += taken
+        self._seen += len(rows)
+        return np.concatenate([np.zeros(0, np.float32), *losses])
+
+    def _past_the_fault(
+        self,
+        examples: TrainingSet,
+        order: NDArray[np.int64],
+        bounds: NDArray[np.int32],
+        batch: int,
+        *,
+        known_good: int,
+        block: int,
+    ) -> tuple[list[Losses], int]:
+        """Takes the steps again up to the batch at fault, then that one without its culprits; the batch after it."""
+        losses: list[Losses] = []
+        if known_good:
+            again, fault = self._attempt(examples, order, bounds[batch : batch + known_good + 1])
+            if fault:
+                raise fault.raised(" where it was finite before")
+            losses.append(again)
+            batch += known_good
+        while batch < len(bounds) - 1:
+            before = self._snapshot()
+            taken, fault = self._attempt(examples, order, bounds[batch : batch + 2])
+            batch += 1
+            if fault is None:
+                losses.append(taken)
+                continue
+            self._put_back(before)
+            rows = order[bounds[batch - 1] : bounds[batch]]
+            losses.append(
+                self._step_without_culprits(examples, rows, fault, block, seen=self._seen + int(bounds[batch]))
+            )
+            break
+        return losses, batch
+
+    def _step_without_culprits(
+        self, examples: TrainingSet, rows: NDArray[np.int64], fault: _Fault, block: int, *, seen: int
+    ) -> Losses:
+        self._fault = fault
+        reasons = dict.fromkeys(rows.tolist(), f"its batch was skipped: {fault.reason}")
+        if self._policy == "set_aside":
+            found = culprits.find(
+                rows.tolist(), lambda some: self._fault_of(examples, some), limit=max(_FEW, len(rows) // 2)
+            )
+            reasons = found.reasons
+            aside = len(self.set_aside) + len(reasons)
+            if found.are_all or (aside > _FEW and 2 * aside > seen):
+                raise self._fault.raised(
+                    f" at step {self.step}: {aside} of {seen} examples are at fault, so it is the model and not they"
+                )
+        self.set_aside |= {(block, row): reason for row, reason in reasons.items()}
+        rest = np.array([row for row in rows.tolist() if row not in reasons], np.int64)
+        if not len(rest):
+            return np.zeros(0, np.float32)
+        losses, remaining = self._attempt(examples, rest, np.array([0, len(rest)], np.int32))
+        if remaining:
+            raise remaining.raised(f" at step {self.step}")
         return losses
+
+    def _fault_of(self, examples: TrainingSet, rows: Any) -> str:
+        """Tries a step on some rows and undoes it."""
+        before = self._snapshot()
+        _, fault = self._attempt(examples, np.array(rows, np.int64), np.array([0, len(rows)], np.int32))
+        self._put_back(before)
+        self._fault = fault or self._fault
+        return fault.reason if fault else ""
+
+    def _attempt(
+        self, examples: TrainingSet, order: NDArray[np.int64], bounds: NDArray[np.int32]
+    ) -> tuple[Losses, _Fault | None]:
+        """A step per batch until one is at fault: the losses before it. The variables then are of no use."""
+        with blame_definition(self.model.definition.module or "the estimator"):
+            try:
+                losses = self._compiled(
+                    examples.columns, examples.labels, examples.weights, tf.constant(order), tf.constant(bounds)
+                ).numpy()
+            except tf.errors.InvalidArgumentError as error:
+                return np.zeros(0, np.float32), _Fault(describe(error), is_numeric=False)
+        finite = np.isfinite(losses)
+        if finite.all():
+            return losses, None
+        bad = int(np.argmin(finite))
+        return losses[:bad], _Fault(f"the loss became {losses[bad]}", is_numeric=True)
+
+    def _snapshot(self) -> list[tf.Tensor]:
+        """Shares memory with the variables until they change."""
+        return [] if self._policy == "fail" else [one.value.read_value() for one in self.variables.values()]
+
+    def _put_back(self, snapshot: list[tf.Tensor]) -> None:
+        for variable, value in zip(self.variables.values(), snapshot, strict=True):
+            variable.assign(value)
+
+    def _give_optimizer(self) -> None:
+        """Builds the optimizers; those of a train_step of the user's own learn from it which variables are theirs."""
+        for optimizer in self._optimizers:
+            merge_before_apply(optimizer)
+        if not self._by_user.has_train_step:
+            self.optimizer.build(self._variables)
+            return
+        if not self._by_user.optimizers:
+            self.model.network.compile(optimizer=self.optimizer)
+        with blame_definition(str(self.model.definition.module)):
+            self._compile().get_concrete_function()
+
+    def _compile(self) -> Any:
+        return self.model.compiled(
+            self._train_batches,
+            self.model.column_specs(),
+            tf.TensorSpec([None], LABEL_DTYPES[self.model.definition.task]),
+            tf.TensorSpec([None], tf.float32),
+            tf.TensorSpec([None], tf.int64),
+            tf.TensorSpec([None], tf.int32),
+        )
 
     def _train_batches(
         self, columns: dict[str, tf.Tensor], labels: tf.Tensor, weights: tf.Tensor, order: tf.Tensor, bounds: tf.Tensor
@@ -116,13 +294,47 @@ class Training:
         return losses.stack()
 
     def _train_batch(self, columns: Columns, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+        """The loss; NaN where a gradient is not finite."""
+        if self._by_user.has_train_step:
+            return self._users_step(columns, labels, weights)
         with tf.GradientTape() as tape:
-            outputs = self.model.outputs(columns, training=True)
-            data_loss = tf.math.divide_no_nan(
-                tf.reduce_sum(self.model.losses(labels, outputs) * weights), tf.reduce_sum(weights)
-            )
-            loss = tf.add_n([data_loss, *self.model.network.losses])
-        gradients = tape.gradient(loss, self._variables)
+            loss = self.model.loss(columns, labels, weights)
+            scaled = self.optimizer.scale_loss(loss)
+        found = zip(tape.gradient(scaled, self._variables), self._variables, strict=True)
+        moved = [(gradient, variable) for gradient, variable in found if gradient is not None]
+        if not moved:
+            raise DefinitionFailedError("the loss depends on none of the model's trainable variables")
+        gradients = [gradient for gradient, _ in moved]
         with tf.control_dependencies([loss]):
-            self.optimizer.apply(gradients, self._variables)
-        return loss
+            self.optimizer.apply(gradients, [variable for _, variable in moved])
+        if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
+            return loss  # it leaves such gradients out and scales down by itself
+        return _checked(loss, [*gradients, *self._running_values()])
+
+    def _users_step(self, columns: Columns, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+        """train_step of a module: the loss that it returns, or the first number; NaN where a weight is not finite."""
+        network = self.model.network
+        for metric in network.metrics:
+            metric.reset_state()
+        taught = {self.model.wiring.main: labels} if self.model.wiring.is_named else labels
+        logs = network.train_step((self.model.wiring.arranged(columns), taught, weights))
+        if not isinstance(logs, dict) or not logs:
+            raise DefinitionFailedError("train_step must return a dict of numbers, one of them called loss")
+        loss = tf.reduce_mean(tf.cast(logs.get("loss", next(iter(logs.values()))), tf.float32))
+        with tf.control_dependencies([loss]):
+            values = [variable.value.read_value() for variable in self._variables]
+            return _checked(loss, [*values, *self._running_values()])
+
+    def _running_values(self) -> list[tf.Tensor]:
+        """What layers keep beside weights (moving means and variances), without large frozen tables."""
+        return [
+            variable.value.read_value()
+            for variable in self.model.network.non_trainable_variables
+            if str(variable.dtype).startswith("float") and int(np.prod(variable.shape)) <= _SMALL_VALUES
+        ]
+
+
+def _checked(loss: tf.Tensor, tensors: list[Any]) -> tf.Tensor:
+    """The loss, or NaN where any of the tensors holds a value that is not finite (or values beyond any sum)."""
+    sums = [tf.reduce_sum(tf.cast(getattr(tensor, "values", tensor), tf.float32)) for tensor in tensors]
+    return tf.where(tf.math.is_finite(tf.add_n([tf.zeros([]), *sums])), loss, tf.constant(float("nan")))

@@ -48,7 +48,9 @@ class PreparedBlock:
     """`*_raw` are the raw features of the same rows, for a parent that transforms them in its own way.
 
     Attributes:
-        sample: a few usable examples, serialized; with the shortest and the longest list of each input of any length.
+        trained_rows, held_out_rows: their rows in the parsed block, int64.
+        sample: a few usable examples, serialized, by row of the parsed block; with the shortest and the longest list of
+            each input of any length.
         outside: values without an id of their own, by feature, trained and held out together.
         present: all values of the same features.
     """
@@ -59,7 +61,9 @@ class PreparedBlock:
     held_out: TrainingSet
     trained_raw: Mapping[str, tf.Tensor]
     held_out_raw: Mapping[str, tf.Tensor]
-    sample: list[bytes]
+    trained_rows: NDArray[np.int64]
+    held_out_rows: NDArray[np.int64]
+    sample: dict[int, bytes]
     unusable: list[tuple[bytes, str]]
     outside: Mapping[str, int]
     present: Mapping[str, int]
@@ -124,6 +128,16 @@ class RoundData:
         if kept is not None:
             self._kept, self._is_complete = kept, True
 
+    def serialized(self, rows: Mapping[int, Mapping[int, str]]) -> list[tuple[bytes, str]]:
+        """Examples by block index and row of the parsed block, each with its reason; reads the range once more."""
+        if not rows:
+            return []
+        return [
+            (block.examples[row], reason)
+            for block in self.parsed()
+            for row, reason in sorted(rows.get(block.index, {}).items())
+        ]
+
     def _parse(self, index: int, block: Block) -> ParsedBlock:
         parsed = parse(block.examples, self.schema.columns)
         fraction = self.definition.evaluation.holdout_fraction
@@ -165,7 +179,9 @@ def prepare(model: BuiltModel, parsed: ParsedBlock) -> PreparedBlock:
         held_out=_rows(held_out, done.columns, labels, weights),
         trained_raw=_select(parsed.raw, trained),
         held_out_raw=_select(parsed.raw, held_out),
-        sample=[parsed.examples[row] for row in sample],
+        trained_rows=trained,
+        held_out_rows=held_out,
+        sample={row: parsed.examples[row] for row in sample},
         unusable=parsed.refused + unusable,
         outside={name: int(count) for name, count in done.outside.items()},
         present={name: int(count) for name, count in done.present.items()},

@@ -46,7 +46,7 @@ from common.registry.catalog import (
 from common.registry.client import RegistryClient
 from services.trainer import determinism
 from services.trainer.export.fresh_process import FreshProcess
-from services.trainer.families.keras_module import describe
+from services.trainer.families.reasons import describe
 from services.trainer.rounds.assignment import Failed, Message, Progress, RoundAssignment
 from services.trainer.rounds.process import conduct
 

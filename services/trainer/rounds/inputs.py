@@ -10,6 +10,7 @@ from common.definition.model import Definition, parse_definition
 from common.errors import DataLoss
 from common.registry.client import RegistryClient
 from common.schema import Schema
+from services.trainer.families import layer_state
 from services.trainer.families.keras_module import UserModule
 from services.trainer.families.model import BuiltModel, build, load_user_module
 from services.trainer.features.statistics import Statistics
@@ -48,6 +49,9 @@ class Parent:
         report = checkpoint.restore(variables, self.checkpoint.arrays)
         if report.new:
             raise DataLoss(f"the parent's checkpoint lacks {', '.join(report.new)}")
+        for path, average in self.checkpoint.state.get("averages", {}).items():
+            variables[path].assign(self.checkpoint.arrays[average])
+        layer_state.restore(model.network, self.checkpoint.arrays)
         return model
 
 

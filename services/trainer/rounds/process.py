@@ -22,20 +22,19 @@ from common.eventlog.base import EventLog
 from common.eventlog.dead_letters import append_letters, dead_letter
 from common.eventlog.open import open_event_log
 from common.eventlog.topics import examples_topic
-from common.registry.catalog import FileEntry, Version, VersionDraft, VersionMetrics
+from common.registry.catalog import FileEntry, Version, VersionDraft
 from common.registry.client import RegistryClient, manifest_of
 from protos.example_pb2 import DeadLetter
 from services.trainer import determinism
 from services.trainer.export import saved_model as export
 from services.trainer.export.fresh_process import FreshProcess
-from services.trainer.families.keras_module import DefinitionFailedError, blame_definition, describe
-from services.trainer.families.model import BuiltModel, Scorer, build
+from services.trainer.families import layer_state
+from services.trainer.families.model import BuiltModel, build
+from services.trainer.families.reasons import DefinitionFailedError, blame_definition, describe
 from services.trainer.features import statistics as feature_statistics
 from services.trainer.features.statistics import Fitting, Statistics
 from services.trainer.learn import checkpoint
 from services.trainer.learn.checkpoint import Checkpoint
-from services.trainer.learn.evaluation import Slice
-from services.trainer.learn.optimizers import rate_at
 from services.trainer.learn.training import NotFiniteError, Training
 from services.trainer.rounds import rebuild_check, tensorboard_events
 from services.trainer.rounds.assignment import (
@@ -52,6 +51,7 @@ from services.trainer.rounds.blocks import PreparedBlock, RoundData
 from services.trainer.rounds.environment import environment_of
 from services.trainer.rounds.feature_counts import FeatureCounts
 from services.trainer.rounds.inputs import Parent, RoundInputs, fetch_inputs
+from services.trainer.rounds.measuring import Measured, SetAside, measure
 from services.trainer.rounds.resume import Place, Resumed, ResumePoints
 
 _NAMED_REASONS, _SAMPLES, _MAX_REASON = 20, 5, 300
@@ -134,19 +134,9 @@ class _Trained:
     model: BuiltModel
     final: Checkpoint
     first_step: int
+    learning_rates: list[float]
+    set_aside: SetAside
     warm_start: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class _Measured:
-    """What the last pass over the range found out."""
-
-    metrics: VersionMetrics
-    trained_count: int
-    held_out_count: int
-    unusable: list[tuple[bytes, str]]
-    sample: list[bytes]
-    warnings: dict[str, str]
 
 
 class _Round:
@@ -174,6 +164,7 @@ class _Round:
         self._statistics: Statistics = {}
         self._meaning: dict[str, VariableMeaning] = {}
         self._training: Training | None = None
+        self._final: Checkpoint | None = None  # what goes on; the model may hold averages then
         self._saved_place = Place()
         self.place = Place()
 
@@ -181,9 +172,19 @@ class _Round:
         trained = self.trained()
         final = trained.final
         with self._stage("evaluate"):
-            measured = self._measure(trained.model, trained.parent, trained.data)
+            measured = measure(
+                trained.model,
+                trained.parent,
+                trained.data,
+                FeatureCounts(
+                    warn_share=trained.model.definition.evaluation.warn_unknown_share,
+                    statistics_warnings=feature_statistics.warnings_of(self._carried, self._statistics),
+                ),
+                set_aside=trained.set_aside,
+                check_stop=lambda: self._check_stop("evaluate"),
+            )
         with self._stage("export"):
-            output = self._output(trained.model, final, measured, trained.first_step)
+            output = self._output(trained, measured)
         with self._stage("upload"):
             files = manifest_of(output)
             self._registry.upload(output, files)
@@ -205,20 +206,30 @@ class _Round:
         with self._stage("build"):
             parent = inputs.parent.built() if inputs.parent else None
             model = build(inputs.definition, inputs.schema, self._statistics, inputs.module, seed=self._plan.seed)
+            before = resumed.checkpoint if resumed else inputs.parent.checkpoint if inputs.parent else None
+            self._adapt(model, data, before)
             training = Training(model, seed=self._plan.seed)
             warm_start = self._restored(training, inputs.parent)
             if resumed:
                 self._resume(training, resumed)
         first_step = training.step - sum(map(len, self._losses))
         self._train(training, data)
-        final = self._captured(training)
-        return _Trained(inputs.definition, data, parent, model, final, first_step, warm_start)
+        final = self._final = self._captured(training)
+        for path, average in training.averages().items():
+            training.variables[path].assign(training.variables[average])
+        curve = training.rates(np.arange(first_step, first_step + sum(map(len, self._losses))))
+        return _Trained(
+            inputs.definition, data, parent, model, final, first_step, curve, dict(training.set_aside), warm_start
+        )
 
     @property
     def examples_trained(self) -> int:
-        """Each counted once, however many passes went over it."""
-        passes = self._training.model.definition.training.passes if self._training else 1
-        return self.place.examples_done // passes
+        """Each counted once, however many passes went over it; without those that were set aside."""
+        if self._training is None:
+            return 0
+        return self.place.examples_done // self._training.model.definition.training.passes - len(
+            self._training.set_aside
+        )
 
     def _data(self, inputs: RoundInputs) -> RoundData:
         return RoundData(
@@ -247,14 +258,36 @@ class _Round:
         if parent is None:
             return {}
         carrying = parent.carrying_to(training.model.definition, self._meaning)
-        report = checkpoint.restore(training.variables, parent.checkpoint.arrays, carrying)
+        with training.own_rates():
+            report = checkpoint.restore(training.variables, parent.checkpoint.arrays, carrying)
         training.continue_from(parent.checkpoint.step)
+        layer_state.restore(training.model.network, parent.checkpoint.arrays)
         return report.to_mapping() if report.is_change else {}
+
+    def _adapt(self, model: BuiltModel, data: RoundData, before: Checkpoint | None) -> None:
+        """Preprocessing layers learn from the round's trained examples where no version before has what they learned.
+
+        First, because what is traced afterwards holds their state as constants.
+        """
+        missing = layer_state.restore(model.network, before.arrays if before else {})
+        if not missing or model.adapt is None:
+            return
+        with blame_definition(str(model.definition.module), doing="adapt"):
+            layer_state.adapt(
+                model.network,
+                model.adapt,
+                model.column_specs(),
+                lambda: (block.trained.columns for block in data.prepared(model)),
+            )
+        if before:
+            layer_state.restore(model.network, before.arrays)
 
     def _resume(self, training: Training, resumed: Resumed) -> None:
         report = checkpoint.restore(training.variables, resumed.checkpoint.arrays)
         if report.new or report.dropped:
             raise DataLoss(f"the resume point is not of this model: {', '.join(report.new + report.dropped)}")
+        layer_state.restore(training.model.network, resumed.checkpoint.arrays)
+        training.set_aside = {(block, row): reason for block, row, reason in resumed.checkpoint.state["set_aside"]}
         self.place = self._saved_place = resumed.place
         self._losses = [resumed.losses]
 
@@ -276,51 +309,13 @@ class _Round:
                 loss = float(losses.mean()) if len(losses) else None
                 self._report(Progress("train", done, loss, self._points.saved_count))
             self.place = Place(pass_index + 1, 0, None, self.place.examples_done)
-        if not self.place.examples_done:
-            raise InvalidInput(f"none of the {self._plan.example_count} examples of the range can be trained on")
+        if self.examples_trained <= 0:
+            why = next((f": {reason}" for reason in training.set_aside.values()), "")
+            raise InvalidInput(f"none of the {self._plan.example_count} examples of the range can be trained on{why}")
 
-    def _measure(self, model: BuiltModel, parent: BuiltModel | None, data: RoundData) -> _Measured:
-        """One pass over the range: candidate and parent on the held-out slice, the parent on the trained examples.
-
-        The parent is frozen, so what it predicts for these is what it predicted before the candidate learned them.
-        """
-        if parent and parent.question != model.question:
-            parent = None
-        candidate, parents, progressive = (Slice(model.definition.task, model.user_metrics) for _ in range(3))
-        score, score_parent = Scorer(model), Scorer(parent) if parent else None
-        trained_count, unusable = 0, list[tuple[bytes, str]]()
-        features = FeatureCounts(
-            warn_share=model.definition.evaluation.warn_unknown_share,
-            statistics_warnings=feature_statistics.warnings_of(self._carried, self._statistics),
-        )
-        sample = list[bytes]()
-        for block in data.prepared(model):
-            self._check_stop("evaluate")
-            held_out, trained = block.held_out, block.trained
-            weights = held_out.weights.numpy()
-            candidate.add(held_out.labels.numpy(), score(held_out.columns, held_out.count), weights)
-            if parent and score_parent:
-                rows = [(parents, held_out, block.held_out_raw), (progressive, trained, block.trained_raw)]
-                for part, examples, raw in rows:
-                    outputs = score_parent(parent.transformed(raw).columns, examples.count)
-                    part.add(examples.labels.numpy(), outputs, examples.weights.numpy())
-            trained_count += trained.count
-            unusable += block.unusable
-            features.add(block)
-            sample = sample or block.sample
-        metrics = {"candidate": candidate.metrics(), "parent": parents.metrics(), "progressive": progressive.metrics()}
-        counts = {"trained": trained_count, "held_out": candidate.count, "unusable": len(unusable)}
-        return _Measured(
-            {**metrics, "examples": counts, **features.metrics()},
-            trained_count,
-            candidate.count,
-            unusable,
-            sample,
-            features.warnings(),
-        )
-
-    def _output(self, model: BuiltModel, final: Checkpoint, measured: _Measured, first_step: int) -> Path:
+    def _output(self, trained: _Trained, measured: Measured) -> Path:
         """The version's files: saved_model/, checkpoint/, tensorboard/."""
+        model = trained.model
         output = self._work_dir / "output"
         shutil.rmtree(output, ignore_errors=True)
         saved_model = output / "saved_model"
@@ -330,17 +325,15 @@ class _Round:
             trial = export.trial_of(model, measured.sample)
             export.check(saved_model, trial, self._fresh, self._work_dir)
             export.write_warmup_requests(model, saved_model, trial)
-        checkpoint.write(output, final)
+        checkpoint.write(output, trained.final)
         losses = np.concatenate([np.zeros(0, np.float32), *self._losses])
-        rate = model.definition.training.optimizer.learning_rate
-        steps = np.arange(first_step, first_step + len(losses))
-        curves = tensorboard_events.Curves(first_step, losses.tolist(), _rates(rate_at(rate, steps), len(losses)))
+        curves = tensorboard_events.Curves(trained.first_step, losses.tolist(), trained.learning_rates)
         tensorboard_events.write_events(
             output / "tensorboard", curves, measured.metrics, wall_time=self._assignment.round.planned_at
         )
         return output
 
-    def _after_registration(self, version: Version, output: Path, measured: _Measured) -> None:
+    def _after_registration(self, version: Version, output: Path, measured: Measured) -> None:
         """The round is over: what fails here is logged, and costs the next round a download at most."""
         try:
             self._set_aside(measured.unusable)
@@ -364,7 +357,7 @@ class _Round:
         self,
         definition: Definition,
         final: Checkpoint,
-        measured: _Measured,
+        measured: Measured,
         files: tuple[FileEntry, ...],
         warm_start: dict[str, Any],
     ) -> VersionDraft:
@@ -385,7 +378,7 @@ class _Round:
         )
 
     def _captured(self, training: Training) -> Checkpoint:
-        arrays = checkpoint.capture(training.variables, self._statistics)
+        arrays = checkpoint.capture(training.variables, self._statistics) | layer_state.capture(training.model.network)
         for path, array in arrays.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise NotFiniteError(f"variable {path} is not finite at step {training.step}")
@@ -395,6 +388,8 @@ class _Round:
             "round_id": self._assignment.round.round_id,
             "definition_digest": self._plan.definition_digest,
             "ranges": [[item.partition, item.from_offset, item.to_offset] for item in self._plan.ranges],
+            "averages": training.averages(),
+            "set_aside": [[block, row, reason] for (block, row), reason in sorted(training.set_aside.items())],
         }
         about = identity.statistics_of(training.model.definition)
         return Checkpoint(arrays, state, identity.to_mapping(self._meaning, about))
@@ -404,7 +399,7 @@ class _Round:
         began = time.monotonic()
         losses = np.concatenate([np.zeros(0, np.float32), *self._losses])
         try:
-            self._points.save(self.place, self._captured(training), losses)
+            self._points.save(self.place, self._final or self._captured(training), losses)
             self._saved_place = self.place
         except (Unavailable, Overloaded) as error:
             logger.warning("no resume point", extra={"model": self._plan.model, "error": error.message})
@@ -438,10 +433,6 @@ class _Round:
             if block is None:
                 return
             yield block
-
-
-def _rates(rates: tf.Tensor, count: int) -> list[float]:
-    return [float(rate) for rate in np.broadcast_to(rates.numpy(), (count,))]
 
 
 def _reasons_of(unusable: Sequence[tuple[bytes, str]]) -> dict[str, Any]:

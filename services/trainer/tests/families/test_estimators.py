@@ -13,8 +13,8 @@ from common.definition.inputs import INPUTS_PATH, parse_inputs
 from common.definition.model import parse_definition
 from common.schema import Schema
 from services.trainer.export import saved_model as export
-from services.trainer.families.keras_module import DefinitionFailedError
 from services.trainer.families.model import BuiltModel, build, load_user_module
+from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.features.parsing import parse
 from services.trainer.features.statistics import Fitting
 from services.trainer.learn import checkpoint

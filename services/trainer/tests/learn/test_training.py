@@ -22,7 +22,7 @@ SCHEMA = Schema.from_mapping(
 )
 
 
-def line_model(*, seed: int = 1, batch_size: int = 4, **optimizer: Any) -> BuiltModel:
+def line_model(*, seed: int = 1, batch_size: int = 4, policy: str = "set_aside", **optimizer: Any) -> BuiltModel:
     """y = a x + b."""
     spec = parse_definition(
         definition(
@@ -30,7 +30,11 @@ def line_model(*, seed: int = 1, batch_size: int = 4, **optimizer: Any) -> Built
             label="y",
             features={"x": {"type": "numeric"}},
             parameters={},
-            training={"batch_size": batch_size, "optimizer": optimizer or {"name": "sgd", "learning_rate": 0.1}},
+            training={
+                "batch_size": batch_size,
+                "on_not_finite": policy,
+                "optimizer": optimizer or {"name": "sgd", "learning_rate": 0.1},
+            },
         )
     )
     return build(spec, SCHEMA, {}, None, seed=seed)
@@ -80,7 +84,7 @@ def test_a_block_without_examples_changes_nothing() -> None:
 
 
 def test_a_loss_that_is_not_finite_stops_at_its_step() -> None:
-    training = Training(line_model(batch_size=1), seed=1)
+    training = Training(line_model(batch_size=1, policy="fail"), seed=1)
     with pytest.raises(NotFiniteError, match=r"the loss became (nan|inf) at step \d"):
         training.train_block(examples([1.0, float("nan"), 2.0], [1.0, 1.0, 1.0]), pass_index=0, block_index=0)
     assert training.step <= 3

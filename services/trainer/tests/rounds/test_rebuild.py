@@ -11,37 +11,11 @@ import tensorflow as tf
 from common.registry.catalog import Lease, OffsetRange, RoundState, VersionStatus
 from common.registry.client import RegistryClient
 from services.trainer.rounds import environment
-from services.trainer.rounds.assignment import Done, Rebuilt, RoundAssignment
-from services.trainer.rounds.process import rebuild
+from services.trainer.rounds.assignment import Done
 from services.trainer.rounds.rebuild_check import variable_differences
 from services.trainer.tests.support.platform_processes import MODEL, Events, TrainerProcess, last_round
-from services.trainer.tests.support.small_rounds import Platform, definition, events, fresh_process
+from services.trainer.tests.support.small_rounds import Platform, definition, events, rebuilt
 from testing.waiting import wait_until
-
-
-def rebuilt(platform: Platform, lease: Lease, version: int) -> Rebuilt:
-    assignment = RoundAssignment(
-        lease=replace(lease, token=0, resume_point=None),
-        registry_address="",
-        event_log="",
-        work_dir=str(platform.directory / f"rebuild-{len(platform.messages)}"),
-        cache_dir=str(platform.directory / "rebuild-cache"),
-        intra_op_threads=2,
-        inter_op_threads=1,
-        resume_interval_seconds=0.0,
-        rebuild_of=version,
-    )
-    tf.config.experimental.enable_op_determinism()
-    found = rebuild(
-        assignment,
-        platform.messages.append,
-        lambda: False,
-        registry=platform.registry,  # type: ignore[arg-type]  # LocalRegistry has the calls that a round makes
-        log=platform.log,
-        fresh=fresh_process(),
-    )
-    assert isinstance(found, Rebuilt)
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -34,6 +34,7 @@ class LocalRegistry:
     schema_json: str = ""
     definitions: dict[str, dict[str, bytes]] = field(default_factory=dict)
     versions: list[Version] = field(default_factory=list)
+    drafts: list[VersionDraft] = field(default_factory=list)
     resume_point: ResumePoint | None = None
     takes_resume_points: bool = True
 
@@ -96,6 +97,7 @@ class LocalRegistry:
             step=draft.step,
         )
         self.versions.append(version)
+        self.drafts.append(draft)
         return version
 
     def close(self) -> None:

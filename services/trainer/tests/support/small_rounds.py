@@ -2,7 +2,7 @@
 
 import atexit
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ from common.registry.catalog import Lease, OffsetRange
 from common.schema import Schema
 from protos import example_pb2
 from services.trainer.export.fresh_process import FreshProcess
-from services.trainer.rounds.assignment import Done, Failed, Message, RoundAssignment, Stopped
-from services.trainer.rounds.process import conduct
+from services.trainer.rounds.assignment import Done, Failed, Message, Progress, Rebuilt, RoundAssignment, Stopped
+from services.trainer.rounds.process import conduct, rebuild
 from services.trainer.tests.support.local_registry import LocalRegistry
 
 SCHEMA: Mapping[str, Any] = {
@@ -148,6 +148,14 @@ class Platform:
             definition=files, ranges=ranges, block_examples=block_examples, parent_version=parent_version
         )
 
+    def after_blocks(self, count: int) -> Callable[[], bool]:
+        """True once so many blocks more are trained."""
+        before = len(self.trained_blocks())
+        return lambda: len(self.trained_blocks()) - before >= count
+
+    def trained_blocks(self) -> list[Progress]:
+        return [m for m in self.messages if isinstance(m, Progress) and m.stage == "train" and m.examples_done]
+
     def train(
         self,
         lease: Lease,
@@ -175,3 +183,28 @@ class Platform:
             log=self.log,
             fresh=fresh_process(),
         )
+
+
+def rebuilt(platform: Platform, lease: Lease, version: int) -> Rebuilt:
+    assignment = RoundAssignment(
+        lease=replace(lease, token=0, resume_point=None),
+        registry_address="",
+        event_log="",
+        work_dir=str(platform.directory / f"rebuild-{len(platform.messages)}"),
+        cache_dir=str(platform.directory / "rebuild-cache"),
+        intra_op_threads=2,
+        inter_op_threads=1,
+        resume_interval_seconds=0.0,
+        rebuild_of=version,
+    )
+    tf.config.experimental.enable_op_determinism()
+    found = rebuild(
+        assignment,
+        platform.messages.append,
+        lambda: False,
+        registry=platform.registry,  # type: ignore[arg-type]  # LocalRegistry has the calls that a round makes
+        log=platform.log,
+        fresh=fresh_process(),
+    )
+    assert isinstance(found, Rebuilt)
+    return found

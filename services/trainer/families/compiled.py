@@ -1,0 +1,105 @@
+"""What a module compiles: used, or refused with a sentence; never passed over.
+
+| compiled                          | here                                                                            |
+|-----------------------------------|---------------------------------------------------------------------------------|
+| optimizer                         | used as it is: schedule, clipping, EMA, accumulation; model.yaml then names none |
+| loss, loss_weights                | used, with add_loss and regularisers; the module then has no loss()              |
+| metrics, weighted_metrics         | measured on the held-out slice                                                   |
+| train_step, compute_loss          | called instead of ours                                                           |
+| test_step, predict_step           | refused: evaluation and serving call the model itself                            |
+| run_eagerly, steps_per_execution  | refused: a round is one compiled graph                                           |
+| jit_compile                       | a matter of speed; rounds run without                                            |
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import keras
+
+from common.definition.model import Task
+from common.definition.training import Optimizer
+from services.trainer.families.reasons import DefinitionFailedError
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """Attributes:
+    optimizers: found on the model; the first one counts the steps. Empty: model.yaml's optimizer is used.
+    has_loss: model.compute_loss gives the loss, everything included.
+    has_metrics: model.compute_metrics measures.
+    has_train_step: model.train_step takes the steps.
+    """
+
+    optimizers: tuple[keras.optimizers.Optimizer, ...] = ()
+    has_loss: bool = False
+    has_metrics: bool = False
+    has_train_step: bool = False
+
+
+def compiled_of(
+    network: keras.Model, path: str, *, task: Task, optimizer: Optimizer, own_loss: Callable[..., object] | None
+) -> Compiled:
+    """Raises DefinitionFailedError for what cannot be used, or is said in two places."""
+    has_train_step, computes_loss = _overrides(network, "train_step"), _overrides(network, "compute_loss")
+    for name in ("test_step", "predict_step"):
+        if _overrides(network, name):
+            raise DefinitionFailedError(
+                f"{path}: the model has its own {name}, which nothing calls: evaluation and serving call the model"
+            )
+    if not network.compiled and not has_train_step and not computes_loss:
+        return Compiled()
+    if network.compiled:
+        _refuse_options(network, path)
+    optimizers = _optimizers(network)
+    if optimizers and optimizer != Optimizer():
+        raise DefinitionFailedError(
+            f"{path}: the model compiles the optimizer {optimizers[0].name} and model.yaml names {optimizer.name}; "
+            f"say it in one of them"
+        )
+    loss = getattr(network, "loss", None) if network.compiled else None
+    has_loss = loss is not None or computes_loss
+    if (has_loss or has_train_step) and own_loss is not None:
+        raise DefinitionFailedError(
+            f"{path}: the model has a loss of its own, and the module a function loss(); keep one"
+        )
+    for one in keras.tree.flatten(loss):
+        _refuse_probabilities(one, path, task)
+    return Compiled(optimizers, has_loss, getattr(network, "_compile_metrics", None) is not None, has_train_step)
+
+
+def _overrides(network: keras.Model, name: str) -> bool:
+    return getattr(type(network), name) is not getattr(keras.Model, name) and not type(network).__module__.startswith(
+        "keras."
+    )
+
+
+def _optimizers(network: keras.Model) -> tuple[keras.optimizers.Optimizer, ...]:
+    """The compiled one first; a model with several (a GAN) keeps the others as attributes."""
+    found = [getattr(network, "optimizer", None), *vars(network).values()]
+    return tuple({id(one): one for one in found if isinstance(one, keras.optimizers.Optimizer)}.values())
+
+
+def _refuse_options(network: keras.Model, path: str) -> None:
+    if network.run_eagerly:
+        raise DefinitionFailedError(f"{path}: compile(run_eagerly=True) cannot be used: a round is one compiled graph")
+    if network.steps_per_execution != 1:
+        raise DefinitionFailedError(
+            f"{path}: compile(steps_per_execution={network.steps_per_execution}) cannot be used: a round takes all the "
+            f"steps of a block in one call already"
+        )
+
+
+def _refuse_probabilities(loss: object, path: str, task: Task) -> None:
+    """A cross-entropy of Keras's takes probabilities unless it is told otherwise; the model's outputs are logits."""
+    if loss is None or task == "regression":
+        return
+    found = keras.losses.get(loss)
+    config = found.get_config() if isinstance(found, keras.losses.Loss) else {}
+    by_name = callable(found) and getattr(found, "__module__", "").startswith("keras.")
+    name = getattr(found, "__name__", type(found).__name__)
+    is_entropy = "entropy" in name.lower()
+    if is_entropy and (config.get("from_logits") is False or (by_name and not isinstance(found, keras.losses.Loss))):
+        raise DefinitionFailedError(
+            f"{path}: the compiled loss {name} takes probabilities, the outputs are logits; compile the class with "
+            f"from_logits=True, or none: {task} models have a cross-entropy by default"
+        )

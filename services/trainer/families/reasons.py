@@ -1,0 +1,91 @@
+"""What went wrong, in one line a person can act on: the error's own words, the layer, and the place in their files."""
+
+import re
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import tensorflow as tf
+
+from common.errors import HeadraceError
+
+PACKAGE_PREFIX = "headrace_definition_"
+"""A definition's files are imported below a package of this name."""
+_MAX_CHARS = 600
+_NODE = re.compile(r"\{\{node (\S+?)\}\}")
+_NOISE = re.compile(r"\s*\[\[\{\{.*?\}\}\]\]|\s*\[Op:[^\]]*\]|\{\{.*?\}\}|\x1b\[\d*m")
+_FRAME = re.compile(r'^\s*File ".*", line \d+, in .*$', re.MULTILINE)
+_ARGUMENTS = re.compile(r"\n+Arguments received by .*", re.DOTALL)
+_NO_LAYERS = frozenset(
+    {"while", "body", "cond", "gradient_tape", "StatefulPartitionedCall", "PartitionedCall", "Assert", "AssertGuard"}
+)
+
+
+class DefinitionFailedError(Exception):
+    """The definition's own code raised, or returned what cannot be used; the message is one sentence."""
+
+
+def describe(error: BaseException) -> str:
+    """The error's last line (an error inside a graph: the operation's own message and layer), with the user's place."""
+    if isinstance(error, tf.errors.OpError):
+        return _with_place(_of_operation(error), _trace_of(error, str(error.message)))
+    text = "".join(traceback.format_exception_only(error)).strip()
+    in_graph = "in user code:" in text  # AutoGraph puts a traceback of its own into the message
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    last = (lines[-1] if in_graph else _first_sentence(lines))[:_MAX_CHARS]
+    return _with_place(last, text if in_graph else _trace_of(error, ""))
+
+
+@contextmanager
+def blame_definition(path: str, *, doing: str = "") -> Iterator[None]:
+    """Turns whatever the user's code raises into DefinitionFailedError: the file, what was being done, the reason."""
+    try:
+        yield
+    except (MemoryError, tf.errors.ResourceExhaustedError, HeadraceError, DefinitionFailedError):
+        raise
+    except Exception as error:  # the user's code may raise anything
+        raise DefinitionFailedError(f"{path}: {doing}{': ' if doing else ''}{describe(error)}") from error
+
+
+def _first_sentence(lines: list[str]) -> str:
+    """Keras says "Exception encountered when calling Lambda.call()." first and the reason a line below."""
+    if lines[0].endswith("call().") and len(lines) > 1:
+        return f"{lines[0]} {_NOISE.sub('', lines[1])}"
+    return lines[0]
+
+
+def _of_operation(error: tf.errors.OpError) -> str:
+    message = str(error.message)
+    nodes = _NODE.findall(message)
+    frames = list(_FRAME.finditer(message))  # a graph tells where each operation was made before it says what is wrong
+    if frames:
+        message = message[frames[-1].end() :]
+    if "\nNode: " in message:
+        message = message.rpartition("\nNode: ")[2].partition("\n")[2]
+    message = _NOISE.sub("", _ARGUMENTS.sub("", message))
+    message = re.sub(r"\s*Name: (?:<unknown>)?,?\s*$", "", message.strip())
+    said = " ".join(line.strip() for line in message.splitlines() if line.strip())[:_MAX_CHARS]
+    layer = _layer_of(nodes[-1]) if nodes else ""
+    return f"{said} (in {layer})" if layer else said
+
+
+def _layer_of(node: str) -> str:
+    """ "network_1/dense_1/MatMul" to "network_1/dense_1": without the operation and the graph's own scopes."""
+    parts = [part for part in node.split("/")[:-1] if re.sub(r"_\d+$", "", part) not in _NO_LAYERS]
+    return "/".join(parts)
+
+
+def _trace_of(error: BaseException, message: str) -> str:
+    """All frames there are: of the error, of what caused it, and those that a graph remembers."""
+    frames = [*traceback.format_tb(error.__traceback__), message]
+    if error.__cause__ is not None:
+        frames += traceback.format_tb(error.__cause__.__traceback__)
+    return "".join(frames)
+
+
+def _with_place(said: str, trace: str) -> str:
+    places = re.findall(rf'File "[^"]*{PACKAGE_PREFIX}[^"/]*/([^"]+)", line (\d+), in (\S+)', trace)
+    if not places:
+        return said
+    file, line, function = places[-1]
+    return f"{said} ({file}, line {line}, in {function})"

@@ -1,0 +1,221 @@
+"""A module's whole contract, each part in one small round: trained, tried elsewhere, rebuilt to the same bits."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from services.trainer.learn import checkpoint
+from services.trainer.rounds.assignment import Done, Failed
+from services.trainer.tests.support.small_rounds import Platform, definition, events, rebuilt
+
+HEAD = "import keras\nimport numpy as np\nimport pathlib\nimport tensorflow as tf\n"
+PREPROCESSING = """
+def build_model(schema, parameters):
+    x = keras.Input((), name="x", dtype="float32")
+    word = keras.Input((), name="word", dtype="string")
+    code = keras.Input((), name="code", dtype="int64")
+    column = lambda tensor: keras.layers.Reshape((1,))(tensor)
+    parts = [
+        keras.layers.Normalization(axis=None, name="norm")(column(x)),
+        keras.layers.Discretization(num_bins=4, output_mode="one_hot", name="bins")(column(x)),
+        keras.layers.Embedding(8, 2)(keras.layers.StringLookup(max_tokens=8, name="words")(word)),
+        keras.layers.Embedding(8, 2)(keras.layers.IntegerLookup(max_tokens=8, name="codes")(code)),
+        keras.layers.TextVectorization(9, output_mode="tf_idf", pad_to_max_tokens=True, name="text")(word),
+        keras.layers.Embedding(5, 2)(keras.layers.Hashing(5)(word)),
+        keras.layers.CategoryEncoding(6, output_mode="one_hot")(column(code)),
+        keras.layers.Embedding(4, 2)(keras.layers.StringLookup(vocabulary=["red", "green", "blue"])(word)),
+    ]
+    hidden = keras.layers.Concatenate()(parts)
+    return keras.Model([x, word, code], keras.layers.Dense(1)(hidden))
+
+def adapt(network, dataset):
+    network.get_layer("norm").adapt(dataset.map(lambda row: row["x"][:, tf.newaxis]))
+    network.get_layer("bins").adapt(dataset.map(lambda row: row["x"]))
+    network.get_layer("words").adapt(dataset.map(lambda row: row["word"]))
+    network.get_layer("codes").adapt(dataset.map(lambda row: row["code"]))
+    network.get_layer("text").adapt(dataset.map(lambda row: row["word"]))
+"""
+SMALL = """
+def small(outputs=1):
+    x = keras.Input((), name="x", dtype="float32")
+    word = keras.Input((), name="word", dtype="string")
+    ids = keras.layers.Hashing(6)(word)
+    parts = [keras.layers.Reshape((1,))(x), keras.layers.Embedding(6, 3)(ids)]
+    hidden = keras.layers.Dense(4, "relu")(keras.layers.Concatenate()(parts))
+    return {"x": x, "word": word}, keras.layers.Dense(outputs)(hidden)
+"""
+SUBCLASSED = """
+inputs = ["x", "word"]
+
+class Net(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.ids = keras.layers.Hashing(6)
+        self.table = keras.layers.Embedding(6, 3)
+        self.out = keras.layers.Dense(1, kernel_regularizer="l2")
+        self.other = keras.layers.Dense(2)
+
+    def call(self, inputs, training=False):
+        hidden = tf.concat([inputs["x"][:, tf.newaxis], self.table(self.ids(inputs["word"]))], 1)
+        self.add_loss(0.01 * tf.reduce_mean(tf.square(hidden)))
+        return {"late": self.out(hidden), "vector": self.other(hidden)}
+
+def build_model(schema, parameters):
+    return Net()
+"""
+TWO_STEPS = SUBCLASSED.replace(
+    "return Net()",
+    "net = Net()\n    net.first, net.second = "
+    "keras.optimizers.Adam(0.01), keras.optimizers.RMSprop(0.01)\n    return net",
+).replace(
+    "def build_model",
+    """    def train_step(self, data):
+        x, labels, weights = data
+        with tf.GradientTape(persistent=True) as tape:
+            logits = self(x, training=True)["late"][:, 0]
+            loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(labels["late"], tf.float32), logits))
+        tables, others = self.table.trainable_variables, self.out.trainable_variables
+        self.first.apply_gradients(zip(tape.gradient(loss, tables), tables))
+        self.second.apply_gradients(zip(tape.gradient(loss, others), others))
+        return {"loss": loss}
+
+def build_model""",
+)
+COMPILED = (
+    SMALL
+    + """
+def build_model(schema, parameters):
+    model = keras.Model(*small())
+    rate = keras.optimizers.schedules.PiecewiseConstantDecay([4], [0.05, 0.01])
+    model.compile(
+        keras.optimizers.Adam(rate, use_ema=True, ema_momentum=0.5, global_clipnorm=0.5),
+        loss=keras.losses.BinaryFocalCrossentropy(from_logits=True),
+        metrics=[keras.metrics.BinaryIoU(target_class_ids=[1], threshold=0.0, name="iou")],
+    )
+    return model
+"""
+)
+
+
+def module(source: str, **sections: Any) -> dict[str, bytes]:
+    defaults: dict[str, Any] = {
+        "estimator": None,
+        "features": None,
+        "parameters": {},
+        "module": "net.py",
+        "task": "binary",
+    }
+    training = {"batch_size": 8, "passes": 2}
+    return definition(**{**defaults, "training": training, **sections}, net_py=HEAD + source)
+
+
+def trained_twice(directory: Path, files: dict[str, bytes]) -> Platform:
+    """A first round, a second from its checkpoint that is stopped after every block, and both rebuilt bit for bit."""
+    platform = Platform(directory)
+    platform.append(events(60))
+    leases = [platform.lease(files)]
+    outcome = platform.train(leases[0])
+    assert isinstance(outcome, Done), outcome
+    platform.append(events(60, seed=2))
+    leases.append(platform.lease(files, parent_version=1))
+    lease, attempts = leases[1], 0
+    while not isinstance(
+        outcome := platform.train(lease, stop_requested=platform.after_blocks(1), work_dir=f"w{attempts}"), Done
+    ):
+        assert not isinstance(outcome, Failed), outcome
+        lease, attempts = platform.registry.taken_up(lease), attempts + 1
+    assert attempts >= 2
+    platform.registry.resume_point = None
+    for number, planned in enumerate(leases, 1):
+        found = rebuilt(platform, planned, number)
+        assert (found.missing, found.differences) == ((), ())
+    return platform
+
+
+@pytest.mark.parametrize(
+    "source",
+    [PREPROCESSING, SUBCLASSED, TWO_STEPS, COMPILED],
+    ids=["preprocessing layers", "subclassed, two outputs, add_loss", "train_step, two optimizers", "compiled"],
+)
+def test_it_trains_resumes_exports_and_rebuilds_to_the_same_bits(tmp_path: Path, source: str) -> None:
+    platform = trained_twice(tmp_path, module(source))
+    version = platform.registry.versions[1]
+    assert np.isfinite(version.metrics["candidate"]["log_loss"])
+    assert version.metrics["parent"]
+    if source is COMPILED:
+        assert 0.0 <= version.metrics["candidate"]["iou"] <= 1.0
+    if source is PREPROCESSING:
+        arrays = checkpoint.read(platform.directory / "cache" / "model" / "1").arrays
+        assert arrays["layers/words/word_lengths"].size > 3
+        assert arrays["layers/bins/boundaries"].shape == (3,)
+        assert arrays["layers/text/idf"].size > 3
+        again = checkpoint.read(platform.directory / "cache" / "model" / "2").arrays
+        np.testing.assert_array_equal(arrays["layers/words/words"], again["layers/words/words"])
+
+
+def test_what_is_served_are_the_averages_and_what_goes_on_are_the_weights(tmp_path: Path) -> None:
+    platform = Platform(tmp_path)
+    platform.append(events(60))
+    assert isinstance(platform.train(platform.lease(module(COMPILED))), Done)
+    stored = checkpoint.read(tmp_path / "cache" / "model" / "1")
+    averages = stored.state["averages"]
+    assert averages
+    for path, average in averages.items():
+        assert path.startswith("model/")
+        assert not np.array_equal(stored.arrays[path], stored.arrays[average])
+
+
+@pytest.mark.parametrize(
+    ("source", "sections", "reason"),
+    [
+        (COMPILED, {"training": {"optimizer": {"name": "sgd"}}}, "say it in one of them"),
+        (COMPILED + "\ndef loss(labels, outputs):\n    return outputs", {}, "keep one"),
+        (COMPILED.replace("from_logits=True", ""), {}, "takes probabilities, the outputs are logits"),
+        (COMPILED.replace("metrics=[", "run_eagerly=True, metrics=["), {}, "run_eagerly"),
+        (COMPILED.replace("metrics=[", "steps_per_execution=4, metrics=["), {}, "steps_per_execution=4"),
+        (SUBCLASSED.replace("def call", "def test_step(self, data): ...\n\n    def call"), {}, "test_step"),
+        (SUBCLASSED.replace('"late"', '"main"'), {}, "name the one that is taught after the label, late"),
+        (SUBCLASSED.replace('"x", "word"', '"x", "wrod"'), {}, "input 'wrod' is no feature of the stream"),
+        ("def build_model(s, p):\n    return keras.Sequential([keras.layers.Dense(1)])", {}, "has no inputs yet"),
+        (
+            SMALL + "\ndef build_model(s, p):\n    return keras.Model(*small())\n"
+            "def loss(labels, outputs):\n    return tf.reduce_mean(outputs)",
+            {},
+            r"loss() returned shape (), expected one loss per example, [n]",
+        ),
+        (
+            SMALL + "\ndef build_model(s, p):\n    return keras.Model(*small())\n"
+            "def loss(labels, outputs):\n    return outputs[:, tf.newaxis]",
+            {},
+            r"expected one loss per example, [n]",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_is_refused_with_a_sentence(
+    tmp_path: Path, source: str, sections: dict[str, Any], reason: str
+) -> None:
+    platform = Platform(tmp_path)
+    platform.append(events(20))
+    outcome = platform.train(platform.lease(module(source, **sections)))
+    assert isinstance(outcome, Failed), outcome
+    assert reason in outcome.reason
+
+
+def test_a_data_file_lies_beside_its_module(tmp_path: Path) -> None:
+    source = (
+        SMALL
+        + """
+def build_model(schema, parameters):
+    words = pathlib.Path(__file__).with_name(parameters["words"]).read_text().split()
+    word = keras.Input((), name="word", dtype="string")
+    ids = keras.layers.StringLookup(vocabulary=words)(word)
+    return keras.Model(word, keras.layers.Dense(1)(keras.layers.Embedding(len(words) + 1, 2)(ids)))
+"""
+    )
+    platform = Platform(tmp_path)
+    platform.append(events(40))
+    files = module(source, parameters={"words": "words.txt"}) | {"words.txt": b"red\ngreen\n"}
+    outcome = platform.train(platform.lease(files))
+    assert isinstance(outcome, Done), outcome

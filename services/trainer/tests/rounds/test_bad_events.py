@@ -1,0 +1,120 @@
+"""One bad event does not stop a model: it is set aside with its reason, and the same one every time."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common.eventlog.tfrecord import cut
+from protos import example_pb2
+from services.trainer.rounds.assignment import Done, Failed, FailureKind
+from services.trainer.tests.support.small_rounds import Platform, definition, event, events, rebuilt, serialized
+
+MODULE = """
+import keras
+import tensorflow as tf
+
+def build_model(schema, parameters):
+    x = keras.Input((), name="x", dtype="float32")
+    hidden = keras.layers.Reshape((1,))(x)
+    hidden = keras.layers.BatchNormalization()(keras.layers.Dense(3)(hidden))
+    return keras.Model(x, keras.layers.Dense(1)(hidden))
+"""
+RAISES = MODULE.replace(
+    "hidden = keras.layers.Reshape((1,))(x)",
+    """hidden = keras.layers.Reshape((1,))(x)
+    def checked(value):
+        check = tf.debugging.assert_less(value, 100.0, message="x is too large for this sensor")
+        with tf.control_dependencies([check] if check is not None else []):
+            return tf.identity(value)
+    hidden = keras.layers.Lambda(checked, output_shape=(1,), name="sensor")(hidden)""",
+)
+
+
+def with_bad_events(platform: Platform, *values: float) -> list[bytes]:
+    """120 good events with a bad one after every twentieth; the bad ones are trained on or held out as they fall."""
+    good = events(120)
+    bad = [serialized({**event(np.random.default_rng(50 + i)), "x": value}) for i, value in enumerate(values)]
+    mixed = list(good)
+    for index, example in enumerate(bad):
+        mixed.insert(20 * (index + 1), example)
+    platform.append(mixed)
+    return bad
+
+
+def files(source: str, **training: Any) -> dict[str, bytes]:
+    return definition(
+        estimator=None, features=None, parameters={}, module="net.py", task="binary", net_py=source,
+        training={"batch_size": 8, "passes": 2, **training},
+    )  # fmt: skip
+
+
+def letters(platform: Platform) -> dict[bytes, str]:
+    found = [
+        example_pb2.DeadLetter.FromString(value)
+        for record in platform.log.read("deadletter.stream", 0, 0, platform.log.end_position("deadletter.stream")[0])
+        for value in cut(record.value)[0]
+    ]
+    return {letter.payload: letter.reason for letter in found}
+
+
+@pytest.mark.parametrize(
+    ("source", "value", "reason"),
+    [(MODULE, 3.0e38, "not finite|became"), (RAISES, 1000.0, "x is too large for this sensor")],
+    ids=["a loss that is not finite", "a layer that raises"],
+)
+def test_bad_events_are_set_aside_with_their_reason_and_the_round_goes_on(
+    tmp_path: Path, source: str, value: float, reason: str
+) -> None:
+    undisturbed, stopped = Platform(tmp_path / "one"), Platform(tmp_path / "two")
+    for platform in (undisturbed, stopped):
+        bad = with_bad_events(platform, value, value * 1.1, value * 0.9, value * 0.8)
+    lease = undisturbed.lease(files(source))
+    outcome = undisturbed.train(lease)
+    assert isinstance(outcome, Done), outcome
+    version = undisturbed.registry.versions[0]
+    assert version.events_unusable == len(bad)
+    assert version.events_trained + version.events_held_out == 120
+    found = letters(undisturbed)
+    assert found.keys() == set(bad)
+    assert all(any(part in said for part in reason.split("|")) for said in found.values()), found
+    assert sum(undisturbed.registry.drafts[0].unusable["reasons"].values()) == len(bad)
+    assert np.isfinite(version.metrics["candidate"]["log_loss"])
+    equal = rebuilt(undisturbed, lease, 1)
+    assert (equal.missing, equal.differences) == ((), ())
+
+    lease, attempts = stopped.lease(files(source)), 0
+    while not isinstance(
+        outcome := stopped.train(lease, stop_requested=stopped.after_blocks(1), work_dir=f"work-{attempts}"), Done
+    ):
+        assert not isinstance(outcome, Failed), outcome
+        lease, attempts = stopped.registry.taken_up(lease), attempts + 1
+    assert attempts >= 3
+    assert stopped.registry.versions[0].weights_digest == version.weights_digest
+    assert stopped.registry.versions[0].events_unusable == len(bad)
+
+
+def test_the_definition_says_what_happens_instead(tmp_path: Path) -> None:
+    for policy in ("fail", "skip_batch"):
+        platform = Platform(tmp_path / policy)
+        with_bad_events(platform, 3.0e38, 3.0e38, 3.0e38)
+        outcome = platform.train(platform.lease(files(MODULE, on_not_finite=policy)))
+        if policy == "fail":
+            assert isinstance(outcome, Failed)
+            assert outcome.kind is FailureKind.NUMERIC
+            assert "at step" in outcome.reason
+            continue
+        assert isinstance(outcome, Done), outcome
+        assert platform.registry.versions[0].events_unusable > 3, "whole batches"
+        assert any("its batch was skipped" in reason for reason in letters(platform).values())
+
+
+def test_a_model_that_is_never_finite_fails_instead_of_setting_everything_aside(tmp_path: Path) -> None:
+    platform = Platform(tmp_path)
+    platform.append(events(60))
+    source = MODULE + "\ndef loss(labels, outputs):\n    return tf.math.log(-tf.square(outputs[:]))"
+    outcome = platform.train(platform.lease(files(source)))
+    assert isinstance(outcome, Failed)
+    assert outcome.kind is FailureKind.NUMERIC
+    assert "it is the model and not they" in outcome.reason

@@ -13,9 +13,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.local_only, pytest.mark.timeout(300,
 def test_no_door_answers_what_is_malformed_with_a_fault_of_its_own(platform: Platform) -> None:
     assert isinstance(platform, LocalPlatform)
     state = read_state(platform.data_dir)
-    run(state, requests=20, seed=1)
+    run(state, requests=10, seed=1)
     megabytes = state.memory_mb()
-    report = run(state, requests=60, seed=2)
+    report = run(state, requests=40, seed=2)
     assert report.faults == []
     assert set(report.statuses) == {
         *(f"{name} http" for name in ("ingest", "registry", "trainer", "serving")),

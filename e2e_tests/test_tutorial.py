@@ -112,4 +112,5 @@ def test_every_command_of_the_tutorial_does_what_the_page_says(tmp_path: Path, e
         said[block.line] = run(Command(line, block.until), tmp_path, environment)
     assert '"probability":0.9' in next(text for line, text in said.items() if line.startswith("headrace predict late"))
     assert '"predictions"' in next(text for line, text in said.items() if line.startswith("curl"))
+    assert "12,000" in said["headrace account late"]
     assert re.search(r"^ *1 .*production", said["headrace versions late"], re.M)

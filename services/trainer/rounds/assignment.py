@@ -129,10 +129,10 @@ class Rebuilt:
 
 @dataclass(frozen=True)
 class Raised:
-    """Sent by the zygote's wrapper around run_round, never by run_round itself: one of the six came out of it."""
+    """Sent by the zygote's wrapper around run_round, never by run_round itself: an exception came out of it."""
 
     error: str
-    """The class's name, as in common.errors."""
+    """The class's name, as in common.errors; any other is a death of the process."""
     message: str
 
 

@@ -27,6 +27,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,7 @@ ENVIRONMENT: Mapping[str, str] = {
 """What control sets for the zygote beyond its own environment."""
 _SESSION_NICE = 10
 _OOM_SCORE = 500  # of 1000: the kernel takes the round before it takes a service
+_MAX_REASON_CHARS = 500
 _WORK_DIR_TIMEOUT_SECONDS = 10.0
 
 
@@ -171,7 +173,16 @@ def _child(run_round: RunRound, assignment_path: Path, *, report_fd: int, priori
         run_round(assignment, report, stop_requested)
     except HeadraceError as error:
         report(Raised(type(error).__name__, error.message))
+    except Exception as error:
+        report(Raised(type(error).__name__, _with_place(error)))
+        raise
     return 0
+
+
+def _with_place(error: Exception) -> str:
+    """What it says and where it was raised, in a line."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{str(error)[:_MAX_REASON_CHARS]} ({Path(place.filename).name}, line {place.lineno}, in {place.name})"
 
 
 def _stop_on_sigterm() -> Callable[[], bool]:

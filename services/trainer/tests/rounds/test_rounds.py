@@ -84,7 +84,11 @@ def test_a_damaged_log_fails_the_round(trainer: TrainerProcess, registry: Regist
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "reason"), [("die", "killed by signal 9, out of memory?"), ("crash", "status 70")]
+    ("behaviour", "reason"),
+    [
+        ("die", "killed by signal 9, out of memory?"),
+        ("crash", "RuntimeError: a fault of the trainer's own (fake_rounds.py"),
+    ],
 )
 def test_three_deaths_fail_a_round(
     trainer: TrainerProcess, registry: RegistryClient, events: Events, behaviour: str, reason: str

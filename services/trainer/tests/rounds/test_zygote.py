@@ -163,7 +163,11 @@ def test_any_other_exception_is_a_death(
 ) -> None:
     behave("crash")
     child, messages = run_to_end(zygote, assignment)
-    assert (child.status, messages) == (CRASHED, [])
+    assert child.status == CRASHED
+    (said,) = messages
+    assert isinstance(said, Raised)
+    assert said.error == "RuntimeError"
+    assert said.message.startswith("a fault of the trainer's own (fake_rounds.py, line ")
 
 
 def test_a_child_that_is_killed_shows_the_signal(

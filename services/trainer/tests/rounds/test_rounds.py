@@ -251,7 +251,7 @@ def test_the_trainer_says_what_it_is_doing(trainer: TrainerProcess, registry: Re
     events.add(4, per_record=1)
     wait_until(lambda: trainer.status()["models"][0]["lag_examples"] == 4, "the lag is seen")
     status = trainer.status()
-    assert status["models"][0]["next_round"]["waiting_for"] == "4 of 10 new examples"
+    assert status["models"][0]["next_round"]["waiting_for"].startswith("4 of 10 examples for the first round")
     assert status["devices"][0] == "cpu"
     maps = Path(f"/proc/{trainer.pid}/maps").read_text()
     assert "libpython" in maps or "python" in maps

@@ -72,7 +72,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # control decides; a terminal or a container signals everybody
     began = time.monotonic()
-    run_round = _resolve(round_function)
+    run_round = resolve(round_function)
     for library in ("tensorflow", "absl"):  # they tell of every export
         logging.getLogger(library).setLevel(logging.ERROR)
     gc.collect()
@@ -83,9 +83,19 @@ def main() -> int:
     return 0
 
 
-def _resolve(name: str) -> RunRound:
+def resolve(name: str) -> RunRound:
+    """Imports `module:function` without pyarrow, which a round's own code may import afterwards.
+
+    Keras imports pandas, pandas imports pyarrow where there is one, and that starts a thread (jemalloc's), which a fork
+    would not copy.
+    """
     module, _, function = name.partition(":")
-    found: RunRound = getattr(importlib.import_module(module), function)
+    blocked = sys.modules.setdefault("pyarrow", None)  # type: ignore[arg-type]  # None: importing it fails
+    try:
+        found: RunRound = getattr(importlib.import_module(module), function)
+    finally:
+        if blocked is None:
+            del sys.modules["pyarrow"]
     return found
 
 

@@ -459,7 +459,8 @@ def test_importing_a_round_starts_neither_tensorflow_nor_threads() -> None:
     """The zygote forks after the import."""
     script = (
         "import json, os\n"
-        "import services.trainer.rounds.process\n"
+        "from services.trainer.rounds.zygote import resolve\n"
+        "resolve('services.trainer.rounds.process:run_round')\n"
         "from tensorflow.python.eager import context\n"
         "print(json.dumps([len(os.listdir('/proc/self/task')), context.context()._initialized]))\n"
     )

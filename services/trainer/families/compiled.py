@@ -7,14 +7,15 @@
 | metrics, weighted_metrics         | measured on the held-out slice                                                   |
 | train_step, compute_loss          | called instead of ours                                                           |
 | test_step, predict_step           | refused: evaluation and serving call the model itself                            |
-| run_eagerly, steps_per_execution  | refused: a round is one compiled graph                                           |
-| jit_compile                       | a matter of speed; rounds run without                                            |
+| run_eagerly, steps_per_execution, | refused: a round is one compiled graph, which must train a version again bit by  |
+| jit_compile                       | bit                                                                              |
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import keras
+import tensorflow as tf
 
 from common.definition.model import Task
 from common.definition.training import Optimizer
@@ -86,6 +87,11 @@ def _refuse_options(network: keras.Model, path: str) -> None:
         raise DefinitionFailedError(
             f"{path}: compile(steps_per_execution={network.steps_per_execution}) cannot be used: a round takes all the "
             f"steps of a block in one call already"
+        )
+    if network.jit_compile and not tf.config.list_physical_devices("GPU"):  # with one, it is Keras's default
+        raise DefinitionFailedError(
+            f"{path}: compile(jit_compile=True) cannot be used: rounds run without XLA, whose results depend on the "
+            f"machine; leave it out"
         )
 
 

@@ -18,11 +18,14 @@ from common.schema import Schema
 from services.trainer.data.dataset import Block, holdout_mask, read_blocks
 from services.trainer.families import heads
 from services.trainer.families.model import BuiltModel
+from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.features.parsing import PADDING, parse
 from services.trainer.learn.training import TrainingSet
 
 _CACHE_LIMIT_BYTES = 512 * 1024 * 1024
 _SAMPLE_EXAMPLES = 8
+_FEW_LABELS, _MISPLACED_SHARE, _SHOWN_LABELS = 3, 0.1, 5
+"""A model fails where more labels than this, and more than this share of a round's first block, have no class."""
 _PADDING = {name: value.encode() if isinstance(value, str) else value for name, value in PADDING.items()}
 _OVERHEAD_BYTES = 128  # per example: Python objects and tensors of strings
 
@@ -158,11 +161,10 @@ def prepare(model: BuiltModel, parsed: ParsedBlock) -> PreparedBlock:
     label = model.schema.feature(definition.label)
     labels = heads.labels_of(definition.task, label, parsed.raw[definition.label])
     done = model.transformed(parsed.raw)
-    reasons = {
-        f"label {definition.label} is not one that a {definition.task} model can have": ~heads.is_label(
-            definition.task, labels, model.class_count
-        ).numpy()
-    }
+    misplaced = ~heads.is_label(definition.task, labels, model.class_count).numpy()
+    if parsed.index == 0:
+        _refuse_classes(model, parsed.raw[definition.label], misplaced)
+    reasons = {f"label {definition.label} is not one that a {definition.task} model can have": misplaced}
     reasons |= {
         f"feature {name}: the value has no place in the vocabulary or range, which the definition calls an error": bad
         for name, bad in ((name, refused.numpy()) for name, refused in done.refused.items())
@@ -185,6 +187,27 @@ def prepare(model: BuiltModel, parsed: ParsedBlock) -> PreparedBlock:
         unusable=parsed.refused + unusable,
         outside={name: int(count) for name, count in done.outside.items()},
         present={name: int(count) for name, count in done.present.items()},
+    )
+
+
+def _refuse_classes(model: BuiltModel, raw_labels: tf.Tensor, misplaced: NDArray[np.bool_]) -> None:
+    """Raises DefinitionFailedError where so many labels have no class that the model is wrong and not the events.
+
+    Without this the model is trained on what is left, and a share of what it is asked about has no answer.
+    """
+    count = int(misplaced.sum())
+    if not model.class_count or count <= _FEW_LABELS or count <= _MISPLACED_SHARE * len(misplaced):
+        return
+    values = np.unique(raw_labels.numpy().reshape(-1)[misplaced])
+    shown = ", ".join(str(value) for value in values[:_SHOWN_LABELS].tolist())
+    definition, most = model.definition, model.class_count - 1
+    more = "a module says task: multiclass and its last layer has N units"
+    if definition.module is None:
+        more = "an estimator says parameters: {classes: N}"
+    raise DefinitionFailedError(
+        f"label {definition.label} is {shown}{' and more' if len(values) > _SHOWN_LABELS else ''} in {count} of the "
+        f"first {len(misplaced)} examples, and the model has {model.class_count} classes, 0 to {most}; "
+        f"for more, {more}"
     )
 
 

@@ -175,6 +175,7 @@ def test_what_is_served_are_the_averages_and_what_goes_on_are_the_weights(tmp_pa
         (COMPILED.replace("from_logits=True", ""), {}, "takes probabilities, the outputs are logits"),
         (COMPILED.replace("metrics=[", "run_eagerly=True, metrics=["), {}, "run_eagerly"),
         (COMPILED.replace("metrics=[", "steps_per_execution=4, metrics=["), {}, "steps_per_execution=4"),
+        (COMPILED.replace("metrics=[", "jit_compile=True, metrics=["), {}, "jit_compile=True"),
         (SUBCLASSED.replace("def call", "def test_step(self, data): ...\n\n    def call"), {}, "test_step"),
         (SUBCLASSED.replace('"late"', '"main"'), {}, "name the one that is taught after the label, late"),
         (SUBCLASSED.replace('"x", "word"', '"x", "wrod"'), {}, "input 'wrod' is no feature of the stream"),

@@ -9,7 +9,15 @@ import pytest
 from common.eventlog.tfrecord import cut
 from protos import example_pb2
 from services.trainer.rounds.assignment import Done, Failed, FailureKind
-from services.trainer.tests.support.small_rounds import Platform, definition, event, events, rebuilt, serialized
+from services.trainer.tests.support.small_rounds import (
+    FEATURES,
+    Platform,
+    definition,
+    event,
+    events,
+    rebuilt,
+    serialized,
+)
 
 MODULE = """
 import keras
@@ -118,3 +126,43 @@ def test_a_model_that_is_never_finite_fails_instead_of_setting_everything_aside(
     assert isinstance(outcome, Failed)
     assert outcome.kind is FailureKind.NUMERIC
     assert "it is the model and not they" in outcome.reason
+
+
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        (
+            {"module": "net.py", "net_py": MODULE.replace("Dense(1)(hidden)", "Dense(2)(hidden)"), "label": "kind"},
+            "a module says task: multiclass and its last layer has N units",
+        ),
+        (
+            {"estimator": "linear_classifier", "features": FEATURES, "label": "kind", "parameters": {"classes": 2}},
+            "an estimator says parameters: {classes: N}",
+        ),
+    ],
+    ids=["a module", "an estimator"],
+)
+def test_a_model_with_fewer_classes_than_its_labels_is_refused_when_they_are_seen(
+    tmp_path: Path, said: dict[str, Any], hint: str
+) -> None:
+    """Trained on what was left, such a model looked good, and a third of the events were unusable."""
+    platform = Platform(tmp_path)
+    platform.append(events(60))
+    task = {"task": "multiclass"} if "module" in said else {}
+    outcome = platform.train(
+        platform.lease(definition(**{"estimator": None, "features": None, "parameters": {}, **task, **said}))
+    )
+    assert isinstance(outcome, Failed), outcome
+    assert outcome.kind is FailureKind.DEFINITION
+    assert outcome.reason.startswith("label kind is 2 in ")
+    assert outcome.reason.endswith(f"the model has 2 classes, 0 to 1; for more, {hint}")
+    assert not platform.registry.versions
+
+
+def test_a_few_labels_without_a_class_are_set_aside(tmp_path: Path) -> None:
+    platform = Platform(tmp_path)
+    bad = [serialized({**event(np.random.default_rng(i)), "late": 7 + i}) for i in range(4)]
+    platform.append([*bad, *events(60)])
+    outcome = platform.train(platform.lease(files(MODULE)))
+    assert isinstance(outcome, Done), outcome
+    assert letters(platform).keys() == set(bad)

@@ -255,14 +255,16 @@ class Lease(_message.Message):
     def __init__(self, round: _Optional[_Union[Round, _Mapping]] = ..., token: _Optional[int] = ..., expires_at: _Optional[float] = ..., resume_point: _Optional[_Union[ResumePoint, _Mapping]] = ...) -> None: ...
 
 class LeaseRoundRequest(_message.Message):
-    __slots__ = ("holder", "ttl_seconds", "models")
+    __slots__ = ("holder", "ttl_seconds", "models", "holder_secret")
     HOLDER_FIELD_NUMBER: _ClassVar[int]
     TTL_SECONDS_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_SECRET_FIELD_NUMBER: _ClassVar[int]
     holder: str
     ttl_seconds: float
     models: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, holder: _Optional[str] = ..., ttl_seconds: _Optional[float] = ..., models: _Optional[_Iterable[str]] = ...) -> None: ...
+    holder_secret: str
+    def __init__(self, holder: _Optional[str] = ..., ttl_seconds: _Optional[float] = ..., models: _Optional[_Iterable[str]] = ..., holder_secret: _Optional[str] = ...) -> None: ...
 
 class LeaseRoundResponse(_message.Message):
     __slots__ = ("lease",)

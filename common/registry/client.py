@@ -113,12 +113,18 @@ class RegistryClient:
             raise Unavailable(f"the registry at {self._address} does not know how to find one round; upgrade it first")
         return wire.round_from_wire(answer.rounds[0])
 
-    def lease_round(self, holder: str, *, ttl_seconds: float, models: Sequence[str] = ()) -> Lease | None:
+    def lease_round(
+        self, holder: str, *, ttl_seconds: float, models: Sequence[str] = (), secret: str = ""
+    ) -> Lease | None:
         """The oldest round that is planned or whose lease ran out, of these models (none named: of any).
 
-        A holder that asks while it has a running round gets that one again, under a new token. None: nothing to do.
+        None: nothing to do.
+
+        Args:
+            secret: known to this holder only, 16 to 256 characters. A holder that asks while it has a running round,
+                with the secret of that lease, gets the round again under a new token. "": it never gets it back.
         """
-        request = pb.LeaseRoundRequest(holder=holder, ttl_seconds=ttl_seconds, models=models)
+        request = pb.LeaseRoundRequest(holder=holder, ttl_seconds=ttl_seconds, models=models, holder_secret=secret)
         answer = self._call(self._stub.LeaseRound, request)
         return wire.lease_from_wire(answer.lease) if answer.HasField("lease") else None
 

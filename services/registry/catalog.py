@@ -151,10 +151,13 @@ class Catalog:
             raise NotFound(f"there is no round {round_id} of {model}")
         return found
 
-    def lease_round(self, holder: str, *, ttl_seconds: float, models: Sequence[str] = ()) -> Lease | None:
+    def lease_round(
+        self, holder: str, *, ttl_seconds: float, models: Sequence[str] = (), secret: str = ""
+    ) -> Lease | None:
+        who = leases.Holder(holder, secret)
         with self._database.write() as transaction:
             return leases.lease_round(
-                transaction, holder=holder, ttl_seconds=ttl_seconds, models=models, rules=self._limits.lease_rules
+                transaction, holder=who, ttl_seconds=ttl_seconds, models=models, rules=self._limits.lease_rules
             )
 
     def renew_lease(self, round_id: str, token: int, *, ttl_seconds: float, progress: JsonMap) -> Lease:

@@ -3,12 +3,16 @@
 A token is the number of the lease, which grows, above 44 random bits, which nobody can guess: whoever was not given the
 lease can neither end the round nor publish in its name.
 
+A running round goes back to its holder at once, which a trainer needs that was killed and started again. As everybody
+may read the holder's name, it has to show the secret of its first lease; only the secret's SHA-256 is stored.
+
 A renewal only says that the holder lives: it is stored, but it is no entry of the change log.
 """
 
+import hashlib
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sqlalchemy import select, update
 
@@ -33,6 +37,7 @@ from services.registry.store.tables import rounds
 _MAX_TTL_SECONDS = 3600.0
 _MAX_TEXT = 10_000
 _MAX_JSON = 1024 * 1024
+_HOLDER_SECRET_CHARACTERS = range(16, 257)
 _SECRET_BITS = 44
 """Of a token's 63: the other 19 count the leases of one round."""
 
@@ -45,17 +50,29 @@ class LeaseRules:
     backoff: Backoff
 
 
+@dataclass(frozen=True)
+class Holder:
+    """Who asks for a round.
+
+    Attributes:
+        name: shown with the round.
+        secret: known to this holder only, so never shown; "" for one that takes no round back.
+    """
+
+    name: str
+    secret: str = field(default="", repr=False)
+
+
 def lease_round(
-    transaction: Transaction, *, holder: str, ttl_seconds: float, models: Sequence[str], rules: LeaseRules
+    transaction: Transaction, *, holder: Holder, ttl_seconds: float, models: Sequence[str], rules: LeaseRules
 ) -> Lease | None:
     """The holder's own running round (the process before it is gone), else the oldest planned or expired one.
 
     None when there is nothing to do. Raises InvalidInput.
     """
-    if not holder or len(holder) > 256:
-        raise InvalidInput(f"the holder must be a name of 1 to 256 characters, got {holder[:50]!r}")
+    secret_sha256 = _checked(holder)
     _check_ttl(ttl_seconds)
-    for row in _candidates(transaction, holder, models):
+    for row in _candidates(transaction, holder.name, secret_sha256, models):
         lost = row.lost_leases + (row.state == RoundState.RUNNING)
         if lost > rules.max_lost_leases:
             reason = f"given up after {lost} lost leases, the last one held by {row.lease_holder}"
@@ -67,7 +84,8 @@ def lease_round(
             transaction,
             row,
             state=str(RoundState.RUNNING),
-            lease_holder=holder,
+            lease_holder=holder.name,
+            holder_secret_sha256=secret_sha256,
             lease_expires_at=expires_at,
             token=token,
             attempts=row.attempts + 1,
@@ -87,9 +105,21 @@ def _next_token(token: int) -> int:
     return (lease_number(token) + 1) << _SECRET_BITS | secrets.randbits(_SECRET_BITS)
 
 
-def _candidates(transaction: Transaction, holder: str, models: Sequence[str]) -> list[RoundRow]:
+def _checked(holder: Holder) -> str:
+    """The SHA-256 of the holder's secret, "" where it shows none. Raises InvalidInput."""
+    if not holder.name or len(holder.name) > 256:
+        raise InvalidInput(f"the holder must be a name of 1 to 256 characters, got {holder.name[:50]!r}")
+    if not holder.secret:
+        return ""
+    if len(holder.secret) not in _HOLDER_SECRET_CHARACTERS:
+        raise InvalidInput(f"the holder's secret must have 16 to 256 characters, got {len(holder.secret)}")
+    return hashlib.sha256(holder.secret.encode()).hexdigest()
+
+
+def _candidates(transaction: Transaction, holder: str, secret_sha256: str, models: Sequence[str]) -> list[RoundRow]:
     running = rounds.c.state == str(RoundState.RUNNING)
-    own = running & (rounds.c.lease_holder == holder)
+    shown = (rounds.c.holder_secret_sha256 == secret_sha256) & (rounds.c.holder_secret_sha256 != "")
+    own = running & (rounds.c.lease_holder == holder) & shown
     expired = running & (rounds.c.lease_expires_at <= transaction.now)
     planned = rounds.c.state == str(RoundState.PLANNED)
     query = (
@@ -134,6 +164,7 @@ def release_round(transaction: Transaction, *, round_id: str, token: int, reason
         state=str(RoundState.PLANNED),
         reason=reason[:_MAX_TEXT],
         lease_holder="",
+        holder_secret_sha256="",
         lease_expires_at=0.0,
     )
     return get_round(transaction.connection, round_id)

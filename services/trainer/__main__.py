@@ -18,7 +18,7 @@ from common.registry.follow import follow
 from common.registry.reporting import Report, Reporter
 from services.trainer.http_api import MAX_BODY_BYTES, create_http_app
 from services.trainer.plan.planner import Planner
-from services.trainer.rounds.lease import RoundLoop, holder_id, own_data_dir
+from services.trainer.rounds.lease import RoundLoop, holder_id, holder_secret, own_data_dir
 from services.trainer.rounds.rebuilds import Rebuilds
 from services.trainer.settings import TrainerSettings
 
@@ -59,6 +59,7 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
     rounds = RoundLoop(
         settings,
         holder=holder_id(settings.data_dir, settings.id),
+        secret=holder_secret(settings.data_dir),
         registry=registry,
         round_function=round_function,
         health=health,

@@ -62,7 +62,12 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         return pb.ListRoundsResponse(rounds=map(wire.round_to_wire, found))
 
     def LeaseRound(self, request: pb.LeaseRoundRequest, context: grpc.ServicerContext) -> pb.LeaseRoundResponse:
-        lease = self._catalog.lease_round(request.holder, ttl_seconds=request.ttl_seconds, models=tuple(request.models))
+        lease = self._catalog.lease_round(
+            request.holder,
+            ttl_seconds=request.ttl_seconds,
+            models=tuple(request.models),
+            secret=request.holder_secret,
+        )
         return pb.LeaseRoundResponse(lease=wire.lease_to_wire(lease) if lease else None)
 
     def RenewLease(self, request: pb.RenewLeaseRequest, context: grpc.ServicerContext) -> pb.Lease:

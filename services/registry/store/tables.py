@@ -83,6 +83,8 @@ rounds = Table(
     # A common.registry.catalog.ResumePoint, or "" when the round starts from its beginning.
     Column("resume_point_json", Text, nullable=False),
     Column("failure_json", Text, nullable=False, server_default="{}"),
+    # What the holder must show to get its running round back before the lease has run out; "": nobody gets it.
+    Column("holder_secret_sha256", String, nullable=False, server_default=""),
     UniqueConstraint("model", "sequence"),
     Index("rounds_by_state", "state", "planned_at"),
 )

@@ -1,7 +1,9 @@
 """One holder per round; whoever lost a round is refused, whatever they try."""
 
+import hashlib
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +11,7 @@ from common.errors import Conflict, InvalidInput, NotFound
 from common.registry.catalog import Lease, RoundState
 from services.registry.catalog import Catalog
 from services.registry.leases import lease_number
-from services.registry.tests.building import Clock, definition, draft, lease, next_plan, store
+from services.registry.tests.building import Clock, definition, draft, lease, next_plan, secret_of, store
 
 TTL_SECONDS = 10.0
 
@@ -47,6 +49,35 @@ def test_a_holder_that_asks_again_gets_its_own_round_at_once_and_its_old_token_i
     assert (again.round.round_id, lease_number(again.token)) == (planned, 2)
     with pytest.raises(Conflict, match="lease 1 is stale"):
         catalog.renew_lease(planned, before.token, ttl_seconds=1.0, progress={})
+
+
+@pytest.mark.parametrize("shown", ["", "a guess of 17 char", secret_of("b")])
+def test_whoever_only_knows_a_holders_name_waits_for_the_lease_to_run_out(
+    catalog: Catalog, planned: str, clock: Clock, shown: str
+) -> None:
+    held = lease(catalog, "a")
+    assert catalog.lease_round("a", ttl_seconds=TTL_SECONDS, secret=shown) is None
+    catalog.renew_lease(planned, held.token, ttl_seconds=TTL_SECONDS, progress={})
+    clock.pass_seconds(TTL_SECONDS)
+    taken = catalog.lease_round("a", ttl_seconds=TTL_SECONDS, secret=shown)
+    assert taken is not None
+    assert lease_number(taken.token) == 2
+
+
+def test_a_lease_taken_without_a_secret_is_never_taken_back(catalog: Catalog, planned: str) -> None:
+    assert catalog.lease_round("a", ttl_seconds=TTL_SECONDS) is not None
+    for shown in ("", secret_of("a")):
+        assert catalog.lease_round("a", ttl_seconds=TTL_SECONDS, secret=shown) is None
+
+
+def test_a_holders_secret_is_stored_and_shown_nowhere(catalog: Catalog, planned: str, tmp_path: Path) -> None:
+    shown = repr((lease(catalog, "a"), catalog.list_rounds("m", 1)))
+    assert secret_of("a") not in shown
+    assert hashlib.sha256(secret_of("a").encode()).hexdigest() not in shown
+    assert not any(secret_of("a").encode() in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    with pytest.raises(InvalidInput, match="16 to 256 characters, got 5") as refused:
+        catalog.lease_round("b", ttl_seconds=TTL_SECONDS, secret="short")
+    assert "short" not in refused.value.message
 
 
 def test_the_oldest_round_of_the_models_asked_for_goes_first(catalog: Catalog, clock: Clock) -> None:

@@ -23,7 +23,7 @@ from common.registry.catalog import FileEntry, Version, VersionStatus
 from common.registry.client import RegistryClient, manifest_of
 from protos import registry_pb2 as pb
 from protos import registry_pb2_grpc
-from services.registry.tests.building import SCHEMA
+from services.registry.tests.building import SCHEMA, secret_of
 from services.registry.tests.over_the_wire import next_plan, publish, register_all, write_version
 from testing.registry_server import RegistryServer
 from testing.waiting import wait_until
@@ -129,7 +129,7 @@ def test_a_restart_keeps_everything(registry: RegistryServer, connect: Connect, 
     client.set_alias("m", "shadow", 1, by="ada", reason="compare")
     client.rollback("m", by="ada", reason="bad")
     client.plan_round(next_plan(client))
-    held = client.lease_round("a", ttl_seconds=600.0)
+    held = client.lease_round("a", ttl_seconds=600.0, secret=secret_of("a"))
     assert held is not None
     held = client.renew_lease(held, ttl_seconds=600.0, progress={"examples": 7})
     client.put_resume_point(held, state={"step": 1}, files=client.get_version("m", 1).files)
@@ -141,7 +141,8 @@ def test_a_restart_keeps_everything(registry: RegistryServer, connect: Connect, 
     assert _everything(client) == before
     client.renew_lease(held, ttl_seconds=600.0, progress={})
     assert client.lease_round("b", ttl_seconds=600.0) is None
-    again = client.lease_round("a", ttl_seconds=600.0)
+    assert client.lease_round("a", ttl_seconds=600.0) is None, "without the secret"
+    again = client.lease_round("a", ttl_seconds=600.0, secret=secret_of("a"))
     assert again is not None
     assert again.resume_point is not None
     assert again.token > held.token

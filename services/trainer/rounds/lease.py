@@ -1,12 +1,13 @@
 """The lease loop: take a round, run it in a process of its own, settle it, take the next.
 
-One round at a time; more trainers take more. A holder's name is kept over restarts, so that a restarted trainer gets
-its own round back at once instead of waiting for the lease to run out.
+One round at a time; more trainers take more. A holder's name and secret are kept over restarts, so that a restarted
+trainer gets its own round back at once instead of waiting for the lease to run out.
 """
 
 import fcntl
 import logging
 import os
+import secrets
 import shutil
 import threading
 import time
@@ -43,6 +44,7 @@ class RoundLoop:
     """`run` is the loop, in a thread that lives as long as the service (the zygote's life hangs on it).
 
     Args:
+        holder, secret: the name under which rounds are leased, and what proves it (`holder_id`, `holder_secret`).
         rebuilds: versions to train again; each takes its turn before the next round.
         known_models: the models that there are; asked only while some of them are backing off.
         on_ended: told after each attempt, so that the next round is planned at once.
@@ -53,6 +55,7 @@ class RoundLoop:
         settings: TrainerSettings,
         *,
         holder: str,
+        secret: str,
         registry: RegistryClient,
         round_function: str,
         health: Health,
@@ -63,6 +66,7 @@ class RoundLoop:
         self.holder = holder
         self.attempt: Attempt | None = None
         """The one that is running; for /v1/status."""
+        self._secret = secret
         self._settings, self._registry, self._health = settings, registry, health
         self._rebuilds, self._known_models, self._on_ended = rebuilds, known_models, on_ended
         self._zygote = ZygoteHandle(
@@ -151,7 +155,10 @@ class RoundLoop:
                 return None
         try:
             lease = self._registry.lease_round(
-                self.holder, ttl_seconds=self._settings.lease_ttl_seconds, models=tuple(models)
+                self.holder,
+                ttl_seconds=self._settings.lease_ttl_seconds,
+                models=tuple(models),
+                secret=self._secret,
             )
         except HeadraceError as error:
             logger.debug("no round can be leased", extra={"error": error.message})
@@ -309,13 +316,20 @@ def own_data_dir(data_dir: Path) -> int:
 
 def holder_id(data_dir: Path, chosen: str) -> str:
     """The name under which rounds are leased: the chosen one, or the one kept in the folder, made at first."""
-    if chosen:
-        return chosen
-    path = data_dir / "trainer-id"
+    return chosen or _kept(data_dir / "trainer-id", f"{os.uname().nodename}-{uuid.uuid4().hex[:12]}")
+
+
+def holder_secret(data_dir: Path) -> str:
+    """What gets this trainer its running round back, and nobody else: random, in a file that only its user reads."""
+    return _kept(data_dir / "trainer-secret", secrets.token_urlsafe(32))
+
+
+def _kept(path: Path, made: str) -> str:
+    """The line in the file; where there is no file yet, `made`, which is then in it."""
     if path.exists():
         return path.read_text().strip()
-    made = f"{os.uname().nodename}-{uuid.uuid4().hex[:12]}"
     aside = path.with_suffix(".new")
+    aside.touch(mode=0o600)
     with aside.open("w") as file:
         file.write(made + "\n")
         file.flush()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 import subprocess
 import sys
 import urllib.request
@@ -14,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from common.errors import Conflict
 from common.registry.catalog import PRODUCTION, RoundState
 from common.registry.client import RegistryClient
-from services.trainer.rounds.lease import ModelPauses, holder_id
+from services.trainer.rounds.lease import ModelPauses, holder_id, holder_secret
 from services.trainer.tests.support.platform_processes import (
     MODEL,
     STREAM,
@@ -173,8 +174,11 @@ def test_a_child_whose_lease_is_lost_is_killed(
     wait_until(trainer.is_training, "the child trains")
     zygote_pid = trainer.status()["zygote"]["pid"]
     child_pid = int(Path(f"/proc/{zygote_pid}/task/{zygote_pid}/children").read_text())
+    holder = trainer.status()["trainer"]
+    assert registry.lease_round(holder, ttl_seconds=30.0) is None, "whoever read the name in the list of rounds"
     # The same holder asks again: the registry takes the process before it for dead and fences it off.
-    stolen = registry.lease_round(trainer.status()["trainer"], ttl_seconds=30.0)
+    secret = holder_secret(Path(trainer.environment["TRAINER_DATA_DIR"]))
+    stolen = registry.lease_round(holder, ttl_seconds=30.0, secret=secret)
     assert stolen is not None
     trainer.behave("register")
     wait_until(lambda: not is_running(child_pid), "the child is killed")
@@ -316,6 +320,13 @@ def test_one_data_dir_belongs_to_one_trainer(trainer: TrainerProcess, registry: 
 def test_a_trainer_keeps_its_name(tmp_path: Path) -> None:
     assert holder_id(tmp_path, "") == holder_id(tmp_path, "")
     assert holder_id(tmp_path, "chosen") == "chosen"
+
+
+def test_a_trainer_keeps_a_secret_that_only_its_user_reads(tmp_path: Path) -> None:
+    made = holder_secret(tmp_path)
+    assert len(made) > 40
+    assert holder_secret(tmp_path) == made
+    assert stat.S_IMODE((tmp_path / "trainer-secret").stat().st_mode) == 0o600
 
 
 def test_trouble_pauses_a_model_longer_each_time_up_to_a_minute() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, insert, select
 
-from common.definition.gate import read_gate
+from common.definition.gate import Gate, read_gate
 from common.errors import Conflict, InvalidInput, NotFound
 from common.registry.catalog import (
     CANARY,
@@ -206,7 +206,7 @@ def _version_of(row: Row[Any], files: Sequence[FileEntry]) -> Version:
         seed=plan.seed,
         weights_digest=draft["weights_digest"],
         metrics=draft["metrics"],
-        verdict=Verdict(Decision(verdict["decision"]), tuple(verdict["reasons"]), read_gate(verdict["rule"])),
+        verdict=Verdict(Decision(verdict["decision"]), tuple(verdict["reasons"]), _stored_rule(verdict["rule"])),
         events_trained=draft["events_trained"],
         events_held_out=draft["events_held_out"],
         events_unusable=draft["events_unusable"],
@@ -219,6 +219,14 @@ def _version_of(row: Row[Any], files: Sequence[FileEntry]) -> Version:
         end_position={int(partition): offset for partition, offset in json.loads(row.end_position_json).items()},
         unusable=draft.get("unusable", {}),
     )
+
+
+def _stored_rule(stored: Mapping[str, Any]) -> Gate:
+    """The rule of a verdict; one that was stored before there was `direction` says `lower_is_better`."""
+    rule = dict(stored)
+    if "lower_is_better" in rule:
+        rule["direction"] = "lower" if rule.pop("lower_is_better") else "higher"
+    return read_gate(rule)
 
 
 def _draft_json(draft: VersionDraft) -> str:

@@ -30,6 +30,10 @@ from common.suggestions import did_you_mean
 
 Dtype = Literal["float32", "int64", "string"]
 Scalar = float | int | str
+PADDING: Mapping[str, int | str] = {"int64": -(2**63), "string": "\uffff"}
+"""By dtype, what fills up a list of any length where lists of different lengths lie in one tensor. No event holds it in
+such a list: ingest refuses it. (The smallest int64 is NumPy's "not a time"; U+FFFF is no character, and Unicode leaves
+it to programs for such an end.) float32 has none: no estimator takes a list of floats of any length."""
 NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
 FEATURE_KEYS: Mapping[str, str] = {
     "name": "a name: a letter or _, then up to 127 letters, digits, _ . -; required",

@@ -1,7 +1,7 @@
 """What a version says of its inputs: the trainer writes it beside an export, whoever serves the version keeps to it.
 
     {"serving_default": {"features": [{"name": "distance", "dtype": "float32", "min": 0}, ...],
-                         "padding": {"tags": ""}}}
+                         "padding": {"tags": "\\uffff"}}}
 
 It is JSON under INPUTS_PATH. The features are those of the stream's schema (common/schema.py) as it was when the
 version was trained: they say which inputs may be left out and what they are then, and which values are allowed. A

@@ -24,7 +24,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from common.errors import InvalidInput
-from common.schema import Feature, Schema
+from common.schema import PADDING, Feature, Schema
 from protos.example_pb2 import Example
 
 Values = list[float] | list[int] | list[bytes]
@@ -82,6 +82,7 @@ class FeatureCodec:
         self.name = feature.name
         self.count = feature.value_count
         self.minimum, self.maximum = _bounds(feature)
+        self._padding = _padding(feature)
         self.vocabulary = frozenset(word.encode() for word in feature.vocabulary)
         self.entry_key = delimited(b"\x0a", feature.name.encode())
         self._convert: Callable[[Any], Any] = {"float32": _float32, "int64": as_int64, "string": _string}[feature.dtype]
@@ -104,7 +105,11 @@ class FeatureCodec:
         return values
 
     def check_domain(self, values: Sequence[Any]) -> None:
-        """Raises ValueError for a value outside min, max or vocabulary; strings are bytes here."""
+        """Raises ValueError for a value outside min, max or vocabulary, or for the one that fills up lists of any
+        length; strings are bytes here."""
+        if self._padding is not None and self._padding in values:
+            text = _text(self._padding) if isinstance(self._padding, bytes) else self._padding
+            raise ValueError(f"is {shown(text)}, which fills up lists of any length and cannot be in one")
         if self.vocabulary:
             for word in values:
                 if word not in self.vocabulary:
@@ -268,6 +273,11 @@ def _feature_bytes(dtype: str, values: Sequence[Any]) -> bytes:
     else:
         content = b"".join(delimited(b"\x0a", word) for word in values)
     return delimited(LIST_TAG[dtype], content)
+
+
+def _padding(feature: Feature) -> int | bytes | None:
+    padding = PADDING.get(feature.dtype) if feature.is_variable_length else None
+    return padding.encode() if isinstance(padding, str) else padding
 
 
 def _bounds(feature: Feature) -> tuple[float | None, float | None]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import InvalidInput
-from common.schema import Schema
+from common.schema import PADDING, Schema
 from protos.example_pb2 import Example
 from services.ingest.codec.columns import ColumnarEncoder
 from services.ingest.codec.examples import ExampleCodec, to_float32, varint
@@ -100,7 +100,7 @@ def test_bytes_come_as_base64_and_may_be_no_text() -> None:
             "carrier": st.sampled_from(["AA", "UA"]),
             "note": st.text(max_size=300),
             "pixels": st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=4, max_size=4),
-            "tags": st.lists(st.text(max_size=4), max_size=4),
+            "tags": st.lists(st.text(max_size=4).filter(lambda word: word != PADDING["string"]), max_size=4),
             "delay": st.floats(width=32, allow_nan=False, allow_infinity=False),
             "late": st.integers(0, 1),
         }
@@ -157,6 +157,22 @@ def test_varints_are_those_of_protobuf(number: int) -> None:
 )
 def test_a_bad_value_is_refused_by_name_with_what_was_expected(changes: dict[str, Any], sentence: str) -> None:
     assert sentence in _refusal_of(**changes)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "shown"), [("string", "\uffff", r"'\uffff'"), ("int64", -(2**63), "-9223372036854775808")]
+)
+def test_what_fills_up_lists_of_any_length_is_in_none(dtype: str, value: str | int, shown: str) -> None:
+    schema = Schema.from_mapping({"features": [{"name": "many", "dtype": dtype, "shape": [None]}]})
+    one = Schema.from_mapping({"features": [{"name": "many", "dtype": dtype, "shape": [1]}]})
+    refusal = f"many is {shown}, which fills up lists of any length and cannot be in one"
+    assert PADDING[dtype] == value
+    with pytest.raises(InvalidInput) as caught:
+        ExampleCodec(schema).encode({"many": [value]})
+    assert refusal in caught.value.message
+    with pytest.raises(InvalidInput) as caught:
+        ExampleCodec(schema).check(ExampleCodec(one).encode({"many": [value]}))
+    assert refusal in caught.value.message
 
 
 def test_all_faults_of_an_event_are_named_at_once() -> None:

@@ -29,11 +29,12 @@ from tensorflow.core.protobuf import saved_model_pb2
 from common.definition.inputs import INPUTS_PATH, SignatureInputs
 from common.definition.serving import OPTIONS_PATH
 from common.eventlog.tfrecord import frame
+from common.schema import PADDING, Scalar
 from protos import tfserving_pb2, warmup_pb2
 from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families.model import BuiltModel
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
-from services.trainer.features.parsing import PADDING, parse, parse_spec, tensor_spec
+from services.trainer.features.parsing import parse, parse_spec, tensor_spec
 
 RAW_SIGNATURE, EXAMPLES_SIGNATURE = "serving_default", "serving_examples"
 WARMUP_PATH = Path("assets.extra/tf_serving_warmup_requests")
@@ -80,7 +81,7 @@ def _resources(network: keras.Model) -> list[object]:
 
 def _write_inputs(model: BuiltModel, directory: Path) -> None:
     # The transform takes the padding for "nothing there"; what a user's own layers take it for is not known here.
-    padding = PADDING if model.transform is not None else {}
+    padding: Mapping[str, Scalar] = PADDING if model.transform is not None else {}
     inputs = SignatureInputs(
         model.inputs,
         {one.name: padding[one.dtype] for one in model.inputs if one.is_variable_length and one.dtype in padding},

@@ -12,6 +12,9 @@ The module named by the definition has
     adapt(network, dataset)                            optional: fits preprocessing layers in the first round to a
                                                        tf.data.Dataset of {input: batch} of its trained examples
 
+A feature of any length comes as [n, longest of the batch], filled up with the empty word, -1 or 0.0 in training, and in
+its own length where it is asked about alone. A model whose answer shall not depend on the others of a batch masks them.
+
 A model with several outputs names them (a dict, or layers' names), one of them after the definition's label: that one
 is taught and measured, the others are served under their names, and loss() gets the dict. What the model compiles is
 used or refused (compiled.py). Files of one definition import each other relatively (`from . import blocks`); other

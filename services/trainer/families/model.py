@@ -30,11 +30,12 @@ from services.trainer.families.keras_module import (
 )
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
 from services.trainer.families.wiring import Wiring, wiring_of
-from services.trainer.features.parsing import Raw
+from services.trainer.features.parsing import Raw, is_padding
 from services.trainer.features.statistics import Statistics
 from services.trainer.features.transform import Transform, Transformed
 
 _SCORE_ROWS = 4096
+_MODULE_PADDING: Mapping[str, np.int64 | str] = {"int64": np.int64(-1), "string": ""}
 _NOTHING_COMPILED = Compiled()
 Columns = Mapping[str, tf.Tensor]
 
@@ -72,8 +73,17 @@ class BuiltModel:
     def transformed(self, raw: Raw) -> Transformed:
         """What training works on: refuses nothing, says what it would refuse."""
         if self.transform is None:
-            return Transformed({feature.name: raw[feature.name] for feature in self.inputs}, {}, {})
+            return Transformed(self._given(raw), {}, {})
         return self.transform(raw)
+
+    def _given(self, raw: Raw) -> dict[str, tf.Tensor]:
+        """What a module's network takes: the raw inputs, lists of any length filled up with the empty word and -1."""
+        inputs = {feature.name: raw[feature.name] for feature in self.inputs}
+        for feature in self.inputs:
+            if feature.is_variable_length and feature.dtype in _MODULE_PADDING:
+                values = inputs[feature.name]
+                inputs[feature.name] = tf.where(is_padding(values), _MODULE_PADDING[feature.dtype], values)
+        return inputs
 
     def outputs(self, columns: Columns, *, training: bool) -> tf.Tensor:
         """float32 [n] (binary, regression) or [n, k]: logits or predictions."""
@@ -141,7 +151,7 @@ class BuiltModel:
 
     def serve(self, raw: Raw) -> dict[str, tf.Tensor]:
         """The exported function: raw features to named outputs."""
-        columns = self.transform.strict(raw) if self.transform else raw
+        columns = self.transform.strict(raw) if self.transform else self._given(raw)
         returned = self.network(self.wiring.arranged(columns), training=False)
         others = self.wiring.named(returned)
         others.pop(self.wiring.main)

@@ -1,7 +1,9 @@
 """Serialized Examples to raw tensors, by the stream's schema.
 
-A raw tensor has shape [n] for a scalar feature, [n, *shape] for a fixed shape, and [n, longest] for any length, padded
-with the empty word, -1 or 0.0. Absent optional features get the schema's default.
+A raw tensor has shape [n] for a scalar feature, [n, *shape] for a fixed shape, and [n, longest] for any length, filled
+up with what no event holds in such a list (common/schema.py), floats with 0.0. So -1 and the empty word in a list are
+values like others, and a list answers the same alone, among longer ones, and in training. Absent optional features get
+the schema's default.
 """
 
 import re
@@ -11,11 +13,11 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from common.errors import InvalidInput
-from common.schema import Feature
+from common.schema import PADDING, Feature
 
 Raw = Mapping[str, tf.Tensor]
 DTYPES: Mapping[str, tf.DType] = {"float32": tf.float32, "int64": tf.int64, "string": tf.string}
-PADDING: Mapping[str, float | int | str] = {"float32": 0.0, "int64": -1, "string": ""}
+_PADDING: Mapping[str, float | int | str] = {"float32": 0.0, **PADDING}
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,11 @@ def tensor_spec(feature: Feature) -> tf.TensorSpec:
 def parse_spec(features: Sequence[Feature]) -> dict[str, object]:
     """What tf.io.parse_example needs for the features."""
     return {feature.name: _parse_spec_of(feature) for feature in features}
+
+
+def is_padding(values: tf.Tensor) -> tf.Tensor:
+    """bool, the shape of `values`, which are of a feature of any length; of floats, 0.0 may be a value all the same."""
+    return tf.equal(values, _PADDING[values.dtype.name])
 
 
 def parse(examples: Sequence[bytes], features: Sequence[Feature]) -> Parsed:
@@ -74,7 +81,7 @@ def _reason(message: str) -> str:
 def _parse_spec_of(feature: Feature) -> object:
     dtype = DTYPES[feature.dtype]
     if feature.is_variable_length:
-        return tf.io.FixedLenSequenceFeature([], dtype, allow_missing=True, default_value=PADDING[feature.dtype])
+        return tf.io.FixedLenSequenceFeature([], dtype, allow_missing=True, default_value=_PADDING[feature.dtype])
     default: object = None
     if not feature.required:
         if feature.default is None:

@@ -16,7 +16,7 @@ from common.definition.features import FeatureSpec, Numeric, Vocabulary
 from common.definition.identity import VariableMeaning, variables_of
 from common.definition.model import Definition
 from common.errors import DataLoss
-from common.schema import Schema
+from common.schema import PADDING, Schema
 from services.trainer.features.plausible import FARTHEST, plausible
 
 Arrays = Mapping[str, NDArray[np.generic]]
@@ -232,8 +232,9 @@ def _texts(values: NDArray[np.generic], *, is_padded: bool) -> Iterable[bytes]:
     """Words of a raw feature; in a padded one, without what stands for "nothing there"."""
     flat = values.reshape(-1).tolist()
     if values.dtype.kind in "iu":
-        return (b"%d" % value for value in flat if not is_padded or value >= 0)
-    return (value for value in flat if not is_padded or value)
+        return (b"%d" % value for value in flat if not is_padded or value != PADDING["int64"])
+    padding = str(PADDING["string"]).encode()
+    return (value for value in flat if not is_padded or value != padding)
 
 
 def _extended(spec: Vocabulary, known: tuple[bytes, ...], counts: Counter[bytes]) -> tuple[bytes, ...]:

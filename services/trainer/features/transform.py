@@ -25,7 +25,7 @@ from common.definition.features import (
 )
 from common.errors import InvalidInput
 from common.schema import Schema
-from services.trainer.features.parsing import Raw
+from services.trainer.features.parsing import Raw, is_padding
 from services.trainer.features.plausible import FARTHEST
 from services.trainer.features.statistics import Moments, Statistics, Words
 
@@ -152,7 +152,7 @@ class Transform:
         """What pads a feature of any length; elsewhere every value is a value."""
         if not self._schema.feature(raw_name).is_variable_length:
             return tf.zeros_like(values, tf.bool)
-        return tf.equal(values, "") if values.dtype == tf.string else values < 0
+        return is_padding(values)
 
     def _member_text(self, member: str, raw: Raw, done: Transformed) -> tf.Tensor:
         return _text(self._compute(member, raw, done) if member in self._specs else _two_dimensional(raw[member]))

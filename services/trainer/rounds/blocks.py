@@ -19,14 +19,13 @@ from services.trainer.data.dataset import Block, holdout_mask, read_blocks
 from services.trainer.families import heads
 from services.trainer.families.model import BuiltModel
 from services.trainer.families.reasons import DefinitionFailedError
-from services.trainer.features.parsing import PADDING, parse
+from services.trainer.features.parsing import is_padding, parse
 from services.trainer.learn.training import TrainingSet
 
 _CACHE_LIMIT_BYTES = 512 * 1024 * 1024
 _SAMPLE_EXAMPLES = 8
 _FEW_LABELS, _MISPLACED_SHARE, _SHOWN_LABELS = 3, 0.1, 5
 """A model fails where more labels than this, and more than this share of a round's first block, have no class."""
-_PADDING = {name: value.encode() if isinstance(value, str) else value for name, value in PADDING.items()}
 _OVERHEAD_BYTES = 128  # per example: Python objects and tensors of strings
 
 
@@ -216,7 +215,7 @@ def _sample(model: BuiltModel, raw: Mapping[str, tf.Tensor], usable: NDArray[np.
     chosen = list[int]()
     for feature in model.inputs:
         if feature.is_variable_length and len(usable):
-            lengths = np.sum(raw[feature.name].numpy()[usable] != _PADDING[feature.dtype], axis=1)
+            lengths = np.sum(~is_padding(raw[feature.name]).numpy()[usable], axis=1)
             chosen += [int(usable[lengths.argmin()]), int(usable[lengths.argmax()])]
     return sorted(list(dict.fromkeys([*chosen, *usable.tolist()]))[:_SAMPLE_EXAMPLES])
 

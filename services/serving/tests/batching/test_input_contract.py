@@ -8,6 +8,7 @@ import orjson
 import pytest
 
 from common.definition.inputs import INPUTS_PATH
+from common.schema import PADDING
 from protos import queue_pb2
 from services.serving.batching.input_contract import InputContract, read_contract
 from services.serving.batching.merge import Batcher
@@ -25,6 +26,7 @@ FEATURES: list[dict[str, Any]] = [
     {"name": "pixels", "dtype": "float32", "shape": [2, 2], "required": False, "default": 0.5},
     {"name": "tags", "dtype": "string", "shape": [None], "required": False},
 ]
+PADDING_OF_CODES = {"codes": PADDING["int64"]}
 INPUTS = {
     "distance": TensorSpec("DT_FLOAT", (-1,)),
     "carrier": TensorSpec("DT_STRING", (-1,)),
@@ -158,6 +160,13 @@ def test_rows_may_have_the_input_or_not_each_for_itself(tmp_path: Path) -> None:
     assert found.arrays["pixels"].tolist() == [[[1, 2], [3, 4]], [[0.5, 0.5]] * 2, [[0.5, 0.5]] * 2]
     assert found.arrays["tags"].tolist() == [[b"a", b"b"], [b"", b""], [b"c", b""]]
     assert found.defaulted == {"pixels": 2, "tags": 1}
+
+
+def test_lists_of_integers_are_filled_up_with_the_exact_value(tmp_path: Path) -> None:
+    lists = Signature("", {"codes": TensorSpec("DT_INT64", (-1, -1))}, {}, padding=PADDING_OF_CODES, has_schema=True)
+    body = b'{"instances":[{"codes":[-1,0]},{"codes":[]},{"codes":[7]}]}'
+    least = -(2**63)
+    assert read_inputs(Document(body), lists).arrays["codes"].tolist() == [[-1, 0], [least, least], [7, least]]
 
 
 def test_inputs_that_no_row_has_are_left_to_the_runner(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from services.trainer.features.parsing import parse
 from services.trainer.features.statistics import Fitting
 from services.trainer.learn import checkpoint
 from services.trainer.learn.training import Training, TrainingSet
-from services.trainer.tests.support.small_rounds import FEATURES, SCHEMA, definition, events, fresh_process
+from services.trainer.tests.support.small_rounds import FEATURES, SCHEMA, definition, events, fresh_process, serialized
 
 SCHEMA_OF_TESTS = Schema.from_mapping(SCHEMA)
 EXAMPLES = events(96)
@@ -97,7 +97,7 @@ def test_the_schemas_defaults_and_bounds_travel_with_the_export(tmp_path: Path) 
     assert inputs.features == model.inputs
     assert any(not feature.required for feature in inputs.features)
     lengths = {feature.name: feature.dtype for feature in model.inputs if feature.is_variable_length}
-    assert inputs.padding == {name: {"string": "", "int64": -1}[dtype] for name, dtype in lengths.items()}
+    assert inputs.padding == {name: {"string": "\uffff", "int64": -(2**63)}[dtype] for name, dtype in lengths.items()}
     assert lengths
 
 
@@ -192,3 +192,50 @@ def test_a_keras_module_takes_several_raw_features_by_name(tmp_path: Path) -> No
     assert (training.variables[moving_mean].numpy() != before).any()
     export.export(model, tmp_path / "saved_model")
     export.check(tmp_path / "saved_model", export.trial_of(model, EXAMPLES[:4]), fresh_process(), tmp_path)
+
+
+def test_a_list_answers_the_same_alone_and_among_longer_ones_whatever_it_holds(tmp_path: Path) -> None:
+    """The empty word and -1 counted as padding: an event with them answered as one without."""
+    schema = Schema.from_mapping(
+        {
+            "features": [
+                {"name": "tags", "dtype": "string", "shape": [None]},
+                {"name": "codes", "dtype": "int64", "shape": [None]},
+            ],
+            "labels": [{"name": "late", "dtype": "int64"}],
+        }
+    )
+    features = {
+        "tags": {"type": "hashed", "bins": 8},
+        "codes": {"type": "identity", "size": 5, "out_of_range": "clip"},
+        "tags_vector": {"type": "embedding", "of": "tags", "dimension": 2},
+        "codes_vector": {"type": "embedding", "of": "codes", "dimension": 2, "combiner": "sum"},
+    }
+    said: dict[str, Any] = {
+        "estimator": "dnn_classifier",
+        "features": features,
+        "parameters": {"hidden_units": [4], "activation": "tanh"},
+    }
+    model = build(parse_definition(definition(**said)), schema, {}, None, seed=5)
+    export.export(model, tmp_path / "saved_model")
+    rows: list[dict[str, Any]] = [
+        {"tags": ["a"], "codes": [1]},
+        {"tags": ["a", ""], "codes": [1]},
+        {"tags": ["a"], "codes": [1, -1]},
+        {"tags": [], "codes": []},
+        {"tags": [""], "codes": [-1, -1, -1]},
+    ]
+    serialized_rows = [serialized(row | {"late": 0}) for row in rows]
+    signatures = tf.saved_model.load(str(tmp_path / "saved_model")).signatures
+    by_examples = signatures["serving_examples"](tf.constant(serialized_rows))["logits"].numpy()
+    alone = [
+        signatures["serving_default"](
+            tags=tf.constant([row["tags"]], tf.string, shape=[1, len(row["tags"])]),
+            codes=tf.constant([row["codes"]], tf.int64, shape=[1, len(row["codes"])]),
+        )["logits"].numpy()[0]
+        for row in rows
+    ]
+    trained = model.outputs(model.transformed(parse(serialized_rows, schema.columns).raw).columns, training=False)
+    np.testing.assert_allclose(by_examples, alone, rtol=1e-6)
+    np.testing.assert_allclose(trained, alone, rtol=1e-6)
+    assert len(set(np.round(by_examples, 6).tolist())) == len(rows), "no two of the rows mean the same"

@@ -137,6 +137,20 @@ def test_two_words_of_any_length_are_looked_up_each_and_padding_is_nothing() -> 
     assert refused == [False, False, False]
 
 
+def test_the_empty_word_and_minus_one_in_a_list_are_values_like_others() -> None:
+    learned = {"f": {"type": "vocabulary", "of": "tags", "max_words": 3, "oov": "error"}}
+    examples = [example(tags=["", "a"]), example(tags=[""]), example()]
+    assert column_and_rules(learned, examples) == ([[0, 1], [0, -1], [-1, -1]], [False] * 3, 0)
+    codes = [example(codes=[-1, 2, -1]), example(codes=[2]), example()]
+    learned = {"f": {"type": "vocabulary", "of": "codes", "max_words": 3, "oov": "error"}}
+    assert transformed(learned, codes) == [[0, 1, 0], [1, -1, -1], [-1, -1, -1]]
+    clipped = {"f": {"type": "identity", "of": "codes", "size": 5, "out_of_range": "clip"}}
+    assert column_and_rules(clipped, codes) == ([[0, 2, 0], [2, -1, -1], [-1, -1, -1]], None, 2)
+    for of, rows in (("tags", examples), ("codes", codes)):
+        hashed = transformed({"f": {"type": "hashed", "of": of, "bins": 1}}, rows)
+        assert [row.count(0) for row in hashed] == ([2, 1, 0] if of == "tags" else [3, 1, 0])
+
+
 @pytest.mark.parametrize(
     ("rule", "column", "refused"),
     [

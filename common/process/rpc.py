@@ -239,21 +239,6 @@ def _streaming(behaviour: Callable[..., Any], method: str) -> Callable[..., Any]
     return call
 
 
-def wrapped(handler: Any, behaviour: Callable[..., Any]) -> Any:
-    """The handler with another function behind it, which takes serialized requests."""
-    make = {
-        (False, False): grpc.unary_unary_rpc_method_handler,
-        (False, True): grpc.unary_stream_rpc_method_handler,
-        (True, False): grpc.stream_unary_rpc_method_handler,
-        (True, True): grpc.stream_stream_rpc_method_handler,
-    }[(bool(handler.request_streaming), bool(handler.response_streaming))]
-    return make(
-        behaviour,
-        request_deserializer=None,
-        response_serializer=handler.response_serializer,
-    )
-
-
 def start_server(
     address: str,
     add_services: Callable[[grpc.Server], None],

@@ -10,11 +10,15 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from common.errors import HeadraceError, Unavailable
+from common.errors import HeadraceError, InvalidInput, Unavailable
 from common.process.health import Health
-from common.process.rpc import CHANNEL_OPTIONS, SERVER_OPTIONS, behaviour_of, details_of, parser_of, status_of, wrapped
+from common.process.rpc import CHANNEL_OPTIONS, SERVER_OPTIONS, behaviour_of, details_of, parser_of, status_of
 
 logger = logging.getLogger(__name__)
+_SILENCE_SECONDS = 60.0
+"""Longer than at the sync servers, where a silent call holds a thread: here it holds a coroutine."""
+_MAX_CALLS = 16_384
+"""Of one server at once; a silent one takes some ten kilobytes."""
 
 
 async def _abort(context: Any, error: Exception, method: str) -> NoReturn:
@@ -27,28 +31,60 @@ async def _abort(context: Any, error: Exception, method: str) -> NoReturn:
 
 
 class AioErrorInterceptor(grpc.aio.ServerInterceptor):
-    """The one place where an error of ours becomes a gRPC status."""
+    """The one place where an error of ours becomes a gRPC status.
+
+    Args:
+        silence_seconds: how long a client may take for the next message before its call is ended.
+    """
+
+    def __init__(self, silence_seconds: float = _SILENCE_SECONDS) -> None:
+        self._silence_seconds = silence_seconds
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
         handler = await continuation(details)
         if handler is None:
             return None
         method = str(details.method)
-        behaviour = _on_parsed(handler, method)
-        wrap = _streaming if inspect.isasyncgenfunction(behaviour_of(handler)) else _unary
-        return wrapped(handler, wrap(behaviour, method))
+        is_generator = inspect.isasyncgenfunction(behaviour_of(handler))
+        wrap = _streaming if is_generator else _unary
+        behaviour = wrap(_on_parsed(handler, method, self._silence_seconds, is_generator=is_generator), method)
+        if handler.response_streaming:
+            return grpc.stream_stream_rpc_method_handler(behaviour, response_serializer=handler.response_serializer)
+        return grpc.stream_unary_rpc_method_handler(behaviour, response_serializer=handler.response_serializer)
 
 
-def _on_parsed(handler: Any, method: str) -> Callable[..., Any]:
+def _on_parsed(handler: Any, method: str, silence_seconds: float, *, is_generator: bool) -> Callable[..., Any]:
+    """Takes serialized requests as a stream, also where there is one only: so its wait has an end."""
     behaviour, parse = behaviour_of(handler), parser_of(handler, method)
 
+    async def next_of(requests: AsyncIterator[bytes]) -> bytes | None:
+        try:
+            async with asyncio.timeout(silence_seconds):
+                return await anext(requests, None)
+        except TimeoutError as error:
+            raise Unavailable(f"{method} was ended: its client sent nothing for {silence_seconds:g} s") from error
+
     async def parsed(requests: AsyncIterator[bytes]) -> AsyncIterator[Any]:
-        async for request in requests:
-            yield parse(request)
+        arriving = aiter(requests)
+        while (serialized := await next_of(arriving)) is not None:
+            yield parse(serialized)
+
+    async def only(requests: AsyncIterator[bytes]) -> Any:
+        serialized = await next_of(aiter(requests))
+        if serialized is None:
+            raise InvalidInput(f"{method} was called without a request")
+        return parse(serialized)
+
+    async def answer(requests: AsyncIterator[bytes], context: Any) -> Any:
+        return await behaviour(await only(requests), context)
+
+    async def answers(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
+        async for found in behaviour(await only(requests), context):
+            yield found
 
     if handler.request_streaming:
         return lambda requests, context: behaviour(parsed(requests), context)
-    return lambda request, context: behaviour(parse(request), context)
+    return answers if is_generator else answer
 
 
 def _unary(behaviour: Callable[..., Any], method: str) -> Callable[..., Any]:
@@ -87,6 +123,7 @@ async def start_aio_server(
     credentials: grpc.ServerCredentials | None = None,
     socket_path: str = "",
     options: Sequence[tuple[str, str | int]] = (),
+    max_concurrent_calls: int = _MAX_CALLS,
 ) -> tuple[grpc.aio.Server, int]:
     """Starts a server in the running loop, with health and reflection; returns it and the port it listens on.
 
@@ -99,12 +136,17 @@ async def start_aio_server(
         credentials: of TLS; None: plain text.
         socket_path: a Unix socket to listen on as well, in plain text.
         options: of the gRPC server, over those that every service has.
+        max_concurrent_calls: calls beyond it are refused with RESOURCE_EXHAUSTED.
 
     Raises:
         Unavailable: the address cannot be bound.
     """
     merged = dict([*SERVER_OPTIONS, *options])
-    server = grpc.aio.server(interceptors=[AioErrorInterceptor()], options=list(merged.items()))
+    server = grpc.aio.server(
+        interceptors=[AioErrorInterceptor()],
+        options=list(merged.items()),
+        maximum_concurrent_rpcs=max_concurrent_calls,
+    )
     add_services(server)
     servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)

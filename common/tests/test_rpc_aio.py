@@ -11,7 +11,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from common.errors import Conflict, Overloaded
 from common.process.health import Health
-from common.process.rpc_aio import open_aio_channel, start_aio_server
+from common.process.rpc_aio import AioErrorInterceptor, open_aio_channel, start_aio_server
 from protos import ingest_pb2, ingest_pb2_grpc
 
 _SERVICE = "headrace.IngestService"
@@ -35,12 +35,13 @@ class _Servicer(ingest_pb2_grpc.IngestServiceServicer):
 
 
 @asynccontextmanager
-async def _channel(health: Health) -> AsyncIterator[grpc.aio.Channel]:
+async def _channel(health: Health, *, max_concurrent_calls: int = 100) -> AsyncIterator[grpc.aio.Channel]:
     server, port = await start_aio_server(
         "127.0.0.1:0",
         lambda server: ingest_pb2_grpc.add_IngestServiceServicer_to_server(_Servicer(), server),
         service_names=(_SERVICE,),
         service_health=health,
+        max_concurrent_calls=max_concurrent_calls,
     )
     try:
         async with open_aio_channel(f"127.0.0.1:{port}") as channel:
@@ -118,3 +119,60 @@ def test_bytes_that_are_no_message_are_the_callers_fault() -> None:
         assert code is grpc.StatusCode.INVALID_ARGUMENT
         assert words.startswith(f"/{_SERVICE}/Append")
         assert "was sent 2 bytes that are not its request" in words
+
+
+def test_a_call_whose_client_falls_silent_is_ended_with_a_sentence() -> None:
+    async def count(requests: AsyncIterator[bytes], context: Any) -> bytes:
+        return b"%d" % len([request async for request in requests])
+
+    async def echo(request: bytes, context: Any) -> bytes:
+        return request
+
+    async def repeat(request: bytes, context: Any) -> AsyncIterator[bytes]:
+        yield request
+        yield request
+
+    handlers: dict[str, Any] = {
+        "Count": grpc.stream_unary_rpc_method_handler(count),
+        "Echo": grpc.unary_unary_rpc_method_handler(echo),
+        "Repeat": grpc.unary_stream_rpc_method_handler(repeat),
+    }
+
+    async def run() -> None:
+        server = grpc.aio.server(interceptors=[AioErrorInterceptor(silence_seconds=0.1)])
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test", handlers),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            # A client that may send several messages has none to send: Echo and Repeat wait for their only one too.
+            for method, first in (("Count", []), ("Count", [b"x"]), ("Echo", []), ("Repeat", [])):
+                call: Any = channel.stream_unary(f"/test/{method}")()
+                for message in first:
+                    await call.write(message)
+                silent = f"/test/{method} was ended: its client sent nothing for 0.1 s"
+                assert await _status_of(call) == (grpc.StatusCode.UNAVAILABLE, silent)
+            echo_many: Any = channel.stream_unary("/test/Echo")
+            unasked = await _status_of(echo_many(iter([])))
+            assert unasked == (grpc.StatusCode.INVALID_ARGUMENT, "/test/Echo was called without a request")
+            counted: Any = channel.stream_unary("/test/Count")
+            assert await counted(iter([b"a", b"b"])) == b"2"
+            echoed: Any = channel.unary_unary("/test/Echo")
+            assert await echoed(b"a") == b"a"
+            repeated: Any = channel.unary_stream("/test/Repeat")
+            assert [answer async for answer in repeated(b"a")] == [b"a", b"a"]
+        await server.stop(None)
+
+    asyncio.run(run())
+
+
+def test_calls_beyond_the_most_at_once_are_refused() -> None:
+    async def run() -> None:
+        async with _channel(Health(), max_concurrent_calls=1) as channel:
+            waiting: Any = ingest_pb2_grpc.IngestServiceStub(channel).AppendStream()
+            await asyncio.wait_for(waiting.wait_for_connection(), _TIMEOUT_SECONDS)
+            watch = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
+            code, _ = await _status_of(watch)
+            assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+            waiting.cancel()
+
+    asyncio.run(run())

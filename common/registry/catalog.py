@@ -43,8 +43,8 @@ class Model:
     retry_at: float = 0.0
     last_failure: str = ""
     failure: JsonMap = field(default_factory=dict)
-    """The last failed round: {"message", "stage", "place", "events", "advice", "round_id", "attempts", "at"}; it stays
-    when later rounds succeed, until another failure takes its place."""
+    """The last failed round: {"message", "stage", "place", "events", "advice", "log", "round_id", "attempts", "at"}; it
+    stays when later rounds succeed, until another failure takes its place."""
     paused: str = ""
     """Who paused its training, and why; "" while it is not paused."""
     pinned_version: int = 0

@@ -147,7 +147,7 @@ class RegistryClient:
         """Ends the round for good. Raises Conflict when the lease is no longer the caller's.
 
         Args:
-            failure: what is known beside the reason: {"stage", "place", "events", "advice"}.
+            failure: what is known beside the reason: {"stage", "place", "events", "advice", "log"}.
         """
         request = pb.FailRoundRequest(
             round_id=lease.round.round_id,

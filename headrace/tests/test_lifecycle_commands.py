@@ -27,7 +27,7 @@ STREAM = {
 }  # fmt: skip
 FAILURE = {
     "message": "ValueError: no such layer", "stage": "build", "place": "model.py, line 3", "events": [],
-    "advice": "mend the module and apply again", "round_id": "m-3", "attempts": 1, "at": 5.0,
+    "log": ["WARNING net: the table is damaged"], "advice": "mend the module and apply again", "round_id": "m-3", "attempts": 1, "at": 5.0,
 }  # fmt: skip
 
 
@@ -119,7 +119,7 @@ def test_why_says_the_failure_its_place_and_what_to_do(run: Run) -> None:
     told = run("why", "m", answers=(why, {"versions": []})).stdout
     assert "2 rounds have failed in a row" in told
     assert "ValueError: no such layer" in told
-    assert "  where: build, model.py, line 3\n  what to do: mend the module and apply again\n" in told
+    assert "  where: build, model.py, line 3\n  log: WARNING net: the table is damaged\n  what to do: mend the" in told
     well: dict[str, Any] = {
         "model": "m",
         "state": "ok",

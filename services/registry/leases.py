@@ -176,7 +176,7 @@ def fail_round(
     """Ends the round for good. Said again by the same holder, it changes nothing.
 
     Args:
-        failure: {"stage", "place", "events", "advice"}, as far as known.
+        failure: {"stage", "place", "events", "advice", "log"}, as far as known.
     """
     _bounded_json("the failure", failure)
     if not reason:

@@ -148,7 +148,7 @@ def end_failed(
     """The round will not be tried again; production stays, and the model backs off.
 
     Args:
-        failure: what is known beside the reason: stage, place, events, advice.
+        failure: what is known beside the reason: stage, place, events, advice, log (its last lines).
     """
     told = dict(json.loads(row.progress_json)).get("stage", "") or str(row.state)
     known: JsonMap = {
@@ -156,6 +156,7 @@ def end_failed(
         "place": "",
         "events": [],
         "advice": "",
+        "log": [],
         **(failure or {}),
         "message": reason,
         "round_id": row.round_id,

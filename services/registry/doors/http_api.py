@@ -54,9 +54,10 @@ def _add_streams_and_models(app: FastAPI, catalog: Catalog) -> None:
     @app.get("/v1/models/{model}")
     def get_model(model: str) -> Response:
         """The model. `head_version`: where the next round starts; `paused`: who and why, or empty; `pinned_version`: 0
-        when it is not pinned; `failure`: `{message, stage, place, events, advice, round_id, attempts, at}` of the last
-        failed round, which stays when later ones succeed; `serving`: `{version, replicas, available, failed: {instance:
-        reason}, converged_at}` says how replicas stand with production, null in `converged_at` while one lacks it."""
+        when it is not pinned; `failure`: `{message, stage, place, events, advice, log, round_id, attempts, at}` of the
+        last failed round, which stays when later ones succeed; `serving`: `{version, replicas, available, failed:
+        {instance: reason}, converged_at}` says how replicas stand with production, null in `converged_at` while one
+        lacks it."""
         return json_answer(_model_json(catalog, catalog.get_model(model)))
 
     @app.put("/v1/models/{model}")
@@ -117,9 +118,9 @@ def _add_versions(app: FastAPI, catalog: Catalog) -> None:
     def why(model: str) -> Response:
         """What stops the model, its last failure and what to do.
 
-        Answers `{model, state, sentences, advice, failure: {message, stage, place, events, advice, round_id, attempts,
-        at} or null, resolved, consecutive_failures, retry_at, waiting_for, unloadable: {instance: reason}}`; state is
-        ok, failing, paused, archived or unloadable.
+        Answers `{model, state, sentences, advice, failure: {message, stage, place, events, advice, log, round_id,
+        attempts, at} or null, resolved, consecutive_failures, retry_at, waiting_for, unloadable: {instance: reason}}`;
+        `log` is the end of what the round's process has logged; state is ok, failing, paused, archived or unloadable.
         """
         return json_answer(catalog.why(model))
 

@@ -76,7 +76,12 @@ def test_why_names_the_failure_its_place_and_what_to_do(catalog: Catalog) -> Non
     assert catalog.why("m")["state"] == "ok"
     catalog.plan_round(next_plan(catalog))
     held = lease(catalog)
-    failure = {"stage": "train", "place": "model.py, line 7", "events": [{"partition": 0, "offset": 3}]}
+    failure = {
+        "stage": "train",
+        "place": "model.py, line 7",
+        "events": [{"partition": 0, "offset": 3}],
+        "log": ["a line"],
+    }
     catalog.fail_round(held.round.round_id, held.token, reason="loss is NaN", failure=failure)
     report(catalog, head_version=0, waiting_for="backing off")
     found = catalog.why("m")

@@ -35,7 +35,8 @@ import tensorflow as tf
 
 from common.definition.model import Definition, Task
 from common.schema import Feature, Schema
-from services.trainer.families.reasons import PACKAGE_PREFIX, DefinitionFailedError, blame_definition
+from services.trainer.families.package_name import PACKAGE_PREFIX
+from services.trainer.families.reasons import DefinitionFailedError, blame_definition
 from services.trainer.families.wiring import Wiring, wiring_of
 
 LossFunction = Callable[[Any, Any], tf.Tensor]

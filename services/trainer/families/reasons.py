@@ -8,9 +8,8 @@ from contextlib import contextmanager
 import tensorflow as tf
 
 from common.errors import HeadraceError
+from services.trainer.families.package_name import PACKAGE_PREFIX
 
-PACKAGE_PREFIX = "headrace_definition_"
-"""A definition's files are imported below a package of this name."""
 _MAX_CHARS = 600
 _NODE = re.compile(r"\{\{node (\S+?)\}\}")
 _NOISE = re.compile(r"\s*\[\[\{\{.*?\}\}\]\]|\s*\[Op:[^\]]*\]|\{\{.*?\}\}|\x1b\[\d*m")

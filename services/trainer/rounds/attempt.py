@@ -3,14 +3,26 @@
 import logging
 import signal
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from pathlib import Path
 
 from common.errors import Conflict, HeadraceError, NotFound, Overloaded, Unavailable
 from common.process.lifecycle import Stop
 from common.registry.catalog import RoundState
 from common.registry.client import RegistryClient
-from services.trainer.rounds.assignment import Done, Failed, Message, Progress, Raised, RoundAssignment, Stopped
+from services.trainer.rounds import last_words
+from services.trainer.rounds.assignment import (
+    Done,
+    Failed,
+    FailureKind,
+    Message,
+    Progress,
+    Raised,
+    RoundAssignment,
+    Stopped,
+)
 from services.trainer.rounds.zygote_handle import RoundChild, ZygoteHandle
 from services.trainer.settings import TrainerSettings
 
@@ -22,6 +34,9 @@ _END_GRACE_SECONDS = 10.0
 _MAX_RETRY_INTERVAL_SECONDS = 1.0
 MAX_DEATHS = 3
 """So many deaths of a round's process, in whatever trainer, fail the round."""
+_MORE_MEMORY = "give the trainer more memory, or make the model or training.batch_size smaller"
+_ADVICE: Mapping[object, str] = {FailureKind.MEMORY: _MORE_MEMORY, -signal.SIGKILL: _MORE_MEMORY}
+"""By kind of failure or status of the process, where it is not the definition that has to be corrected."""
 
 
 class Outcome(StrEnum):
@@ -222,14 +237,14 @@ class Attempt:
         if self._overdue_because and not isinstance(word, Failed | Raised):
             return self._fail(self._overdue_because)
         if isinstance(word, Failed):
-            return self._fail(f"{word.kind}: {word.reason}")
+            return self._fail(f"{word.kind}: {word.reason}", advice=_ADVICE.get(word.kind, ""))
         if isinstance(word, Raised):
             return self._settle_raised(word)
         if isinstance(word, Stopped) or asked_to_stop:
             return self._give_back("the trainer was stopped", outcome=Outcome.STOPPED)
         if child.zygote_died:
             return self._give_back("the process that forks rounds died", outcome=Outcome.RETRY)
-        return self._die(_words_of(child.status or 0))
+        return self._die(_words_of(child.status or 0), advice=_ADVICE.get(child.status or 0, ""))
 
     def _settle_raised(self, raised: Raised) -> Ending:
         reason = f"{raised.error}: {raised.message}"
@@ -239,10 +254,11 @@ class Attempt:
             return self._give_back(reason, outcome=Outcome.RETRY)
         return self._die(reason)
 
-    def _die(self, reason: str) -> Ending:
+    def _die(self, reason: str, *, advice: str = "") -> Ending:
         self._deaths += 1
+        reason = f"{reason} (in stage {self.progress.stage} after {self.progress.examples_done} examples)"
         if self._deaths >= MAX_DEATHS:
-            return self._fail(f"its process died {self._deaths} times, the last time: {reason}")
+            return self._fail(f"its process died {self._deaths} times, the last time: {reason}", advice=advice)
         try:
             self._registry.renew_lease(
                 self._lease, ttl_seconds=self._settings.lease_ttl_seconds, progress=self._progress_map()
@@ -253,9 +269,16 @@ class Attempt:
             logger.warning("a death could not be counted", extra={"error": error.message})
         return self._give_back(reason, outcome=Outcome.DIED)
 
-    def _fail(self, reason: str) -> Ending:
+    def _fail(self, reason: str, *, advice: str = "") -> Ending:
+        left = last_words.read(Path(self.assignment.work_dir))
+        failure = {
+            "stage": self.progress.stage,
+            "place": last_words.place_in(reason) or left.place,
+            "advice": advice,
+            "log": left.lines,
+        }
         try:
-            self._registry.fail_round(self._lease, reason=reason)
+            self._registry.fail_round(self._lease, reason=reason, failure=failure)
         except Conflict as error:
             return Ending(Outcome.LOST, error.message)
         except HeadraceError as error:

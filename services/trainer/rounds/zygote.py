@@ -37,6 +37,7 @@ from typing import Any
 from common.errors import HeadraceError
 from common.process.lifecycle import die_with_parent
 from common.process.logs import configure_logs
+from services.trainer.rounds import last_words
 from services.trainer.rounds.assignment import Message, Raised, RoundAssignment, RunRound, encode_message
 
 logger = logging.getLogger(__name__)
@@ -180,6 +181,7 @@ def _child(run_round: RunRound, assignment_path: Path, *, report_fd: int, priori
 
     try:
         _own(Path(assignment.work_dir))
+        last_words.leave(Path(assignment.work_dir))
         run_round(assignment, report, stop_requested)
     except HeadraceError as error:
         report(Raised(type(error).__name__, error.message))

@@ -20,6 +20,7 @@ from common.registry.catalog import Lease, OffsetRange, Round, RoundPlan, RoundS
 from services.trainer.rounds.assignment import (
     Done,
     Failed,
+    FailureKind,
     Message,
     Progress,
     Raised,
@@ -29,7 +30,7 @@ from services.trainer.rounds.assignment import (
     decode_message,
     encode_message,
 )
-from services.trainer.rounds.attempt import Attempt, Outcome
+from services.trainer.rounds.attempt import MAX_DEATHS, Attempt, Outcome
 from services.trainer.rounds.rebuilds import Rebuild, Rebuilds, RebuildState
 from services.trainer.rounds.zygote import CRASHED
 from services.trainer.rounds.zygote_handle import RoundChild, ZygoteHandle
@@ -371,9 +372,42 @@ class Failures:
 
     def __init__(self) -> None:
         self.reasons: list[str] = []
+        self.failures: list[dict[str, Any]] = []
 
-    def fail_round(self, lease: Lease, *, reason: str, **_: object) -> None:
+    def fail_round(self, lease: Lease, *, reason: str, failure: dict[str, Any]) -> None:
         self.reasons.append(reason)
+        self.failures.append(failure)
+
+
+def test_a_death_by_a_signal_says_stage_place_and_the_last_lines_of_the_log(
+    zygote: ZygoteHandle, behave: Callable[[str], None], assignment: RoundAssignment, tmp_path: Path
+) -> None:
+    settings = TrainerSettings(data_dir=tmp_path, event_log="segments:/nowhere", lease_ttl_seconds=1000.0)
+    twice = replace(assignment.round, progress={"deaths": MAX_DEATHS - 1})
+    last = replace(assignment, lease=replace(assignment.lease, round=twice))
+    registry = Failures()
+    behave("abort")
+    attempt = Attempt(last, registry=registry, zygote=zygote, settings=settings)  # type: ignore[arg-type]  # has its calls
+    assert attempt.run(Stop()).outcome is Outcome.FAILED
+    assert "killed by signal 6 (SIGABRT) (in stage train after 24 examples)" in registry.reasons[0]
+    (failure,) = registry.failures
+    assert (failure["stage"], failure["place"]) == ("train", "net.py, line 4, in build_model")
+    assert "the table is damaged" in failure["log"][-1]
+
+    registry = Failures()
+    behave("die")
+    attempt = Attempt(last, registry=registry, zygote=zygote, settings=settings)  # type: ignore[arg-type]  # has its calls
+    assert attempt.run(Stop()).outcome is Outcome.FAILED
+    assert "memory" in registry.failures[0]["advice"]
+    assert (registry.failures[0]["place"], registry.failures[0]["log"]) == ("", ()), "nothing of the attempt before"
+
+
+def test_the_place_of_an_exception_is_told_beside_its_sentence(assignment: RoundAssignment, tmp_path: Path) -> None:
+    quick = QuickZygote(Failed("net.py: ValueError: no (net.py, line 7, in call)", FailureKind.DEFINITION))
+    settings, registry = TrainerSettings(data_dir=tmp_path, event_log="segments:/nowhere"), Failures()
+    attempt = Attempt(assignment, registry=registry, zygote=quick, settings=settings)  # type: ignore[arg-type]  # has its calls
+    assert attempt.run(Stop()).outcome is Outcome.FAILED
+    assert registry.failures[0]["place"] == "net.py, line 7, in call"
 
 
 @pytest.mark.parametrize(

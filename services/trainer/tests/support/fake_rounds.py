@@ -5,7 +5,9 @@ attempts: the name of one of the functions below.
 """
 
 import hashlib
+import logging
 import os
+import runpy
 import signal
 import time
 from collections.abc import Callable
@@ -18,6 +20,7 @@ from common.eventlog.open import open_event_log
 from common.registry.catalog import VersionDraft
 from common.registry.client import RegistryClient, manifest_of
 from services.trainer.data.dataset import read_blocks
+from services.trainer.families.package_name import PACKAGE_PREFIX
 from services.trainer.rounds.assignment import (
     Done,
     Failed,
@@ -96,6 +99,17 @@ def rebuild(assignment: RoundAssignment, report: Report, stop_requested: StopReq
 
 def die(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def abort(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
+    """As a library below a user's module does on a fault of its own."""
+    folder = Path(assignment.work_dir) / f"{PACKAGE_PREFIX}abc"
+    folder.mkdir()
+    (folder / "net.py").write_text("import os\n\ndef build_model():\n    os.abort()\n")
+    report(Progress("train", examples_done=24))
+    logging.getLogger("net").warning("the table is damaged")
+    found = runpy.run_path(str(folder / "net.py"))
+    found["build_model"]()
 
 
 def crash(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:

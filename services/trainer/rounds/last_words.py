@@ -1,0 +1,61 @@
+"""What a round's process leaves in its folder, for whoever asks why it died: its log, and where Python was when a
+signal ended it. Signal 9 leaves no time for a place.
+"""
+
+import faulthandler
+import logging
+import re
+from dataclasses import dataclass
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+from services.trainer.families.package_name import PACKAGE_PREFIX
+
+_LOG, _FAULT = "round.log", "fault.txt"
+_LOG_BYTES, _TAIL_BYTES = 256 * 1024, 16 * 1024
+_LINES, _MAX_CHARS = 10, 300
+_FRAME = re.compile(rf'File "[^"]*/{PACKAGE_PREFIX}[^"/]*/([^"]+)", line (\d+) in (\S+)')
+_RAISED_AT = re.compile(r"\(([^()]+, line \d+, in [^()\s]+)\)")
+
+
+@dataclass(frozen=True)
+class LastWords:
+    """Attributes:
+    place: "net.py, line 12, in build_model": the innermost of the user's own lines; empty where none is known.
+    lines: the end of the log, oldest first.
+    """
+
+    place: str = ""
+    lines: tuple[str, ...] = ()
+
+
+def leave(work_dir: Path) -> None:
+    """Called in the round's process before anything of the user's runs. What an attempt before has left is gone."""
+    (work_dir / _LOG).unlink(missing_ok=True)
+    handler = RotatingFileHandler(work_dir / _LOG, maxBytes=_LOG_BYTES, backupCount=1, encoding="utf-8")
+    root = logging.getLogger()
+    handler.setFormatter(next((other.formatter for other in root.handlers), None))
+    root.addHandler(handler)
+    faulthandler.enable((work_dir / _FAULT).open("w"))  # which holds on to the file
+
+
+def read(work_dir: Path) -> LastWords:
+    """What there is, after the process has ended."""
+    frame = _FRAME.search(_tail(work_dir / _FAULT))  # the most recent call comes first
+    place = f"{frame[1]}, line {frame[2]}, in {frame[3]}" if frame else ""
+    lines = [line for line in _tail(work_dir / _LOG).splitlines() if line.strip()]
+    return LastWords(place, tuple(line[:_MAX_CHARS] for line in lines[-_LINES:]))
+
+
+def place_in(reason: str) -> str:
+    """Of the sentence of an exception (families/reasons.py): its place; empty where it has none."""
+    places = _RAISED_AT.findall(reason)
+    return str(places[-1]) if places else ""
+
+
+def _tail(path: Path) -> str:
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return ""
+    return content[-_TAIL_BYTES:].decode(errors="replace")

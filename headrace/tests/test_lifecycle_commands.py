@@ -27,7 +27,8 @@ STREAM = {
 }  # fmt: skip
 FAILURE = {
     "message": "ValueError: no such layer", "stage": "build", "place": "model.py, line 3", "events": [],
-    "log": ["WARNING net: the table is damaged"], "advice": "mend the module and apply again", "round_id": "m-3", "attempts": 1, "at": 5.0,
+    "log": ["WARNING net: the table is damaged"],
+    "advice": "mend the module and apply again", "round_id": "m-3", "attempts": 1, "at": 5.0,
 }  # fmt: skip
 
 

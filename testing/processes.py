@@ -1,7 +1,14 @@
 """Ports and processes of this machine, for tests."""
 
+import random
 import socket
 from pathlib import Path
+
+_FIRST_PORT, _LAST_PORT = 15_000, 32_000
+"""Below Linux's ephemeral ports: those are given to outgoing connections, also while a server that is to come back is
+down."""
+_CHANCE = random.SystemRandom()
+_given: set[int] = set()
 
 
 def free_port() -> int:
@@ -10,14 +17,24 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """That many different ones."""
-    probes = [socket.socket() for _ in range(count)]
-    for probe in probes:
-        probe.bind(("127.0.0.1", 0))
-    found = [int(probe.getsockname()[1]) for probe in probes]
-    for probe in probes:
-        probe.close()
+    """That many different ones, none of which this process was given before."""
+    found: list[int] = []
+    while len(found) < count:
+        port = _CHANCE.randrange(_FIRST_PORT, _LAST_PORT)
+        if port not in _given and _is_free(port):
+            _given.add(port)
+            found.append(port)
     return found
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def is_running(pid: int) -> bool:

@@ -17,19 +17,14 @@ from common.eventlog.tfrecord import frame
 from common.process.rpc_aio import open_aio_channel
 from services.ingest.tests.conftest import SCHEMA, event, with_changes
 from services.ingest.tests.processes import Process, get, register
+from testing.processes import free_ports
 from testing.waiting import wait_until
 
 
 @pytest.fixture
 def ports() -> list[int]:
     """Four ports that were free a moment ago: ingest HTTP and gRPC, registry HTTP and gRPC."""
-    probes = [socket.socket() for _ in range(4)]
-    for probe in probes:
-        probe.bind(("127.0.0.1", 0))
-    found = [int(probe.getsockname()[1]) for probe in probes]
-    for probe in probes:
-        probe.close()
-    return found
+    return free_ports(4)
 
 
 @pytest.fixture

@@ -74,7 +74,7 @@ def build_contract_model(base: Path) -> ContractModel:
 def front_and_runner(model: ContractModel, redis_server: RedisServer, zygote: Zygote) -> Iterator[ContractServer]:
     runner = zygote.start_runner(redis_server.url, model.base / "7", version=7)
     runner.serve("alias/production", "version/7")
-    with FrontThread(redis_server.url, _state(runner.ready["signatures"])) as front:
+    with runner.heard(), FrontThread(redis_server.url, _state(runner.ready["signatures"])) as front:
         yield ContractServer(front.url, front.grpc_port, model.expected)
     assert runner.leave() == 0
 

@@ -2,16 +2,19 @@
 
 import os
 import select
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from services.serving.options.model_options import BatchingOptions, ModelOptions
 from services.serving.options.runner_spec import RunnerSpec
 from services.serving.replica.zygote_client import ZygoteProcess
-from services.serving.wire.channel import JsonChannel
+from services.serving.wire.channel import ChannelClosed, JsonChannel
 from services.serving.wire.keys import DEFAULT_TARGET
+from testing.processes import is_running
 from testing.waiting import DEADLINE_SECONDS
 
 
@@ -79,6 +82,28 @@ class RunnerProcess:
         self.channel.send({"targets": list(targets or (DEFAULT_TARGET,))})
         self.message("serving")
         return self
+
+    @contextmanager
+    def heard(self) -> Iterator[None]:
+        """Reads what the runner says, as a manager does, for as long as the block lasts.
+
+        It reports once a second, and a runner that nobody reads ends.
+        """
+        done = threading.Event()
+
+        def listen() -> None:
+            while not done.is_set() and is_running(self.pid):
+                if select.select([self.channel.fileno()], [], [], 0.1)[0]:
+                    with suppress(ChannelClosed):
+                        self.channel.receive()
+
+        listener = threading.Thread(target=listen)
+        listener.start()
+        try:
+            yield
+        finally:
+            done.set()
+            listener.join(DEADLINE_SECONDS)
 
     def leave(self) -> int:
         """Drains the runner; returns its exit status."""

@@ -116,11 +116,16 @@ def test_a_body_that_is_not_called_json_is_refused_by_its_content_type(http: htt
         (b'{"a": x}', "invalid request: the body is not JSON: Expecting value at character 6"),
         (b'{"\xff": 1}', "the body cannot be read as JSON"),
         (b"[]", "invalid request: body: Input should be a valid dictionary"),
+        (b"[" * _LIMIT_BYTES, "the body cannot be read as JSON"),
+        (b'{"a":' * (_LIMIT_BYTES // 5), "invalid request: the body is not JSON: Expecting value at character 1000"),
     ],
 )
-def test_a_body_that_is_not_what_the_route_reads_is_refused(http: httpx.Client, body: bytes, message: str) -> None:
+def test_a_body_that_is_not_what_the_route_reads_is_refused_and_is_nothing_to_log(
+    http: httpx.Client, body: bytes, message: str, caplog: pytest.LogCaptureFixture
+) -> None:
     answer = http.post("/items", content=body, headers={"Content-Type": "application/json"})
     assert _refused(answer) == (400, "InvalidInput", message)
+    assert not caplog.records
 
 
 def test_a_body_over_the_bound_is_refused(http: httpx.Client) -> None:

@@ -99,6 +99,7 @@ _BROKEN_LENGTH[0] ^= 1
         (b'{"events": [{"carrier": "A\xff"}]}', JSON, "the body is not valid UTF-8 at byte 26"),
         (b'{"events": ' + b"[" * 100_000, JSON, "the body is not JSON"),
         (b'{"NaN": ' + b"[" * 100_000, JSON, "the body is not JSON"),
+        (b'{"events": [{"pixels": ' + b"[" * 900 + b"]" * 900 + b"}]}", JSON, "'pixels' is not in the schema"),
         (json.dumps(event(0, carrier="\xff")).encode("latin-1"), NDJSON, "carrier is 'ÿ', expected one of AA, UA"),
         (b'{"a": 1}\n{"carrier": "A\xff"}', NDJSON, "event 1 is not valid UTF-8 at byte 14"),
         (b'{"a": 1}\n{"a"', NDJSON, "event 1 is not JSON"),
@@ -125,14 +126,15 @@ _BROKEN_LENGTH[0] ^= 1
         (_body(event(0)), JSON | {"idempotency-key": ""}, "the Idempotency-Key is empty"),
     ],
 )
-def test_a_bad_body_is_refused_in_one_sentence(
-    world: World, body: bytes, headers: dict[str, str], sentence: str
+def test_a_bad_body_is_refused_in_one_sentence_and_is_nothing_to_log(
+    world: World, body: bytes, headers: dict[str, str], sentence: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     answer = _post(world, body, headers)
     assert answer.status_code == 400
     assert answer.json()["error"]["kind"] == "InvalidInput"
     assert sentence in answer.json()["error"]["message"]
     assert world.ids() == []
+    assert not caplog.records
 
 
 def test_refused_events_are_named_by_index(world: World) -> None:

@@ -9,6 +9,7 @@ import json
 import math
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from services.serving.wire.codes import Code
@@ -41,11 +42,15 @@ def may_repeat_a_key(body: bytes, fields: dict[str, Any]) -> bool:
 
 def _count_keys(value: Any) -> int:
     """Keys of all objects in a value; it may overlook some in lists that mix objects with other values."""
-    if value.__class__ is dict:
-        return len(value) + sum(_count_keys(item) for item in value.values() if item.__class__ in _CONTAINERS)
-    if value and value[0].__class__ in _CONTAINERS:
-        return sum(_count_keys(item) for item in value if item.__class__ in _CONTAINERS)
-    return 0
+    keys, uncounted = 0, [value]
+    while uncounted:  # Not a function that calls itself: bodies may be nested deeper than Python's calls.
+        value = uncounted.pop()
+        if value.__class__ is dict:
+            keys += len(value)
+            uncounted.extend(item for item in value.values() if item.__class__ in _CONTAINERS)
+        elif value and value[0].__class__ in _CONTAINERS:
+            uncounted.extend(item for item in value if item.__class__ in _CONTAINERS)
+    return keys
 
 
 def loads(body: bytes) -> Any:
@@ -58,19 +63,26 @@ def loads(body: bytes) -> Any:
     if not text.strip(_SPACE):
         raise _fault("The document is empty")
     try:
-        return _read(text)
+        return _read_or_mend(text)
     except json.JSONDecodeError as error:
-        mended = _WORDS.sub(lambda found: _PYTHONS.get(found.group(), found.group()), text)
-        if mended != text:
-            try:
-                return _read(mended)
-            except json.JSONDecodeError:
-                pass  # The first fault has the offset in what was sent.
         before = len(body) - len(text.encode(errors="surrogateescape"))
         offset = before + len(text[: error.pos].encode(errors="surrogateescape"))
         raise _fault(f"{error.msg.removesuffix(' at')} at offset: {offset}") from error
     except RecursionError as error:
         raise _fault("the document is nested too deeply") from error
+
+
+def _read_or_mend(text: str) -> Any:
+    """As _read; also what names a number that is not finite in a way that Python does not know."""
+    try:
+        return _read(text)
+    except json.JSONDecodeError:
+        mended = _WORDS.sub(lambda found: _PYTHONS.get(found.group(), found.group()), text)
+        if mended == text:
+            raise
+        with suppress(json.JSONDecodeError):
+            return _read(mended)
+        raise  # The first fault has the offset in what was sent.
 
 
 def _read(text: str) -> Any:

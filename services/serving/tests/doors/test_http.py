@@ -250,6 +250,40 @@ def test_a_deadline_header_that_is_no_number_is_refused(wire: Wire) -> None:
     assert (status, "X-Request-Timeout-Ms".lower() in json.loads(body)["error"]) == (400, True)
 
 
+@pytest.mark.parametrize("milliseconds", ["²", "1²", "٣", "1_000", "+1", "1.5", "-1", "0x10", "9" * 10])
+@pytest.mark.parametrize("way", [(), ("Accept: */*", "Expect: nothing")], ids=["fast", "ordinary"])
+def test_a_deadline_header_of_digits_that_are_no_decimal_ones_is_refused(
+    wire: Wire, milliseconds: str, way: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    wire.send(post([1, 2], *way, f"X-Request-Timeout-Ms: {milliseconds}"))
+    status, _, body = wire.response()
+    assert (status, "expected whole milliseconds" in json.loads(body)["error"]) == (400, True)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"instances": ' + b"[" * 4000,
+        b'{"instances": [Inf, ' + b"[" * 4000,
+        b'{"instances": [NaN, ' + b"[" * 4000,
+        b'{"x": "a:b", "instances": ' + b'{"a":' * 600 + b"1" + b"}" * 601,
+        b'{"x": "a:b", "x": 1, "instances": ' + b'[{"a":' * 450 + b"1" + b"}]" * 450 + b"}",
+    ],
+    ids=["lists", "after a number of RapidJSON's", "after a number of Python's", "objects", "both"],
+)
+@pytest.mark.parametrize("way", [(), ("Expect: nothing",)], ids=["fast", "ordinary"])
+def test_a_body_nested_without_end_is_the_clients_fault_and_nothing_to_log(
+    wire: Wire, body: bytes, way: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    wire.send(post([], *way, body=body[:_MAX_BODY_BYTES]))
+    status, headers, answer = wire.response()
+    assert (status, headers["content-type"], list(json.loads(answer))) == (400, "application/json", ["error"])
+    assert not caplog.records
+    wire.send(post([1, 2]))
+    assert predictions(wire.response()) == [3.0]
+
+
 def test_stopping_finishes_what_runs_and_closes_the_connection(front: FrontThread) -> None:
     runner = front.runner
     runner.answers.clear()

@@ -272,3 +272,14 @@ def test_any_document_is_read_or_refused_in_words(document: dict[str, Any], dtyp
 def test_hostile_documents_are_refused_in_words(body: bytes) -> None:
     for dtype in ("DT_FLOAT", "DT_BOOL", "DT_INT64"):
         assert fault(body, signature(x=dtype))
+
+
+@pytest.mark.parametrize("depth", [300, 500, 700, 1000, 100_000])
+@pytest.mark.parametrize(
+    ("opening", "closing"),
+    [("[", "]"), ('{"a": ', "}"), ('[{"a": ', "}]"), ("[Inf, ", "]"), ("[-NaN, ", "]"), ('{"b64": ', "}")],
+)
+def test_what_is_nested_however_deep_is_refused(depth: int, opening: str, closing: str) -> None:
+    for head in ('{"instances": ', '{"inputs": ', '{"z": "a:b", "z": 1, "instances": ', '{"signature_name": '):
+        assert fault(head + opening * depth + "1" + closing * depth + "}", FLOATS)
+        assert fault(head + opening * depth, FLOATS)

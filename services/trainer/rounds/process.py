@@ -1,12 +1,10 @@
 """One round, from its assignment to a registered version, in a process of its own. The happy path is `_Round.run`."""
 
 import logging
-import shutil
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +14,12 @@ from numpy.typing import NDArray
 
 from common.definition import identity
 from common.definition.identity import VariableMeaning
-from common.definition.model import Definition
-from common.errors import DataLoss, HeadraceError, InvalidInput, Overloaded, Unavailable
+from common.errors import DataLoss, InvalidInput, Overloaded, Unavailable
 from common.eventlog.base import EventLog
-from common.eventlog.dead_letters import append_letters, dead_letter
 from common.eventlog.open import open_event_log
 from common.eventlog.topics import examples_topic
-from common.registry.catalog import FileEntry, Version, VersionDraft
 from common.registry.client import RegistryClient, manifest_of
-from protos.example_pb2 import DeadLetter
 from services.trainer import determinism
-from services.trainer.export import saved_model as export
 from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families import layer_state
 from services.trainer.families.model import BuiltModel, build
@@ -36,7 +29,7 @@ from services.trainer.features.statistics import Fitting, Statistics
 from services.trainer.learn import checkpoint
 from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.learn.training import NotFiniteError, Training
-from services.trainer.rounds import rebuild_check, tensorboard_events
+from services.trainer.rounds import publishing, rebuild_check
 from services.trainer.rounds.assignment import (
     Done,
     Failed,
@@ -51,10 +44,10 @@ from services.trainer.rounds.blocks import PreparedBlock, RoundData
 from services.trainer.rounds.environment import environment_of
 from services.trainer.rounds.feature_counts import FeatureCounts
 from services.trainer.rounds.inputs import Parent, RoundInputs, fetch_inputs
-from services.trainer.rounds.measuring import Measured, SetAside, measure
+from services.trainer.rounds.measuring import measure
+from services.trainer.rounds.publishing import Trained
 from services.trainer.rounds.resume import Place, Resumed, ResumePoints
 
-_NAMED_REASONS, _SAMPLES, _MAX_REASON = 20, 5, 300
 logger = logging.getLogger(__name__)
 _REGISTRY_TIMEOUT_SECONDS = 30.0
 """A registry that restarts within this time costs a round nothing but the wait."""
@@ -124,21 +117,6 @@ def rebuild(
         return Stopped(work.place.examples_done)
 
 
-@dataclass(frozen=True)
-class _Trained:
-    """What training has come to. `warm_start`: what was new or dropped, where the definition had changed."""
-
-    definition: Definition
-    data: RoundData
-    parent: BuiltModel | None
-    model: BuiltModel
-    final: Checkpoint
-    first_step: int
-    learning_rates: list[float]
-    set_aside: SetAside
-    warm_start: dict[str, Any]
-
-
 class _Round:
     """The state of one round in progress: where it stands, what it has measured, how long the stages took."""
 
@@ -170,7 +148,6 @@ class _Round:
 
     def run(self) -> Done:
         trained = self.trained()
-        final = trained.final
         with self._stage("evaluate"):
             measured = measure(
                 trained.model,
@@ -184,17 +161,17 @@ class _Round:
                 check_stop=lambda: self._check_stop("evaluate"),
             )
         with self._stage("export"):
-            output = self._output(trained, measured)
+            output = publishing.write_files(self._assignment, trained, measured, self._fresh)
         with self._stage("upload"):
             files = manifest_of(output)
             self._registry.upload(output, files)
         with self._stage("register"):
-            draft = self._draft(trained.definition, final, measured, files, trained.warm_start)
+            draft = publishing.draft_of(self._assignment, trained, measured, files=files, seconds=self._seconds)
             version = self._registry.register_version(self._assignment.lease, draft)
-        self._after_registration(version, output, measured)
+        publishing.after_registration(self._assignment, self._log, version, output, measured)
         return Done(version.version, str(version.verdict.decision), measured.trained_count)
 
-    def trained(self) -> _Trained:
+    def trained(self) -> Trained:
         """From the plan, or the lease's resume point, to the final weights."""
         with self._stage("download"):
             inputs = fetch_inputs(self._assignment, self._registry, self._work_dir)
@@ -217,9 +194,17 @@ class _Round:
         final = self._final = self._captured(training)
         for path, average in training.averages().items():
             training.variables[path].assign(training.variables[average])
-        curve = training.rates(np.arange(first_step, first_step + sum(map(len, self._losses))))
-        return _Trained(
-            inputs.definition, data, parent, model, final, first_step, curve, dict(training.set_aside), warm_start
+        return Trained(
+            definition=inputs.definition,
+            data=data,
+            parent=parent,
+            model=model,
+            final=final,
+            first_step=first_step,
+            losses=self._all_losses(),
+            learning_rates=training.rates(np.arange(first_step, first_step + len(self._all_losses()))),
+            set_aside=dict(training.set_aside),
+            warm_start=warm_start,
         )
 
     @property
@@ -313,70 +298,6 @@ class _Round:
             why = next((f": {reason}" for reason in training.set_aside.values()), "")
             raise InvalidInput(f"none of the {self._plan.example_count} examples of the range can be trained on{why}")
 
-    def _output(self, trained: _Trained, measured: Measured) -> Path:
-        """The version's files: saved_model/, checkpoint/, tensorboard/."""
-        model = trained.model
-        output = self._work_dir / "output"
-        shutil.rmtree(output, ignore_errors=True)
-        saved_model = output / "saved_model"
-        with blame_definition(model.definition.module or "the estimator", doing="writing the export"):
-            export.export(model, saved_model)
-        if measured.sample:
-            trial = export.trial_of(model, measured.sample)
-            export.check(saved_model, trial, self._fresh, self._work_dir)
-            export.write_warmup_requests(model, saved_model, trial)
-        checkpoint.write(output, trained.final)
-        losses = np.concatenate([np.zeros(0, np.float32), *self._losses])
-        curves = tensorboard_events.Curves(trained.first_step, losses.tolist(), trained.learning_rates)
-        tensorboard_events.write_events(
-            output / "tensorboard", curves, measured.metrics, wall_time=self._assignment.round.planned_at
-        )
-        return output
-
-    def _after_registration(self, version: Version, output: Path, measured: Measured) -> None:
-        """The round is over: what fails here is logged, and costs the next round a download at most."""
-        try:
-            self._set_aside(measured.unusable)
-            kept = Path(self._assignment.cache_dir) / version.model / str(version.version)
-            if not kept.exists():
-                kept.parent.mkdir(parents=True, exist_ok=True)
-                output.rename(kept)
-        except (HeadraceError, OSError) as error:
-            logger.warning("after the round", extra={"model": version.model, "error": str(error)})
-
-    def _set_aside(self, unusable: Sequence[tuple[bytes, str]]) -> None:
-        """(serialized Example, reason) pairs. A crash before this leaves them unwritten; the version counts them."""
-        stream, version = self._plan.stream, self._plan.schema_version
-        letters = [
-            dead_letter(stream, example, reason, payload_format=DeadLetter.EXAMPLE, schema_version=version)
-            for example, reason in unusable
-        ]
-        append_letters(self._log, stream, letters, written_by=self._assignment.round.round_id)
-
-    def _draft(
-        self,
-        definition: Definition,
-        final: Checkpoint,
-        measured: Measured,
-        files: tuple[FileEntry, ...],
-        warm_start: dict[str, Any],
-    ) -> VersionDraft:
-        return VersionDraft(
-            weights_digest=checkpoint.weights_digest(final.arrays),
-            metrics=measured.metrics,
-            gate=definition.gate,
-            events_trained=measured.trained_count,
-            events_held_out=measured.held_out_count,
-            events_unusable=len(measured.unusable),
-            unusable=_reasons_of(measured.unusable),
-            files=files,
-            step=final.step,
-            timings={stage: round(seconds, 4) for stage, seconds in self._seconds.items()},
-            environment=environment_of(self._assignment)
-            | ({"warm_start": warm_start} if warm_start else {})
-            | ({"warnings": measured.warnings} if measured.warnings else {}),
-        )
-
     def _captured(self, training: Training) -> Checkpoint:
         arrays = checkpoint.capture(training.variables, self._statistics) | layer_state.capture(training.model.network)
         for path, array in arrays.items():
@@ -394,12 +315,15 @@ class _Round:
         about = identity.statistics_of(training.model.definition)
         return Checkpoint(arrays, state, identity.to_mapping(self._meaning, about))
 
+    def _all_losses(self) -> NDArray[np.float32]:
+        """One for each step of the round so far, those before a resume point too."""
+        return np.concatenate([np.zeros(0, np.float32), *self._losses])
+
     def _save_point(self, training: Training) -> None:
         """Without a registry the round goes on; a crash then costs what was done since the point before."""
         began = time.monotonic()
-        losses = np.concatenate([np.zeros(0, np.float32), *self._losses])
         try:
-            self._points.save(self.place, self._final or self._captured(training), losses)
+            self._points.save(self.place, self._final or self._captured(training), self._all_losses())
             self._saved_place = self.place
         except (Unavailable, Overloaded) as error:
             logger.warning("no resume point", extra={"model": self._plan.model, "error": error.message})
@@ -433,12 +357,3 @@ class _Round:
             if block is None:
                 return
             yield block
-
-
-def _reasons_of(unusable: Sequence[tuple[bytes, str]]) -> dict[str, Any]:
-    """VersionDraft.unusable: the most frequent reasons with their counts, the rest together, and a few samples."""
-    counted = Counter(reason[:_MAX_REASON] for _, reason in unusable)
-    named = dict(counted.most_common(_NAMED_REASONS))
-    rest = counted.total() - sum(named.values())
-    samples = [{"reason": reason[:_MAX_REASON], "bytes": len(example)} for example, reason in unusable[:_SAMPLES]]
-    return {"reasons": named | ({"other reasons": rest} if rest else {}), "samples": samples} if unusable else {}

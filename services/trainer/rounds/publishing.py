@@ -1,0 +1,139 @@
+"""What becomes of a trained model: the version's files, the draft that is registered, and the events set aside."""
+
+import logging
+import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.definition.model import Definition
+from common.errors import HeadraceError
+from common.eventlog.base import EventLog
+from common.eventlog.dead_letters import append_letters, dead_letter
+from common.registry.catalog import FileEntry, Version, VersionDraft
+from protos.example_pb2 import DeadLetter
+from services.trainer.export import saved_model as export
+from services.trainer.export.fresh_process import FreshProcess
+from services.trainer.families.model import BuiltModel
+from services.trainer.families.reasons import blame_definition
+from services.trainer.learn import checkpoint
+from services.trainer.learn.checkpoint import Checkpoint
+from services.trainer.rounds import tensorboard_events
+from services.trainer.rounds.assignment import RoundAssignment
+from services.trainer.rounds.blocks import RoundData
+from services.trainer.rounds.environment import environment_of
+from services.trainer.rounds.measuring import Measured, SetAside
+
+logger = logging.getLogger(__name__)
+_NAMED_REASONS, _SAMPLES, _MAX_REASON = 20, 5, 300
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training has come to.
+
+    Attributes:
+        parent: None for a model's first round.
+        first_step: the step before the round's first.
+        losses: float32, one for each step; `learning_rates` has as many.
+        warm_start: what was new or dropped, where the definition had changed.
+    """
+
+    definition: Definition
+    data: RoundData
+    parent: BuiltModel | None
+    model: BuiltModel
+    final: Checkpoint
+    first_step: int
+    losses: NDArray[np.float32]
+    learning_rates: list[float]
+    set_aside: SetAside
+    warm_start: dict[str, Any]
+
+
+def write_files(assignment: RoundAssignment, trained: Trained, measured: Measured, fresh: FreshProcess) -> Path:
+    """The folder with the version's files: saved_model/, checkpoint/, tensorboard/.
+
+    Raises:
+        DefinitionFailedError: the export cannot be written, or does not answer as the model does.
+    """
+    model, work_dir = trained.model, Path(assignment.work_dir)
+    output = work_dir / "output"
+    shutil.rmtree(output, ignore_errors=True)
+    saved_model = output / "saved_model"
+    with blame_definition(model.definition.module or "the estimator", doing="writing the export"):
+        export.export(model, saved_model)
+    if measured.sample:
+        trial = export.trial_of(model, measured.sample)
+        export.check(saved_model, trial, fresh, work_dir)
+        export.write_warmup_requests(model, saved_model, trial)
+    checkpoint.write(output, trained.final)
+    curves = tensorboard_events.Curves(trained.first_step, trained.losses.tolist(), trained.learning_rates)
+    tensorboard_events.write_events(
+        output / "tensorboard", curves, measured.metrics, wall_time=assignment.round.planned_at
+    )
+    return output
+
+
+def draft_of(
+    assignment: RoundAssignment,
+    trained: Trained,
+    measured: Measured,
+    *,
+    files: tuple[FileEntry, ...],
+    seconds: Mapping[str, float],
+) -> VersionDraft:
+    """`seconds`: by stage."""
+    return VersionDraft(
+        weights_digest=checkpoint.weights_digest(trained.final.arrays),
+        metrics=measured.metrics,
+        gate=trained.definition.gate,
+        events_trained=measured.trained_count,
+        events_held_out=measured.held_out_count,
+        events_unusable=len(measured.unusable),
+        unusable=_reasons_of(measured.unusable),
+        files=files,
+        step=trained.final.step,
+        timings={stage: round(spent, 4) for stage, spent in seconds.items()},
+        environment=environment_of(assignment)
+        | ({"warm_start": trained.warm_start} if trained.warm_start else {})
+        | ({"warnings": measured.warnings} if measured.warnings else {}),
+    )
+
+
+def after_registration(
+    assignment: RoundAssignment, log: EventLog, version: Version, output: Path, measured: Measured
+) -> None:
+    """The round is over: what fails here is logged, and costs the next round a download at most."""
+    try:
+        _set_aside(assignment, log, measured.unusable)
+        kept = Path(assignment.cache_dir) / version.model / str(version.version)
+        if not kept.exists():
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            output.rename(kept)
+    except (HeadraceError, OSError) as error:
+        logger.warning("after the round", extra={"model": version.model, "error": str(error)})
+
+
+def _set_aside(assignment: RoundAssignment, log: EventLog, unusable: Sequence[tuple[bytes, str]]) -> None:
+    """(serialized Example, reason) pairs. A crash before this leaves them unwritten; the version counts them."""
+    stream, version = assignment.plan.stream, assignment.plan.schema_version
+    letters = [
+        dead_letter(stream, example, reason, payload_format=DeadLetter.EXAMPLE, schema_version=version)
+        for example, reason in unusable
+    ]
+    append_letters(log, stream, letters, written_by=assignment.round.round_id)
+
+
+def _reasons_of(unusable: Sequence[tuple[bytes, str]]) -> dict[str, Any]:
+    """VersionDraft.unusable: the most frequent reasons with their counts, the rest together, and a few samples."""
+    counted = Counter(reason[:_MAX_REASON] for _, reason in unusable)
+    named = dict(counted.most_common(_NAMED_REASONS))
+    rest = counted.total() - sum(named.values())
+    samples = [{"reason": reason[:_MAX_REASON], "bytes": len(example)} for example, reason in unusable[:_SAMPLES]]
+    return {"reasons": named | ({"other reasons": rest} if rest else {}), "samples": samples} if unusable else {}

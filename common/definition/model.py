@@ -39,6 +39,14 @@ from common.suggestions import did_you_mean
 DEFINITION_FILE = "model.yaml"
 RESTART_FILE = "restart.yaml"
 Task = Literal["binary", "multiclass", "regression"]
+ACTIVATIONS = (
+    "relu", "tanh", "gelu", "elu", "silu", "selu", "leaky_relu", "relu6", "softplus", "softsign", "mish", "sigmoid",
+)  # fmt: skip
+INITIALIZERS = (
+    "glorot_uniform", "glorot_normal", "he_uniform", "he_normal", "lecun_uniform", "lecun_normal", "orthogonal",
+)  # fmt: skip
+REGRESSION_LOSSES = ("mean_squared_error", "mean_absolute_error", "huber", "log_cosh")
+"""Of keras.activations, keras.initializers and keras.losses, by their names there; the first one is the default."""
 ESTIMATORS = ("linear_classifier", "linear_regressor", "dnn_classifier", "dnn_regressor", "wide_deep_classifier")
 METRICS: Mapping[str, tuple[str, ...]] = {
     "binary": ("auc", "log_loss", "accuracy", "calibration"),
@@ -124,7 +132,9 @@ class EstimatorParameters:
         wide: features of the linear part (linear_* and wide_deep_*). Default: every categorical feature, and for
             linear_* the numeric ones too.
         deep: features of the network (dnn_* and wide_deep_*). Default: every numeric, embedding and indicator feature.
-        l2: factor of the sum of squared kernel and table weights, added to the loss.
+        activation, initializer: of the hidden layers; Keras's names.
+        l1, l2: factors of the sums of absolute and of squared kernel and table weights, added to the loss.
+        loss: Keras's name; regressors only, a classifier's is the cross-entropy.
     """
 
     classes: int = 2
@@ -132,8 +142,11 @@ class EstimatorParameters:
     deep: tuple[str, ...] = ()
     hidden_units: tuple[int, ...] = (64, 32)
     activation: str = "relu"
+    initializer: str = INITIALIZERS[0]
     dropout: float = 0.0
+    l1: float = 0.0
     l2: float = 0.0
+    loss: str = REGRESSION_LOSSES[0]
 
 
 @dataclass(frozen=True)
@@ -328,9 +341,14 @@ def _estimator_parameters(estimator: str, section: object, features: Mapping[str
         wide=_columns(fields, "wide", features, estimator) if has_wide else (),
         deep=_columns(fields, "deep", features, estimator) if has_deep else (),
         hidden_units=fields.integers("hidden_units", (64, 32), maximum=65_536) if has_deep else (),
-        activation=fields.choice("activation", ("relu", "tanh", "gelu", "elu", "silu"), "relu") if has_deep else "relu",
+        activation=fields.choice("activation", ACTIVATIONS, ACTIVATIONS[0]) if has_deep else ACTIVATIONS[0],
+        initializer=fields.choice("initializer", INITIALIZERS, INITIALIZERS[0]) if has_deep else INITIALIZERS[0],
         dropout=fields.number("dropout", 0.0, minimum=0.0, below=1.0) if has_deep else 0.0,
+        l1=fields.number("l1", 0.0, minimum=0.0),
         l2=fields.number("l2", 0.0, minimum=0.0),
+        loss=fields.choice("loss", REGRESSION_LOSSES, REGRESSION_LOSSES[0])
+        if estimator.endswith("regressor")
+        else REGRESSION_LOSSES[0],
     )
     fields.finish()
     return parameters

@@ -49,6 +49,7 @@ parameters:
   deep: [distance, route_vector]
   hidden_units: [64, 32]
   activation: relu
+  initializer: he_normal
   dropout: 0.1
   l2: 0.0001
 """,
@@ -124,7 +125,7 @@ def _samples() -> list[str]:
         _TOP + _FEATURES + yaml.safe_dump({"training": {"optimizer": {"name": name} | _options(kind.options)}})
         for name, kind in OPTIMIZERS.items()
     ]
-    return [_MODULE_TOP, *whole, *optimizers]
+    return [_MODULE_TOP, *whole, *optimizers, _TOP.replace("wide_deep_classifier", "linear_regressor") + _FEATURES]
 
 
 def _options(options: tuple[str, ...]) -> dict[str, float | bool]:

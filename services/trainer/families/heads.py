@@ -11,6 +11,7 @@ A classifier's label may be a word of the schema's vocabulary in place of a numb
 
 from collections.abc import Mapping
 
+import keras
 import tensorflow as tf
 
 from common.definition.model import Task
@@ -25,12 +26,14 @@ def outputs_of(task: Task, network_output: tf.Tensor) -> tf.Tensor:
     return output if task == "multiclass" or output.shape.rank == 1 else output[:, 0]
 
 
-def loss_of(task: Task, labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-    """Per example, float32 [n]: cross-entropy of the logits, or the squared error."""
+def loss_of(task: Task, labels: tf.Tensor, outputs: tf.Tensor, *, regression: str = "mean_squared_error") -> tf.Tensor:
+    """Per example, float32 [n]: cross-entropy of the logits, or Keras's loss of the name `regression`."""
     if task == "multiclass":
         return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=outputs)
     if task == "binary":
         return tf.nn.sigmoid_cross_entropy_with_logits(labels=tf.cast(labels, tf.float32), logits=outputs)
+    if regression != "mean_squared_error":
+        return getattr(keras.losses, regression)(labels[:, tf.newaxis], outputs[:, tf.newaxis])
     return tf.square(outputs - labels)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from common.definition.model import Definition, check_classes
+from common.definition.model import Definition, EstimatorParameters, check_classes
 from common.schema import Feature, Schema
 from services.trainer import determinism
 from services.trainer.families import heads
@@ -123,7 +123,9 @@ class BuiltModel:
     def _losses(self, labels: tf.Tensor, outputs: Any) -> tf.Tensor:
         """Per example, float32 [n]."""
         if self.user_loss is None:
-            return heads.loss_of(self.definition.task, labels, self.main_output(outputs))
+            parameters = self.definition.estimator_parameters or EstimatorParameters()
+            main = self.main_output(outputs)
+            return heads.loss_of(self.definition.task, labels, main, regression=parameters.loss)
         given = self.wiring.named(outputs) if len(self.wiring.names) > 1 else self.main_output(outputs)
         losses = tf.cast(self.user_loss(labels, given), tf.float32)
         if losses.shape.rank not in (None, 1):

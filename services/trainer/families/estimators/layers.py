@@ -1,9 +1,12 @@
 """The layers between ids and numbers. Variables are named after the features they belong to, one table per feature."""
 
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import keras
 import tensorflow as tf
+
+Regularizer: TypeAlias = keras.regularizers.Regularizer | None
 
 
 class LinearTerms(keras.layers.Layer):
@@ -14,11 +17,10 @@ class LinearTerms(keras.layers.Layer):
     """
 
     def __init__(
-        self, tables: Mapping[str, int], numeric: Mapping[str, int], *, units: int, l2: float, name: str
+        self, tables: Mapping[str, int], numeric: Mapping[str, int], *, units: int, regularizer: Regularizer, name: str
     ) -> None:
         """`tables`: ids by categorical feature. `numeric`: columns by numeric feature."""
         super().__init__(name=name)
-        regularizer = keras.regularizers.L2(l2) if l2 else None
         self._sizes = dict(tables)
         self._tables = {
             feature: self.add_weight(
@@ -50,12 +52,12 @@ class LinearTerms(keras.layers.Layer):
 class EmbeddingTable(keras.layers.Layer):
     """Rows of one learned table, combined over an example's ids; called once per feature that shares it."""
 
-    def __init__(self, size: int, dimension: int, *, l2: float, name: str) -> None:
+    def __init__(self, size: int, dimension: int, *, regularizer: Regularizer, name: str) -> None:
         super().__init__(name=name)
         self._table = self.add_weight(
             shape=(size, dimension),
             initializer=keras.initializers.TruncatedNormal(stddev=dimension**-0.5),
-            regularizer=keras.regularizers.L2(l2) if l2 else None,
+            regularizer=regularizer,
             name="table",
         )
 

@@ -6,7 +6,7 @@ import keras
 
 from common.definition.features import Embedding, FeatureSpec, Indicator, Numeric, id_count
 from common.definition.model import Definition, EstimatorParameters
-from services.trainer.families.estimators.layers import Counts, EmbeddingTable, LinearTerms
+from services.trainer.families.estimators.layers import Counts, EmbeddingTable, LinearTerms, Regularizer
 from services.trainer.features.transform import Transform, categorical, ids_of
 
 
@@ -63,7 +63,7 @@ def _wide_part(
 ) -> keras.KerasTensor:
     numeric = {name: transform.width(name) or 1 for name in parameters.wide if isinstance(specs[name], Numeric)}
     tables = {name: id_count(categorical(specs, name)) for name in parameters.wide if name not in numeric}
-    terms = LinearTerms(tables, numeric, units=units, l2=parameters.l2, name="wide")
+    terms = LinearTerms(tables, numeric, units=units, regularizer=_regularizer(parameters), name="wide")
     return terms({name: inputs[name] for name in parameters.wide})
 
 
@@ -76,14 +76,25 @@ def _deep_part(
 ) -> keras.KerasTensor:
     columns = _dense_columns(specs, parameters, inputs)
     hidden = keras.layers.Concatenate(name="deep_columns")(columns) if len(columns) > 1 else columns[0]
-    regularizer = keras.regularizers.L2(parameters.l2) if parameters.l2 else None
+    regularizer = _regularizer(parameters)
     for index, size in enumerate(parameters.hidden_units):
         hidden = keras.layers.Dense(
-            size, activation=parameters.activation, kernel_regularizer=regularizer, name=f"hidden_{index}"
+            size,
+            activation=parameters.activation,
+            kernel_initializer=parameters.initializer,
+            kernel_regularizer=regularizer,
+            name=f"hidden_{index}",
         )(hidden)
         if parameters.dropout:
             hidden = keras.layers.Dropout(parameters.dropout, name=f"dropout_{index}")(hidden)
     return keras.layers.Dense(units, use_bias=False, kernel_regularizer=regularizer, name="deep")(hidden)
+
+
+def _regularizer(parameters: EstimatorParameters) -> Regularizer:
+    """L2 alone is Keras's L2: L1L2 adds the terms in another order."""
+    if parameters.l1:
+        return keras.regularizers.L1L2(parameters.l1, parameters.l2)
+    return keras.regularizers.L2(parameters.l2) if parameters.l2 else None
 
 
 def _dense_columns(
@@ -97,7 +108,9 @@ def _dense_columns(
         if isinstance(spec, Embedding):
             size = id_count(categorical(specs, name))
             if spec.table not in tables:
-                tables[spec.table] = EmbeddingTable(size, spec.dimension, l2=parameters.l2, name=f"{spec.table}_table")
+                tables[spec.table] = EmbeddingTable(
+                    size, spec.dimension, regularizer=_regularizer(parameters), name=f"{spec.table}_table"
+                )
             columns.append(tables[spec.table](source, combiner=spec.combiner))
         elif isinstance(spec, Indicator):
             columns.append(Counts(id_count(categorical(specs, name)), name=f"{name}_counts")(source))

@@ -4,13 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from common.definition.identity import variables_of
 from common.definition.inputs import INPUTS_PATH, parse_inputs
-from common.definition.model import parse_definition
+from common.definition.model import ACTIVATIONS, INITIALIZERS, REGRESSION_LOSSES, parse_definition
+from common.errors import InvalidInput
 from common.schema import Schema
 from services.trainer.export import saved_model as export
 from services.trainer.families.model import BuiltModel, build, load_user_module
@@ -239,3 +241,60 @@ def test_a_list_answers_the_same_alone_and_among_longer_ones_whatever_it_holds(t
     np.testing.assert_allclose(by_examples, alone, rtol=1e-6)
     np.testing.assert_allclose(trained, alone, rtol=1e-6)
     assert len(set(np.round(by_examples, 6).tolist())) == len(rows), "no two of the rows mean the same"
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_every_activation_is_keras_of_that_name(activation: str) -> None:
+    parameters = {"hidden_units": [4], "activation": activation}
+    model, _, _ = built({"estimator": "dnn_classifier", "parameters": parameters})
+    assert model.network.get_layer("hidden_0").activation is keras.activations.get(activation)
+
+
+@pytest.mark.parametrize("initializer", INITIALIZERS)
+def test_every_initializer_is_keras_of_that_name(initializer: str) -> None:
+    parameters = {"hidden_units": [4], "initializer": initializer}
+    model, _, _ = built({"estimator": "dnn_classifier", "parameters": parameters})
+    found = model.network.get_layer("hidden_0").kernel_initializer
+    assert type(found) is type(keras.initializers.get(initializer))
+
+
+@pytest.mark.parametrize("loss", REGRESSION_LOSSES)
+def test_every_loss_of_a_regressor_is_keras_of_that_name(loss: str) -> None:
+    model, examples, _ = built({"estimator": "linear_regressor", "label": "amount", "parameters": {"loss": loss}})
+    rng = np.random.default_rng(3)
+    weights = tf.constant(rng.uniform(0.5, 2.0, examples.count), tf.float32)
+    outputs = model.outputs(examples.columns, training=True)
+    expected = keras.losses.get(loss)(examples.labels[:, tf.newaxis], outputs[:, tf.newaxis])
+    np.testing.assert_allclose(
+        model.loss(examples.columns, examples.labels, weights),
+        np.average(np.asarray(expected), weights=np.asarray(weights)),
+        rtol=1e-5,
+    )
+
+
+def test_l1_and_l2_are_added_to_the_loss() -> None:
+    case = {"estimator": "dnn_regressor", "label": "amount"}
+    plain, examples, _ = built(case | {"parameters": {"hidden_units": [4]}})
+    both, _, _ = built(case | {"parameters": {"hidden_units": [4], "l1": 0.01, "l2": 0.1}})
+    weights = tf.ones(examples.count)
+    added = [
+        0.01 * np.abs(variable).sum() + 0.1 * np.square(variable).sum()
+        for variable in (
+            variable.numpy() for variable in both.network.trainable_variables if "bias" not in variable.path
+        )
+    ]
+    losses = [float(model.loss(examples.columns, examples.labels, weights)) for model in (plain, both)]
+    np.testing.assert_allclose(losses[1] - losses[0], sum(added), rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "sentence"),
+    [
+        ({"loss": "huber"}, "loss"),
+        ({"hidden_units": [4], "initializer": "he"}, "initializer must be one of glorot_uniform"),
+        ({"hidden_units": [4], "l1": -1.0}, "l1 must be"),
+    ],
+)
+def test_an_option_that_the_estimator_does_not_have_is_refused(parameters: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InvalidInput, match=sentence):
+        parse_definition(definition(estimator="dnn_classifier", parameters=parameters))

@@ -14,6 +14,7 @@ from common.process.pace import Pace
 from common.process.retry import Retry
 from common.process.rpc import errors_from_status
 from common.registry.catalog import FileEntry
+from common.registry.paths import path_below
 from protos import registry_pb2 as pb
 from protos import registry_pb2_grpc
 
@@ -49,14 +50,6 @@ def write_gently(out: io.RawIOBase | BinaryIO, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[out.write(view[:_WRITE_BYTES]) :]
-
-
-def path_below(directory: Path, name: str) -> Path:
-    """directory/name. Raises InvalidInput when the name is not a relative path that stays below the directory."""
-    parts = name.split("/")
-    if "\0" in name or any(part in ("", ".", "..") for part in parts):
-        raise InvalidInput(f"{name!r} is not a relative path with forward slashes")
-    return directory.joinpath(*parts)
 
 
 class FileTransfer:

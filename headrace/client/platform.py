@@ -24,6 +24,7 @@ import orjson
 
 from common.errors import DataLoss, HeadraceError, InvalidInput, NotFound, Unavailable
 from common.registry.catalog import PRODUCTION, AliasChange, FileEntry, Model, Round, Stream, Version
+from common.registry.paths import path_below
 from common.schema import Schema
 from headrace.client.answers import build
 from headrace.client.connection import Answer, Door
@@ -219,25 +220,31 @@ class Client(Lifecycle):
         )
 
     def load_model(self, model: str, version: int = 0, *, into: str | Path | None = None) -> Any:
-        """A version's SavedModel, loaded by TensorFlow in this process.
+        """A version as an object of TensorFlow's, in this process.
+
+        The versions of Headrace's trainer hold a SavedModel, and no Keras model: what comes is what
+        `tf.saved_model.load` gives, to be called by its signatures: `loaded.signatures["serving_default"](x=tensor)`. A
+        version of another trainer whose files have one `*.keras` comes as that Keras model, not compiled.
 
         Args:
             version: 0 for the one in production.
-            into: the folder that gets its files; none: a new temporary one.
+            into: the folder that gets its files; none: a new temporary one, which stays.
 
         Raises:
-            NotFound: there is no such version, or nothing is in production. InvalidInput: TensorFlow is not installed.
+            NotFound: there is no such version, or nothing is in production. InvalidInput: TensorFlow is not installed,
+                or the version has neither a SavedModel nor one Keras file.
             DataLoss: a file is not what its digest says.
         """
         number = version or self.model(model).aliases.get(PRODUCTION, 0)
         if not number:
             raise NotFound(f"model {model} has no version in production yet")
         directory = Path(into or tempfile.mkdtemp(prefix=f"headrace-{model}-{number}-"))
-        for entry in self.version(model, number).files:
-            self._fetch(entry, directory / entry.path)
-        from headrace.client.loading import load_saved_model
+        paths = {path_below(directory, entry.path): entry for entry in self.version(model, number).files}
+        for path, entry in paths.items():
+            self._fetch(entry, path)
+        from headrace.client.loading import load
 
-        return load_saved_model(directory / "saved_model")
+        return load(directory, list(paths))
 
     def _fetch(self, entry: FileEntry, path: Path) -> None:
         content = self._registry.call("GET", f"/v1/files/{_segment(entry.digest)}", repeatable=True).content

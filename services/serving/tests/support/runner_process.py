@@ -79,8 +79,10 @@ class RunnerProcess:
         """Waits until the runner is ready, and then until it reads these queues."""
         if not hasattr(self, "ready"):
             self.ready: Mapping[str, Any] = self.message("ready")
-        self.channel.send({"targets": list(targets or (DEFAULT_TARGET,))})
-        self.message("serving")
+        wanted = list(targets or (DEFAULT_TARGET,))
+        self.channel.send({"targets": wanted})
+        while self.message("serving")["targets"] != wanted:  # a runner that is ready first says that it reads none
+            continue
         return self
 
     @contextmanager

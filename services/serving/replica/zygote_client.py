@@ -1,14 +1,13 @@
 """The manager's side of the zygote and of its runners: starts them, talks to them, hears how they ended."""
 
 import logging
-import os
 import socket
 import subprocess
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 from common.errors import Unavailable
+from common.process.children import start_zygote
 from services.serving.wire.channel import ChannelClosed, JsonChannel
 
 logger = logging.getLogger(__name__)
@@ -27,16 +26,10 @@ class ZygoteProcess:
     """A running zygote. Start it from the thread that lives as long as the process: it dies with that thread."""
 
     def __init__(self, *, log_format: str, log_level: str) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "services.serving.runner.zygote", str(theirs.fileno()), str(os.getpid()),
-                 log_format, log_level],
-                pass_fds=[theirs.fileno()],
-                env=os.environ | _ENVIRONMENT,
-                stdin=subprocess.DEVNULL,
-            )  # fmt: skip
-        self.channel = JsonChannel(ours)
+        self._process, end = start_zygote(
+            "services.serving.runner.zygote", log_format, log_level, environment=_ENVIRONMENT
+        )
+        self.channel = JsonChannel(end)
 
     @property
     def pid(self) -> int:

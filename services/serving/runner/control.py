@@ -3,13 +3,13 @@ reports. It never touches the model."""
 
 import logging
 import random
-import select
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 from common.errors import Unavailable
+from common.process.children import readable
 from services.serving.queue.runner_queue import ServingMembership
 from services.serving.wire.channel import ChannelClosed, JsonChannel
 from services.serving.wire.keys import RUNNER_RENEW_SECONDS
@@ -123,7 +123,7 @@ class RunnerControl:
     def _turn(self) -> None:
         settled = self._assignment.wanted() == self._assignment.adopted()
         wait_seconds = max(self._renew_at - time.monotonic(), 0.0) if settled else _WAKE_SECONDS
-        if select.select([self._channel], [], [], min(wait_seconds, _LEAVE_SECONDS / 4))[0]:
+        if readable([self._channel.fileno()], min(wait_seconds, _LEAVE_SECONDS / 4)):
             for message in self._channel.receive():
                 self._obey(message)
         wanted = self._assignment.wanted()

@@ -20,17 +20,15 @@ import functools
 import gc
 import logging
 import os
-import select
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common.process.children import Children, readable, start_zygote
 from common.process.lifecycle import die_with_parent
 from common.process.logs import LogFormat, configure_logs
 from services.serving.engines import onednn
@@ -46,115 +44,66 @@ ForkedMain = Callable[[dict[str, Any], socket.socket], int]
 """What a child runs: (spec, control socket) -> exit status."""
 
 
-@dataclass(frozen=True)
-class OtherZygote:
-    """The zygote with oneDNN, as the first one sees it."""
-
-    pid: int
-    channel: JsonChannel
-
-
 class Zygote:
     """Forks on command, reaps, reports."""
 
     def __init__(
-        self, channel: JsonChannel, child_main: ForkedMain, *, start_other: Callable[[], OtherZygote] | None = None
+        self, channel: JsonChannel, child_main: ForkedMain, *, start_other: Callable[[], JsonChannel] | None = None
     ) -> None:
         """start_other: starts the zygote for versions that oneDNN computes faster; without it all are forked here."""
         self._channel = channel
         self._child_main = child_main
         self._start_other = start_other
-        self._other: OtherZygote | None = None
-        self._children: set[int] = set()
-        self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._other: JsonChannel | None = None
+        self._children = Children("the runner", crashed_status=CRASHED_STATUS)
 
     def run(self) -> None:
         """Returns when the manager is gone, or the other zygote: the manager then starts anew."""
-        signal.set_wakeup_fd(self._wake_writer)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)
         try:
             while True:
-                other = self._other
-                heard: list[int | JsonChannel] = [self._channel, self._wake_reader, *([other.channel] if other else [])]
-                readable, _, _ = select.select(heard, [], [], None)
-                if self._wake_reader in readable:
-                    os.read(self._wake_reader, 4096)
-                    time.sleep(_REAP_DELAY_SECONDS)
-                    self._reap()
-                if self._channel in readable:
-                    for message in self._channel.receive():
-                        self._obey(message)
-                if other is not None and other.channel in readable:
-                    for message in other.channel.receive():
-                        if message["event"] != "ready":
-                            self._channel.send(message)
+                self._turn()
         except ChannelClosed:
             logger.info("the manager or the zygote with oneDNN is gone; ending")
+
+    def _turn(self) -> None:
+        other = self._other
+        heard = readable([end.fileno() for end in (self._children, self._channel, other) if end is not None], None)
+        if self._children.fileno() in heard:
+            time.sleep(_REAP_DELAY_SECONDS)
+            for pid, status in self._children.ended():
+                self._channel.send({"event": "ended", "pid": pid, "status": status})
+        if self._channel.fileno() in heard:
+            for message in self._channel.receive():
+                self._obey(message)
+        if other is not None and other.fileno() in heard:
+            for message in other.receive():
+                if message["event"] != "ready":
+                    self._channel.send(message)
 
     def _obey(self, message: dict[str, Any]) -> None:
         if message["command"] == "fork":
             control_fd = self._channel.take_fd()
             if self._start_other is not None and onednn.is_faster_for(Path(message["spec"]["directory"])):
                 self._other = self._other or self._start_other()
-                self._other.channel.send(message, fds=[control_fd])
-                os.close(control_fd)
+                self._other.send(message, fds=[control_fd])
             else:
                 self._fork(message["spec"], control_fd)
-        if message["command"] == "kill":
-            if message["pid"] in self._children:
-                os.kill(message["pid"], signal.SIGKILL)
-            elif self._other is not None:
-                self._other.channel.send(message)
+            os.close(control_fd)
+        elif not self._children.signal(message["pid"], signal.SIGKILL) and self._other is not None:
+            self._other.send(message)
 
     def _fork(self, spec: dict[str, Any], control_fd: int) -> None:
-        zygote_pid = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            os._exit(self._live_as_child(spec, control_fd, zygote_pid))
-        os.close(control_fd)
-        self._children.add(pid)
+        pid = self._children.fork(
+            lambda: self._child_main(spec, socket.socket(fileno=control_fd)),
+            closing=[end.close for end in (self._channel, self._other) if end is not None],
+        )
         self._channel.send({"event": "forked", "model": spec["model"], "version": spec["version"], "pid": pid})
 
-    def _live_as_child(self, spec: dict[str, Any], control_fd: int, zygote_pid: int) -> int:
-        try:
-            die_with_parent(zygote_pid)
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            self._channel.close()
-            if self._other is not None:
-                self._other.channel.close()
-            os.close(self._wake_reader)
-            os.close(self._wake_writer)
-            return self._child_main(spec, socket.socket(fileno=control_fd))
-        except Exception:
-            logger.exception("the runner ended unexpectedly")
-            return CRASHED_STATUS
-        finally:
-            sys.stderr.flush()
 
-    def _reap(self) -> None:
-        while self._children:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                return
-            if self._other is not None and pid == self._other.pid:
-                raise ChannelClosed("the zygote with oneDNN has ended")
-            self._children.discard(pid)
-            self._channel.send({"event": "ended", "pid": pid, "status": os.waitstatus_to_exitcode(status)})
-
-
-def _start_other(log_format: LogFormat, log_level: str) -> OtherZygote:
+def _start_other(log_format: LogFormat, log_level: str) -> JsonChannel:
     """The zygote with oneDNN. What is sent to it waits in the socket while it imports TensorFlow."""
-    ours, theirs = socket.socketpair()
-    with theirs:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "services.serving.runner.zygote", str(theirs.fileno()), str(os.getpid()),
-             log_format, log_level],
-            pass_fds=[theirs.fileno()],
-            env=os.environ | {onednn.VARIABLE: "1"},
-            stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-    return OtherZygote(process.pid, JsonChannel(ours))
+    module, environment = "services.serving.runner.zygote", {onednn.VARIABLE: "1"}
+    return JsonChannel(start_zygote(module, log_format, log_level, environment=environment)[1])
 
 
 def main(channel_fd: int, parent_pid: int, log_format: LogFormat, log_level: str) -> int:

@@ -17,12 +17,12 @@ Control gone: the zygote and its children are killed by the kernel (die_with_par
 
 import contextlib
 import fcntl
+import functools
 import gc
 import importlib
 import json
 import logging
 import os
-import select
 import signal
 import socket
 import sys
@@ -35,6 +35,7 @@ from types import FrameType
 from typing import Any
 
 from common.errors import HeadraceError
+from common.process.children import Children, readable
 from common.process.lifecycle import die_with_parent
 from common.process.logs import configure_logs
 from services.trainer.rounds import last_words
@@ -101,59 +102,27 @@ def resolve(name: str) -> RunRound:
 
 
 def _serve(control: socket.socket, run_round: RunRound, priority: Priority) -> None:
-    wake_reader, wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.set_wakeup_fd(wake_writer, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda number, frame: None)
-    children: set[int] = set()
+    children = Children("the round's process", crashed_status=CRASHED, lead_groups=True)
     while True:
-        readable, _, _ = select.select([control.fileno(), wake_reader], [], [])
-        if wake_reader in readable:
-            os.read(wake_reader, 4096)
-            _reap(control, children)
-        if control.fileno() in readable:
+        heard = readable([control.fileno(), children.fileno()], None)
+        if children.fileno() in heard:
+            for pid, status in children.ended():
+                _send(control, {"exited": pid, "status": status})
+        if control.fileno() in heard:
             packet, fds, _, _ = socket.recv_fds(control, MAX_PACKET_BYTES, 1)
             if not packet:
                 break
             request = json.loads(packet)
             if "spawn" in request:
-                pid = _fork(control, run_round, request["spawn"], report_fd=fds[0], priority=priority)
+                child = functools.partial(
+                    _child, run_round, Path(request["spawn"]), report_fd=fds[0], priority=priority
+                )
+                pid = children.fork(child, closing=[control.close])
                 os.close(fds[0])
-                children.add(pid)
                 _send(control, {"spawned": pid})
-            elif request["pid"] in children:
-                _signal(request["pid"], request["signal"])
-    for pid in children:
-        _signal(pid, signal.SIGKILL)
-
-
-def _reap(control: socket.socket, children: set[int]) -> None:
-    for pid in sorted(children):
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            children.discard(pid)
-            _send(control, {"exited": pid, "status": os.waitstatus_to_exitcode(status)})
-
-
-def _fork(
-    control: socket.socket, run_round: RunRound, assignment_path: str, *, report_fd: int, priority: Priority
-) -> int:
-    zygote_pid = os.getpid()
-    pid = os.fork()
-    if pid:
-        with contextlib.suppress(ProcessLookupError):
-            os.setpgid(pid, pid)  # here too: a signal to the group may come before the child has made it
-        return pid
-    status = CRASHED
-    try:
-        control.close()
-        os.setpgid(0, 0)
-        die_with_parent(zygote_pid)
-        status = _child(run_round, Path(assignment_path), report_fd=report_fd, priority=priority)
-    except BaseException:
-        logger.exception("the round's process failed unexpectedly")
-    finally:
-        logging.shutdown()
-        os._exit(status)
+            else:
+                children.signal(request["pid"], request["signal"])
+    children.kill_all()
 
 
 def _weigh_less_as_a_session() -> None:
@@ -204,8 +173,6 @@ def _stop_on_sigterm() -> Callable[[], bool]:
         nonlocal requested
         requested = True
 
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, on_signal)
     return lambda: requested
 
@@ -222,14 +189,6 @@ def _own(work_dir: Path) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.02)
-
-
-def _signal(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        if number == signal.SIGKILL:
-            os.killpg(pid, number)
-        else:
-            os.kill(pid, number)
 
 
 def _send(control: socket.socket, packet: Mapping[str, Any]) -> None:

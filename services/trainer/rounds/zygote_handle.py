@@ -4,17 +4,15 @@ import fcntl
 import json
 import logging
 import os
-import select
 import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from common.errors import InvalidInput, Unavailable
+from common.process.children import readable, start_zygote
 from services.trainer.rounds.assignment import Message, RoundAssignment, decode_message
 from services.trainer.rounds.zygote import ENVIRONMENT, MAX_PACKET_BYTES
 from services.trainer.settings import Scheduling
@@ -23,14 +21,6 @@ logger = logging.getLogger(__name__)
 _SPAWN_TIMEOUT_SECONDS = 30.0
 _STOP_TIMEOUT_SECONDS = 5.0
 _READ_BYTES = 64 * 1024
-
-
-def _readable(descriptors: Sequence[int], timeout_seconds: float) -> list[int]:
-    """Those that can be read, or whose other end is closed; select(2) would stop at descriptor 1023."""
-    poll = select.poll()
-    for descriptor in descriptors:
-        poll.register(descriptor, select.POLLIN)
-    return [descriptor for descriptor, _ in poll.poll(max(0.0, timeout_seconds) * 1000)]
 
 
 @dataclass
@@ -78,22 +68,10 @@ class ZygoteHandle:
 
     def start(self) -> None:
         """Starts the process, or starts it again after it died; it is ready some seconds later (`wait`)."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "services.trainer.rounds.zygote",
-                    str(theirs.fileno()),
-                    str(os.getpid()),
-                    *self._arguments,
-                ],
-                env={**os.environ, **ENVIRONMENT},
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+        self._process, ours = start_zygote(
+            "services.trainer.rounds.zygote", *self._arguments,
+            environment=ENVIRONMENT, packets=True, leads_session=True,
+        )  # fmt: skip
         ours.setblocking(False)
         self._socket = ours
         self.start_count += 1
@@ -158,7 +136,7 @@ class ZygoteHandle:
         if not child.has_ended and self._socket is not None:
             # The end of a pipe is readable for ever, and the zygote may take a while to say that the child has ended.
             reports = [] if child.has_said_all else [child.report_fd]
-            if self._socket.fileno() in _readable([*reports, self._socket.fileno()], timeout_seconds):
+            if self._socket.fileno() in readable([*reports, self._socket.fileno()], timeout_seconds):
                 self._receive(0.0)
         return self._read_messages(child)
 
@@ -175,7 +153,7 @@ class ZygoteHandle:
 
     def _receive(self, timeout_seconds: float) -> None:
         """Takes the packets that are there, waiting for the first one."""
-        while self._socket is not None and _readable([self._socket.fileno()], timeout_seconds):
+        while self._socket is not None and readable([self._socket.fileno()], timeout_seconds):
             timeout_seconds = 0.0
             try:
                 packet = self._socket.recv(MAX_PACKET_BYTES)

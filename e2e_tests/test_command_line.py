@@ -63,7 +63,9 @@ def _terminal_on_containers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Termina
 def test_from_up_to_a_prediction_and_down_again(terminal: Terminal, tmp_path: Path) -> None:
     write_definition(tmp_path / "points")
     first = terminal.run("apply", str(tmp_path / "points"))
-    assert terminal.run("apply", str(tmp_path / "points")) == first
+    assert (first["stream_change"], first["model_change"]) == ("created", "created")
+    again = terminal.run("apply", str(tmp_path / "points"))
+    assert again == first | {"stream_change": "unchanged", "model_change": "unchanged", "notes": []}
     path = tmp_path / "points.csv"
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, ["a", "b", "above"])

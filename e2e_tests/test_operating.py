@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900, method="signal")]
 
 LONG_PASSES = 300
 """Makes a round of a second or more, in whose middle things can be done."""
-MOST_PASSES = 1000
+MANY_PASSES = 300
 """As many as a definition may ask for: the rounds last until a second trainer has started."""
 
 
@@ -92,8 +92,8 @@ def test_two_trainers_train_two_models_at_once(platform: Platform, make_pupil: M
         with platform.client() as client:
             first = make_pupil(client)
             second = first.beside("second")
-            first.apply(tmp_path / "first", passes=MOST_PASSES)
-            second.apply(tmp_path / "second", passes=MOST_PASSES)
+            first.apply(tmp_path / "first", passes=MANY_PASSES)
+            second.apply(tmp_path / "second", passes=MANY_PASSES)
             first.teach(seed=1, count=2 * ROUND_EVENTS)
 
             def holders() -> set[str]:

@@ -136,8 +136,8 @@ class Training:
             NotFiniteError: with the step; the weights cannot be used any more.
             DefinitionFailedError: the user's model or loss raised.
         """
-        known = {row for block, row in self.set_aside if block == block_index}
-        rows = np.array([row for row in range(examples.count) if row not in known], np.int64)
+        known = [row for block, row in self.set_aside if block == block_index]
+        rows = np.delete(np.arange(examples.count, dtype=np.int64), known)
         if not len(rows):
             return np.zeros(0, np.float32)
         order = rows[

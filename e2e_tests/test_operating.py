@@ -14,9 +14,7 @@ from headrace.files.definition_folder import read_folder
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900, method="signal")]
 
 LONG_PASSES = 300
-"""Makes a round of a second or more, in whose middle things can be done."""
-MANY_PASSES = 300
-"""As many as a definition may ask for: the rounds last until a second trainer has started."""
+"""Makes a round of seconds, in whose middle things can be done, and another trainer starts."""
 
 
 def test_no_prediction_fails_while_versions_change_under_two_replicas_of_which_one_came_late(
@@ -92,8 +90,8 @@ def test_two_trainers_train_two_models_at_once(platform: Platform, make_pupil: M
         with platform.client() as client:
             first = make_pupil(client)
             second = first.beside("second")
-            first.apply(tmp_path / "first", passes=MANY_PASSES)
-            second.apply(tmp_path / "second", passes=MANY_PASSES)
+            first.apply(tmp_path / "first", passes=LONG_PASSES)
+            second.apply(tmp_path / "second", passes=LONG_PASSES)
             first.teach(seed=1, count=2 * ROUND_EVENTS)
 
             def holders() -> set[str]:

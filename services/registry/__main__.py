@@ -20,12 +20,12 @@ from common.process.rpc import start_server
 from common.process.web import WebServer, bind, bounds_of
 from protos import registry_pb2_grpc
 from services.registry.catalog import Catalog, CatalogLimits
-from services.registry.collection import CollectionRules
 from services.registry.doors.grpc_api import SERVICE_NAME, RegistryServicer
 from services.registry.doors.http_api import MAX_BODY_BYTES, create_registry_app
-from services.registry.leases import LeaseRules
 from services.registry.metrics import CatalogMetrics
+from services.registry.rounds.leases import LeaseRules
 from services.registry.settings import RegistrySettings
+from services.registry.versions.collection import CollectionRules
 
 logger = logging.getLogger(__name__)
 # Calls other than watches that run at once; an upload holds one from its first to its last byte.

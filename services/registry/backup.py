@@ -19,7 +19,7 @@ from sqlalchemy import create_engine
 
 from common.errors import Conflict, DataLoss, HeadraceError, NotFound
 from common.registry.files import digest_of
-from services.registry.collection import needed_digests
+from services.registry.versions.collection import needed_digests
 
 _CATALOG = "catalog.sqlite"
 _TRIES = 3

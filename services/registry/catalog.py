@@ -29,19 +29,24 @@ from common.registry.catalog import (
     VersionDraft,
 )
 from common.registry.reporting import Report
-from services.registry import aliases, leases, lifecycle, models, rounds, streams, versions
-from services.registry.account import account, why
-from services.registry.apply import Applied, apply
-from services.registry.collection import Collected, CollectionRules, collect
-from services.registry.compare import compare
-from services.registry.history import check_author, list_history
-from services.registry.leases import LeaseRules
+from services.registry.definitions import models, streams
+from services.registry.lifecycle import decisions as lifecycle
+from services.registry.lifecycle.apply import Applied, apply
 from services.registry.reports import NEXT_SECONDS, Reports, Serving
+from services.registry.rounds import leases
+from services.registry.rounds import plans as rounds
+from services.registry.rounds.account import account, why
+from services.registry.rounds.leases import LeaseRules
 from services.registry.store.blobs import Blobs
 from services.registry.store.database import Clock, Database, Transaction
+from services.registry.store.history import check_author, list_history
 from services.registry.store.manifest import check_digest, check_manifest
 from services.registry.store.tables import rounds as rounds_table
 from services.registry.store.tables import versions as versions_table
+from services.registry.versions import aliases
+from services.registry.versions import published as versions
+from services.registry.versions.collection import Collected, CollectionRules, collect
+from services.registry.versions.compare import compare
 from services.registry.watch import Watch
 
 logger = logging.getLogger(__name__)

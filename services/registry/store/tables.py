@@ -73,7 +73,7 @@ rounds = Table(
     Column("reason", Text, nullable=False),
     Column("lease_holder", String, nullable=False),
     Column("lease_expires_at", Float, nullable=False),
-    # The fencing token of the newest lease (services.registry.leases), 63 bits; 0 before the first.
+    # The fencing token of the newest lease (services.registry.rounds.leases), 63 bits; 0 before the first.
     Column("token", BigInteger, nullable=False),
     Column("attempts", Integer, nullable=False),
     # Leases that ended without a word: expired and taken over, or taken up again by a restarted holder.

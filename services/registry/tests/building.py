@@ -10,8 +10,8 @@ from common.definition.gate import Gate
 from common.process.retry import Backoff
 from common.registry.catalog import FileEntry, JsonMap, Lease, OffsetRange, RoundPlan, Version, VersionDraft
 from services.registry.catalog import Catalog, CatalogLimits
-from services.registry.collection import CollectionRules
-from services.registry.leases import LeaseRules
+from services.registry.rounds.leases import LeaseRules
+from services.registry.versions.collection import CollectionRules
 
 SCHEMA: JsonMap = {
     "features": [{"name": "x", "dtype": "float32"}],

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from common.errors import Conflict, InvalidInput, NotFound
 from common.registry.catalog import VersionStatus
-from services.registry.aliases import ROLLBACK, SET, rollback_target
 from services.registry.catalog import Catalog
 from services.registry.tests.building import Clock, publish
+from services.registry.versions.aliases import ROLLBACK, SET, rollback_target
 
 
 def test_any_label_can_name_a_version_and_be_moved_and_removed(catalog: Catalog, clock: Clock) -> None:

@@ -13,8 +13,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from common.errors import Conflict, HeadraceError, NotFound
 from common.registry.catalog import FileEntry, VersionStatus
 from services.registry.catalog import Catalog
-from services.registry.collection import CollectionRules
 from services.registry.tests.building import LIMITS, Clock, draft, lease, new_catalog, next_plan, publish, store
+from services.registry.versions.collection import CollectionRules
 
 GRACE_SECONDS = 100.0
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from common.definition.gate import Gate, read_gate
 from common.registry.catalog import Decision, Verdict, VersionMetrics
-from services.registry.gate import judge
+from services.registry.versions.gate import judge
 
 VALUES = st.floats(-1e6, 1e6)
 MARGINS = st.floats(0, 1e3)

@@ -10,7 +10,7 @@ import pytest
 from common.errors import Conflict, InvalidInput, NotFound
 from common.registry.catalog import Lease, RoundState
 from services.registry.catalog import Catalog
-from services.registry.leases import lease_number
+from services.registry.rounds.leases import lease_number
 from services.registry.tests.building import Clock, definition, draft, lease, next_plan, secret_of, store
 
 TTL_SECONDS = 10.0

@@ -10,7 +10,7 @@ import pytest
 from common.definition.model import parse_definition
 from common.registry.catalog import Decision, Lease, RoundState, VersionStatus
 from services.registry.catalog import Catalog
-from services.registry.leases import lease_number
+from services.registry.rounds.leases import lease_number
 from services.registry.tests.building import LIMITS, Clock, draft, lease, publish
 
 # As SQLite wrote them down for the release of 21 November 2026, 15:34.

@@ -13,7 +13,7 @@ from common.errors import Conflict, HeadraceError, InvalidInput, NotFound
 from common.process.retry import Backoff
 from common.registry.catalog import OffsetRange, RoundPlan, RoundState, ranges_as_json
 from services.registry.catalog import Catalog
-from services.registry.ranges import check_contiguous, end_position
+from services.registry.rounds.ranges import check_contiguous, end_position
 from services.registry.tests.building import Clock, definition, draft, lease, next_plan, publish
 
 SKIP = Gate(metric="auc", min_value=0.9, on_reject="skip")

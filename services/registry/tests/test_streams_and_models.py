@@ -7,7 +7,7 @@ import pytest
 
 from common.errors import Conflict, InvalidInput, NotFound
 from services.registry.catalog import Catalog
-from services.registry.models import definition_digest
+from services.registry.definitions.models import definition_digest
 from services.registry.tests.building import SCHEMA, definition, lease, next_plan
 
 

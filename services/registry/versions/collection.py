@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Connection, select, update
 
 from common.errors import InvalidInput
 from common.registry.catalog import ChangeKind, VersionStatus
-from services.registry.rounds import OPEN_STATES, plan_of
+from services.registry.rounds.plans import OPEN_STATES, plan_of
 from services.registry.store.blobs import Blobs
 from services.registry.store.database import Database, Transaction
 from services.registry.store.tables import aliases, rounds, version_files, versions

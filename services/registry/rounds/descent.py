@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from sqlalchemy import Connection, select
 
 from common.registry.catalog import PRODUCTION, Model
-from services.registry import models
+from services.registry.definitions import models
 from services.registry.store.database import Transaction
 from services.registry.store.tables import rounds, versions
 

@@ -14,8 +14,9 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from common.registry.catalog import LEFT_OUT, PRODUCTION, SKIPPED, JsonMap, Model, RoundPlan, RoundState
-from services.registry import models, rounds
-from services.registry.descent import line_of, parents_of
+from services.registry.definitions import models
+from services.registry.rounds import plans as rounds
+from services.registry.rounds.descent import line_of, parents_of
 from services.registry.store.tables import rounds as rounds_table
 from services.registry.store.tables import versions as versions_table
 

@@ -11,9 +11,9 @@ from common.definition.model import DEFINITION_FILE, parse_definition
 from common.errors import InvalidInput, NotFound
 from common.registry.catalog import Model, Stream
 from common.schema import Schema
-from services.registry import models, streams
-from services.registry.compare import differences
+from services.registry.definitions import models, streams
 from services.registry.store.database import Transaction
+from services.registry.versions.compare import differences
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,10 @@ from typing import Any
 from sqlalchemy import Connection
 
 from common.registry.catalog import JsonMap, Version
-from services.registry import models, rounds, versions
-from services.registry.descent import line_of, parents_of
+from services.registry.definitions import models
+from services.registry.rounds import plans as rounds
+from services.registry.rounds.descent import line_of, parents_of
+from services.registry.versions import published as versions
 
 _MAX_LINES = 2000
 

@@ -20,8 +20,7 @@ from common.errors import Conflict, InvalidInput
 from common.process.retry import Backoff
 from common.registry.catalog import FileEntry, JsonMap, Lease, Round, RoundState
 from common.registry.wire import json_text
-from services.registry.history import check_author, remember
-from services.registry.rounds import (
+from services.registry.rounds.plans import (
     RoundRow,
     change_round,
     end_failed,
@@ -32,6 +31,7 @@ from services.registry.rounds import (
     row_of,
 )
 from services.registry.store.database import Transaction
+from services.registry.store.history import check_author, remember
 from services.registry.store.tables import rounds
 
 _MAX_TTL_SECONDS = 3600.0

@@ -25,14 +25,15 @@ from common.registry.catalog import (
     VersionStatus,
 )
 from common.registry.wire import json_text
-from services.registry import aliases, models
-from services.registry.gate import judge, refuse_unusable
-from services.registry.leases import held_row
-from services.registry.ranges import end_position
-from services.registry.rounds import RoundRow, end_done, parent_end_of, plan_of, row_of
+from services.registry.definitions import models
+from services.registry.rounds.leases import held_row
+from services.registry.rounds.plans import RoundRow, end_done, parent_end_of, plan_of, row_of
+from services.registry.rounds.ranges import end_position
 from services.registry.store.database import Transaction
 from services.registry.store.manifest import check_manifest
 from services.registry.store.tables import rounds, version_files, versions
+from services.registry.versions import aliases
+from services.registry.versions.gate import judge, refuse_unusable
 
 _REQUIRED_FOLDERS = ("checkpoint/", "saved_model/")
 _MAX_DRAFT_CHARACTERS = 4 * 1024 * 1024

@@ -14,10 +14,10 @@ from sqlalchemy.dialects.sqlite import insert as upsert
 from common.errors import Conflict, NotFound
 from common.registry.catalog import CANARY, PRODUCTION, AliasChange, ChangeKind, Model, VersionStatus
 from common.schema import check_name
-from services.registry import models
-from services.registry.descent import follow_canary, follow_production
-from services.registry.history import check_author
+from services.registry.definitions import models
+from services.registry.rounds.descent import follow_canary, follow_production
 from services.registry.store.database import Transaction
+from services.registry.store.history import check_author
 from services.registry.store.tables import alias_history, aliases, versions
 
 SET = "set"

@@ -11,9 +11,9 @@ from common.definition.model import parse_definition
 from common.errors import Conflict, InvalidInput, NotFound
 from common.registry.catalog import PRODUCTION, ChangeKind, Model
 from common.schema import Schema, check_name
-from services.registry import streams
-from services.registry.history import remember
+from services.registry.definitions import streams
 from services.registry.store.database import Transaction
+from services.registry.store.history import remember
 from services.registry.store.tables import aliases, definition_files, deleted, models
 
 _MAX_FILES = 256

@@ -7,10 +7,10 @@ from sqlalchemy.dialects.sqlite import insert as upsert
 
 from common.errors import Conflict
 from common.registry.catalog import PRODUCTION, ChangeKind, Model, Stream
-from services.registry import models, streams
-from services.registry.history import check_author, remember
-from services.registry.rounds import OPEN_STATES
+from services.registry.definitions import models, streams
+from services.registry.rounds.plans import OPEN_STATES
 from services.registry.store.database import Transaction
+from services.registry.store.history import check_author, remember
 from services.registry.store.tables import aliases, archived_streams, deleted, rounds, version_files, versions
 from services.registry.store.tables import models as models_table
 from services.registry.store.tables import streams as streams_table

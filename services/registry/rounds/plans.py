@@ -22,8 +22,8 @@ from common.registry.catalog import (
     ranges_from_json,
 )
 from common.registry.wire import json_text
-from services.registry import models, streams
-from services.registry.ranges import check_contiguous
+from services.registry.definitions import models, streams
+from services.registry.rounds.ranges import check_contiguous
 from services.registry.store.database import Transaction
 from services.registry.store.tables import rounds, versions
 

@@ -1,0 +1,109 @@
+"""docs/internals/coverage.md: which test shows which capability.
+
+The capabilities are lines of capabilities.tsv: id, group, what it is, and what is missing where something is. A test
+names what it shows by `@pytest.mark.covers("rec-example")`. What a line calls missing is believed; what has neither a
+test nor such a word is an error, and so is a test that names what nobody knows.
+"""
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from docs.generate.markdown import bullet, page
+
+_ROOT = Path(__file__).parents[2]
+_TABLE = Path(__file__).with_name("capabilities.tsv")
+_MARK = "pytest.mark.covers"
+_MOST_SHOWN = 4
+_GROUPS: Mapping[str, str] = {
+    "G1": "Records, pipelines, files, features",
+    "G2": "Ways to define a model",
+    "G3": "Estimators and ways to train",
+    "G4": "Losses, metrics, optimizers, initializers",
+    "G5": "The training loop, hooks, checkpoints",
+    "G6": "Distributed training",
+    "G7": "Formats",
+    "G8": "Serving",
+    "G9": "Performance, visualisation, debugging",
+    "G10": "Examples and neighbours",
+}
+_INTRODUCTION = """\
+What TensorFlow's handbooks teach, as capabilities of this platform, and the tests that fail when one of them breaks.
+*Works*: its tests show all of it. *In part*: something is missing, as the line says. *Open*: no test shows it."""
+
+
+@dataclass(frozen=True)
+class _Capability:
+    name: str
+    group: str
+    text: str
+    missing: str
+    tests: tuple[str, ...]
+
+    @property
+    def state(self) -> str:
+        return "open" if not self.tests else "in part" if self.missing else "works"
+
+
+def document() -> str:
+    """Raises SystemExit where a capability has neither a test nor a word on what is missing."""
+    capabilities = _capabilities()
+    unsaid = [one.name for one in capabilities if not one.tests and not one.missing]
+    if unsaid:
+        raise SystemExit(f"docs: no test covers {', '.join(unsaid)}, and {_TABLE.name} does not say what is missing")
+    parts = [_INTRODUCTION, _summary(capabilities)]
+    for group, title in _GROUPS.items():
+        lines = [_line(one) for one in capabilities if one.group == group]
+        parts += [f"## {group}: {title}", "\n".join(lines)]
+    return page("Coverage", __name__, *parts)
+
+
+def _summary(capabilities: tuple[_Capability, ...]) -> str:
+    def counted(group: str) -> str:
+        states = [one.state for one in capabilities if one.group == group]
+        counts = ", ".join(f"{states.count(state)} {state}" for state in ("works", "in part", "open"))
+        return bullet(f"{group}: {counts}")
+
+    return "\n".join(counted(group) for group in _GROUPS)
+
+
+def _line(one: _Capability) -> str:
+    shown = ", ".join(f"`{test}`" for test in one.tests[:_MOST_SHOWN])
+    more = f" and {len(one.tests) - _MOST_SHOWN} more" if len(one.tests) > _MOST_SHOWN else ""
+    missing = f" Missing: {one.missing}." if one.missing else ""
+    return bullet(f"**{one.name}** ({one.state}): {one.text}.{missing}{f' Tests: {shown}{more}.' if shown else ''}")
+
+
+def _capabilities() -> tuple[_Capability, ...]:
+    tests = _tests()
+    found = list[_Capability]()
+    for line in _TABLE.read_text().splitlines():
+        name, group, text, *missing = line.split("\t")
+        found.append(_Capability(name, group, text, "".join(missing), tuple(sorted(tests.pop(name, ())))))
+    if tests:
+        unknown = ", ".join(f"{name} ({min(where)})" for name, where in sorted(tests.items()))
+        raise SystemExit(f"docs: tests cover what {_TABLE.name} does not have: {unknown}")
+    return tuple(found)
+
+
+def _tests() -> dict[str, set[str]]:
+    """By capability: the names of its tests, as file::test."""
+    tests = dict[str, set[str]]()
+    for folder in ("common", "services", "headrace", "e2e_tests", "examples", "docs"):
+        for path in sorted((_ROOT / folder).rglob("*.py")):
+            text = path.read_text()
+            if _MARK not in text:
+                continue
+            for name, test in _marks(ast.parse(text), path.stem):
+                tests.setdefault(name, set()).add(test)
+    return tests
+
+
+def _marks(node: ast.AST, place: str) -> Iterator[tuple[str, str]]:
+    """Pairs of capability and test of all marks below a node."""
+    for child in ast.iter_child_nodes(node):
+        inner = f"{place}::{child.name}" if isinstance(child, ast.FunctionDef | ast.ClassDef) else place
+        if isinstance(child, ast.Call) and ast.unparse(child.func) == _MARK:
+            yield from ((str(ast.literal_eval(argument)), place) for argument in child.args)
+        yield from _marks(child, inner)

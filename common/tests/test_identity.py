@@ -68,6 +68,7 @@ def test_the_same_definition_changes_nothing() -> None:
     assert report.unchanged == 12
 
 
+@pytest.mark.covers("mode-vocab-remap")
 def test_words_in_another_order_take_their_rows_along() -> None:
     _, parts = changes(model({"word": FEATURES["word"] | {"words": ["b", "w", "r"]}}))
     assert parts["wide/word_weights"] == (2, 2, 1, 1), "two buckets stay, b and r move, w is new, g goes"
@@ -172,6 +173,7 @@ def test_statistics_follow_their_source_to_another_name() -> None:
     assert parts["statistics of x_scaled"] == (0, 1, 0, 0)
 
 
+@pytest.mark.covers("mode-vocab-remap")
 def test_rows_and_slots_move_and_new_inputs_start_at_zero() -> None:
     old = identity.variables_of(model(), SCHEMA)
     new = identity.variables_of(model({"word": FEATURES["word"] | {"words": ["b", "w", "r"]}}), SCHEMA)

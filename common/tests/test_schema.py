@@ -111,6 +111,7 @@ def test_an_optional_feature_may_be_added() -> None:
     check_compatible(Schema.from_mapping(FULL), Schema.from_mapping(_with(features=[*FULL["features"], wind])))
 
 
+@pytest.mark.covers("rec-schema")
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -136,6 +137,7 @@ def _words(*words: str, **rest: Any) -> Schema:
     return Schema.from_mapping({"features": [{"name": "x", "dtype": "float32", "min": 0, "max": 9}], "labels": [label]})
 
 
+@pytest.mark.covers("rec-schema")
 def test_a_schema_may_widen() -> None:
     check_compatible(_words("a", "b"), _words("c", "b", "a"))
     check_compatible(_words("a", "b"), _words("a", "b", required=False, default="a"))

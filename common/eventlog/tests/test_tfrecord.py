@@ -41,6 +41,7 @@ def test_what_is_framed_is_cut_again(examples: list[bytes]) -> None:
     assert tfrecord.count(memoryview(value)) == tfrecord.count(value) == len(examples)
 
 
+@pytest.mark.covers("rec-tfrecord")
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=8), st.data())
 def test_a_flipped_bit_anywhere_is_found_and_its_example_named(examples: list[bytes], data: st.DataObject) -> None:
     value = bytearray(tfrecord.frame(examples))
@@ -70,6 +71,7 @@ def test_a_huge_length_is_refused_without_reading_past_the_end() -> None:
         tfrecord.cut(value)
 
 
+@pytest.mark.covers("rec-tfrecord")
 @pytest.mark.slow
 def test_tensorflow_reads_what_is_framed_and_the_other_way_round(tmp_path: Path) -> None:
     examples = [b"", b"a", bytes(range(256)) * 300]

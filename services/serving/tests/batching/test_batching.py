@@ -21,6 +21,7 @@ from services.serving.wire.codes import Code
 from services.serving.wire.work import waits_of
 
 
+@pytest.mark.covers("srv-batch-inter")
 def test_a_batch_is_padded_to_the_next_allowed_size_with_the_first_row_of_its_last_request() -> None:
     model = RecordingModel()
     asked = requests_of(rows(1), rows(2, 3))
@@ -106,6 +107,7 @@ def test_one_bad_request_fails_alone_in_a_padded_batch() -> None:
     assert batcher.report()["failed"] == 1
 
 
+@pytest.mark.covers("srv-batch-inter")
 def test_signatures_and_shapes_are_never_mixed() -> None:
     model = RecordingModel()
     asked = [

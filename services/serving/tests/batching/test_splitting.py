@@ -91,6 +91,7 @@ def test_what_is_padded_to_the_longest_in_its_batch_stays_in_one_batch() -> None
     assert values_of(replies) == [[[2]] * 3, [[4] * 3] * 2, [[6] * 2] * 5]
 
 
+@pytest.mark.covers("srv-batch-intra")
 def test_a_bad_request_in_two_batches_fails_alone_and_once() -> None:
     asked = requests_of(rows(1, 1, 1), rows(2, -1), rows(3, 3))
     replies, batcher = answers_of(RecordingModel(), asked, max_batch_size=4)
@@ -133,6 +134,7 @@ def test_batches_may_run_in_any_order() -> None:
         assert batcher.report()["requests"] == 3
 
 
+@pytest.mark.covers("srv-batch-intra")
 def test_whatever_comes_is_answered_once_and_right_in_as_few_calls_as_its_rows_need() -> None:
     chance = random.Random(7)
     for _ in range(200):

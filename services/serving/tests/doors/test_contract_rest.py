@@ -44,6 +44,7 @@ def same(answer: Any, expected: Any, name: str) -> bool:
     return type(answer) is type(expected) and bool(answer == expected)
 
 
+@pytest.mark.covers("srv-rest")
 @pytest.mark.parametrize(("index", "call"), _NUMBERED, ids=lambda value: value if isinstance(value, int) else value[0])
 @pytest.mark.parametrize("form", ["named", "plain", "base64"])
 def test_columns_give_what_tensorflow_gives(
@@ -66,6 +67,7 @@ def test_columns_give_what_tensorflow_gives(
     check_columns(contract, index, response.json()["outputs"])
 
 
+@pytest.mark.covers("srv-rest")
 @pytest.mark.parametrize(("index", "call"), _NUMBERED, ids=lambda value: value if isinstance(value, int) else value[0])
 @pytest.mark.parametrize("names", [True, False])
 def test_rows_give_what_tensorflow_gives_row_by_row(
@@ -188,6 +190,7 @@ def test_the_parser_is_lenient_and_floats_read_back_as_the_same(
     np.testing.assert_array_equal(found, np.array(json.loads(expected), np.float32))
 
 
+@pytest.mark.covers("srv-classify-regress")
 @pytest.mark.parametrize("signature", ["classify", "classify_scores", "classify_classes"])
 @pytest.mark.parametrize("context", [False, True])
 def test_classify_lists_labels_with_scores(contract: ContractServer, signature: str, context: bool) -> None:
@@ -200,6 +203,7 @@ def test_classify_lists_labels_with_scores(contract: ContractServer, signature: 
     assert answer == {"results": expected}
 
 
+@pytest.mark.covers("srv-classify-regress")
 @pytest.mark.parametrize(("signature", "expected"), [("regress", [1.0, 0.2]), ("regress_column", [7.0, 2.0])])
 def test_regress_lists_values(contract: ContractServer, signature: str, expected: list[float]) -> None:
     response = contract.post("m/versions/7:regress", body(signature, examples=[{"x": 0.5}, {"x": 0.1, "k": 2}]))

@@ -63,6 +63,7 @@ def predict(channel: grpc.Channel, **fields: Any) -> tfserving_pb2.PredictRespon
     return response
 
 
+@pytest.mark.covers("srv-grpc")
 def test_the_stock_stubs_work(front: FrontThread, redis_server: RedisServer) -> None:
     with FakeRunner(redis_server.url, row_sums):
         done = subprocess.run(

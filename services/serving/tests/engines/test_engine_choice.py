@@ -90,6 +90,7 @@ def ready(zygote: Zygote, redis: RedisServer, models: Path, engines_dir: Path) -
     return Ready(zygote, redis, models, engines_dir)
 
 
+@pytest.mark.covers("fmt-tflite")
 @pytest.mark.parametrize("engine", FASTER)
 @pytest.mark.parametrize("model", NUMBERS)
 def test_an_engine_that_is_named_answers_as_tensorflow_does(ready: Ready, model: str, engine: EngineName) -> None:

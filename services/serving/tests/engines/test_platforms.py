@@ -35,6 +35,7 @@ def table(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.covers("srv-custom-servable")
 def test_a_lookup_table_is_served_with_batches_and_warm_up(
     zygote: Zygote, redis_server: RedisServer, table: Path
 ) -> None:
@@ -65,6 +66,7 @@ def test_a_platform_that_is_not_there_is_refused_with_those_that_are(
     assert message == 'there is no platform "spreadsheet"; known here: lookup, tensorflow, xgboost'
 
 
+@pytest.mark.covers("srv-xgboost")
 @pytest.mark.parametrize("name", ["model.json", "model.ubj"])
 def test_an_xgboost_model_answers_what_xgboost_answers(
     zygote: Zygote, redis_server: RedisServer, tmp_path: Path, name: str
@@ -95,6 +97,7 @@ def test_an_xgboost_version_without_a_model_fails(zygote: Zygote, redis_server: 
     assert message.endswith("has neither model.json nor model.ubj")
 
 
+@pytest.mark.covers("api-custom-op")
 @pytest.mark.timeout(300)  # a compiler on a busy machine
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 def test_a_library_of_custom_ops_that_comes_with_a_version_is_loaded_before_it(
@@ -140,6 +143,7 @@ def test_a_library_that_cannot_be_loaded_fails_the_load(
     assert words in message
 
 
+@pytest.mark.covers("perf-xla", "perf-threads")
 @pytest.mark.parametrize(
     ("options", "kind"),
     [

@@ -73,6 +73,7 @@ def settings_of(line: str, monkeypatch: pytest.MonkeyPatch) -> ServingSettings:
     return ServingSettings.from_environment()
 
 
+@pytest.mark.covers("srv-flags")
 @pytest.mark.parametrize(("line", "expected"), SET)
 def test_a_flag_sets_what_it_says(line: str, expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settings_of(line, monkeypatch)
@@ -99,6 +100,7 @@ def test_a_flag_wins_over_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (settings.grpc_port, settings.queue_limit) == (2, 7)
 
 
+@pytest.mark.covers("srv-flags")
 @pytest.mark.parametrize(
     "line",
     [

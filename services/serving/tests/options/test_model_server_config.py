@@ -27,6 +27,7 @@ def one(fields: str) -> config_pb2.ModelServerConfig:
     return parsed(f"model_config_list {{ config {{ {fields} }} }}")
 
 
+@pytest.mark.covers("srv-multi-model")
 def test_a_whole_configuration_is_read() -> None:
     models = models_of(
         parsed("""

@@ -58,6 +58,7 @@ def start() -> Iterator[Callable[[float], Watcher]]:
         watcher.watch.stop()
 
 
+@pytest.mark.covers("srv-version-policy")
 @pytest.mark.parametrize(
     ("policy", "taken"),
     [

@@ -127,6 +127,7 @@ def test_num_unload_threads_bounds_the_unloads_at_a_time(play: Callable[..., Pla
     assert len(still) == min(limit or 3, 2)
 
 
+@pytest.mark.covers("srv-lifecycle")
 @pytest.mark.parametrize("attempts", [1, 3])
 def test_max_num_load_retries_bounds_the_attempts(play: Callable[..., Played], attempts: int) -> None:
     played = play(load_attempts=attempts, retry=0.0)
@@ -173,6 +174,7 @@ def test_the_old_version_answers_until_the_new_one_can_and_the_newest_that_is_wa
     assert played.replica.aliases() == {"m": {}}
 
 
+@pytest.mark.covers("srv-lifecycle")
 def test_a_version_that_failed_takes_nothing_from_the_old_one(play: Callable[..., Played]) -> None:
     played = play()
     played.want(1)
@@ -184,6 +186,7 @@ def test_a_version_that_failed_takes_nothing_from_the_old_one(play: Callable[...
     assert played.reads(1) == {"version/1", _NEWEST}
 
 
+@pytest.mark.covers("srv-version-policy")
 def test_labels_belong_to_versions_that_are_there(play: Callable[..., Played]) -> None:
     played = play()
     played.want(1, 2, stable=1, next=2, lost=9)

@@ -47,6 +47,7 @@ def built(case: dict[str, Any]) -> tuple[BuiltModel, TrainingSet, dict[str, tf.T
     return model, TrainingSet(model.transformed(raw).columns, raw[spec.label], weights, len(EXAMPLES)), raw
 
 
+@pytest.mark.covers("est-canned-nn", "est-export")
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_it_learns_and_its_export_answers_as_it_does(case: dict[str, Any], tmp_path: Path) -> None:
     model, examples, raw = built(case)
@@ -76,6 +77,7 @@ def expected_outputs(model: BuiltModel) -> set[str]:
     }[model.definition.task]
 
 
+@pytest.mark.covers("feat-input-spec", "fmt-signatures")
 def test_the_signatures_name_the_raw_features_that_the_model_needs(tmp_path: Path) -> None:
     features = {name: FEATURES[name] for name in ("x", "code")}
     model, _, _ = built({"estimator": "linear_classifier", "features": features, "parameters": {}})
@@ -92,6 +94,7 @@ def test_the_signatures_name_the_raw_features_that_the_model_needs(tmp_path: Pat
     assert set(signatures["serving_examples"].inputs) == {"examples"}
 
 
+@pytest.mark.covers("feat-missing")
 def test_the_schemas_defaults_and_bounds_travel_with_the_export(tmp_path: Path) -> None:
     model, _, _ = built(CASES["linear_classifier"])
     export.export(model, tmp_path / "saved_model")
@@ -120,6 +123,7 @@ def test_an_export_of_other_weights_does_not_pass_the_check(tmp_path: Path) -> N
         export.check(tmp_path / "saved_model", export.trial_of(model, EXAMPLES[:4]), fresh_process(), tmp_path)
 
 
+@pytest.mark.covers("feat-shared-embedding")
 def test_features_that_share_a_table_have_one_variable_and_both_move_it() -> None:
     features = {
         "word": {"type": "hashed", "bins": 6},
@@ -137,6 +141,7 @@ def test_features_that_share_a_table_have_one_variable_and_both_move_it() -> Non
     assert (tables[0].numpy() != before).any(axis=1).sum() > 2, "the words and the tags"
 
 
+@pytest.mark.covers("feat-input-spec")
 def test_the_order_in_which_features_are_listed_does_not_matter() -> None:
     (one, examples, _), (two, same_examples, _) = (
         built({"features": features}) for features in (FEATURES, dict(reversed(list(FEATURES.items()))))
@@ -250,6 +255,7 @@ def test_every_activation_is_keras_of_that_name(activation: str) -> None:
     assert model.network.get_layer("hidden_0").activation is keras.activations.get(activation)
 
 
+@pytest.mark.covers("init-family")
 @pytest.mark.parametrize("initializer", INITIALIZERS)
 def test_every_initializer_is_keras_of_that_name(initializer: str) -> None:
     parameters = {"hidden_units": [4], "initializer": initializer}
@@ -258,6 +264,7 @@ def test_every_initializer_is_keras_of_that_name(initializer: str) -> None:
     assert type(found) is type(keras.initializers.get(initializer))
 
 
+@pytest.mark.covers("loss-pointwise")
 @pytest.mark.parametrize("loss", REGRESSION_LOSSES)
 def test_every_loss_of_a_regressor_is_keras_of_that_name(loss: str) -> None:
     model, examples, _ = built({"estimator": "linear_regressor", "label": "amount", "parameters": {"loss": loss}})
@@ -272,6 +279,7 @@ def test_every_loss_of_a_regressor_is_keras_of_that_name(loss: str) -> None:
     )
 
 
+@pytest.mark.covers("loss-reduction-reg")
 def test_l1_and_l2_are_added_to_the_loss() -> None:
     case = {"estimator": "dnn_regressor", "label": "amount"}
     plain, examples, _ = built(case | {"parameters": {"hidden_units": [4]}})

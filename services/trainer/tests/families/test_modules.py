@@ -134,6 +134,7 @@ def trained_twice(directory: Path, files: dict[str, bytes]) -> Platform:
     return platform
 
 
+@pytest.mark.covers("api-keras", "api-layers", "norm-batch")
 @pytest.mark.parametrize(
     "source",
     [PREPROCESSING, SUBCLASSED, TWO_STEPS, COMPILED],
@@ -155,6 +156,7 @@ def test_it_trains_resumes_exports_and_rebuilds_to_the_same_bits(tmp_path: Path,
         np.testing.assert_array_equal(arrays["layers/words/words"], again["layers/words/words"])
 
 
+@pytest.mark.covers("opt-ema")
 def test_what_is_served_are_the_averages_and_what_goes_on_are_the_weights(tmp_path: Path) -> None:
     platform = Platform(tmp_path)
     platform.append(events(60))

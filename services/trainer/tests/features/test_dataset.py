@@ -52,6 +52,7 @@ def blocks_of(log: ListLog, block_examples: int, start: dict[int, int] | None = 
     return list(found)
 
 
+@pytest.mark.covers("pipe-etl")
 def test_partitions_are_merged_by_ingest_time_then_partition() -> None:
     log = ListLog()
     log.add(1, 1.0, [b"b"])
@@ -61,6 +62,7 @@ def test_partitions_are_merged_by_ingest_time_then_partition() -> None:
     assert [example for block in blocks_of(log, 2) for example in block.examples] == [b"a", b"b", b"c", b"d", b"e"]
 
 
+@pytest.mark.covers("pipe-generator")
 def test_a_block_closes_at_the_first_record_boundary_at_or_after_its_size() -> None:
     log = ListLog()
     for index in range(4):

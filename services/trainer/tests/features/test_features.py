@@ -68,6 +68,7 @@ def test_numeric_takes_integers() -> None:
     assert transformed({"f": {"type": "numeric", "of": "code"}}, [example(code=3)]) == [[3.0]]
 
 
+@pytest.mark.covers("feat-numeric-bucket", "eco-tft")
 def test_zscore_subtracts_the_mean_and_divides_by_the_deviation_of_each_column() -> None:
     examples = [example(pair=[1.0, 5.0]), example(pair=[3.0, 5.0])]
     column = transformed({"f": {"type": "numeric", "of": "pair", "normalize": "zscore"}}, examples)
@@ -88,12 +89,14 @@ def test_clip_then_log_then_normalize() -> None:
     np.testing.assert_allclose(np.ravel(scaled), (np.ravel(column) + np.log(3.0)) / (2.0 + np.log(3.0)), atol=1e-6)
 
 
+@pytest.mark.covers("feat-numeric-bucket")
 def test_a_value_on_a_boundary_goes_to_the_upper_bucket() -> None:
     features = {"f": {"type": "bucketized", "of": "x", "boundaries": [0.0, 10.0]}}
     examples = [example(x=value) for value in (-0.1, 0.0, 9.9, 10.0, 1e9)]
     assert transformed(features, examples) == [[0], [1], [1], [2], [2]]
 
 
+@pytest.mark.covers("feat-vocab")
 def test_given_words_have_the_ids_of_their_places() -> None:
     features = {"f": {"type": "vocabulary", "of": "word", "words": ["b", "", "ä"], "oov": "drop"}}
     column, _, outside = column_and_rules(features, [example(word=word) for word in ("b", "", "ä", "c")])
@@ -119,6 +122,7 @@ def test_unknown_words_share_the_buckets_after_the_words() -> None:
     assert set(column[1:]) == {1, 2}
 
 
+@pytest.mark.covers("feat-vocab")
 def test_an_unknown_word_under_the_rule_error_is_refused() -> None:
     features = {"f": {"type": "vocabulary", "of": "word", "words": ["a"], "oov": "error"}}
     _, refused, outside = column_and_rules(features, [example(word="a"), example(word="b")])
@@ -151,6 +155,7 @@ def test_the_empty_word_and_minus_one_in_a_list_are_values_like_others() -> None
         assert [row.count(0) for row in hashed] == ([2, 1, 0] if of == "tags" else [3, 1, 0])
 
 
+@pytest.mark.covers("feat-identity-hash")
 @pytest.mark.parametrize(
     ("rule", "column", "refused"),
     [
@@ -167,6 +172,7 @@ def test_identities_outside_their_range_follow_the_rule_and_are_counted(
     assert column_and_rules(features, examples) == (column, refused, 2)
 
 
+@pytest.mark.covers("feat-identity-hash")
 def test_hashes_are_fingerprints_and_the_same_everywhere() -> None:
     """FarmHash Fingerprint64 modulo bins: fixed by TensorFlow's compatibility promise."""
     features = {"f": {"type": "hashed", "of": "word", "bins": 1000}}
@@ -175,6 +181,7 @@ def test_hashes_are_fingerprints_and_the_same_everywhere() -> None:
     assert transformed(numbers, [example(code=12)]) == [tf.strings.to_hash_bucket_fast(["12"], 1000).numpy().tolist()]
 
 
+@pytest.mark.covers("feat-cross")
 def test_a_cross_is_the_hash_of_its_members_texts() -> None:
     features = {
         "bucket": {"type": "bucketized", "of": "x", "boundaries": [0.0]},
@@ -184,6 +191,7 @@ def test_a_cross_is_the_hash_of_its_members_texts() -> None:
     assert column == [tf.strings.to_hash_bucket_fast(["a\x1f5\x1f1"], 997).numpy().tolist()]
 
 
+@pytest.mark.covers("feat-dense-views", "api-embedding-lookup")
 def test_embeddings_combine_the_rows_of_an_example_and_give_zeros_for_none() -> None:
     layer = EmbeddingTable(3, 2, regularizer=None, name="table")
     layer.set_weights([np.array([[1.0, 2.0], [3.0, 6.0], [5.0, 5.0]])])
@@ -194,11 +202,13 @@ def test_embeddings_combine_the_rows_of_an_example_and_give_zeros_for_none() -> 
     np.testing.assert_allclose(layer(tf.constant([[2], [-1]]), combiner="mean"), [[5, 5], [0, 0]])
 
 
+@pytest.mark.covers("feat-dense-views")
 def test_indicators_count_how_often_an_example_has_an_id() -> None:
     counts = Counts(3, name="counts")(tf.constant([[0, 2], [2, 2], [-1, 1]]))
     np.testing.assert_array_equal(counts, [[1, 0, 1], [0, 0, 2], [0, 1, 0]])
 
 
+@pytest.mark.covers("feat-missing")
 def test_absent_optional_features_get_the_schemas_default() -> None:
     raw = parse([example(), example(extra=1.0, extra_pair=[1, 2], extra_word="w")], SCHEMA.features).raw
     assert raw["extra"].numpy().tolist() == [0.5, 1.0]
@@ -206,6 +216,7 @@ def test_absent_optional_features_get_the_schemas_default() -> None:
     assert raw["extra_word"].numpy().tolist() == [b"none", b"w"]
 
 
+@pytest.mark.covers("rec-parse")
 def test_examples_that_do_not_parse_are_named_and_the_others_kept() -> None:
     wrong_count = example(pair=[1.0])
     parsed = parse([example(x=1.0), b"\xff", wrong_count, example(x=2.0)], SCHEMA.features)
@@ -215,6 +226,7 @@ def test_examples_that_do_not_parse_are_named_and_the_others_kept() -> None:
     assert "pair" in parsed.refused[1][1]
 
 
+@pytest.mark.covers("eco-tft")
 def test_moments_over_parts_are_the_moments_of_the_whole() -> None:
     values = np.random.default_rng(1).normal(100.0, 3.0, (50, 2))
     whole, parts = Moments.of(values), Moments.of(values[:20]).merged(Moments.of(values[20:]))
@@ -223,6 +235,7 @@ def test_moments_over_parts_are_the_moments_of_the_whole() -> None:
         np.testing.assert_allclose(getattr(parts, name), getattr(whole, name), rtol=1e-12)
 
 
+@pytest.mark.covers("eco-tft")
 def test_statistics_survive_the_checkpoint() -> None:
     fitted: dict[str, Fitted] = {
         "n": Moments.of(np.array([[1.0], [2.0]])),

@@ -49,6 +49,7 @@ def test_the_digest_sees_names_types_shapes_and_values() -> None:
     assert len({checkpoint.weights_digest(arrays) for arrays in variants}) == len(variants)
 
 
+@pytest.mark.covers("fmt-ckpt-files", "ckpt-save")
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 no archive"])
 def test_a_damaged_file_is_data_loss(tmp_path: Path, damage: bytes) -> None:
     checkpoint.write(tmp_path, Checkpoint(ARRAYS, {"step": 7}))
@@ -83,6 +84,7 @@ def test_another_shape_under_the_same_path_is_refused_and_nothing_is_assigned() 
     assert variables["model/a"].numpy().sum() == 4.0
 
 
+@pytest.mark.covers("mode-vocab-remap")
 def test_slots_move_with_the_rows_of_their_variable() -> None:
     """Two words change places; Adam's slots of the table go along, its step count stays."""
     table = keras.Variable(np.zeros((3, 1), np.float32))
@@ -106,11 +108,13 @@ def test_slots_move_with_the_rows_of_their_variable() -> None:
     assert report.rows == ("wide/word_weights: 1 kept, 2 moved",)
 
 
+@pytest.mark.covers("api-variables")
 def test_two_variables_of_one_path_are_refused() -> None:
     with pytest.raises(InvalidInput, match="two variables of the model have the path same"):
         checkpoint.variables_by_path(model=[keras.Variable(1.0, name="same"), keras.Variable(1.0, name="same")])
 
 
+@pytest.mark.covers("tb-events")
 def test_tensorboard_reads_the_curves_and_the_metrics(tmp_path: Path) -> None:
     curves = tensorboard_events.Curves(first_step=10, losses=[0.5, 0.25], learning_rates=[0.1, 0.1])
     metrics: VersionMetrics = {"candidate": {"auc": 0.75}, "parent": {}, "examples": {"trained": 90}}

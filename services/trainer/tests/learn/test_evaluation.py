@@ -54,6 +54,7 @@ def measured(
     return part.metrics()
 
 
+@pytest.mark.covers("met-classification")
 def test_binary_metrics() -> None:
     metrics = measured("binary", [1, 0, 1, 0], [logit(0.8), logit(0.4), logit(0.3), logit(0.1)])
     assert metrics["log_loss"] == pytest.approx(-np.mean(np.log([0.8, 0.6, 0.3, 0.9])), rel=1e-6)
@@ -62,6 +63,7 @@ def test_binary_metrics() -> None:
     assert metrics["auc"] == pytest.approx(3 / 4)
 
 
+@pytest.mark.covers("loss-sigmoid")
 def test_log_loss_stays_finite_at_logits_of_a_thousand() -> None:
     assert measured("binary", [1, 0], [-1000.0, -1000.0])["log_loss"] == pytest.approx(500.0)
     assert measured("multiclass", [0, 0], [[1000.0, 0.0], [0.0, 1000.0]])["log_loss"] == pytest.approx(500.0)
@@ -72,6 +74,7 @@ def test_what_is_not_defined_is_left_out() -> None:
     assert Slice("binary").metrics() == {}
 
 
+@pytest.mark.covers("met-classification")
 def test_multiclass_metrics() -> None:
     outputs: list[object] = [np.log([0.7, 0.2, 0.1]), np.log([0.3, 0.3, 0.4])]
     metrics = measured("multiclass", [0, 1], outputs)
@@ -79,6 +82,7 @@ def test_multiclass_metrics() -> None:
     assert metrics["log_loss"] == pytest.approx(-np.mean(np.log([0.7, 0.3])), rel=1e-6)
 
 
+@pytest.mark.covers("met-regression-misc")
 def test_regression_metrics() -> None:
     metrics = measured("regression", [1.0, 2.0, 3.0, 4.0], [1.0, 4.0, 3.0, 2.0])
     assert metrics == {"rmse": pytest.approx(math.sqrt(2.0)), "mae": pytest.approx(1.0)}

@@ -41,6 +41,7 @@ def trained(name: str, *, is_dense: bool, **options: Any) -> NDArray[np.float32]
     return np.asarray(table.numpy())
 
 
+@pytest.mark.covers("api-embedding-lookup")
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_repeated_id_moves_its_row_as_the_dense_gradient_does(name: str) -> None:
     np.testing.assert_allclose(trained(name, is_dense=False), trained(name, is_dense=True), rtol=1e-5, atol=1e-6)

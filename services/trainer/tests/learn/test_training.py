@@ -50,6 +50,7 @@ def parameters(training: Training) -> tuple[float, float]:
     return float(values["model/wide/x_weights"][0, 0]), float(values["model/prediction/bias"][0])
 
 
+@pytest.mark.covers("opt-builtin")
 def test_one_step_of_gradient_descent_equals_the_hand_calculation() -> None:
     training = Training(line_model(), seed=1)
     losses = training.train_block(examples([1.0, 2.0], [3.0, 5.0]), pass_index=0, block_index=0)
@@ -59,6 +60,7 @@ def test_one_step_of_gradient_descent_equals_the_hand_calculation() -> None:
     assert training.step == 1
 
 
+@pytest.mark.covers("loss-reduction-reg")
 def test_the_loss_is_the_weighted_mean_and_weight_zero_is_no_example() -> None:
     with_zero, without = Training(line_model(), seed=1), Training(line_model(), seed=1)
     a = with_zero.train_block(examples([1.0, 2.0, 9.0], [3.0, 5.0, 7.0], [1.0, 3.0, 0.0]), pass_index=0, block_index=0)
@@ -67,6 +69,7 @@ def test_the_loss_is_the_weighted_mean_and_weight_zero_is_no_example() -> None:
     assert parameters(with_zero) == pytest.approx(parameters(without))
 
 
+@pytest.mark.covers("api-keras")
 def test_a_line_is_learned() -> None:
     training = Training(line_model(batch_size=8), seed=1)
     x = np.linspace(-1, 1, 64).astype(np.float32)
@@ -83,6 +86,7 @@ def test_a_block_without_examples_changes_nothing() -> None:
     assert training.step == 0
 
 
+@pytest.mark.covers("hook-nan")
 def test_a_loss_that_is_not_finite_stops_at_its_step() -> None:
     training = Training(line_model(batch_size=1, policy="fail"), seed=1)
     with pytest.raises(NotFiniteError, match=r"the loss became (nan|inf) at step \d"):
@@ -90,6 +94,7 @@ def test_a_loss_that_is_not_finite_stops_at_its_step() -> None:
     assert training.step <= 3
 
 
+@pytest.mark.covers("pipe-generator")
 @pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 100])
 def test_batches_cover_a_block_and_differ_by_at_most_one(count: int) -> None:
     bounds = determinism.batch_bounds(count, 8)
@@ -100,6 +105,7 @@ def test_batches_cover_a_block_and_differ_by_at_most_one(count: int) -> None:
     assert count == 0 or sizes.max() <= 8
 
 
+@pytest.mark.covers("pipe-feed-modes", "pipe-etl")
 def test_orders_depend_on_seed_pass_and_block_alone() -> None:
     def order(**changes: int) -> list[int]:
         arguments = {"seed": 1, "pass_index": 0, "block_index": 0, "count": 50} | changes
@@ -110,6 +116,7 @@ def test_orders_depend_on_seed_pass_and_block_alone() -> None:
     assert len({tuple(order(**change)) for change in ({}, {"seed": 2}, {"pass_index": 1}, {"block_index": 1})}) == 4
 
 
+@pytest.mark.covers("ckpt-resume")
 @pytest.mark.parametrize("name", ["sgd", "adam", "adamw", "adagrad", "rmsprop", "ftrl"])
 def test_every_optimizer_is_restored_by_path_and_goes_on_as_if_undisturbed(name: str) -> None:
     data = examples([1.0, 2.0, 3.0, 4.0, 5.0], [1.0, 3.0, 2.0, 5.0, 4.0])
@@ -126,6 +133,7 @@ def test_every_optimizer_is_restored_by_path_and_goes_on_as_if_undisturbed(name:
     assert digests[0] == digests[1]
 
 
+@pytest.mark.covers("opt-clip")
 def test_gradients_are_scaled_down_to_the_clip_norm() -> None:
     optimizer = make_optimizer(Optimizer("sgd", LearningRate(1.0), clip_norm=1.0))
 
@@ -135,6 +143,7 @@ def test_gradients_are_scaled_down_to_the_clip_norm() -> None:
     assert variable.numpy() == pytest.approx([-0.6, -0.8])
 
 
+@pytest.mark.covers("opt-schedule")
 @pytest.mark.parametrize(
     ("rate", "step", "expected"),
     [
@@ -150,6 +159,7 @@ def test_learning_rates_follow_their_formulas(rate: LearningRate, step: int, exp
     assert float(rate_at(rate, tf.constant(step, tf.int64))) == pytest.approx(expected)
 
 
+@pytest.mark.covers("opt-schedule", "loop-global-step")
 def test_a_schedule_goes_on_from_the_restored_step() -> None:
     schedule = {"schedule": "inverse_time", "initial": 0.1, "decay_steps": 1, "decay_rate": 1.0}
     training = Training(line_model(name="sgd", learning_rate=schedule), seed=1)
@@ -167,6 +177,7 @@ def test_a_changed_rate_keeps_the_slots() -> None:
     assert first.variables.keys() == second.variables.keys()
 
 
+@pytest.mark.covers("opt-builtin")
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_that_a_definition_may_name_is_made_with_every_option(name: str) -> None:
     kind = OPTIMIZERS[name]

@@ -67,6 +67,7 @@ def letters(platform: Platform) -> dict[bytes, str]:
     return {letter.payload: letter.reason for letter in found}
 
 
+@pytest.mark.covers("hook-nan")
 @pytest.mark.parametrize(
     ("source", "value", "reason"),
     [(MODULE, 3.0e38, "not finite|became"), (RAISES, 1000.0, "x is too large for this sensor")],
@@ -103,6 +104,7 @@ def test_bad_events_are_set_aside_with_their_reason_and_the_round_goes_on(
     assert stopped.registry.versions[0].events_unusable == len(bad)
 
 
+@pytest.mark.covers("hook-nan")
 def test_the_definition_says_what_happens_instead(tmp_path: Path) -> None:
     for policy in ("fail", "skip_batch"):
         platform = Platform(tmp_path / policy)

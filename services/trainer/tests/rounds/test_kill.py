@@ -6,6 +6,8 @@ import random
 import signal
 from pathlib import Path
 
+import pytest
+
 from common.eventlog.tfrecord import cut
 from common.registry.catalog import RoundState
 from common.registry.client import RegistryClient
@@ -90,6 +92,7 @@ def test_a_zygote_killed_while_idle_is_replaced(
     wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "rounds go on")
 
 
+@pytest.mark.covers("ckpt-resume")
 def test_a_round_killed_again_and_again_ends_as_the_undisturbed_one(
     trainer: TrainerProcess, registry: RegistryClient, events: Events
 ) -> None:

@@ -31,6 +31,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Platform, list[Le
     return platform, leases
 
 
+@pytest.mark.covers("loop-seed")
 def test_a_version_rebuilt_from_its_lineage_is_equal(trained: tuple[Platform, list[Lease]]) -> None:
     platform, leases = trained
     point = platform.registry.resume_point

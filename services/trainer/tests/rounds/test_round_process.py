@@ -85,6 +85,7 @@ def test_a_label_of_words_teaches_what_its_places_in_the_vocabulary_teach(tmp_pa
     assert digests[0] == digests[1]
 
 
+@pytest.mark.covers("est-train-evaluate", "loop-monitored")
 def test_a_first_round_registers_a_version_whose_counts_add_up(platform: Platform) -> None:
     platform.append(events(100))
     done = platform.train(platform.lease(definition()))
@@ -128,6 +129,7 @@ def test_an_export_carries_real_requests_and_serving_options_as_the_definition_s
     )
 
 
+@pytest.mark.covers("loop-global-step", "mode-warm-start")
 def test_the_next_round_continues_step_weights_and_statistics_of_its_parent(platform: Platform) -> None:
     files = definition()
     platform.append(events(120))
@@ -171,6 +173,7 @@ def test_held_out_examples_touch_neither_weights_nor_statistics(tmp_path: Path) 
     assert versions[0].weights_digest == versions[1].weights_digest
 
 
+@pytest.mark.covers("ckpt-resume", "loop-supervisor")
 @pytest.mark.parametrize(
     ("is_module", "optimizer", "every"), [(False, "adam", 1), (True, "adam", 1), (False, "sgd", 2)]
 )
@@ -198,6 +201,7 @@ def test_a_round_stopped_after_every_kth_block_ends_with_the_same_weights(
     assert versions[0].metrics == versions[1].metrics
 
 
+@pytest.mark.covers("ckpt-save", "est-run-config")
 def test_resume_points_are_saved_at_block_ends_when_they_are_due(platform: Platform) -> None:
     platform.append(events(100))
     platform.train(platform.lease(definition()), resume_interval_seconds=0.0)
@@ -221,6 +225,7 @@ def test_the_resume_point_of_another_model_is_refused(platform: Platform) -> Non
         platform.train(platform.lease(definition(parameters={"hidden_units": [4, 4]})))
 
 
+@pytest.mark.covers("rec-parse")
 def test_unusable_examples_are_set_aside_with_their_reasons(platform: Platform) -> None:
     features = {**FEATURES, "code": {"type": "identity", "size": 5, "out_of_range": "error"}}
     good = event(np.random.default_rng(5))
@@ -267,6 +272,7 @@ def test_a_changed_definition_keeps_what_has_the_same_name_and_reports_the_rest(
     assert set(second.metrics["parent"]) == set(second.metrics["candidate"])
 
 
+@pytest.mark.covers("mode-vocab-remap")
 def test_rows_move_by_meaning_so_that_the_answers_stay(platform: Platform) -> None:
     """Words and buckets in another order and number, wider layers, a feature more: with nothing learned in the second
     round the candidate answers exactly as its parent does."""
@@ -343,6 +349,7 @@ def test_a_module_at_fault_fails_the_round_with_the_reason(platform: Platform, s
     assert platform.registry.versions == []
 
 
+@pytest.mark.covers("hook-nan")
 def test_a_loss_that_is_not_finite_fails_the_round_with_the_step(platform: Platform) -> None:
     platform.append(events(60))
     source = MODULE + "\ndef loss(labels, outputs):\n    return tf.math.log(-tf.ones_like(outputs) * outputs * outputs)"
@@ -358,6 +365,7 @@ def test_a_model_that_does_not_fit_fails_the_round_as_out_of_memory(platform: Pl
     assert outcome.kind is FailureKind.MEMORY
 
 
+@pytest.mark.covers("loss-custom")
 def test_a_module_brings_its_own_loss_and_metrics(platform: Platform) -> None:
     platform.append(events(60))
     source = MODULE + (
@@ -433,6 +441,7 @@ def test_values_without_an_id_are_warned_of_above_a_share(platform: Platform) ->
         assert ("values of word" in told) is is_told
 
 
+@pytest.mark.covers("loop-seed")
 def test_two_processes_arrive_at_the_same_weights(tmp_path: Path) -> None:
     script = (
         "import sys, pathlib\n"

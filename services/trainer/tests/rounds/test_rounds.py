@@ -34,6 +34,7 @@ def state_of_last_round(registry: RegistryClient) -> RoundState | None:
     return None if found is None else found.state
 
 
+@pytest.mark.covers("loop-monitored")
 def test_events_become_versions_round_after_round(
     trainer: TrainerProcess, registry: RegistryClient, events: Events
 ) -> None:
@@ -130,6 +131,7 @@ def test_a_module_that_hangs_stops_neither_other_models_nor_a_person_who_fails_i
     wait_until(lambda: registry.get_model(MODEL).newest_version == 2, "the other model's next version")
 
 
+@pytest.mark.covers("loop-recovery")
 def test_missing_services_hold_a_round_up_without_failing_it(
     trainer: TrainerProcess, registry: RegistryClient, events: Events
 ) -> None:
@@ -187,6 +189,7 @@ def test_a_child_whose_lease_is_lost_is_killed(
         registry.renew_lease(stolen, ttl_seconds=5.0, progress={})
 
 
+@pytest.mark.covers("loop-supervisor")
 def test_a_stop_saves_hands_back_and_ends_with_status_zero(
     trainer: TrainerProcess, registry: RegistryClient, events: Events
 ) -> None:

@@ -264,6 +264,7 @@ while True:
     wait_until(lambda: not is_running(zygote_pid) and not is_running(child_pid), "both are gone")
 
 
+@pytest.mark.covers("perf-threads")
 def test_the_real_zygote_has_imported_tensorflow_and_keeps_to_one_thread(behave: Callable[[str], None]) -> None:
     handle = ZygoteHandle(
         "services.trainer.rounds.process:run_round", nice=0, scheduling="normal", log_format="text", log_level="INFO"

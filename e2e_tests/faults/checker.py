@@ -1,4 +1,4 @@
-"""The judge: pure functions from a history (history.py) to what breaks one of the five rules.
+"""The judge: pure functions from a history (history.py) to what breaks one of the six rules.
 
 1. Every acknowledged event is in the log exactly once (retries with the same key included), and none that was refused.
 2. The versions' ranges are contiguous, do not overlap, start where the parent ended, and trained + held out equals the
@@ -7,6 +7,7 @@
 4. Every accepted prediction was answered exactly once, right, by a version that was live then; the rest were refused
    openly; nothing hung past its deadline.
 5. Nothing incomplete was ever visible; no alias moved without its entry in the history.
+6. The account names every event once: trained, held out, unusable, left out or waiting (accounts.py).
 
 Rule 0 is the suite's own: every fault was recovered from within its bound.
 """
@@ -14,9 +15,9 @@ Rule 0 is the suite's own: every fault was recovered from within its bound.
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
+from e2e_tests.faults.accounts import every_event_is_accounted_for
 from e2e_tests.faults.history import (
     AliasMove,
     AliasSeen,
@@ -34,6 +35,7 @@ from e2e_tests.faults.history import (
     VersionSeen,
     of_kind,
 )
+from e2e_tests.faults.violation import Violation
 
 SWITCH_SECONDS = 15.0
 """How long a version that was replaced may still answer while no fault is about: the next one is loaded first."""
@@ -49,15 +51,6 @@ _LONGEST_RECOVERY_SECONDS = 180.0
 """Assumed for a fault whose recovery is not on record."""
 
 
-@dataclass(frozen=True)
-class Violation:
-    """`at` is when it happened, 0.0 where it has no time of its own."""
-
-    rule: int
-    text: str
-    at: float = 0.0
-
-
 Rule = Callable[[Sequence[Entry]], list[Violation]]
 
 
@@ -70,6 +63,7 @@ def judge(history: Sequence[Entry]) -> list[Violation]:
         rebuilt_weights_are_equal,
         predictions_answered_once_and_right,
         only_whole_versions_and_recorded_moves,
+        every_event_is_accounted_for,
     )
     return [violation for rule in rules for violation in rule(history)]
 

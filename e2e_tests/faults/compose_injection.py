@@ -7,7 +7,19 @@ import yaml
 
 from e2e_tests.compose_driver import ComposePlatform
 from e2e_tests.faults.history import LogRecord
-from e2e_tests.faults.injection import CUT, EVERYTHING, FULL, KILL, PAUSE, RESTART, TOPIC, Card, Disk
+from e2e_tests.faults.injection import (
+    CUT,
+    DEATH,
+    EVERYTHING,
+    FULL,
+    KILL,
+    PAUSE,
+    RESTART,
+    TOPIC,
+    Card,
+    Disk,
+    kill_meanwhile,
+)
 from e2e_tests.faults.log_reading import KAFKA_SCRIPT, read_kafka_lines
 from e2e_tests.waiting import until
 
@@ -40,7 +52,8 @@ class ComposeInjector:
         cards = [(what, name) for what in (KILL, PAUSE, RESTART) for name in names]
         # Cut off from its network, the proxy would lose the ports that it publishes.
         cards += [(CUT, name) for name in names if name != _PROXY]
-        return [*cards, (KILL, EVERYTHING), *[(FULL, name) for name in self._disks]]
+        cards += [(FULL, name) for name in self._disks] + [(DEATH, name) for name in names if name != _PROXY]
+        return [*cards, (KILL, EVERYTHING)]
 
     def strike(self, card: Card, seconds: float) -> float:
         what, target = card
@@ -67,8 +80,10 @@ class ComposeInjector:
                 self.platform.disconnect(target)
                 time.sleep(seconds)
                 self.platform.connect(target)
-            case _:
+            case "disk full":
                 self._disks[target].fill(seconds)
+            case _:
+                kill_meanwhile(self._disks.values(), seconds, lambda: self.platform.kill(target))
         return time.time()
 
     def log_records(self) -> list[LogRecord]:

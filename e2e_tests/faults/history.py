@@ -155,6 +155,30 @@ class AliasSeen:
 
 
 @dataclass(frozen=True)
+class AccountSeen:
+    """The model's account as the registry showed it. Numbers are examples; None: not known then.
+
+    Attributes:
+        is_last: read when all was over, so that it must name every event of the log.
+        left_out_ranges: (partition, from, to) of each entry under `left_out`.
+        problems: what the account says does not add up.
+    """
+
+    at: float
+    until: float
+    head_version: int
+    total: int | None
+    trained: int
+    held_out: int
+    unusable: int
+    left_out: int
+    waiting: int | None
+    left_out_ranges: Sequence[Sequence[int]] = ()
+    problems: Sequence[str] = ()
+    is_last: bool = False
+
+
+@dataclass(frozen=True)
 class LogRecord:
     """A record of the event log, read when all was over, with the ids of its events."""
 
@@ -234,6 +258,7 @@ Entry = (
     | Recovery
     | VersionSeen
     | AliasSeen
+    | AccountSeen
     | LogRecord
     | VersionRecord
     | AliasMove
@@ -244,8 +269,8 @@ Entry = (
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
-        Run, Append, Prediction, Fault, EndedEarly, Stall, Recovery, VersionSeen, AliasSeen, LogRecord, VersionRecord,
-        AliasMove, Undo, Rebuild, Expected,
+        Run, Append, Prediction, Fault, EndedEarly, Stall, Recovery, VersionSeen, AliasSeen, AccountSeen, LogRecord,
+        VersionRecord, AliasMove, Undo, Rebuild, Expected,
     )
 }  # fmt: skip
 E_ = TypeVar("E_")

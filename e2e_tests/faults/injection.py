@@ -7,7 +7,8 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
@@ -24,11 +25,13 @@ from headrace import HeadraceError, Unavailable
 Card = tuple[str, str]
 """What, and to which part of the platform."""
 KILL, PAUSE, RESTART, CUT, FULL = "kill -9", "pause", "restart", "network cut", "disk full"
+DEATH = "kill -9, disks full"
 EVERYTHING = "everything"
 TOPIC = f"examples.{STREAM}"
 _REFILL_SECONDS = 0.1
 _CHILD_SECONDS = 30.0
 _FILL_BYTES = 1 << 20
+_PLATFORM_MEGABYTES = 512
 
 
 class Injector(Protocol):
@@ -90,7 +93,7 @@ class Disk:
     def __init__(self, place: Path, *, megabytes: int) -> None:
         """Raises Unavailable when it cannot be mounted."""
         self.place = place
-        place.mkdir(parents=True)
+        place.mkdir(parents=True, exist_ok=True)
         options = f"size={megabytes}m,mode=0777"
         done = subprocess.run(
             ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)], capture_output=True, text=True, check=False
@@ -122,9 +125,10 @@ class LocalInjector:
     """Faults for processes of this machine, by signals."""
 
     def __init__(self, folder: Path) -> None:
-        """Starts a platform; its log and its registry have a small disk each. Raises Unavailable without root."""
+        """Starts a platform; it, its log and its registry have a small disk each. Raises Unavailable without root."""
         data_dir = folder / "platform"
-        self._disks = {name: Disk(data_dir / name, megabytes=256) for name in ("log", "registry")}
+        self._disks = {"platform": Disk(data_dir, megabytes=_PLATFORM_MEGABYTES)}
+        self._disks |= {name: Disk(data_dir / name, megabytes=256) for name in ("log", "registry")}
         try:
             self.platform = LocalPlatform(data_dir)
         except BaseException:
@@ -135,7 +139,7 @@ class LocalInjector:
         names = self.platform.names
         cards = [(what, name) for what in (KILL, PAUSE, RESTART) for name in names]
         cards += [(KILL, "serving's runner"), (KILL, "the round's process"), (KILL, EVERYTHING)]
-        return cards + [(FULL, name) for name in self._disks]
+        return cards + [(FULL, name) for name in self._disks] + [(DEATH, name) for name in names]
 
     def strike(self, card: Card, seconds: float) -> float:
         what, target = card
@@ -149,9 +153,16 @@ class LocalInjector:
                 lifted_at = time.time()
                 self.platform.start(target)
                 return lifted_at
-            case _:
+            case "disk full":
                 self._disks[target].fill(seconds)
+            case _:
+                kill_meanwhile(self._disks.values(), seconds, lambda: self._kill_pid(target))
         return time.time()
+
+    def _kill_pid(self, target: str) -> None:
+        """By its id, since what the supervisor says of it cannot be written then."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(until(lambda: self.platform.pid(target), f"{target} runs"), signal.SIGKILL)
 
     def _kill(self, target: str) -> float:
         if target == EVERYTHING:
@@ -215,8 +226,18 @@ class LocalInjector:
             self._unmount()
 
     def _unmount(self) -> None:
-        for disk in self._disks.values():
+        for disk in reversed(self._disks.values()):
             disk.close()
+
+
+def kill_meanwhile(disks: Iterable[Disk], seconds: float, kill: Callable[[], None]) -> None:
+    """Fills the disks for so long, and kills halfway."""
+    with ThreadPoolExecutor() as pool:
+        filling = [pool.submit(disk.fill, seconds) for disk in disks]
+        threading.Event().wait(seconds / 2)
+        kill()
+        for one in filling:
+            one.result()
 
 
 def logs_of(platform: Platform, folder: Path) -> None:

@@ -21,6 +21,7 @@ from e2e_tests.faults.checker import judge
 from e2e_tests.faults.early_end import EarlyEnd
 from e2e_tests.faults.history import (
     TIME_LIMIT,
+    AccountSeen,
     AliasMove,
     EndedEarly,
     Fault,
@@ -40,7 +41,7 @@ from e2e_tests.faults.table import Judged
 from e2e_tests.faults.truth import expected_answers
 from e2e_tests.faults.watch import Watcher, watch_the_clock
 from e2e_tests.waiting import until
-from headrace import Client, Conflict, HeadraceError
+from headrace import Client, Conflict, HeadraceError, Unavailable
 
 _POLL_SECONDS = 0.1
 _ROUNDS = 1000
@@ -49,6 +50,7 @@ _BEGIN_SECONDS = 240.0
 _JOIN_SECONDS = 300.0
 _SETTLE_SECONDS = 180.0
 _REBUILD_SECONDS = 180.0
+_ACCOUNT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -225,7 +227,8 @@ class FaultRun:
             for change in client.alias_history(MODEL):
                 if change.alias == "production":
                     history.add(AliasMove(change.at, change.from_version, change.to_version, change.by, change.reason))
-            history.add(*self._injector.log_records())
+            records_of_log = list(self._injector.log_records())
+            history.add(*records_of_log, self._last_account(sum(len(record.events) for record in records_of_log)))
             answered = list(of_kind(read_history(history.path), Prediction))
             self._progress.update(done, description="asking each SavedModel")
             history.add(*expected_answers(answered, self._watcher))
@@ -235,6 +238,16 @@ class FaultRun:
                 history.add(_rebuild(client, record.version))
                 self._progress.advance(done)
         self._watcher.close()
+
+    def _last_account(self, event_count: int) -> AccountSeen:
+        """The account once a trainer has reported on all of the log; else as it is after that long, to be judged."""
+        with suppress(Unavailable):
+            until(
+                lambda: self._watcher.account().total == event_count,
+                "the account covers the log",
+                timeout_seconds=_ACCOUNT_SECONDS,
+            )
+        return self._watcher.account(is_last=True)
 
     def _look_again(self) -> bool:
         """Every version once more, to its last byte."""

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.table import Table
 
-from e2e_tests.faults.checker import Liveness, Violation
+from e2e_tests.faults.checker import Liveness
 from e2e_tests.faults.history import (
+    AccountSeen,
     AliasMove,
     Append,
     EndedEarly,
@@ -24,6 +25,7 @@ from e2e_tests.faults.history import (
     VersionRecord,
     of_kind,
 )
+from e2e_tests.faults.violation import Violation
 
 _PAGE_COLUMNS = 140
 RowKey = tuple[str, str, str]
@@ -148,6 +150,7 @@ def summary(judged: Judged) -> str:
             f"{heard['answered']} predictions answered, {heard['refused']} refused ({len(calm)} with no fault about), "
             f"{heard['broken']} broken off, {heard['silent']} silent"
         ),
+        f"{_count(history, AccountSeen)} accounts read",
         f"a replaced version answered at most {max(after, default=0.0):.1f} s later",
         f"{len(judged.violations)} violations",
     )

@@ -9,6 +9,7 @@ import pytest
 
 from e2e_tests.faults.checker import LATE_SECONDS, SERVED_FILE, SWITCH_SECONDS, Liveness, judge
 from e2e_tests.faults.history import (
+    AccountSeen,
     AliasMove,
     AliasSeen,
     Append,
@@ -86,6 +87,9 @@ def sound() -> list[Entry]:
         Undo(361.0, 361.2, "undo 2", "in doubt", "Unavailable: away"),
         AliasMove(361.1, 1, 3, "the operator", "undo 2"),
         Undo(362.0, 362.2, "undo 3", "refused", "Conflict: nothing to roll back to"),
+        AccountSeen(0.5, 0.6, 0, None, 0, 0, 0, 0, None, problems=["no trainer has reported how far the log goes"]),
+        AccountSeen(150.0, 150.1, 1, 40, 16, 4, 0, 0, 20),
+        AccountSeen(370.0, 370.1, 3, 40, 32, 8, 0, 0, 0, is_last=True),
         AliasSeen(50.0, 50.1, 0),
         AliasSeen(150.0, 150.1, 1),
         AliasSeen(299.9, 300.1, 1),
@@ -202,6 +206,16 @@ PLANTED: Sequence[tuple[int, str, str, Change]] = [
     (5, "a rollback twice", "has 2 entries", add(AliasMove(362.0, 3, 3, "the operator", "undo 2"))),
     (5, "a refused rollback done", "has 1 entries", add(AliasMove(362.1, 3, 1, "the operator", "undo 3"))),
     (5, "a move before its version", "came before", alter(AliasMove, 1, at=299.0)),
+    (6, "a part too large", "its parts are", alter(AccountSeen, 1, trained=17)),
+    (6, "less than nothing", "-1 events as waiting", alter(AccountSeen, 1, total=19, waiting=-1)),
+    (6, "a problem of its own", "3 more examples", alter(AccountSeen, 1, problems=["3 more examples than the log"])),
+    (6, "a total without a trainer", "no trainer", alter(AccountSeen, 0, total=0, waiting=0)),
+    (6, "a total that goes back", "back to 40", alter(AccountSeen, 1, total=50, waiting=30)),
+    (6, "more than was sent", "when 0 had been sent", alter(AccountSeen, 1, at=0.8, until=0.9)),
+    (6, "no account in the end", "was not read", drop(AccountSeen, 2)),
+    (6, "an event nowhere", "is 40", alter(AccountSeen, 2, total=30, trained=22)),
+    (6, "an event twice", "in 2 places", alter(AccountSeen, 2, left_out_ranges=[(0, 1, 2)])),
+    (6, "waiting for ever", "10 events as waiting; by the log", alter(AccountSeen, 2, waiting=10, trained=22)),
 ]  # fmt: skip
 
 
@@ -216,6 +230,8 @@ def test_a_stretch_that_the_plan_leaves_out_is_no_gap() -> None:
     history = [*sound(), follows, Rebuild(4, "weights 4"), VersionSeen(401.0, 4, {SERVED_FILE: "file 4"})]
     history += [LogRecord(0, 4, list(range(60, 70))), LogRecord(0, 5, list(range(70, 80)))]
     history += [Append(10.0, 10.1, "k6", 60, 70, "acknowledged", "", 10), Append(10.2, 10.3, "k7", 70, 80, "in doubt")]
+    history += [AccountSeen(402.0, 402.1, 4, 60, 40, 10, 0, 10, 0, [(0, 4, 5)], is_last=True)]
+    history = alter(AccountSeen, 2, is_last=False)(history)
     assert judge(history) == []
     silent = replace(follows, left_out=())
     assert [found.rule for found in judge([silent if entry is follows else entry for entry in history])] == [2]

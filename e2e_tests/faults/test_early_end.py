@@ -13,13 +13,14 @@ import pytest
 from rich.progress import Progress
 
 from e2e_tests.faults.__main__ import exit_status
-from e2e_tests.faults.checker import Violation, judge
+from e2e_tests.faults.checker import judge
 from e2e_tests.faults.early_end import EarlyEnd
 from e2e_tests.faults.history import TIME_LIMIT, EndedEarly, Fault, LogRecord, Recovery, of_kind, read_history
 from e2e_tests.faults.injection import KILL, PAUSE, Card
 from e2e_tests.faults.run import FaultRun, Options
 from e2e_tests.faults.table import Judged, summary
 from e2e_tests.faults.test_checker import sound
+from e2e_tests.faults.violation import Violation
 from headrace import Addresses
 
 _NOWHERE = "http://127.0.0.1:9"

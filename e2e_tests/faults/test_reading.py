@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from e2e_tests.faults.checker import Violation
 from e2e_tests.faults.history import Entry, Fault, LogRecord, Recovery, Run
 from e2e_tests.faults.injection import KILL, RESTART, deal, overlap
 from e2e_tests.faults.log_reading import read_kafka_lines, read_segments
 from e2e_tests.faults.table import Judged, markdown, rows
+from e2e_tests.faults.violation import Violation
 from protos import example_pb2
 
 

@@ -4,7 +4,7 @@ import hashlib
 import threading
 import time
 
-from e2e_tests.faults.history import AliasSeen, Recorder, Stall, VersionSeen
+from e2e_tests.faults.history import AccountSeen, AliasSeen, Recorder, Stall, VersionSeen
 from e2e_tests.faults.load import Successes
 from e2e_tests.faults.stream import MODEL
 from headrace import Addresses, Client, HeadraceError, NotFound, Unavailable
@@ -13,6 +13,7 @@ from headrace.client.connection import Door
 _PERIOD_SECONDS = 0.25
 _TIMEOUT_SECONDS = 5.0
 _STALL_SECONDS = 1.0
+_ACCOUNT_SECONDS = 1.0
 
 
 def watch_the_clock(history: Recorder, stop: threading.Event) -> None:
@@ -31,6 +32,7 @@ class Watcher:
         self._registry = Door("registry", addresses.registry, timeout_seconds=_TIMEOUT_SECONDS)
         self._history, self._successes = history, successes
         self._known: set[int] = set()
+        self._account_at = 0.0
 
     def run(self, stop: threading.Event) -> None:
         """A registry that is away is asked again; what it says is taken at its word."""
@@ -50,6 +52,19 @@ class Watcher:
                 self.look_at(version.version)
                 self._successes.note("learned", version.created_at, version.created_at)
                 self._known.add(version.version)
+        if time.monotonic() >= self._account_at:
+            self._history.add(self.account())
+            self._account_at = time.monotonic() + _ACCOUNT_SECONDS
+
+    def account(self, *, is_last: bool = False) -> AccountSeen:
+        """Raises HeadraceError when the registry does not answer."""
+        at = time.time()
+        found = self._client.account(MODEL)
+        ranges = [(item["partition"], item["from_offset"], item["to_offset"]) for item in found["left_out"]]
+        return AccountSeen(
+            at, time.time(), found["head_version"], **found["examples"], left_out_ranges=ranges,
+            problems=found["problems"], is_last=is_last,
+        )  # fmt: skip
 
     def look_at(self, number: int) -> None:
         """Fetches and hashes every file of a version. Raises HeadraceError when the registry does not answer."""

@@ -15,7 +15,7 @@ import orjson
 
 from common.definition.inputs import INPUTS_PATH, SignatureInputs, parse_inputs
 from common.errors import InvalidInput
-from common.schema import Feature
+from common.schema import PADDING, Feature, Scalar
 from services.serving.wire.codes import Code
 from services.serving.wire.prediction import NUMPY_TYPES, Arrays, RequestFailed
 from services.serving.wire.replica_state import Signature
@@ -33,9 +33,10 @@ class InputContract:
 
     def __init__(self, inputs: Mapping[str, SignatureInputs] | None = None) -> None:
         self._inputs = dict(inputs or {})
-        self._checks = {
-            name: tuple(
-                _Check(feature, one.padding.get(feature.name)) for feature in one.features if _is_bound(feature)
+        self._checks: dict[str, tuple[_Gaps | _Check, ...]] = {
+            name: (
+                *(_Gaps(feature.name, PADDING[feature.dtype]) for feature in one.features if _ends_lists(one, feature)),
+                *(_Check(feature, one.padding.get(feature.name)) for feature in one.features if _is_bound(feature)),
             )
             for name, one in self._inputs.items()
         }
@@ -104,6 +105,34 @@ def _with_schema(name: str, signature: Signature, inputs: SignatureInputs) -> Si
 
 def _is_bound(feature: Feature) -> bool:
     return bool(feature.vocabulary) or feature.minimum is not None or feature.maximum is not None
+
+
+def _ends_lists(inputs: SignatureInputs, feature: Feature) -> bool:
+    """Versions of before took the empty word or -1 for "nothing there", wherever it stood in a list."""
+    return feature.name in inputs.padding and inputs.padding[feature.name] == PADDING.get(feature.dtype)
+
+
+class _Gaps:
+    """What fills a list up stands at its end: between values it would be read as nothing, without a word."""
+
+    def __init__(self, name: str, padding: Scalar) -> None:
+        self.name = name
+        self._shown = "U+FFFF" if isinstance(padding, str) else str(padding)
+        self._padding = padding.encode() if isinstance(padding, str) else padding
+
+    def __call__(self, array: np.ndarray) -> None:
+        """Raises OutOfBounds."""
+        is_padding = array == self._padding
+        if not is_padding.any():
+            return
+        gaps = np.argwhere(is_padding[:, :-1] & ~is_padding[:, 1:])
+        if len(gaps):
+            row, place = gaps[0]
+            raise OutOfBounds(
+                Code.INVALID_ARGUMENT,
+                f'input "{self.name}", row {row}: {self._shown} at place {place} is followed by a value; it fills '
+                "lists up at their end and is no value of one",
+            )
 
 
 class _Check:

@@ -2,10 +2,12 @@
 same length. Used only for versions that came with a schema (common/definition/inputs.py).
 """
 
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from services.serving.rest_json.values import is_base64
+from common.schema import PADDING
+from services.serving.rest_json.values import invalid, is_base64
 from services.serving.wire.replica_state import Signature, TensorSpec
 
 _Row = dict[str, Any]
@@ -18,6 +20,9 @@ def filled_rows(
 
     A key that is null counts as left out, as at ingest. An input that no row has stays left out, for the runner to fill
     in; only where nothing would be left it is filled in here. What is no row is left as it is.
+
+    Raises:
+        RequestFailed: a list holds what lists are filled up with.
     """
     rows = [dict(row) if isinstance(row, dict) and not is_base64(row) else row for row in instances]
     named = [row for row in rows if isinstance(row, dict)]
@@ -55,9 +60,22 @@ def _fill(rows: Sequence[_Row], name: str, default: Any, signature: Signature) -
         row[name] = value
 
 
+def _refuse_padding(rows: Sequence[_Row], name: str, padding: Any) -> None:
+    shown = "U+FFFF" if isinstance(padding, str) else str(padding)
+    encoded = {"b64": b64encode(padding.encode()).decode()} if isinstance(padding, str) else None
+    for number, row in enumerate(rows):
+        values = row.get(name)
+        if isinstance(values, list) and (padding in values or (encoded and encoded in values)):
+            raise invalid(
+                f'input "{name}", row {number}: {shown} is what lists are filled up with, and no value of one'
+            )
+
+
 def _even_out(rows: Sequence[_Row], name: str, padding: Any) -> None:
-    """Lists of one input get the length of the longest."""
+    """Lists of one input get the length of the longest. Raises RequestFailed for one that holds what fills lists up."""
     lists = [row[name] for row in rows if isinstance(row.get(name), list)]
+    if padding in PADDING.values():
+        _refuse_padding(rows, name, padding)
     longest = max(map(len, lists), default=0)
     if any(len(one) != longest for one in lists):
         for row in rows:

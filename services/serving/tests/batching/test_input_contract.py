@@ -128,6 +128,28 @@ def test_lists_are_filled_up_with_what_the_graph_takes_for_nothing(tmp_path: Pat
     assert [reply.outputs for reply in alone] == [reply.outputs for reply in together]
 
 
+def test_what_fills_lists_up_is_refused_between_values_and_never_read_as_nothing(tmp_path: Path) -> None:
+    contract, end = contract_of(tmp_path, padding={"tags": PADDING["string"]}), str(PADDING["string"])
+    asked = [one(tags=["x", end, end]), one(tags=[end, "y"]), one(tags=["z"])]
+    replies, _, _ = answers(contract, *asked, pad_variable_length_inputs=True)
+    assert [reply.error_code for reply in replies] == [0, Code.INVALID_ARGUMENT, 0]
+    assert replies[1].error_message.startswith('input "tags", row 0: U+FFFF at place 0 is followed by a value')
+    spaces, _, _ = answers(contract_of(tmp_path / "older"), one(tags=["", "y"]))
+    assert spaces[0].error_code == 0, "a version of before took the empty word for nothing, wherever it stood"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values"),
+    [("DT_STRING", '["a", "\uffff"]'), ("DT_STRING", '[{"b64": "77+/"}]'), ("DT_INT64", "[1, -9223372036854775808]")],
+)
+def test_a_row_of_json_cannot_hold_what_fills_lists_up(dtype: str, values: str) -> None:
+    padding = PADDING["string" if dtype == "DT_STRING" else "int64"]
+    signature = Signature("", {"tags": TensorSpec(dtype, (-1, -1))}, {}, padding={"tags": padding})
+    document = Document(f'{{"instances": [{{"tags": []}}, {{"tags": {values}}}]}}'.encode())
+    with pytest.raises(RequestFailed, match=r'input "tags", row 1: .* fills lists up'):
+        read_inputs(document, signature)
+
+
 def test_lists_that_must_not_be_filled_up_share_a_call_only_with_their_own_length(tmp_path: Path) -> None:
     asked = [one(tags=["x"]), one(tags=["a", "b"]), one(tags=["y"])]
     replies, model, _ = answers(contract_of(tmp_path, padding={}), *asked, pad_variable_length_inputs=True)

@@ -66,9 +66,7 @@ def _refuse_padding(rows: Sequence[_Row], name: str, padding: Any) -> None:
     for number, row in enumerate(rows):
         values = row.get(name)
         if isinstance(values, list) and (padding in values or (encoded and encoded in values)):
-            raise invalid(
-                f'input "{name}", row {number}: {shown} is what lists are filled up with, and no value of one'
-            )
+            raise invalid(f'input "{name}", row {number}: {shown} fills lists up, and is no value of one')
 
 
 def _even_out(rows: Sequence[_Row], name: str, padding: Any) -> None:

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from common.errors import HeadraceError, InvalidInput
@@ -19,9 +19,14 @@ MAX_REPORT_BYTES = 256 * 1024
 MAX_SERVED = 1000
 MAX_FAULTS = 50
 MAX_NUMBERS = 200
+MAX_PARTS = 500
+MAX_PART_NUMBERS = 20
 _MAX_TEXT = 1000
+_MAX_NAME = 100
 _FIRST_PAUSE_SECONDS = 2.0
 _AWAY_PAUSE_SECONDS = 5.0
+_Key = tuple[str | int, ...]
+"""(stream, model, version, name) of a number of a part, (name,) of one of the instance."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,17 @@ class Served:
 
 
 @dataclass(frozen=True)
+class Part:
+    """Numbers of one stream, of one model, or of one version of it, on one instance."""
+
+    stream: str = ""
+    model: str = ""
+    version: int = 0
+    """0: the model as a whole, or requests that no version answered."""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Report:
     """What an instance says of itself."""
 
@@ -58,6 +74,8 @@ class Report:
     """What it could not do and why, as sentences."""
     numbers: Mapping[str, float] = field(default_factory=dict)
     """Rates, queues and percentiles; a name ends with its unit. Of one that ends with _total the rate is added."""
+    parts: tuple[Part, ...] = ()
+    """The same numbers by stream, model and version; rates are added as in `numbers`."""
     models: JsonMap = field(default_factory=dict)
     """Of a trainer, by model: what its planner has counted in the log (services/trainer/plan/planner.py)."""
 
@@ -68,6 +86,10 @@ class Report:
             "does": dict(self.does),
             "faults": [fault[:_MAX_TEXT] for fault in self.faults[:MAX_FAULTS]],
             "numbers": dict(list(self.numbers.items())[:MAX_NUMBERS]),
+            "parts": [
+                {**asdict(part), "numbers": dict(list(part.numbers.items())[:MAX_PART_NUMBERS])}
+                for part in self.parts[:MAX_PARTS]
+            ],
             "models": dict(self.models),
         }
 
@@ -81,7 +103,7 @@ def report_of(*, instance_id: str, service: str, address: str, started_at: float
     for name, value in (("instance_id", instance_id), ("service", service)):
         if not 0 < len(value) <= 256:
             raise InvalidInput(f"a report's {name} must have 1 to 256 characters, got {value[:50]!r}")
-    unknown = sorted(set(body) - {"serves", "does", "faults", "numbers", "models"})
+    unknown = sorted(set(body) - {"serves", "does", "faults", "numbers", "parts", "models"})
     if unknown:
         raise InvalidInput(f"a report has unknown parts {', '.join(unknown)}")
     try:
@@ -93,9 +115,8 @@ def report_of(*, instance_id: str, service: str, address: str, started_at: float
             serves=tuple(_served(item) for item in list(body.get("serves", []))[:MAX_SERVED]),
             does=dict(body.get("does", {})),
             faults=tuple(str(fault)[:_MAX_TEXT] for fault in list(body.get("faults", []))[:MAX_FAULTS]),
-            numbers={
-                str(name): float(value) for name, value in list(dict(body.get("numbers", {})).items())[:MAX_NUMBERS]
-            },
+            numbers=_numbers(body.get("numbers", {}), MAX_NUMBERS),
+            parts=tuple(_part(item) for item in list(body.get("parts", []))[:MAX_PARTS]),
             models={
                 str(name)[:256]: _counted(told) for name, told in list(dict(body.get("models", {})).items())[:1000]
             },
@@ -114,6 +135,19 @@ def _served(item: Mapping[str, Any]) -> Served:
         reason=str(item.get("reason", ""))[:_MAX_TEXT],
         given_up=bool(item.get("given_up", False)),
     )
+
+
+def _part(item: Mapping[str, Any]) -> Part:
+    return Part(
+        stream=str(item.get("stream", ""))[:256],
+        model=str(item.get("model", ""))[:256],
+        version=int(item.get("version", 0)),
+        numbers=_numbers(item.get("numbers", {}), MAX_PART_NUMBERS),
+    )
+
+
+def _numbers(value: Mapping[str, Any], most: int) -> dict[str, float]:
+    return {str(name)[:_MAX_NAME]: float(number) for name, number in list(dict(value).items())[:most]}
 
 
 def _counted(told: Mapping[str, Any]) -> JsonMap:
@@ -151,7 +185,7 @@ class Reporter:
 
     def __init__(self, send: Callable[[Report], float], make: Callable[[], Report], stop: Stop) -> None:
         self._send, self._make, self._stop = send, make, stop
-        self._before: tuple[float, Mapping[str, float]] | None = None
+        self._before: tuple[float, Mapping[_Key, float]] | None = None
         self._thread = threading.Thread(target=self._run, name="reports", daemon=True)
 
     def start(self) -> None:
@@ -173,16 +207,31 @@ class Reporter:
 
     def _with_rates(self, report: Report) -> Report:
         now = time.monotonic()
-        totals = {name: value for name, value in report.numbers.items() if name.endswith("_total")}
-        rates: dict[str, float] = {}
-        if self._before is not None and now > self._before[0]:
-            seconds, before = now - self._before[0], self._before[1]
-            for name, value in totals.items():
-                if name in before and value >= before[name]:
-                    rates[name.removesuffix("_total") + "_per_second"] = round((value - before[name]) / seconds, 3)
-        self._before = now, totals
-        return Report(**{**_shallow(report), "numbers": {**report.numbers, **rates}})
+        groups: dict[tuple[str, str, int], Mapping[str, float]] = {
+            (part.stream, part.model, part.version): part.numbers for part in report.parts
+        }
+        totals = {
+            (*group, name): value
+            for group, numbers in (((), report.numbers), *groups.items())
+            for name, value in numbers.items()
+            if name.endswith("_total")
+        }
+        before, self._before = self._before, (now, totals)
+        if before is None or now <= before[0]:
+            return report
+        rates = _rates(before[1], totals, now - before[0])
+        parts = tuple(
+            replace(part, numbers={**part.numbers, **rates.get((part.stream, part.model, part.version), {})})
+            for part in report.parts
+        )
+        return replace(report, numbers={**report.numbers, **rates.get((), {})}, parts=parts)
 
 
-def _shallow(report: Report) -> dict[str, Any]:
-    return {name: getattr(report, name) for name in Report.__dataclass_fields__}
+def _rates(before: Mapping[_Key, float], now: Mapping[_Key, float], seconds: float) -> dict[_Key, dict[str, float]]:
+    """{group: {name_per_second: rate}}; none for what began or began again in between."""
+    rates: dict[_Key, dict[str, float]] = {}
+    for key, value in now.items():
+        if key in before and value >= before[key]:
+            name = str(key[-1]).removesuffix("_total") + "_per_second"
+            rates.setdefault(key[:-1], {})[name] = round((value - before[key]) / seconds, 3)
+    return rates

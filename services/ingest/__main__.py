@@ -25,7 +25,7 @@ from common.process.retry import Backoff, Pauses
 from common.process.rpc_aio import start_aio_server
 from common.process.web import bind, bounds_of
 from common.registry.client import RegistryClient
-from common.registry.reporting import Report, Reporter
+from common.registry.reporting import Part, Report, Reporter
 from protos import ingest_pb2_grpc
 from services.ingest.doors.grpc_api import SERVICE_NAME, IngestServicer
 from services.ingest.doors.http_api import create_ingest_app
@@ -125,6 +125,16 @@ def _reports_of(intake: Intake, settings: IngestSettings, port: int) -> Callable
                 "refused_events_total": float(sum(stream.refused_count for stream in streams)),
                 "streams": float(len(streams)),
             },
+            parts=tuple(
+                Part(
+                    stream=stream.name,
+                    numbers={
+                        "accepted_events_total": float(stream.accepted_count),
+                        "refused_events_total": float(stream.refused_count),
+                    },
+                )
+                for stream in streams
+            ),
         )
 
     return report

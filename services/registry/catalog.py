@@ -37,6 +37,7 @@ from services.registry.rounds import leases
 from services.registry.rounds import plans as rounds
 from services.registry.rounds.account import account, why
 from services.registry.rounds.leases import LeaseRules
+from services.registry.series import Series, Wanted
 from services.registry.store.blobs import Blobs
 from services.registry.store.database import Clock, Database, Transaction
 from services.registry.store.history import check_author, list_history
@@ -47,6 +48,7 @@ from services.registry.versions import aliases
 from services.registry.versions import published as versions
 from services.registry.versions.collection import Collected, CollectionRules, collect
 from services.registry.versions.compare import compare
+from services.registry.versions.overview import overview
 from services.registry.watch import Watch
 
 logger = logging.getLogger(__name__)
@@ -79,6 +81,7 @@ class Catalog:
         self._limits = limits
         self._clock = clock
         self._reports = Reports(clock)
+        self._series = Series(clock)
         self._blobs = Blobs(data_dir, max_file_bytes=limits.max_file_bytes)
         self._database = Database(data_dir / "catalog.sqlite", keep_changes=limits.keep_changes, clock=clock)
         self._watch = Watch(
@@ -242,6 +245,7 @@ class Catalog:
     def report(self, report: Report) -> float:
         """Takes what an instance says of itself; seconds until its next. Production leaves what nobody can load."""
         self._reports.take(report)
+        self._series.take(report)
         for model in {served.model for served in report.serves if served.given_up}:
             self._leave_if_unloadable(model)
         return NEXT_SECONDS
@@ -249,6 +253,26 @@ class Catalog:
     def instances(self) -> list[JsonMap]:
         now = self._clock()
         return [instance.to_mapping(now) for instance in self._reports.instances()]
+
+    def find_series(self, wanted: Wanted, *, seconds: int, step_seconds: int = 0) -> JsonMap:
+        return self._series.find(wanted, seconds=seconds, step_seconds=step_seconds)
+
+    def overview(self) -> list[JsonMap]:
+        """As GET /v1/overview shows it: every model, in a fixed number of questions to the store."""
+        with self._database.read() as connection:
+            found = overview(connection, self._clock())
+        return [self._glance(model, moved_at, known) for model, moved_at, known in found]
+
+    def _glance(self, model: Model, moved_at: float, known: JsonMap) -> JsonMap:
+        counted = self._reports.counted(model.name)
+        serving = self._reports.serving(model.name, model.aliases.get(PRODUCTION, 0), moved_at=moved_at)
+        return {
+            **asdict(model),
+            **known,
+            "serving": serving.to_mapping(),
+            "waiting_examples": counted["waiting"] if counted is not None else None,
+            "why": why(model, counted, serving.failed),
+        }
 
     def serving(self, model: Model) -> Serving:
         with self._database.read() as connection:

@@ -254,6 +254,7 @@ def _start_reports(start: Start, front: Front, counts: RequestCounts, sock: sock
     make = ReplicaReports(
         lambda: front.state,
         counts,
+        queues=lambda: {target: route.queue.depth for target, route in tuple(front.routes.items())},
         instance_id=settings.replica or f"{socket.gethostname()}-{os.getpid()}",
         address=address,
         started_at=time.time(),

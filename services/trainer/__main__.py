@@ -15,7 +15,7 @@ from common.process.web import WebServer, bind, bounds_of
 from common.registry.catalog import Change, ChangeKind
 from common.registry.client import RegistryClient
 from common.registry.follow import follow
-from common.registry.reporting import Report, Reporter
+from common.registry.reporting import Part, Report, Reporter
 from services.trainer.http_api import MAX_BODY_BYTES, create_http_app
 from services.trainer.plan.planner import Planner
 from services.trainer.rounds.lease import RoundLoop, holder_id, holder_secret, own_data_dir
@@ -91,6 +91,7 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
     started_at = time.time()
 
     def report() -> Report:
+        status = planner.status()
         return Report(
             instance_id=rounds.holder,
             service="trainer",
@@ -98,7 +99,13 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
             started_at=started_at,
             does=rounds.doing(),
             faults=tuple(f"{model}: {reason}" for model, reason in planner.faults().items()),
-            numbers={"lag_examples": float(sum(model["lag_examples"] for model in planner.status()))},
+            numbers={
+                "lag_examples": float(sum(model["lag_examples"] for model in status)),
+                "running_rounds": float(rounds.attempt is not None),
+            },
+            parts=tuple(
+                Part(model=model["model"], numbers={"lag_examples": float(model["lag_examples"])}) for model in status
+            ),
             models=planner.counted(),
         )
 

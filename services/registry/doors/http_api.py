@@ -13,8 +13,17 @@ from common.process.web import BoundedBodies, create_app
 from common.registry.catalog import Model
 from common.registry.wire import json_text
 from services.registry.catalog import Catalog
-from services.registry.doors.bodies import END, AliasBody, AuthorBody, ModelBody, VersionNumber, decoded, json_answer
+from services.registry.doors.bodies import (
+    END,
+    AliasBody,
+    AuthorBody,
+    ModelBody,
+    VersionNumber,
+    decoded,
+    json_answer,
+)
 from services.registry.doors.lifecycle_api import add_lifecycle
+from services.registry.series import KEPT_SECONDS, STEP_SECONDS, Wanted
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 JsonObject = dict[str, Any]
@@ -150,9 +159,37 @@ def _add_instances(app: FastAPI, catalog: Catalog) -> None:
         """Every instance of every service that has reported in the last 15 s, as it says of itself.
 
         Answers `{instances: [{instance_id, service, address, started_at, reported_at, age_seconds, serves: [{model,
-        version, state, since, aliases, reason, given_up}], does, faults: [sentence], numbers: {name: value}}]}`.
+        version, state, since, aliases, reason, given_up}], does, faults: [sentence], numbers: {name: value}, parts:
+        [{stream, model, version, numbers}]}]}`.
         """
         return json_answer({"instances": catalog.instances()})
+
+    @app.get("/v1/overview")
+    def overview() -> Response:
+        """`{models: [...]}`: every model with what production and the newest version are and know, its open round, how
+        replicas stand, what waits, and what is wrong (`why`). `freshness_seconds`: the age of the newest event that a
+        version has learned from."""
+        return json_answer({"models": catalog.overview()})
+
+    @app.get("/v1/series")
+    def series(
+        name: str,
+        service: str = "",
+        instance_id: str = "",
+        stream: str | None = None,
+        model: str | None = None,
+        version: Annotated[int | None, Query(ge=0, lt=END)] = None,
+        seconds: Annotated[int, Query(ge=STEP_SECONDS, le=KEPT_SECONDS)] = 3600,
+        step_seconds: Annotated[int, Query(ge=0, le=KEPT_SECONDS)] = 0,
+    ) -> Response:
+        """A number that instances report, over the last day at most: rates, queues, percentiles.
+
+        Answers `{from, step_seconds, series: [{name, service, instance_id, stream, model, version, points}]}`; a point
+        is null where nothing was said. `stream=`, `model=` and `version=0` without a value choose what is of none.
+        `step_seconds` 0: as fine as 400 points allow. It is in memory: a restarted registry begins anew.
+        """
+        wanted = Wanted(name, service, instance_id, stream, model, version)
+        return json_answer(catalog.find_series(wanted, seconds=seconds, step_seconds=step_seconds))
 
 
 def _add_files(app: FastAPI, catalog: Catalog) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Engine, event
 
 from common.registry.client import RegistryClient
 from services.registry.catalog import Catalog
@@ -22,6 +23,19 @@ def catalog(tmp_path: Path, clock: Clock) -> Iterator[Catalog]:
     made = new_catalog(tmp_path, clock)
     yield made
     made.close()
+
+
+@pytest.fixture
+def asked() -> Iterator[list[str]]:
+    """What the store is asked, as SQL, by whatever catalog."""
+    questions: list[str] = []
+
+    def note(*told: object) -> None:
+        questions.append(str(told[2]))
+
+    event.listen(Engine, "before_cursor_execute", note)
+    yield questions
+    event.remove(Engine, "before_cursor_execute", note)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from common.process.health import Health
 from common.process.web import WebServer, bind
 from common.registry.catalog import FileEntry
-from common.registry.reporting import Report, Served
+from common.registry.reporting import Part, Report, Served
 from services.registry.catalog import Catalog
 from services.registry.doors.http_api import MAX_BODY_BYTES, create_registry_app
 from services.registry.tests.building import SCHEMA, definition, lease, next_plan, publish, store
@@ -284,3 +284,33 @@ def test_the_account_and_the_reasons_are_shown(http: httpx.Client, catalog: Cata
     assert (why["state"], why["failure"], why["waiting_for"]) == ("ok", None, "300 of 400 new examples")
     for part in ("account", "why"):
         assert http.get(f"/v1/models/nobody/{part}").status_code == 404
+
+
+def test_every_model_is_seen_at_a_glance_and_a_number_over_time(http: httpx.Client, catalog: Catalog) -> None:
+    publish(catalog)
+    part = Part(model="m", version=1, numbers={"requests_per_second": 4.0})
+    catalog.report(Report("a", "serving", "", 5.0, numbers={"requests_per_second": 5.0}, parts=(part,)))
+    (model,) = http.get("/v1/overview").json()["models"]
+    assert (model["name"], model["production"]["version"], model["newest"]["decision"]) == ("m", 1, "promote")
+    assert model["production"]["freshness_seconds"] == 0.5
+    assert (model["why"]["state"], model["versions_last_hour"], model["open_round"]) == ("ok", 1, None)
+    found = http.get("/v1/series", params={"name": "requests_per_second", "seconds": 10}).json()
+    assert [(one["model"], one["version"], one["points"]) for one in found["series"]] == [
+        ("", 0, [5.0]),
+        ("m", 1, [4.0]),
+    ]
+    assert http.get("/v1/series", params={"name": "nothing"}).status_code == 400
+    assert http.get("/v1/series", params={"name": "x", "window": 5}).status_code == 400
+
+
+def test_many_models_cost_as_many_questions_as_few(catalog: Catalog, asked: list[str]) -> None:
+    publish(catalog)
+    asked.clear()
+    catalog.overview()
+    few = len(asked)
+    for number in range(5):
+        catalog.register_model(f"m{number}", stream="s", files=definition(f"m{number}"), by="test")
+        publish(catalog, model=f"m{number}")
+    asked.clear()
+    assert len(catalog.overview()) == 6
+    assert len(asked) == few

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select
+from sqlalchemy import ColumnElement, Connection, Row, insert, select
 
 from common.definition.gate import Gate, read_gate
 from common.errors import Conflict, InvalidInput, NotFound
@@ -181,6 +181,11 @@ def list_versions(connection: Connection, model: str) -> list[Version]:
     models.get_model(connection, model)
     query = _joined().where(versions.c.model == model).order_by(versions.c.version)
     return [_version_of(row, []) for row in connection.execute(query)]
+
+
+def find_versions(connection: Connection, condition: ColumnElement[bool]) -> list[Version]:
+    """Without their files; `condition` may name further tables that it joins."""
+    return [_version_of(row, ()) for row in connection.execute(_joined().where(condition))]
 
 
 def _joined() -> Any:

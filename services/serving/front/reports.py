@@ -1,10 +1,12 @@
 """What a replica tells the registry of itself every few seconds: its versions, and its rates and percentiles."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from common.registry.reporting import Report, Served
-from services.serving.front.request_counts import BUCKETS_SECONDS, RequestCounts
+from common.registry.reporting import Part, Report, Served
+from services.serving.front.request_counts import BUCKETS_SECONDS, RequestCounts, Totals
 from services.serving.wire.replica_state import ReplicaState, ServingState, VersionState
+
+_NOTHING = Totals(0, 0, (0,) * (len(BUCKETS_SECONDS) + 1))
 
 
 class ReplicaReports:
@@ -12,6 +14,7 @@ class ReplicaReports:
 
     Args:
         state: what the manager said last; None before it has spoken.
+        queues: {(model, target): requests in its queue, of all fronts}.
     """
 
     def __init__(
@@ -19,17 +22,20 @@ class ReplicaReports:
         state: Callable[[], ReplicaState | None],
         counts: RequestCounts,
         *,
+        queues: Callable[[], Mapping[tuple[str, str], int]],
         instance_id: str,
         address: str,
         started_at: float,
     ) -> None:
-        self._state, self._counts = state, counts
+        self._state, self._counts, self._queues = state, counts, queues
         self._instance_id, self._address, self._started_at = instance_id, address, started_at
-        self._seconds_before: Sequence[int] = ()
+        self._before: dict[tuple[str, int], Totals] = {}
 
     def __call__(self) -> Report:
         state = self._state()
         versions = state.versions if state is not None else ()
+        now, before = self._counts.totals_by_version(), self._before
+        self._before = now
         return Report(
             instance_id=self._instance_id,
             service="serving",
@@ -37,22 +43,45 @@ class ReplicaReports:
             started_at=self._started_at,
             serves=tuple(_served(version) for version in versions),
             faults=tuple(f"{v.model} version {v.version}: {v.error_message}" for v in versions if v.error_code),
-            numbers=self._numbers(),
+            numbers={
+                **_numbers(_sum(now), _sum(before)),
+                "open_requests": float(self._counts.open_count()),
+            },
+            parts=self._parts(versions, now, before),
         )
 
-    def _numbers(self) -> dict[str, float]:
-        totals = self._counts.totals()
-        before = self._seconds_before or [0] * len(totals.seconds)
-        recent = [count - old for count, old in zip(totals.seconds, before, strict=True)]
-        self._seconds_before = totals.seconds
+    def _parts(
+        self,
+        versions: Sequence[VersionState],
+        now: Mapping[tuple[str, int], Totals],
+        before: Mapping[tuple[str, int], Totals],
+    ) -> tuple[Part, ...]:
+        """Of what is served now, and the model as a whole: the counts of versions that are gone would never end."""
+        served = {(version.model, version.version) for version in versions if version.state is ServingState.AVAILABLE}
         numbers = {
-            "requests_total": float(totals.requests),
-            "failed_requests_total": float(totals.failed),
-            "open_requests": float(self._counts.open_count()),
+            key: _numbers(now[key], before.get(key, _NOTHING))
+            for key in sorted(served | {(model, 0) for model, _ in served})
+            if key in now
         }
-        if sum(recent):
-            numbers |= {f"request_p{share}_seconds": percentile(recent, share / 100) for share in (50, 99)}
-        return numbers
+        for (model, _), depth in self._queues().items():
+            of_model = numbers.setdefault((model, 0), {})
+            of_model["queue_requests"] = of_model.get("queue_requests", 0.0) + depth
+        return tuple(Part(model=model, version=version, numbers=said) for (model, version), said in numbers.items())
+
+
+def _sum(totals: Mapping[tuple[str, int], Totals]) -> Totals:
+    found = _NOTHING
+    for one in totals.values():
+        found = found.plus(one)
+    return found
+
+
+def _numbers(now: Totals, before: Totals) -> dict[str, float]:
+    recent = [count - known for count, known in zip(now.seconds, before.seconds, strict=True)]
+    numbers = {"requests_total": float(now.requests), "failed_requests_total": float(now.failed)}
+    if sum(recent):
+        numbers |= {f"request_p{share}_seconds": percentile(recent, share / 100) for share in (50, 99)}
+    return numbers
 
 
 def percentile(counts: Sequence[int], share: float) -> float:

@@ -40,6 +40,10 @@ class Totals:
     seconds: tuple[int, ...]
     """Successful requests: one count per bucket of BUCKETS_SECONDS, and one beyond the last."""
 
+    def plus(self, other: "Totals") -> "Totals":
+        seconds = tuple(one + more for one, more in zip(self.seconds, other.seconds, strict=True))
+        return Totals(self.requests + other.requests, self.failed + other.failed, seconds)
+
 
 class RequestCounts(Collector):
     """Requests by model, version, signature, door and canonical status code, and how long the successful ones took.
@@ -66,16 +70,19 @@ class RequestCounts(Collector):
     def open_count(self) -> int:
         return self._open_count()
 
-    def totals(self) -> Totals:
-        """From any thread."""
-        requests = failed = 0
-        seconds = [0] * (len(BUCKETS_SECONDS) + 1)
-        for series in tuple(self._series.values()):
-            for code, count in tuple(series.codes.items()):
-                requests += count
-                failed += count if code != _OK else 0
-            seconds = [total + count for total, count in zip(seconds, tuple(series.seconds), strict=True)]
-        return Totals(requests, failed, tuple(seconds))
+    def totals_by_version(self) -> dict[tuple[str, int], Totals]:
+        """{(model, version): Totals}, over all signatures and doors; from any thread. Version 0: none answered."""
+        found: dict[tuple[str, int], Totals] = {}
+        for (model, version, _, _), series in tuple(self._series.items()):
+            codes = tuple(series.codes.items())
+            said = Totals(
+                sum(count for _, count in codes),
+                sum(count for code, count in codes if code != _OK),
+                tuple(series.seconds),
+            )
+            known = found.get((model, version))
+            found[model, version] = known.plus(said) if known is not None else said
+        return found
 
     def collect(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(

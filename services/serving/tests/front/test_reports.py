@@ -14,7 +14,9 @@ def test_a_replica_says_what_it_serves_what_it_gave_up_and_how_fast_it_is() -> N
     )
     state = ReplicaState("r", {}, {"m": {"production": 1}}, versions)
     counts = RequestCounts(lambda: 2)
-    report = ReplicaReports(lambda: state, counts, instance_id="r", address="h:1", started_at=5.0)
+    report = ReplicaReports(
+        lambda: state, counts, queues=lambda: {("m", "production"): 3}, instance_id="r", address="h:1", started_at=5.0
+    )
     assert "request_p99_seconds" not in report().numbers
     for seconds in [0.0009] * 98 + [0.04] * 2:
         counts.add("m", "rest", 0, seconds, version=1)
@@ -28,12 +30,20 @@ def test_a_replica_says_what_it_serves_what_it_gave_up_and_how_fast_it_is() -> N
         1.0,
         2.0,
     )
+    (first, whole) = said.parts
+    assert (whole.model, whole.version, whole.numbers) == ("m", 0, {"queue_requests": 3.0})
+    assert (first.version, first.numbers) == (
+        1,
+        {key: value for key, value in said.numbers.items() if key != "open_requests"},
+    )
     assert (said.numbers["request_p50_seconds"], said.numbers["request_p99_seconds"]) == (0.001, 0.05)
     assert "request_p99_seconds" not in report().numbers, "nothing was asked since the report before"
 
 
 def test_before_the_manager_speaks_nothing_is_served() -> None:
-    report = ReplicaReports(lambda: None, RequestCounts(lambda: 0), instance_id="r", address="", started_at=5.0)
+    report = ReplicaReports(
+        lambda: None, RequestCounts(lambda: 0), queues=dict, instance_id="r", address="", started_at=5.0
+    )
     assert (report().serves, report().faults) == ((), ())
 
 

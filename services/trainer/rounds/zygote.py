@@ -36,6 +36,7 @@ from typing import Any
 
 from common.errors import HeadraceError
 from common.process.children import Children, readable
+from common.process.lean_imports import without_optional_libraries
 from common.process.lifecycle import die_with_parent
 from common.process.logs import configure_logs
 from services.trainer.rounds import last_words
@@ -86,18 +87,10 @@ def main() -> int:
 
 
 def resolve(name: str) -> RunRound:
-    """Imports `module:function` without pyarrow, which a round's own code may import afterwards.
-
-    Keras imports pandas, pandas imports pyarrow where there is one, and that starts a thread (jemalloc's), which a fork
-    would not copy.
-    """
+    """Imports `module:function`, without the libraries that a round's own code may import afterwards."""
     module, _, function = name.partition(":")
-    blocked = sys.modules.setdefault("pyarrow", None)  # type: ignore[arg-type]  # None: importing it fails
-    try:
+    with without_optional_libraries():
         found: RunRound = getattr(importlib.import_module(module), function)
-    finally:
-        if blocked is None:
-            del sys.modules["pyarrow"]
     return found
 
 

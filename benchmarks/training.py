@@ -24,10 +24,12 @@ from benchmarks.report import publish
 from common.definition.model import parse_definition
 from common.schema import Schema
 from services.trainer import determinism
-from services.trainer.families.model import BuiltModel, build, load_user_module
+from services.trainer.families.model import BuiltModel, build
+from services.trainer.families.port import TrainingSet
+from services.trainer.families.user_module import load_user_module
 from services.trainer.features.statistics import Fitting
 from services.trainer.learn.optimizers import make_optimizer
-from services.trainer.learn.training import Training, TrainingSet
+from services.trainer.learn.training import Training
 
 _EXAMPLES = Path(__file__).parents[1] / "examples"
 _REPEATS = 5

@@ -4,6 +4,7 @@
     serving_examples    input `examples`: string [n], serialized tf.train.Example; absent optional features get the
                         schema's default
     outputs of both     services/trainer/families/heads.py
+    others              what the family answers besides (families/port.py: signatures)
 
     assets.extra/       tf_serving_warmup_requests: requests that a server replays before it says that it is ready
                         headrace_serving.json: what model.yaml says under `serving`, if anything
@@ -16,11 +17,11 @@ The transform, its vocabularies and statistics are part of the graph; a module's
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
@@ -29,10 +30,9 @@ from tensorflow.core.protobuf import saved_model_pb2
 from common.definition.inputs import INPUTS_PATH, SignatureInputs
 from common.definition.serving import OPTIONS_PATH
 from common.eventlog.tfrecord import frame
-from common.schema import PADDING, Scalar
 from protos import tfserving_pb2, warmup_pb2
 from services.trainer.export.fresh_process import FreshProcess
-from services.trainer.families.model import BuiltModel
+from services.trainer.families.port import Model, Signature
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
 from services.trainer.features.parsing import parse, parse_spec, tensor_spec
 
@@ -51,21 +51,17 @@ _REFUSED_OPERATIONS: Mapping[str, str] = {
 """What tf.numpy_function, tf.py_function, tf.io.read_file and the like become."""
 
 
-def export(model: BuiltModel, directory: Path) -> None:
+def export(model: Model, directory: Path) -> None:
     """Writes saved_model.pb and variables/ into `directory`, which must not hold them yet."""
     module = tf.Module(name="model")
-    module.weights = [variable.value for variable in model.network.variables]
-    module.resources = _resources(model.network)
+    module.exported = model.exported
     spec = parse_spec(model.inputs)
     is_module = model.definition.module is not None
-
-    by_features = tf.function(lambda **raw: model.serve(raw), autograph=is_module).get_concrete_function(
-        **{feature.name: tensor_spec(feature) for feature in model.inputs}
-    )
-    by_examples = tf.function(
+    signatures = {name: _graph_of(one, is_module=is_module) for name, one in model.signatures().items()}
+    by_features = signatures[RAW_SIGNATURE]
+    signatures[EXAMPLES_SIGNATURE] = tf.function(
         lambda examples: by_features(**tf.io.parse_example(examples, spec)), autograph=False
     ).get_concrete_function(tf.TensorSpec([None], tf.string, name="examples"))
-    signatures = {RAW_SIGNATURE: by_features, EXAMPLES_SIGNATURE: by_examples}
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     tf.saved_model.save(module, str(directory), signatures=signatures, options=options)
     (directory / "fingerprint.pb").unlink(missing_ok=True)
@@ -73,25 +69,30 @@ def export(model: BuiltModel, directory: Path) -> None:
     _write_serving_options(model, directory)
 
 
-def _resources(network: keras.Model) -> list[object]:
-    """Lookup tables and plain tf.Variables anywhere in the network: an export has to be told of each."""
-    found = tf.train.TrackableView(network).descendants()
-    return [one for one in found if isinstance(one, tf.saved_model.experimental.TrackableResource | tf.Variable)]
+def _graph_of(signature: Signature, *, is_module: bool) -> Callable[..., Any]:
+    """`is_module`: a user's Python may branch on tensors."""
+    function = tf.function(lambda **raw: signature.answer(raw), autograph=is_module)
+    return function.get_concrete_function(**{feature.name: tensor_spec(feature) for feature in signature.inputs})
 
 
-def _write_inputs(model: BuiltModel, directory: Path) -> None:
-    # The transform takes the padding for "nothing there"; what a user's own layers take it for is not known here.
-    padding: Mapping[str, Scalar] = PADDING if model.transform is not None else {}
-    inputs = SignatureInputs(
-        model.inputs,
-        {one.name: padding[one.dtype] for one in model.inputs if one.is_variable_length and one.dtype in padding},
-    )
+def _write_inputs(model: Model, directory: Path) -> None:
+    described = {
+        name: SignatureInputs(
+            one.inputs,
+            {
+                feature.name: model.padding[feature.dtype]
+                for feature in one.inputs
+                if feature.is_variable_length and feature.dtype in model.padding
+            },
+        ).to_mapping()
+        for name, one in model.signatures().items()
+    }
     path = directory / INPUTS_PATH
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({RAW_SIGNATURE: inputs.to_mapping()}, sort_keys=True) + "\n")
+    path.write_text(json.dumps(described, sort_keys=True) + "\n")
 
 
-def _write_serving_options(model: BuiltModel, directory: Path) -> None:
+def _write_serving_options(model: Model, directory: Path) -> None:
     said = model.definition.serving.to_mapping()
     if said:
         path = directory / OPTIONS_PATH
@@ -107,8 +108,8 @@ class Trial:
     answers: list[tfserving_pb2.PredictResponse]
 
 
-def trial_of(model: BuiltModel, examples: Sequence[bytes]) -> Trial:
-    """The first example alone, all together, the others alone, each for both signatures.
+def trial_of(model: Model, examples: Sequence[bytes]) -> Trial:
+    """The first example alone, all together, the others alone, each for every signature.
 
     An example alone is sent as a client sends it: a list of any length has its own length, without padding.
 
@@ -119,18 +120,19 @@ def trial_of(model: BuiltModel, examples: Sequence[bytes]) -> Trial:
     requests, answers = [], []
     for part in parts[: len(parts) if len(examples) > 1 else 1]:
         raw = parse(part, model.schema.columns).raw
-        inputs = {feature.name: raw[feature.name].numpy() for feature in model.inputs}
-        with blame_definition(model.definition.module or "the estimator", doing=f"answering {_in_words(inputs)}"):
-            outputs = {name: output.numpy() for name, output in model.serve(raw).items()}
-        requests += [
-            _predict_request(RAW_SIGNATURE, inputs),
-            _predict_request(EXAMPLES_SIGNATURE, {"examples": np.array(part, object)}),
-        ]
-        answers += [_predict_response(outputs)] * 2
+        for name, signature in model.signatures().items():
+            inputs = {feature.name: raw[feature.name].numpy() for feature in signature.inputs}
+            with blame_definition(model.definition.module or "the estimator", doing=f"answering {_in_words(inputs)}"):
+                outputs = {output: value.numpy() for output, value in signature.answer(raw).items()}
+            requests.append(_predict_request(name, inputs))
+            answers.append(_predict_response(outputs))
+            if name == RAW_SIGNATURE:
+                requests.append(_predict_request(EXAMPLES_SIGNATURE, {"examples": np.array(part, object)}))
+                answers.append(_predict_response(outputs))
     return Trial(requests, answers)
 
 
-def write_warmup_requests(model: BuiltModel, directory: Path, trial: Trial) -> None:
+def write_warmup_requests(model: Model, directory: Path, trial: Trial) -> None:
     """Writes TensorFlow Serving's warm-up file beside an export: as many requests as the definition allows.
 
     The same examples give the same bytes.

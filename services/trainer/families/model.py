@@ -4,9 +4,8 @@ Estimators are split: the transform (raw features to ids and numbers) has nothin
 block and the network once per batch. A Keras module takes the raw features itself; there the transform is empty.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -15,20 +14,15 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from common.definition.model import Definition, EstimatorParameters, check_classes
-from common.schema import Feature, Schema
+from common.schema import PADDING, Feature, Scalar, Schema
 from services.trainer import determinism
-from services.trainer.families import heads
+from services.trainer.families import heads, layer_state
 from services.trainer.families.compiled import Compiled, compiled_of
 from services.trainer.families.estimators.network import build_network, needed_features
-from services.trainer.families.keras_module import (
-    AdaptFunction,
-    LossFunction,
-    MetricsFunction,
-    UserModule,
-    build_from_module,
-    load_module,
-)
+from services.trainer.families.keras_module import build_from_module
+from services.trainer.families.port import Arrays, Columns, Signature
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
+from services.trainer.families.user_module import AdaptFunction, LossFunction, MetricsFunction, UserModule
 from services.trainer.families.wiring import Wiring, wiring_of
 from services.trainer.features.parsing import Raw, is_padding
 from services.trainer.features.statistics import Statistics
@@ -37,7 +31,6 @@ from services.trainer.features.transform import Transform, Transformed
 _SCORE_ROWS = 4096
 _MODULE_PADDING: Mapping[str, np.int64 | str] = {"int64": np.int64(-1), "string": ""}
 _NOTHING_COMPILED = Compiled()
-Columns = Mapping[str, tf.Tensor]
 
 
 @dataclass(frozen=True)
@@ -84,6 +77,39 @@ class BuiltModel:
                 values = inputs[feature.name]
                 inputs[feature.name] = tf.where(is_padding(values), _MODULE_PADDING[feature.dtype], values)
         return inputs
+
+    def fit(self, before: Arrays, blocks: Callable[[], Iterator[Columns]]) -> None:
+        """Preprocessing layers learn from the round's trained examples where `before` lacks what they learned.
+
+        First of all, because what is traced afterwards holds their state as constants.
+        """
+        missing = layer_state.restore(self.network, before)
+        if not missing or self.adapt is None:
+            return
+        with blame_definition(str(self.definition.module), doing="adapt"):
+            layer_state.adapt(self.network, self.adapt, self.column_specs(), blocks)
+        if before:
+            layer_state.restore(self.network, before)
+
+    def scorer(self) -> "Scorer":
+        return Scorer(self)
+
+    def signatures(self) -> dict[str, Signature]:
+        return {tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY: Signature(self.inputs, self.serve)}
+
+    @property
+    def padding(self) -> Mapping[str, Scalar]:
+        """The transform takes the padding for "nothing there"; what a user's layers take it for is not known here."""
+        return PADDING if self.transform is not None else {}
+
+    @property
+    def exported(self) -> list[object]:
+        """Lookup tables and plain tf.Variables anywhere in the network too: an export has to be told of each."""
+        found = tf.train.TrackableView(self.network).descendants()
+        resources = [
+            one for one in found if isinstance(one, tf.saved_model.experimental.TrackableResource | tf.Variable)
+        ]
+        return [*(variable.value for variable in self.network.variables), *resources]
 
     def outputs(self, columns: Columns, *, training: bool) -> tf.Tensor:
         """float32 [n] (binary, regression) or [n, k]: logits or predictions."""
@@ -159,15 +185,6 @@ class BuiltModel:
         others.pop(self.wiring.main)
         served = heads.served_outputs(self.definition.task, self.main_output(returned))
         return {name: tf.identity(output) for name, output in others.items()} | served
-
-
-def load_user_module(
-    definition: Definition, files: Mapping[str, bytes], *, digest: str, directory: Path
-) -> UserModule | None:
-    """The definition's Keras module, or None for an estimator."""
-    if definition.module is None:
-        return None
-    return load_module(files, definition.module, digest=digest, directory=directory)
 
 
 def build(

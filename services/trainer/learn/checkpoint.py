@@ -25,9 +25,9 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from common.definition import compare, identity
-from common.definition.identity import VariableMeaning
 from common.errors import DataLoss, InvalidInput
 from services.trainer.families import layer_state
+from services.trainer.families.port import Carrying
 from services.trainer.features import statistics as feature_statistics
 from services.trainer.features.statistics import Arrays, Statistics
 
@@ -51,24 +51,6 @@ class Checkpoint:
     @property
     def step(self) -> int:
         return int(self.state["step"])
-
-
-@dataclass(frozen=True)
-class Carrying:
-    """How a parent's variables go over into a model: what their rows mean in both, paths as in identity.py.
-
-    Attributes:
-        restart: layers and tables that start anew (identity.is_named).
-        has_changed: the two have different definitions; a restart counts only then.
-    """
-
-    before: Mapping[str, VariableMeaning] = field(default_factory=dict)
-    after: Mapping[str, VariableMeaning] = field(default_factory=dict)
-    restart: tuple[str, ...] = ()
-    has_changed: bool = False
-
-    def starts_anew(self, path: str) -> bool:
-        return self.has_changed and identity.is_named(path, self.restart)
 
 
 @dataclass(frozen=True)
@@ -110,11 +92,9 @@ def variables_by_path(**kinds: Sequence[keras.Variable]) -> dict[str, keras.Vari
     return variables
 
 
-def capture(variables: Mapping[str, keras.Variable], statistics: Statistics) -> dict[str, NDArray[np.generic]]:
+def capture(variables: Mapping[str, keras.Variable]) -> dict[str, NDArray[np.generic]]:
     """Copies of all values, sorted by path."""
-    arrays = {path: np.asarray(variable.value.numpy()) for path, variable in variables.items()}
-    arrays |= feature_statistics.to_arrays(statistics)
-    return dict(sorted(arrays.items()))
+    return {path: np.asarray(variable.value.numpy()) for path, variable in sorted(variables.items())}
 
 
 def restore(variables: Mapping[str, keras.Variable], arrays: Arrays, carrying: Carrying | None = None) -> WarmStart:

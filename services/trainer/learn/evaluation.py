@@ -15,9 +15,9 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from common.definition.model import Task
-from services.trainer.families.keras_module import MetricsFunction
-from services.trainer.families.model import Columns, Scorer
+from services.trainer.families.port import Columns, ScoreFunction
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
+from services.trainer.families.user_module import MetricsFunction
 from services.trainer.learn import culprits
 
 Floats = NDArray[np.float64]
@@ -26,7 +26,7 @@ CompiledMetrics = Callable[[NDArray[np.generic], NDArray[np.float32], NDArray[np
 _FEW = 10
 
 
-def scored(score: Scorer, columns: Columns, count: int) -> tuple[NDArray[np.float32], dict[int, str]]:
+def scored(score: ScoreFunction, columns: Columns, count: int) -> tuple[NDArray[np.float32], dict[int, str]]:
     """Outputs of `count` rows, and the reason for each row that has none: a layer refuses it, or the output is NaN.
 
     Raises:
@@ -52,7 +52,7 @@ def scored(score: Scorer, columns: Columns, count: int) -> tuple[NDArray[np.floa
     return outputs, found
 
 
-def _refusal(score: Scorer, columns: Columns, rows: Sequence[int]) -> str:
+def _refusal(score: ScoreFunction, columns: Columns, rows: Sequence[int]) -> str:
     try:
         score(_rows(columns, rows), len(rows))
     except DefinitionFailedError as error:

@@ -17,11 +17,14 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from common.errors import DataLoss
 from services.trainer import determinism
+from services.trainer.families import layer_state
 from services.trainer.families.heads import LABEL_DTYPES
-from services.trainer.families.model import BuiltModel, Columns
+from services.trainer.families.model import BuiltModel
+from services.trainer.families.port import Arrays, Carrying, Columns, Losses, TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition, describe
-from services.trainer.learn import culprits
+from services.trainer.learn import checkpoint, culprits
 from services.trainer.learn.checkpoint import variables_by_path
 from services.trainer.learn.gradients import merge_before_apply
 from services.trainer.learn.optimizers import make_optimizer
@@ -29,21 +32,10 @@ from services.trainer.learn.optimizers import make_optimizer
 _FEW = 10
 """So many examples at fault in a batch, or in all, are never too many; beyond, half of them are."""
 _SMALL_VALUES = 65_536
-Losses = NDArray[np.float32]
 
 
 class NotFiniteError(Exception):
     """A loss or a weight is NaN or infinite; the message says which, and at which step."""
-
-
-@dataclass(frozen=True)
-class TrainingSet:
-    """Of a block's trained examples: the network's columns, labels [n] (heads.LABEL_DTYPES), weights float32 [n]."""
-
-    columns: Columns
-    labels: tf.Tensor
-    weights: tf.Tensor
-    count: int
 
 
 @dataclass(frozen=True)
@@ -56,11 +48,7 @@ class _Fault:
 
 
 class Training:
-    """A model with its optimizer. `variables` (checkpoint.py) hold all of its state.
-
-    Attributes:
-        set_aside: (block index, row of the block's trained examples) to the reason; later passes leave these out.
-    """
+    """A network with its optimizer: the port's Trainable. `variables` (checkpoint.py) hold all of its state."""
 
     def __init__(self, model: BuiltModel, *, seed: int) -> None:
         self.model = model
@@ -93,6 +81,34 @@ class Training:
         slots = [variable for optimizer in self._optimizers for variable in optimizer.variables]
         return variables_by_path(model=self.model.network.variables, optimizer=slots, seed=[self.model.seed_state])
 
+    @property
+    def passes(self) -> int:
+        return self.model.definition.training.passes
+
+    @property
+    def method(self) -> str:
+        return str(self.optimizer.name)
+
+    def captured(self) -> dict[str, NDArray[np.generic]]:
+        return checkpoint.capture(self.variables) | layer_state.capture(self.model.network)
+
+    def carry(self, parent: Arrays, *, step: int, carrying: Carrying) -> dict[str, Any]:
+        with self._own_rates():
+            report = checkpoint.restore(self.variables, parent, carrying)
+        self.continue_from(step)
+        layer_state.restore(self.model.network, parent)
+        return report.to_mapping() if report.is_change else {}
+
+    def restore(self, arrays: Arrays) -> None:
+        report = checkpoint.restore(self.variables, arrays)
+        if report.new or report.dropped:
+            raise DataLoss(f"the resume point is not of this model: {', '.join(report.new + report.dropped)}")
+        layer_state.restore(self.model.network, arrays)
+
+    def use_averages(self) -> None:
+        for path, average in self.averages().items():
+            self.variables[path].assign(self.variables[average])
+
     def continue_from(self, step: int) -> None:
         """Sets the global step: it goes on even where another optimizer starts with empty slots."""
         self.optimizer.iterations.assign(step)
@@ -108,7 +124,7 @@ class Training:
         return tf.map_fn(rate_of, tf.constant(steps, tf.int64), fn_output_signature=tf.float32).numpy().tolist()
 
     @contextmanager
-    def own_rates(self) -> Iterator[None]:
+    def _own_rates(self) -> Iterator[None]:
         """Constant learning rates stay those of the module whatever is restored: a parent may have had another."""
         kept = [one for one in self.variables.items() if one[0].endswith("/learning_rate")]
         values = [variable.value.read_value() for _, variable in kept]

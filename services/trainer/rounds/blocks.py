@@ -17,10 +17,9 @@ from common.registry.catalog import OffsetRange
 from common.schema import Schema
 from services.trainer.data.dataset import Block, holdout_mask, read_blocks
 from services.trainer.families import heads
-from services.trainer.families.model import BuiltModel
+from services.trainer.families.port import Model, TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.features.parsing import is_padding, parse
-from services.trainer.learn.training import TrainingSet
 
 _CACHE_LIMIT_BYTES = 512 * 1024 * 1024
 _SAMPLE_EXAMPLES = 8
@@ -112,9 +111,7 @@ class RoundData:
         for index, block in enumerate(blocks, first_index):
             yield self._parse(index, block)
 
-    def prepared(
-        self, model: BuiltModel, start: Position | None = None, first_index: int = 0
-    ) -> Iterator[PreparedBlock]:
+    def prepared(self, model: Model, start: Position | None = None, first_index: int = 0) -> Iterator[PreparedBlock]:
         """The same, transformed for the model; from memory where a pass has been over all of it."""
         if self._is_complete:
             yield from self._kept[first_index:]
@@ -154,7 +151,7 @@ class RoundData:
         )
 
 
-def prepare(model: BuiltModel, parsed: ParsedBlock) -> PreparedBlock:
+def prepare(model: Model, parsed: ParsedBlock) -> PreparedBlock:
     """Transforms a block and sorts out what the model's rules refuse."""
     definition = model.definition
     label = model.schema.feature(definition.label)
@@ -189,7 +186,7 @@ def prepare(model: BuiltModel, parsed: ParsedBlock) -> PreparedBlock:
     )
 
 
-def _refuse_classes(model: BuiltModel, raw_labels: tf.Tensor, misplaced: NDArray[np.bool_]) -> None:
+def _refuse_classes(model: Model, raw_labels: tf.Tensor, misplaced: NDArray[np.bool_]) -> None:
     """Raises DefinitionFailedError where so many labels have no class that the model is wrong and not the events.
 
     Without this the model is trained on what is left, and a share of what it is asked about has no answer.
@@ -210,7 +207,7 @@ def _refuse_classes(model: BuiltModel, raw_labels: tf.Tensor, misplaced: NDArray
     )
 
 
-def _sample(model: BuiltModel, raw: Mapping[str, tf.Tensor], usable: NDArray[np.int64]) -> list[int]:
+def _sample(model: Model, raw: Mapping[str, tf.Tensor], usable: NDArray[np.int64]) -> list[int]:
     """Row numbers, in order."""
     chosen = list[int]()
     for feature in model.inputs:

@@ -7,15 +7,13 @@ from pathlib import Path
 from common.definition import identity
 from common.definition.identity import VariableMeaning
 from common.definition.model import Definition, parse_definition
-from common.errors import DataLoss
 from common.registry.client import RegistryClient
 from common.schema import Schema
-from services.trainer.families import layer_state
-from services.trainer.families.keras_module import UserModule
-from services.trainer.families.model import BuiltModel, build, load_user_module
+from services.trainer.families.port import Carrying, Model
+from services.trainer.families.user_module import UserModule, load_user_module
 from services.trainer.features.statistics import Statistics
-from services.trainer.learn import checkpoint
-from services.trainer.learn.checkpoint import Carrying, Checkpoint
+from services.trainer.learn import adapters, checkpoint
+from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.rounds.assignment import RoundAssignment
 
 
@@ -42,16 +40,10 @@ class Parent:
         before, _ = identity.from_mapping(self.checkpoint.identity)
         return Carrying(before, after, definition.restart, has_changed=definition != self.definition)
 
-    def built(self) -> BuiltModel:
+    def built(self) -> Model:
         """A frozen copy to score with."""
-        model = build(self.definition, self.schema, self.statistics, self.module, seed=0)
-        variables = checkpoint.variables_by_path(model=model.network.variables)
-        report = checkpoint.restore(variables, self.checkpoint.arrays)
-        if report.new:
-            raise DataLoss(f"the parent's checkpoint lacks {', '.join(report.new)}")
-        for path, average in self.checkpoint.state.get("averages", {}).items():
-            variables[path].assign(self.checkpoint.arrays[average])
-        layer_state.restore(model.network, self.checkpoint.arrays)
+        model = adapters.build(self.definition, self.schema, self.statistics, self.module, seed=0)
+        adapters.restore_frozen(model, self.checkpoint.arrays, self.checkpoint.state.get("averages", {}))
         return model
 
 

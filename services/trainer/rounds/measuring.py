@@ -7,9 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.registry.catalog import VersionMetrics
-from services.trainer.families.model import BuiltModel, Scorer
+from services.trainer.families.port import Model, TrainingSet
 from services.trainer.learn.evaluation import Slice, scored
-from services.trainer.learn.training import TrainingSet
 from services.trainer.rounds.blocks import PreparedBlock, RoundData
 from services.trainer.rounds.feature_counts import FeatureCounts
 
@@ -39,8 +38,8 @@ class _Tally:
 
 
 def measure(
-    model: BuiltModel,
-    parent: BuiltModel | None,
+    model: Model,
+    parent: Model | None,
     data: RoundData,
     features: FeatureCounts,
     *,
@@ -56,7 +55,7 @@ def measure(
         parent = None
     candidate = Slice(model.definition.task, model.user_metrics, compiled=model.compiled_metrics())
     parents, progressive = (Slice(model.definition.task, model.user_metrics) for _ in range(2))
-    score, score_parent = Scorer(model), Scorer(parent) if parent else None
+    score, score_parent = model.scorer(), parent.scorer() if parent else None
     tally = _Tally()
     for block in data.prepared(model):
         check_stop()

@@ -14,21 +14,20 @@ from numpy.typing import NDArray
 
 from common.definition import identity
 from common.definition.identity import VariableMeaning
-from common.errors import DataLoss, InvalidInput, Overloaded, Unavailable
+from common.errors import InvalidInput, Overloaded, Unavailable
 from common.eventlog.base import EventLog
 from common.eventlog.open import open_event_log
 from common.eventlog.topics import examples_topic
 from common.registry.client import RegistryClient, manifest_of
 from services.trainer import determinism
 from services.trainer.export.fresh_process import FreshProcess
-from services.trainer.families import layer_state
-from services.trainer.families.model import BuiltModel, build
-from services.trainer.families.reasons import DefinitionFailedError, blame_definition, describe
+from services.trainer.families.port import Trainable
+from services.trainer.families.reasons import DefinitionFailedError, describe
 from services.trainer.features import statistics as feature_statistics
 from services.trainer.features.statistics import Fitting, Statistics
-from services.trainer.learn import checkpoint
+from services.trainer.learn import adapters
 from services.trainer.learn.checkpoint import Checkpoint
-from services.trainer.learn.training import NotFiniteError, Training
+from services.trainer.learn.training import NotFiniteError
 from services.trainer.rounds import publishing, rebuild_check
 from services.trainer.rounds.assignment import (
     Done,
@@ -141,7 +140,7 @@ class _Round:
         self._carried: Statistics = {}
         self._statistics: Statistics = {}
         self._meaning: dict[str, VariableMeaning] = {}
-        self._training: Training | None = None
+        self._training: Trainable | None = None
         self._final: Checkpoint | None = None  # what goes on; the model may hold averages then
         self._saved_place = Place()
         self.place = Place()
@@ -182,18 +181,21 @@ class _Round:
             self._statistics = resumed.checkpoint.statistics if resumed else self._fitted(inputs, data)
         with self._stage("build"):
             parent = inputs.parent.built() if inputs.parent else None
-            model = build(inputs.definition, inputs.schema, self._statistics, inputs.module, seed=self._plan.seed)
+            model = adapters.build(
+                inputs.definition, inputs.schema, self._statistics, inputs.module, seed=self._plan.seed
+            )
             before = resumed.checkpoint if resumed else inputs.parent.checkpoint if inputs.parent else None
-            self._adapt(model, data, before)
-            training = Training(model, seed=self._plan.seed)
+            model.fit(
+                before.arrays if before else {}, lambda: (block.trained.columns for block in data.prepared(model))
+            )
+            training = adapters.trainable_of(model, seed=self._plan.seed)
             warm_start = self._restored(training, inputs.parent)
             if resumed:
                 self._resume(training, resumed)
         first_step = training.step - sum(map(len, self._losses))
         self._train(training, data)
         final = self._final = self._captured(training)
-        for path, average in training.averages().items():
-            training.variables[path].assign(training.variables[average])
+        training.use_averages()
         return Trained(
             definition=inputs.definition,
             data=data,
@@ -212,9 +214,7 @@ class _Round:
         """Each counted once, however many passes went over it; without those that were set aside."""
         if self._training is None:
             return 0
-        return self.place.examples_done // self._training.model.definition.training.passes - len(
-            self._training.set_aside
-        )
+        return self.place.examples_done // self._training.passes - len(self._training.set_aside)
 
     def _data(self, inputs: RoundInputs) -> RoundData:
         return RoundData(
@@ -235,7 +235,7 @@ class _Round:
                 fitting.add({name: block.raw[name].numpy()[rows] for name in fitting.raw_names})
         return fitting.result()
 
-    def _restored(self, training: Training, parent: Parent | None) -> dict[str, Any]:
+    def _restored(self, training: Trainable, parent: Parent | None) -> dict[str, Any]:
         """Continues from the parent; what changed, where the definition or a vocabulary had changed in between."""
         self._meaning = feature_statistics.meaning_of(
             training.model.definition, training.model.schema, self._statistics
@@ -243,43 +243,17 @@ class _Round:
         if parent is None:
             return {}
         carrying = parent.carrying_to(training.model.definition, self._meaning)
-        with training.own_rates():
-            report = checkpoint.restore(training.variables, parent.checkpoint.arrays, carrying)
-        training.continue_from(parent.checkpoint.step)
-        layer_state.restore(training.model.network, parent.checkpoint.arrays)
-        return report.to_mapping() if report.is_change else {}
+        return training.carry(parent.checkpoint.arrays, step=parent.checkpoint.step, carrying=carrying)
 
-    def _adapt(self, model: BuiltModel, data: RoundData, before: Checkpoint | None) -> None:
-        """Preprocessing layers learn from the round's trained examples where no version before has what they learned.
-
-        First, because what is traced afterwards holds their state as constants.
-        """
-        missing = layer_state.restore(model.network, before.arrays if before else {})
-        if not missing or model.adapt is None:
-            return
-        with blame_definition(str(model.definition.module), doing="adapt"):
-            layer_state.adapt(
-                model.network,
-                model.adapt,
-                model.column_specs(),
-                lambda: (block.trained.columns for block in data.prepared(model)),
-            )
-        if before:
-            layer_state.restore(model.network, before.arrays)
-
-    def _resume(self, training: Training, resumed: Resumed) -> None:
-        report = checkpoint.restore(training.variables, resumed.checkpoint.arrays)
-        if report.new or report.dropped:
-            raise DataLoss(f"the resume point is not of this model: {', '.join(report.new + report.dropped)}")
-        layer_state.restore(training.model.network, resumed.checkpoint.arrays)
+    def _resume(self, training: Trainable, resumed: Resumed) -> None:
+        training.restore(resumed.checkpoint.arrays)
         training.set_aside = {(block, row): reason for block, row, reason in resumed.checkpoint.state["set_aside"]}
         self.place = self._saved_place = resumed.place
         self._losses = [resumed.losses]
 
-    def _train(self, training: Training, data: RoundData) -> None:
+    def _train(self, training: Trainable, data: RoundData) -> None:
         self._training = training
-        passes = training.model.definition.training.passes
-        for pass_index in range(self.place.pass_index, passes):
+        for pass_index in range(self.place.pass_index, training.passes):
             blocks = self._timed("read", data.prepared(training.model, self.place.position, self.place.block_index))
             for block in blocks:
                 self._check_stop("train")
@@ -298,14 +272,14 @@ class _Round:
             why = next((f": {reason}" for reason in training.set_aside.values()), "")
             raise InvalidInput(f"none of the {self._plan.example_count} examples of the range can be trained on{why}")
 
-    def _captured(self, training: Training) -> Checkpoint:
-        arrays = checkpoint.capture(training.variables, self._statistics) | layer_state.capture(training.model.network)
+    def _captured(self, training: Trainable) -> Checkpoint:
+        arrays = training.captured() | feature_statistics.to_arrays(self._statistics)
         for path, array in arrays.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise NotFiniteError(f"variable {path} is not finite at step {training.step}")
         state = {
             "step": training.step,
-            "optimizer": training.optimizer.name,
+            "optimizer": training.method,
             "round_id": self._assignment.round.round_id,
             "definition_digest": self._plan.definition_digest,
             "ranges": [[item.partition, item.from_offset, item.to_offset] for item in self._plan.ranges],
@@ -319,7 +293,7 @@ class _Round:
         """One for each step of the round so far, those before a resume point too."""
         return np.concatenate([np.zeros(0, np.float32), *self._losses])
 
-    def _save_point(self, training: Training) -> None:
+    def _save_point(self, training: Trainable) -> None:
         """Without a registry the round goes on; a crash then costs what was done since the point before."""
         began = time.monotonic()
         try:

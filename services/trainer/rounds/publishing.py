@@ -19,7 +19,7 @@ from common.registry.catalog import FileEntry, Version, VersionDraft
 from protos.example_pb2 import DeadLetter
 from services.trainer.export import saved_model as export
 from services.trainer.export.fresh_process import FreshProcess
-from services.trainer.families.model import BuiltModel
+from services.trainer.families.port import Model
 from services.trainer.families.reasons import blame_definition
 from services.trainer.learn import checkpoint
 from services.trainer.learn.checkpoint import Checkpoint
@@ -46,8 +46,8 @@ class Trained:
 
     definition: Definition
     data: RoundData
-    parent: BuiltModel | None
-    model: BuiltModel
+    parent: Model | None
+    model: Model
     final: Checkpoint
     first_step: int
     losses: NDArray[np.float32]

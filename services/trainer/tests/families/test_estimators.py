@@ -15,12 +15,14 @@ from common.definition.model import ACTIVATIONS, INITIALIZERS, REGRESSION_LOSSES
 from common.errors import InvalidInput
 from common.schema import Schema
 from services.trainer.export import saved_model as export
-from services.trainer.families.model import BuiltModel, build, load_user_module
+from services.trainer.families.model import BuiltModel, build
+from services.trainer.families.port import TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError
+from services.trainer.families.user_module import load_user_module
 from services.trainer.features.parsing import parse
 from services.trainer.features.statistics import Fitting
 from services.trainer.learn import checkpoint
-from services.trainer.learn.training import Training, TrainingSet
+from services.trainer.learn.training import Training
 from services.trainer.tests.support.small_rounds import FEATURES, SCHEMA, definition, events, fresh_process, serialized
 
 SCHEMA_OF_TESTS = Schema.from_mapping(SCHEMA)
@@ -149,7 +151,7 @@ def test_the_order_in_which_features_are_listed_does_not_matter() -> None:
     Training(one, seed=5).train_block(examples, pass_index=0, block_index=0)
     variables, others = (checkpoint.variables_by_path(model=model.network.variables) for model in (one, two))
     assert {"model/wide/word_weights", "model/word_vector_table/table", "model/hidden_0/kernel"} <= variables.keys()
-    checkpoint.restore(others, checkpoint.capture(variables, {}))
+    checkpoint.restore(others, checkpoint.capture(variables))
     outputs = [
         model.outputs(given.columns, training=False).numpy() for model, given in ((one, examples), (two, same_examples))
     ]

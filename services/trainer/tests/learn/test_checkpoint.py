@@ -12,8 +12,9 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 from common.definition.identity import Run, VariableMeaning
 from common.errors import DataLoss, InvalidInput
 from common.registry.catalog import VersionMetrics
+from services.trainer.families.port import Carrying
 from services.trainer.learn import checkpoint
-from services.trainer.learn.checkpoint import Carrying, Checkpoint
+from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.rounds import tensorboard_events
 
 ARRAYS: dict[str, NDArray[Any]] = {

@@ -12,9 +12,10 @@ from common.definition.training import OPTIMIZERS, LearningRate, Optimizer
 from common.schema import Schema
 from services.trainer import determinism
 from services.trainer.families.model import BuiltModel, Scorer, build
+from services.trainer.families.port import TrainingSet
 from services.trainer.learn import checkpoint
 from services.trainer.learn.optimizers import make_optimizer, rate_at
-from services.trainer.learn.training import NotFiniteError, Training, TrainingSet
+from services.trainer.learn.training import NotFiniteError, Training
 from services.trainer.tests.support.small_rounds import definition
 
 SCHEMA = Schema.from_mapping(
@@ -123,13 +124,13 @@ def test_every_optimizer_is_restored_by_path_and_goes_on_as_if_undisturbed(name:
     options: dict[str, Any] = {"name": name, "learning_rate": 0.01} | ({"momentum": 0.9} if name == "sgd" else {})
     undisturbed = Training(line_model(batch_size=2, **options), seed=1)
     undisturbed.train_block(data, pass_index=0, block_index=0)
-    saved = checkpoint.capture(undisturbed.variables, {})
+    saved = checkpoint.capture(undisturbed.variables)
     undisturbed.train_block(data, pass_index=0, block_index=1)
     resumed = Training(line_model(batch_size=2, seed=99, **options), seed=1)
     report = checkpoint.restore(resumed.variables, saved)
     assert (report.new, report.dropped) == ((), ())
     resumed.train_block(data, pass_index=0, block_index=1)
-    digests = [checkpoint.weights_digest(checkpoint.capture(t.variables, {})) for t in (undisturbed, resumed)]
+    digests = [checkpoint.weights_digest(checkpoint.capture(t.variables)) for t in (undisturbed, resumed)]
     assert digests[0] == digests[1]
 
 

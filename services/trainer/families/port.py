@@ -1,0 +1,176 @@
+"""What rounds, resume points, rebuilds, the gate and exports know of a model: one that answers, and one that learns.
+
+A family is an adapter of the two protocols below; learn/adapters.py chooses it by the definition:
+
+    Keras networks      families/model.py answers, learn/training.py learns: estimators and modules
+
+A round calls, in this order: Model.fit, Trainable.carry (from its parent) or Trainable.restore (from a resume point),
+Trainable.train_block for each block of each pass, Trainable.captured, Trainable.use_averages; then it judges and
+exports the model, which holds what was learned.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from common.definition import identity
+from common.definition.identity import VariableMeaning
+from common.definition.model import Definition
+from common.schema import Feature, Scalar, Schema
+from services.trainer.features.parsing import Raw
+from services.trainer.features.transform import Transformed
+
+Arrays: TypeAlias = Mapping[str, NDArray[np.generic]]
+Columns: TypeAlias = Mapping[str, tf.Tensor]
+Losses: TypeAlias = NDArray[np.float32]
+ScoreFunction: TypeAlias = Callable[[Columns, int], NDArray[np.float32]]
+"""Columns and how many rows they have, to outputs float32 [n] or [n, classes]."""
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """Of a block's trained examples: the model's columns, labels [n] (heads.LABEL_DTYPES), weights float32 [n]."""
+
+    columns: Columns
+    labels: tf.Tensor
+    weights: tf.Tensor
+    count: int
+
+
+@dataclass(frozen=True)
+class Carrying:
+    """How a parent's variables go over into a model: what their rows mean in both, paths as in identity.py.
+
+    Attributes:
+        restart: layers and tables that start anew (identity.is_named).
+        has_changed: the two have different definitions; a restart counts only then.
+    """
+
+    before: Mapping[str, VariableMeaning] = field(default_factory=dict)
+    after: Mapping[str, VariableMeaning] = field(default_factory=dict)
+    restart: tuple[str, ...] = ()
+    has_changed: bool = False
+
+    def starts_anew(self, path: str) -> bool:
+        return self.has_changed and identity.is_named(path, self.restart)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """One function of an export.
+
+    Attributes:
+        inputs: the raw features that it takes, in order of name.
+        answer: raw features to named outputs; becomes a graph.
+    """
+
+    inputs: tuple[Feature, ...]
+    answer: Callable[[Raw], dict[str, tf.Tensor]]
+
+
+class Model(Protocol):
+    """A definition made ready to answer."""
+
+    @property
+    def definition(self) -> Definition: ...
+
+    @property
+    def schema(self) -> Schema: ...
+
+    @property
+    def inputs(self) -> tuple[Feature, ...]:
+        """The raw features that it needs, in order of name."""
+
+    @property
+    def class_count(self) -> int:
+        """2 for binary, k for multiclass, 0 for regression."""
+
+    @property
+    def question(self) -> tuple[object, ...]:
+        """What its outputs answer; those of two models can be compared only where it is the same."""
+
+    @property
+    def user_metrics(self) -> Callable[[Any, Any], Mapping[str, float]] | None:
+        """metrics(labels, outputs) of the definition's own."""
+
+    def compiled_metrics(self) -> Callable[..., dict[str, float]] | None:
+        """Of the definition's own too: labels, outputs and weights as arrays to numbers by name."""
+
+    def transformed(self, raw: Raw) -> Transformed:
+        """What training and scoring work on: refuses nothing, says what it would refuse."""
+
+    def fit(self, before: Arrays, blocks: Callable[[], Iterator[Columns]]) -> None:
+        """Learns what must be known before the first step and is not in `before`, a parent's or resume point's arrays.
+
+        Args:
+            blocks: gives the columns of the round's trained examples, block by block; may be called several times.
+        """
+
+    def scorer(self) -> ScoreFunction:
+        """Predictions of the model as it is when they are asked for, compiled once."""
+
+    def signatures(self) -> Mapping[str, Signature]:
+        """What the export answers, by signature; `serving_default` is among them."""
+
+    @property
+    def padding(self) -> Mapping[str, Scalar]:
+        """By dtype, what fills up a feature of any length without changing an answer."""
+
+    @property
+    def exported(self) -> list[object]:
+        """The variables and resources that the signatures use, for TensorFlow to save."""
+
+
+class Trainable(Protocol):
+    """A model that learns. All of its state is in `captured` and `set_aside`, so it can stop after any block."""
+
+    @property
+    def model(self) -> Model: ...
+
+    @property
+    def step(self) -> int:
+        """Steps since the first round."""
+
+    @property
+    def passes(self) -> int:
+        """How often a round goes over its range."""
+
+    @property
+    def method(self) -> str:
+        """What takes the steps: the optimizer's name."""
+
+    set_aside: dict[tuple[int, int], str]
+    """(block index, row of the block's trained examples) to the reason; later passes leave these out."""
+
+    def train_block(self, examples: TrainingSet, *, pass_index: int, block_index: int) -> Losses:
+        """Learns from a block and returns the loss of each step, in order; `set_aside` may have grown."""
+
+    def captured(self) -> dict[str, NDArray[np.generic]]:
+        """A copy of all that the next round starts from, by path; without the features' statistics."""
+
+    def carry(self, parent: Arrays, *, step: int, carrying: Carrying) -> dict[str, Any]:
+        """Starts from a parent's arrays and step; returns what changed on the way (JSON), empty where nothing did.
+
+        Raises:
+            InvalidInput: something can neither be carried nor may it start anew.
+        """
+
+    def restore(self, arrays: Arrays) -> None:
+        """Goes on from what `captured` gave for the same definition.
+
+        Raises:
+            DataLoss: the arrays are of another model.
+        """
+
+    def averages(self) -> dict[str, str]:
+        """Where moving averages of variables are kept: path of the variable to path of its average."""
+
+    def use_averages(self) -> None:
+        """Has the model answer with the averages from now on; training ends here."""
+
+    def rates(self, steps: NDArray[np.int64]) -> list[float]:
+        """The learning rate at each of the steps."""

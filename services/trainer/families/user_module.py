@@ -1,0 +1,73 @@
+"""A definition's Python file: its files written out, loaded under a package of their own, its functions by name."""
+
+import importlib
+import sys
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from common.definition.model import Definition
+from common.schema import Schema
+from services.trainer.families.package_name import PACKAGE_PREFIX
+from services.trainer.families.reasons import DefinitionFailedError, blame_definition
+
+LossFunction = Callable[[Any, Any], tf.Tensor]
+MetricsFunction = Callable[[Any, Any], Mapping[str, float]]
+AdaptFunction = Callable[[keras.Model, tf.data.Dataset], object]
+
+
+@dataclass(frozen=True)
+class UserModule:
+    build_model: Callable[[Schema, Mapping[str, Any]], keras.Model]
+    loss: LossFunction | None
+    metrics: MetricsFunction | None
+    adapt: AdaptFunction | None = None
+    inputs: tuple[str, ...] | None = None
+
+
+def load_module(files: Mapping[str, bytes], path: str, *, digest: str, directory: Path) -> UserModule:
+    """Writes the files below `directory` and imports the one at `path`.
+
+    Raises:
+        DefinitionFailedError: it raises while being imported, or has no build_model.
+    """
+    package = f"{PACKAGE_PREFIX}{digest}"
+    folder = directory / package
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    if package not in sys.modules:
+        namespace = types.ModuleType(package)
+        namespace.__path__ = [str(folder)]
+        sys.modules[package] = namespace
+    importlib.invalidate_caches()
+    with blame_definition(path):
+        module = importlib.import_module(f"{package}.{path.removesuffix('.py').replace('/', '.')}")
+    if not callable(getattr(module, "build_model", None)):
+        raise DefinitionFailedError(f"{path} has no function build_model(schema, parameters)")
+    functions = {name: _function(module, name, path) for name in ("loss", "metrics", "adapt")}
+    inputs = getattr(module, "inputs", None)
+    if inputs is not None and not (isinstance(inputs, list | tuple) and all(isinstance(name, str) for name in inputs)):
+        raise DefinitionFailedError(f"{path}: inputs must be a list of names of features, got {inputs!r}")
+    return UserModule(module.build_model, **functions, inputs=None if inputs is None else tuple(inputs))
+
+
+def _function(module: types.ModuleType, name: str, path: str) -> Any:
+    found = getattr(module, name, None)
+    if found is not None and not callable(found):
+        raise DefinitionFailedError(f"{path}: {name} must be a function, got {type(found).__name__}")
+    return found
+
+
+def load_user_module(
+    definition: Definition, files: Mapping[str, bytes], *, digest: str, directory: Path
+) -> UserModule | None:
+    """The definition's module, or None for an estimator."""
+    if definition.module is None:
+        return None
+    return load_module(files, definition.module, digest=digest, directory=directory)

@@ -1,0 +1,47 @@
+"""Which adapter of the port (families/port.py) a definition takes."""
+
+from collections.abc import Mapping
+
+from common.definition.model import Definition
+from common.errors import DataLoss
+from common.schema import Schema
+from services.trainer.families import layer_state
+from services.trainer.families.model import BuiltModel
+from services.trainer.families.model import build as build_network
+from services.trainer.families.port import Arrays, Model, Trainable
+from services.trainer.families.user_module import UserModule
+from services.trainer.features.statistics import Statistics
+from services.trainer.learn import checkpoint
+from services.trainer.learn.training import Training
+
+
+def build(
+    definition: Definition, schema: Schema, statistics: Statistics, module: UserModule | None, *, seed: int
+) -> Model:
+    """Equal arguments give equal models.
+
+    Raises:
+        DefinitionFailedError: a user's module does not give a usable model.
+    """
+    return build_network(definition, schema, statistics, module, seed=seed)
+
+
+def trainable_of(model: Model, *, seed: int) -> Trainable:
+    assert isinstance(model, BuiltModel)
+    return Training(model, seed=seed)
+
+
+def restore_frozen(model: Model, arrays: Arrays, averages: Mapping[str, str]) -> None:
+    """Has a model that is only asked answer as the version whose checkpoint has these arrays.
+
+    Raises:
+        DataLoss: they are of another model.
+    """
+    assert isinstance(model, BuiltModel)
+    variables = checkpoint.variables_by_path(model=model.network.variables)
+    report = checkpoint.restore(variables, arrays)
+    if report.new:
+        raise DataLoss(f"the parent's checkpoint lacks {', '.join(report.new)}")
+    for path, average in averages.items():
+        variables[path].assign(arrays[average])
+    layer_state.restore(model.network, arrays)

@@ -3,7 +3,8 @@
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from typing import Any, NoReturn
 
 import grpc
@@ -54,62 +55,96 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):
 
 
 def _on_parsed(handler: Any, method: str, silence_seconds: float, *, is_generator: bool) -> Callable[..., Any]:
-    """Takes serialized requests as a stream, also where there is one only: so its wait has an end."""
-    behaviour, parse = behaviour_of(handler), parser_of(handler, method)
+    """Takes serialized requests as a stream, also where there is one only: so its wait has an end.
 
-    async def next_of(requests: AsyncIterator[bytes]) -> bytes | None:
-        try:
-            async with asyncio.timeout(silence_seconds):
-                return await anext(requests, None)
-        except TimeoutError as error:
-            raise Unavailable(f"{method} was ended: its client sent nothing for {silence_seconds:g} s") from error
+    Messages are read from the context. The iterator that gRPC offers is a cycle of references until it is exhausted:
+    its call counts among the streams of its connection until the garbage collector comes by.
+    """
+    behaviour = behaviour_of(handler)
+    messages = _reader(parser_of(handler, method), method, silence_seconds)
 
-    async def parsed(requests: AsyncIterator[bytes]) -> AsyncIterator[Any]:
-        arriving = aiter(requests)
-        while (serialized := await next_of(arriving)) is not None:
+    async def only(context: Any) -> Any:
+        async with aclosing(messages(context)) as arriving:
+            async for message in arriving:
+                return message
+        raise InvalidInput(f"{method} was called without a request")
+
+    async def answer(context: Any) -> Any:
+        if not handler.request_streaming:
+            return await behaviour(await only(context), context)
+        async with aclosing(messages(context)) as arriving:
+            return await behaviour(arriving, context)
+
+    async def answers(context: Any) -> AsyncIterator[Any]:
+        async with aclosing(messages(context)) as arriving:
+            request = arriving if handler.request_streaming else await only(context)
+            async for found in behaviour(request, context):
+                yield found
+
+    return answers if is_generator else answer
+
+
+def _reader(
+    parse: Callable[[bytes], Any], method: str, silence_seconds: float
+) -> Callable[[Any], AsyncGenerator[Any, None]]:
+    async def messages(context: Any) -> AsyncGenerator[Any, None]:
+        while True:
+            try:
+                async with asyncio.timeout(silence_seconds):
+                    serialized = await context.read()
+            except TimeoutError as error:
+                raise Unavailable(f"{method} was ended: its client sent nothing for {silence_seconds:g} s") from error
+            if serialized is grpc.aio.EOF:
+                return
             yield parse(serialized)
 
-    async def only(requests: AsyncIterator[bytes]) -> Any:
-        serialized = await next_of(aiter(requests))
-        if serialized is None:
-            raise InvalidInput(f"{method} was called without a request")
-        return parse(serialized)
+    return messages
 
-    async def answer(requests: AsyncIterator[bytes], context: Any) -> Any:
-        return await behaviour(await only(requests), context)
 
-    async def answers(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
-        async for found in behaviour(await only(requests), context):
-            yield found
-
-    if handler.request_streaming:
-        return lambda requests, context: behaviour(parsed(requests), context)
-    return answers if is_generator else answer
+def _freed(error: grpc.aio.AbortError) -> grpc.aio.AbortError:
+    """Without the frames it came through: they hold the call, and the call holds the error, as above."""
+    error.__context__ = None
+    return error.with_traceback(None)
 
 
 def _unary(behaviour: Callable[..., Any], method: str) -> Callable[..., Any]:
     """Also for a streamed response written with context.write, as grpc's own health service does."""
 
-    async def call(request: Any, context: Any) -> Any:
+    async def guarded(context: Any) -> Any:
         try:
-            return await behaviour(request, context)
+            return await behaviour(context)
         except grpc.aio.AbortError:
             raise
         except Exception as error:
             await _abort(context, error, method)
+
+    async def call(requests: Any, context: Any) -> Any:
+        try:
+            return await guarded(context)
+        except grpc.aio.AbortError as error:
+            del requests, context
+            raise _freed(error) from None
 
     return call
 
 
 def _streaming(behaviour: Callable[..., Any], method: str) -> Callable[..., Any]:
-    async def call(request: Any, context: Any) -> AsyncIterator[Any]:
+    async def guarded(context: Any) -> AsyncIterator[Any]:
         try:
-            async for answer in behaviour(request, context):
+            async for answer in behaviour(context):
                 yield answer
         except grpc.aio.AbortError:
             raise
         except Exception as error:
             await _abort(context, error, method)
+
+    async def call(requests: Any, context: Any) -> AsyncIterator[Any]:
+        try:
+            async for answer in guarded(context):
+                yield answer
+        except grpc.aio.AbortError as error:
+            del requests, context
+            raise _freed(error) from None
 
     return call
 

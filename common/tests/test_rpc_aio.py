@@ -1,11 +1,13 @@
 """The asyncio gRPC server: errors become statuses, health follows readiness, reflection lists the services."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import gc
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
+import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
@@ -35,13 +37,16 @@ class _Servicer(ingest_pb2_grpc.IngestServiceServicer):
 
 
 @asynccontextmanager
-async def _channel(health: Health, *, max_concurrent_calls: int = 100) -> AsyncIterator[grpc.aio.Channel]:
+async def _channel(
+    health: Health, *, max_concurrent_calls: int = 100, options: Sequence[tuple[str, str | int]] = ()
+) -> AsyncIterator[grpc.aio.Channel]:
     server, port = await start_aio_server(
         "127.0.0.1:0",
         lambda server: ingest_pb2_grpc.add_IngestServiceServicer_to_server(_Servicer(), server),
         service_names=(_SERVICE,),
         service_health=health,
         max_concurrent_calls=max_concurrent_calls,
+        options=options,
     )
     try:
         async with open_aio_channel(f"127.0.0.1:{port}") as channel:
@@ -71,6 +76,32 @@ def test_each_error_becomes_its_status_with_its_sentence() -> None:
             code, details = await _status_of(stub.Append(request(stream="broken")))
             assert code == grpc.StatusCode.INTERNAL
             assert "KeyError" in details
+
+    asyncio.run(run())
+
+
+@pytest.fixture
+def without_garbage_collection() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("without_garbage_collection")
+@pytest.mark.parametrize("stream", ["flights", "busy"])
+def test_a_call_that_has_ended_leaves_its_place_on_the_connection_at_once(stream: str) -> None:
+    """Serving's collector comes by rarely: what waited for it used up the connection's streams, and every call after
+    the 1,024th was refused."""
+
+    async def run() -> None:
+        async with _channel(Health(), options=[("grpc.max_concurrent_streams", 5)]) as channel:
+            stub = ingest_pb2_grpc.IngestServiceStub(channel)
+            request = ingest_pb2.AppendRequest(stream=stream)
+            statuses = [await _status_of(stub.Append(request)) for _ in range(20)]
+            statuses += [await _status_of(stub.AppendStream(iter([request, request]))) for _ in range(20)]
+            refused = [status for status in statuses if status[0] is grpc.StatusCode.UNAVAILABLE]
+            assert refused == []
 
     asyncio.run(run())
 

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
 from common.definition import identity
 from common.definition.identity import Axis, VariableMeaning
 from common.definition.model import Definition
@@ -124,43 +122,30 @@ def of_variables(
 
 
 def _part(path: str, old: VariableMeaning, new: VariableMeaning) -> PartChange:
-    places = [identity.carried(*axes) for axes in zip(old.axes, new.axes, strict=True)]
-    is_carried = all((place >= 0).any() for place in places)
-    rows = places[0] if is_carried else np.full(len(places[0]), -1)
-    spare_old, spare_new = _spare(old.axes[0]), _spare(new.axes[0])
-    kept = int((rows == np.arange(len(rows))).sum())
-    moved = int((rows >= 0).sum()) - kept
-    dropped = _learned_rows(old.axes[0]) - len(set(rows[rows >= 0].tolist()) - spare_old)
-    fresh = int((rows < 0).sum()) - len(spare_new & set(np.flatnonzero(rows < 0).tolist()))
-    return PartChange(path, kept, moved, fresh, dropped, _why(old, new, [len(place) for place in places]))
+    kept, moved = identity.counted(old.axes[0], new.axes[0])
+    if not all(sum(identity.counted(*axes)) for axes in zip(old.axes, new.axes, strict=True)):
+        kept = moved = 0
+    fresh, dropped = (_learned_rows(axis) - kept - moved for axis in (new.axes[0], old.axes[0]))
+    return PartChange(path, kept, moved, fresh, dropped, _why(old, new))
 
 
-def _why(old: VariableMeaning, new: VariableMeaning, widths: Sequence[int]) -> str:
+def _why(old: VariableMeaning, new: VariableMeaning) -> str:
     gone, come = ({run.label for run in meaning.axes[0] if run.label[0] != "spare"} for meaning in (old, new))
     reasons = [f"{' '.join(label)[:80]} is new" for label in sorted(come - gone)[:3]]
     reasons += [f"{' '.join(label)[:80]} is gone" for label in sorted(gone - come)[:3]]
-    if len(widths) > 1 and old.axes[1] != new.axes[1]:
+    if len(old.axes) > 1 and old.axes[1] != new.axes[1]:
         reasons.append(f"{old.shape[1]} columns become {new.shape[1]}")
     return ", ".join(reasons)
 
 
 def _is_lost(old: VariableMeaning, new: VariableMeaning) -> bool:
     """A layer or table of which nothing can be carried although it is to go on, other than for another question."""
-    places = [identity.carried(*axes) for axes in zip(old.axes, new.axes, strict=True)]
+    is_carried = [sum(identity.counted(*axes)) > 0 for axes in zip(old.axes, new.axes, strict=True)]
     if new.is_kernel:
         is_output = new.axes[1][0].label[0] in ("output", "class")
-        return not (places[0] >= 0).any() or (not is_output and not (places[1] >= 0).any())
+        return not is_carried[0] or (not is_output and not is_carried[1])
     has_width = len(new.axes) == 2 and new.axes[1][0].label == ("dimension",)
-    return has_width and not (places[1] >= 0).any()
-
-
-def _spare(axis: Axis) -> set[int]:
-    spare, start = set[int](), 0
-    for run in axis:
-        if run.label[0] == "spare":
-            spare |= set(range(start, start + run.count))
-        start += run.count
-    return spare
+    return has_width and not is_carried[1]
 
 
 def _learned_rows(axis: Axis) -> int:

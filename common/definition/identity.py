@@ -8,7 +8,8 @@ no equal in the parent starts new. `variables_of` says the meaning, `carried` is
 The variables of a Keras module have no such meaning: they are carried by path and shape.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -119,17 +120,40 @@ def carried_statistics(fitted: Mapping[str, _T], old: Mapping[str, str], new: Ma
 
 def carried(old: Axis, new: Axis) -> NDArray[np.int64]:
     """For each row of `new` the number of the same row in `old`, or -1: it starts new. Shape [rows of new]."""
-    left = dict[tuple[str, ...], list[tuple[int, Run]]]()
+    parts = [np.zeros(0, np.int64)]
+    parts += [_matched(start, run_before, run) for run, _, start, run_before in _pairs(old, new)]
+    return np.concatenate(parts)
+
+
+def counted(old: Axis, new: Axis) -> tuple[int, int]:
+    """How many rows of `new` are carried from the same place, and from another one. Millions of rows that go by number
+    are counted without an array of them."""
+    kept = moved = 0
+    for run, place, start, before in _pairs(old, new):
+        if before is not None and run.keys is None and before.keys is None:
+            count = min(run.count, before.count) if _may_match(before, run) else 0
+            kept += count if place == start else 0
+            moved += count if place != start else 0
+            continue
+        rows = _matched(start, before, run)
+        same = int((rows == np.arange(place, place + len(rows))).sum())
+        kept += same
+        moved += int((rows >= 0).sum()) - same
+    return kept, moved
+
+
+def _pairs(old: Axis, new: Axis) -> Iterator[tuple[Run, int, int, Run | None]]:
+    """(run of `new`, its first row, first row of the run of `old` that it continues, that run)."""
+    left = dict[tuple[str, ...], deque[tuple[int, Run]]]()
     start = 0
     for run in old:
-        left.setdefault(run.label, []).append((start, run))
+        left.setdefault(run.label, deque()).append((start, run))
         start += run.count
-    parts = [np.zeros(0, np.int64)]
+    place = 0
     for run in new:
-        candidates = left.get(run.label) or []
-        matched = candidates.pop(0) if candidates else None
-        parts.append(_matched(*matched, run) if matched else np.full(run.count, -1, np.int64))
-    return np.concatenate(parts)
+        candidates = left.get(run.label)
+        yield (run, place, *candidates.popleft()) if candidates else (run, place, 0, None)
+        place += run.count
 
 
 def move(
@@ -175,10 +199,14 @@ def _run(stored: Mapping[str, Any]) -> Run:
     return Run(tuple(stored["label"]), stored["count"], None if keys is None else tuple(keys))
 
 
-def _matched(start: int, old: Run, new: Run) -> NDArray[np.int64]:
+def _may_match(old: Run, new: Run) -> bool:
     if new.label[0] == _SPARE or (new.label[0] in _WIDTHS and new.count < old.count):
-        return np.full(new.count, -1, np.int64)
-    if (old.keys is None) != (new.keys is None):
+        return False
+    return (old.keys is None) == (new.keys is None)
+
+
+def _matched(start: int, old: Run | None, new: Run) -> NDArray[np.int64]:
+    if old is None or not _may_match(old, new):
         return np.full(new.count, -1, np.int64)
     if old.keys is None or new.keys is None:
         numbers = np.arange(new.count)

@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from common.definition import identity
 from common.definition.compare import Report, compare
@@ -207,3 +209,26 @@ def test_a_module_says_that_shapes_decide() -> None:
 def test_a_restart_names_layers(content: bytes, reason: str) -> None:
     with pytest.raises(InvalidInput, match=reason):
         model(restart=content)
+
+
+@st.composite
+def axes(draw: st.DrawFn) -> identity.Axis:
+    """Runs of few labels, so that two axes share some; rows that go by number, and words."""
+    runs = []
+    for label in draw(st.lists(st.sampled_from(("id", "word", "units", "spare")), max_size=4)):
+        words = draw(st.lists(st.sampled_from("abcdef"), unique=True, min_size=1, max_size=5))
+        is_named = label == "word" and draw(st.booleans())
+        runs.append(identity.Run((label,), len(words), tuple(words) if is_named else None))
+    return tuple(runs)
+
+
+@given(old=axes(), new=axes())
+def test_what_is_counted_is_what_is_carried(old: identity.Axis, new: identity.Axis) -> None:
+    rows = identity.carried(old, new)
+    kept = int((rows == np.arange(len(rows))).sum())
+    assert identity.counted(old, new) == (kept, int((rows >= 0).sum()) - kept)
+
+
+def test_tables_of_ten_million_rows_are_compared_without_their_rows() -> None:
+    big = tuple(identity.Run(("hash", str(number), "10000000"), 10_000_000) for number in range(200))
+    assert identity.counted(big, big[1:]) == (0, 199 * 10_000_000)

@@ -12,9 +12,8 @@ from urllib.parse import quote, urlencode
 
 import orjson
 
-from common.errors import Conflict, InvalidInput
+from common.errors import InvalidInput
 from common.registry.catalog import HistoryEntry, Model, Round, Stream
-from common.schema import Schema
 from headrace.client.answers import build
 from headrace.client.connection import Door
 
@@ -74,7 +73,6 @@ class Lifecycle:
             if files is None:
                 raise InvalidInput("restart names layers of a model, and the folder has no model.yaml")
             files[RESTART_FILE] = orjson.dumps(list(restart))
-        learned = _learned(self, chosen, files) if files is not None else ()
         body: dict[str, Any] = {"by": self._by, "dry_run": dry_run}
         if chosen.schema is not None:
             body["stream"] = {"name": chosen.stream, "schema": chosen.schema}
@@ -86,7 +84,7 @@ class Lifecycle:
             build(Stream, answer["stream"]) if answer["stream"] else None, str(answer["stream_change"]),
             build(Model, answer["model"]) if answer["model"] else None, str(answer["model_change"]),
             {key: (before, after) for key, (before, after) in answer["changes"].items()},
-            tuple(answer["notes"]), learned if answer["model_change"] == "changed" else (),
+            tuple(answer["notes"]), tuple(answer.get("learned", ())),
         )  # fmt: skip
 
     def definition(self, digest: str) -> dict[str, bytes]:
@@ -212,38 +210,6 @@ class Lifecycle:
     def _delete(self, path: str, reason: str) -> None:
         query = urlencode({"by": self._by, "reason": reason})
         self._registry.call("DELETE", f"{path}?{query}", repeatable=False)
-
-
-def _learned(client: Any, folder: "DefinitionFolder", files: Mapping[str, bytes]) -> tuple[str, ...]:
-    """What the model's next round takes over; nothing where there is no version or the definition is not valid.
-
-    Raises:
-        Conflict: a layer would have to start anew that nobody said may.
-    """
-    known = next((model for model in client.models() if model.name == folder.model), None)
-    if known is None or not known.newest_version:
-        return ()
-    from common.definition.compare import compare
-    from common.definition.model import parse_definition
-
-    parent = client.version(known.name, known.head_version or known.newest_version)
-    old_stream = client.stream(parent.stream, schema_version=parent.schema_version)
-    old_schema = Schema.from_json(old_stream.schema_json)
-    try:
-        new = parse_definition(files)
-        new_schema = (
-            Schema.from_mapping(folder.schema)
-            if folder.schema is not None
-            else Schema.from_json(client.stream(new.stream).schema_json)
-        )
-        new.check_schema(new_schema)
-    except InvalidInput:
-        return ()  # the registry refuses it, with its words
-    old = parse_definition(client.definition(parent.definition_digest))
-    report = compare(old, new, old_schema, new_schema)
-    if report.needs_restart:
-        raise Conflict(report.refusal)
-    return tuple(report.lines())
 
 
 def _segment(name: str) -> str:

@@ -192,13 +192,13 @@ def test_apply_sends_the_stream_and_the_model_with_its_files_together(run: Run, 
     (folder / "model.yaml").write_text("name: m\nstream: s\nmodule: model.py\nwords: words.txt\n")
     for name in ("model.py", "layers.py", "replay.py", "words.txt", "notes.txt", "README.md"):
         (folder / name).write_text(name)
-    server.will_answer(200, {"models": []})
     answer = {"stream": STREAM, "stream_change": "unchanged", "model": MODEL, "model_change": "changed"}
+    answer |= {"learned": ["deep/bias: 1 kept"]}
     server.will_answer(200, answer | {"changes": {"seed": [1, 2]}, "notes": ["the next round uses it"]})
     result = run("apply", str(folder), "--restart", "hidden_1, deep")
     assert "stream s unchanged: schema version 1" in result.stdout
     assert "version 2 is live" in result.stdout
-    assert "  seed: 1 -> 2\n  the next round uses it\n" in result.stdout
+    assert "  seed: 1 -> 2\n  the next round uses it\n  deep/bias: 1 kept\n" in result.stdout
     body = orjson.loads(server.requests[-1].body)
     assert (server.requests[-1].path, body["dry_run"]) == ("/v1/apply", False)
     assert body["stream"] == {"name": "s", "schema": {"features": [{"name": "distance", "dtype": "float32"}]}}

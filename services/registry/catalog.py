@@ -32,6 +32,7 @@ from common.registry.reporting import Report
 from services.registry.definitions import models, streams
 from services.registry.lifecycle import decisions as lifecycle
 from services.registry.lifecycle.apply import Applied, apply
+from services.registry.lifecycle.takeover import takeover
 from services.registry.reports import NEXT_SECONDS, Reports, Serving
 from services.registry.rounds import leases
 from services.registry.rounds import plans as rounds
@@ -111,9 +112,15 @@ class Catalog:
             return streams.list_streams(connection)
 
     def register_model(self, name: str, *, stream: str, files: Mapping[str, bytes], by: str) -> Model:
+        """Raises Conflict also where a layer would start anew that the definition does not name (takeover.py)."""
         check_author(by, "")
         with self._database.write() as transaction:
-            return models.register_model(transaction, name, stream=stream, files=files, by=by)
+            known = models.is_registered(transaction.connection, name)
+            before = models.get_model(transaction.connection, name) if known else None
+            after = models.register_model(transaction, name, stream=stream, files=files, by=by)
+            if before is not None and before.definition_digest != after.definition_digest:
+                takeover(transaction.connection, before, files)
+            return after
 
     def apply(
         self, *, stream: tuple[str, str] | None, model: tuple[str, Mapping[str, bytes]] | None, by: str, dry_run: bool

@@ -60,8 +60,10 @@ def _add_apply(app: FastAPI, catalog: Catalog) -> None:
     def apply(body: ApplyBody) -> Response:
         """Registers a stream and a model, both or neither; either may be left out, and `dry_run` stores nothing.
 
-        Answers `{stream, stream_change, model, model_change, changes: {key: [before, after]}, notes: [sentence]}`; a
-        change is created, changed, unchanged, or empty for what was not sent.
+        Answers `{stream, stream_change, model, model_change, changes: {key: [before, after]}, notes: [sentence],
+        learned: [sentence]}`; a change is created, changed, unchanged, or empty for what was not sent. `learned` says
+        what of the weights is kept, moved, new and dropped; 409 where a layer must start anew that `restart.yaml` of
+        the definition does not name.
         """
         stream = (body.stream.name, json_text(body.stream.schema_)) if body.stream else None
         model = None

@@ -12,6 +12,7 @@ from common.errors import InvalidInput, NotFound
 from common.registry.catalog import Model, Stream
 from common.schema import Schema
 from services.registry.definitions import models, streams
+from services.registry.lifecycle.takeover import takeover
 from services.registry.store.database import Transaction
 from services.registry.versions.compare import differences
 
@@ -28,6 +29,8 @@ class Applied:
     """{key of stream.yaml or model.yaml: (before, after)}, None for what was not or is no more there."""
     notes: tuple[str, ...]
     """What it means, as sentences."""
+    learned: tuple[str, ...] = ()
+    """What of the model's weights is kept, moved, new and dropped (takeover.py)."""
 
 
 def apply(
@@ -44,7 +47,8 @@ def apply(
         model: (name, definition files); it may learn from a stream that is registered already.
 
     Raises:
-        InvalidInput, NotFound, Conflict: as of streams and models; then nothing has changed.
+        InvalidInput, NotFound, Conflict: as of streams and models; Conflict also where a layer would start anew that
+            the definition does not name. Then nothing has changed.
     """
     if stream is None and model is None:
         raise InvalidInput("there is nothing to apply: give a stream, a model or both")
@@ -60,7 +64,7 @@ def apply(
         if stream_before is not None:
             changes |= _schema_changes(stream_before, stream_after)
         notes += _stream_notes(stream_change, stream_after)
-    model_after, model_change = None, ""
+    model_after, model_change, learned = None, "", tuple[str, ...]()
     if model is not None:
         name, files = model
         before = _model_or_none(connection, name)
@@ -68,10 +72,11 @@ def apply(
         learns_from = parse_definition(files).stream
         model_after = models.register_model(transaction, name, stream=learns_from, files=files, by=by)
         model_change = _change_of(before and before.definition_digest, model_after.definition_digest)
-        if before is not None:
+        if before is not None and model_change == "changed":
             changes |= differences(_yaml(known), _yaml(files))
+            learned = takeover(connection, before, files)
         notes += _model_notes(model_change, before, model_after)
-    return Applied(stream_after, stream_change, model_after, model_change, changes, tuple(notes))
+    return Applied(stream_after, stream_change, model_after, model_change, changes, tuple(notes), learned)
 
 
 def _change_of(before: object, after: object) -> str:

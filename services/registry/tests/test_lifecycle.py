@@ -203,6 +203,32 @@ def test_a_refused_model_leaves_no_stream(catalog: Catalog) -> None:
         catalog.apply(stream=None, model=None, by="ada", dry_run=False)
 
 
+def deep(units: int, restart: bytes = b"") -> dict[str, bytes]:
+    """Files of model m with two layers, and what is to start anew."""
+    text = definition()["model.yaml"].replace(b"linear_classifier", b"dnn_classifier")
+    files = {"model.yaml": text + f"parameters: {{hidden_units: [{units}, 4]}}\n".encode()}
+    return files | ({"restart.yaml": restart} if restart else {})
+
+
+def test_a_layer_that_cannot_be_carried_is_refused_by_the_registry_whoever_asks(catalog: Catalog) -> None:
+    catalog.register_model("m", stream="s", files=deep(8), by="ada")
+    publish(catalog)
+    for dry_run in (True, False):
+        with pytest.raises(Conflict, match=r"hidden_0.*--restart"):
+            catalog.apply(stream=None, model=("m", deep(3)), by="ada", dry_run=dry_run)
+    with pytest.raises(Conflict, match=r"hidden_0.*--restart"):
+        catalog.register_model("m", stream="s", files=deep(3), by="ada")
+    assert catalog.get_model("m").definition_digest == catalog.get_version("m", 1).definition_digest
+    told = catalog.apply(stream=None, model=("m", deep(3, b"[hidden_0, hidden_1]")), by="ada", dry_run=False)
+    assert told.model_change == "changed"
+    assert "starts anew, as asked: hidden_0" in told.learned
+    wider = catalog.apply(stream=None, model=("m", deep(9)), by="ada", dry_run=True)
+    assert any(line.startswith("hidden_1/kernel: 8 kept, 1 new") for line in wider.learned), wider.learned
+    assert (
+        catalog.apply(stream=None, model=("m", deep(3, b"[hidden_0, hidden_1]")), by="ada", dry_run=True).learned == ()
+    )
+
+
 def test_two_versions_are_compared(catalog: Catalog) -> None:
     publish(catalog)
     catalog.register_model("m", stream="s", files=definition(seed=8), by="ada")

@@ -38,6 +38,9 @@ from common.suggestions import did_you_mean
 
 DEFINITION_FILE = "model.yaml"
 RESTART_FILE = "restart.yaml"
+SIGNATURES_FILE = "signatures.yaml"
+"""Says `may_change: true` (`headrace apply --allow-signature-change`): versions of this definition may break the
+signatures of the version before them."""
 Task = Literal["binary", "multiclass", "regression"]
 ACTIVATIONS = (
     "relu", "tanh", "gelu", "elu", "silu", "selu", "leaky_relu", "relu6", "softplus", "softsign", "mish", "sigmoid",
@@ -276,6 +279,7 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
     )
     fields.finish()
     _check_every_file_is_used(files, definition, fields)
+    _check_signatures_file(files)
     return definition
 
 
@@ -290,13 +294,21 @@ def _check_files(files: Mapping[str, bytes]) -> None:
         raise InvalidInput(f"the definition is {size} bytes, at most {_MAX_BUNDLE_BYTES} are taken")
 
 
+_OWN_FILES = (DEFINITION_FILE, RESTART_FILE, SIGNATURES_FILE)
+
+
 def _check_every_file_is_used(files: Mapping[str, bytes], definition: Definition, fields: Fields) -> None:
     text = files[DEFINITION_FILE].decode()
-    unused = [p for p in files if p not in (DEFINITION_FILE, RESTART_FILE) and not p.endswith(".py") and p not in text]
+    unused = [p for p in files if p not in _OWN_FILES and not p.endswith(".py") and p not in text]
     if unused:
         raise InvalidInput(
             f"model {definition.name}: nothing uses {', '.join(sorted(unused))}; send model.yaml and *.py"
         )
+
+
+def _check_signatures_file(files: Mapping[str, bytes]) -> None:
+    if SIGNATURES_FILE in files and read_yaml(files[SIGNATURES_FILE], SIGNATURES_FILE) != {"may_change": True}:
+        raise InvalidInput(f"{SIGNATURES_FILE} says `may_change: true` or is left out")
 
 
 def _restart(files: Mapping[str, bytes]) -> tuple[str, ...]:

@@ -79,6 +79,9 @@ FROM_SCRATCH = "from_scratch"
 HEAD_BEFORE = "head_before"
 """Beside FROM_SCRATCH: the head of the model when the round was planned."""
 
+ALLOW_SIGNATURE_CHANGE = "allow_signature_change"
+"""In a plan's `requested`: the version of this round may break the signatures of the version before it."""
+
 
 def ranges_as_json(ranges: Iterable[OffsetRange]) -> list[dict[str, int]]:
     """[{"partition": 0, "from_offset": 0, "to_offset": 10}, ...] in order."""
@@ -241,6 +244,9 @@ class Version:
     the version or one of its parents learned from or left out, also those without records in its own ranges."""
     unusable: JsonMap = field(default_factory=dict)
     """As in VersionDraft."""
+    contract: JsonMap = field(default_factory=dict)
+    """What its SavedModel promises, as the registry read it: {"signatures": {name: {"method", "inputs", "outputs"}},
+    "may_be_left_out": {signature: inputs}, "operations": {name: count}, "tags", "producer"}."""
 
 
 @dataclass(frozen=True)

@@ -311,6 +311,7 @@ def version_to_wire(version: Version) -> pb.Version:
         unusable_json=json_text(version.unusable),
         step=version.step,
         end_position=dict(version.end_position),
+        contract_json=json_text(version.contract),
     )
 
 
@@ -346,6 +347,7 @@ def version_from_wire(message: pb.Version) -> Version:
         unusable=json_map("unusable_json", message.unusable_json),
         step=message.step,
         end_position=dict(message.end_position),
+        contract=json_map("contract_json", message.contract_json),
     )
 
 

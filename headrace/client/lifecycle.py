@@ -52,19 +52,25 @@ class Lifecycle:
     _by: str
 
     def apply(
-        self, folder: "str | Path | DefinitionFolder", *, restart: Sequence[str] = (), dry_run: bool = False
+        self,
+        folder: "str | Path | DefinitionFolder",
+        *,
+        restart: Sequence[str] = (),
+        allow_signature_change: bool = False,
+        dry_run: bool = False,
     ) -> Applied:
         """Registers a folder's stream and model: both, or neither where one is refused.
 
         Args:
             restart: layers and tables that start anew although the model has versions; ["all"] for everything.
+            allow_signature_change: versions of this definition may break the signatures of the version before them.
             dry_run: only say what would change.
 
         Raises:
             InvalidInput, NotFound, Conflict: as the registry refuses it; Conflict also where what a layer has learned
                 cannot be carried and `restart` does not name it.
         """
-        from common.definition.model import RESTART_FILE
+        from common.definition.model import RESTART_FILE, SIGNATURES_FILE
         from headrace.files.definition_folder import DefinitionFolder, read_folder
 
         chosen = folder if isinstance(folder, DefinitionFolder) else read_folder(Path(folder))
@@ -73,6 +79,10 @@ class Lifecycle:
             if files is None:
                 raise InvalidInput("restart names layers of a model, and the folder has no model.yaml")
             files[RESTART_FILE] = orjson.dumps(list(restart))
+        if allow_signature_change:
+            if files is None:
+                raise InvalidInput("allow_signature_change is about a model, and the folder has no model.yaml")
+            files[SIGNATURES_FILE] = b"may_change: true\n"
         body: dict[str, Any] = {"by": self._by, "dry_run": dry_run}
         if chosen.schema is not None:
             body["stream"] = {"name": chosen.stream, "schema": chosen.schema}

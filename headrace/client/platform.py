@@ -262,19 +262,26 @@ class Client(Lifecycle):
         return [build(Round, item) for item in self._read(path, "rounds")]
 
     def train(
-        self, model: str, *, reason: str = "", start: Literal["head", "scratch"] | Mapping[int, int] = "head"
+        self,
+        model: str,
+        *,
+        reason: str = "",
+        start: Literal["head", "scratch"] | Mapping[int, int] = "head",
+        allow_signature_change: bool = False,
     ) -> Round:
         """Plans a round now.
 
         Args:
             start: "head": over what is new; "scratch": from nothing, over the log from its start; {partition: offset}:
                 from there on, and what lies between is left out.
+            allow_signature_change: the version may break the signatures of the one before it; else it is rejected.
 
         Raises:
             Conflict: nothing is new, or a round is open.
         """
         chosen = start if isinstance(start, str) else {str(partition): offset for partition, offset in start.items()}
-        body = _encode({"by": self._by, "reason": reason} | ({} if start == "head" else {"from": chosen}))
+        asked = {"by": self._by, "reason": reason} | ({} if start == "head" else {"from": chosen})
+        body = _encode(asked | ({"allow_signature_change": True} if allow_signature_change else {}))
         path = f"/v1/models/{_segment(model)}:train"
         document = self._trainer.call("POST", path, body, headers=_JSON, repeatable=False).json()
         # The trainer puts the plan's fields beside the round's own.

@@ -10,6 +10,7 @@ import typer
 
 from common.errors import InvalidInput, NotFound
 from common.registry.catalog import Decision, Model, Round, RoundState, Version
+from common.saved_model import contract
 from common.schema import Schema
 from headrace.client.platform import Client
 from headrace.commands.session import Session, age, print_facts, print_table
@@ -242,6 +243,11 @@ def _print_version(version: Version, model: Model) -> None:
         "files": f"{len(version.files)}, {sum(file.size_bytes for file in version.files) / 1e6:.1f} MB",
     }  # fmt: skip
     print_facts(f"{version.model}@{version.version}", facts)
+    for name, signature in version.contract.get("signatures", {}).items():
+        typer.echo(
+            f"signature {name} ({signature['method']}): {_tensors(signature, 'inputs')} -> "
+            f"{_tensors(signature, 'outputs')}"
+        )
     unusable: Mapping[str, int] = version.unusable.get("reasons", {})
     for reason, count in unusable.items():
         typer.echo(f"unusable  {count:,}: {reason}")
@@ -255,6 +261,10 @@ def _print_version(version: Version, model: Model) -> None:
     if whose:
         rows = [[name, *(_number(metrics[part].get(name)) for part in whose)] for name in names]
         print_table("", {"metric": "left"} | dict.fromkeys(whose, "right"), rows)
+
+
+def _tensors(signature: Mapping[str, Any], side: str) -> str:
+    return ", ".join(f"{name} {tensor}" for name, tensor in contract.tensors(signature, side).items())
 
 
 def _print_diff(found: Mapping[str, Any]) -> None:

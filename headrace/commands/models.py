@@ -16,6 +16,10 @@ from headrace.client.lifecycle import Applied
 from headrace.commands.session import Session, age, print_table
 
 ModelName = Annotated[str, typer.Argument(metavar="MODEL")]
+AllowSignatureChange = Annotated[
+    bool,
+    typer.Option("--allow-signature-change", help="Versions may break the signatures of the version before them."),
+]
 Reason = Annotated[str, typer.Option("--reason", help="Recorded with the change.")]
 
 
@@ -26,6 +30,7 @@ def apply(
         str | None,
         typer.Option(metavar="LAYERS", help="Layers or tables that start anew: `hidden_1,deep`, or `all`."),
     ] = None,
+    allow_signature_change: AllowSignatureChange = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
 ) -> None:
     """Register a stream and a model definition, both or neither, and say what changes; again, it changes nothing."""
@@ -34,7 +39,9 @@ def apply(
     if restart is not None and not layers:
         raise InvalidInput("--restart takes names of layers, such as hidden_1,deep, or all")
     with session.client() as client:
-        applied = client.apply(directory, restart=layers, dry_run=dry_run)
+        applied = client.apply(
+            directory, restart=layers, allow_signature_change=allow_signature_change, dry_run=dry_run
+        )
     document = asdict(applied) | {"dry_run": dry_run}
     session.show(document, lambda: _print_applied(applied, dry_run=dry_run))
 
@@ -76,6 +83,7 @@ def train(
     from_scratch: Annotated[
         bool, typer.Option("--from-scratch", help="Learn from nothing, over the log from its start.")
     ] = False,
+    allow_signature_change: AllowSignatureChange = False,
 ) -> None:
     """Plan a training round now, whatever the triggers say."""
     session: Session = context.obj
@@ -83,7 +91,12 @@ def train(
         raise InvalidInput("train takes --from or --from-scratch, not both")
     start = "scratch" if from_scratch else _position(from_offset) if from_offset else "head"
     with session.client() as client:
-        planned = client.train(model, reason=reason, start=start)  # type: ignore[arg-type]  # one of the three it takes
+        planned = client.train(
+            model,
+            reason=reason,
+            start=start,
+            allow_signature_change=allow_signature_change,  # type: ignore[arg-type]  # one of the three it takes
+        )
     session.show(
         asdict(planned),
         lambda: typer.echo(

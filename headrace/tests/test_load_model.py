@@ -73,7 +73,7 @@ def save(folder: Path) -> None:
     signature = tf.function(lambda x: {"y": module.factor * x}, input_signature=[tf.TensorSpec([None], name="x")])
     tf.saved_model.save(module, str(folder / "double/saved_model"), signatures=signature)
     network = tf.keras.Sequential([tf.keras.Input((1,)), tf.keras.layers.Rescaling(3.0)])
-    (folder / "triple/saved_model").mkdir(parents=True)
+    network.export(folder / "triple/saved_model", verbose=False)
     network.save(folder / "triple/saved_model/model.keras")
     for name in ("double", "triple"):  # No version is without a checkpoint.
         (folder / name / "checkpoint").mkdir()

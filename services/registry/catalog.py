@@ -49,6 +49,7 @@ from services.registry.versions import aliases
 from services.registry.versions import published as versions
 from services.registry.versions.collection import Collected, CollectionRules, collect
 from services.registry.versions.compare import compare
+from services.registry.versions.contract import contract_of
 from services.registry.versions.overview import overview
 from services.registry.watch import Watch
 
@@ -213,9 +214,13 @@ class Catalog:
 
     def register_version(self, round_id: str, token: int, draft: VersionDraft) -> Version:
         versions.check_draft(draft)
+        self._check_present(draft.files)
+        contract = contract_of(draft.files, lambda digest: b"".join(self._blobs.read(digest)))
         with self._database.write() as transaction:
             self._check_present(draft.files)
-            return versions.register_version(transaction, round_id=round_id, token=token, draft=draft)
+            return versions.register_version(
+                transaction, round_id=round_id, token=token, draft=draft, contract=contract
+            )
 
     def get_version(self, model: str, version: int) -> Version:
         with self._database.read() as connection:

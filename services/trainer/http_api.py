@@ -33,6 +33,7 @@ class TrainRequest(BaseModel):
     by: str = Field(min_length=1, max_length=256)
     reason: str = Field("", max_length=4096)
     start: Literal["head", "scratch"] | dict[Partition, Offset] = Field("head", alias="from")
+    allow_signature_change: bool = Field(False, strict=True)
 
 
 def create_http_app(
@@ -45,9 +46,15 @@ def create_http_app(
         """Plans a round over what is new. 409 when there is nothing new or a round is open already.
 
         `from`: `"head"` (the default); `"scratch"`: from nothing, over the log from its start; `{partition: offset}`:
-        from there on, what lies between is left out and stands in the account.
+        from there on, what lies between is left out and stands in the account. `allow_signature_change`: the version
+        may break the signatures of the one before it, which is rejected otherwise.
         """
-        return round_as_json(planner.plan_now(model, by=request.by, reason=request.reason, start=request.start))
+        return round_as_json(
+            planner.plan_now(
+                model, by=request.by, reason=request.reason, start=request.start,
+                allow_signature_change=request.allow_signature_change,
+            )
+        )  # fmt: skip
 
     @app.post("/v1/models/{model}/versions/{version}:rebuild", status_code=202, tags=["rebuilds"])
     def rebuild(model: str, version: Annotated[int, Path(gt=0, lt=2**63)]) -> dict[str, Any]:

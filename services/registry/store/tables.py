@@ -101,6 +101,8 @@ versions = Table(
     Column("verdict_json", Text, nullable=False),
     Column("end_position_json", Text, nullable=False),
     Column("created_at", Float, nullable=False),
+    # What its SavedModel promises (services.registry.versions.contract); {} for versions of before there was one.
+    Column("contract_json", Text, nullable=False, server_default="{}"),
 )
 
 version_files = Table(

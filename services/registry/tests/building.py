@@ -12,6 +12,7 @@ from common.registry.catalog import FileEntry, JsonMap, Lease, OffsetRange, Roun
 from services.registry.catalog import Catalog, CatalogLimits
 from services.registry.rounds.leases import LeaseRules
 from services.registry.versions.collection import CollectionRules
+from testing.saved_models import saved_model
 
 SCHEMA: JsonMap = {
     "features": [{"name": "x", "dtype": "float32"}],
@@ -94,7 +95,7 @@ def draft(
     contents: Mapping[str, bytes] | None = None,
 ) -> VersionDraft:
     """A draft whose files are uploaded."""
-    contents = contents or {"checkpoint/state": b"weights", "saved_model/saved_model.pb": b"graph"}
+    contents = contents or {"checkpoint/state": b"weights", "saved_model/saved_model.pb": saved_model()}
     files = tuple(replace(store(catalog, content), path=path) for path, content in contents.items())
     metrics = {"candidate": {"auc": auc}} | ({"parent": {"auc": parent_auc}} if parent_auc is not None else {})
     return VersionDraft("digest-of-weights", metrics, gate, 900, 100, 0, files, 30, {"train": 1.5}, {"python": "3"})
@@ -116,7 +117,10 @@ def publish(catalog: Catalog, *, model: str = "m", auc: float = 0.7, gate: Gate 
     planned = catalog.plan_round(next_plan(catalog, model=model))
     held = lease(catalog, models=[model])
     own = planned.round_id.encode()
-    contents = {"checkpoint/state": b"weights of " + own, "saved_model/saved_model.pb": b"graph of " + own}
+    contents = {
+        "checkpoint/state": b"weights of " + own,
+        "saved_model/saved_model.pb": saved_model(mark=planned.round_id),
+    }
     return catalog.register_version(
         held.round.round_id, held.token, draft(catalog, auc=auc, gate=gate, contents=contents)
     )

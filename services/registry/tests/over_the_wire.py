@@ -6,6 +6,7 @@ from pathlib import Path
 from common.registry.catalog import PRODUCTION, OffsetRange, RoundPlan, Version, VersionDraft
 from common.registry.client import RegistryClient, manifest_of
 from services.registry.tests.building import GATE, SCHEMA, definition
+from testing.saved_models import saved_model
 
 
 def register_all(client: RegistryClient) -> None:
@@ -39,7 +40,10 @@ def next_plan(client: RegistryClient) -> RoundPlan:
 
 def write_version(directory: Path, weights: bytes) -> VersionDraft:
     """A draft whose files lie in the folder."""
-    for path, content in (("checkpoint/state", weights), ("saved_model/saved_model.pb", b"graph" + weights[:100])):
+    for path, content in (
+        ("checkpoint/state", weights),
+        ("saved_model/saved_model.pb", saved_model(mark=weights[:100].hex())),
+    ):
         (directory / path).parent.mkdir(parents=True, exist_ok=True)
         (directory / path).write_bytes(content)
     metrics = {"candidate": {"auc": 0.7}, "parent": {"auc": 0.7}}

@@ -15,6 +15,7 @@ from common.registry.catalog import FileEntry, VersionStatus
 from services.registry.catalog import Catalog
 from services.registry.tests.building import LIMITS, Clock, draft, lease, new_catalog, next_plan, publish, store
 from services.registry.versions.collection import CollectionRules
+from testing.saved_models import saved_model
 
 GRACE_SECONDS = 100.0
 
@@ -155,7 +156,7 @@ class NothingNeededIsCollected(RuleBasedStateMachine):
     @rule(content=contents, auc=st.sampled_from([0.1, 0.7]))
     def register(self, content: bytes, auc: float) -> None:
         if self.token:
-            files = {"checkpoint/a": content, "saved_model/b": b"graph"}
+            files = {"checkpoint/a": content, "saved_model/saved_model.pb": saved_model()}
             made = draft(self.catalog, auc=auc, parent_auc=auc, contents=files)
             self.catalog.register_version(self.round_id, self.token, made)
             self.token = 0

@@ -16,6 +16,7 @@ from common.registry.catalog import (
     ChangeKind,
     Decision,
     FileEntry,
+    JsonMap,
     Model,
     RoundPlan,
     RoundState,
@@ -33,6 +34,7 @@ from services.registry.store.database import Transaction
 from services.registry.store.manifest import check_manifest
 from services.registry.store.tables import rounds, version_files, versions
 from services.registry.versions import aliases
+from services.registry.versions.contract import is_change_allowed, refuse_changed
 from services.registry.versions.gate import judge, refuse_unusable
 
 _REQUIRED_FOLDERS = ("checkpoint/", "saved_model/")
@@ -52,8 +54,13 @@ def check_draft(draft: VersionDraft) -> None:
         raise InvalidInput(f"the draft's metrics and environment pass {_MAX_DRAFT_CHARACTERS} characters")
 
 
-def register_version(transaction: Transaction, *, round_id: str, token: int, draft: VersionDraft) -> Version:
+def register_version(
+    transaction: Transaction, *, round_id: str, token: int, draft: VersionDraft, contract: JsonMap
+) -> Version:
     """Ends the round with a version: token, gate and aliases in one transaction. The caller has checked the files.
+
+    Args:
+        contract: what the draft's SavedModel promises (contract.py).
 
     The same token and draft again give the same version, since the first answer may have been lost.
 
@@ -78,9 +85,15 @@ def register_version(transaction: Transaction, *, round_id: str, token: int, dra
         max_share=_max_unusable(plan),
         reasons=draft.unusable.get("reasons", {}),
     )
+    verdict = refuse_changed(
+        verdict,
+        before=_contract_of(connection, plan.model, _start_of(plan)),
+        after=contract,
+        allowed=is_change_allowed(plan, models.get_definition(connection, plan.definition_digest)),
+    )
     verdict = _hold_if_moved(verdict, model, plan)
     version = model.newest_version + 1
-    _insert_version(transaction, version, row, draft, verdict)
+    _insert_version(transaction, version, row, draft, verdict, contract)
     models.change(transaction, model.name, newest_version=version, **models.NO_FAILURES)
     end_done(transaction, row, version)
     if verdict.decision in (Decision.PROMOTE, Decision.CANARY) or _is_held_by_pin(verdict, model, plan):
@@ -90,7 +103,7 @@ def register_version(transaction: Transaction, *, round_id: str, token: int, dra
 
 
 def _insert_version(
-    transaction: Transaction, version: int, row: RoundRow, draft: VersionDraft, verdict: Verdict
+    transaction: Transaction, version: int, row: RoundRow, draft: VersionDraft, verdict: Verdict, contract: JsonMap
 ) -> None:
     connection, plan = transaction.connection, plan_of(row)
     ends = end_position(plan, parent_end_of(connection, plan))
@@ -105,11 +118,19 @@ def _insert_version(
             verdict_json=json_text(asdict(verdict)),
             end_position_json=json_text({str(partition): offset for partition, offset in ends.items()}),
             created_at=transaction.now,
+            contract_json=json_text(contract),
         )
     )
     files = [{"model": plan.model, "version": version, **asdict(file)} for file in draft.files]
     connection.execute(insert(version_files), files)
     transaction.record(ChangeKind.VERSION, plan.model, version=version)
+
+
+def _contract_of(connection: Connection, model: str, version: int) -> JsonMap:
+    """{} where there is no such version, or no contract of it."""
+    query = select(versions.c.contract_json).where(versions.c.model == model, versions.c.version == version)
+    found: JsonMap = json.loads(connection.execute(query).scalar_one_or_none() or "{}")
+    return found
 
 
 def _max_unusable(plan: RoundPlan) -> float:
@@ -224,6 +245,7 @@ def _version_of(row: Row[Any], files: Sequence[FileEntry]) -> Version:
         step=draft["step"],
         end_position={int(partition): offset for partition, offset in json.loads(row.end_position_json).items()},
         unusable=draft.get("unusable", {}),
+        contract=json.loads(row.contract_json),
     )
 
 

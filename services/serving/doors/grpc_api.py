@@ -20,6 +20,7 @@ from services.serving.front.classify import (
     REGRESS_METHOD,
     check_method,
     examples_of,
+    name_for,
     request_for,
     result_of,
     signature_for,
@@ -144,7 +145,7 @@ class _Door:
         )
 
     async def _run_method(self, call: "_Call", given: tfserving_pb2.Input) -> tuple[tfserving_pb2.ModelSpec, Any]:
-        name = call.spec.signature_name
+        name = name_for(call.method, call.route, call.spec.signature_name)
         signature = signature_for(call.method, call.route, name)
         examples = examples_of(given, max_bytes=self._front.max_request_bytes)
         asked = request_for(name, signature, examples)
@@ -185,7 +186,7 @@ class _Door:
         names: set[str] = set()
         for task in tasks:
             spec = task.model_spec
-            name = spec.signature_name or DEFAULT_SIGNATURE
+            name = name_for(task.method_name, route, spec.signature_name) or DEFAULT_SIGNATURE
             if not spec.name:
                 raise invalid("Found ModelSpec with an empty model name.")
             if spec.name != tasks[0].model_spec.name:

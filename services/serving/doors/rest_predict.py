@@ -14,7 +14,14 @@ import orjson
 from protos import queue_pb2
 from services.serving.doors.classify_json import read_examples, write_result
 from services.serving.front import request_counts
-from services.serving.front.classify import CLASSIFY_METHOD, REGRESS_METHOD, request_for, result_of, signature_for
+from services.serving.front.classify import (
+    CLASSIFY_METHOD,
+    REGRESS_METHOD,
+    name_for,
+    request_for,
+    result_of,
+    signature_for,
+)
 from services.serving.front.core import Front
 from services.serving.front.journal import Entry, Journal, Tags
 from services.serving.front.routing import Route
@@ -142,8 +149,9 @@ class RestPredict:
         """Classify and regress. Raises RequestFailed."""
         examples = read_examples(document.fields, max_bytes=self._front.max_request_bytes)
         route = self._front.resolve(path.model, version=path.version, label=path.label)
-        signature = signature_for(path.method, route, document.signature_name)
-        request = request_for(document.signature_name, signature, examples)
+        name = name_for(path.method, route, document.fields.get("signature_name", ""))
+        signature = signature_for(path.method, route, name)
+        request = request_for(name, signature, examples)
         return route, request, partial(_write_result, path.method, len(examples))
 
     def abandon(self, request_id: bytes) -> None:

@@ -18,6 +18,7 @@ from services.serving.wire.prediction import NUMPY_TYPES, RequestFailed, read_te
 from services.serving.wire.replica_state import Signature
 
 CLASSIFY_METHOD, REGRESS_METHOD = "tensorflow/serving/classify", "tensorflow/serving/regress"
+_USUAL_NAMES: Mapping[str, str] = {CLASSIFY_METHOD: "classification", REGRESS_METHOD: "regression"}
 _INPUTS, _CLASSES, _SCORES, _OUTPUTS = "inputs", "classes", "scores", "outputs"
 _TYPE_NAMES = {np.dtype(text): name for name, text in NUMPY_TYPES.items() if name != "DT_BFLOAT16"}
 Result = tfserving_pb2.ClassificationResult | tfserving_pb2.RegressionResult
@@ -28,7 +29,7 @@ def _invalid(message: str) -> RequestFailed:
 
 
 def signature_for(method_name: str, route: Route, signature_name: str) -> Signature:
-    """The signature to call; its own method_name is not looked at.
+    """The signature to call, as `name_for` gives its name; its own method_name is not looked at.
 
     Raises:
         RequestFailed: there is none of that name, or it cannot be called by this method.
@@ -39,6 +40,19 @@ def signature_for(method_name: str, route: Route, signature_name: str) -> Signat
         raise _invalid(f"No signature was found with the name: {name}")
     _CHECKS[method_name](signature)
     return signature
+
+
+def name_for(method_name: str, route: Route, signature_name: str) -> str:
+    """The signature that a request means. One that names none means `serving_default`; where that predicts and the
+    version has TensorFlow's own `classification` or `regression`, as trained versions do, it means that one.
+    """
+    if signature_name or method_name not in _CHECKS:
+        return signature_name
+    usual = route.signature(_USUAL_NAMES[method_name])
+    default = route.signature(DEFAULT_SIGNATURE)
+    if usual is None or usual.method_name != method_name or (default and default.method_name == method_name):
+        return signature_name
+    return _USUAL_NAMES[method_name]
 
 
 def check_method(method_name: str) -> None:

@@ -5,6 +5,8 @@
                         schema's default
     outputs of both     services/trainer/families/heads.py
     others              what the family answers besides (families/port.py: signatures)
+    classification      for TensorFlow Serving's classify and regress, as far as the task has them
+    regression          (services/trainer/export/signatures.py); input `inputs`: serialized Examples
 
     assets.extra/       tf_serving_warmup_requests: requests that a server replays before it says that it is ready
                         headrace_serving.json: what model.yaml says under `serving`, if anything
@@ -15,7 +17,6 @@ The warm-up requests hold real examples of the round; `export: {warmup_requests:
 The transform, its vocabularies and statistics are part of the graph; a module's lookup tables travel with it.
 """
 
-import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,12 +26,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
-from tensorflow.core.protobuf import saved_model_pb2
 
 from common.definition.inputs import INPUTS_PATH, SignatureInputs
 from common.definition.serving import OPTIONS_PATH
 from common.eventlog.tfrecord import frame
+from common.saved_model.graph import MODEL_FILE, read, tagged
+from common.saved_model.operations import faults_of
 from protos import tfserving_pb2, warmup_pb2
+from services.trainer.export import signatures as by_method
 from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families.port import Model, Signature
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
@@ -38,17 +41,6 @@ from services.trainer.features.parsing import parse, parse_spec, tensor_spec
 
 RAW_SIGNATURE, EXAMPLES_SIGNATURE = "serving_default", "serving_examples"
 WARMUP_PATH = Path("assets.extra/tf_serving_warmup_requests")
-_CALLS_PYTHON = "calls Python, which a replica has none of; use TensorFlow's or Keras's operations"
-_READS_FILES = "reads or writes files, which a replica does not have; make their content a constant or a vocabulary"
-_REFUSED_OPERATIONS: Mapping[str, str] = {
-    "PyFunc": _CALLS_PYTHON,
-    "PyFuncStateless": _CALLS_PYTHON,
-    "EagerPyFunc": _CALLS_PYTHON,
-    "ReadFile": _READS_FILES,
-    "WriteFile": _READS_FILES,
-    "MatchingFiles": _READS_FILES,
-}
-"""What tf.numpy_function, tf.py_function, tf.io.read_file and the like become."""
 
 
 def export(model: Model, directory: Path) -> None:
@@ -62,8 +54,17 @@ def export(model: Model, directory: Path) -> None:
     signatures[EXAMPLES_SIGNATURE] = tf.function(
         lambda examples: by_features(**tf.io.parse_example(examples, spec)), autograph=False
     ).get_concrete_function(tf.TensorSpec([None], tf.string, name="examples"))
+    words = _class_words(model)
+    for name in by_method.names_for(by_features.structured_outputs):
+        signatures[name] = tf.function(
+            lambda inputs, name=name: by_method.answers_by_examples(
+                by_features(**tf.io.parse_example(inputs, spec)), words
+            )[name],
+            autograph=False,
+        ).get_concrete_function(tf.TensorSpec([None], tf.string, name=by_method.INPUTS))
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     tf.saved_model.save(module, str(directory), signatures=signatures, options=options)
+    by_method.name_methods(directory)
     (directory / "fingerprint.pb").unlink(missing_ok=True)
     _write_inputs(model, directory)
     _write_serving_options(model, directory)
@@ -73,6 +74,12 @@ def _graph_of(signature: Signature, *, is_module: bool) -> Callable[..., Any]:
     """`is_module`: a user's Python may branch on tensors."""
     function = tf.function(lambda **raw: signature.answer(raw), autograph=is_module)
     return function.get_concrete_function(**{feature.name: tensor_spec(feature) for feature in signature.inputs})
+
+
+def _class_words(model: Model) -> Sequence[str]:
+    """The label's vocabulary; empty where its classes are numbers."""
+    label = model.schema.feature(model.definition.label)
+    return label.vocabulary if label.dtype == "string" else ()
 
 
 def _write_inputs(model: Model, directory: Path) -> None:
@@ -109,7 +116,8 @@ class Trial:
 
 
 def trial_of(model: Model, examples: Sequence[bytes]) -> Trial:
-    """The first example alone, all together, the others alone, each for every signature.
+    """The first example alone, all together, the others alone, each for every signature of the family; all together
+    for classify and regress.
 
     An example alone is sent as a client sends it: a list of any length has its own length, without padding.
 
@@ -118,6 +126,7 @@ def trial_of(model: Model, examples: Sequence[bytes]) -> Trial:
     """
     parts = [[examples[0]], list(examples), *([example] for example in examples[1:])]
     requests, answers = [], []
+    by_methods: dict[str, dict[str, tf.Tensor]] = {}
     for part in parts[: len(parts) if len(examples) > 1 else 1]:
         raw = parse(part, model.schema.columns).raw
         for name, signature in model.signatures().items():
@@ -129,6 +138,12 @@ def trial_of(model: Model, examples: Sequence[bytes]) -> Trial:
             if name == RAW_SIGNATURE:
                 requests.append(_predict_request(EXAMPLES_SIGNATURE, {"examples": np.array(part, object)}))
                 answers.append(_predict_response(outputs))
+                if len(part) == len(examples):
+                    served = {output: tf.constant(value) for output, value in outputs.items()}
+                    by_methods = by_method.answers_by_examples(served, _class_words(model))
+    for method, answered in by_methods.items():
+        requests.append(_predict_request(method, {by_method.INPUTS: np.array(list(examples), object)}))
+        answers.append(_predict_response({name: output.numpy() for name, output in answered.items()}))
     return Trial(requests, answers)
 
 
@@ -160,13 +175,10 @@ def check(directory: Path, trial: Trial, fresh: FreshProcess, work_dir: Path) ->
 
 def _refuse_operations(directory: Path) -> None:
     """Raises DefinitionFailedError where the export cannot work, or must not, on another machine."""
-    graph = saved_model_pb2.SavedModel.FromString((directory / "saved_model.pb").read_bytes()).meta_graphs[0].graph_def
-    nodes = itertools.chain(graph.node, *(function.node_def for function in graph.library.function))
-    found = next(((node.name, node.op) for node in nodes if node.op in _REFUSED_OPERATIONS), None)
-    if found:
-        raise DefinitionFailedError(
-            f"the model cannot be served: operation {found[0]} ({found[1]}) {_REFUSED_OPERATIONS[found[1]]}"
-        )
+    graph = tagged(read((directory / MODEL_FILE).read_bytes()))
+    fault = next(faults_of(graph, has_own_operations=False), "")
+    if fault:
+        raise DefinitionFailedError(f"the model cannot be served: {fault}")
 
 
 def _write_records(path: Path, messages: Sequence[warmup_pb2.PredictionLog | tfserving_pb2.PredictResponse]) -> None:

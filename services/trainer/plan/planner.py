@@ -18,6 +18,7 @@ from common.eventlog.topics import examples_topic
 from common.process.health import Health
 from common.process.lifecycle import Stop
 from common.registry.catalog import (
+    ALLOW_SIGNATURE_CHANGE,
     FROM_SCRATCH,
     HEAD_BEFORE,
     LEFT_OUT,
@@ -138,12 +139,15 @@ class Planner:
 
     # doors
 
-    def plan_now(self, name: str, *, by: str, reason: str, start: Start = "head") -> Round:
+    def plan_now(
+        self, name: str, *, by: str, reason: str, start: Start = "head", allow_signature_change: bool = False
+    ) -> Round:
         """Plans a round because somebody asks.
 
         Args:
             start: "head": over what is new; "scratch": from nothing, over the log from its start; {partition: offset}:
                 from there on, what lies before is left out. Offsets before the head's end would be learned twice.
+            allow_signature_change: the version may break the signatures of the one before it.
 
         Raises:
             NotFound: no such model.
@@ -175,6 +179,7 @@ class Planner:
             if isinstance(decision, Wait):
                 raise Conflict(f"no round of {name} is due: {decision.reason}")
             asked = {"by": by, "reason": reason} | ({} if start == "head" else {"from": start})
+            asked |= {ALLOW_SIGNATURE_CHANGE: True} if allow_signature_change else {}
             return self._plan(tracked, log, beginning, decision, requested=asked)
 
     def known_models(self) -> list[str]:

@@ -204,6 +204,14 @@ def test_classify_lists_labels_with_scores(contract: ContractServer, signature: 
 
 
 @pytest.mark.covers("srv-classify-regress")
+def test_without_a_name_the_signatures_are_meant_that_trained_versions_have(contract: ContractServer) -> None:
+    examples = [{"x": 0.5, "s": "é"}, {"x": 0.1, "k": 2}]
+    answer = contract.post("m:classify", json.dumps({"examples": examples}).encode()).json()
+    assert answer == contract.post("m:classify", body("classify", examples=examples)).json()
+    answer = contract.post("m:regress", json.dumps({"examples": examples}).encode()).json()
+    assert answer == {"results": [1.0, 0.2]}
+
+
 @pytest.mark.parametrize(("signature", "expected"), [("regress", [1.0, 0.2]), ("regress_column", [7.0, 2.0])])
 def test_regress_lists_values(contract: ContractServer, signature: str, expected: list[float]) -> None:
     response = contract.post("m/versions/7:regress", body(signature, examples=[{"x": 0.5}, {"x": 0.1, "k": 2}]))

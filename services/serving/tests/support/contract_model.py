@@ -73,6 +73,8 @@ def _example_signatures() -> dict[str, Any]:
     return {
         "examples": _signature(given, {"x": x, "k": parsed["k"], "s": parsed["s"]}),
         "classify": _signature(given, {"classes": classes, "scores": scores}, CLASSIFY),
+        "classification": _signature(given, {"classes": classes, "scores": scores}, CLASSIFY),
+        "regression": _signature(given, {"outputs": x * 2}, REGRESS),
         "classify_scores": _signature(given, {"scores": scores}, CLASSIFY),
         "classify_classes": _signature(given, {"classes": classes}, CLASSIFY),
         "classify_flat": _signature(given, {"scores": x}, CLASSIFY),

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 
 from common.definition.identity import variables_of
 from common.definition.inputs import INPUTS_PATH, parse_inputs
@@ -69,6 +70,41 @@ def test_it_learns_and_its_export_answers_as_it_does(case: dict[str, Any], tmp_p
     for name, value in model.serve(raw).items():
         np.testing.assert_allclose(by_features[name], value, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(by_examples[name], value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.covers("est-export", "srv-classify-regress")
+@pytest.mark.parametrize(
+    ("case", "names"),
+    [
+        ("linear_classifier", {"classification", "regression"}),
+        ("linear_classifier of 3", {"classification"}),
+        ("linear_regressor", {"regression"}),
+    ],
+)
+def test_classify_and_regress_answer_what_predict_answers(case: str, names: set[str], tmp_path: Path) -> None:
+    model, _, raw = built(CASES[case])
+    export.export(model, tmp_path / "saved_model")
+    export.check(tmp_path / "saved_model", export.trial_of(model, EXAMPLES[:4]), fresh_process(), tmp_path)
+    loaded = tf.saved_model.load(str(tmp_path / "saved_model"))
+    served = model.serve(raw)
+    assert set(loaded.signatures) - {"serving_default", "serving_examples"} == names
+    if "classification" in names:
+        answered = loaded.signatures["classification"](inputs=tf.constant(EXAMPLES))
+        classes = [[b"0", b"1", b"2"][: answered["scores"].shape[1]]] * len(EXAMPLES)
+        assert answered["classes"].numpy().tolist() == classes
+        expected = served["probabilities"] if "probabilities" in served else served["probability"]
+        scores = answered["scores"] if "probabilities" in served else answered["scores"][:, 1]
+        np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-6)
+    if "regression" in names:
+        answered = loaded.signatures["regression"](inputs=tf.constant(EXAMPLES))
+        np.testing.assert_allclose(
+            answered["outputs"], served.get("prediction", served.get("probability")), rtol=1e-5, atol=1e-6
+        )
+    saved = saved_model_pb2.SavedModel.FromString((tmp_path / "saved_model" / "saved_model.pb").read_bytes())
+    methods = {name: signature.method_name for name, signature in saved.meta_graphs[0].signature_def.items()}
+    assert {name: methods[name].rpartition("/")[2] for name in names} == {
+        name: {"classification": "classify", "regression": "regress"}[name] for name in names
+    }
 
 
 def expected_outputs(model: BuiltModel) -> set[str]:

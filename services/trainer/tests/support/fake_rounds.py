@@ -31,6 +31,7 @@ from services.trainer.rounds.assignment import (
     RoundAssignment,
     Stopped,
 )
+from testing.saved_models import saved_model
 
 BEHAVIOUR_FILE = "FAKE_ROUND_FILE"
 Report = Callable[[Message], None]
@@ -179,7 +180,7 @@ def _hand_in(
     for folder in ("saved_model", "checkpoint"):
         (output / folder).mkdir(parents=True, exist_ok=True)
         (output / folder / "count.txt").write_text(f"{assignment.round.round_id} {count}\n")
-    (output / "saved_model" / "saved_model.pb").write_text("a model\n")
+    (output / "saved_model" / "saved_model.pb").write_bytes(saved_model())
     files = manifest_of(output)
     registry.upload(output, files)
     report(Progress("register", examples_done=count))

@@ -1,0 +1,1 @@
+"""Reads a SavedModel without TensorFlow: tags, signatures, operations, variables."""

@@ -1,0 +1,40 @@
+"""Whether a folder is a SavedModel that can be served: its parts, its tags, its operations."""
+
+from collections.abc import Callable, Mapping
+
+from common.errors import InvalidInput
+from common.saved_model.graph import MODEL_FILE, SERVE, GraphProto, nodes_of, read, signatures_of, tagged
+from common.saved_model.operations import faults_of
+from common.saved_model.variables import INDEX_FILE, check_sizes, read_index
+
+OWN_OPERATIONS_FILE = "assets.extra/custom_ops.txt"
+_VARIABLES = {"VarHandleOp", "VariableV2", "Variable"}
+ReadFile = Callable[[str], bytes]
+
+
+def check_layout(sizes: Mapping[str, int], read_file: ReadFile, *, tags: tuple[str, ...] = (SERVE,)) -> GraphProto:
+    """The graph of these tags, once everything that it needs is known to be there.
+
+    Args:
+        sizes: {path relative to the SavedModel: bytes} of every file.
+        read_file: the content of one of them.
+
+    Raises:
+        InvalidInput: what is missing, cut short, not readable, or cannot be served; one sentence.
+    """
+    if MODEL_FILE not in sizes:
+        raise InvalidInput(f"there is no {MODEL_FILE}; the files are: {', '.join(sorted(sizes)[:8]) or 'none'}")
+    graph = tagged(read(read_file(MODEL_FILE)), tags)
+    if not signatures_of(graph):
+        raise InvalidInput(f"the graph tagged {','.join(tags)} has no signature; nobody could call it")
+    if INDEX_FILE in sizes:
+        check_sizes(read_index(read_file(INDEX_FILE)), sizes)
+    elif any(node.op in _VARIABLES for node in nodes_of(graph)):
+        raise InvalidInput(f"{INDEX_FILE} is not there, and the graph has variables")
+    for asset in graph.asset_file_def:
+        if f"assets/{asset.filename}" not in sizes:
+            raise InvalidInput(f"assets/{asset.filename} is not there, and the graph reads it")
+    fault = next(faults_of(graph, has_own_operations=OWN_OPERATIONS_FILE in sizes), "")
+    if fault:
+        raise InvalidInput(f"the model cannot be served: {fault}")
+    return graph

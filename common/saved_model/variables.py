@@ -1,0 +1,129 @@
+"""variables.index of a SavedModel or a TensorFlow checkpoint: which tensors its data files hold, and where.
+
+The file is a LevelDB table without compression
+(https://github.com/google/leveldb/blob/main/doc/table_format.md); its values are the messages of
+tensorflow/core/protobuf/tensor_bundle.proto.
+"""
+
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from google.protobuf.message import DecodeError
+
+from common.errors import InvalidInput
+from common.saved_model.graph import dtype_name, shape_of
+from protos import saved_model_pb2
+
+INDEX_FILE = "variables/variables.index"
+_FOOTER_BYTES, _TRAILER_BYTES = 48, 5
+_MAGIC = 0xDB4775248B80FB57
+_MOST_BYTES_OF_VARINT = 10
+OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+"""The entry that is no variable: which Python object each belongs to."""
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A tensor of the data files, `size_bytes` from `offset` on in file number `shard`."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    shard: int
+    offset: int
+    size_bytes: int
+
+    @property
+    def value_count(self) -> int:
+        return prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Index:
+    shard_count: int
+    variables: Mapping[str, Variable]
+    """By name, in its order; the object graph is among them."""
+
+    def data_files(self) -> list[str]:
+        """Their names beside the index."""
+        count = self.shard_count
+        return [f"variables/variables.data-{shard:05d}-of-{count:05d}" for shard in range(count)]
+
+
+def read_index(content: bytes) -> Index:
+    """Raises InvalidInput: it is not an index, or damaged."""
+    try:
+        entries = dict(_entries(content))
+        header = saved_model_pb2.BundleHeaderProto.FromString(entries.pop(b""))
+        variables = {name.decode(): _variable(value) for name, value in sorted(entries.items())}
+    except (DecodeError, IndexError, KeyError, struct.error, UnicodeDecodeError, ValueError) as error:
+        raise InvalidInput(
+            f"{INDEX_FILE} ({len(content)} bytes) is not an index of variables: {type(error).__name__}: {error}"
+        ) from error
+    return Index(header.num_shards or 1, variables)
+
+
+def check_sizes(index: Index, sizes: Mapping[str, int]) -> None:
+    """Raises InvalidInput where a data file is not there or shorter than the index says.
+
+    Args:
+        sizes: {path relative to the SavedModel: bytes}.
+    """
+    for shard, path in enumerate(index.data_files()):
+        if path not in sizes:
+            raise InvalidInput(f"{path} is not there, and {INDEX_FILE} needs it")
+        needed = max((v.offset + v.size_bytes for v in index.variables.values() if v.shard == shard), default=0)
+        if sizes[path] < needed:
+            raise InvalidInput(f"{path} has {sizes[path]} bytes, {INDEX_FILE} expects {needed}: it is cut short")
+
+
+def _variable(value: bytes) -> Variable:
+    entry = saved_model_pb2.BundleEntryProto.FromString(value)
+    shape = shape_of(entry.shape) or ()
+    return Variable(dtype_name(entry.dtype), shape, entry.shard_id, entry.offset, entry.size)
+
+
+def _entries(content: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Every key with its value, in order. Raises what slicing and unpacking raise on damaged bytes."""
+    footer = content[-_FOOTER_BYTES:]
+    if len(footer) < _FOOTER_BYTES or struct.unpack_from("<Q", footer, _FOOTER_BYTES - 8)[0] != _MAGIC:
+        raise ValueError("the end of the file is not a table's")
+    _, place = _handle(footer, 0)
+    index_handle, _ = _handle(footer, place)
+    for _, handle in _block(content, *index_handle):
+        yield from _block(content, *_handle(handle, 0)[0])
+
+
+def _block(content: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
+    if offset + size + _TRAILER_BYTES > len(content):
+        raise ValueError(f"a block of {size} bytes at {offset} passes the end")
+    if content[offset + size] != 0:
+        raise ValueError("a block is compressed, which TensorFlow's own never are")
+    block = content[offset : offset + size]
+    restarts = struct.unpack_from("<I", block, size - 4)[0]
+    end, place, key = size - 4 - 4 * restarts, 0, b""
+    while place < end:
+        shared, place = _varint(block, place)
+        own, place = _varint(block, place)
+        length, place = _varint(block, place)
+        key = key[:shared] + block[place : place + own]
+        yield key, block[place + own : place + own + length]
+        place += own + length
+
+
+def _handle(content: bytes, place: int) -> tuple[tuple[int, int], int]:
+    """((offset, size), the place behind them)."""
+    offset, place = _varint(content, place)
+    size, place = _varint(content, place)
+    return (offset, size), place
+
+
+def _varint(content: bytes, place: int) -> tuple[int, int]:
+    value = 0
+    for number in range(_MOST_BYTES_OF_VARINT):
+        byte = content[place + number]
+        value |= (byte & 0x7F) << (7 * number)
+        if byte < 0x80:
+            return value, place + number + 1
+    raise ValueError("a number does not end")

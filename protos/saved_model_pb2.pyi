@@ -1,0 +1,152 @@
+from protos import tfserving_pb2 as _tfserving_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class SavedModel(_message.Message):
+    __slots__ = ("saved_model_schema_version", "meta_graphs")
+    SAVED_MODEL_SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    META_GRAPHS_FIELD_NUMBER: _ClassVar[int]
+    saved_model_schema_version: int
+    meta_graphs: _containers.RepeatedCompositeFieldContainer[MetaGraphDef]
+    def __init__(self, saved_model_schema_version: _Optional[int] = ..., meta_graphs: _Optional[_Iterable[_Union[MetaGraphDef, _Mapping]]] = ...) -> None: ...
+
+class MetaGraphDef(_message.Message):
+    __slots__ = ("meta_info_def", "graph_def", "signature_def", "asset_file_def")
+    class MetaInfoDef(_message.Message):
+        __slots__ = ("stripped_op_list", "tags", "tensorflow_version", "stripped_default_attrs")
+        STRIPPED_OP_LIST_FIELD_NUMBER: _ClassVar[int]
+        TAGS_FIELD_NUMBER: _ClassVar[int]
+        TENSORFLOW_VERSION_FIELD_NUMBER: _ClassVar[int]
+        STRIPPED_DEFAULT_ATTRS_FIELD_NUMBER: _ClassVar[int]
+        stripped_op_list: OpList
+        tags: _containers.RepeatedScalarFieldContainer[str]
+        tensorflow_version: str
+        stripped_default_attrs: bool
+        def __init__(self, stripped_op_list: _Optional[_Union[OpList, _Mapping]] = ..., tags: _Optional[_Iterable[str]] = ..., tensorflow_version: _Optional[str] = ..., stripped_default_attrs: bool = ...) -> None: ...
+    class SignatureDefEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _tfserving_pb2.SignatureDef
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_tfserving_pb2.SignatureDef, _Mapping]] = ...) -> None: ...
+    META_INFO_DEF_FIELD_NUMBER: _ClassVar[int]
+    GRAPH_DEF_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_DEF_FIELD_NUMBER: _ClassVar[int]
+    ASSET_FILE_DEF_FIELD_NUMBER: _ClassVar[int]
+    meta_info_def: MetaGraphDef.MetaInfoDef
+    graph_def: GraphDef
+    signature_def: _containers.MessageMap[str, _tfserving_pb2.SignatureDef]
+    asset_file_def: _containers.RepeatedCompositeFieldContainer[AssetFileDef]
+    def __init__(self, meta_info_def: _Optional[_Union[MetaGraphDef.MetaInfoDef, _Mapping]] = ..., graph_def: _Optional[_Union[GraphDef, _Mapping]] = ..., signature_def: _Optional[_Mapping[str, _tfserving_pb2.SignatureDef]] = ..., asset_file_def: _Optional[_Iterable[_Union[AssetFileDef, _Mapping]]] = ...) -> None: ...
+
+class OpList(_message.Message):
+    __slots__ = ("op",)
+    OP_FIELD_NUMBER: _ClassVar[int]
+    op: _containers.RepeatedCompositeFieldContainer[OpDef]
+    def __init__(self, op: _Optional[_Iterable[_Union[OpDef, _Mapping]]] = ...) -> None: ...
+
+class OpDef(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class AssetFileDef(_message.Message):
+    __slots__ = ("filename",)
+    FILENAME_FIELD_NUMBER: _ClassVar[int]
+    filename: str
+    def __init__(self, filename: _Optional[str] = ...) -> None: ...
+
+class GraphDef(_message.Message):
+    __slots__ = ("node", "library", "versions")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    LIBRARY_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    node: _containers.RepeatedCompositeFieldContainer[NodeDef]
+    library: FunctionDefLibrary
+    versions: VersionDef
+    def __init__(self, node: _Optional[_Iterable[_Union[NodeDef, _Mapping]]] = ..., library: _Optional[_Union[FunctionDefLibrary, _Mapping]] = ..., versions: _Optional[_Union[VersionDef, _Mapping]] = ...) -> None: ...
+
+class VersionDef(_message.Message):
+    __slots__ = ("producer", "min_consumer")
+    PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    MIN_CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    producer: int
+    min_consumer: int
+    def __init__(self, producer: _Optional[int] = ..., min_consumer: _Optional[int] = ...) -> None: ...
+
+class FunctionDefLibrary(_message.Message):
+    __slots__ = ("function",)
+    FUNCTION_FIELD_NUMBER: _ClassVar[int]
+    function: _containers.RepeatedCompositeFieldContainer[FunctionDef]
+    def __init__(self, function: _Optional[_Iterable[_Union[FunctionDef, _Mapping]]] = ...) -> None: ...
+
+class FunctionDef(_message.Message):
+    __slots__ = ("signature", "node_def")
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    NODE_DEF_FIELD_NUMBER: _ClassVar[int]
+    signature: OpDef
+    node_def: _containers.RepeatedCompositeFieldContainer[NodeDef]
+    def __init__(self, signature: _Optional[_Union[OpDef, _Mapping]] = ..., node_def: _Optional[_Iterable[_Union[NodeDef, _Mapping]]] = ...) -> None: ...
+
+class NodeDef(_message.Message):
+    __slots__ = ("name", "op", "input", "attr")
+    class AttrEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: AttrValue
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[AttrValue, _Mapping]] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OP_FIELD_NUMBER: _ClassVar[int]
+    INPUT_FIELD_NUMBER: _ClassVar[int]
+    ATTR_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    op: str
+    input: _containers.RepeatedScalarFieldContainer[str]
+    attr: _containers.MessageMap[str, AttrValue]
+    def __init__(self, name: _Optional[str] = ..., op: _Optional[str] = ..., input: _Optional[_Iterable[str]] = ..., attr: _Optional[_Mapping[str, AttrValue]] = ...) -> None: ...
+
+class AttrValue(_message.Message):
+    __slots__ = ("list", "type", "shape")
+    class ListValue(_message.Message):
+        __slots__ = ("shape",)
+        SHAPE_FIELD_NUMBER: _ClassVar[int]
+        shape: _containers.RepeatedCompositeFieldContainer[_tfserving_pb2.TensorShapeProto]
+        def __init__(self, shape: _Optional[_Iterable[_Union[_tfserving_pb2.TensorShapeProto, _Mapping]]] = ...) -> None: ...
+    LIST_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    list: AttrValue.ListValue
+    type: _tfserving_pb2.DataType
+    shape: _tfserving_pb2.TensorShapeProto
+    def __init__(self, list: _Optional[_Union[AttrValue.ListValue, _Mapping]] = ..., type: _Optional[_Union[_tfserving_pb2.DataType, str]] = ..., shape: _Optional[_Union[_tfserving_pb2.TensorShapeProto, _Mapping]] = ...) -> None: ...
+
+class BundleHeaderProto(_message.Message):
+    __slots__ = ("num_shards",)
+    NUM_SHARDS_FIELD_NUMBER: _ClassVar[int]
+    num_shards: int
+    def __init__(self, num_shards: _Optional[int] = ...) -> None: ...
+
+class BundleEntryProto(_message.Message):
+    __slots__ = ("dtype", "shape", "shard_id", "offset", "size", "crc32c")
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    SHARD_ID_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    CRC32C_FIELD_NUMBER: _ClassVar[int]
+    dtype: _tfserving_pb2.DataType
+    shape: _tfserving_pb2.TensorShapeProto
+    shard_id: int
+    offset: int
+    size: int
+    crc32c: int
+    def __init__(self, dtype: _Optional[_Union[_tfserving_pb2.DataType, str]] = ..., shape: _Optional[_Union[_tfserving_pb2.TensorShapeProto, _Mapping]] = ..., shard_id: _Optional[int] = ..., offset: _Optional[int] = ..., size: _Optional[int] = ..., crc32c: _Optional[int] = ...) -> None: ...

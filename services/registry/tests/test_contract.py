@@ -1,0 +1,116 @@
+"""What a version's SavedModel promises: its parts are checked at registration, its signatures against those before."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import InvalidInput
+from common.registry.catalog import ALLOW_SIGNATURE_CHANGE, Decision, Version
+from services.registry.catalog import Catalog
+from services.registry.tests.building import Clock, definition, draft, lease, new_catalog, next_plan
+from testing.saved_models import saved_model
+
+X, Y = {"x": ("DT_FLOAT", (-1,))}, {"y": ("DT_FLOAT", (-1,))}
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    return new_catalog(tmp_path, Clock())
+
+
+def publish(catalog: Catalog, files: Mapping[str, bytes], *, requested: Mapping[str, Any] | None = None) -> Version:
+    """A version that is better than the one before it, with these files below saved_model/."""
+    plan = next_plan(catalog)
+    configuration = {**plan.configuration, **({"requested": requested} if requested else {})}
+    catalog.plan_round(type(plan)(**{**vars(plan), "configuration": configuration}))
+    held = lease(catalog)
+    contents = {"checkpoint/state": b"weights", **{f"saved_model/{path}": content for path, content in files.items()}}
+    try:
+        return catalog.register_version(held.round.round_id, held.token, draft(catalog, contents=contents))
+    except InvalidInput:
+        catalog.fail_round(held.round.round_id, held.token, reason="refused")
+        raise
+
+
+@pytest.mark.covers("fmt-savedmodel", "fmt-op-list")
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"model.keras": b"k"}, "there is no saved_model.pb; the files are: model.keras"),
+        ({"saved_model.pb": b"no graph"}, "saved_model.pb (8 bytes) is not a SavedModel"),
+        ({"saved_model.pb": b""}, "holds no graph"),
+        ({"saved_model.pb": saved_model(tags=("train", "gpu"))}, "is tagged serve; its graphs are tagged: train,gpu"),
+        ({"saved_model.pb": saved_model(signature="")}, "has no signature"),
+        ({"saved_model.pb": saved_model(operations=("VarHandleOp",))}, "variables/variables.index is not there"),
+        ({"saved_model.pb": saved_model(), "variables/variables.index": b"cut"}, "is not an index of variables"),
+        ({"saved_model.pb": saved_model(operations=("MatMul", "ReadFile"))}, "(ReadFile) reads or writes files"),
+        ({"saved_model.pb": saved_model(operations=("PyFunc",))}, "(PyFunc) calls Python"),
+        ({"saved_model.pb": saved_model(operations=("NobodysOp",))}, "(NobodysOp) is none of TensorFlow's"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_served_is_refused_by_name(catalog: Catalog, files: dict[str, bytes], words: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        publish(catalog, files)
+    assert words in refused.value.message
+    assert catalog.list_versions("m") == []
+
+
+@pytest.mark.covers("fmt-op-list")
+def test_operations_tags_and_producer_are_on_record(catalog: Catalog) -> None:
+    own = {"saved_model.pb": saved_model(operations=("MatMul", "MatMul", "NobodysOp"))}
+    version = publish(catalog, own | {"assets.extra/custom_ops.txt": b"nobodys.so\n"})
+    assert version.contract["operations"] == {"MatMul": 2, "NobodysOp": 1}
+    assert (version.contract["tags"], version.contract["producer"]) == (["serve"], "2.21.0")
+    assert catalog.list_versions("m")[0].contract == version.contract
+
+
+@pytest.mark.covers("fmt-signatures")
+@pytest.mark.parametrize(
+    ("after", "words"),
+    [
+        ({"inputs": {"z": X["x"]}}, "input x (float32 [n]) is gone"),
+        ({"inputs": {"x": ("DT_INT64", (-1,))}}, "input x is int64 [n], it was float32 [n]"),
+        ({"inputs": {"x": ("DT_FLOAT", (-1, 3))}}, "input x is float32 [n, 3], it was float32 [n]"),
+        ({"inputs": X | {"z": X["x"]}}, "input z (float32 [n]) is new, and a request cannot leave it out"),
+        ({"outputs": {"other": Y["y"]}}, "output y (float32 [n]) is gone"),
+        ({"signature": "other name"}, "signature serving_default is gone"),
+    ],
+)
+def test_a_changed_signature_keeps_a_version_from_production(
+    catalog: Catalog, after: dict[str, Any], words: str
+) -> None:
+    assert publish(catalog, {"saved_model.pb": saved_model()}).verdict.decision is Decision.PROMOTE
+    refused = publish(catalog, {"saved_model.pb": saved_model(**after)})
+    assert refused.verdict.decision is Decision.REJECT
+    assert words in refused.verdict.reasons[-1]
+    assert "--allow-signature-change" in refused.verdict.reasons[-1]
+    assert catalog.get_model("m").aliases == {"production": 1}
+    allowed = publish(
+        catalog, {"saved_model.pb": saved_model(**after)}, requested={"by": "ada", ALLOW_SIGNATURE_CHANGE: True}
+    )
+    assert allowed.verdict.decision is Decision.PROMOTE
+    assert words in allowed.verdict.reasons[-1]
+
+
+@pytest.mark.covers("fmt-signatures")
+def test_what_breaks_no_caller_is_no_change(catalog: Catalog) -> None:
+    publish(catalog, {"saved_model.pb": saved_model(inputs={"x": ("DT_FLOAT", (4,))})})
+    more = {"saved_model.pb": saved_model(outputs=Y | {"more": Y["y"]}, inputs=X | {"z": X["x"]})}
+    x, z = ({"name": name, "dtype": "float32"} for name in "xz")
+    optional = {"features": [x, z | {"required": False, "default": 0.5}], "padding": {}}
+    said = json.dumps({"serving_default": optional}).encode()
+    version = publish(catalog, more | {"assets.extra/headrace_inputs.json": said})
+    assert version.verdict.decision is Decision.PROMOTE, version.verdict.reasons
+
+
+def test_a_definition_may_say_that_signatures_change(catalog: Catalog) -> None:
+    publish(catalog, {"saved_model.pb": saved_model()})
+    files = definition() | {"signatures.yaml": b"may_change: true\n"}
+    catalog.register_model("m", stream="s", files=files, by="ada")
+    version = publish(catalog, {"saved_model.pb": saved_model(inputs={"z": X["x"]})})
+    assert version.verdict.decision is Decision.PROMOTE
+    with pytest.raises(InvalidInput, match="says `may_change"):
+        catalog.register_model("m", stream="s", files=definition() | {"signatures.yaml": b"yes"}, by="ada")

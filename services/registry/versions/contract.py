@@ -1,0 +1,88 @@
+"""What a version's SavedModel promises: looked at when it is registered, and held against the version before it.
+
+The registry reads the files itself (common/saved_model/), whoever sent them: parts, tags and operations that cannot be
+served are refused before there is a version. A changed promise makes a version that nobody is sent to by itself.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Any
+
+from common.definition.inputs import INPUTS_PATH, parse_inputs
+from common.definition.model import SIGNATURES_FILE
+from common.errors import InvalidInput
+from common.registry.catalog import ALLOW_SIGNATURE_CHANGE, Decision, FileEntry, JsonMap, RoundPlan, Verdict
+from common.saved_model import contract, graph, layout
+
+_FOLDER = PurePosixPath("saved_model")
+_SHOWN_CHANGES = 5
+ReadBlob = Callable[[str], bytes]
+
+
+def contract_of(files: Sequence[FileEntry], read_blob: ReadBlob) -> JsonMap:
+    """{"signatures", "may_be_left_out", "operations", "tags", "producer"} of the files below saved_model/.
+
+    Args:
+        read_blob: a file's content by its digest.
+
+    Raises:
+        InvalidInput: they are no SavedModel that can be served; the sentence says why.
+    """
+    entries = {
+        PurePosixPath(file.path).relative_to(_FOLDER).as_posix(): file
+        for file in files
+        if _FOLDER in PurePosixPath(file.path).parents
+    }
+    found = layout.check_layout(
+        {path: file.size_bytes for path, file in entries.items()}, lambda path: read_blob(entries[path].digest)
+    )
+    return {
+        "signatures": contract.to_mapping(graph.signatures_of(found)),
+        "may_be_left_out": _may_be_left_out(entries, read_blob),
+        "operations": dict(sorted(graph.operations_of(found).items())),
+        "tags": sorted(found.meta_info_def.tags),
+        "producer": found.meta_info_def.tensorflow_version,
+    }
+
+
+def refuse_changed(verdict: Verdict, *, before: JsonMap, after: JsonMap, allowed: bool) -> Verdict:
+    """The same verdict, or a rejection that names what a caller of the version before would miss.
+
+    Args:
+        before: {} where there is no version before, or one of a registry that kept no contracts.
+    """
+    if not before:
+        return verdict
+    changes = contract.changes(
+        contract.from_mapping(before["signatures"]),
+        contract.from_mapping(after["signatures"]),
+        may_be_left_out=after["may_be_left_out"],
+    )
+    if not changes:
+        return verdict
+    shown = "; ".join(changes[:_SHOWN_CHANGES]) + ("; ..." if len(changes) > _SHOWN_CHANGES else "")
+    if allowed:
+        return replace(verdict, reasons=(*verdict.reasons, f"signatures changed, as allowed: {shown}"))
+    refusal = f"signatures changed, which --allow-signature-change of apply or train allows: {shown}"
+    return replace(verdict, decision=Decision.REJECT, reasons=(*verdict.reasons, refusal))
+
+
+def is_change_allowed(plan: RoundPlan, definition: Mapping[str, bytes]) -> bool:
+    """Whether whoever asked for the round, or applied its definition, said so."""
+    requested = plan.configuration.get("requested")
+    asked = isinstance(requested, Mapping) and bool(requested.get(ALLOW_SIGNATURE_CHANGE))
+    return asked or SIGNATURES_FILE in definition
+
+
+def _may_be_left_out(entries: Mapping[str, FileEntry], read_blob: ReadBlob) -> dict[str, Any]:
+    if INPUTS_PATH not in entries:
+        return {}
+    try:
+        known = parse_inputs(json.loads(read_blob(entries[INPUTS_PATH].digest)))
+    except ValueError as error:
+        raise InvalidInput(f"{INPUTS_PATH} is not JSON: {error}") from error
+    return {
+        name: [feature.name for feature in inputs.features if not feature.required] for name, inputs in known.items()
+    }

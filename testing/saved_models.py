@@ -35,7 +35,7 @@ def saved_model(
                               (one.outputs, outputs or {"y": ("DT_FLOAT", (-1,))})):  # fmt: skip
             for name, (dtype, shape) in tensors.items():
                 side[name].name = f"{name}:0"
-                side[name].dtype = tfserving_pb2.DataType.Value(dtype)  # type: ignore[arg-type]  # checked at run time
+                side[name].dtype = getattr(tfserving_pb2, dtype)
                 for size in shape:
                     side[name].tensor_shape.dim.add(size=size)
     return found.SerializeToString(deterministic=True)

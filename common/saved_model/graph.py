@@ -129,7 +129,7 @@ def operations_of(graph: GraphProto) -> Counter[str]:
 def dtype_name(dtype: int) -> str:
     """1 -> "float32": TensorFlow's names, as in Python."""
     try:
-        name = tfserving_pb2.DataType.Name(dtype).removeprefix("DT_").lower()  # type: ignore[arg-type]  # any number
+        name = tfserving_pb2.DataType.Name(dtype).removeprefix("DT_").lower()
     except ValueError:
         return f"type {dtype}"
     return {"float": "float32", "double": "float64", "half": "float16"}.get(name, name)

@@ -94,8 +94,8 @@ def train(
         planned = client.train(
             model,
             reason=reason,
-            start=start,
-            allow_signature_change=allow_signature_change,  # type: ignore[arg-type]  # one of the three it takes
+            start=start,  # type: ignore[arg-type]  # one of the three it takes
+            allow_signature_change=allow_signature_change,
         )
     session.show(
         asdict(planned),

@@ -71,7 +71,14 @@ def load(request: LoadRequest, *, candidates: Sequence[Candidate] = CANDIDATES) 
         RequestFailed: TensorFlow cannot load it, or the engine that is named is not installed.
     """
     options = request.options.engine
-    if options.engine == TENSORFLOW or request.is_cautious:
+    # The converters know one graph, that tagged serve.
+    is_usual = options.saved_model_tags == EngineOptions.saved_model_tags
+    if options.engine not in (AUTO, TENSORFLOW) and not is_usual:
+        tags = ",".join(options.saved_model_tags)
+        raise RequestFailed(
+            Code.FAILED_PRECONDITION, f"engine {options.engine} takes graphs tagged serve only, not {tags}"
+        )
+    if options.engine == TENSORFLOW or request.is_cautious or not is_usual:
         return tensorflow_engine.load(request.directory, options, is_cautious=request.is_cautious)
     wanted = [candidate for candidate in candidates if options.engine in (AUTO, candidate.name)]
     if options.engine != AUTO:

@@ -154,7 +154,7 @@ def load(directory: Path, options: EngineOptions, *, is_cautious: bool = False) 
     """Loads a SavedModel: restores its variables, initialises its tables, compiles every signature.
 
     Args:
-        options: its thread counts and is_xla count here.
+        options: its thread counts, is_xla and saved_model_tags count here.
         is_cautious: use the default executor from the start. A few graphs do not make the single-threaded one refuse
             but crash (a loop outside of every function, TensorFlow 2.21).
 
@@ -202,7 +202,7 @@ def _load(directory: Path, executor_type: str, kind: str, options: EngineOptions
     session = _SESSION(graph=graph, config=config)
     try:
         with graph.as_default():
-            meta_graph = _LOAD(session, [tf.saved_model.SERVING], str(directory))
+            meta_graph = _LOAD(session, list(options.saved_model_tags), str(directory))
         shown = f"{kind}, oneDNN" if onednn.is_on() else kind
         return TensorFlowEngine(session, meta_graph, shown, thread_pool=pool)
     except BaseException:

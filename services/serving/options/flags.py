@@ -105,6 +105,7 @@ SUPPORTED: tuple[Flag, ...] = (
     Flag("tensorflow_inter_op_parallelism", "Operations at a time (1)", int, _or_default("inter_op_threads")),
     Flag("tensorflow_session_parallelism", "Both of these; 0: as they are", int, _session_threads),
     Flag("xla_cpu_compilation_enabled", "Compiles signatures with XLA", bool, _as("enable_xla")),
+    Flag("saved_model_tags", "Tags of the graph to load (serve), by commas", str, _as("saved_model_tags")),
     Flag("ssl_config_file", "SSLConfig: TLS for gRPC, REST and metrics", str, _as("ssl_config_file")),
     Flag("monitoring_config_file", "MonitoringConfig: metrics at its path too", str, _as("monitoring_config_file")),
     Flag("grpc_channel_arguments", "Options of the gRPC server, name=value,...", str, _as("grpc_channel_arguments")),
@@ -131,7 +132,6 @@ UNSUPPORTED: tuple[Flag, ...] = (
         "per_process_gpu_memory_fraction", "", float, taken=("0", "0.0"),
         refusal="each version is a process of its own that takes what it needs",
     ),
-    Flag("saved_model_tags", "", str, taken=("serve",), refusal="only graphs tagged serve are loaded"),
     Flag(
         "remove_unused_fields_from_bundle_metagraph", "", bool, taken=("true",),
         refusal="the front keeps signatures only, and a graph's debug information never leaves the runner",

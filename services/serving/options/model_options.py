@@ -83,6 +83,8 @@ class EngineOptions:
     inter_op_threads: int = 1
     is_xla: bool = False
     """Whether TensorFlow compiles the signatures with XLA."""
+    saved_model_tags: tuple[str, ...] = ("serve",)
+    """The tags of the graph that is loaded, where a SavedModel has several."""
     relative_tolerance: float = 1e-4
     absolute_tolerance: float = 1e-5
     """How far another engine's outputs may be from the SavedModel's."""
@@ -121,6 +123,8 @@ class ModelOptions:
         return cls(
             platform=mapping["platform"],
             batching=BatchingOptions(**batching),
-            engine=EngineOptions(**mapping["engine"]),
+            engine=EngineOptions(
+                **mapping["engine"] | {"saved_model_tags": tuple(mapping["engine"]["saved_model_tags"])}
+            ),
             warm_up=WarmUpOptions(**mapping["warm_up"]),
         )

@@ -44,6 +44,7 @@ def replica_options(settings: ServingSettings) -> ModelOptions:
             intra_op_threads=settings.intra_op_threads,
             inter_op_threads=settings.inter_op_threads,
             is_xla=settings.enable_xla,
+            saved_model_tags=tuple(tag.strip() for tag in settings.saved_model_tags.split(",") if tag.strip()),
         ),
         warm_up=WarmUpOptions(settings.enable_model_warmup, settings.num_request_iterations_for_warmup),
     )

@@ -2,8 +2,8 @@
 
 from importlib.metadata import EntryPoint, entry_points
 
-TENSORFLOW = "tensorflow"
-"""Is there always."""
+TENSORFLOW, TFLITE = "tensorflow", "tflite"
+"""Are there always; tflite needs a package (docs/guide/engines.md)."""
 _GROUP = "headrace.platforms"
 
 
@@ -13,4 +13,4 @@ def plugins() -> dict[str, EntryPoint]:
 
 
 def platform_names() -> frozenset[str]:
-    return frozenset({TENSORFLOW, *plugins()})
+    return frozenset({TENSORFLOW, TFLITE, *plugins()})

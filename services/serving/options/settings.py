@@ -131,6 +131,8 @@ class ServingSettings(ServiceSettings):
     """What computes models that say nothing themselves."""
     enable_xla: bool = False
     """Whether TensorFlow compiles signatures with XLA."""
+    saved_model_tags: str = "serve"
+    """The tags, separated by commas, of the graph that is loaded of a SavedModel that has several."""
     enable_model_warmup: bool = True
     """Whether a version is run before it is available, with the requests that came with it or with made-up ones."""
     num_request_iterations_for_warmup: int = Field(WarmUpOptions.iterations, ge=1)

@@ -18,7 +18,7 @@ The transform, its vocabularies and statistics are part of the graph; a module's
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,7 @@ def export(model: Model, directory: Path) -> None:
     _write_serving_options(model, directory)
 
 
-def _graph_of(signature: Signature, *, is_module: bool) -> Callable[..., Any]:
+def _graph_of(signature: Signature, *, is_module: bool) -> Any:
     """`is_module`: a user's Python may branch on tensors."""
     function = tf.function(lambda **raw: signature.answer(raw), autograph=is_module)
     return function.get_concrete_function(**{feature.name: tensor_spec(feature) for feature in signature.inputs})

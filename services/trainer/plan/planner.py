@@ -178,7 +178,7 @@ class Planner:
             decision = decide(tracked.state.definition.triggers, self._situation(tracked, fresh, asked_for=True))
             if isinstance(decision, Wait):
                 raise Conflict(f"no round of {name} is due: {decision.reason}")
-            asked = {"by": by, "reason": reason} | ({} if start == "head" else {"from": start})
+            asked: dict[str, Any] = {"by": by, "reason": reason} | ({} if start == "head" else {"from": start})
             asked |= {ALLOW_SIGNATURE_CHANGE: True} if allow_signature_change else {}
             return self._plan(tracked, log, beginning, decision, requested=asked)
 

@@ -2,14 +2,14 @@
 
 A platform is a function `load(request: LoadRequest) -> LoadedModel`, registered under its name as an entry point of the
 group `headrace.platforms`. Versions, reload, batching, warm-up and status come from the runner around it. `tensorflow`
-is there always; docs/guide/engines.md says how to write another one.
+and `tflite` are there always; docs/guide/engines.md says how to write another one.
 """
 
 from collections.abc import Callable
 
 from services.serving.engines.platforms import tensorflow_platform
 from services.serving.engines.platforms.loading import LoadedModel, LoadRequest
-from services.serving.options.platform_names import TENSORFLOW, platform_names, plugins
+from services.serving.options.platform_names import TENSORFLOW, TFLITE, platform_names, plugins
 from services.serving.wire.codes import Code
 from services.serving.wire.prediction import RequestFailed
 
@@ -25,7 +25,7 @@ def load(request: LoadRequest) -> LoadedModel:
     name = request.options.platform
     if name == TENSORFLOW:
         return tensorflow_platform.load(request)
-    plugin = _find(name)
+    plugin = _tflite() if name == TFLITE else _find(name)
     try:
         return plugin(request)
     except RequestFailed:
@@ -34,6 +34,17 @@ def load(request: LoadRequest) -> LoadedModel:
         raise RequestFailed(
             Code.UNKNOWN, f'platform "{name}" cannot load version {request.version}: {type(error).__name__}: {error}'
         ) from error
+
+
+def _tflite() -> Load:
+    try:
+        from services.serving.engines.platforms import tflite_platform
+    except ImportError as error:
+        raise RequestFailed(
+            Code.FAILED_PRECONDITION,
+            f'platform "{TFLITE}" is not installed: {error}; pip install headrace[serving-litert]',
+        ) from error
+    return tflite_platform.load
 
 
 def _find(name: str) -> Load:

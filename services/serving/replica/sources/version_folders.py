@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from services.serving.options.platform_names import TENSORFLOW, TFLITE
+
 _MAX_INT64 = 2**63 - 1
 _SAVED_MODEL_NAMES = ("saved_model.pb", "saved_model.pbtxt")
 _RESTORES = (b"saver_filename", b"save/restore_all")
@@ -74,7 +76,9 @@ def _entries(directory: Path) -> Iterator[tuple[str, int, int]]:
 
 def what_is_missing(directory: Path, *, platform: str) -> str:
     """What a version still lacks, in words; "" when nothing is known to be missing."""
-    if platform != "tensorflow":
+    if platform == TFLITE:
+        return "" if any(directory.glob("*.tflite")) else "a *.tflite file"
+    if platform != TENSORFLOW:
         return "" if any(directory.iterdir()) else "any file"
     graph = next((directory / name for name in _SAVED_MODEL_NAMES if (directory / name).is_file()), None)
     if graph is None:

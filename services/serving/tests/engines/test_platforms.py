@@ -97,6 +97,61 @@ def test_an_xgboost_version_without_a_model_fails(zygote: Zygote, redis_server: 
     assert message.endswith("has neither model.json nor model.ubj")
 
 
+@pytest.mark.covers("srv-flags", "fmt-savedmodel")
+@pytest.mark.parametrize(("tags", "outputs"), [(("serve",), [2.0, 4.0]), (("gpu", "serve"), [3.0, 6.0])])
+def test_tags_choose_a_graph_of_a_saved_model_that_has_several(
+    zygote: Zygote, redis_server: RedisServer, saved_models: Path, tags: tuple[str, ...], outputs: list[float]
+) -> None:
+    options = ModelOptions(engine=EngineOptions(saved_model_tags=tags))
+    runner = zygote.start_runner(redis_server.url, saved_models / "several_tags", options=options).serve()
+    reply = Asker(redis_server.url, "m").ask(request(b"a", {"x": np.array([1, 2], "<f4")}))
+    assert read_tensor(reply.outputs[0]).tolist() == outputs
+    assert runner.leave() == 0
+
+
+@pytest.mark.covers("srv-flags")
+def test_tags_that_no_graph_has_fail_the_load_by_name(
+    zygote: Zygote, redis_server: RedisServer, saved_models: Path
+) -> None:
+    options = ModelOptions(engine=EngineOptions(saved_model_tags=("tpu",)))
+    _, message = failure(zygote.start_runner(redis_server.url, saved_models / "several_tags", options=options))
+    assert "tpu" in message
+
+
+@pytest.mark.covers("srv-custom-servable", "fmt-tflite")
+def test_a_tflite_file_is_served_in_batches_with_its_own_signatures(
+    zygote: Zygote, redis_server: RedisServer, saved_models: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "1").mkdir()
+    shutil.copy(saved_models / "lite.tflite", tmp_path / "1" / "any name.tflite")
+    runner = start(zygote, redis_server, tmp_path / "1", "tflite").serve()
+    assert runner.ready["engine"] == "litert, any name.tflite"
+    asker = Asker(redis_server.url, "m")
+    rows = [[[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0]]]
+    asker.enqueue(*(request(b"%d" % i, {"x": np.array(value, "<f4")}) for i, value in enumerate(rows)))
+    replies = asker.wait_for(b"0", b"1")
+    assert [read_tensor(reply.outputs[0]).tolist() for reply in replies] == [[6.0, 14.0], [22.0]]
+    refused = asker.ask(request(b"2", {"x": np.ones((1, 3), "<f4")}))
+    assert refused.error_code == Code.INVALID_ARGUMENT
+    assert "shape" in refused.error_message
+    assert runner.leave() == 0
+
+
+@pytest.mark.covers("srv-custom-servable")
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [({"a.tflite": b"", "b.tflite": b""}, "a.tflite, b.tflite"), ({"model.tflite": b"no"}, "litert")],
+)
+def test_a_tflite_folder_that_cannot_be_served_says_why(
+    zygote: Zygote, redis_server: RedisServer, tmp_path: Path, files: dict[str, bytes], words: str
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    code, message = failure(start(zygote, redis_server, tmp_path, "tflite"))
+    assert code == Code.FAILED_PRECONDITION
+    assert words in message
+
+
 @pytest.mark.covers("api-custom-op")
 @pytest.mark.timeout(300)  # a compiler on a busy machine
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")

@@ -63,7 +63,8 @@ SET: list[tuple[str, dict[str, Any]]] = [
     ("--rest_api_enable_cors_support=True", {"enable_cors": True}),
     ("--rest_api_enable_cors_support=0", {"enable_cors": False}),
     # What says what happens anyway changes nothing.
-    ("--flush_filesystem_caches=false --saved_model_tags=serve --enable_profiler=false", {}),
+    ("--flush_filesystem_caches=false --enable_profiler=false", {}),
+    ("--saved_model_tags=serve,gpu", {"saved_model_tags": "serve,gpu"}),
 ]
 
 
@@ -106,7 +107,7 @@ def test_a_flag_wins_over_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         "--rest_api_num_threads=4", "--grpc_max_threads=4", "--flush_filesystem_caches", "--platform_config_file=/p",
         "--tensorflow_session_config_file=/t", "--use_alts_credentials", "--per_process_gpu_memory_fraction=0.5",
-        "--saved_model_tags=serve,gpu", "--noremove_unused_fields_from_bundle_metagraph", "--prefer_tflite_model",
+        "--noremove_unused_fields_from_bundle_metagraph", "--prefer_tflite_model",
         "--num_tflite_pools=2", "--num_tflite_interpreters_per_pool=2", "--enable_signature_method_name_check",
         "--xla_gpu_compilation_enabled", "--enable_profiler", "--thread_pool_factory_config_file=/t",
         "--mixed_precision=bfloat16", "--skip_initialize_tpu", "--enable_grpc_healthcheck_service=false",

@@ -154,6 +154,34 @@ def save_endless(directory: Path) -> None:
         builder.save()
 
 
+def save_several_tags(directory: Path) -> None:
+    """Two graphs: `serve` doubles, `serve,gpu` triples."""
+    v1 = tf.compat.v1
+    builder = v1.saved_model.Builder(str(directory))
+    for tags, factor in ((["serve"], 2.0), (["serve", "gpu"], 3.0)):
+        with v1.Graph().as_default(), v1.Session() as session:
+            x = v1.placeholder(tf.float32, [None], name="x")
+            kept = v1.get_variable("factor", initializer=tf.constant(factor if tags == ["serve"] else 2.0))
+            session.run(v1.global_variables_initializer())
+            y = x * kept * (factor / (2.0 if len(tags) > 1 else factor))
+            signature = {"serving_default": v1.saved_model.predict_signature_def({"x": x}, {"y": y})}
+            if tags == ["serve"]:
+                builder.add_meta_graph_and_variables(session, tags, signature)
+            else:
+                builder.add_meta_graph(tags, signature)
+    builder.save()
+
+
+def save_lite(path: Path) -> None:
+    """A LiteRT model of signature `serving_default`: the dot product of rows of two with [2, 2]."""
+    module = tf.Module()
+    module.dot = tf.function(
+        lambda x: {"y": tf.reduce_sum(x * 2.0, axis=1)}, input_signature=[tf.TensorSpec([None, 2], tf.float32, "x")]
+    )
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([module.dot.get_concrete_function()], module)
+    path.write_bytes(converter.convert())
+
+
 def save_all(directory: Path) -> None:
     """Writes one folder per model; `affine` has one below it per version."""
     for version in AFFINE_VERSIONS:
@@ -174,6 +202,8 @@ def save_all(directory: Path) -> None:
     tf.saved_model.save(Network(), str(directory / "network"))
     save_v1_control_flow(directory / "v1_control_flow")
     save_endless(directory / "endless")
+    save_several_tags(directory / "several_tags")
+    save_lite(directory / "lite.tflite")
 
 
 if __name__ == "__main__":

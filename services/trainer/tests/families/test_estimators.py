@@ -97,9 +97,8 @@ def test_classify_and_regress_answer_what_predict_answers(case: str, names: set[
         np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-6)
     if "regression" in names:
         answered = loaded.signatures["regression"](inputs=tf.constant(EXAMPLES))
-        np.testing.assert_allclose(
-            answered["outputs"], served.get("prediction", served.get("probability")), rtol=1e-5, atol=1e-6
-        )
+        expected = served["prediction" if "prediction" in served else "probability"]
+        np.testing.assert_allclose(answered["outputs"], expected, rtol=1e-5, atol=1e-6)
     saved = saved_model_pb2.SavedModel.FromString((tmp_path / "saved_model" / "saved_model.pb").read_bytes())
     methods = {name: signature.method_name for name, signature in saved.meta_graphs[0].signature_def.items()}
     assert {name: methods[name].rpartition("/")[2] for name in names} == {

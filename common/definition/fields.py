@@ -71,6 +71,10 @@ class Fields:
         self._note(Asked(self.where, key))
         return self._left.get(key) is not None
 
+    def peek(self, key: str) -> object:
+        """The value, which stays to be read; None where there is none."""
+        return self._left.get(key)
+
     def take(self, key: str, default: object = _MISSING) -> Any:
         """The value as it stands; without a default the key is required."""
         return self._take(key, "", default)
@@ -141,14 +145,17 @@ class Fields:
             raise self._wrong(key, "a list of numbers", value)
         return tuple(float(item) for item in value)
 
-    def integers(self, key: str, default: object = _MISSING, *, maximum: int = 2**63 - 1) -> tuple[int, ...]:
-        value = self._take(key, "a list of positive integers", default)
+    def integers(
+        self, key: str, default: object = _MISSING, *, minimum: int = 1, maximum: int = 2**63 - 1
+    ) -> tuple[int, ...]:
+        expected = "a list of positive integers" if minimum == 1 else f"a list of integers from {minimum}"
+        value = self._take(key, expected, default)
         whole = isinstance(value, list | tuple) and all(
-            isinstance(item, int) and not isinstance(item, bool) and 0 < item <= maximum for item in value
+            isinstance(item, int) and not isinstance(item, bool) and minimum <= item <= maximum for item in value
         )
         if not whole or not value:
             bound = f" up to {maximum}" if maximum < 2**63 - 1 else ""
-            raise self._wrong(key, f"a list of positive integers{bound}", value)
+            raise self._wrong(key, f"{expected}{bound}", value)
         return tuple(value)
 
     def texts(self, key: str, default: object = _MISSING, *, may_be_empty: bool = False) -> tuple[str, ...]:

@@ -1,72 +1,41 @@
 """How a model is trained, as its definition says it (section `training`).
 
 {batch_size: 256, passes: 1, optimizer: {name: adam, learning_rate: 0.001, clip_norm: 1.0}}
-learning_rate: {schedule: exponential, initial: 0.01, decay_steps: 1000, decay_rate: 0.9}
+
+The optimizer is Keras's of that name with Keras's options (keras_names.py), the learning rate learning_rate.py's.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from common.definition.fields import Fields, is_number
+from common.definition.keras_names import OPTIMIZERS, Value, read_options
+from common.definition.learning_rate import LearningRate, parse_learning_rate
+from common.errors import InvalidInput
 
-
-@dataclass(frozen=True)
-class OptimizerKind:
-    """An optimizer of Keras under its class's name in keras.optimizers, and which of its arguments may be given."""
-
-    keras_class: str
-    numbers: tuple[str, ...] = ()
-    flags: tuple[str, ...] = ()
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        return (*self.numbers, *self.flags)
-
-
-OPTIMIZERS: Mapping[str, OptimizerKind] = {
-    "sgd": OptimizerKind("SGD", ("momentum",), ("nesterov",)),
-    "adam": OptimizerKind("Adam", ("beta_1", "beta_2", "epsilon"), ("amsgrad",)),
-    "adamw": OptimizerKind("AdamW", ("beta_1", "beta_2", "epsilon", "weight_decay")),
-    "adagrad": OptimizerKind("Adagrad", ("initial_accumulator_value", "epsilon")),
-    "rmsprop": OptimizerKind("RMSprop", ("rho", "momentum", "epsilon")),
-    "ftrl": OptimizerKind(
-        "Ftrl",
-        (
-            "learning_rate_power",
-            "initial_accumulator_value",
-            "l1_regularization_strength",
-            "l2_regularization_strength",
-        ),
-    ),
-}
-"""The only list of optimizers: what is not here is refused with the definition, what is here the trainer makes."""
 ON_NOT_FINITE = ("fail", "skip_batch", "set_aside")
-
-
-@dataclass(frozen=True)
-class LearningRate:
-    """The rate at global step s (which goes on from round to round).
-
-    constant:     initial
-    exponential:  initial * decay_rate ^ (s / decay_steps)
-    inverse_time: initial / (1 + decay_rate * s / decay_steps)
-    cosine:       from initial to initial * floor over decay_steps along half a cosine, then constant
-    """
-
-    initial: float = 0.001
-    schedule: str = "constant"
-    decay_steps: int = 0
-    decay_rate: float = 0.0
-    floor: float = 0.0
+_CLIPS = ("clip_norm", "clipnorm", "clipvalue", "global_clipnorm")
+_BOUNDS: Mapping[str, tuple[float, float]] = {
+    **dict.fromkeys(("beta_1", "beta_2", "adam_beta_1", "adam_beta_2", "rho", "momentum", "ema_momentum"), (0.0, 1.0)),
+    **dict.fromkeys(("weight_decay", "adam_weight_decay", "epsilon", "epsilon_1", "epsilon_2"), (0.0, float("inf"))),
+    **dict.fromkeys(("initial_accumulator_value", "warmup_steps"), (0.0, float("inf"))),
+    **dict.fromkeys(("clipnorm", "clipvalue", "global_clipnorm", "loss_scale_factor"), (1e-12, float("inf"))),
+    **dict.fromkeys(("ema_overwrite_frequency", "ns_steps"), (1.0, float("inf"))),
+    "clip_threshold": (1e-12, float("inf")),
+    "gradient_accumulation_steps": (2.0, float("inf")),
+    "learning_rate_power": (float("-inf"), 0.0),
+}
+"""From and to, both allowed: what Keras refuses only when the round begins, or takes and makes nonsense of."""
 
 
 @dataclass(frozen=True)
 class Optimizer:
-    """`clip_norm` scales the gradients down where their global norm is above it."""
+    """Keras's of that name. `clip_norm` is Keras's global_clipnorm: it scales the gradients down where their global
+    norm is above it."""
 
     name: str = "adam"
-    learning_rate: LearningRate = LearningRate()
-    options: Mapping[str, float | bool] = field(default_factory=dict)
+    learning_rate: LearningRate = field(default_factory=LearningRate)
+    options: Mapping[str, Value] = field(default_factory=dict)
     clip_norm: float | None = None
 
 
@@ -100,34 +69,31 @@ def parse_training(section: object) -> Training:
 def _optimizer(section: object) -> Optimizer:
     fields = Fields("optimizer", section)
     name = fields.choice("name", tuple(OPTIMIZERS), Optimizer.name)
-    options: dict[str, float | bool] = {}
-    for option in OPTIMIZERS[name].options:
-        if fields.has(option):
-            is_flag = option in OPTIMIZERS[name].flags
-            options[option] = fields.flag(option) if is_flag else fields.number(option)
+    options = read_options(fields, OPTIMIZERS[name])
     optimizer = Optimizer(
         name=name,
-        learning_rate=_learning_rate(fields.take("learning_rate", LearningRate.initial)),
+        learning_rate=parse_learning_rate(fields.take("learning_rate", LearningRate.initial)),
         options=options,
         clip_norm=fields.optional_number("clip_norm", None, minimum=1e-12),
     )
     fields.finish()
+    _check_options(optimizer)
     return optimizer
 
 
-def _learning_rate(section: object) -> LearningRate:
-    if is_number(section):
-        return LearningRate(
-            initial=Fields("optimizer", {"learning_rate": section}).number("learning_rate", minimum=0.0)
-        )
-    fields = Fields("learning_rate", section)
-    schedule = fields.choice("schedule", ("exponential", "inverse_time", "cosine"))
-    rate = LearningRate(
-        initial=fields.number("initial", minimum=0.0),
-        schedule=schedule,
-        decay_steps=fields.integer("decay_steps"),
-        decay_rate=fields.number("decay_rate", minimum=0.0) if schedule != "cosine" else 0.0,
-        floor=fields.number("floor", 0.0, minimum=0.0, below=1.0) if schedule == "cosine" else 0.0,
-    )
-    fields.finish()
-    return rate
+def _check_options(optimizer: Optimizer) -> None:
+    options = optimizer.options
+    for key, value in options.items():
+        low, high = _BOUNDS.get(key, (float("-inf"), float("inf")))
+        if is_number(value) and not low <= float(str(value)) <= high:
+            expected = f"from {low:g} to {high:g}" if high < float("inf") > -low else f"from {low:g}"
+            expected = f"at most {high:g}" if low == float("-inf") else expected
+            raise InvalidInput(f"optimizer: {key} must be {expected}, got {value!r}")
+    clips = [key for key in _CLIPS if key in options or (key == "clip_norm" and optimizer.clip_norm is not None)]
+    if len(clips) > 1:
+        raise InvalidInput(f"optimizer: {' and '.join(clips)} are given; gradients are clipped in one way, keep one")
+    idle = sorted(key for key in options if key.startswith("ema_"))
+    if idle and not options.get("use_ema"):
+        raise InvalidInput(f"optimizer: {', '.join(idle)} says nothing without use_ema: true")
+    if options.get("nesterov") and optimizer.name == "sgd" and not options.get("momentum"):
+        raise InvalidInput("optimizer: nesterov says nothing without a momentum above 0")

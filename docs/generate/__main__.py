@@ -3,12 +3,25 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from docs.generate import commands, definition, errors, flags, grpc_methods, http, metrics, names, settings, stream
+from docs.generate import (
+    commands,
+    definition,
+    errors,
+    flags,
+    grpc_methods,
+    http,
+    keras_names,
+    metrics,
+    names,
+    settings,
+    stream,
+)
 
 _REFERENCE = Path(__file__).parents[1] / "reference"
 _PAGES: Mapping[str, Callable[[], str]] = {
     "stream.md": stream.document,
     "model.md": definition.document,
+    "keras-names.md": keras_names.page_of_names,
     "settings.md": settings.document,
     "flags.md": flags.document,
     "cli.md": commands.document,
@@ -20,6 +33,7 @@ _PAGES: Mapping[str, Callable[[], str]] = {
 
 
 def main() -> None:
+    keras_names.TABLE.write_text(keras_names.document())
     for name, document in _PAGES.items():
         (_REFERENCE / name).write_text(document())
     names.check()

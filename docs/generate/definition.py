@@ -5,6 +5,7 @@ The readers run over the samples below and say which keys they ask for, what eac
 without a key, and a key that no sample shows end the generation with a sentence that names it.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,8 @@ from pathlib import Path
 import yaml
 
 from common.definition.fields import Asked, recording
+from common.definition.keras_names import OPTIMIZERS, SCHEDULES
 from common.definition.model import METRICS, parse_definition
-from common.definition.training import OPTIMIZERS
 from docs.generate.markdown import bullet, code, page
 
 _WORDS_FILE = "definition_words.yaml"
@@ -41,6 +42,20 @@ seed: 7
 estimator: wide_deep_classifier
 """
 _MODULE_TOP = "name: digits\nstream: digits\nlabel: digit\nmodule: model.py\ntask: multiclass\n"
+_WARMUP = """\
+training:
+  optimizer:
+    learning_rate: {schedule: cosine, initial: 0.1, decay_steps: 1000, warmup: {steps: 50, from: 0.0}}
+"""
+_SEQUENCE = """\
+training:
+  optimizer:
+    learning_rate:
+      schedule: sequence
+      parts:
+        - {steps: 100, schedule: constant, initial: 0.1}
+        - {schedule: exponential_decay, initial_learning_rate: 0.1, decay_steps: 1000, decay_rate: 0.9}
+"""
 _SECTIONS = {
     "parameters": """\
 parameters:
@@ -67,6 +82,7 @@ training:
 training:
   optimizer: {name: sgd, learning_rate: {schedule: exponential, initial: 0.01, decay_steps: 1000, decay_rate: 0.9}}
 """,
+    "warmup": _WARMUP,
     "triggers": """\
 triggers:
   min_examples: 20000
@@ -120,16 +136,8 @@ each section is for: [A model from features](../guide/model.md), [a Keras module
 
 def _samples() -> list[str]:
     """Definitions that together ask for every key."""
-    whole = [_TOP + _FEATURES + section for section in (*_SECTIONS.values(), _COSINE)]
-    optimizers = [
-        _TOP + _FEATURES + yaml.safe_dump({"training": {"optimizer": {"name": name} | _options(kind.options)}})
-        for name, kind in OPTIMIZERS.items()
-    ]
-    return [_MODULE_TOP, *whole, *optimizers, _TOP.replace("wide_deep_classifier", "linear_regressor") + _FEATURES]
-
-
-def _options(options: tuple[str, ...]) -> dict[str, float | bool]:
-    return {option: True if option in ("nesterov", "amsgrad") else 0.5 for option in options}
+    whole = [_TOP + _FEATURES + section for section in (*_SECTIONS.values(), _COSINE, _SEQUENCE)]
+    return [_MODULE_TOP, *whole, _TOP.replace("wide_deep_classifier", "linear_regressor") + _FEATURES]
 
 
 def _asked() -> Mapping[str, Mapping[str, Asked]]:
@@ -142,7 +150,8 @@ def _asked() -> Mapping[str, Mapping[str, Asked]]:
             parse_definition(files)
         for one in asked:
             name = one.where.removeprefix("feature ")
-            section = f"feature: {kinds[name]['type']}" if name != one.where else one.where
+            where = re.sub(r" part \d+$", "", one.where)
+            section = f"feature: {kinds[name]['type']}" if name != one.where else where
             keys = found.setdefault(section, {})
             before = keys.get(one.key)
             if before is None:
@@ -170,7 +179,8 @@ def _check_words(asked: Mapping[str, Mapping[str, Asked]]) -> None:
 
 
 def _section(section: str, keys: Mapping[str, Asked]) -> str:
-    lines = [_key(section, one) for one in keys.values()]
+    lines = [_key(section, one) for one in keys.values() if not _is_option(section, one.key)]
+    lines += [bullet(f"and {_OPTIONS[section]}: [Keras's names](keras-names.md).")] if section in _OPTIONS else []
     example = _example(section)
     parts = [f"## {_WORDS[section]['heading']}", "\n".join(lines)]
     return "\n\n".join(parts + ([code(example, "yaml")] if example else []))
@@ -186,13 +196,18 @@ def _example(section: str) -> str:
 
 
 def _is_option(section: str, key: str) -> bool:
-    return section == "optimizer" and any(key in kind.options for kind in OPTIMIZERS.values())
+    """Whether it is Keras's and has no words of ours: keras-names.md has it."""
+    kinds = {"optimizer": OPTIMIZERS, "learning_rate": SCHEDULES}.get(section, {})
+    return any(key in named.options for named in kinds.values()) and key not in _WORDS[section]["keys"]
+
+
+_OPTIONS: Mapping[str, str] = {
+    "optimizer": "the options of the optimizer, as Keras names them",
+    "learning_rate": "the options of the schedule, as Keras names them",
+}
 
 
 def _key(section: str, one: Asked) -> str:
-    if _is_option(section, one.key):
-        names = ", ".join(name for name, kind in OPTIMIZERS.items() if one.key in kind.options)
-        return bullet(f"`{one.key}` ({one.expected}; default: Keras's): of {names}.")
     expected = _METRICS if (section, one.key) == ("gate", "metric") else one.expected
     default = "required" if one.is_required else f"default `{_shown(one.default)}`"
     words = _WORDS[section]

@@ -172,5 +172,8 @@ class Trainable(Protocol):
     def use_averages(self) -> None:
         """Has the model answer with the averages from now on; training ends here."""
 
+    def curve(self, losses: Losses) -> tuple[NDArray[np.int64], Losses]:
+        """Of the losses that `train_block` returned last, together: the steps, and a loss for each."""
+
     def rates(self, steps: NDArray[np.int64]) -> list[float]:
         """The learning rate at each of the steps."""

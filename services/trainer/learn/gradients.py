@@ -26,13 +26,23 @@ def merged(gradient: Gradient) -> Gradient:
     return tf.IndexedSlices(rows, indices, gradient.dense_shape)
 
 
+def _whole(gradient: Gradient) -> Gradient:
+    return tf.convert_to_tensor(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
 def merge_before_apply(optimizer: keras.optimizers.Optimizer) -> None:
-    """Has every way into the optimizer merge first: `apply` is what apply_gradients and a user's train_step end in."""
+    """Has every way into the optimizer merge first: `apply` is what apply_gradients and a user's train_step end in.
+
+    Keras adds accumulated gradients, divides scaled ones and cuts values off only where they are whole tensors.
+    """
     apply = optimizer.apply
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    whole = bool(inner.gradient_accumulation_steps or optimizer.loss_scale_factor or inner.clipvalue)
+    ready = _whole if whole or inner is not optimizer else merged
 
     def merging(
         grads: Sequence[Gradient], trainable_variables: Sequence[keras.Variable] | None = None
     ) -> tf.Tensor | None:
-        return apply([merged(gradient) for gradient in grads], trainable_variables)
+        return apply([ready(gradient) for gradient in grads], trainable_variables)
 
     optimizer.apply = merging

@@ -7,7 +7,7 @@ A batch whose loss or gradient is not finite, or in which a layer raises, is und
 `training.on_not_finite` to say: fail, skip_batch, or set_aside the examples at fault and take the step without them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +27,7 @@ from services.trainer.families.reasons import DefinitionFailedError, blame_defin
 from services.trainer.learn import checkpoint, culprits
 from services.trainer.learn.checkpoint import variables_by_path
 from services.trainer.learn.gradients import merge_before_apply
-from services.trainer.learn.optimizers import make_optimizer
+from services.trainer.learn.optimizers import make_optimizer, slots_by_path
 
 _FEW = 10
 """So many examples at fault in a batch, or in all, are never too many; beyond, half of them are."""
@@ -78,8 +78,13 @@ class Training:
     @property
     def variables(self) -> dict[str, keras.Variable]:
         """By path, as checkpoint.py stores them."""
-        slots = [variable for optimizer in self._optimizers for variable in optimizer.variables]
-        return variables_by_path(model=self.model.network.variables, optimizer=slots, seed=[self.model.seed_state])
+        variables = variables_by_path(model=self.model.network.variables, seed=[self.model.seed_state])
+        for optimizer in self._optimizers:
+            slots = {f"optimizer/{path}": slot for path, slot in slots_by_path(optimizer).items()}
+            if len(slots) < len(optimizer.variables) or not slots.keys().isdisjoint(variables):
+                raise DefinitionFailedError(f"two optimizers are named {optimizer.name}, or two of its slots")
+            variables |= slots
+        return variables
 
     @property
     def passes(self) -> int:
@@ -95,6 +100,7 @@ class Training:
     def carry(self, parent: Arrays, *, step: int, carrying: Carrying) -> dict[str, Any]:
         with self._own_rates():
             report = checkpoint.restore(self.variables, parent, carrying)
+        self.start_copies(report.new)
         self.continue_from(step)
         layer_state.restore(self.model.network, parent)
         return report.to_mapping() if report.is_change else {}
@@ -111,7 +117,22 @@ class Training:
 
     def continue_from(self, step: int) -> None:
         """Sets the global step: it goes on even where another optimizer starts with empty slots."""
-        self.optimizer.iterations.assign(step)
+        if self.step != step:  # gradients that wait to be applied keep their place between two steps
+            self.optimizer._iterations.assign(step * self._batches_per_step)
+
+    @property
+    def _batches_per_step(self) -> int:
+        return self.optimizer.gradient_accumulation_steps or 1
+
+    def curve(self, losses: Losses) -> tuple[NDArray[np.int64], Losses]:
+        """Of the losses of the last batches: the steps, and the mean loss of the batches that each step rests on."""
+        end = int(self.optimizer._iterations)
+        steps, firsts, counts = np.unique(
+            np.arange(end - len(losses), end) // self._batches_per_step, return_index=True, return_counts=True
+        )
+        if not len(losses) or self._batches_per_step == 1:
+            return steps.astype(np.int64), losses
+        return steps.astype(np.int64), (np.add.reduceat(losses, firsts) / counts).astype(np.float32)
 
     def rates(self, steps: NDArray[np.int64]) -> list[float]:
         """The learning rate at each of the steps."""
@@ -144,6 +165,17 @@ class Training:
             )
         ]
         return {paths[id(variable)]: paths[id(average)] for variable, average in pairs}
+
+    def start_copies(self, new: Collection[str]) -> None:
+        """Slots that are copies of a variable begin as the variable is, also where it was carried and they are new."""
+        paths = {id(variable): path for path, variable in self.variables.items()}
+        copies = {average: path for path, average in self.averages().items()}
+        for optimizer in self._optimizers:
+            if isinstance(optimizer, keras.optimizers.ScheduleFreeAdamW):
+                pairs = zip(optimizer._momentums, optimizer._trainable_variables, strict=True)
+                copies |= {paths[id(slot)]: paths[id(variable)] for slot, variable in pairs}
+        for slot in copies.keys() & set(new):
+            self.variables[slot].assign(self.variables[copies[slot]])
 
     def train_block(self, examples: TrainingSet, *, pass_index: int, block_index: int) -> Losses:
         """Takes one step per batch and returns the loss of each, in order; `set_aside` may have grown.

@@ -192,19 +192,19 @@ class _Round:
             warm_start = self._restored(training, inputs.parent)
             if resumed:
                 self._resume(training, resumed)
-        first_step = training.step - sum(map(len, self._losses))
         self._train(training, data)
         final = self._final = self._captured(training)
         training.use_averages()
+        steps, losses = training.curve(self._all_losses())
         return Trained(
             definition=inputs.definition,
             data=data,
             parent=parent,
             model=model,
             final=final,
-            first_step=first_step,
-            losses=self._all_losses(),
-            learning_rates=training.rates(np.arange(first_step, first_step + len(self._all_losses()))),
+            steps=steps.tolist(),
+            losses=losses,
+            learning_rates=training.rates(steps),
             set_aside=dict(training.set_aside),
             warm_start=warm_start,
         )

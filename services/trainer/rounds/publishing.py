@@ -39,8 +39,7 @@ class Trained:
 
     Attributes:
         parent: None for a model's first round.
-        first_step: the step before the round's first.
-        losses: float32, one for each step; `learning_rates` has as many.
+        steps: the round's, as many as there are `losses` (float32) and `learning_rates`.
         warm_start: what was new or dropped, where the definition had changed.
     """
 
@@ -49,7 +48,7 @@ class Trained:
     parent: Model | None
     model: Model
     final: Checkpoint
-    first_step: int
+    steps: list[int]
     losses: NDArray[np.float32]
     learning_rates: list[float]
     set_aside: SetAside
@@ -73,7 +72,7 @@ def write_files(assignment: RoundAssignment, trained: Trained, measured: Measure
         export.check(saved_model, trial, fresh, work_dir)
         export.write_warmup_requests(model, saved_model, trial)
     checkpoint.write(output, trained.final)
-    curves = tensorboard_events.Curves(trained.first_step, trained.losses.tolist(), trained.learning_rates)
+    curves = tensorboard_events.Curves(trained.steps, trained.losses.tolist(), trained.learning_rates)
     tensorboard_events.write_events(
         output / "tensorboard", curves, measured.metrics, wall_time=assignment.round.planned_at
     )

@@ -20,9 +20,9 @@ from common.registry.catalog import VersionMetrics
 
 @dataclass(frozen=True)
 class Curves:
-    """`losses` and `learning_rates`: one per step, the first taken at `first_step`."""
+    """One loss and one learning rate per step."""
 
-    first_step: int
+    steps: Sequence[int]
     losses: Sequence[float]
     learning_rates: Sequence[float]
 
@@ -44,10 +44,10 @@ def write_events(directory: Path, curves: Curves, metrics: VersionMetrics, *, wa
 
 
 def _events(curves: Curves, metrics: VersionMetrics, wall_time: float) -> Iterator[Event]:
-    for offset, (loss, rate) in enumerate(zip(curves.losses, curves.learning_rates, strict=True)):
+    for step, loss, rate in zip(curves.steps, curves.losses, curves.learning_rates, strict=True):
         values = [_scalar("loss", loss), _scalar("learning_rate", rate)]
-        yield Event(wall_time=wall_time, step=curves.first_step + offset, summary=Summary(value=values))
-    last_step = curves.first_step + max(len(curves.losses) - 1, 0)
+        yield Event(wall_time=wall_time, step=step, summary=Summary(value=values))
+    last_step = curves.steps[-1] if curves.steps else 0
     scalars = [
         _scalar(f"{part}/{name}", float(value))
         for part, measured in metrics.items()

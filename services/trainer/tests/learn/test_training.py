@@ -2,19 +2,15 @@
 
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from common.definition.model import parse_definition
-from common.definition.training import OPTIMIZERS, LearningRate, Optimizer
 from common.schema import Schema
 from services.trainer import determinism
 from services.trainer.families.model import BuiltModel, Scorer, build
 from services.trainer.families.port import TrainingSet
-from services.trainer.learn import checkpoint
-from services.trainer.learn.optimizers import make_optimizer, rate_at
 from services.trainer.learn.training import NotFiniteError, Training
 from services.trainer.tests.support.small_rounds import definition
 
@@ -117,49 +113,6 @@ def test_orders_depend_on_seed_pass_and_block_alone() -> None:
     assert len({tuple(order(**change)) for change in ({}, {"seed": 2}, {"pass_index": 1}, {"block_index": 1})}) == 4
 
 
-@pytest.mark.covers("ckpt-resume")
-@pytest.mark.parametrize("name", ["sgd", "adam", "adamw", "adagrad", "rmsprop", "ftrl"])
-def test_every_optimizer_is_restored_by_path_and_goes_on_as_if_undisturbed(name: str) -> None:
-    data = examples([1.0, 2.0, 3.0, 4.0, 5.0], [1.0, 3.0, 2.0, 5.0, 4.0])
-    options: dict[str, Any] = {"name": name, "learning_rate": 0.01} | ({"momentum": 0.9} if name == "sgd" else {})
-    undisturbed = Training(line_model(batch_size=2, **options), seed=1)
-    undisturbed.train_block(data, pass_index=0, block_index=0)
-    saved = checkpoint.capture(undisturbed.variables)
-    undisturbed.train_block(data, pass_index=0, block_index=1)
-    resumed = Training(line_model(batch_size=2, seed=99, **options), seed=1)
-    report = checkpoint.restore(resumed.variables, saved)
-    assert (report.new, report.dropped) == ((), ())
-    resumed.train_block(data, pass_index=0, block_index=1)
-    digests = [checkpoint.weights_digest(checkpoint.capture(t.variables)) for t in (undisturbed, resumed)]
-    assert digests[0] == digests[1]
-
-
-@pytest.mark.covers("opt-clip")
-def test_gradients_are_scaled_down_to_the_clip_norm() -> None:
-    optimizer = make_optimizer(Optimizer("sgd", LearningRate(1.0), clip_norm=1.0))
-
-    variable = keras.Variable([0.0, 0.0])
-    optimizer.build([variable])
-    optimizer.apply([tf.constant([3.0, 4.0])], [variable])
-    assert variable.numpy() == pytest.approx([-0.6, -0.8])
-
-
-@pytest.mark.covers("opt-schedule")
-@pytest.mark.parametrize(
-    ("rate", "step", "expected"),
-    [
-        (LearningRate(0.5), 100, 0.5),
-        (LearningRate(0.5, "exponential", decay_steps=10, decay_rate=0.1), 20, 0.005),
-        (LearningRate(0.5, "inverse_time", decay_steps=10, decay_rate=1.0), 10, 0.25),
-        (LearningRate(0.5, "cosine", decay_steps=10, floor=0.1), 0, 0.5),
-        (LearningRate(0.5, "cosine", decay_steps=10, floor=0.1), 5, 0.275),
-        (LearningRate(0.5, "cosine", decay_steps=10, floor=0.1), 1000, 0.05),
-    ],
-)
-def test_learning_rates_follow_their_formulas(rate: LearningRate, step: int, expected: float) -> None:
-    assert float(rate_at(rate, tf.constant(step, tf.int64))) == pytest.approx(expected)
-
-
 @pytest.mark.covers("opt-schedule", "loop-global-step")
 def test_a_schedule_goes_on_from_the_restored_step() -> None:
     schedule = {"schedule": "inverse_time", "initial": 0.1, "decay_steps": 1, "decay_rate": 1.0}
@@ -176,16 +129,3 @@ def test_a_changed_rate_keeps_the_slots() -> None:
     schedule = {"schedule": "cosine", "initial": 0.1, "decay_steps": 5}
     second = Training(line_model(name="adam", learning_rate=schedule), seed=1)
     assert first.variables.keys() == second.variables.keys()
-
-
-@pytest.mark.covers("opt-builtin")
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_every_optimizer_that_a_definition_may_name_is_made_with_every_option(name: str) -> None:
-    kind = OPTIMIZERS[name]
-    options: dict[str, float | bool] = dict.fromkeys(kind.numbers, 0.5) | dict.fromkeys(kind.flags, True)
-    if name == "ftrl":
-        options["learning_rate_power"] = -0.5
-    given = parse_definition(definition(training={"optimizer": {"name": name, **options}})).training.optimizer
-    made = make_optimizer(given)
-    assert type(made).__name__ == kind.keras_class
-    assert {option: getattr(made, option) for option in options} == options

@@ -15,7 +15,20 @@ import typer
 from typer.core import TyperGroup
 
 from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
-from headrace.commands import bench, events, lifecycle, look, models, platform, predict, predictions_log, rebuild, start
+from headrace.commands import (
+    bench,
+    checkpoints,
+    events,
+    lifecycle,
+    look,
+    model_files,
+    models,
+    platform,
+    predict,
+    predictions_log,
+    rebuild,
+    start,
+)
 from headrace.commands.session import COMPOSE, KINDS, Session
 
 EXIT_STATUS_OF: dict[type[HeadraceError], int] = {
@@ -198,6 +211,8 @@ app.command()(lifecycle.restore)
 app.command()(lifecycle.delete)
 app.command()(predict.predict)
 app.command()(bench.bench)
+app.add_typer(model_files.app, name="model")
+app.add_typer(checkpoints.app, name="checkpoint")
 app.command("predictions-log")(predictions_log.predictions_log)
 
 

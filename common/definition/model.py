@@ -26,6 +26,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from common.definition.export import Export, parse_export
 from common.definition.features import FeatureSpec, check_against_schema, parse_features
 from common.definition.fields import Fields
 from common.definition.gate import METRIC_DIRECTIONS, Gate, read_gate
@@ -58,7 +59,6 @@ METRICS: Mapping[str, tuple[str, ...]] = {
 }
 """What evaluation measures, by task; the first is the gate's default. Calibration is 1 when predictions are right on
 average (mean prediction / mean label) and cannot be gated on: neither more nor less of it is better."""
-MAX_WARMUP_REQUESTS = 16
 _KEYS = (
     "name", "stream", "label", "seed", "estimator", "module", "task", "features", "parameters", "training", "triggers",
     "evaluation", "gate", "export", "serving",
@@ -111,19 +111,6 @@ class Evaluation:
     holdout_fraction: float = 0.1
     warn_unknown_share: float = 0.1
     max_unusable: float = 0.01
-
-
-@dataclass(frozen=True)
-class Export:
-    """What a version carries besides its model.
-
-    Attributes:
-        warmup_requests: how many requests at most, from 0 to MAX_WARMUP_REQUESTS, made of a few real examples of the
-            round; a replica replays them before a version is available. They are readable by whoever can read the
-            version: 0 where examples must not leave the log.
-    """
-
-    warmup_requests: int = MAX_WARMUP_REQUESTS
 
 
 @dataclass(frozen=True)
@@ -273,7 +260,7 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
         triggers=_triggers(fields.take("triggers", {})),
         evaluation=_evaluation(fields.take("evaluation", {})),
         gate=_gate(fields.take("gate", {}), task, own_metrics=module is not None),
-        export=_export(fields.take("export", {})),
+        export=parse_export(fields.take("export", {})),
         serving=parse_serving(fields.take("serving", {})),
         restart=_restart(files),
     )
@@ -425,10 +412,3 @@ def _evaluation(section: object) -> Evaluation:
 def _gate(section: object, task: Task, *, own_metrics: bool) -> Gate:
     gateable = tuple(metric for metric in METRICS[task] if metric in METRIC_DIRECTIONS)
     return read_gate(section, metrics=gateable, own_metrics=own_metrics)
-
-
-def _export(section: object) -> Export:
-    fields = Fields("export", section)
-    count = fields.integer("warmup_requests", Export.warmup_requests, minimum=0, maximum=MAX_WARMUP_REQUESTS)
-    fields.finish()
-    return Export(count)

@@ -102,7 +102,7 @@ gate:
   on_reject: retry
   canary: false
 """,
-    "export": "export: {warmup_requests: 16}\n",
+    "export": "export: {warmup_requests: 16, formats: [tflite, tflite_int8, onnx], on_unsupported: fail}\n",
     "serving": "serving:\n  engine: auto\n  slo_ms: 20\n  batching: {max_batch_size: 64}\n",
     "serving: batching": """\
 serving:

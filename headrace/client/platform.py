@@ -241,17 +241,23 @@ class Client(Lifecycle):
         directory = Path(into or tempfile.mkdtemp(prefix=f"headrace-{model}-{number}-"))
         paths = {path_below(directory, entry.path): entry for entry in self.version(model, number).files}
         for path, entry in paths.items():
-            self._fetch(entry, path)
+            self.fetch_file(entry, path)
         from headrace.client.loading import load
 
         return load(directory, list(paths))
 
-    def _fetch(self, entry: FileEntry, path: Path) -> None:
-        content = self._registry.call("GET", f"/v1/files/{_segment(entry.digest)}", repeatable=True).content
-        if hashlib.sha256(content).hexdigest() != entry.digest:
-            raise DataLoss(f"file {entry.path} came with another digest than {entry.digest}")
+    def fetch_file(self, entry: FileEntry, path: Path) -> None:
+        """Writes one file of a version. Raises DataLoss: it is not what its digest says."""
+        content = self.file(entry)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
+
+    def file(self, entry: FileEntry) -> bytes:
+        """The content of one file of a version. Raises DataLoss: it is not what its digest says."""
+        content: bytes = self._registry.call("GET", f"/v1/files/{_segment(entry.digest)}", repeatable=True).content
+        if hashlib.sha256(content).hexdigest() != entry.digest:
+            raise DataLoss(f"file {entry.path} came with another digest than {entry.digest}")
+        return content
 
     def version(self, model: str, version: int) -> Version:
         return build(Version, self._get(self._registry, f"/v1/models/{_segment(model)}/versions/{version:d}"))

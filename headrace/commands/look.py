@@ -10,7 +10,6 @@ import typer
 
 from common.errors import InvalidInput, NotFound
 from common.registry.catalog import Decision, Model, Round, RoundState, Version
-from common.saved_model import contract
 from common.schema import Schema
 from headrace.client.platform import Client
 from headrace.commands.session import Session, age, print_facts, print_table
@@ -253,6 +252,8 @@ def _print_version(version: Version, model: Model) -> None:
         typer.echo(f"unusable  {count:,}: {reason}")
     for subject, sentence in version.environment.get("warnings", {}).items():
         typer.echo(f"warning   {subject}: {sentence}")
+    for name, found in version.environment.get("formats", {}).items():
+        typer.echo(f"format    {name}: {_format_facts(found)}")
     for sentence in version.environment.get("warm_start", {}).get("rows", ()):
         typer.echo(f"carried   {sentence}")
     metrics: Mapping[str, Any] = asdict(version)["metrics"]
@@ -263,8 +264,29 @@ def _print_version(version: Version, model: Model) -> None:
         print_table("", {"metric": "left"} | dict.fromkeys(whose, "right"), rows)
 
 
+def _format_facts(found: Mapping[str, Any]) -> str:
+    if found.get("problem"):
+        return f"not made: {found['problem']}"
+    facts = [f"{found['bytes']:,} bytes"]
+    if "largest_difference" in found:
+        facts.append(f"differs from the SavedModel by up to {found['largest_difference']:.3g}")
+    if found.get("differing_share"):
+        facts.append(f"{found['differing_share']:.1%} of other values differ")
+    if "metric" in found:
+        measured, whole = found["metric"], found["saved_model_metric"]
+        value, its_own = (f"{one['value']:.4f}" for one in (measured, whole))
+        facts.append(f"{measured['name']} {value} on held-out events, the SavedModel's {its_own}")
+    return ", ".join(facts)
+
+
 def _tensors(signature: Mapping[str, Any], side: str) -> str:
-    return ", ".join(f"{name} {tensor}" for name, tensor in contract.tensors(signature, side).items())
+    """As common/saved_model says them; that needs protobuf, which this command does not."""
+    said = []
+    for name, tensor in signature[side].items():
+        shape = tensor["shape"]
+        sizes = "?" if shape is None else ", ".join("n" if size < 0 else str(size) for size in shape)
+        said.append(f"{name} {tensor['dtype']} [{sizes}]")
+    return ", ".join(said)
 
 
 def _print_diff(found: Mapping[str, Any]) -> None:

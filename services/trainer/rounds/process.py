@@ -160,12 +160,14 @@ class _Round:
                 check_stop=lambda: self._check_stop("evaluate"),
             )
         with self._stage("export"):
-            output = publishing.write_files(self._assignment, trained, measured, self._fresh)
+            output, formats = publishing.write_files(self._assignment, trained, measured, self._fresh)
         with self._stage("upload"):
             files = manifest_of(output)
             self._registry.upload(output, files)
         with self._stage("register"):
-            draft = publishing.draft_of(self._assignment, trained, measured, files=files, seconds=self._seconds)
+            draft = publishing.draft_of(
+                self._assignment, trained, measured, files=files, formats=formats, seconds=self._seconds
+            )
             version = self._registry.register_version(self._assignment.lease, draft)
         publishing.after_registration(self._assignment, self._log, version, output, measured)
         return Done(version.version, str(version.verdict.decision), measured.trained_count)

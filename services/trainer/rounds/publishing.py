@@ -18,6 +18,7 @@ from common.eventlog.dead_letters import append_letters, dead_letter
 from common.registry.catalog import FileEntry, Version, VersionDraft
 from protos.example_pb2 import DeadLetter
 from services.trainer.export import saved_model as export
+from services.trainer.export.formats import write_formats
 from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families.port import Model
 from services.trainer.families.reasons import blame_definition
@@ -27,6 +28,7 @@ from services.trainer.rounds import tensorboard_events
 from services.trainer.rounds.assignment import RoundAssignment
 from services.trainer.rounds.blocks import RoundData
 from services.trainer.rounds.environment import environment_of
+from services.trainer.rounds.format_rows import asked_of
 from services.trainer.rounds.measuring import Measured, SetAside
 
 logger = logging.getLogger(__name__)
@@ -55,8 +57,11 @@ class Trained:
     warm_start: dict[str, Any]
 
 
-def write_files(assignment: RoundAssignment, trained: Trained, measured: Measured, fresh: FreshProcess) -> Path:
-    """The folder with the version's files: saved_model/, checkpoint/, tensorboard/.
+def write_files(
+    assignment: RoundAssignment, trained: Trained, measured: Measured, fresh: FreshProcess
+) -> tuple[Path, dict[str, Any]]:
+    """The folder with the version's files: saved_model/, checkpoint/, tensorboard/, exports/; and what the lineage
+    says of the formats in the last one.
 
     Raises:
         DefinitionFailedError: the export cannot be written, or does not answer as the model does.
@@ -71,12 +76,20 @@ def write_files(assignment: RoundAssignment, trained: Trained, measured: Measure
         trial = export.trial_of(model, measured.sample)
         export.check(saved_model, trial, fresh, work_dir)
         export.write_warmup_requests(model, saved_model, trial)
+    formats = _formats(trained, measured, output, work_dir)
     checkpoint.write(output, trained.final)
     curves = tensorboard_events.Curves(trained.steps, trained.losses.tolist(), trained.learning_rates)
     tensorboard_events.write_events(
         output / "tensorboard", curves, measured.metrics, wall_time=assignment.round.planned_at
     )
-    return output
+    return output, formats
+
+
+def _formats(trained: Trained, measured: Measured, output: Path, work_dir: Path) -> dict[str, Any]:
+    wanted = trained.definition.export
+    if not wanted.formats or not measured.sample:
+        return {}
+    return write_formats(wanted, output, work_dir, asked_of(trained.model, trained.data, measured.sample))
 
 
 def draft_of(
@@ -85,9 +98,10 @@ def draft_of(
     measured: Measured,
     *,
     files: tuple[FileEntry, ...],
+    formats: Mapping[str, Any],
     seconds: Mapping[str, float],
 ) -> VersionDraft:
-    """`seconds`: by stage."""
+    """`formats`: as write_files gave them; `seconds`: by stage."""
     return VersionDraft(
         weights_digest=checkpoint.weights_digest(trained.final.arrays),
         metrics=measured.metrics,
@@ -101,7 +115,8 @@ def draft_of(
         timings={stage: round(spent, 4) for stage, spent in seconds.items()},
         environment=environment_of(assignment)
         | ({"warm_start": trained.warm_start} if trained.warm_start else {})
-        | ({"warnings": measured.warnings} if measured.warnings else {}),
+        | ({"warnings": measured.warnings} if measured.warnings else {})
+        | ({"formats": dict(formats)} if formats else {}),
     )
 
 

@@ -1,0 +1,52 @@
+"""The section `export` of model.yaml: what a version carries besides its model."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from common.definition.fields import Fields
+from common.errors import InvalidInput
+from common.suggestions import did_you_mean
+
+MAX_WARMUP_REQUESTS = 16
+FORMATS = ("tflite", "tflite_float16", "tflite_dynamic", "tflite_int8", "frozen", "onnx")
+"""LiteRT: float32, float16, 8-bit weights, 8-bit weights and activations; one graph of constants; ONNX."""
+QUANTISED = ("tflite_float16", "tflite_dynamic", "tflite_int8")
+"""Their answers differ from the model's on purpose."""
+
+
+@dataclass(frozen=True)
+class Export:
+    """What a version carries besides its model.
+
+    Attributes:
+        warmup_requests: how many requests at most, from 0 to MAX_WARMUP_REQUESTS, made of a few real examples of the
+            round; a replica replays them before a version is available. They are readable by whoever can read the
+            version: 0 where examples must not leave the log.
+        formats: of FORMATS, each made of `serving_default` in every round, below exports/.
+        on_unsupported: whether a format that cannot be made, or answers otherwise than the model, fails the round.
+        max_difference: largest difference from the model's answers that a format of QUANTISED may have; None: any.
+    """
+
+    warmup_requests: int = MAX_WARMUP_REQUESTS
+    formats: tuple[str, ...] = ()
+    on_unsupported: Literal["fail", "warn"] = "fail"
+    max_difference: float | None = None
+
+
+def parse_export(section: object) -> Export:
+    """Raises InvalidInput: which key, and what was expected."""
+    fields = Fields("export", section)
+    export = Export(
+        fields.integer("warmup_requests", Export.warmup_requests, minimum=0, maximum=MAX_WARMUP_REQUESTS),
+        fields.texts("formats", (), may_be_empty=True),
+        "warn" if fields.choice("on_unsupported", ("fail", "warn"), "fail") == "warn" else "fail",
+        fields.optional_number("max_difference", None, minimum=0.0),
+    )
+    fields.finish()
+    for name in export.formats:
+        if name not in FORMATS:
+            raise InvalidInput(
+                f"export: there is no format {name!r}, expected some of {', '.join(FORMATS)}"
+                f"{did_you_mean([name], FORMATS)}"
+            )
+    return export

@@ -1,0 +1,146 @@
+"""checkpoint show, diff, export: what a version's next round starts from, tensor by tensor."""
+
+import io
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from common.errors import DataLoss, InvalidInput, NotFound
+from headrace.commands.model_files import chosen_version
+from headrace.commands.session import Session, print_table
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Arrays = dict[str, NDArray[np.generic]]
+
+app = typer.Typer(help="What a version's next round starts from.", no_args_is_help=True)
+Name = Annotated[str, typer.Argument(metavar="MODEL[@VERSION]")]
+_WEIGHTS = "checkpoint/weights.npz"
+
+
+@app.command()
+def show(context: typer.Context, name: Name) -> None:
+    """List every tensor: weights, the optimizer's slots, statistics; with type, shape and norm."""
+    session: Session = context.obj
+    title, arrays = _read(session, name)
+    found = {path: _facts(array) for path, array in arrays.items()}
+
+    def told() -> None:
+        rows = [[path, one["dtype"], one["shape"], _shown(one["norm"])] for path, one in found.items()]
+        print_table(title, {"tensor": "left", "dtype": "left", "shape": "left", "norm": "right"}, rows)
+        slots = sum(path.startswith("optimizer/") for path in found)
+        typer.echo(
+            f"{len(found)} tensors, {slots} of them the optimizer's, {sum(a.nbytes for a in arrays.values()):,} bytes"
+        )
+
+    session.show({"version": title, "tensors": found}, told)
+
+
+@app.command()
+def diff(
+    context: typer.Context,
+    name: Name,
+    other: Annotated[str, typer.Argument(metavar="MODEL[@VERSION]", help="Default: the parent of the first.")] = "",
+) -> None:
+    """Compare two checkpoints: which tensors are new, gone or of another shape, and how far the others have moved."""
+    session: Session = context.obj
+    if not other:
+        with session.client() as client:
+            version = chosen_version(client, name)
+        if not version.parent_version:
+            raise NotFound(f"{version.model}@{version.version} has no parent; name the version to compare with")
+        other = f"{version.model}@{version.parent_version}"
+    (title, arrays), (other_title, before) = _read(session, name), _read(session, other)
+    found = {path: _moved(before.get(path), arrays.get(path)) for path in sorted({*arrays, *before})}
+
+    def told() -> None:
+        rows = [
+            [path, one["change"], _shown(one.get("distance")), _shown(one.get("relative"))]
+            for path, one in found.items()
+        ]
+        columns = {"tensor": "left", "change": "left", "distance": "right", "of its norm": "right"}
+        print_table(f"{other_title} -> {title}", columns, rows)
+
+    session.show({"from": other_title, "to": title, "tensors": found}, told)
+
+
+@app.command()
+def export(
+    context: typer.Context,
+    name: Name,
+    to: Annotated[Path, typer.Option("--to", metavar="PREFIX", help="Writes PREFIX.index and PREFIX.data-*.")],
+) -> None:
+    """Write a checkpoint that tf.train.Checkpoint and tf.train.load_checkpoint read. Needs TensorFlow here."""
+    from headrace.local.inspect import run
+
+    session: Session = context.obj
+    title, arrays = _read(session, name)
+    to.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        import numpy as np
+
+        source = Path(folder) / "weights.npz"
+        with zipfile.ZipFile(source, "w") as file:  # np.savez takes no name with a slash as a keyword of its own
+            for path, array in arrays.items():
+                with file.open(f"{path}.npy", "w") as member:
+                    np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+        run("checkpoint", source, to.absolute())
+    session.show(
+        {"version": title, "prefix": str(to), "tensors": len(arrays)},
+        lambda: typer.echo(f"{len(arrays)} tensors of {title} in {to}.index and {to}.data-00000-of-00001"),
+    )
+
+
+def _read(session: Session, name: str) -> "tuple[str, Arrays]":
+    try:
+        import numpy as np
+    except ImportError as error:
+        raise InvalidInput("checkpoints are numpy's files: pip install 'headrace[client]'") from error
+    with session.client() as client:
+        version = chosen_version(client, name)
+        entry = next((file for file in version.files if file.path == _WEIGHTS), None)
+        title = f"{version.model}@{version.version}"
+        if entry is None:
+            raise NotFound(f"{title} has no {_WEIGHTS}; no round can start from it")
+        content = client.file(entry)
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            return title, {path: file[path] for path in sorted(file.files)}
+    except (ValueError, OSError, zipfile.BadZipFile) as error:
+        raise DataLoss(f"{_WEIGHTS} of {title} cannot be read: {error}") from error
+
+
+def _facts(array: "NDArray[np.generic]") -> dict[str, Any]:
+    return {"dtype": str(array.dtype), "shape": list(array.shape), "norm": _norm(array)}
+
+
+def _norm(array: "NDArray[Any]") -> float | None:
+    """Euclidean; None for what is no number."""
+    import numpy as np
+
+    return float(np.linalg.norm(array.astype(np.float64).ravel())) if array.dtype.kind in "biuf" else None
+
+
+def _moved(before: "NDArray[Any] | None", after: "NDArray[Any] | None") -> dict[str, Any]:
+    import numpy as np
+
+    if before is None or after is None:
+        return {"change": "new" if before is None else "gone"}
+    if before.shape != after.shape or before.dtype != after.dtype:
+        shapes = [f"{one.dtype} {list(one.shape)}" for one in (before, after)]
+        return {"change": f"{shapes[0]} -> {shapes[1]}"}
+    if np.array_equal(before, after):
+        return {"change": "equal"}
+    if before.dtype.kind not in "biuf":
+        return {"change": "other values"}
+    distance, norm = _norm(after.astype(np.float64) - before.astype(np.float64)), _norm(before)
+    return {"change": "moved", "distance": distance, "relative": distance / norm if distance and norm else None}
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"

@@ -1,0 +1,258 @@
+"""model show, signatures, graph, cost, ops: what is in a version's SavedModel, or in a folder of this machine."""
+
+import json
+import tempfile
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from common.errors import InvalidInput, NotFound
+from common.registry.catalog import PRODUCTION, Version
+from headrace.client.platform import Client
+from headrace.commands.look import reference
+from headrace.commands.session import Session, print_facts, print_table
+
+if TYPE_CHECKING:
+    from common.saved_model.graph import GraphProto
+    from common.saved_model.variables import Variable
+
+app = typer.Typer(help="What is in a version's SavedModel.", no_args_is_help=True)
+Name = Annotated[
+    str,
+    typer.Argument(metavar="MODEL[@VERSION]", help="A version, the one in production, or a folder of this machine."),
+]
+_FOLDER = "saved_model/"
+_SHOWN_NODES = 200
+
+
+@dataclass(frozen=True)
+class _Files:
+    """A SavedModel's files by their path below it."""
+
+    title: str
+    directory: Path
+    sizes: Mapping[str, int]
+
+    def graph(self, tags: str = "serve") -> "GraphProto":
+        from common.saved_model.graph import MODEL_FILE, read, tagged
+
+        if MODEL_FILE not in self.sizes:
+            raise InvalidInput(f"{self.title} has no {MODEL_FILE}")
+        return tagged(read((self.directory / MODEL_FILE).read_bytes()), tuple(tags.split(",")))
+
+    def variables(self) -> "dict[str, Variable]":
+        from common.saved_model.variables import INDEX_FILE, OBJECT_GRAPH, read_index
+
+        if INDEX_FILE not in self.sizes:
+            return {}
+        found = read_index((self.directory / INDEX_FILE).read_bytes()).variables
+        suffix = "/.ATTRIBUTES/VARIABLE_VALUE"
+        return {name.removesuffix(suffix): one for name, one in found.items() if name != OBJECT_GRAPH}
+
+
+@app.command()
+def show(
+    context: typer.Context,
+    name: Name,
+    tags: Annotated[str, typer.Option(help="Of the graph, where there are several.")] = "serve",
+    pbtxt: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the whole SavedModel as text.")] = None,
+) -> None:
+    """Show tags, producer, signatures, variables and sizes."""
+    from common.saved_model.contract import to_mapping
+    from common.saved_model.graph import MODEL_FILE, graphs_of, operations_of, read, signatures_of
+
+    session: Session = context.obj
+    with tempfile.TemporaryDirectory() as folder:
+        files = _fetched(session, name, Path(folder), "saved_model.pb", "variables/variables.index")
+        graph, variables = files.graph(tags), files.variables()
+        if pbtxt is not None:
+            from headrace.local.inspect import run
+
+            run("pbtxt", files.directory, pbtxt)
+        whole = read((files.directory / MODEL_FILE).read_bytes())
+    signatures = signatures_of(graph)
+    document: dict[str, Any] = {
+        "model": files.title,
+        "tags": [list(one.tags) for one in graphs_of(whole)],
+        "producer": graph.meta_info_def.tensorflow_version,
+        "graph_version": {
+            "producer": graph.graph_def.versions.producer, "min_consumer": graph.graph_def.versions.min_consumer
+        },
+        "stripped_default_attributes": graph.meta_info_def.stripped_default_attrs,
+        "signatures": to_mapping(signatures),
+        "operations": len(operations_of(graph)),
+        "parameters": sum(one.value_count for one in variables.values() if one.dtype.startswith(("float", "bfloat"))),
+        "variables": {
+            variable: {"dtype": one.dtype, "shape": list(one.shape), "bytes": one.size_bytes}
+            for variable, one in variables.items()
+        },
+        "assets": [asset.filename for asset in graph.asset_file_def],
+        "files": dict(files.sizes),
+    }  # fmt: skip
+
+    def told() -> None:
+        tagged = "; ".join(",".join(one) or "none" for one in document["tags"])
+        print_facts(
+            files.title,
+            {
+                "tags": tagged, "written by": f"TensorFlow {document['producer']}",
+                "operations": document["operations"],
+                "parameters": f"{document['parameters']:,}", "assets": ", ".join(document["assets"]) or "none",
+                "files": f"{len(files.sizes)}, {sum(files.sizes.values()):,} bytes",
+            },
+        )  # fmt: skip
+        _print_signatures(document["signatures"])
+        rows = [[key, one.dtype, list(one.shape), f"{one.size_bytes:,}"] for key, one in variables.items()]
+        if rows:
+            print_table("", {"variable": "left", "dtype": "left", "shape": "left", "bytes": "right"}, rows)
+
+    session.show(document, told)
+
+
+@app.command()
+def signatures(context: typer.Context, name: Name) -> None:
+    """List what a client may call: inputs and outputs with their types and shapes."""
+    from common.saved_model.contract import to_mapping
+    from common.saved_model.graph import signatures_of
+
+    session: Session = context.obj
+    with tempfile.TemporaryDirectory() as folder:
+        found = to_mapping(signatures_of(_fetched(session, name, Path(folder), "saved_model.pb").graph()))
+    session.show(found, lambda: _print_signatures(found))
+
+
+@app.command()
+def graph(
+    context: typer.Context,
+    name: Name,
+    op: Annotated[str, typer.Option(help="Only nodes of this operation.")] = "",
+) -> None:
+    """List the nodes of the graph and of its functions; --json lists all of them."""
+    session: Session = context.obj
+    with tempfile.TemporaryDirectory() as folder:
+        found = _fetched(session, name, Path(folder), "saved_model.pb").graph().graph_def
+    parts = [("", found.node), *((one.signature.name, one.node_def) for one in found.library.function)]
+    nodes = [
+        {"function": function, "name": node.name, "op": node.op, "inputs": list(node.input)}
+        for function, members in parts
+        for node in members
+        if op in ("", node.op)
+    ]
+
+    def told() -> None:
+        rows = [[node["function"], node["name"], node["op"], ", ".join(node["inputs"])] for node in nodes]
+        columns = {"function": "left", "node": "left", "op": "left", "inputs": "left"}
+        print_table(f"{len(nodes):,} nodes", columns, rows[:_SHOWN_NODES])
+        if len(rows) > _SHOWN_NODES:
+            typer.echo(f"and {len(rows) - _SHOWN_NODES:,} more; --json lists them all")
+
+    session.show(nodes, told)
+
+
+@app.command()
+def ops(context: typer.Context, name: Name) -> None:
+    """List the operations of the graph, how often each is used, and those that no replica can run."""
+    from common.saved_model.graph import operations_of
+    from common.saved_model.layout import OWN_OPERATIONS_FILE
+    from common.saved_model.operations import faults_of
+
+    session: Session = context.obj
+    with tempfile.TemporaryDirectory() as folder:
+        files = _fetched(session, name, Path(folder), "saved_model.pb")
+        found = files.graph()
+    counted = dict(sorted(operations_of(found).items()))
+    faults = list(faults_of(found, has_own_operations=OWN_OPERATIONS_FILE in files.sizes))
+
+    def told() -> None:
+        print_table("", {"operation": "left", "times": "right"}, [[key, count] for key, count in counted.items()])
+        for fault in faults:
+            typer.echo(f"cannot be served: {fault}")
+
+    session.show({"operations": counted, "cannot_be_served": faults}, told)
+
+
+@app.command()
+def cost(context: typer.Context, name: Name) -> None:
+    """Say what a prediction costs: parameters by layer, bytes, and floating-point operations for one row.
+
+    The operations are counted by TensorFlow's profiler, so TensorFlow has to be installed here.
+    """
+    from headrace.local.inspect import run
+
+    session: Session = context.obj
+    with tempfile.TemporaryDirectory() as folder:
+        files = _fetched(session, name, Path(folder))
+        target = Path(folder) / "flops.json"
+        run("flops", files.directory, target)
+        counted: dict[str, Any] = json.loads(target.read_text())
+        layers = _parameters_by_layer(files.variables(), files.directory.parent / "checkpoint" / "weights.npz")
+    document = {"model": files.title, "bytes": sum(files.sizes.values()), "parameters": layers, **counted}
+
+    def told() -> None:
+        rows = [[layer, f"{count:,}"] for layer, count in layers.items()]
+        rows.append(["all", f"{sum(layers.values()):,}"])
+        print_table(files.title, {"layer": "left", "parameters": "right"}, rows)
+        typer.echo(f"{document['bytes']:,} bytes")
+        for signature, count in counted["flops"].items():
+            typer.echo(f"{signature}: {count:,} floating-point operations for one row")
+        for signature, reason in counted["reasons"].items():
+            typer.echo(f"{signature}: not counted, {reason}")
+
+    session.show(document, told)
+
+
+def chosen_version(client: Client, name: str) -> Version:
+    """MODEL@VERSION, or MODEL's version in production."""
+    model, number = reference(name)
+    number = number or client.model(model).aliases.get(PRODUCTION, 0)
+    if not number:
+        raise NotFound(f"model {model} has no version in production yet; name one, as in {model}@1")
+    return client.version(model, number)
+
+
+def _fetched(session: Session, name: str, folder: Path, *wanted: str) -> _Files:
+    """The SavedModel that is meant, its wanted files below `folder`; none named: all, and the checkpoint's weights."""
+    local = Path(name)
+    if local.is_dir():
+        sizes = {path.relative_to(local).as_posix(): path.stat().st_size for path in local.rglob("*") if path.is_file()}
+        return _Files(name, local, sizes)
+    with session.client() as client:
+        version = chosen_version(client, name)
+        entries = {file.path.removeprefix(_FOLDER): file for file in version.files if file.path.startswith(_FOLDER)}
+        for path, entry in entries.items():
+            if not wanted or path in wanted:
+                client.fetch_file(entry, folder / _FOLDER / path)
+        for file in version.files:
+            if not wanted and file.path == "checkpoint/weights.npz":
+                client.fetch_file(file, folder / file.path)
+    sizes = {path: entry.size_bytes for path, entry in entries.items()}
+    return _Files(f"{version.model}@{version.version}", folder / _FOLDER, sizes)
+
+
+def _parameters_by_layer(variables: "Mapping[str, Variable]", checkpoint: Path) -> dict[str, int]:
+    """By the names that the checkpoint has where there is one: an export numbers its variables."""
+    counted: defaultdict[str, int] = defaultdict(int)
+    if checkpoint.is_file():
+        import numpy as np
+
+        with np.load(checkpoint) as file:
+            for path in file.files:
+                if path.startswith("model/"):
+                    counted[path.split("/")[1]] += int(file[path].size)
+    for name, one in variables.items() if not counted else ():
+        counted[name.split("/")[0]] += one.value_count
+    return dict(sorted(counted.items()))
+
+
+def _print_signatures(found: Mapping[str, Any]) -> None:
+    from common.saved_model.contract import tensors
+
+    for name, signature in found.items():
+        typer.secho(f"{name} ({signature['method'] or 'no method'})", bold=True)
+        for side in ("inputs", "outputs"):
+            for tensor, said in tensors(signature, side).items():
+                typer.echo(f"  {side[:-1]:<6}  {tensor}  {said}")

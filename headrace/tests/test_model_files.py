@@ -1,0 +1,129 @@
+"""`headrace model` and `headrace checkpoint`: what is in a version's files, without TensorFlow where that is enough."""
+
+import hashlib
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import Result
+
+from headrace.tests.answering_server import VERSION, Server
+from headrace.tests.test_cli import run  # noqa: F401  # a fixture
+from testing.saved_models import saved_model
+
+Run = Callable[..., Result]
+GRAPH = saved_model(operations=("MatMul", "MatMul", "Relu"), tags=("serve",), mark="x")
+_WRITE_A_MODEL = """
+import sys, tensorflow as tf
+module = tf.Module()
+module.kernel = tf.Variable(tf.ones([4, 2]), name="kernel")
+module.f = tf.function(lambda x: {"y": x @ module.kernel}, input_signature=[tf.TensorSpec([None, 4], name="x")])
+tf.saved_model.save(module, sys.argv[1], signatures=module.f)
+"""
+_READ_A_CHECKPOINT = """
+import sys, tensorflow as tf
+kernel = tf.Variable(tf.zeros([2]))
+tf.train.Checkpoint(model={"dense": {"kernel": kernel}}).read(sys.argv[1]).expect_partial()
+print(kernel.numpy().tolist())
+"""
+
+
+def weights(**arrays: Any) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, **{name.replace("__", "/"): value for name, value in arrays.items()})
+    return file.getvalue()
+
+
+def version(contents: Mapping[str, bytes], number: int = 2) -> dict[str, Any]:
+    files = [
+        {"path": path, "size_bytes": len(content), "digest": hashlib.sha256(content).hexdigest()}
+        for path, content in contents.items()
+    ]
+    return VERSION | {"version": number, "files": files}
+
+
+@pytest.mark.covers("fmt-savedmodel", "fmt-metagraph")
+def test_a_versions_saved_model_is_shown_without_tensorflow(server: Server, run: Run) -> None:  # noqa: F811
+    server.will_answer(200, version({"saved_model/saved_model.pb": GRAPH, "checkpoint/state.json": b"{}"}))
+    server.will_answer(200, GRAPH)
+    result = run("model", "show", "m@2", "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.output)
+    assert (found["tags"], found["producer"], found["operations"]) == ([["serve"]], "2.21.0", 2)
+    assert found["signatures"]["serving_default"]["inputs"] == {"x": {"dtype": "float32", "shape": [-1]}}
+    assert found["files"] == {"saved_model.pb": len(GRAPH)}
+
+
+@pytest.mark.covers("fmt-op-list")
+def test_the_operations_of_a_folder_are_counted_and_those_told_that_nobody_can_run(run: Run, tmp_path: Path) -> None:  # noqa: F811
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "saved_model.pb").write_bytes(saved_model(operations=("MatMul", "MatMul", "PyFunc")))
+    found = json.loads(run("--json", "model", "ops", str(tmp_path / "own")).output)
+    assert found["operations"] == {"MatMul": 2, "PyFunc": 1}
+    assert "calls Python" in found["cannot_be_served"][0]
+    nodes = json.loads(run("--json", "model", "graph", str(tmp_path / "own"), "--op", "PyFunc").output)
+    assert [node["name"] for node in nodes] == ["node_2"]
+    (tmp_path / "own" / "saved_model.pb").write_bytes(b"cut short")
+    result = run("model", "signatures", str(tmp_path / "own"))
+    assert result.exit_code == 3
+    assert "is not a SavedModel" in result.output
+
+
+@pytest.mark.covers("fmt-ckpt-files")
+def test_a_checkpoint_lists_its_tensors_and_two_are_compared(server: Server, run: Run) -> None:  # noqa: F811
+    one = weights(model__a=np.array([3.0, 4.0], np.float32), model__gone=np.zeros(1), optimizer__a=np.zeros(2))
+    other = weights(model__a=np.array([3.0, 4.5], np.float32), model__new=np.zeros((2, 1)), optimizer__a=np.zeros(2))
+    for content, number in ((one, 1),):
+        server.will_answer(200, version({"checkpoint/weights.npz": content}, number))
+        server.will_answer(200, content)
+    shown = json.loads(run("--json", "checkpoint", "show", "m@1").output)
+    assert shown["tensors"]["model/a"] == {"dtype": "float32", "shape": [2], "norm": 5.0}
+    for content, number in ((other, 2), (one, 1)):
+        server.will_answer(200, version({"checkpoint/weights.npz": content}, number))
+        server.will_answer(200, content)
+    found = json.loads(run("--json", "checkpoint", "diff", "m@2", "m@1").output)["tensors"]
+    assert found["model/a"] == {"change": "moved", "distance": 0.5, "relative": 0.1}
+    changes = {path: one["change"] for path, one in found.items() if path != "model/a"}
+    assert changes == {"model/gone": "gone", "model/new": "new", "optimizer/a": "equal"}
+
+
+@pytest.mark.covers("fmt-ckpt-files")
+def test_a_damaged_checkpoint_is_reported_not_read(server: Server, run: Run) -> None:  # noqa: F811
+    content = weights(model__a=np.zeros(4))
+    server.will_answer(200, version({"checkpoint/weights.npz": content}))
+    server.will_answer(200, content[:-9] + b"different")
+    assert run("checkpoint", "show", "m@2").exit_code == 8
+    server.will_answer(200, version({"checkpoint/weights.npz": content[:80]}))
+    server.will_answer(200, content[:80])
+    result = run("checkpoint", "show", "m@2")
+    assert result.exit_code == 8
+    assert "cannot be read" in result.output
+
+
+@pytest.mark.covers("fmt-metagraph", "fmt-ckpt-files")
+@pytest.mark.timeout(300)
+def test_what_needs_tensorflow_is_done_by_a_process_that_has_it(server: Server, run: Run, tmp_path: Path) -> None:  # noqa: F811
+    model = tmp_path / "model"
+    subprocess.run([sys.executable, "-c", _WRITE_A_MODEL, str(model)], check=True, capture_output=True, timeout=200)
+    cost = json.loads(run("--json", "model", "cost", str(model)).output)
+    assert cost["flops"] == {"serving_default": 16}
+    assert sum(cost["parameters"].values()) == 8
+    result = run("model", "show", str(model), "--pbtxt", str(tmp_path / "model.pbtxt"))
+    assert result.exit_code == 0, result.output
+    assert "meta_graphs {" in (tmp_path / "model.pbtxt").read_text()
+    content = weights(model__dense__kernel=np.array([1.5, -2.0], np.float32), optimizer__iteration=np.array(3))
+    server.will_answer(200, version({"checkpoint/weights.npz": content}))
+    server.will_answer(200, content)
+    result = run("checkpoint", "export", "m@2", "--to", str(tmp_path / "tf" / "ckpt"))
+    assert result.exit_code == 0, result.output
+    done = subprocess.run(
+        [sys.executable, "-c", _READ_A_CHECKPOINT, str(tmp_path / "tf" / "ckpt")],
+        check=True, capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert done.stdout.strip() == "[1.5, -2.0]"

@@ -1,0 +1,134 @@
+"""A version's other formats: made of its SavedModel, held against it, and told of in its lineage.
+
+    exports/<format>/    services/trainer/export/converting.py says what lies there
+
+Lineage (`environment.formats`), one entry per format: `bytes`, `largest_difference` over the float outputs,
+`differing_share` of the others' values, `metric` and `saved_model_metric` on the held-out rows that were asked, or
+`problem`. Equal weights give equal files where the converter allows it: `frozen` and `onnx` do, LiteRT's converter
+writes what its version writes. A rebuild compares weights, not these files.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.definition.export import QUANTISED, Export
+from services.trainer.export.arrays import Arrays, read_arrays, write_arrays
+from services.trainer.families.reasons import DefinitionFailedError
+
+EXPORTS = "exports"
+TIMEOUT_SECONDS = 900.0
+_TOLERANCE = 1e-3
+"""Of the formats that are not quantised, relative and absolute: they add the same numbers in another order."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The rows that every format is asked: held-out ones, or the sample where none is held out.
+
+    Attributes:
+        inputs: of `serving_default`, by name.
+        metric: of served outputs on these rows: its name and value; None where nothing is held out.
+    """
+
+    inputs: Arrays
+    metric: Callable[[Arrays], tuple[str, float] | None]
+
+
+def write_formats(export: Export, output: Path, work_dir: Path, asked: Asked) -> dict[str, Any]:
+    """Makes every format of the definition below output/exports; returns the lineage's entry.
+
+    Raises:
+        DefinitionFailedError: one cannot be made or answers otherwise than the model, and `on_unsupported` is fail.
+    """
+    if not export.formats:
+        return {}
+    question = work_dir / "formats"
+    shutil.rmtree(question, ignore_errors=True)
+    question.mkdir(parents=True)
+    write_arrays(question / "rows.npz", asked.inputs)
+    target = output / EXPORTS
+    (question / "question.json").write_text(
+        json.dumps({"saved_model": str(output / "saved_model"), "target": str(target), "formats": list(export.formats)})
+    )
+    ended = _convert(question)
+    said = _read(question / "answers.json")
+    model = read_arrays(question / "outputs" / "saved_model.npz")
+    found: dict[str, Any] = {}
+    for name in export.formats:
+        problem = said[name]["problem"] if name in said else ended
+        entry = {} if problem else _compared(name, target / name, model, question, asked)
+        problem = problem or _too_different(name, entry, export)
+        if problem and export.on_unsupported == "fail":
+            raise DefinitionFailedError(f"export: format {name} cannot be made of this model: {problem}")
+        if problem:
+            shutil.rmtree(target / name, ignore_errors=True)
+            entry |= {"problem": problem}
+        found[name] = entry
+    return found
+
+
+def _convert(question: Path) -> str:
+    """Runs the converters; how their process ended, in words."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
+    command = [sys.executable, "-m", "services.trainer.export.converting", str(question)]
+    with (question / "conversion.log").open("wb") as log:
+        try:
+            status = subprocess.run(
+                command, stdout=log, stderr=log, env=environment, timeout=TIMEOUT_SECONDS, check=False
+            ).returncode
+        except subprocess.TimeoutExpired:
+            return f"the converters did not end within {TIMEOUT_SECONDS:g} s"
+    last = (question / "conversion.log").read_text(errors="replace").strip().splitlines()[-1:]
+    return f"the converters' process ended with status {status}: {' '.join(last)[:300]}"
+
+
+def _compared(name: str, folder: Path, model: Arrays, question: Path, asked: Asked) -> dict[str, Any]:
+    outputs = read_arrays(question / "outputs" / f"{name}.npz")
+    entry: dict[str, Any] = {"bytes": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())}
+    missing = sorted(set(model) - set(outputs))
+    if missing:
+        return entry | {"missing_outputs": missing}
+    floats = [key for key, value in model.items() if value.dtype.kind == "f"]
+    others = [key for key in model if key not in floats]
+    if floats:
+        entry["largest_difference"] = max(_largest(model[key], outputs[key]) for key in floats)
+    if others:
+        entry["differing_share"] = max(float(np.mean(model[key] != outputs[key])) for key in others)
+    for part, values in (("metric", outputs), ("saved_model_metric", model)):
+        measured = asked.metric(values)
+        if measured is not None:
+            entry[part] = {"name": measured[0], "value": measured[1]}
+    return entry
+
+
+def _largest(expected: NDArray[Any], got: NDArray[Any]) -> float:
+    if expected.shape != got.shape:
+        return float("inf")
+    return float(np.max(np.abs(expected.astype(np.float64) - got.astype(np.float64)), initial=0.0))
+
+
+def _too_different(name: str, entry: Mapping[str, Any], export: Export) -> str:
+    if "missing_outputs" in entry:
+        return f"its outputs lack {', '.join(entry['missing_outputs'])}"
+    difference = entry.get("largest_difference", 0.0)
+    limit = export.max_difference if name in QUANTISED else _TOLERANCE
+    if limit is not None and not difference <= limit:
+        return f"its answers differ from the model's by up to {difference:.3g}, allowed is {limit:g}"
+    return ""
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text()))
+    except (OSError, ValueError):
+        return {}

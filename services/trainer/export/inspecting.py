@@ -1,0 +1,90 @@
+"""What can be said of a model only with TensorFlow: `python -m services.trainer.export.inspecting WHAT IN OUT`.
+
+    pbtxt FOLDER FILE        a SavedModel's saved_model.pb as text, from which the same bytes can be read again
+    flops FOLDER FILE        {"flops": {signature: multiplications and additions for one row}, "reasons": {...}}
+    checkpoint NPZ PREFIX    every array of a checkpoint's weights.npz as one of tf.train.Checkpoint's:
+                             model/a/kernel is model/a/kernel/.ATTRIBUTES/VARIABLE_VALUE
+
+The command line runs it as a process: it has no TensorFlow itself.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+import tensorflow as tf
+from google.protobuf import text_format
+from tensorflow.core.protobuf import saved_model_pb2
+
+
+def pbtxt(source: Path, target: Path) -> None:
+    saved_model = saved_model_pb2.SavedModel.FromString((source / "saved_model.pb").read_bytes())
+    text = text_format.MessageToString(saved_model)
+    if text_format.Parse(text, saved_model_pb2.SavedModel()) != saved_model:
+        raise ValueError("the text does not read back as the same message")
+    target.write_text(text)
+
+
+def flops(source: Path, target: Path) -> None:
+    """Counted by TensorFlow's profiler on the graph of each signature, with one row in every input."""
+    loaded = tf.saved_model.load(str(source))
+    counted: dict[str, int] = {}
+    reasons: dict[str, str] = {}
+    for name, signature in loaded.signatures.items():
+        try:
+            counted[name] = _flops_of(signature)
+        except (ValueError, TypeError, tf.errors.OpError) as error:
+            reasons[name] = " ".join(str(error).split())[:300]
+    target.write_text(json.dumps({"flops": counted, "reasons": reasons}))
+
+
+def _flops_of(signature: Any) -> int:
+    from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+    specs = {
+        name: tf.TensorSpec([1 if size is None else size for size in spec.shape], spec.dtype)
+        for name, spec in signature.structured_input_signature[1].items()
+    }
+    one_row = tf.function(lambda **inputs: signature(**inputs)).get_concrete_function(**specs)
+    frozen = convert_variables_to_constants_v2(one_row)
+    options = tf.compat.v1.profiler.ProfileOptionBuilder(tf.compat.v1.profiler.ProfileOptionBuilder.float_operation())
+    with tf.Graph().as_default() as graph:
+        tf.import_graph_def(frozen.graph.as_graph_def(), name="")
+        found = tf.compat.v1.profiler.profile(graph, options=options.with_empty_output().build())
+    return int(found.total_float_ops)
+
+
+def checkpoint(source: Path, target: Path) -> None:
+    with np.load(source) as file:
+        arrays = {name: file[name] for name in file.files}
+    roots = _nested({name: tf.Variable(value) for name, value in arrays.items()})
+    written = tf.train.Checkpoint(**roots).write(str(target))
+    read = tf.train.load_checkpoint(written)
+    for name, value in arrays.items():
+        if not np.array_equal(read.get_tensor(f"{name}/.ATTRIBUTES/VARIABLE_VALUE"), value):
+            raise ValueError(f"{name} does not read back as it was")
+
+
+def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for name, value in values.items():
+        *folders, leaf = name.split("/")
+        place = tree
+        for folder in folders:
+            place = place.setdefault(folder, {})
+        place[leaf] = value
+    return tree
+
+
+_WHAT: Mapping[str, Callable[[Path, Path], None]] = {"pbtxt": pbtxt, "flops": flops, "checkpoint": checkpoint}
+
+
+if __name__ == "__main__":
+    _WHAT[sys.argv[1]](Path(sys.argv[2]), Path(sys.argv[3]))

@@ -1,0 +1,70 @@
+"""A version in other formats: each is checked against its SavedModel, and what cannot be made is said by name."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from ai_edge_litert.interpreter import Interpreter
+
+from common.definition.export import FORMATS
+from common.definition.model import parse_definition
+from common.errors import InvalidInput
+from services.trainer.rounds.assignment import Done, Failed
+from services.trainer.tests.support.small_rounds import FEATURES, Platform, definition, events
+
+NUMERIC = {name: FEATURES[name] for name in ("x", "pair", "code_columns")} | {"code": FEATURES["code"]}
+WIDE: dict[str, Any] = {
+    "estimator": "dnn_classifier", "features": NUMERIC, "parameters": {"hidden_units": [256, 256]},
+}  # fmt: skip
+
+
+@pytest.mark.covers("fmt-tflite", "fmt-frozen", "perf-ptq")
+@pytest.mark.timeout(300)
+def test_every_format_is_written_and_held_against_the_saved_model(tmp_path: Path) -> None:
+    platform = Platform(tmp_path)
+    platform.append(events(200))
+    outcome = platform.train(platform.lease(definition(**WIDE, export={"formats": list(FORMATS)})))
+    assert isinstance(outcome, Done), outcome
+    told = platform.registry.versions[0].environment["formats"]
+    assert set(told) == set(FORMATS)
+    for name in ("tflite", "frozen", "onnx"):
+        assert told[name]["largest_difference"] < 1e-4, (name, told[name])
+        assert told[name]["metric"]["value"] == pytest.approx(told[name]["saved_model_metric"]["value"], abs=1e-6)
+    assert told["tflite_int8"]["bytes"] < 0.35 * told["tflite"]["bytes"]
+    assert told["tflite_float16"]["bytes"] < 0.6 * told["tflite"]["bytes"]
+    assert told["tflite_int8"]["metric"]["name"] == "auc"
+    folder = tmp_path / "cache/model/1"
+    runner = Interpreter(str(folder / "exports/tflite/model.tflite")).get_signature_runner("serving_default")
+    assert set(runner.get_output_details()) == {"logits", "probability"}
+    graph = tf.compat.v1.GraphDef.FromString((folder / "exports/frozen/frozen_graph.pb").read_bytes())
+    assert not [node.op for node in graph.node if "Variable" in node.op or node.op == "VarHandleOp"]
+    assert set(json.loads((folder / "exports/frozen/tensors.json").read_text())["outputs"]) == {"logits", "probability"}
+    assert np.isfinite(told["onnx"]["metric"]["value"])
+
+
+@pytest.mark.covers("fmt-tflite")
+@pytest.mark.timeout(300)
+def test_operations_that_a_format_lacks_fail_the_round_by_name_or_warn(tmp_path: Path) -> None:
+    platform = Platform(tmp_path)
+    platform.append(events(60))
+    hashed = {"estimator": "linear_classifier", "features": {"tags": FEATURES["tags"]}, "parameters": {}}
+    outcome = platform.train(platform.lease(definition(**hashed, export={"formats": ["tflite"]})))
+    assert isinstance(outcome, Failed), outcome
+    assert "format tflite cannot be made of this model: LiteRT has no operation for" in outcome.reason
+    assert "StringToHashBucket" in outcome.reason
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ({"formats": ["tflight"]}, "there is no format 'tflight', expected some of tflite, .* did you mean tflite"),
+        ({"formats": ["onnx", "onnx"]}, "without repetitions"),
+        ({"on_unsupported": "ignore"}, "on_unsupported"),
+    ],
+)
+def test_an_unknown_format_is_refused(section: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        parse_definition(definition(export=section))

@@ -48,7 +48,7 @@ def register_version(registry: RegistryServer, folder: Path) -> int:
                 schema_version=1,
                 ranges=(OffsetRange(0, start, start + 10),),
                 definition_digest=known.definition_digest,
-                configuration={},
+                configuration={"requested": {"allow_signature_change": True}},
                 configuration_digest="c",
                 code_digest="c",
                 seed=7,

@@ -44,6 +44,8 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_metadata_size", 16 * 1024),
     ("grpc.absolute_max_metadata_size", 32 * 1024),
     ("grpc.max_allowed_incoming_connections", 2048),
+    # Identity only: gRPC inflates a compressed message whole before it looks at its size; 1 MB may be 1 GB.
+    ("grpc.compression_enabled_algorithms_bitset", 1),
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.max_connection_idle_ms", 600_000),
     # A peer that vanished without a word holds its connection and its calls no longer than this.

@@ -1,5 +1,7 @@
 """HTTP for people and probes: a FastAPI app with health, metrics and the six errors, served from a thread."""
 
+import asyncio
+import contextlib
 import json
 import socket
 import threading
@@ -40,6 +42,7 @@ HTTP_STATUS_OF: dict[type[HeadraceError], int] = {
     DataLoss: 500,
 }
 _START_TIMEOUT_SECONDS = 20.0
+_LINGER_SECONDS, _LINGER_BYTES = 1.0, 16 << 20
 _FEWEST_CONNECTIONS, _MOST_CONNECTIONS = 64, 4096
 """Of one door, within a quarter of the files that the process may have open."""
 _NOT_FOUND, _METHOD_NOT_ALLOWED, _CLIENT_CLOSED_REQUEST = 404, 405, 499
@@ -149,7 +152,8 @@ def create_app(
 
 
 class BoundedBodies:
-    """ASGI middleware: a request body larger than the bound is refused before it is held in memory."""
+    """ASGI middleware: a request body larger than the bound is refused before it is held in memory, at once where its
+    length was announced."""
 
     def __init__(self, app: ASGIApp, max_bytes: int) -> None:
         self._app = app
@@ -158,6 +162,10 @@ class BoundedBodies:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
+            return
+        received = _announced_bytes(scope)
+        if received > self._max_bytes:
+            await self._refuse(receive, send)
             return
         received = 0
 
@@ -173,14 +181,32 @@ class BoundedBodies:
 
         await self._app(scope, bounded, unless_refused)
         if received > self._max_bytes:
-            await _refuse(InvalidInput(f"the request's body is larger than {self._max_bytes} bytes"), send)
+            await self._refuse(receive, send)
+
+    async def _refuse(self, receive: Receive, send: Send) -> None:
+        """Answers, and reads for a while what still comes: closed at once, the client might not read the answer."""
+        error = InvalidInput(f"the request's body is larger than {self._max_bytes} bytes")
+        body = json.dumps(error_body(error)).encode()
+        headers = [
+            (b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+        ]  # fmt: skip
+        await send({"type": "http.response.start", "status": HTTP_STATUS_OF[InvalidInput], "headers": headers})
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+        thrown_away = 0
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_SECONDS):
+                while thrown_away < _LINGER_BYTES and (message := await receive()).get("more_body"):
+                    thrown_away += len(message["body"])
+        await send({"type": "http.response.body", "body": b""})
 
 
-async def _refuse(error: InvalidInput, send: Send) -> None:
-    body = json.dumps(error_body(error)).encode()
-    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
-    await send({"type": "http.response.start", "status": HTTP_STATUS_OF[InvalidInput], "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+def _announced_bytes(scope: Scope) -> int:
+    """Of the body; 0 where the request does not say."""
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit():
+            return int(value)
+    return 0
 
 
 def bind(host: str, port: int) -> socket.socket:

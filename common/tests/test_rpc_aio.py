@@ -80,6 +80,18 @@ def test_each_error_becomes_its_status_with_its_sentence() -> None:
     asyncio.run(run())
 
 
+def test_a_compressed_message_is_refused_before_it_is_inflated() -> None:
+    """gRPC would inflate it whole before it looks at its size."""
+
+    async def run() -> None:
+        async with _channel(Health()) as channel:
+            call = channel.unary_unary(f"/{_SERVICE}/Append")
+            found = await _status_of(call(bytes(1 << 20), compression=grpc.Compression.Gzip))
+            assert found == (grpc.StatusCode.UNIMPLEMENTED, "Compression algorithm 'gzip' is disabled.")
+
+    asyncio.run(run())
+
+
 @pytest.fixture
 def without_garbage_collection() -> Iterator[None]:
     gc.collect()

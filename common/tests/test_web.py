@@ -1,6 +1,8 @@
 """What every service's HTTP door does with requests that no route is for."""
 
+import contextlib
 import re
+import socket
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -131,6 +133,20 @@ def test_a_body_that_is_not_what_the_route_reads_is_refused_and_is_nothing_to_lo
 def test_a_body_over_the_bound_is_refused(http: httpx.Client) -> None:
     answer = http.post("/items", json={"a": "x" * _LIMIT_BYTES})
     assert _refused(answer) == (400, "InvalidInput", f"the request's body is larger than {_LIMIT_BYTES} bytes")
+
+
+def test_a_body_over_the_bound_is_refused_when_it_is_announced_and_its_client_reads_why(http: httpx.Client) -> None:
+    address = (http.base_url.host, http.base_url.port or 80)
+    message = f"the request's body is larger than {_LIMIT_BYTES} bytes".encode()
+    for sent in (b"", b"x" * (8 << 20)):
+        with socket.create_connection(address, timeout=10) as connection:
+            connection.sendall(
+                b"POST /items HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                b"Content-Length: 99999999999\r\n\r\n"
+            )
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(sent)
+            assert message in connection.makefile("rb").read()
 
 
 def test_a_fault_of_ours_keeps_the_form(http: httpx.Client) -> None:

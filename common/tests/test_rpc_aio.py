@@ -85,7 +85,7 @@ def test_a_compressed_message_is_refused_before_it_is_inflated() -> None:
 
     async def run() -> None:
         async with _channel(Health()) as channel:
-            call = channel.unary_unary(f"/{_SERVICE}/Append")
+            call: Any = channel.unary_unary(f"/{_SERVICE}/Append")
             found = await _status_of(call(bytes(1 << 20), compression=grpc.Compression.Gzip))
             assert found == (grpc.StatusCode.UNIMPLEMENTED, "Compression algorithm 'gzip' is disabled.")
 

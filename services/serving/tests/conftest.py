@@ -1,4 +1,4 @@
-"""SavedModels for the tests, written once per session by a process of its own."""
+"""SavedModels for the tests, written once per run by a process of its own."""
 
 import os
 import subprocess
@@ -14,12 +14,14 @@ from services.serving.tests.support.contract_server import (
     ContractServer,
     build_contract_model,
     front_and_runner,
+    read_contract_model,
     standalone,
 )
 from services.serving.tests.support.manager_process import ManagerProcess
 from services.serving.tests.support.registry_process import RegistryProcess
 from services.serving.tests.support.runner_process import Zygote
 from testing.redis_server import RedisServer
+from testing.shared_folder import filled_once
 
 _LOOKUP = Path(__file__).parents[3] / "examples/lookup"
 StartManager = Callable[..., ManagerProcess]
@@ -28,14 +30,16 @@ StartManager = Callable[..., ManagerProcess]
 @pytest.fixture(scope="session")
 def saved_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the models of services/serving/tests/support/saved_models.py."""
-    directory = tmp_path_factory.mktemp("saved_models")
+    return filled_once(tmp_path_factory, "saved_models", _write_saved_models)
+
+
+def _write_saved_models(directory: Path) -> None:
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(
         [sys.executable, "-m", "services.serving.tests.support.saved_models", str(directory)],
         env=environment, capture_output=True, text=True, timeout=110, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return directory
 
 
 @pytest.fixture(scope="session")
@@ -69,7 +73,7 @@ def _as_if_installed(project: Path, site: Path) -> str:
 
 @pytest.fixture(scope="session")
 def contract_model(tmp_path_factory: pytest.TempPathFactory) -> ContractModel:
-    return build_contract_model(tmp_path_factory.mktemp("contract_model"))
+    return read_contract_model(filled_once(tmp_path_factory, "contract_model", build_contract_model))
 
 
 @pytest.fixture(scope="module", params=["front", "standalone"])

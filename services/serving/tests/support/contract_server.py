@@ -23,6 +23,7 @@ from services.serving.wire.replica_state import ReplicaState, ServingState, Vers
 from testing.redis_server import RedisServer
 
 _BUILD_SECONDS = 110
+_BASE, _ANSWERS = "models", "answers.json"
 
 
 class ContractServer:
@@ -60,14 +61,20 @@ class ContractModel:
     expected: list[dict[str, Any]]
 
 
-def build_contract_model(base: Path) -> ContractModel:
+def build_contract_model(folder: Path) -> None:
+    """The model and TensorFlow's answers."""
     done = subprocess.run(
-        [sys.executable, "-m", "services.serving.tests.support.contract_model", str(base / "7")],
+        [sys.executable, "-m", "services.serving.tests.support.contract_model", str(folder / _BASE / "7")],
         input=json.dumps(CALLS), capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False,
         env=os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return ContractModel(base, json.loads(done.stdout))
+    (folder / _ANSWERS).write_text(done.stdout)
+
+
+def read_contract_model(folder: Path) -> ContractModel:
+    """What `build_contract_model` has made."""
+    return ContractModel(folder / _BASE, json.loads((folder / _ANSWERS).read_text()))
 
 
 @contextmanager

@@ -87,7 +87,7 @@ def variables_of(
     if parameters.deep:
         inputs: Axis = tuple(run for name in sorted(parameters.deep) for run in _columns(specs, name, schema, learned))
         for index, size in enumerate(parameters.hidden_units):
-            units = (Run(("units", f"hidden_{index}", parameters.activation), size),)
+            units = (Run(("units", f"hidden_{index}", parameters.activation.label), size),)
             variables[f"hidden_{index}/kernel"] = VariableMeaning((inputs, units), is_kernel=True)
             variables[f"hidden_{index}/bias"] = VariableMeaning((units,))
             inputs = units

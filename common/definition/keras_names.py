@@ -73,6 +73,7 @@ METRICS = _kind("metrics")
 INITIALIZERS = _kind("initializers")
 REGULARIZERS = _kind("regularizers")
 ACTIVATIONS = _kind("activations")
+RELU, GLOROT_UNIFORM = Named("relu"), Named("glorot_uniform")
 
 
 def read_options(fields: Fields, named: KerasName, *, without: Collection[str] = ()) -> dict[str, Value]:
@@ -112,7 +113,7 @@ def read_named(
         name = inner.choice("name", names)
     named = Named(name, read_options(inner, kind[name]))
     inner.finish()
-    return default if named == default else named
+    return named
 
 
 def _value(fields: Fields, key: str, option: Option) -> Value:

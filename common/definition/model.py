@@ -30,6 +30,16 @@ from common.definition.export import Export, parse_export
 from common.definition.features import FeatureSpec, check_against_schema, parse_features
 from common.definition.fields import Fields
 from common.definition.gate import METRIC_DIRECTIONS, Gate, read_gate
+from common.definition.keras_names import (
+    ACTIVATIONS,
+    GLOROT_UNIFORM,
+    INITIALIZERS,
+    REGULARIZERS,
+    RELU,
+    KerasName,
+    Named,
+    read_named,
+)
 from common.definition.serving import ServingSpec, parse_serving
 from common.definition.strict_yaml import read_yaml
 from common.definition.training import Training, parse_training
@@ -43,14 +53,8 @@ SIGNATURES_FILE = "signatures.yaml"
 """Says `may_change: true` (`headrace apply --allow-signature-change`): versions of this definition may break the
 signatures of the version before them."""
 Task = Literal["binary", "multiclass", "regression"]
-ACTIVATIONS = (
-    "relu", "tanh", "gelu", "elu", "silu", "selu", "leaky_relu", "relu6", "softplus", "softsign", "mish", "sigmoid",
-)  # fmt: skip
-INITIALIZERS = (
-    "glorot_uniform", "glorot_normal", "he_uniform", "he_normal", "lecun_uniform", "lecun_normal", "orthogonal",
-)  # fmt: skip
 REGRESSION_LOSSES = ("mean_squared_error", "mean_absolute_error", "huber", "log_cosh")
-"""Of keras.activations, keras.initializers and keras.losses, by their names there; the first one is the default."""
+"""Of keras.losses, by their names there; the first one is the default."""
 ESTIMATORS = ("linear_classifier", "linear_regressor", "dnn_classifier", "dnn_regressor", "wide_deep_classifier")
 METRICS: Mapping[str, tuple[str, ...]] = {
     "binary": ("auc", "log_loss", "accuracy", "calibration"),
@@ -122,7 +126,9 @@ class EstimatorParameters:
         wide: features of the linear part (linear_* and wide_deep_*). Default: every categorical feature, and for
             linear_* the numeric ones too.
         deep: features of the network (dnn_* and wide_deep_*). Default: every numeric, embedding and indicator feature.
-        activation, initializer: of the hidden layers; Keras's names.
+        activation, initializer: of the hidden layers; Keras's names, with Keras's options.
+        embedding_initializer: of embedding tables; None: normal, cut off at two deviations of dimension ^ -0.5.
+        regularizer: of the hidden kernels, beside l1 and l2; None: none.
         l1, l2: factors of the sums of absolute and of squared kernel and table weights, added to the loss.
         loss: Keras's name; regressors only, a classifier's is the cross-entropy.
     """
@@ -131,8 +137,10 @@ class EstimatorParameters:
     wide: tuple[str, ...] = ()
     deep: tuple[str, ...] = ()
     hidden_units: tuple[int, ...] = (64, 32)
-    activation: str = "relu"
-    initializer: str = INITIALIZERS[0]
+    activation: Named = RELU
+    initializer: Named = GLOROT_UNIFORM
+    embedding_initializer: Named | None = None
+    regularizer: Named | None = None
     dropout: float = 0.0
     l1: float = 0.0
     l2: float = 0.0
@@ -340,8 +348,10 @@ def _estimator_parameters(estimator: str, section: object, features: Mapping[str
         wide=_columns(fields, "wide", features, estimator) if has_wide else (),
         deep=_columns(fields, "deep", features, estimator) if has_deep else (),
         hidden_units=fields.integers("hidden_units", (64, 32), maximum=65_536) if has_deep else (),
-        activation=fields.choice("activation", ACTIVATIONS, ACTIVATIONS[0]) if has_deep else ACTIVATIONS[0],
-        initializer=fields.choice("initializer", INITIALIZERS, INITIALIZERS[0]) if has_deep else INITIALIZERS[0],
+        activation=read_named(fields, "activation", ACTIVATIONS, RELU, without=("glu",)) if has_deep else RELU,
+        initializer=read_named(fields, "initializer", INITIALIZERS, GLOROT_UNIFORM) if has_deep else GLOROT_UNIFORM,
+        embedding_initializer=_optional(fields, "embedding_initializer", INITIALIZERS) if has_deep else None,
+        regularizer=_optional(fields, "regularizer", REGULARIZERS) if has_deep else None,
         dropout=fields.number("dropout", 0.0, minimum=0.0, below=1.0) if has_deep else 0.0,
         l1=fields.number("l1", 0.0, minimum=0.0),
         l2=fields.number("l2", 0.0, minimum=0.0),
@@ -351,6 +361,13 @@ def _estimator_parameters(estimator: str, section: object, features: Mapping[str
     )
     fields.finish()
     return parameters
+
+
+def _optional(fields: Fields, key: str, kind: Mapping[str, KerasName]) -> Named | None:
+    if fields.has(key):
+        return read_named(fields, key, kind, Named(next(iter(kind))))
+    fields.take(key, None)
+    return None
 
 
 def _columns(fields: Fields, part: str, features: Mapping[str, FeatureSpec], estimator: str) -> tuple[str, ...]:

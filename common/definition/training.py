@@ -7,6 +7,7 @@ The optimizer is Keras's of that name with Keras's options (keras_names.py), the
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 
 from common.definition.fields import Fields, is_number
 from common.definition.keras_names import OPTIMIZERS, Value, read_options
@@ -45,12 +46,22 @@ class Training:
     passes: how often a round goes over its own range, each time in another order.
     on_not_finite: what a round does where a loss or a gradient is NaN or infinite, or a layer refuses an example:
         fail; skip_batch (all of its examples are unusable); set_aside (only the examples at fault are).
+    frozen: patterns of variables that do not learn (is_meant); a layer all of whose variables are meant runs as it does
+        in inference.
+    learning_rates: pattern to factor: those variables learn at the rate times the factor; the first pattern counts.
     """
 
     batch_size: int = 256
     passes: int = 1
     optimizer: Optimizer = Optimizer()
     on_not_finite: str = "set_aside"
+    frozen: tuple[str, ...] = ()
+    learning_rates: Mapping[str, float] = field(default_factory=dict)
+
+
+def is_meant(path: str, pattern: str) -> bool:
+    """Whether a pattern means the variable at a path: the path or a layer of it, * for any text."""
+    return fnmatchcase(path, pattern) or fnmatchcase(path, f"{pattern}/*")
 
 
 def parse_training(section: object) -> Training:
@@ -61,9 +72,21 @@ def parse_training(section: object) -> Training:
         passes=fields.integer("passes", Training.passes, maximum=1000),
         optimizer=_optimizer(fields.take("optimizer", {})),
         on_not_finite=fields.choice("on_not_finite", ON_NOT_FINITE, Training.on_not_finite),
+        frozen=fields.texts("frozen", ()),
+        learning_rates=_factors(fields.take("learning_rates", {})),
     )
     fields.finish()
     return training
+
+
+def _factors(section: object) -> dict[str, float]:
+    if not isinstance(section, Mapping) or not all(isinstance(pattern, str) for pattern in section):
+        raise InvalidInput(f"training: learning_rates must be a mapping of pattern to factor, got {section!r}")
+    fields = Fields("learning_rates", section)
+    factors = {pattern: fields.number(pattern, minimum=0.0) for pattern in section}
+    if idle := [pattern for pattern, factor in factors.items() if not factor]:
+        raise InvalidInput(f"learning_rates: factor 0 for {', '.join(idle)}; name it under training: frozen instead")
+    return factors
 
 
 def _optimizer(section: object) -> Optimizer:

@@ -63,8 +63,10 @@ parameters:
   wide: [carrier, route]
   deep: [distance, route_vector]
   hidden_units: [64, 32]
-  activation: relu
+  activation: {name: elu, alpha: 0.5}
   initializer: he_normal
+  embedding_initializer: {name: random_normal, stddev: 0.01}
+  regularizer: {name: orthogonal_regularizer, factor: 0.01}
   dropout: 0.1
   l2: 0.0001
 """,
@@ -76,6 +78,8 @@ training:
     name: adam
     learning_rate: 0.001
     clip_norm: 1.0
+  frozen: [route_vector_table]
+  learning_rates: {deep: 0.5}
 """,
     "optimizer": "training:\n  optimizer: {name: sgd, learning_rate: 0.01, momentum: 0.9, nesterov: true}\n",
     "learning_rate": """\
@@ -118,6 +122,8 @@ serving:
     is_enabled: true
 """,
 }
+_OF_KERAS = ("activation", "initializer", "embedding_initializer", "regularizer", "learning_rates")
+"""Options that keras-names.md has, and patterns that a definition makes up."""
 _COSINE = "training: {optimizer: {learning_rate: {schedule: cosine, initial: 0.1, decay_steps: 10, floor: 0.1}}}\n"
 _FILES = {"airports.txt": b"EWR\nJFK\n", "model.py": b"def build_model(schema, parameters): ...\n"}
 
@@ -149,6 +155,8 @@ def _asked() -> Mapping[str, Mapping[str, Asked]]:
             files = {"model.yaml": sample.encode()} | {n: c for n, c in _FILES.items() if n in sample}
             parse_definition(files)
         for one in asked:
+            if one.where in _OF_KERAS:
+                continue
             name = one.where.removeprefix("feature ")
             where = re.sub(r" part \d+$", "", one.where)
             section = f"feature: {kinds[name]['type']}" if name != one.where else where

@@ -26,6 +26,7 @@ from services.trainer.families.port import Arrays, Carrying, Columns, Losses, Tr
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition, describe
 from services.trainer.learn import checkpoint, culprits
 from services.trainer.learn.checkpoint import variables_by_path
+from services.trainer.learn.freezing import freeze, rate_factors, scale_rates
 from services.trainer.learn.gradients import merge_before_apply
 from services.trainer.learn.optimizers import make_optimizer, slots_by_path
 
@@ -53,6 +54,7 @@ class Training:
     def __init__(self, model: BuiltModel, *, seed: int) -> None:
         self.model = model
         self._by_user = model.compiled_by_user
+        freeze(model.network, model.definition.training.frozen)
         self._variables = model.network.trainable_variables
         if not self._variables:
             raise DefinitionFailedError("the model has nothing to train: no trainable variables")
@@ -300,8 +302,10 @@ class Training:
 
     def _give_optimizer(self) -> None:
         """Builds the optimizers; those of a train_step of the user's own learn from it which variables are theirs."""
+        factors = rate_factors(self._variables, self.model.definition.training.learning_rates)
         for optimizer in self._optimizers:
             merge_before_apply(optimizer)
+            scale_rates(optimizer, factors)
         if not self._by_user.has_train_step:
             self.optimizer.build(self._variables)
             return

@@ -52,11 +52,19 @@ class LinearTerms(keras.layers.Layer):
 class EmbeddingTable(keras.layers.Layer):
     """Rows of one learned table, combined over an example's ids; called once per feature that shares it."""
 
-    def __init__(self, size: int, dimension: int, *, regularizer: Regularizer, name: str) -> None:
+    def __init__(
+        self,
+        size: int,
+        dimension: int,
+        *,
+        initializer: keras.initializers.Initializer,
+        regularizer: Regularizer,
+        name: str,
+    ) -> None:
         super().__init__(name=name)
         self._table = self.add_weight(
             shape=(size, dimension),
-            initializer=keras.initializers.TruncatedNormal(stddev=dimension**-0.5),
+            initializer=initializer,
             regularizer=regularizer,
             name="table",
         )

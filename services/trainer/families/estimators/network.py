@@ -6,6 +6,7 @@ import keras
 
 from common.definition.features import Embedding, FeatureSpec, Indicator, Numeric, id_count
 from common.definition.model import Definition, EstimatorParameters
+from services.trainer.families.estimators.by_name import activation_of, initializer_of, regularizer_of
 from services.trainer.families.estimators.layers import Counts, EmbeddingTable, LinearTerms, Regularizer
 from services.trainer.features.transform import Transform, categorical, ids_of
 
@@ -80,14 +81,20 @@ def _deep_part(
     for index, size in enumerate(parameters.hidden_units):
         hidden = keras.layers.Dense(
             size,
-            activation=parameters.activation,
-            kernel_initializer=parameters.initializer,
-            kernel_regularizer=regularizer,
+            activation=activation_of(parameters.activation),
+            kernel_initializer=initializer_of(parameters.initializer),
+            kernel_regularizer=regularizer_of(parameters.regularizer, regularizer),
             name=f"hidden_{index}",
         )(hidden)
         if parameters.dropout:
             hidden = keras.layers.Dropout(parameters.dropout, name=f"dropout_{index}")(hidden)
     return keras.layers.Dense(units, use_bias=False, kernel_regularizer=regularizer, name="deep")(hidden)
+
+
+def _table_initializer(parameters: EstimatorParameters, dimension: int) -> keras.initializers.Initializer:
+    if parameters.embedding_initializer is None:
+        return keras.initializers.TruncatedNormal(stddev=dimension**-0.5)
+    return initializer_of(parameters.embedding_initializer)
 
 
 def _regularizer(parameters: EstimatorParameters) -> Regularizer:
@@ -109,7 +116,11 @@ def _dense_columns(
             size = id_count(categorical(specs, name))
             if spec.table not in tables:
                 tables[spec.table] = EmbeddingTable(
-                    size, spec.dimension, regularizer=_regularizer(parameters), name=f"{spec.table}_table"
+                    size,
+                    spec.dimension,
+                    initializer=_table_initializer(parameters, spec.dimension),
+                    regularizer=_regularizer(parameters),
+                    name=f"{spec.table}_table",
                 )
             columns.append(tables[spec.table](source, combiner=spec.combiner))
         elif isinstance(spec, Indicator):

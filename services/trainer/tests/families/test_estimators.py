@@ -12,7 +12,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from common.definition.identity import variables_of
 from common.definition.inputs import INPUTS_PATH, parse_inputs
-from common.definition.model import ACTIVATIONS, INITIALIZERS, REGRESSION_LOSSES, parse_definition
+from common.definition.model import REGRESSION_LOSSES, parse_definition
 from common.errors import InvalidInput
 from common.schema import Schema
 from services.trainer.export import saved_model as export
@@ -283,22 +283,6 @@ def test_a_list_answers_the_same_alone_and_among_longer_ones_whatever_it_holds(t
     np.testing.assert_allclose(by_examples, alone, rtol=1e-6)
     np.testing.assert_allclose(trained, alone, rtol=1e-6)
     assert len(set(np.round(by_examples, 6).tolist())) == len(rows), "no two of the rows mean the same"
-
-
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_every_activation_is_keras_of_that_name(activation: str) -> None:
-    parameters = {"hidden_units": [4], "activation": activation}
-    model, _, _ = built({"estimator": "dnn_classifier", "parameters": parameters})
-    assert model.network.get_layer("hidden_0").activation is keras.activations.get(activation)
-
-
-@pytest.mark.covers("init-family")
-@pytest.mark.parametrize("initializer", INITIALIZERS)
-def test_every_initializer_is_keras_of_that_name(initializer: str) -> None:
-    parameters = {"hidden_units": [4], "initializer": initializer}
-    model, _, _ = built({"estimator": "dnn_classifier", "parameters": parameters})
-    found = model.network.get_layer("hidden_0").kernel_initializer
-    assert type(found) is type(keras.initializers.get(initializer))
 
 
 @pytest.mark.covers("loss-pointwise")

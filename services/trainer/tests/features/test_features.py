@@ -193,7 +193,7 @@ def test_a_cross_is_the_hash_of_its_members_texts() -> None:
 
 @pytest.mark.covers("feat-dense-views", "api-embedding-lookup")
 def test_embeddings_combine_the_rows_of_an_example_and_give_zeros_for_none() -> None:
-    layer = EmbeddingTable(3, 2, regularizer=None, name="table")
+    layer = EmbeddingTable(3, 2, initializer="zeros", regularizer=None, name="table")
     layer.set_weights([np.array([[1.0, 2.0], [3.0, 6.0], [5.0, 5.0]])])
     ids = tf.constant([[0, 1], [1, -1], [-1, -1]])
     np.testing.assert_allclose(layer(ids, combiner="sum"), [[4, 8], [3, 6], [0, 0]])

@@ -18,9 +18,11 @@ Vocabulary, min and max are the domain: an event outside it is refused. To let u
 model, leave `vocabulary` out here and name the words in the model's feature spec.
 """
 
+import functools
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
@@ -34,6 +36,8 @@ PADDING: Mapping[str, int | str] = {"int64": -(2**63), "string": "\uffff"}
 """By dtype, what fills up a list of any length where lists of different lengths lie in one tensor. No event holds it in
 such a list: ingest refuses it. (The smallest int64 is NumPy's "not a time"; U+FFFF is no character, and Unicode leaves
 it to programs for such an end.) float32 has none: no estimator takes a list of floats of any length."""
+MAX_RANK, MAX_VALUES = 16, 1 << 24
+"""Of one feature of one event: more would not fit into a request of 64 MiB."""
 NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
 FEATURE_KEYS: Mapping[str, str] = {
     "name": "a name: a letter or _, then up to 127 letters, digits, _ . -; required",
@@ -180,12 +184,16 @@ class Schema:
         """Everything an event holds: features, then labels."""
         return self.features + self.labels
 
+    @functools.cached_property
+    def _by_name(self) -> Mapping[str, Feature]:
+        return {feature.name: feature for feature in self.columns}
+
     def feature(self, name: str) -> Feature:
         """Raises InvalidInput when there is none of that name."""
-        for feature in self.columns:
-            if feature.name == name:
-                return feature
-        names = [feature.name for feature in self.columns]
+        found = self._by_name.get(name)
+        if found is not None:
+            return found
+        names = list(self._by_name)
         raise InvalidInput(
             f"the schema has no feature {name!r}; it has {', '.join(names)}{did_you_mean([name], names)}"
         )
@@ -203,8 +211,8 @@ class Schema:
         labels = tuple(Feature.from_mapping(item) for item in _items("labels", mapping.get("labels", [])))
         if not features:
             raise InvalidInput("the schema has no features")
-        names = [feature.name for feature in features + labels]
-        repeated = sorted({name for name in names if names.count(name) > 1})
+        counts = Counter(feature.name for feature in features + labels)
+        repeated = sorted(name for name, count in counts.items() if count > 1)
         if repeated:
             raise InvalidInput(f"the schema names {', '.join(repeated)} more than once")
         schema = cls(features, labels, mapping.get("weight"), mapping.get("event_time"), mapping.get("key"))
@@ -310,6 +318,11 @@ def _shape(name: str, value: object) -> tuple[int | None, ...]:
         return shape
     if not all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in shape):
         raise InvalidInput(f"feature {name}: shape {list(shape)} must be positive sizes, or [null] for any length")
+    if len(shape) > MAX_RANK or math.prod(shape) > MAX_VALUES:
+        raise InvalidInput(
+            f"feature {name}: shape {str(list(shape))[:100]} has {len(shape)} sizes; expected at most {MAX_RANK}, and "
+            f"{MAX_VALUES} values in all"
+        )
     return shape
 
 

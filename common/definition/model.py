@@ -381,7 +381,7 @@ def _columns(fields: Fields, part: str, features: Mapping[str, FeatureSpec], est
             raise InvalidInput(
                 f"parameters: {part} names {name!r}, features has {', '.join(features)}{did_you_mean([name], features)}"
             )
-        if name not in fitting:
+        if type(features[name]).__name__ not in kinds:
             raise InvalidInput(
                 f"parameters: {part} cannot take {name} ({type(features[name]).__name__.lower()}); "
                 f"{estimator} takes {', '.join(sorted(kinds)).lower()} there"

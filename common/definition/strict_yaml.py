@@ -57,6 +57,7 @@ def read_yaml(content: bytes, what: str) -> object:
     if len(content) > MAX_BYTES:
         raise InvalidInput(f"{what} has {len(content)} bytes, expected at most {MAX_BYTES}")
     try:
+        content.decode()  # PyYAML would read UTF-16 too, which nobody else here does
         _check_events(content, what)
         return yaml.load(content, Loader=type("_Loader", (_StrictLoader,), {"what": what}))  # noqa: S506 - derives from SafeLoader
     except InvalidInput:

@@ -75,6 +75,9 @@ def test_features_know_how_many_values_they_hold() -> None:
         (_one(shape=3), "feature a: shape must be a list of sizes, got 3"),
         (_one(shape=[0]), "feature a: shape [0] must be positive sizes, or [null] for any length"),
         (_one(shape=[True]), "must be positive sizes"),
+        (_one(shape=[10**9]), "expected at most 16, and 16777216 values in all"),
+        (_one(shape=[2**31, 2**33]), "expected at most 16, and 16777216 values in all"),
+        (_one(shape=[1] * 17), "has 17 sizes; expected at most 16"),
         (_one(shape=[None, 2]), "must be positive sizes"),
         (_one(required=1), "feature a: required must be true or false, got 1"),
         (_one(required=False), "feature a is optional and needs a default"),
@@ -179,3 +182,10 @@ def test_names_may_hold_dots_and_dashes_after_the_first_letter() -> None:
 def test_a_feature_comes_back_from_its_mapping() -> None:
     for mapping in FULL["features"]:
         assert Feature.from_mapping(mapping).to_mapping() == mapping
+
+
+def test_a_schema_of_ten_thousand_features_is_read_and_looked_up_in_linear_time() -> None:
+    """Quadratic, it held the registry's one writer for many seconds."""
+    names = [f"f{number}" for number in range(20_000)]
+    schema = Schema.from_mapping({"features": [{"name": name, "dtype": "float32"} for name in names], "labels": []})
+    assert [schema.feature(name).name for name in names] == names

@@ -47,3 +47,8 @@ def test_many_keys_take_no_longer_than_they_must() -> None:
     document = read_yaml("".join(f"k{n}: {n}\n" for n in range(5_000)).encode(), "f")
     assert isinstance(document, dict)
     assert len(document) == 5_000
+
+
+def test_text_that_is_not_utf_8_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="f is not YAML: 'utf-8' codec"):
+        read_yaml("a: 1".encode("utf-16"), "f")

@@ -74,7 +74,7 @@ def _check_python(files: Mapping[str, bytes]) -> None:
         except SyntaxError as error:
             raise InvalidInput(f"{path}, line {error.lineno or 0} is not Python: {error.msg}") from error
         except (ValueError, RecursionError, MemoryError) as error:
-            raise InvalidInput(f"{path} is not Python: {error or 'it is nested too deeply'}") from error
+            raise InvalidInput(f"{path} is not Python: {str(error) or 'it is nested too deeply'}") from error
 
 
 NO_FAILURES: Mapping[str, int | float | str] = {"consecutive_failures": 0, "retry_at": 0.0, "last_failure": ""}

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help install protos docs format check test test-redis demo bench faults clean
+.PHONY: help install protos docs screenshots format check test test-redis demo bench faults clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -38,6 +38,9 @@ docs: $(INSTALLED)  ## the reference from the code, and the site in build/site (
 	$(BIN)/python -m docs.generate
 	@# With --quiet mkdocs would not count warnings, and strict would pass them.
 	@said=$$(NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict 2>&1) || { echo "$$said"; exit 1; }
+
+screenshots: $(INSTALLED)  ## docs/images from the dashboard of a platform that runs (URL=, MODEL=); needs chromium
+	$(BIN)/python -m docs.screenshots $(or $(URL),http://127.0.0.1:8701) $(or $(MODEL),flights-late)
 
 format: $(INSTALLED)  ## ruff's formatting and safe fixes
 	$(BIN)/ruff format .

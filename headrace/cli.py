@@ -183,6 +183,7 @@ def options(
 app.command()(platform.up)
 app.command()(platform.down)
 app.command()(platform.status)
+app.command()(platform.ui)
 app.command()(platform.logs)
 app.command()(start.init)
 app.command()(start.check)

@@ -1,9 +1,11 @@
 """up, down, status, logs: the platform itself."""
 
 import contextlib
+import os
 import signal
 import sys
 import time
+import webbrowser
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -88,6 +90,28 @@ def status(context: typer.Context) -> None:
     session.show(document, table)
     if troubles:
         raise typer.Exit(NOT_WELL)
+
+
+def ui(
+    context: typer.Context,
+    open_browser: Annotated[
+        bool, typer.Option("--open/--no-open", help="Open it in a browser where there is one.")
+    ] = True,
+) -> None:
+    """Open the dashboard, and print its address."""
+    session: Session = context.obj
+    url = _dashboard(session.launcher().state())
+    opened = open_browser and not session.as_json and _can_show() and webbrowser.open(url)
+    session.show({"url": url, "opened": opened}, lambda: typer.echo(url))
+
+
+def _dashboard(state: PlatformState) -> str:
+    return f"{state.addresses.registry}/"
+
+
+def _can_show() -> bool:
+    """On a machine without a screen the standard library would start a browser for terminals."""
+    return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
 def logs(
@@ -273,6 +297,7 @@ def _print_doors(state: PlatformState, session: Session, *, detached: bool) -> N
                 ports = f"http://127.0.0.1:{process.http_port}   grpc 127.0.0.1:{process.grpc_port}"
                 typer.echo(f"  {process.name:<10} {ports}")
         where, command = f"data and logs in {state.place}", f"headrace --data {state.place} down"
+    typer.echo(f"  dashboard  {_dashboard(state)}")
     typer.echo(f"  {where}; {f'`{command}`' if detached else 'Ctrl-C'} stops it")
 
 

@@ -77,7 +77,12 @@ class LocalPlatform:
         )
 
     def registry(self) -> ProcessSpec:
-        return self._service("registry", "registry", {"DATA_DIR": str(self.data_dir / "registry")}, stop_rank=2)
+        others = {
+            f"{service.upper()}_URL": f"http://{HOST}:{HTTP_PORT_OF[service] + self.port_offset}"
+            for service in ("ingest", "trainer", "serving")
+        }
+        settings = {"DATA_DIR": str(self.data_dir / "registry"), **others}
+        return self._service("registry", "registry", settings, stop_rank=2)
 
     def ingest(self) -> ProcessSpec:
         settings = {**self._log_and_registry(), "REDIS_URL": f"unix://{self.redis_socket}"}

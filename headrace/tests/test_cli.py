@@ -312,3 +312,8 @@ def test_the_help_loads_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout.strip() == "[]"
     assert os.access(Path(sys.executable).parent / "headrace", os.X_OK)
+
+
+def test_the_dashboards_address_is_printed(run: Run, server: Server) -> None:
+    assert run("ui", "--no-open").stdout == f"{server.url}/\n"
+    assert json.loads(run("--json", "ui").stdout) == {"url": f"{server.url}/", "opened": False}

@@ -23,6 +23,8 @@ from services.registry.catalog import Catalog, CatalogLimits
 from services.registry.doors.grpc_api import SERVICE_NAME, RegistryServicer
 from services.registry.doors.http_api import MAX_BODY_BYTES, create_registry_app
 from services.registry.metrics import CatalogMetrics
+from services.registry.pages.forms import read_secret
+from services.registry.pages.neighbours import Neighbours
 from services.registry.rounds.leases import LeaseRules
 from services.registry.settings import RegistrySettings
 from services.registry.versions.collection import CollectionRules
@@ -62,7 +64,10 @@ def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> None:
     service_health.satisfy("catalog")
     sock = bind(settings.host, settings.http_port)
     bounds = bounds_of(sock, allowed_hosts=settings.allowed_hosts, max_bodies_bytes=_MAX_BODIES_BYTES)
-    web = WebServer(create_registry_app(catalog, service_health), sock, bounds)
+    neighbours = Neighbours(settings.ingest_url, settings.trainer_url, settings.serving_url)
+    secret = read_secret(settings.data_dir / "pages.secret")
+    app = create_registry_app(catalog, service_health, neighbours=neighbours, secret=secret)
+    web = WebServer(app, sock, bounds)
     server, grpc_port = start_server(
         f"{settings.host}:{settings.grpc_port}",
         lambda server: registry_pb2_grpc.add_RegistryServiceServicer_to_server(RegistryServicer(catalog), server),

@@ -41,7 +41,7 @@ from services.registry.rounds.leases import LeaseRules
 from services.registry.series import Series, Wanted
 from services.registry.store.blobs import Blobs
 from services.registry.store.database import Clock, Database, Transaction
-from services.registry.store.history import check_author, list_history
+from services.registry.store.history import check_author, list_history, remember
 from services.registry.store.manifest import check_digest, check_manifest
 from services.registry.store.tables import rounds as rounds_table
 from services.registry.store.tables import versions as versions_table
@@ -80,6 +80,8 @@ class Catalog:
 
     def __init__(self, data_dir: Path, limits: CatalogLimits, *, clock: Clock = time.time) -> None:
         """Raises DataLoss, Unavailable."""
+        self.is_open = True
+        """Until the watches are ended; what waits for changes looks at it."""
         self._limits = limits
         self._clock = clock
         self._reports = Reports(clock)
@@ -90,8 +92,14 @@ class Catalog:
             self._database, heartbeat_seconds=limits.heartbeat_seconds, max_watchers=limits.max_watchers
         )
 
+    @property
+    def now(self) -> float:
+        """Epoch seconds, as the catalog counts them."""
+        return self._clock()
+
     def end_watches(self) -> None:
         """Ends every watch with Unavailable, so that the doors can close."""
+        self.is_open = False
         self._watch.close()
 
     def close(self) -> None:
@@ -158,6 +166,11 @@ class Catalog:
     def list_rounds(self, model: str, limit: int) -> list[Round]:
         with self._database.read() as connection:
             return rounds.list_rounds(connection, model, limit)
+
+    def recent_rounds(self, names: Sequence[str], limit: int) -> list[Round]:
+        """Of all these models together, the newest first."""
+        with self._database.read() as connection:
+            return rounds.recent_rounds(connection, names, limit)
 
     def get_round(self, model: str, round_id: str) -> Round:
         """Raises NotFound, also when the round is another model's."""
@@ -230,6 +243,11 @@ class Catalog:
         with self._database.read() as connection:
             return versions.list_versions(connection, model)
 
+    def versions_of(self, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Version]:
+        """{(model, version): Version} of those that there are, without their files."""
+        with self._database.read() as connection:
+            return versions.versions_of(connection, keys)
+
     def compare(self, model: str, first: int, second: int) -> JsonMap:
         with self._database.read() as connection:
             return compare(connection, model, first, second)
@@ -242,6 +260,11 @@ class Catalog:
         with self._database.write() as transaction:
             return aliases.rollback(transaction, model, by=by, reason=reason)
 
+    def rollback_target(self, model: str) -> int:
+        """Where a rollback would lead now. Raises Conflict when there is nowhere to go."""
+        with self._database.read() as connection:
+            return aliases.back_to(connection, models.get_model(connection, model))
+
     def alias_history(self, model: str) -> list[AliasChange]:
         with self._database.read() as connection:
             return aliases.list_history(connection, model)
@@ -251,6 +274,12 @@ class Catalog:
     ) -> list[HistoryEntry]:
         with self._database.read() as connection:
             return list_history(connection, model=model, stream=stream, by=by, action=action, limit=limit)
+
+    def note(self, action: str, *, by: str, reason: str, model: str = "", stream: str = "") -> None:
+        """Writes into the history what somebody has asked of another service through this one."""
+        check_author(by, reason)
+        with self._database.write() as transaction:
+            remember(transaction, action, by=by, reason=reason, model=model, stream=stream)
 
     # reports
 

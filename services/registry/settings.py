@@ -27,6 +27,13 @@ class RegistrySettings(ServiceSettings):
     data_dir: Path = Path("data/registry")
     """Folder of the catalog, the files and unfinished uploads; one registry at a time."""
 
+    ingest_url: str = "http://127.0.0.1:8601"
+    """Ingest's HTTP door, which the pages ask for dead letters; empty: they do without."""
+    trainer_url: str = "http://127.0.0.1:8801"
+    """A trainer's HTTP door, which the pages ask for rounds; empty: they do without."""
+    serving_url: str = "http://127.0.0.1:8501"
+    """Serving's HTTP door, which the pages ask for predictions to try; empty: they do without."""
+
     max_file_bytes: int = Field(16 * 1024**3, gt=0)
     """Largest file taken."""
     max_lost_leases: int = Field(100, ge=1)

@@ -2,6 +2,7 @@
 
 import base64
 from dataclasses import asdict
+from secrets import token_bytes
 from typing import Annotated, Any
 
 from fastapi import Body, FastAPI, Query
@@ -23,20 +24,30 @@ from services.registry.doors.bodies import (
     json_answer,
 )
 from services.registry.doors.lifecycle_api import add_lifecycle
+from services.registry.pages.door import add_pages
+from services.registry.pages.neighbours import Neighbours
 from services.registry.series import KEPT_SECONDS, STEP_SECONDS, Wanted
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 JsonObject = dict[str, Any]
 
 
-def create_registry_app(catalog: Catalog, service_health: Health) -> ASGIApp:
-    """The registry's routes beside health and metrics, with bodies bounded."""
+def create_registry_app(
+    catalog: Catalog, service_health: Health, *, neighbours: Neighbours | None = None, secret: bytes = b""
+) -> ASGIApp:
+    """The registry's routes and pages beside health and metrics, with bodies bounded.
+
+    Args:
+        neighbours: whom the pages ask on a reader's behalf; nobody by default.
+        secret: what the pages' forms are signed with; one of this process by default.
+    """
     app = create_app("Headrace registry", service_health)
     _add_streams_and_models(app, catalog)
     _add_versions(app, catalog)
     _add_files(app, catalog)
     _add_instances(app, catalog)
     add_lifecycle(app, catalog)
+    add_pages(app, catalog, neighbours=neighbours or Neighbours(), secret=secret or token_bytes(32))
     return BoundedBodies(app, MAX_BODY_BYTES)
 
 

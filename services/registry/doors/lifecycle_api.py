@@ -98,7 +98,8 @@ def _add_record(app: FastAPI, catalog: Catalog) -> None:
         """Who did what, when and why, the newest first: `{entries: [{at, by, action, model, stream, version, detail,
         reason}]}`.
 
-        Actions: apply, promote, rollback, alias, pause, resume, pin, unpin, archive, restore, delete, fail_round.
+        Actions: apply, promote, rollback, alias, pause, resume, pin, unpin, archive, restore, delete, fail_round; train
+        and replay as asked for on a page.
         """
         found = catalog.history(model=model, stream=stream, by=by, action=action, limit=limit)
         return json_answer({"entries": found})

@@ -84,16 +84,17 @@ def account(connection: Connection, name: str, counted: JsonMap | None) -> JsonM
 
 
 def _line(connection: Connection, name: str, numbers: list[int]) -> _Line:
+    """In one question for however many versions."""
+    query: Any = (
+        select(versions_table.c.version, versions_table.c.draft_json, rounds_table.c.plan_json)
+        .join(rounds_table, rounds_table.c.round_id == versions_table.c.round_id)
+        .where(versions_table.c.model == name)
+    )
+    rows = {row.version: row for row in connection.execute(query)}
     line = _Line()
     ends: dict[int, int] = {}
     for number in reversed(numbers):
-        query: Any = (
-            select(versions_table.c.draft_json, rounds_table.c.plan_json)
-            .join(rounds_table, rounds_table.c.round_id == versions_table.c.round_id)
-            .where(versions_table.c.model == name, versions_table.c.version == number)
-        )
-        row = connection.execute(query).one()
-        _add(line, number, rounds.plan_of(row), json.loads(row.draft_json), ends)
+        _add(line, number, rounds.plan_of(rows[number]), json.loads(rows[number].draft_json), ends)
     return line
 
 

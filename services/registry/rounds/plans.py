@@ -200,6 +200,14 @@ def list_rounds(connection: Connection, model: str, limit: int) -> list[Round]:
     return [round_of(row) for row in connection.execute(query)]
 
 
+def recent_rounds(connection: Connection, names: Sequence[str], limit: int) -> list[Round]:
+    """Of all these models together, the newest first."""
+    query = (
+        select(rounds).where(rounds.c.model.in_(names)).order_by(rounds.c.planned_at.desc(), rounds.c.round_id.desc())
+    )
+    return [round_of(row) for row in connection.execute(query.limit(limit))]
+
+
 def get_round(connection: Connection, round_id: str) -> Round:
     """Raises NotFound."""
     return round_of(row_of(connection, round_id))

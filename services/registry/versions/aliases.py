@@ -75,14 +75,21 @@ def rollback(transaction: Transaction, model: str, *, by: str, reason: str) -> M
 def _roll_back(transaction: Transaction, before: Model, *, by: str, reason: str) -> int:
     """Where production went. Raises Conflict when there is nowhere to go."""
     model, current = before.name, before.aliases.get(PRODUCTION, 0)
-    query = select(alias_history).where(alias_history.c.model == model, alias_history.c.alias == PRODUCTION)
-    moves = [(row.move, row.to_version) for row in transaction.connection.execute(query.order_by(alias_history.c.id))]
-    kept = select(versions.c.version).where(versions.c.model == model, versions.c.status != str(VersionStatus.ARCHIVED))
-    target = rollback_target(moves, set(transaction.connection.execute(kept).scalars()))
-    if target is None:
-        raise Conflict(f"there is no version of {model} to roll back to; production {_stays(current)}")
+    target = back_to(transaction.connection, before)
     move(transaction, model, PRODUCTION, current, target, how=ROLLBACK, by=by, reason=reason)
     follow_production(transaction, before, target)
+    return target
+
+
+def back_to(connection: Connection, before: Model) -> int:
+    """Where a rollback would lead. Raises Conflict when there is nowhere to go."""
+    model, current = before.name, before.aliases.get(PRODUCTION, 0)
+    query = select(alias_history).where(alias_history.c.model == model, alias_history.c.alias == PRODUCTION)
+    moves = [(row.move, row.to_version) for row in connection.execute(query.order_by(alias_history.c.id))]
+    kept = select(versions.c.version).where(versions.c.model == model, versions.c.status != str(VersionStatus.ARCHIVED))
+    target = rollback_target(moves, set(connection.execute(kept).scalars()))
+    if target is None:
+        raise Conflict(f"there is no version of {model} to roll back to; production {_stays(current)}")
     return target
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, insert, select
+from sqlalchemy import ColumnElement, Connection, Row, insert, select, tuple_
 
 from common.definition.gate import Gate, read_gate
 from common.errors import Conflict, InvalidInput, NotFound
@@ -207,6 +207,12 @@ def list_versions(connection: Connection, model: str) -> list[Version]:
 def find_versions(connection: Connection, condition: ColumnElement[bool]) -> list[Version]:
     """Without their files; `condition` may name further tables that it joins."""
     return [_version_of(row, ()) for row in connection.execute(_joined().where(condition))]
+
+
+def versions_of(connection: Connection, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Version]:
+    """{(model, version): Version} of those that there are, without their files."""
+    chosen = tuple_(versions.c.model, versions.c.version).in_(list(keys))
+    return {(found.model, found.version): found for found in find_versions(connection, chosen)} if keys else {}
 
 
 def _joined() -> Any:

@@ -1,0 +1,260 @@
+"""What a reader can change: each with a page that says what it will do, a name, a reason, an entry in the history."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from common.errors import Conflict, NotFound
+from common.registry.catalog import PRODUCTION, Model, VersionStatus
+from services.registry.pages.reading import Place, Reading, positive
+from services.registry.store.history import check_author
+
+Fields = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a page says before anything is done: sentences, and what stands in the way ("" when nothing does)."""
+
+    sentences: tuple[str, ...]
+    obstacle: str = ""
+
+
+@dataclass(frozen=True)
+class Form:
+    """One change.
+
+    Attributes:
+        asks: whether a name and a reason are wanted.
+        fields: further fields that the page carries along, so that what was read is what is done.
+    """
+
+    name: str
+    title: str
+    button: str
+    path: str
+    tell: Callable[[Reading, Place], Told]
+    do: Callable[[Reading, Place, Fields], None]
+    done: str
+    known: tuple[str, ...] = ()
+    fields: tuple[str, ...] = ("from",)
+    is_grave: bool = False
+
+
+def asked(form: Form, reading: Reading, place: Place, given: Fields | None = None) -> dict[str, Any]:
+    """What confirm.html shows."""
+    told = form.tell(reading, place)
+    model = place.names.get("model", "")
+    return {
+        "form": form,
+        "told": told,
+        "subject": model or place.names["stream"],
+        "back": _home(place),
+        "from_version": str(_production(reading, model)) if model else "",
+        "given": given or {},
+    }
+
+
+def done(form: Form, reading: Reading, place: Place, fields: Fields) -> str:
+    """Does it; where the reader goes next. Raises what stands in the way."""
+    model = place.names.get("model", "")
+    if model and fields.get("from") != str(_production(reading, model)):
+        raise Conflict(
+            f"production of {model} has moved to version {_production(reading, model)} since this page was made; "
+            f"read again what will happen"
+        )
+    form.do(reading, place, {**fields, "by": fields.get("by", ""), "reason": fields.get("reason", "")})
+    return f"{_home(place)}?done={form.name}"
+
+
+def notice(place: Place) -> str:
+    """A sentence for who comes back from a change."""
+    return next((form.done for form in FORMS if form.name == place.query.get("done")), "")
+
+
+def _home(place: Place) -> str:
+    kind = "model" if "model" in place.names else "stream"
+    return f"/{kind}s/{quote(place.names[kind], safe='')}"
+
+
+def _production(reading: Reading, model: str) -> int:
+    return reading.catalog.get_model(model).aliases.get(PRODUCTION, 0)
+
+
+def _model(reading: Reading, place: Place) -> Model:
+    return reading.catalog.get_model(place.names["model"])
+
+
+def _tell_pause(reading: Reading, place: Place) -> Told:
+    model = _model(reading, place)
+    sentences = (
+        f"No further round of {model.name} will be planned until somebody resumes it.",
+        "A round that runs now goes on to its end. Production stays as it is, and predictions are answered as before.",
+    )
+    return Told(sentences, f"it is paused already by {model.paused}" if model.paused else "")
+
+
+def _tell_resume(reading: Reading, place: Place) -> Told:
+    model = _model(reading, place)
+    sentences = (f"Rounds of {model.name} will be planned again, at once also where failures had made it wait.",)
+    is_stopped = model.paused or model.consecutive_failures
+    return Told(sentences, "" if is_stopped else "it is neither paused nor waiting after a failure")
+
+
+def _tell_train(reading: Reading, place: Place) -> Told:
+    model = _model(reading, place)
+    waiting = reading.catalog.account(model.name)["examples"]["waiting"]
+    events = "the events that wait" if waiting is None else f"the {waiting:,} events that wait"
+    sentences = (
+        f"A trainer plans a round of {model.name} over {events}, whatever its triggers say.",
+        "What comes of it is judged by the gate as always, and replaces production only if it passes.",
+    )
+    return Told(sentences, f"its training is paused by {model.paused}" if model.paused else "")
+
+
+def _tell_promote(reading: Reading, place: Place) -> Told:
+    model, number = _model(reading, place), place.number("version")
+    version = reading.catalog.get_version(model.name, number)
+    current = model.aliases.get(PRODUCTION, 0)
+    before = f"moves from version {current} to version {number}" if current else f"becomes version {number}"
+    sentences = [
+        f"Production of {model.name} {before}, on every replica, for every prediction that names no version.",
+        "No request fails while replicas change over.",
+        f"The next round goes on from version {number} and from where its events end.",
+    ]
+    if current:
+        sentences.append(f"Version {current} stays, and rolling back leads to it.")
+    if version.status is VersionStatus.REJECTED:
+        sentences.append(f"The gate has rejected version {number}: {'; '.join(version.verdict.reasons)}")
+    obstacle = f"production is version {number} already" if current == number else _pinned(model)
+    if version.status is VersionStatus.ARCHIVED:
+        obstacle = f"version {number} is archived: its files are gone"
+    return Told(tuple(sentences), obstacle)
+
+
+def _tell_rollback(reading: Reading, place: Place) -> Told:
+    model = _model(reading, place)
+    current = model.aliases.get(PRODUCTION, 0)
+    try:
+        target = reading.catalog.rollback_target(model.name)
+    except Conflict as error:
+        return Told(("Production would move back to the version that it named before.",), error.message)
+    sentences = (
+        f"Production of {model.name} moves back from version {current} to version {target}, on every replica.",
+        "No request fails while replicas change over.",
+        f"Version {current} stays and can be promoted again. The next round goes on from version {target}.",
+        f"Events that only version {current} has learned from are left out, and stand in the account.",
+    )
+    return Told(sentences, _pinned(model))
+
+
+def _tell_pin(reading: Reading, place: Place) -> Told:
+    model = _model(reading, place)
+    current = model.aliases.get(PRODUCTION, 0)
+    sentences = (
+        f"Production of {model.name} stays at version {current} until somebody unpins it.",
+        "Rounds go on; versions that pass the gate are held, and nobody can promote or roll back meanwhile.",
+    )
+    obstacle = "" if current else "production names no version yet"
+    return Told(
+        sentences, f"it is pinned to version {model.pinned_version} already" if model.pinned_version else obstacle
+    )
+
+
+def _tell_unpin(reading: Reading, place: Place) -> Told:
+    model = _model(reading, place)
+    sentences = ("The next version that passes the gate is promoted again. Production stays where it is until then.",)
+    return Told(sentences, "" if model.pinned_version else "production is not pinned")
+
+
+def _tell_replay(reading: Reading, place: Place) -> Told:
+    stream = reading.catalog.get_stream(place.names["stream"])
+    sentences = (
+        f"Ingest checks every dead letter of {stream.name} again, under schema version {stream.schema_version}.",
+        "Those that pass now are appended to the stream, each once for all time; models learn from them then.",
+        "The rest stays where it is.",
+    )
+    return Told(sentences, "the stream is archived" if stream.archived else "")
+
+
+def _pinned(model: Model) -> str:
+    return f"production is pinned to version {model.pinned_version}; unpin it first" if model.pinned_version else ""
+
+
+def _pause(reading: Reading, place: Place, fields: Fields) -> None:
+    reading.catalog.change_model(place.names["model"], "pause", by=fields["by"], reason=fields["reason"])
+
+
+def _resume(reading: Reading, place: Place, fields: Fields) -> None:
+    reading.catalog.change_model(place.names["model"], "resume", by=fields["by"], reason=fields["reason"])
+
+
+def _unpin(reading: Reading, place: Place, fields: Fields) -> None:
+    reading.catalog.change_model(place.names["model"], "unpin", by=fields["by"], reason=fields["reason"])
+
+
+def _pin(reading: Reading, place: Place, fields: Fields) -> None:
+    version = positive(fields.get("from", ""), Conflict("production names no version that could be pinned"))
+    reading.catalog.pin(place.names["model"], version, by=fields["by"], reason=fields["reason"])
+
+
+def _promote(reading: Reading, place: Place, fields: Fields) -> None:
+    chosen = place.number("version")
+    reading.catalog.set_alias(place.names["model"], PRODUCTION, chosen, by=fields["by"], reason=fields["reason"])
+
+
+def _rollback(reading: Reading, place: Place, fields: Fields) -> None:
+    reading.catalog.rollback(place.names["model"], by=fields["by"], reason=fields["reason"])
+
+
+def _train(reading: Reading, place: Place, fields: Fields) -> None:
+    model, by, reason = place.names["model"], fields["by"], fields["reason"]
+    check_author(by, reason)
+    try:
+        reading.neighbours.train(model, by=by, reason=reason)
+    except NotFound as error:
+        raise Conflict(error.message) from error  # The page is of a model that there is; the trainer lacks it yet.
+    reading.catalog.note("train", by=by, reason=reason, model=model)
+
+
+def _replay(reading: Reading, place: Place, fields: Fields) -> None:
+    stream, by, reason = place.names["stream"], fields["by"], fields["reason"]
+    check_author(by, reason)
+    reading.neighbours.replay(stream)
+    reading.catalog.note("replay", by=by, reason=reason, stream=stream)
+
+
+def _of_model(name: str) -> str:
+    return f"/models/{{model}}/do/{name}"
+
+
+FORMS = (
+    Form("pause", "Pause training", "Pause training", _of_model("pause"), _tell_pause, _pause, "Training is paused."),
+    Form("resume", "Resume training", "Resume training", _of_model("resume"), _tell_resume, _resume,
+         "Rounds are planned again."),
+    Form("train", "Train now", "Train now", _of_model("train"), _tell_train, _train, "A round is planned."),
+    Form("promote", "Promote a version", "Promote", "/models/{model}/versions/{version}/do/promote", _tell_promote,
+         _promote, "Production has moved. Replicas follow within a second.", is_grave=True),
+    Form("rollback", "Roll back", "Roll back", _of_model("rollback"), _tell_rollback, _rollback,
+         "Production has moved back. Replicas follow within a second.", is_grave=True),
+    Form("pin", "Pin production", "Pin", _of_model("pin"), _tell_pin, _pin, "Production is pinned."),
+    Form("unpin", "Unpin production", "Unpin", _of_model("unpin"), _tell_unpin, _unpin, "Production is not pinned."),
+    Form("replay", "Replay dead letters", "Replay", "/streams/{stream}/do/replay", _tell_replay, _replay,
+         "Every dead letter was checked again; those that pass are in the stream."),
+)  # fmt: skip
+BY_NAME = {form.name: form for form in FORMS}
+
+
+def possible(model: Model) -> list[Form]:
+    """The changes of a model that make sense now, in the order of the buttons."""
+    production = model.aliases.get(PRODUCTION, 0)
+    sensible = {
+        "train": not model.paused,
+        "pause": not model.paused,
+        "resume": bool(model.paused or model.consecutive_failures),
+        "rollback": bool(production) and not model.pinned_version,
+        "pin": bool(production) and not model.pinned_version,
+        "unpin": bool(model.pinned_version),
+    }
+    return [BY_NAME[name] for name, is_sensible in sensible.items() if is_sensible and not model.archived]

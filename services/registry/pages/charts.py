@@ -1,0 +1,69 @@
+"""Where the lines and bars of small SVG pictures lie; the templates draw them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Points = Sequence[float | None]
+WIDTH, HEIGHT = 120.0, 28.0
+_COLOURS = 6
+
+
+def spark(points: Points) -> str:
+    """`d` of a path in a box of WIDTH x HEIGHT from 0 to the largest value, from where something is known; "" for less
+    than two points."""
+    first = next((place for place, value in enumerate(points) if value is not None), len(points))
+    points = points[first:]
+    known = [value for value in points if value is not None]
+    if len(known) < 2:
+        return ""
+    top = max(max(known), 1e-12)
+    step = WIDTH / max(1, len(points) - 1)
+    parts, is_down = [], False
+    for place, value in enumerate(points):
+        if value is None:
+            is_down = False
+            continue
+        parts.append(f"{'L' if is_down else 'M'}{place * step:.1f} {HEIGHT - 2 - (HEIGHT - 4) * value / top:.1f}")
+        is_down = True
+    return "".join(parts)
+
+
+def added(rows: Sequence[Points], *, largest: bool = False) -> list[float | None]:
+    """One series of several: their sum, or the largest, point by point."""
+    found: list[float | None] = []
+    for values in zip(*rows, strict=True):
+        known = [value for value in values if value is not None]
+        found.append((max(known) if largest else sum(known)) if known else None)
+    return found
+
+
+def shares(values: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Parts of one bar of width 100: [{"name", "value", "x", "width", "colour"}], without those that are nothing."""
+    total = sum(value for value in values.values() if value > 0)
+    found, x = [], 0.0
+    for place, (name, value) in enumerate(values.items()):
+        if value <= 0:
+            continue
+        width = 100.0 * value / total
+        found.append({
+            "name": name, "value": value, "x": round(x, 3), "width": round(width, 3), "colour": place % _COLOURS,
+        })  # fmt: skip
+        x += width
+    return found
+
+
+def spans(rows: Sequence[Mapping[str, Any]], start: float, end: float) -> list[dict[str, Any]]:
+    """Rows of a Gantt chart with `pieces` as {"x", "width"} in hundredths of [start, end]."""
+    length = max(end - start, 1e-9)
+    found = []
+    for row in rows:
+        pieces = []
+        for piece in row["pieces"]:
+            first, last = max(piece["from"], start), min(piece["to"], end)
+            if last < first:
+                continue
+            width = max(100.0 * (last - first) / length, 0.3)
+            x = min(100.0 * (first - start) / length, 100.0 - width)
+            pieces.append({**piece, "x": round(x, 3), "width": round(width, 3)})
+        found.append({**row, "pieces": pieces})
+    return found

@@ -1,0 +1,246 @@
+"""The routes of the pages. Each page has a twin below /live that sends its live parts again when they have changed."""
+
+import asyncio
+import gzip
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from common.errors import HeadraceError, NotFound, Overloaded
+from common.process.strict_requests import refuse_unknown_query
+from common.process.web import HTTP_STATUS_OF
+from services.registry.catalog import Catalog
+from services.registry.pages import actions, history, model, overview, rounds, serving, streams, version
+from services.registry.pages.forms import BY_COOKIE, SESSION_COOKIE, Sessions, read_form
+from services.registry.pages.neighbours import Neighbours
+from services.registry.pages.reading import Place, Reading
+from services.registry.pages.templating import live_parts, make_environment
+
+_STATIC = Path(__file__).parent / "static"
+_MEDIA_TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+HEADERS: Mapping[str, str] = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    # With no-referrer a browser would post forms with the origin "null", which the door refuses.
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+MAX_LIVE = 64
+_LIVE_SECONDS = 2.0
+_LOOK_SECONDS = 0.25
+_BUSY_SHARE = 10.0
+"""A page that takes long to make is made again after ten times as long."""
+_YEAR_SECONDS = 365 * 24 * 3600
+_SEE_OTHER = 303
+_SERVER_ERROR = 500
+Make = Callable[[Reading, Place], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Page:
+    path: str
+    template: str
+    make: Make
+    known: frozenset[str] = frozenset()
+    """Query parameters."""
+
+
+PAGES = (
+    Page("/", "overview.html", overview.page),
+    Page("/models/{model}", "model.html", model.page, frozenset({"show", "done"})),
+    Page("/models/{model}/versions/{version}", "version.html", version.page, frozenset({"against"})),
+    Page("/streams", "streams.html", streams.listed),
+    Page("/streams/{stream}", "stream.html", streams.page, frozenset({"done"})),
+    Page("/rounds", "rounds.html", rounds.page, frozenset({"model"})),
+    Page("/serving", "serving.html", serving.page),
+    Page("/history", "history.html", history.page, frozenset({"model", "by", "action", "limit"})),
+)
+
+
+def add_pages(app: FastAPI, catalog: Catalog, *, neighbours: Neighbours, secret: bytes) -> None:
+    """Adds the pages, what they load, and their forms."""
+    _Door(catalog, neighbours, secret).add_to(app)
+
+
+class _Door:
+    """Turns requests into what the pages' functions take, and their errors into pages."""
+
+    def __init__(self, catalog: Catalog, neighbours: Neighbours, secret: bytes) -> None:
+        self._reading = Reading(catalog, neighbours)
+        self._sessions = Sessions(secret)
+        self._environment = make_environment()
+        self._live_count = 0
+
+    def add_to(self, app: FastAPI) -> None:
+        routes: list[Route] = []
+        for page in PAGES:
+            routes.append(Route(page.path, self._answering(self._page(page)), methods=["GET"]))
+            routes.append(Route("/live" + page.path.rstrip("/"), self._live(page), methods=["GET"]))
+        for form in actions.FORMS:
+            routes.append(Route(form.path, self._answering(self._asked(form)), methods=["GET"]))
+            routes.append(Route(form.path, self._answering(self._done(form)), methods=["POST"]))
+        tried = self._answering(self._tried)
+        routes.append(Route("/models/{model}/versions/{version}/try", tried, methods=["POST"]))
+        routes += [Route(f"/history.{kind}", self._answering(self._export(kind))) for kind in history.EXPORTS]
+        files = [path for path in sorted(_STATIC.iterdir()) if path.suffix in _MEDIA_TYPES]
+        routes += [Route(f"/static/{path.name}", _file(path)) for path in files]
+        app.router.routes.extend(routes)
+
+    # one page
+
+    def _page(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            refuse_unknown_query(request, set(page.known))
+            place = self._place(request)
+            context = await run_in_threadpool(page.make, self._reading, place)
+            return self._rendered(page.template, context, place)
+
+        return answer
+
+    def _place(self, request: Request) -> Place:
+        session, _ = self._sessions.of(request)
+        return Place(
+            path=request.url.path.removeprefix("/live") or "/",
+            names=dict(request.path_params),
+            query=dict(request.query_params),
+            session=session,
+            token=self._sessions.token(session),
+            by=request.cookies.get(BY_COOKIE, "")[:200],
+            base_url=str(request.base_url).rstrip("/"),
+        )
+
+    def _rendered(self, template: str, context: Mapping[str, Any], place: Place, *, status: int = 200) -> Response:
+        text = self._environment.get_template(template).render({**context, "place": place})
+        response = Response(text, status_code=status, media_type="text/html; charset=utf-8", headers=dict(HEADERS))
+        response.set_cookie(SESSION_COOKIE, place.session, httponly=True, samesite="strict", path="/")
+        return response
+
+    def _answering(self, answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        """The one place where the six errors become pages."""
+
+        async def answered(request: Request) -> Response:
+            try:
+                return await answer(request)
+            except HeadraceError as error:
+                status = HTTP_STATUS_OF.get(type(error), _SERVER_ERROR)
+                context = {"title": type(error).__name__, "message": error.message, "status": status}
+                return self._rendered("error.html", context, self._place(request), status=status)
+
+        return answered
+
+    # what stays live
+
+    def _live(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            refuse_unknown_query(request, set(page.known))
+            if self._live_count >= MAX_LIVE:
+                raise Overloaded(f"{MAX_LIVE} pages are open and live already; this one is not kept up to date")
+            changes = self._changes(page, self._place(request))
+            return StreamingResponse(changes, media_type="text/event-stream", headers=dict(HEADERS))
+
+        return answer
+
+    async def _changes(self, page: Page, place: Place) -> AsyncIterator[str]:
+        self._live_count += 1
+        sent: dict[str, str] = {}
+        try:
+            yield "retry: 2000\n\n"
+            while self._reading.catalog.is_open:
+                began = time.monotonic()
+                try:
+                    parts = await run_in_threadpool(self._parts, page, place)
+                except HeadraceError:
+                    return  # What the page is of is gone: the browser asks again and is told so.
+                changed = {name: text for name, text in parts.items() if sent.get(name) != text}
+                sent |= changed
+                yield "".join(_event(name, text) for name, text in changed.items()) or ": nothing new\n\n"
+                spent = time.monotonic() - began
+                until = time.monotonic() + max(_LIVE_SECONDS, _BUSY_SHARE * spent)
+                while self._reading.catalog.is_open and time.monotonic() < until:
+                    await asyncio.sleep(_LOOK_SECONDS)
+        finally:
+            self._live_count -= 1
+
+    def _parts(self, page: Page, place: Place) -> dict[str, str]:
+        context = {**page.make(self._reading, place), "place": place}
+        return live_parts(self._environment, page.template, context)
+
+    # what changes something
+
+    def _asked(self, form: actions.Form) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            refuse_unknown_query(request, set(form.known))
+            place = self._place(request)
+            context = await run_in_threadpool(actions.asked, form, self._reading, place)
+            return self._rendered("confirm.html", {**context, "fault": ""}, place)
+
+        return answer
+
+    def _done(self, form: actions.Form) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            fields = await read_form(request, {"by", "reason", *form.fields})
+            self._sessions.check(request, fields)
+            place = self._place(request)
+            try:
+                target = await run_in_threadpool(actions.done, form, self._reading, place, fields)
+            except NotFound:
+                raise
+            except HeadraceError as error:
+                context = await run_in_threadpool(actions.asked, form, self._reading, place, fields)
+                status = HTTP_STATUS_OF.get(type(error), _SERVER_ERROR)
+                return self._rendered("confirm.html", {**context, "fault": error.message}, place, status=status)
+            response = RedirectResponse(target, status_code=_SEE_OTHER, headers=dict(HEADERS))
+            by = "".join(letter for letter in fields.get("by", "") if letter.isascii() and letter.isprintable())
+            response.set_cookie(BY_COOKIE, by[:200], httponly=True, samesite="strict", max_age=_YEAR_SECONDS)
+            return response
+
+        return answer
+
+    async def _tried(self, request: Request) -> Response:
+        fields = await read_form(request, {"request"})
+        self._sessions.check(request, fields)
+        place = self._place(request)
+        context = await run_in_threadpool(version.tried, self._reading, place, fields.get("request", ""))
+        return self._rendered("answer.html", context, place)
+
+    def _export(self, kind: str) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            refuse_unknown_query(request, {"model", "by", "action", "limit"})
+            body, media_type = await run_in_threadpool(history.export, kind, self._reading, self._place(request))
+            headers = {**HEADERS, "Content-Disposition": f'attachment; filename="history.{kind}"'}
+            return Response(body, media_type=media_type, headers=headers)
+
+        return answer
+
+
+def _event(name: str, text: str) -> str:
+    lines = "".join(f"data: {line}\n" for line in text.splitlines() or [""])
+    return f"event: {name}\n{lines}\n"
+
+
+def _file(path: Path) -> Callable[[Request], Awaitable[Response]]:
+    """The file as it is now, compressed once."""
+    content = path.read_bytes()
+    packed = gzip.compress(content, mtime=0)
+    headers = {"Cache-Control": "max-age=3600", "X-Content-Type-Options": "nosniff", "Vary": "Accept-Encoding"}
+
+    async def answer(request: Request) -> Response:
+        media_type = _MEDIA_TYPES[path.suffix]
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            return Response(packed, media_type=media_type, headers={**headers, "Content-Encoding": "gzip"})
+        return Response(content, media_type=media_type, headers=headers)
+
+    return answer

@@ -1,0 +1,50 @@
+"""Who did what, when and why; also as a file."""
+
+import csv
+import io
+import json
+from dataclasses import asdict
+from typing import Any
+
+from common.registry.catalog import HistoryEntry
+from services.registry.pages.reading import Place, Reading
+
+EXPORTS = ("csv", "json")
+ACTIONS = (
+    "apply", "promote", "rollback", "alias", "pause", "resume", "pin", "unpin", "train", "replay", "archive", "restore",
+    "delete", "fail_round",
+)  # fmt: skip
+_LIMIT, _EXPORTED = 200, 1_000
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""A spreadsheet takes a cell that begins with one of these for a formula."""
+
+
+def page(reading: Reading, place: Place) -> dict[str, Any]:
+    return {
+        "entries": _entries(reading, place, _LIMIT),
+        "asked": {name: place.query.get(name, "") for name in ("model", "by", "action")},
+        "models": [model.name for model in reading.catalog.list_models()],
+        "known_actions": ACTIONS,
+        "limit": place.asked("limit", _LIMIT),
+    }
+
+
+def export(kind: str, reading: Reading, place: Place) -> tuple[str, str]:
+    """(text, media type)."""
+    entries = [asdict(entry) for entry in _entries(reading, place, _EXPORTED)]
+    if kind == "json":
+        return json.dumps({"entries": entries}, ensure_ascii=False, indent=1), "application/json"
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(HistoryEntry.__dataclass_fields__))
+    writer.writeheader()
+    writer.writerows({name: _cell(value) for name, value in entry.items()} for entry in entries)
+    return text.getvalue(), "text/csv; charset=utf-8"
+
+
+def _cell(value: object) -> object:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+
+
+def _entries(reading: Reading, place: Place, limit: int) -> list[HistoryEntry]:
+    chosen = {name: place.query.get(name, "") for name in ("model", "by", "action")}
+    return reading.catalog.history(**chosen, limit=min(place.asked("limit", limit), _EXPORTED))

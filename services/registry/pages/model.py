@@ -1,0 +1,103 @@
+"""One model: how its versions fare and why, where its events are, what the next round waits for."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from common.registry.catalog import PRODUCTION, RoundState, Version
+from services.registry.pages import actions, charts
+from services.registry.pages.reading import Place, Reading
+
+SHOWN_VERSIONS = 100
+_HISTORY = 10
+_MAX_TEXT = 20_000
+_LINES = ("candidate", "parent", "progressive")
+_OPEN = (RoundState.PLANNED, RoundState.RUNNING)
+
+
+def page(reading: Reading, place: Place) -> dict[str, Any]:
+    name = place.names["model"]
+    catalog = reading.catalog
+    model = catalog.get_model(name)
+    versions = catalog.list_versions(name)
+    rounds = catalog.list_rounds(name, 1)
+    account = catalog.account(name)
+    serving = catalog.serving(model)
+    production = model.aliases.get(PRODUCTION, 0)
+    live = next((one for one in versions if one.version == production), None)
+    shown = versions if place.query.get("show") == "all" else versions[-SHOWN_VERSIONS:]
+    fresh = catalog.now - live.last_event_at if live and live.last_event_at else None
+    return {
+        "model": model,
+        "production": production,
+        "freshness": fresh,
+        "why": catalog.why(name),
+        "serving": serving,
+        "versions": [_row(one, production) for one in reversed(shown)],
+        "version_count": len(versions),
+        "curve": _curve(versions),
+        "metric": main_metric(versions[-1]) if versions else "",
+        "account": account,
+        "shares": charts.shares({
+            kind: account["examples"][kind] or 0 for kind in ("trained", "held_out", "unusable", "left_out", "waiting")
+        }),
+        "round": rounds[0] if rounds and rounds[0].state in _OPEN else None,
+        "predictions": reading.now("requests_per_second", service="serving", model=name, version=production),
+        "p99": reading.now("request_p99_seconds", service="serving", model=name, version=production),
+        "queue": reading.now("queue_requests", service="serving", model=name),
+        "sparks": {
+            which: charts.spark(reading.over_time(which, service="serving", model=name, version=None))
+            for which in ("requests_per_second", "request_p99_seconds")
+        },
+        "history": catalog.history(model=name, limit=_HISTORY),
+        "actions": actions.possible(model),
+        "notice": actions.notice(place),
+        "definition": _text(catalog.get_definition(model.definition_digest)),
+    }  # fmt: skip
+
+
+def main_metric(version: Version) -> str:
+    """The one that the gate looks at, else the first that was measured."""
+    named = version.verdict.rule.metric
+    return named or next(iter(scalars(version, "candidate")), "")
+
+
+def scalars(version: Version, part: str) -> dict[str, float]:
+    """The metrics of one part that are single numbers."""
+    return {
+        name: float(value)
+        for name, value in version.metrics.get(part, {}).items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+
+
+def _row(version: Version, production: int) -> dict[str, Any]:
+    metric = main_metric(version)
+    value, parents = (scalars(version, part).get(metric) for part in ("candidate", "parent"))
+    return {
+        "version": version,
+        "metric": metric,
+        "value": value,
+        "change": value - parents if value is not None and parents is not None else None,
+        "is_production": version.version == production,
+        "seconds": sum(version.timings.values()) if version.timings else None,
+    }
+
+
+def _curve(versions: Sequence[Version]) -> dict[str, Any]:
+    """{"x": versions, "lines": {metric: {"candidate": [...], ...}}} for pages.js; null where nothing was measured."""
+    names: dict[str, None] = {}
+    for version in versions:
+        names |= dict.fromkeys(scalars(version, "candidate"))
+    lines: dict[str, dict[str, list[float | None]]] = {}
+    for name in names:
+        parts = {part: [scalars(one, part).get(name) for one in versions] for part in _LINES}
+        lines[name] = {part: values for part, values in parts.items() if any(value is not None for value in values)}
+    return {"x": [version.version for version in versions], "lines": lines}
+
+
+def _text(files: dict[str, bytes]) -> dict[str, str]:
+    return {
+        path: content[:20_000].decode(errors="replace")
+        for path, content in files.items()
+        if path.endswith((".yaml", ".py"))
+    }

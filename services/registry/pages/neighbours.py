@@ -1,0 +1,77 @@
+"""What the pages ask of the other services on a reader's behalf, at addresses that the operator has set.
+
+Addresses in reports are not asked: whoever can report could send the registry anywhere.
+"""
+
+import http.client
+import json
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from common.errors import Conflict, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
+
+_TIMEOUT_SECONDS = 10.0
+_MAX_ANSWER_BYTES = 1024 * 1024
+_ERRORS: dict[int, type[HeadraceError]] = {400: InvalidInput, 404: NotFound, 409: Conflict, 429: Overloaded}
+_OK = 200
+_MULTIPLE_CHOICES = 300
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """HTTP addresses; "" where there is none to ask."""
+
+    ingest: str = ""
+    trainer: str = ""
+    serving: str = ""
+
+    def train(self, model: str, *, by: str, reason: str) -> Any:
+        return self._ask("trainer", "POST", f"/v1/models/{quote(model)}:train", {"by": by, "reason": reason})
+
+    def dead_letters(self, stream: str, limit: int) -> Any:
+        return self._ask("ingest", "GET", f"/v1/streams/{quote(stream)}/deadletters?limit={limit}")
+
+    def stream_status(self, stream: str) -> Any:
+        return self._ask("ingest", "GET", f"/v1/streams/{quote(stream)}")
+
+    def replay(self, stream: str) -> Any:
+        return self._ask("ingest", "POST", f"/v1/streams/{quote(stream)}/deadletters:replay", {})
+
+    def signatures(self, model: str, version: int) -> Any:
+        """0: of production."""
+        chosen = f"/versions/{version}" if version else ""
+        return self._ask("serving", "GET", f"/v1/models/{quote(model)}{chosen}/metadata")
+
+    def predict(self, model: str, version: int, request: object) -> Any:
+        return self._ask("serving", "POST", f"/v1/models/{quote(model)}/versions/{version}:predict", request)
+
+    def _ask(self, service: str, method: str, path: str, body: object = None) -> Any:
+        """The answer as JSON. Raises what the service answered; Unavailable when it cannot be asked."""
+        address = urlsplit(getattr(self, service))
+        if not address.hostname:
+            raise Unavailable(f"the registry does not know where {service} is: REGISTRY_{service.upper()}_URL is empty")
+        connection = http.client.HTTPConnection(address.hostname, address.port or 80, timeout=_TIMEOUT_SECONDS)
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        try:
+            connection.request(method, path, json.dumps(body) if body is not None else None, headers)
+            answer = connection.getresponse()
+            text = answer.read(_MAX_ANSWER_BYTES + 1)
+        except (OSError, http.client.HTTPException) as error:
+            raise Unavailable(f"{service} at {getattr(self, service)} does not answer: {error}") from error
+        finally:
+            connection.close()
+        if len(text) > _MAX_ANSWER_BYTES:
+            raise Unavailable(f"{service} answered with more than {_MAX_ANSWER_BYTES} bytes")
+        try:
+            document = json.loads(text)
+        except ValueError as error:
+            raise Unavailable(f"{service} answered {answer.status} without JSON") from error
+        if _OK <= answer.status < _MULTIPLE_CHOICES:
+            return document
+        raise _ERRORS.get(answer.status, Unavailable)(f"{service} says: {_message(document)}")
+
+
+def _message(document: Any) -> str:
+    error = document.get("error") if isinstance(document, dict) else document
+    return str(error.get("message", error) if isinstance(error, dict) else error)[:2000]

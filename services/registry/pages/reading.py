@@ -1,0 +1,84 @@
+"""What a page's function is given, and what several pages ask for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from common.errors import InvalidInput, NotFound
+from services.registry.catalog import Catalog
+from services.registry.pages.charts import added
+from services.registry.pages.neighbours import Neighbours
+from services.registry.series import Wanted, is_percentile
+
+_MAX_NUMBER = 2**63
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the reader is, and who."""
+
+    path: str
+    names: Mapping[str, str]
+    """Of the path: model, version, stream."""
+    query: Mapping[str, str]
+    session: str
+    token: str
+    """Goes into forms."""
+    by: str
+    """The name that the reader gave with the last change; "" before."""
+    base_url: str
+
+    def number(self, name: str) -> int:
+        """A positive number of the path. Raises NotFound for anything else, as there is no such page."""
+        return positive(self.names[name], NotFound(f"there is no {name} {self.names[name]!r}"))
+
+    def asked(self, name: str, default: int = 0) -> int:
+        """A positive number of the query; raises InvalidInput."""
+        text = self.query.get(name, "")
+        if not text:
+            return default
+        return positive(text, InvalidInput(f"{name} is {text!r}, expected a positive number"))
+
+
+def positive(text: str, error: Exception) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:20]) < _MAX_NUMBER):
+        raise error
+    return int(text)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the pages read: the catalog through the functions of the HTTP door, and the other services."""
+
+    catalog: Catalog
+    neighbours: Neighbours
+
+    def over_time(
+        self, name: str, *, service: str = "", stream: str | None = "", model: str | None = "", version: int | None = 0
+    ) -> list[float | None]:
+        """The last hour of a number over all instances: their sum, or the largest of percentiles."""
+        wanted = Wanted(name, service, "", stream, model, version)
+        try:
+            found = self.catalog.find_series(wanted, seconds=3600, step_seconds=60)
+        except InvalidInput:
+            return []  # Nobody has reported it yet.
+        return added([one["points"] for one in found["series"]], largest=is_percentile(name))
+
+    def now(self, name: str, *, service: str, stream: str = "", model: str = "", version: int = 0) -> float | None:
+        """The number as instances said it last, over all of them; None while nobody says it."""
+        values = [
+            numbers[name]
+            for instance in self.catalog.instances()
+            if instance["service"] == service
+            for numbers in _numbers(instance, (stream, model, version))
+            if name in numbers
+        ]
+        if not values:
+            return None
+        return max(values) if is_percentile(name) or name == "queue_requests" else sum(values)
+
+
+def _numbers(instance: Mapping[str, Any], group: tuple[str, str, int]) -> list[Mapping[str, float]]:
+    if group == ("", "", 0):
+        return [instance["numbers"]]
+    return [part["numbers"] for part in instance["parts"] if (part["stream"], part["model"], part["version"]) == group]

@@ -1,0 +1,76 @@
+"""Rounds on a line of time: when each was planned, what its stages took, how it ended."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from common.registry.catalog import Round, RoundState, Version
+from services.registry.pages import charts
+from services.registry.pages.reading import Place, Reading
+
+_SHOWN = 40
+_HOUR_SECONDS = 3600.0
+STAGES = (
+    "waits",
+    "queue",
+    "download",
+    "build",
+    "read",
+    "train",
+    "resume_points",
+    "evaluate",
+    "export",
+    "upload",
+    "register",
+    "other",
+)
+
+
+def page(reading: Reading, place: Place) -> dict[str, Any]:
+    chosen = place.query.get("model", "")
+    names = [model.name for model in reading.catalog.list_models()]
+    wanted = [reading.catalog.get_model(chosen).name] if chosen else names
+    rounds = reading.catalog.recent_rounds(wanted, _SHOWN)
+    versions = reading.catalog.versions_of([(found.plan.model, found.version) for found in rounds if found.version])
+    now = reading.catalog.now
+    rows = [_row(found, versions.get((found.plan.model, found.version)), now) for found in rounds]
+    start = min((row["planned_at"] for row in rows), default=now - _HOUR_SECONDS)
+    return {
+        "models": names,
+        "chosen": chosen,
+        "rows": charts.spans(rows, start, now),
+        "start": start,
+        "now": now,
+        "stages": STAGES,
+    }
+
+
+def _row(found: Round, version: Version | None, now: float) -> dict[str, Any]:
+    began = float(found.progress.get("began_at", 0.0)) or found.planned_at
+    ended = version.created_at if version is not None else float(found.failure.get("at", 0.0)) or now
+    timings = _in_order(version.timings) if version is not None else []
+    pieces = [{"stage": "waits", "from": found.planned_at, "to": began}] if began > found.planned_at else []
+    at = max(began, ended - sum(seconds for _, seconds in timings)) if timings else began
+    for stage, seconds in timings:
+        pieces.append({"stage": stage, "from": at, "to": at + seconds})
+        at += seconds
+    if not timings and found.state is not RoundState.PLANNED:
+        stage = str(found.progress.get("stage", "other"))
+        pieces.append({"stage": stage if stage in STAGES else "other", "from": began, "to": ended})
+    if found.state is RoundState.PLANNED:
+        pieces = [{"stage": "waits", "from": found.planned_at, "to": now}]
+    return {
+        "round": found,
+        "version": version,
+        "planned_at": found.planned_at,
+        "pieces": pieces,
+        "seconds": ended - found.planned_at,
+        "reason": found.reason or str(found.failure.get("message", "")),
+        "deaths": int(found.progress.get("deaths", 0)),
+    }
+
+
+def _in_order(timings: Mapping[str, float]) -> Sequence[tuple[str, float]]:
+    known = {stage: float(seconds) for stage, seconds in timings.items() if isinstance(seconds, int | float)}
+    first = [(stage, known[stage]) for stage in STAGES if stage in known]
+    rest = sum(seconds for stage, seconds in known.items() if stage not in STAGES)
+    return [*first, *([("other", rest)] if rest > 0 else [])]

@@ -1,0 +1,48 @@
+"""Instances: who is there, what each does and serves, how fast, and what it could not do."""
+
+from typing import Any
+
+from services.registry.pages import charts
+from services.registry.pages.reading import Place, Reading
+
+_CHARTS = ("requests_per_second", "request_p99_seconds", "failed_requests_per_second", "open_requests")
+
+
+def page(reading: Reading, place: Place) -> dict[str, Any]:
+    instances = reading.catalog.instances()
+    production = {model.name: model.aliases.get("production", 0) for model in reading.catalog.list_models()}
+    served = [
+        {
+            **one,
+            "instance_id": instance["instance_id"],
+            "is_production": production.get(one["model"]) == one["version"],
+            "numbers": next(
+                (
+                    part["numbers"]
+                    for part in instance["parts"]
+                    if (part["model"], part["version"]) == (one["model"], one["version"])
+                ),
+                {},
+            ),
+        }
+        for instance in instances
+        for one in instance["serves"]
+    ]
+    return {
+        "instances": instances,
+        "served": sorted(served, key=lambda one: (one["model"], -one["version"], one["instance_id"])),
+        "queues": _queues(instances),
+        "sparks": {name: charts.spark(reading.over_time(name, service="serving")) for name in _CHARTS},
+        "now": {name: reading.now(name, service="serving") for name in (*_CHARTS, "request_p50_seconds")},
+    }
+
+
+def _queues(instances: list[Any]) -> list[dict[str, Any]]:
+    """Every front sees the same queues: the largest of what they say."""
+    found: dict[str, float] = {}
+    for instance in instances:
+        for part in instance["parts"]:
+            depth = part["numbers"].get("queue_requests")
+            if depth is not None:
+                found[part["model"]] = max(depth, found.get(part["model"], 0.0))
+    return [{"model": model, "depth": depth} for model, depth in sorted(found.items())]

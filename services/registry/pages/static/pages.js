@@ -1,0 +1,196 @@
+// What the pages do beyond HTML: local times, sorting and filtering of tables, curves, copying, light and dark, and
+// whether the page is live. Nothing is written as HTML here: every text goes in as text.
+(() => {
+  "use strict";
+  const root = document.documentElement;
+  const all = (selector, within = document) => Array.from(within.querySelectorAll(selector));
+
+  // Times: the server writes UTC.
+  const today = new Date();
+  function localTimes(within) {
+    for (const element of all("time[datetime]", within)) {
+      const at = new Date(element.getAttribute("datetime"));
+      if (Number.isNaN(at.getTime())) continue;
+      const sameDay = at.toDateString() === today.toDateString();
+      const text = sameDay
+        ? at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" })
+        : at.toLocaleString([], { year: "numeric", month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
+      if (element.textContent !== text) element.textContent = text;
+    }
+  }
+
+  // Tables: sorted by a click on a heading, filtered by words; both stay when the rows are sent again.
+  const chosen = new WeakMap();
+  function valueOf(row, place) {
+    const cell = row.cells[place];
+    if (!cell) return "";
+    const text = cell.dataset.value ?? cell.textContent.trim();
+    const number = Number(text.replace(/,/g, ""));
+    return text !== "" && !Number.isNaN(number) ? number : text.toLowerCase();
+  }
+  function arrange(table) {
+    const { place, descending, words } = chosen.get(table) || {};
+    const body = table.tBodies[0];
+    if (!body) return;
+    const rows = Array.from(body.rows);
+    if (place !== undefined) {
+      const sorted = rows.slice().sort((one, other) => {
+        const [a, b] = [valueOf(one, place), valueOf(other, place)];
+        const order = typeof a === typeof b ? (a < b ? -1 : a > b ? 1 : 0) : typeof a === "number" ? -1 : 1;
+        return descending ? -order : order;
+      });
+      if (sorted.some((row, index) => row !== rows[index])) body.append(...sorted);
+    }
+    const wanted = (words || "").toLowerCase().split(/\s+/).filter(Boolean);
+    for (const row of rows) row.hidden = !wanted.every((word) => row.textContent.toLowerCase().includes(word));
+  }
+  function makeSortable(table) {
+    chosen.set(table, {});
+    Array.from(table.tHead.rows[0].cells).forEach((heading, place) => {
+      const name = heading.textContent.trim();
+      if (heading.querySelector(".hidden")) return;
+      const button = document.createElement("button");
+      button.type = "button";
+      button.className = "sort";
+      button.textContent = name;
+      heading.replaceChildren(button);
+      button.addEventListener("click", () => {
+        const state = chosen.get(table);
+        state.descending = state.place === place ? !state.descending : heading.classList.contains("right");
+        state.place = place;
+        for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
+        heading.setAttribute("aria-sort", state.descending ? "descending" : "ascending");
+        arrange(table);
+      });
+    });
+    if (table.dataset.filter && table.tBodies[0].rows.length > 5) {
+      const field = document.createElement("input");
+      field.type = "search";
+      field.className = "filter";
+      field.placeholder = table.dataset.filter;
+      field.setAttribute("aria-label", table.dataset.filter);
+      field.addEventListener("input", () => {
+        chosen.get(table).words = field.value;
+        arrange(table);
+      });
+      const holder = table.closest(".scroll") || table;
+      holder.before(field);
+    }
+  }
+
+  // Curves.
+  const drawn = new Map();
+  const ink = (name) => getComputedStyle(root).getPropertyValue(name).trim();
+  const strokes = () => [0, 1, 2, 3, 4, 5].map((place) => ink(`--c${place}`));
+  const dashes = [[], [6, 4], [2, 3], [8, 3, 2, 3], [4, 4], [1, 3]];
+  function draw(element, x, lines, isTime) {
+    drawn.get(element)?.destroy();
+    element.replaceChildren();
+    drawn.delete(element);
+    const names = Object.keys(lines);
+    if (!x.length || !names.length) {
+      element.classList.add("nothing");
+      element.textContent = "Nothing has been measured yet.";
+      return;
+    }
+    element.classList.remove("nothing");
+    const colours = strokes();
+    const axis = { stroke: ink("--dim"), grid: { stroke: ink("--line"), width: 1 }, ticks: { stroke: ink("--line") } };
+    const few = x.length < 60;
+    const plot = new uPlot(
+      {
+        width: Math.max(element.clientWidth, 240),
+        height: Math.min(320, Math.max(200, element.clientWidth * 0.28)),
+        scales: { x: { time: isTime } },
+        axes: [{ ...axis, incrs: isTime ? undefined : [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 1e4, 1e5] }, { ...axis, size: 64 }],
+        series: [
+          { label: element.dataset.x || "x" },
+          ...names.map((name, place) => ({
+            label: name,
+            stroke: colours[place % 6],
+            width: 2,
+            dash: dashes[place % 6],
+            spanGaps: isTime,
+            points: { show: few, size: 6, fill: colours[place % 6] },
+            value: (_, value) => (value == null ? "–" : Number(value.toPrecision(5)).toString()),
+          })),
+        ],
+      },
+      [x, ...names.map((name) => lines[name])],
+      element,
+    );
+    drawn.set(element, plot);
+  }
+  function drawPlot(element) {
+    const told = JSON.parse(element.dataset.plot || "{}");
+    const select = document.querySelector(`select[data-plot-of="${element.id}"]`);
+    let lines = told.lines || {};
+    if (select) lines = lines[select.value] || {};
+    else lines = Object.fromEntries(Object.entries(lines).map(([name, parts]) => [name, parts.value]));
+    draw(element, told.x || [], lines, false);
+  }
+  async function drawSeries(element) {
+    const query = `name=${encodeURIComponent(element.dataset.series)}&seconds=86400&${element.dataset.query || ""}`.replace("&model=", "");
+    const answer = await fetch(`/v1/series?${query}`);
+    if (!answer.ok) return draw(element, [], {}, true);
+    const told = await answer.json();
+    const lines = {};
+    for (const one of told.series) {
+      if (element.dataset.query?.includes("service=serving") && !one.model) continue;
+      lines[[one.model, one.version || "", one.instance_id].filter(Boolean).join(" ")] = one.points;
+    }
+    const length = told.series[0]?.points.length || 0;
+    let first = 0;
+    while (first < length && Object.values(lines).every((points) => points[first] == null)) first += 1;
+    first = Math.max(0, Math.min(first - 1, length - 30));
+    const x = Array.from({ length }, (_, place) => told.from + place * told.step_seconds).slice(first);
+    const names = Object.keys(lines).slice(-6);
+    draw(element, x, Object.fromEntries(names.map((name) => [name, lines[name].slice(first)])), true);
+  }
+  function drawAll() {
+    for (const element of drawn.keys()) if (!element.isConnected) drawn.delete(element);
+    if (typeof uPlot === "undefined") return;
+    for (const element of all("[data-plot]")) drawPlot(element);
+    for (const element of all("[data-series]")) drawSeries(element);
+  }
+
+  // Whether the page is live.
+  function say(text, kind) {
+    const told = document.getElementById("live");
+    if (told.textContent !== text) told.textContent = text;
+    told.className = `live ${kind}`;
+  }
+
+  document.addEventListener("DOMContentLoaded", () => {
+    localTimes(document);
+    all("table[data-sort]").forEach(makeSortable);
+    drawAll();
+    for (const select of all("select[data-plot-of]"))
+      select.addEventListener("change", () => drawPlot(document.getElementById(select.dataset.plotOf)));
+    for (const button of all("[data-copy]"))
+      button.addEventListener("click", async () => {
+        await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
+        button.textContent = "Copied";
+      });
+    document.getElementById("theme").addEventListener("click", () => {
+      const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+      root.dataset.theme = dark ? "light" : "dark";
+      localStorage.setItem("headrace-theme", root.dataset.theme);
+      drawAll();
+    });
+    if (all("[data-series]").length) setInterval(() => all("[data-series]").forEach(drawSeries), 10_000);
+  });
+  let resizing = 0;
+  window.addEventListener("resize", () => {
+    clearTimeout(resizing);
+    resizing = setTimeout(drawAll, 150);
+  });
+  document.addEventListener("htmx:sseOpen", () => say("live", "on"));
+  document.addEventListener("htmx:sseError", () => say("reconnecting", "off"));
+  document.addEventListener("htmx:afterSwap", (event) => {
+    localTimes(event.target);
+    const table = event.target.closest("table[data-sort]");
+    if (table) arrange(table);
+    for (const element of all("[data-plot]", event.target)) drawPlot(element);
+  });
+})();

@@ -1,0 +1,77 @@
+"""Streams: what comes in, what it must look like, what was refused and why."""
+
+import json
+from typing import Any
+
+from common.errors import HeadraceError
+from common.schema import Schema
+from services.registry.pages import actions, charts
+from services.registry.pages.reading import Place, Reading
+
+_LETTERS = 50
+_PAYLOAD = 400
+
+
+def listed(reading: Reading, place: Place) -> dict[str, Any]:
+    models = reading.catalog.list_models()
+    return {
+        "streams": [
+            {
+                "stream": stream,
+                "schema": Schema.from_json(stream.schema_json),
+                "learners": [model.name for model in models if model.stream == stream.name],
+                "events": reading.now("accepted_events_per_second", service="ingest", stream=stream.name),
+                "spark": charts.spark(
+                    reading.over_time("accepted_events_per_second", service="ingest", stream=stream.name)
+                ),
+            }
+            for stream in reading.catalog.list_streams()
+        ]
+    }
+
+
+def page(reading: Reading, place: Place) -> dict[str, Any]:
+    name = place.names["stream"]
+    stream = reading.catalog.get_stream(name)
+    older = [reading.catalog.get_stream(name, number) for number in range(1, stream.schema_version)]
+    letters, letters_fault = _letters(reading, name)
+    status, status_fault = _status(reading, name)
+    return {
+        "stream": stream,
+        "schema": Schema.from_json(stream.schema_json),
+        "versions": [_changes(before, now) for before, now in zip([None, *older], [*older, stream], strict=True)][::-1],
+        "learners": [model for model in reading.catalog.list_models() if model.stream == name],
+        "events": reading.now("accepted_events_per_second", service="ingest", stream=name),
+        "refused": reading.now("refused_events_per_second", service="ingest", stream=name),
+        "letters": letters,
+        "letters_fault": letters_fault,
+        "status": status,
+        "status_fault": status_fault,
+        "notice": actions.notice(place),
+    }
+
+
+def _changes(before: Any, now: Any) -> dict[str, Any]:
+    """A schema version and the names that came and went with it."""
+    names = [
+        {feature.name for feature in (*schema.features, *schema.labels)}
+        for schema in (Schema.from_json(one.schema_json) for one in (before, now) if one is not None)
+    ]
+    old, new = (names[0] if before is not None else set(), names[-1])
+    text = json.dumps(json.loads(now.schema_json), indent=2, ensure_ascii=False)
+    return {"stream": now, "added": sorted(new - old), "removed": sorted(old - new), "text": text}
+
+
+def _letters(reading: Reading, name: str) -> tuple[list[dict[str, Any]], str]:
+    try:
+        found = reading.neighbours.dead_letters(name, _LETTERS)["dead_letters"]
+    except HeadraceError as error:
+        return [], error.message
+    return [{**letter, "payload": str(letter.get("payload", ""))[:_PAYLOAD]} for letter in found], ""
+
+
+def _status(reading: Reading, name: str) -> tuple[dict[str, Any], str]:
+    try:
+        return dict(reading.neighbours.stream_status(name)), ""
+    except HeadraceError as error:
+        return {}, error.message

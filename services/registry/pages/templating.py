@@ -1,0 +1,108 @@
+"""Templates: autoescaped without exception, with filters that write numbers and times as a person reads them."""
+
+import datetime
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+_FOLDER = Path(__file__).parent / "templates"
+_LIVE = "live_"
+"""A block of this prefix is sent again when what it shows has changed."""
+_DASH = "–"
+Context = Mapping[str, Any]
+
+
+def make_environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "number": number, "count": count, "duration": duration, "size": size, "moment": moment, "plain": plain,
+    }  # fmt: skip
+    # Macros of a template's top are out of reach when one of its blocks is rendered alone.
+    environment.globals["ui"] = environment.get_template("parts.html").module
+    return environment
+
+
+def live_parts(environment: Environment, template: str, context: Context) -> dict[str, str]:
+    """{name: HTML} of every block of the template that stays live."""
+    found = environment.get_template(template)
+    return {
+        name.removeprefix(_LIVE): "".join(block(found.new_context(dict(context))))
+        for name, block in found.blocks.items()
+        if name.startswith(_LIVE)
+    }
+
+
+def number(value: object) -> str:
+    """Four significant digits; a dash for what is not known."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return _DASH if value is None or isinstance(value, float) else str(value)
+    if isinstance(value, int) or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
+
+
+def count(value: object) -> str:
+    """1,234 or 1.2 M: short enough for a picture."""
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        return _DASH
+    for bound, word in ((1e9, " G"), (1e6, " M"), (1e4, " k")):
+        if abs(value) >= bound:
+            return f"{value / (1e3 if bound == 1e4 else bound):.3g}{word}"
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.2g}"
+
+
+def duration(seconds: object) -> str:
+    """0.4 ms, 12 s, 3 min, 5 h, 2 d."""
+    if not isinstance(seconds, int | float) or not math.isfinite(seconds):
+        return _DASH
+    if seconds < 1:
+        return f"{seconds * 1000:.3g} ms"
+    for bound, divisor, word in ((100, 1, "s"), (6000, 60, "min"), (172_800, 3600, "h")):
+        if seconds < bound:
+            return (
+                f"{seconds / divisor:.3g} {word}"
+                if divisor == 1 and seconds < 10
+                else f"{seconds / divisor:.0f} {word}"
+            )
+    return f"{seconds / 86_400:.0f} d"
+
+
+def size(value: object) -> str:
+    if not isinstance(value, int | float):
+        return _DASH
+    for bound, word in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if value >= bound:
+            return f"{value / bound:.3g} {word}"
+    return f"{value:.0f} B"
+
+
+def plain(value: object) -> str:
+    """A value of a configuration as a person would write it."""
+    if value is None or value == [] or value == {}:
+        return _DASH
+    if isinstance(value, list | tuple):
+        return ", ".join(map(plain, value))
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}: {plain(item)}" for key, item in value.items())
+    return number(value) if isinstance(value, float) else str(value)
+
+
+def moment(at: object) -> Markup:
+    """A <time> element that pages.js writes in the reader's own time; without a script it stays in UTC."""
+    if not isinstance(at, int | float) or not 0 < at < 253_402_300_000:
+        return Markup(_DASH)  # noqa: S704  # a constant
+    when = datetime.datetime.fromtimestamp(at, tz=datetime.UTC)
+    utc = when.strftime("%Y-%m-%d %H:%M:%S UTC")
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(  # format escapes
+        when.strftime("%Y-%m-%dT%H:%M:%SZ"), escape(utc), escape(utc)
+    )

@@ -1,0 +1,118 @@
+"""One version: where it comes from, what it was measured at, what it consists of, and what it answers."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from common.errors import HeadraceError, InvalidInput
+from common.registry.catalog import PRODUCTION, JsonMap, Version
+from common.schema import Feature, Schema
+from services.registry.pages import charts
+from services.registry.pages.curves import loss_curve
+from services.registry.pages.model import main_metric, scalars
+from services.registry.pages.reading import Place, Reading
+
+_MAX_SHAPE = 64
+_MAX_REQUEST = 200_000
+
+
+def page(reading: Reading, place: Place) -> dict[str, Any]:
+    name, number = place.names["model"], place.number("version")
+    catalog = reading.catalog
+    model, version = catalog.get_model(name), catalog.get_version(name, number)
+    production = model.aliases.get(PRODUCTION, 0)
+    against = place.asked("against", version.parent_version or production or number)
+    plan = catalog.get_round(name, version.round_id).plan
+    request = _request_for(reading, version)
+    parts = {part: scalars(version, part) for part in version.metrics}
+    return {
+        "model": model,
+        "version": version,
+        "production": production,
+        "aliases": [alias for alias, named in model.aliases.items() if named == number],
+        "metric": main_metric(version),
+        "metrics": _table(parts),
+        "metric_parts": [part for part in ("candidate", "parent", "progressive") if part in parts],
+        "tables": _tables(version),
+        "timings": charts.shares({stage: float(seconds) for stage, seconds in version.timings.items()}),
+        "loss": loss_curve(catalog, version.files),
+        "configuration": json.dumps(plan.configuration, indent=2, sort_keys=True, ensure_ascii=False),
+        "trigger": plan.trigger,
+        "plan": plan,
+        "warnings": list(version.environment.get("warnings", [])),
+        "environment": {key: value for key, value in version.environment.items() if key != "warnings"},
+        "against": against,
+        "diff": catalog.compare(name, against, number) if against != number else None,
+        "served_by": catalog.served_by(name).get(number, []),
+        "request": json.dumps(request, indent=2),
+        "request_line": json.dumps(request).replace("'", "\\u0027"),
+        "serving_url": reading.neighbours.serving,
+        "size": sum(file.size_bytes for file in version.files),
+    }
+
+
+def tried(reading: Reading, place: Place, text: str) -> dict[str, Any]:
+    """What the version answers to the request that was written into the form."""
+    name, number = place.names["model"], place.number("version")
+    try:
+        if len(text) > _MAX_REQUEST:
+            raise InvalidInput(f"the request has {len(text)} characters, expected at most {_MAX_REQUEST}")
+        answer = reading.neighbours.predict(name, number, _request(text))
+    except HeadraceError as error:
+        return {"answer": "", "fault": error.message}
+    return {"answer": json.dumps(answer, indent=2, ensure_ascii=False), "fault": ""}
+
+
+def _request(text: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"the request is not JSON: {error}") from error
+
+
+def _table(parts: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
+    names: dict[str, None] = {}
+    for part in ("candidate", "parent", "progressive"):
+        names |= dict.fromkeys(parts.get(part, {}))
+    return [{"name": name, **{part: values.get(name) for part, values in parts.items()}} for name in names]
+
+
+def _tables(version: Version) -> dict[str, list[list[Any]]]:
+    """Metrics that are no single number: confusion matrices, calibration curves, and whatever else has rows."""
+    found = {}
+    for part, metrics in version.metrics.items():
+        for name, value in metrics.items():
+            rows: Any = value
+            if isinstance(rows, Mapping):
+                rows = [[key, *(cell if isinstance(cell, list) else [cell])] for key, cell in rows.items()]
+            if isinstance(rows, list) and rows and all(isinstance(row, list) for row in rows):
+                found[f"{name} ({part})"] = [row[:100] for row in rows[:100]]
+    return found
+
+
+def _request_for(reading: Reading, version: Version) -> JsonMap:
+    """One that the version should take: an instance with a value of the kind of every input, as far as is known."""
+    schema = Schema.from_json(reading.catalog.get_stream(version.stream, version.schema_version).schema_json)
+    wanted = _inputs(reading, version.model, version.version) or _inputs(reading, version.model, 0)
+    chosen = [feature for feature in schema.features if not wanted or feature.name in wanted]
+    return {"instances": [{feature.name: _value(feature) for feature in chosen}]}
+
+
+def _inputs(reading: Reading, model: str, version: int) -> set[str]:
+    """Of the signature serving_default; empty when no replica has the version."""
+    try:
+        answer = reading.neighbours.signatures(model, version)
+        return set(answer["metadata"]["signature_def"]["signature_def"]["serving_default"]["inputs"])
+    except (HeadraceError, KeyError, TypeError):
+        return set()
+
+
+def _value(feature: Feature) -> object:
+    scalar: object = feature.vocabulary[0] if feature.vocabulary else "" if feature.dtype == "string" else 0
+    if feature.dtype != "string":
+        scalar = feature.minimum if feature.minimum is not None else 0
+        scalar = float(scalar) if feature.dtype == "float32" else int(scalar)
+    value = scalar
+    for dimension in reversed(feature.shape):
+        value = [value] * min(dimension or 1, _MAX_SHAPE**2)
+    return value

@@ -1,0 +1,379 @@
+"""The pages as a browser gets them: what they say, what they refuse, and that nothing in them runs that is not ours."""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+
+import httpx
+import pytest
+
+from common.process.health import Health
+from common.process.web import WebServer, bind
+from common.registry.reporting import Part, Report, Served
+from services.registry.catalog import Catalog
+from services.registry.doors.http_api import create_registry_app
+from services.registry.pages.door import HEADERS, MAX_LIVE
+from services.registry.pages.neighbours import Neighbours
+from services.registry.tests.building import Clock, definition, lease, next_plan, publish
+
+SECRET = b"s" * 32
+HOSTILE = "<script>alert('x')</script><img src=x onerror=alert(1)>\"'`{{7*7}}"
+EVERY_PAGE = (
+    "/", "/models/m", "/models/m/versions/1", "/models/m/versions/2?against=1", "/streams", "/streams/s", "/rounds",
+    "/rounds?model=m", "/serving", "/history", "/history?action=promote", "/models/m/do/rollback", "/models/m/do/train",
+    "/models/m/versions/1/do/promote", "/streams/s/do/replay",
+)  # fmt: skip
+
+
+@dataclass
+class Seen(HTMLParser):
+    """What a page says, and what in it could run or load."""
+
+    text: str = ""
+    tags: list[tuple[str, dict[str, str | None]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += " ".join(data.split()) + " "
+
+    def all(self, tag: str, **wanted: str) -> list[dict[str, str | None]]:
+        return [found for name, found in self.tags if name == tag and wanted.items() <= found.items()]
+
+
+def seen(answer: httpx.Response) -> Seen:
+    found = Seen()
+    found.feed(answer.text)
+    return found
+
+
+@pytest.fixture
+def browser(catalog: Catalog) -> Iterator[httpx.Client]:
+    """Keeps its cookies, as a browser does."""
+    app = create_registry_app(catalog, Health(), neighbours=Neighbours(), secret=SECRET)
+    server = WebServer(app, bind("127.0.0.1", 0))
+    server.start()
+    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30.0) as client:
+        yield client
+    catalog.end_watches()
+    server.stop()
+
+
+def form_of(browser: httpx.Client, path: str, **fields: str) -> dict[str, str]:
+    """The form of a page as it would be sent, with these fields filled in."""
+    hidden = {str(one["name"]): str(one["value"]) for one in seen(browser.get(path)).all("input", type="hidden")}
+    return {**hidden, **fields}
+
+
+def test_the_overview_shows_the_loop_every_model_and_how_fresh_it_is(
+    browser: httpx.Client, catalog: Catalog, clock: Clock
+) -> None:
+    publish(catalog)
+    publish(catalog, auc=0.1)
+    clock.pass_seconds(42.0)
+    served = Served("m", 1, "AVAILABLE", since=7.0, aliases=("production",))
+    part = Part(model="m", version=1, numbers={"requests_per_second": 12.0, "request_p99_seconds": 0.004})
+    catalog.report(
+        Report("r", "serving", "", 5.0, serves=(served,), numbers={"requests_per_second": 12.0}, parts=(part,))
+    )
+    catalog.report(Report("i", "ingest", "", 5.0, numbers={"accepted_events_per_second": 321.0}))
+    counted = {"head_version": 1, "waiting": 777, "waiting_for": "777 of 1000 new examples"}
+    catalog.report(Report("t", "trainer", "", 5.0, models={"m": counted}))
+    page = seen(browser.get("/"))
+    for words in (
+        "All is well.",
+        "321 events/s",
+        "777 waiting",
+        "1 of 1",
+        "42 s",
+        "rejected",
+        "4 ms",
+        "12 predictions/s",
+    ):
+        assert words in page.text, words
+    assert page.all("a", href="/models/m")
+    assert page.all("main")[0]["sse-connect"] == "/live"
+
+
+def test_an_empty_platform_teaches_the_next_command(browser: httpx.Client, catalog: Catalog) -> None:
+    for path, words in (
+        ("/models/m", "headrace ingest FILE --stream s"),
+        ("/rounds", "headrace train MODEL"),
+        ("/serving", "headrace up"),
+        ("/", "no instance of trainer has reported"),
+    ):
+        assert words in seen(browser.get(path)).text
+    catalog.change_model("m", "archive", by="ada", reason="")
+    catalog.delete_model("m", by="ada", reason="")
+    assert "headrace init data.csv" in seen(browser.get("/")).text
+    catalog.change_stream("s", "archive", by="ada", reason="")
+    catalog.delete_stream("s", by="ada", reason="")
+    assert "Nothing flows yet" in seen(browser.get("/")).text
+    assert "headrace apply data" in seen(browser.get("/streams")).text
+
+
+def test_what_failed_is_told_with_what_to_do(browser: httpx.Client, catalog: Catalog) -> None:
+    catalog.plan_round(next_plan(catalog))
+    held = lease(catalog)
+    failure = {"stage": "train", "place": "model.py, line 7", "advice": "make batch_size smaller", "log": ["boom"]}
+    catalog.fail_round(held.round.round_id, held.token, reason="out of memory", failure=failure)
+    for path in ("/", "/models/m"):
+        text = seen(browser.get(path)).text
+        assert "out of memory" in text
+        assert "make batch_size smaller" in text
+    assert "failed" in seen(browser.get("/rounds")).text
+
+
+def test_versions_are_compared_and_explained(browser: httpx.Client, catalog: Catalog) -> None:
+    publish(catalog, auc=0.7)
+    publish(catalog, auc=0.1)
+    page = seen(browser.get("/models/m"))
+    assert "auc 0.1 is below" in page.text or "auc 0.1" in page.text
+    curve = next(found for tag, found in page.tags if "data-plot" in found)["data-plot"]
+    assert curve is not None
+    assert '"candidate": [0.7, 0.1]' in curve
+    version = seen(browser.get("/models/m/versions/2"))
+    for words in ("Against version 1", "2 descends from 1", "partition 0: records 10 to 20", "headrace rebuild m@2"):
+        assert words in version.text, words
+    assert "curl" not in version.text, "nobody has said where serving is"
+
+
+@pytest.mark.parametrize("path", EVERY_PAGE)
+def test_nothing_runs_that_is_not_ours_and_nothing_is_loaded_from_elsewhere(
+    browser: httpx.Client, catalog: Catalog, path: str
+) -> None:
+    publish(catalog)
+    publish(catalog)
+    answer = browser.get(path)
+    assert answer.status_code == 200
+    assert HEADERS.items() <= {name.title(): value for name, value in answer.headers.items()}.items() | HEADERS.items()
+    assert answer.headers["content-security-policy"].startswith("default-src 'none'; script-src 'self';")
+    page = seen(answer)
+    assert len(page.all("h1")) == 1
+    for tag, found in page.tags:
+        assert not any(name.startswith("on") or name == "style" for name in found), (tag, found)
+        for name in ("src", "href", "action"):
+            assert not re.match(r"(?i)\s*(https?:|//|javascript:|data:)", str(found.get(name, "/"))), (tag, found)
+    assert all(script.get("src") for script in page.all("script"))
+    assert not [found for found in page.all("form", method="post") if not found["action"]]
+
+
+def test_hostile_words_are_words(browser: httpx.Client, catalog: Catalog, clock: Clock) -> None:
+    publish(catalog)
+    catalog.plan_round(next_plan(catalog))
+    held = lease(catalog)
+    told = {"stage": HOSTILE, "place": HOSTILE, "advice": HOSTILE, "log": [HOSTILE], "events": [HOSTILE]}
+    catalog.fail_round(held.round.round_id, held.token, reason=HOSTILE, failure=told)
+    catalog.set_alias("m", "shadow", 1, by=HOSTILE, reason=HOSTILE)
+    catalog.pin("m", 1, by=HOSTILE, reason=HOSTILE)
+    served = Served(HOSTILE, 1, HOSTILE, aliases=(HOSTILE,), reason=HOSTILE)
+    part = Part(model=HOSTILE, version=1, numbers={"queue_requests": 1.0})
+    catalog.report(
+        Report(
+            HOSTILE,
+            "serving",
+            HOSTILE,
+            5.0,
+            serves=(served,),
+            does={"stage": HOSTILE, "round_id": HOSTILE},
+            parts=(part,),
+        )
+    )
+    catalog.report(
+        Report(
+            "t",
+            "trainer",
+            HOSTILE,
+            5.0,
+            faults=(HOSTILE,),
+            models={"m": {"head_version": 1, "waiting": 5, "waiting_for": HOSTILE}},
+        )
+    )
+    clock.pass_seconds(1.0)
+    shown = 0
+    for path in (*EVERY_PAGE, "/history?by=" + HOSTILE.replace("{", "%7B"), "/models/%3Cscript%3E", "/streams/%22%3E"):
+        answer = browser.get(path)
+        assert "<script>alert" not in answer.text
+        assert "<img src=x" not in answer.text
+        shown += "alert(1)" in seen(answer).text
+    assert shown >= 6, "the words were not shown at all"
+
+
+def test_a_change_is_confirmed_with_what_it_will_do_and_stands_in_the_history(
+    browser: httpx.Client, catalog: Catalog, clock: Clock
+) -> None:
+    publish(catalog)
+    publish(catalog)
+    clock.pass_seconds(1.0)
+    asked = seen(browser.get("/models/m/do/rollback"))
+    assert "Production of m moves back from version 2 to version 1, on every replica." in asked.text
+    fields = form_of(browser, "/models/m/do/rollback", by="ada", reason="bad fares")
+    done = browser.post("/models/m/do/rollback", data=fields)
+    assert (done.status_code, done.headers["location"]) == (303, "/models/m?done=rollback")
+    assert catalog.get_model("m").aliases["production"] == 1
+    back = seen(browser.get("/models/m?done=rollback"))
+    assert "Production has moved back." in back.text
+    assert "bad fares" in back.text
+    (entry, *_) = catalog.history(model="m")
+    assert (entry.action, entry.by, entry.reason) == ("rollback", "ada", "bad fares")
+    promote = "/models/m/versions/2/do/promote"
+    assert browser.post(promote, data=form_of(browser, promote, by="ada")).status_code == 303
+    assert catalog.get_model("m").aliases["production"] == 2
+    for name in ("pause", "resume", "pin", "unpin"):
+        path = f"/models/m/do/{name}"
+        assert browser.post(path, data=form_of(browser, path, by="ada", reason="audit")).status_code == 303, name
+    actions = {entry.action for entry in catalog.history(model="m", by="ada")}
+    assert actions == {"unpin", "pin", "resume", "pause", "promote", "rollback"}
+    assert seen(browser.get("/models/m/do/pause")).all("input", name="by", value="ada"), "the name is remembered"
+
+
+def test_what_was_read_is_what_is_done(browser: httpx.Client, catalog: Catalog) -> None:
+    publish(catalog)
+    publish(catalog)
+    fields = form_of(browser, "/models/m/do/rollback", by="ada")
+    publish(catalog)
+    answer = browser.post("/models/m/do/rollback", data=fields)
+    assert answer.status_code == 409
+    assert "has moved to version 3 since this page was made" in seen(answer).text
+    assert catalog.get_model("m").aliases["production"] == 3
+    nobody = browser.post("/models/m/do/rollback", data=form_of(browser, "/models/m/do/rollback", by=" "))
+    assert (nobody.status_code, "by must name who" in nobody.text) == (400, True)
+    catalog.pin("m", 3, by="ada", reason="")
+    pinned = seen(browser.get("/models/m/do/rollback"))
+    assert "production is pinned to version 3" in pinned.text
+    assert not pinned.all("form")
+    unheard = browser.post("/models/m/do/train", data=form_of(browser, "/models/m/do/train", by="ada"))
+    assert (unheard.status_code, "REGISTRY_TRAINER_URL is empty" in unheard.text) == (503, True)
+    assert not catalog.history(action="train"), "what was not done is not in the history"
+
+
+def test_only_a_form_of_this_session_changes_anything(browser: httpx.Client, catalog: Catalog) -> None:
+    publish(catalog)
+    publish(catalog)
+    path = "/models/m/do/rollback"
+    good = form_of(browser, path, by="ada")
+    own = f"http://{browser.base_url.host}:{browser.base_url.port}"
+    tries: dict[str, Callable[[], httpx.Response]] = {
+        "no token": lambda: browser.post(path, data={**good, "token": ""}),
+        "another token": lambda: browser.post(path, data={**good, "token": "0" * 64}),
+        "a token that is no ASCII": lambda: browser.post(path, data={**good, "token": "é" * 64}),
+        "no cookie": lambda: httpx.post(own + path, data=good),
+        "another session": lambda: httpx.post(own + path, data=good, cookies={"headrace_session": "a" * 32}),
+        "another site": lambda: browser.post(path, data=good, headers={"origin": "https://evil.example"}),
+        "no origin": lambda: browser.post(path, data=good, headers={"origin": "null"}),
+        "a sibling": lambda: browser.post(path, data=good, headers={"sec-fetch-site": "same-site"}),
+        "JSON": lambda: browser.post(path, json=good),
+        "another field": lambda: browser.post(path, data={**good, "version": "1"}),
+        "a large one": lambda: browser.post(path, data={**good, "reason": "x" * 300_000}),
+        "by GET": lambda: browser.get(path, params=good),
+        "no JSON to try": lambda: browser.post("/models/m/versions/1/try", data={"request": "{}"}),
+    }
+    statuses = {name: answer().status_code for name, answer in tries.items()}
+    assert all(status in (400, 403, 409) for status in statuses.values()), statuses
+    assert catalog.get_model("m").aliases["production"] == 2
+    assert browser.post(path, data=good, headers={"origin": own, "sec-fetch-site": "same-origin"}).status_code == 303
+
+
+def test_reading_changes_nothing(browser: httpx.Client, catalog: Catalog, asked: list[str]) -> None:
+    publish(catalog)
+    publish(catalog)
+    asked.clear()
+    for path in EVERY_PAGE:
+        browser.get(path)
+    written = [question for question in asked if not question.startswith(("SELECT", "BEGIN", "PRAGMA"))]
+    assert not written
+
+
+def test_numbers_change_without_a_reload_and_the_stream_ends_with_the_registry(
+    browser: httpx.Client, catalog: Catalog
+) -> None:
+    with browser.stream("GET", "/live") as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        lines = answer.iter_lines()
+        assert next(line for line in lines if line.startswith("event: loop"))
+        catalog.report(Report("i", "ingest", "", 5.0, numbers={"accepted_events_per_second": 4321.0}))
+        assert next(line for line in lines if "4,321" in line).startswith("data: ")
+        catalog.end_watches()
+        assert not [line for line in lines if line.startswith("event: troubles")]
+
+
+def test_live_pages_are_bounded(browser: httpx.Client, catalog: Catalog) -> None:
+    limits = httpx.Limits(max_connections=None)
+    with httpx.Client(base_url=browser.base_url, limits=limits, timeout=30.0) as many:
+        opened = [many.send(many.build_request("GET", "/live/history"), stream=True) for _ in range(MAX_LIVE)]
+        reading = [answer.iter_lines() for answer in opened]
+        assert all(next(lines) for lines in reading)
+        refused = many.get("/live/history")
+        assert (refused.status_code, "not kept up to date" in refused.text) == (429, True)
+        catalog.end_watches()
+
+
+def test_history_is_exported_and_no_cell_is_a_formula(browser: httpx.Client, catalog: Catalog) -> None:
+    publish(catalog)
+    catalog.change_model("m", "pause", by="=cmd()", reason="x")
+    lines = browser.get("/history.csv", params={"action": "pause"}).text.splitlines()
+    assert lines[0] == "at,by,action,model,stream,version,detail,reason"
+    assert ",'=cmd(),pause,m," in lines[1]
+    assert [entry["action"] for entry in browser.get("/history.json").json()["entries"]] == [
+        "pause",
+        "apply",
+        "promote",
+    ]
+
+
+def test_many_versions_and_models_cost_as_many_questions_as_few(
+    browser: httpx.Client, catalog: Catalog, asked: list[str]
+) -> None:
+    def questions(path: str) -> int:
+        asked.clear()
+        assert browser.get(path).status_code == 200
+        return len(asked)
+
+    publish(catalog)
+    publish(catalog)
+    paths = ("/", "/models/m", "/rounds", "/history", "/serving", "/streams")
+    few = {path: questions(path) for path in paths}
+    for number in range(4):
+        publish(catalog)
+        catalog.register_model(f"m{number}", stream="s", files=definition(f"m{number}"), by="test")
+        publish(catalog, model=f"m{number}")
+    many = {path: questions(path) for path in paths}
+    assert {path: many[path] - few[path] for path in paths} == dict.fromkeys(paths, 0)
+
+
+def test_the_first_page_is_small_and_its_files_are_kept(browser: httpx.Client, catalog: Catalog) -> None:
+    publish(catalog)
+    answer = browser.get("/")
+    page = seen(answer)
+    loaded = [str(found["src"]) for found in page.all("script")] + [str(found["href"]) for found in page.all("link")]
+    sizes = [len(answer.content)]
+    for path in loaded:
+        with browser.stream("GET", path) as file:
+            assert file.status_code == 200
+            sizes.append(sum(len(part) for part in file.iter_raw()))
+    assert sum(sizes) < 100_000
+    assert browser.get("/static/README.md").status_code == 404
+    assert browser.get("/static/..%2f..%2fdoor.py").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [
+        ("/models/nobody", 404, "model nobody is not registered"),
+        ("/models/m/versions/9", 404, "no version 9"),
+        ("/models/m/versions/x", 404, "there is no version"),
+        ("/models/m/versions/9999999999999999999999", 404, "there is no version"),
+        ("/streams/nobody", 404, "nobody"),
+        ("/history?limit=x", 400, "limit is &#39;x&#39;, expected a positive number"),
+        ("/history?color=red", 400, "unknown query parameter color"),
+    ],
+)
+def test_what_there_is_not_is_said_on_a_page(browser: httpx.Client, path: str, status: int, words: str) -> None:
+    answer = browser.get(path)
+    assert (answer.status_code, answer.headers["content-type"]) == (status, "text/html; charset=utf-8")
+    assert words in answer.text

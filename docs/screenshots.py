@@ -23,8 +23,10 @@ def main(url: str, model: str) -> None:
             executable_path=os.environ.get("CHROMIUM", "/usr/bin/chromium"), args=["--no-sandbox"]
         )
         for name, path in paths.items():
-            theme = "dark" if name.endswith("-dark") else "light"
-            page = browser.new_page(viewport={"width": _WIDTH, "height": _HEIGHT}, color_scheme=theme)
+            page = browser.new_page(
+                viewport={"width": _WIDTH, "height": _HEIGHT},
+                color_scheme="dark" if name.endswith("-dark") else "light",
+            )
             page.goto(url.rstrip("/") + path)
             page.wait_for_selector("#live.on")
             page.screenshot(path=_IMAGES / f"{name}.png")

@@ -25,6 +25,7 @@ from services.trainer.plan.planner import Planner
 from services.trainer.settings import TrainerSettings
 from services.trainer.tests.support.platform_processes import MODEL, STREAM, TOPIC, Events, definition
 from testing.registry_server import RegistryServer
+from testing.saved_models import saved_model
 from testing.waiting import wait_until
 
 PlannerFactory = Callable[[], Planner]
@@ -55,9 +56,13 @@ def finish(registry: RegistryClient, tmp_path: Path, *, auc: float = 0.9) -> Non
     lease = registry.lease_round("test", ttl_seconds=30.0)
     assert lease is not None
     output = tmp_path / lease.round.round_id
-    for name in ("saved_model/saved_model.pb", "checkpoint/weights"):
+    mark = lease.round.round_id
+    for name, content in {
+        "saved_model/saved_model.pb": saved_model(mark=mark),
+        "checkpoint/weights": mark.encode(),
+    }.items():
         (output / name).parent.mkdir(parents=True, exist_ok=True)
-        (output / name).write_text(lease.round.round_id)
+        (output / name).write_bytes(content)
     files = manifest_of(output)
     registry.upload(output, files)
     draft = VersionDraft(

@@ -93,7 +93,8 @@ def _schema(name: str) -> Schema:
 def _platform_pass(model: BuiltModel, arrays: Arrays, count: int) -> Callable[[], None]:
     training = Training(model, seed=1)
     raw = {feature.name: tf.constant(arrays[feature.name]) for feature in model.inputs}
-    labels, weights = tf.constant(arrays[model.definition.label]), tf.ones(count)
+    label = model.definition.label
+    labels, weights = {label: tf.constant(arrays[label])}, {label: tf.ones(count)}
 
     def one_pass() -> None:
         columns = model.transformed(raw).columns

@@ -28,6 +28,7 @@ METRIC_DIRECTIONS: Mapping[str, Direction] = {
     "log_loss": "lower",
     "rmse": "lower",
     "mae": "lower",
+    "pinball": "lower",
 }
 """Whether more or less of a metric is better. What is missing here cannot be gated on without saying the direction."""
 DEFAULT_MAX_REGRESSION = 0.005
@@ -95,7 +96,8 @@ def _metric(fields: Fields, metrics: Sequence[str], *, own_metrics: bool) -> str
 
 
 def _direction(fields: Fields, metric: str) -> Direction:
-    if not fields.has("direction") and metric and metric not in METRIC_DIRECTIONS:
+    name = metric.rpartition("/")[2]  # of a model with several heads it is head/metric
+    if not fields.has("direction") and metric and name not in METRIC_DIRECTIONS:
         raise InvalidInput(f"gate: direction must say whether a higher or a lower {metric} is better")
-    default = METRIC_DIRECTIONS.get(metric, "higher")
+    default = METRIC_DIRECTIONS.get(name, "higher")
     return "lower" if fields.choice("direction", ("higher", "lower"), default) == "lower" else "higher"

@@ -29,6 +29,7 @@ from common.definition.features import (
     Numeric,
     Vocabulary,
 )
+from common.definition.heads import REGRESSORS, Head, class_count, unit_count
 from common.definition.model import Definition
 from common.schema import Schema
 
@@ -92,7 +93,7 @@ def variables_of(
             variables[f"hidden_{index}/bias"] = VariableMeaning((units,))
             inputs = units
         variables["deep/kernel"] = VariableMeaning((inputs, outputs), is_kernel=True)
-    name = "prediction" if definition.task == "regression" else "logits"
+    name = output_layer(definition)
     variables[f"{name}/bias"] = VariableMeaning((outputs,))
     return variables
 
@@ -215,12 +216,26 @@ def _matched(start: int, old: Run | None, new: Run) -> NDArray[np.int64]:
     return np.fromiter((places.get(key, -1) for key in new.keys), np.int64, new.count)
 
 
+def output_layer(definition: Definition) -> str:
+    """Name of the layer that gives what all heads answer."""
+    return "prediction" if all(head.task in REGRESSORS for head in definition.heads) else "logits"
+
+
 def _outputs(definition: Definition, schema: Schema) -> Axis:
-    if definition.task != "multiclass":
-        return (Run(("output", definition.task, definition.label), 1),)
-    assert definition.estimator_parameters is not None
-    words = schema.feature(definition.label).vocabulary
-    return (Run(("class", definition.label), definition.estimator_parameters.classes, words or None),)
+    """The columns of all heads, one after the other."""
+    return tuple(_outputs_of(head, schema) for head in definition.heads)
+
+
+def _outputs_of(head: Head, schema: Schema) -> Run:
+    label = schema.feature(head.label)
+    classes = class_count(head, label)
+    own_name = () if head.name == head.label else (head.name,)
+    count = unit_count(head, label, classes)
+    if head.task == "multiclass":
+        return Run(("class", head.label, *own_name), count, label.vocabulary or None)
+    keys = tuple(map(repr, head.levels)) if head.task == "quantiles" else label.vocabulary
+    named = keys or None if head.task in ("multilabel", "quantiles") else None
+    return Run(("output", head.task, head.label, *own_name), count, named)
 
 
 def _rows(

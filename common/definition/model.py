@@ -2,9 +2,9 @@
 
     name: flights-late
     stream: flights
-    label: late                          # int64 (0, 1, ...), float32, or a string with its classes as vocabulary
+    label: late                          # or heads: {...}, one per label; common/definition/heads.py says both forms
     seed: 7
-    estimator: wide_deep_classifier      # or: module: model.py with task: binary | multiclass | regression
+    estimator: wide_deep_classifier      # or: module: model.py, and task: binary | multiclass | ...
     features: {...}                      # common/definition/features.py; estimators only
     parameters: {...}                    # of the estimator; anything at all for a module's build_model
     training: {...}                      # common/definition/training.py
@@ -22,7 +22,7 @@ checks definitions with this module.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -30,6 +30,7 @@ from common.definition.export import Export, parse_export
 from common.definition.features import FeatureSpec, check_against_schema, parse_features
 from common.definition.fields import Fields
 from common.definition.gate import METRIC_DIRECTIONS, Gate, read_gate
+from common.definition.heads import HEAD_KEYS, Head, check_head, read_heads, teaching_of
 from common.definition.keras_names import (
     ACTIVATIONS,
     GLOROT_UNIFORM,
@@ -40,11 +41,12 @@ from common.definition.keras_names import (
     Named,
     read_named,
 )
+from common.definition.losses import Task
 from common.definition.serving import ServingSpec, parse_serving
 from common.definition.strict_yaml import read_yaml
 from common.definition.training import Training, parse_training
 from common.errors import InvalidInput
-from common.schema import Feature, Schema, check_name
+from common.schema import Schema, check_name
 from common.suggestions import did_you_mean
 
 DEFINITION_FILE = "model.yaml"
@@ -52,20 +54,24 @@ RESTART_FILE = "restart.yaml"
 SIGNATURES_FILE = "signatures.yaml"
 """Says `may_change: true` (`headrace apply --allow-signature-change`): versions of this definition may break the
 signatures of the version before them."""
-Task = Literal["binary", "multiclass", "regression"]
-REGRESSION_LOSSES = ("mean_squared_error", "mean_absolute_error", "huber", "log_cosh")
-"""Of keras.losses, by their names there; the first one is the default."""
-ESTIMATORS = ("linear_classifier", "linear_regressor", "dnn_classifier", "dnn_regressor", "wide_deep_classifier")
-METRICS: Mapping[str, tuple[str, ...]] = {
+ESTIMATORS = (
+    "linear_classifier", "linear_regressor", "linear", "dnn_classifier", "dnn_regressor", "dnn",
+    "wide_deep_classifier", "wide_deep_regressor", "wide_deep",
+)  # fmt: skip
+METRICS: Mapping[Task, tuple[str, ...]] = {
     "binary": ("auc", "log_loss", "accuracy", "calibration"),
     "multiclass": ("accuracy", "log_loss"),
+    "multilabel": ("log_loss", "accuracy"),
     "regression": ("rmse", "mae"),
+    "vector_regression": ("rmse", "mae"),
+    "count": ("rmse", "mae"),
+    "quantiles": ("pinball",),
 }
 """What evaluation measures, by task; the first is the gate's default. Calibration is 1 when predictions are right on
 average (mean prediction / mean label) and cannot be gated on: neither more nor less of it is better."""
 _KEYS = (
-    "name", "stream", "label", "seed", "estimator", "module", "task", "features", "parameters", "training", "triggers",
-    "evaluation", "gate", "export", "serving",
+    "name", "stream", "label", *HEAD_KEYS, "heads", "seed", "estimator", "module", "features", "parameters", "training",
+    "triggers", "evaluation", "gate", "export", "serving",
 )  # fmt: skip
 _FILE_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 _MAX_BUNDLE_BYTES = 16 * 1024 * 1024
@@ -122,7 +128,6 @@ class EstimatorParameters:
     """What an estimator is made of.
 
     Attributes:
-        classes: 2 for binary; only classifiers.
         wide: features of the linear part (linear_* and wide_deep_*). Default: every categorical feature, and for
             linear_* the numeric ones too.
         deep: features of the network (dnn_* and wide_deep_*). Default: every numeric, embedding and indicator feature.
@@ -130,10 +135,8 @@ class EstimatorParameters:
         embedding_initializer: of embedding tables; None: normal, cut off at two deviations of dimension ^ -0.5.
         regularizer: of the hidden kernels, beside l1 and l2; None: none.
         l1, l2: factors of the sums of absolute and of squared kernel and table weights, added to the loss.
-        loss: Keras's name; regressors only, a classifier's is the cross-entropy.
     """
 
-    classes: int = 2
     wide: tuple[str, ...] = ()
     deep: tuple[str, ...] = ()
     hidden_units: tuple[int, ...] = (64, 32)
@@ -144,7 +147,6 @@ class EstimatorParameters:
     dropout: float = 0.0
     l1: float = 0.0
     l2: float = 0.0
-    loss: str = REGRESSION_LOSSES[0]
 
 
 @dataclass(frozen=True)
@@ -152,13 +154,13 @@ class Definition:
     """Everything of model.yaml; exactly one of `estimator` and `module` is set.
 
     Attributes:
+        heads: what it learns and answers, in the order of model.yaml; their names differ.
         restart: layers and tables that start anew where the parent has another definition (RESTART_FILE).
     """
 
     name: str
     stream: str
-    label: str
-    task: Task
+    heads: tuple[Head, ...]
     seed: int
     estimator: str | None
     module: str | None
@@ -173,62 +175,22 @@ class Definition:
     serving: ServingSpec
     restart: tuple[str, ...] = ()
 
+    @property
+    def label(self) -> str:
+        """Of the first head."""
+        return self.heads[0].label
+
+    @property
+    def task(self) -> Task:
+        """Of the first head."""
+        return self.heads[0].task
+
     def check_schema(self, schema: Schema) -> None:
-        """Raises InvalidInput when the label or a feature does not fit the stream's schema."""
-        names = [label.name for label in schema.labels]
-        if self.label not in names:
-            raise InvalidInput(
-                f"model {self.name}: stream {self.stream} has no label {self.label!r}; its labels: {', '.join(names)}"
-                f"{did_you_mean([self.label], names)}"
-            )
-        _check_label(self, schema.feature(self.label))
+        """Raises InvalidInput when a label or a feature does not fit the stream's schema."""
+        for head in self.heads:
+            place = f"model {self.name}" + (f": head {head.name}" if len(self.heads) > 1 else "")
+            check_head(head, schema, place=place, is_estimator=self.estimator is not None)
         check_against_schema(self.features, schema)
-
-
-def _check_label(definition: Definition, label: Feature) -> None:
-    """A word is its place in the schema's vocabulary: 0 for the first."""
-    place = f"model {definition.name}: label {label.name}"
-    if label.value_count != 1:
-        raise InvalidInput(f"{place} must be one value, its shape is {list(label.shape)}")
-    if definition.task == "regression":
-        if label.dtype == "string":
-            raise InvalidInput(f"{place} is a string, and a regression learns numbers; make it float32 in the stream")
-        return
-    if label.dtype == "float32":
-        raise InvalidInput(
-            f"{place} is float32, and a classifier learns classes; make it int64 (0, 1, ...) or a string with the "
-            f"classes as its vocabulary in the stream"
-        )
-    if label.dtype == "string" and not label.vocabulary:
-        raise InvalidInput(
-            f"{place} is a string without vocabulary; list the classes in the stream, as in vocabulary: [no, yes]"
-        )
-    parameters = definition.estimator_parameters
-    classes = 2 if definition.task == "binary" else parameters.classes if parameters else 0
-    if classes:
-        check_classes(label, classes, place=place)
-
-
-def check_classes(label: Feature, classes: int, *, place: str) -> None:
-    """That every value the schema allows is one of the model's classes: what is none could never be trained on.
-
-    Raises:
-        InvalidInput: the label's words or bounds do not go with the number of classes.
-    """
-    words = len(label.vocabulary)
-    if label.dtype == "string" and words != classes:
-        raise InvalidInput(
-            f"{place} has {words} classes in its vocabulary and the model has {classes}; an estimator says "
-            f"parameters: {{classes: {words}}}, a module's last layer has {words} units"
-        )
-    if label.minimum is not None and label.minimum < 0:
-        raise InvalidInput(f"{place} may be {label.minimum}, and classes are 0 to {classes - 1}; see its min")
-    if label.maximum is not None and label.maximum > classes - 1:
-        most = int(label.maximum)
-        raise InvalidInput(
-            f"{place} may be {most}, and the model has {classes} classes, 0 to {classes - 1}; an estimator says "
-            f"parameters: {{classes: {most + 1}}}, a module's last layer has {most + 1} units"
-        )
 
 
 def parse_definition(files: Mapping[str, bytes]) -> Definition:
@@ -242,7 +204,7 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
     fields.expect(_KEYS)
     name = check_name("model", fields.take("name"))
     stream = check_name("stream", fields.take("stream"))
-    label, seed = fields.text("label"), fields.integer("seed", 0, minimum=0)
+    seed = fields.integer("seed", 0, minimum=0)
     if fields.has("estimator") and fields.has("module"):
         raise InvalidInput(f"model {name} has both estimator and module; it is one of them, leave the other out")
     if not fields.has("estimator") and not fields.has("module"):
@@ -252,12 +214,12 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
     features = parse_features(fields.take("features"), files) if estimator else {}
     raw_parameters = fields.take("parameters", {})
     parameters = _estimator_parameters(estimator, raw_parameters, features) if estimator else None
-    task = _task(fields, estimator, parameters)
+    classes, loss = _of_one_label(estimator, raw_parameters)
+    heads = read_heads(fields, teaching_of(estimator, classes=classes, loss=loss))
     definition = Definition(
         name=name,
         stream=stream,
-        label=label,
-        task=task,
+        heads=heads,
         seed=seed,
         estimator=estimator,
         module=module,
@@ -267,7 +229,7 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
         training=parse_training(fields.take("training", {})),
         triggers=_triggers(fields.take("triggers", {})),
         evaluation=_evaluation(fields.take("evaluation", {})),
-        gate=_gate(fields.take("gate", {}), task, own_metrics=module is not None),
+        gate=_gate(fields.take("gate", {}), heads, own_metrics=module is not None),
         export=parse_export(fields.take("export", {})),
         serving=parse_serving(fields.take("serving", {})),
         restart=_restart(files),
@@ -330,21 +292,20 @@ def _module_parameters(section: object) -> Mapping[str, Any]:
     return dict(section)
 
 
-def _task(fields: Fields, estimator: str | None, parameters: EstimatorParameters | None) -> Task:
-    if estimator is None:
-        task = fields.choice("task", tuple(METRICS))
-        return "binary" if task == "binary" else "multiclass" if task == "multiclass" else "regression"
-    if estimator.endswith("regressor"):
-        return "regression"
-    assert parameters is not None
-    return "binary" if parameters.classes == 2 else "multiclass"
+def _of_one_label(estimator: str | None, raw_parameters: object) -> tuple[int, str]:
+    """parameters.classes and parameters.loss, which an estimator of one label may say there; 0 and "" where not."""
+    if estimator is None or not isinstance(raw_parameters, Mapping):
+        return 0, ""
+    fields = Fields("parameters", raw_parameters)
+    has_classes, has_loss = fields.has("classes"), fields.has("loss")
+    classes = fields.integer("classes", 2, minimum=2, maximum=100_000) if has_classes else 0
+    return classes, fields.text("loss") if has_loss else ""
 
 
 def _estimator_parameters(estimator: str, section: object, features: Mapping[str, FeatureSpec]) -> EstimatorParameters:
     fields = Fields("parameters", section)
     has_wide, has_deep = not estimator.startswith("dnn"), not estimator.startswith("linear")
     parameters = EstimatorParameters(
-        classes=fields.integer("classes", 2, minimum=2, maximum=100_000) if estimator.endswith("classifier") else 2,
         wide=_columns(fields, "wide", features, estimator) if has_wide else (),
         deep=_columns(fields, "deep", features, estimator) if has_deep else (),
         hidden_units=fields.integers("hidden_units", (64, 32), maximum=65_536) if has_deep else (),
@@ -355,10 +316,11 @@ def _estimator_parameters(estimator: str, section: object, features: Mapping[str
         dropout=fields.number("dropout", 0.0, minimum=0.0, below=1.0) if has_deep else 0.0,
         l1=fields.number("l1", 0.0, minimum=0.0),
         l2=fields.number("l2", 0.0, minimum=0.0),
-        loss=fields.choice("loss", REGRESSION_LOSSES, REGRESSION_LOSSES[0])
-        if estimator.endswith("regressor")
-        else REGRESSION_LOSSES[0],
     )
+    if not estimator.endswith("_regressor"):
+        fields.take("classes", None)  # read with the heads
+    if estimator.endswith("_regressor"):
+        fields.take("loss", None)
     fields.finish()
     return parameters
 
@@ -426,6 +388,13 @@ def _evaluation(section: object) -> Evaluation:
     return Evaluation(fraction, warn_share, max_unusable)
 
 
-def _gate(section: object, task: Task, *, own_metrics: bool) -> Gate:
-    gateable = tuple(metric for metric in METRICS[task] if metric in METRIC_DIRECTIONS)
+def _gate(section: object, heads: Sequence[Head], *, own_metrics: bool) -> Gate:
+    """Metrics of several heads are named head/metric."""
+    prefixes = [f"{head.name}/" if len(heads) > 1 else "" for head in heads]
+    gateable = [
+        f"{prefix}{metric}"
+        for head, prefix in zip(heads, prefixes, strict=True)
+        for metric in METRICS[head.task]
+        if metric in METRIC_DIRECTIONS
+    ]
     return read_gate(section, metrics=gateable, own_metrics=own_metrics)

@@ -145,7 +145,7 @@ def test_ids_of_a_vocabulary_are_its_words_and_its_buckets() -> None:
         ({"training": {"batchsize": 3}}, r"did you mean batch_size\?"),
         ({"estimator": "lineer_classifier"}, r"got 'lineer_classifier'; did you mean linear_classifier\?"),
         ({"estimator": None, "features": None, "module": "model.py"}, "no Python file of the definition"),
-        ({"task": "binary"}, r"unknown keys \['task'\]"),
+        ({"task": "regression"}, "task regression is none of the estimator"),
         ({"features": None}, "needs features"),
         ({"features": {"x": {"type": "sideways"}}}, "feature x: type must be one of numeric"),
         ({"features": {"x": {"type": "numeric", "bins": 3}}}, r"feature x has unknown keys \['bins'\]"),

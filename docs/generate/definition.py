@@ -14,6 +14,7 @@ import yaml
 
 from common.definition.fields import Asked, recording
 from common.definition.keras_names import OPTIMIZERS, SCHEDULES
+from common.definition.losses import DEFAULT_LOSSES, LOSSES, TASKS
 from common.definition.model import METRICS, parse_definition
 from docs.generate.markdown import bullet, code, page
 
@@ -57,6 +58,13 @@ training:
         - {schedule: exponential_decay, initial_learning_rate: 0.1, decay_steps: 1000, decay_rate: 0.9}
 """
 _SECTIONS = {
+    "heads": """\
+heads:
+  late: {label: late, task: binary, loss: focal, class_weights: {0: 1, 1: 5}, label_smoothing: 0.1}
+  kind: {label: kind, task: multiclass, classes: 3}
+  delay: {label: delay, task: regression, loss: {name: huber, delta: 0.5}, weight: 0.1}
+  delay_range: {label: delay, task: quantiles, levels: [0.1, 0.5, 0.9]}
+""",
     "parameters": """\
 parameters:
   classes: 2
@@ -142,7 +150,11 @@ each section is for: [A model from features](../guide/model.md), [a Keras module
 
 def _samples() -> list[str]:
     """Definitions that together ask for every key."""
-    whole = [_TOP + _FEATURES + section for section in (*_SECTIONS.values(), _COSINE, _SEQUENCE)]
+    several = _TOP.replace("label: late\n", "").replace("_classifier", "")
+    whole = [
+        (several if name == "heads" else _TOP) + _FEATURES + section
+        for name, section in (*_SECTIONS.items(), ("", _COSINE), ("", _SEQUENCE))
+    ]
     return [_MODULE_TOP, *whole, _TOP.replace("wide_deep_classifier", "linear_regressor") + _FEATURES]
 
 
@@ -158,7 +170,7 @@ def _asked() -> Mapping[str, Mapping[str, Asked]]:
             if one.where in _OF_KERAS:
                 continue
             name = one.where.removeprefix("feature ")
-            where = re.sub(r" part \d+$", "", one.where)
+            where = _section_of(re.sub(r" part \d+$", "", one.where))
             section = f"feature: {kinds[name]['type']}" if name != one.where else where
             keys = found.setdefault(section, {})
             before = keys.get(one.key)
@@ -167,6 +179,11 @@ def _asked() -> Mapping[str, Mapping[str, Asked]]:
             elif not before.expected:
                 keys[one.key] = replace(before, expected=one.expected)
     return found
+
+
+def _section_of(where: str) -> str:
+    """Every head's section is one, and so is the loss of each."""
+    return "loss" if where.endswith(": loss") else "heads" if where.startswith("head ") else where
 
 
 def _check_words(asked: Mapping[str, Mapping[str, Asked]]) -> None:
@@ -190,8 +207,20 @@ def _section(section: str, keys: Mapping[str, Asked]) -> str:
     lines = [_key(section, one) for one in keys.values() if not _is_option(section, one.key)]
     lines += [bullet(f"and {_OPTIONS[section]}: [Keras's names](keras-names.md).")] if section in _OPTIONS else []
     example = _example(section)
+    if section == "loss":
+        lines += [_loss_line(name) for name in LOSSES]
     parts = [f"## {_WORDS[section]['heading']}", "\n".join(lines)]
     return "\n\n".join(parts + ([code(example, "yaml")] if example else []))
+
+
+def _loss_line(name: str) -> str:
+    kind = LOSSES[name]
+    source = f"`keras.losses.{kind.keras_class}`" if kind.keras_class else "own: Koenker and Bassett's check function"
+    tasks = ", ".join(
+        f"{task} (default)" if DEFAULT_LOSSES[task] == name else task for task in TASKS if task in kind.tasks
+    )
+    options = ", ".join(f"`{option}`" for option in (*kind.numbers, *kind.flags))
+    return bullet(f"`{name}`: {tasks}. {source}{'; options ' * bool(options)}{options}.")
 
 
 def _example(section: str) -> str:
@@ -205,6 +234,8 @@ def _example(section: str) -> str:
 
 def _is_option(section: str, key: str) -> bool:
     """Whether it is Keras's and has no words of ours: keras-names.md has it."""
+    if section == "loss":
+        return key != "name"
     kinds = {"optimizer": OPTIMIZERS, "learning_rate": SCHEDULES}.get(section, {})
     return any(key in named.options for named in kinds.values()) and key not in _WORDS[section]["keys"]
 

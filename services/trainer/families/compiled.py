@@ -11,13 +11,13 @@
 | jit_compile                       | bit                                                                              |
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import keras
 import tensorflow as tf
 
-from common.definition.model import Task
+from common.definition.heads import REGRESSORS, Head
 from common.definition.training import Optimizer
 from services.trainer.families.reasons import DefinitionFailedError
 
@@ -38,7 +38,7 @@ class Compiled:
 
 
 def compiled_of(
-    network: keras.Model, path: str, *, task: Task, optimizer: Optimizer, own_loss: Callable[..., object] | None
+    network: keras.Model, path: str, *, heads: Sequence[Head], optimizer: Optimizer, own_loss: object
 ) -> Compiled:
     """Raises DefinitionFailedError for what cannot be used, or is said in two places."""
     has_train_step, computes_loss = _overrides(network, "train_step"), _overrides(network, "compute_loss")
@@ -63,8 +63,10 @@ def compiled_of(
         raise DefinitionFailedError(
             f"{path}: the model has a loss of its own, and the module a function loss(); keep one"
         )
+    if has_loss or has_train_step:
+        _refuse_plans(heads, path)
     for one in keras.tree.flatten(loss):
-        _refuse_probabilities(one, path, task)
+        _refuse_probabilities(one, path, heads)
     return Compiled(optimizers, has_loss, getattr(network, "_compile_metrics", None) is not None, has_train_step)
 
 
@@ -95,9 +97,18 @@ def _refuse_options(network: keras.Model, path: str) -> None:
         )
 
 
-def _refuse_probabilities(loss: object, path: str, task: Task) -> None:
+def _refuse_plans(heads: Sequence[Head], path: str) -> None:
+    taught = next((head.name for head in heads if not head.is_plain), None)
+    if taught is not None:
+        raise DefinitionFailedError(
+            f"{path}: the model has a loss of its own, and model.yaml says how head {taught} is taught (loss, weight, "
+            f"class_weights, positive_weight or label_smoothing); say it in one of them"
+        )
+
+
+def _refuse_probabilities(loss: object, path: str, heads: Sequence[Head]) -> None:
     """A cross-entropy of Keras's takes probabilities unless it is told otherwise; the model's outputs are logits."""
-    if loss is None or task == "regression":
+    if loss is None or all(head.task in REGRESSORS for head in heads):
         return
     found = keras.losses.get(loss)
     config = found.get_config() if isinstance(found, keras.losses.Loss) else {}
@@ -107,5 +118,5 @@ def _refuse_probabilities(loss: object, path: str, task: Task) -> None:
     if is_entropy and (config.get("from_logits") is False or (by_name and not isinstance(found, keras.losses.Loss))):
         raise DefinitionFailedError(
             f"{path}: the compiled loss {name} takes probabilities, the outputs are logits; compile the class with "
-            f"from_logits=True, or none: {task} models have a cross-entropy by default"
+            f"from_logits=True, or none: {heads[0].task} models have a cross-entropy by default"
         )

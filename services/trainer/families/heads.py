@@ -1,62 +1,182 @@
-"""What a network's output means, by task: the loss, and the named outputs of the export.
+"""What a network's outputs mean, head by head: labels to learn from, the loss, and the named outputs of the export.
 
-| task       | network output          | label        | served outputs                                       |
-|------------|-------------------------|--------------|------------------------------------------------------|
-| binary     | logits float32 [n, 1]   | 0 or 1       | probability float32 [n], logits float32 [n]          |
-| multiclass | logits float32 [n, k]   | 0..k-1       | probabilities float32 [n, k], class_id int64 [n]     |
-| regression | predictions [n, 1]      | any number   | prediction float32 [n]                               |
+| task              | network output            | labels here              | served outputs                     |
+|-------------------|---------------------------|--------------------------|------------------------------------|
+| binary            | logits [n] or [n, 1]      | int64 0, 1; soft float32 | probability [n], logits [n]        |
+| multiclass        | logits [n, k]             | int64 0..k-1; soft [n,k] | probabilities [n, k], class_id [n] |
+| multilabel        | logits [n, k]             | float32 [n, k], 0 and 1  | probabilities [n, k], logits       |
+| regression        | predictions [n] or [n, 1] | float32 [n]              | prediction [n]                     |
+| vector_regression | predictions [n, k]        | float32 [n, k]           | prediction [n, k]                  |
+| count             | log of rates [n], [n, 1]  | float32 [n]              | prediction [n], the rate; log_rate |
+| quantiles         | predictions [n, levels]   | float32 [n]              | quantiles [n, levels]              |
 
-A classifier's label may be a word of the schema's vocabulary in place of a number: its class is its place there.
+class_id is int64, all other outputs are float32. Of several heads each output is served as <head>/<output>. A label
+that is a word of the schema's vocabulary is its place there.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
-import keras
 import tensorflow as tf
 
-from common.definition.model import Task
-from common.schema import Feature
+from common.definition.heads import Head, class_count, unit_count
+from common.definition.losses import Task
+from common.schema import Feature, Schema
+from services.trainer.families import losses as head_losses
+from services.trainer.features.parsing import is_padding
 
-LABEL_DTYPES: Mapping[Task, tf.DType] = {"binary": tf.int64, "multiclass": tf.int64, "regression": tf.float32}
-
-
-def outputs_of(task: Task, network_output: tf.Tensor) -> tf.Tensor:
-    """float32 [n] (binary, regression) or [n, k] (multiclass)."""
-    output = tf.cast(network_output, tf.float32)
-    return output if task == "multiclass" or output.shape.rank == 1 else output[:, 0]
-
-
-def loss_of(task: Task, labels: tf.Tensor, outputs: tf.Tensor, *, regression: str = "mean_squared_error") -> tf.Tensor:
-    """Per example, float32 [n]: cross-entropy of the logits, or Keras's loss of the name `regression`."""
-    if task == "multiclass":
-        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=outputs)
-    if task == "binary":
-        return tf.nn.sigmoid_cross_entropy_with_logits(labels=tf.cast(labels, tf.float32), logits=outputs)
-    if regression != "mean_squared_error":
-        return getattr(keras.losses, regression)(labels[:, tf.newaxis], outputs[:, tf.newaxis])
-    return tf.square(outputs - labels)
+ByHead = Mapping[str, tf.Tensor]
+VECTORS: frozenset[Task] = frozenset({"multiclass", "multilabel", "vector_regression", "quantiles"})
+"""Tasks of which an example has a vector of outputs."""
 
 
-def served_outputs(task: Task, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
-    if task == "binary":
-        return {"probability": tf.sigmoid(outputs), "logits": tf.identity(outputs)}
-    if task == "multiclass":
-        return {"probabilities": tf.nn.softmax(outputs), "class_id": tf.argmax(outputs, axis=-1, output_type=tf.int64)}
-    return {"prediction": tf.identity(outputs)}
+@dataclass(frozen=True)
+class BuiltHead:
+    """A head on a stream's label and a network's output.
+
+    Attributes:
+        class_count: 2 for binary, k for multiclass and multilabel, 0 for numbers.
+        units: numbers that the network gives per example.
+    """
+
+    head: Head
+    label: Feature
+    class_count: int
+    units: int
+
+    @property
+    def name(self) -> str:
+        return self.head.name
+
+    @property
+    def task(self) -> Task:
+        return self.head.task
+
+    @property
+    def question(self) -> tuple[object, ...]:
+        """What its outputs answer; those of two models can be compared only where it is the same."""
+        more = (self.head.levels,) if self.task == "quantiles" else ()
+        return (self.task, self.head.label, self.class_count, self.label.vocabulary, *more)
+
+    @property
+    def label_spec(self) -> tf.TensorSpec:
+        """Of a batch of labels, as `labels_of` gives them."""
+        if self.task in ("multilabel", "vector_regression") or self._is_distribution:
+            return tf.TensorSpec([None, self.units], tf.float32)
+        is_class = self.task in ("binary", "multiclass") and self.label.dtype != "float32"
+        return tf.TensorSpec([None], tf.int64 if is_class else tf.float32)
+
+    @property
+    def _is_distribution(self) -> bool:
+        return self.task == "multiclass" and self.label.dtype == "float32"
+
+    @property
+    def output_width(self) -> tuple[int, ...]:
+        """Of an example's outputs: () or (units,)."""
+        return (self.units,) if self.task in VECTORS else ()
+
+    def labels_of(self, raw: tf.Tensor) -> tf.Tensor:
+        """Labels as `label_spec` says from the raw label; -1 for a word that is not in the schema's vocabulary."""
+        if self.task == "multilabel" and self.label.is_variable_length:
+            return _many_hot(self.label, raw, self.class_count)
+        spec = self.label_spec
+        if spec.shape.rank == 2:
+            return tf.cast(tf.reshape(raw, [-1, self.units]), tf.float32)
+        flat = tf.reshape(raw, [-1])
+        return tf.cast(flat, spec.dtype) if self.label.dtype != "string" else _places(self.label, flat)
+
+    def is_label(self, labels: tf.Tensor) -> tf.Tensor:
+        """bool [n]: the label is one that the task can have."""
+        if labels.dtype == tf.int64:
+            return tf.logical_and(labels >= 0, labels < self.class_count)
+        good = tf.math.is_finite(labels)
+        if self.task in ("binary", "multilabel"):
+            good = tf.logical_and(good, tf.logical_and(labels >= 0.0, labels <= 1.0))
+        elif self._is_distribution or self.task == "count":
+            good = tf.logical_and(good, labels >= 0.0)
+        if labels.shape.rank == 2:
+            good = tf.reduce_all(good, axis=1)
+        if self._is_distribution:
+            good = tf.logical_and(good, tf.abs(tf.reduce_sum(labels, axis=1) - 1.0) < _SUM_TOLERANCE)
+        return good
+
+    def outputs_of(self, network_output: tf.Tensor) -> tf.Tensor:
+        """float32 [n], or [n, units] (VECTORS)."""
+        output = tf.cast(network_output, tf.float32)
+        return output if self.task in VECTORS or output.shape.rank == 1 else output[:, 0]
+
+    def losses_of(self, labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+        """float32 [n]."""
+        losses = head_losses.losses_of(self.head, labels, outputs, class_count=self.class_count)
+        return self.class_weighted(losses, labels)
+
+    def class_weighted(self, losses: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        """Each times the weight of its label's class; a soft label's is the mean over the classes it names."""
+        given = self.head.class_weights
+        if not given:
+            return losses
+        known = self.label.vocabulary or tuple(str(number) for number in range(self.class_count))
+        factors = tf.constant([given.get(name, 1.0) for name in known], tf.float32)
+        if labels.dtype == tf.int64:
+            return losses * tf.gather(factors, labels)
+        if labels.shape.rank == 1:
+            return losses * (factors[0] * (1.0 - labels) + factors[1] * labels)
+        return losses * tf.linalg.matvec(labels, factors)
+
+    def served(self, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        """By name, without the head's."""
+        predicted = head_losses.predictions_of(self.task, outputs)
+        match self.task:
+            case "binary":
+                return {"probability": predicted, "logits": tf.identity(outputs)}
+            case "multiclass":
+                return {"probabilities": predicted, "class_id": tf.argmax(outputs, axis=-1, output_type=tf.int64)}
+            case "multilabel":
+                return {"probabilities": predicted, "logits": tf.identity(outputs)}
+            case "count":
+                return {"prediction": predicted, "log_rate": tf.identity(outputs)}
+            case "quantiles":
+                return {"quantiles": tf.identity(outputs)}
+            case _:
+                return {"prediction": tf.identity(outputs)}
 
 
-def labels_of(task: Task, feature: Feature, raw: tf.Tensor) -> tf.Tensor:
-    """LABEL_DTYPES[task] [n] from the raw label [n] or [n, 1]; -1 for a word that is not in the schema's vocabulary."""
-    flat = tf.reshape(raw, [-1])
-    if feature.dtype != "string":
-        return tf.cast(flat, LABEL_DTYPES[task])
-    found = tf.equal(flat[:, tf.newaxis], tf.constant(feature.vocabulary)[tf.newaxis, :])
+_SUM_TOLERANCE = 1e-3
+
+
+def built_heads(
+    heads: tuple[Head, ...], schema: Schema, widths: Mapping[str, int] | None = None
+) -> tuple[BuiltHead, ...]:
+    """`widths`: of a module's outputs, by head; they say the number of classes where nothing else does."""
+    built = []
+    for head in heads:
+        label = schema.feature(head.label)
+        classes = class_count(head, label) if widths is None or head.task != "multiclass" else widths[head.name]
+        built.append(BuiltHead(head, label, classes, unit_count(head, label, classes)))
+    return tuple(built)
+
+
+def answered_by(heads: Iterable[BuiltHead], others: Iterable[BuiltHead]) -> dict[str, str]:
+    """For each head the one of the others that answers the same question, of the same name where there is one."""
+    found = dict[str, str]()
+    theirs = list(others)
+    for head in heads:
+        same = [one.name for one in theirs if one.question == head.question]
+        if same:
+            found[head.name] = head.name if head.name in same else same[0]
+    return found
+
+
+def _places(label: Feature, flat: tf.Tensor) -> tf.Tensor:
+    found = tf.equal(flat[:, tf.newaxis], tf.constant(label.vocabulary)[tf.newaxis, :])
     ids = tf.argmax(found, axis=-1, output_type=tf.int64)
     return tf.where(tf.reduce_any(found, axis=-1), ids, tf.constant(-1, tf.int64))
 
 
-def is_label(task: Task, labels: tf.Tensor, class_count: int) -> tf.Tensor:
-    """bool [n]: the label is one that the task can have."""
-    if task == "regression":
-        return tf.math.is_finite(labels)
-    return tf.logical_and(labels >= 0, labels < class_count)
+def _many_hot(label: Feature, raw: tf.Tensor, class_count: int) -> tf.Tensor:
+    """float32 [n, classes] from a list of words or ids of any length; a row of -1 where one has no class."""
+    known = tf.constant(label.vocabulary) if label.dtype == "string" else tf.range(class_count, dtype=tf.int64)
+    found = tf.equal(raw[:, :, tf.newaxis], known)
+    is_known = tf.reduce_all(tf.logical_or(tf.reduce_any(found, axis=2), is_padding(raw)), axis=1)
+    hot = tf.cast(tf.reduce_any(found, axis=1), tf.float32)
+    return tf.where(is_known[:, tf.newaxis], hot, -tf.ones_like(hot))

@@ -3,22 +3,25 @@
 The module named by the definition has
 
     build_model(schema, parameters) -> keras.Model     functional, Sequential or subclassed; inputs named after features
-                                                       of the stream; outputs: logits [n], [n, 1] or [n, classes], or
-                                                       predictions for regression (no softmax or sigmoid at the end)
+                                                       of the stream; outputs: logits (no softmax or sigmoid at the
+                                                       end) or predictions, as common/definition/heads.py says by task
     inputs                                             for a subclassed model, which is called with {name: tensor}: the
                                                        names; every feature of the stream where it is not there
-    loss(labels, outputs) -> Tensor                    optional: one loss per example, shape [n]
-    metrics(labels, outputs) -> {name: number}         optional: numpy arrays in, measured on the held-out slice
+    loss(labels, outputs) -> Tensor                    optional: one loss per example, shape [n]; of several heads both
+                                                       are dicts by head, and so is what it returns
+    loss = {head: function}                            the same, a function per head; the others keep model.yaml's
+    metrics(labels, outputs) -> {name: number}         optional: numpy arrays in, measured on the held-out slice; of
+                                                       several heads dicts by head
     adapt(network, dataset)                            optional: fits preprocessing layers in the first round to a
                                                        tf.data.Dataset of {input: batch} of its trained examples
 
 A feature of any length comes as [n, longest of the batch], filled up with the empty word, -1 or 0.0 in training, and in
 its own length where it is asked about alone. A model whose answer shall not depend on the others of a batch masks them.
 
-A model with several outputs names them (a dict, or layers' names), one of them after the definition's label: that one
-is taught and measured, the others are served under their names, and loss() gets the dict. What the model compiles is
-used or refused (compiled.py). Files of one definition import each other relatively (`from . import blocks`); other
-files lie beside them (`pathlib.Path(__file__).with_name("vocab.txt")`).
+A model with several outputs names them (a dict, or layers' names), one after each head (a single head: after itself or
+its label): these are taught and measured, the others are served under their names, and loss() gets the dict. What the
+model compiles is used or refused (compiled.py). Files of one definition import each other relatively
+(`from . import blocks`); other files lie beside them (`pathlib.Path(__file__).with_name("vocab.txt")`).
 """
 
 import copy
@@ -27,11 +30,16 @@ from typing import Any
 
 import keras
 
-from common.definition.model import Definition, Task
+from common.definition.heads import Head
+from common.definition.losses import Task
+from common.definition.model import Definition
 from common.schema import Feature, Schema
+from services.trainer.families.heads import VECTORS
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
 from services.trainer.families.user_module import UserModule
 from services.trainer.families.wiring import Wiring, wiring_of
+
+_OF_LOGITS: tuple[Task, ...] = ("binary", "multiclass", "multilabel")
 
 
 def build_from_module(module: UserModule, schema: Schema, definition: Definition) -> tuple[keras.Model, Wiring]:
@@ -47,8 +55,9 @@ def build_from_module(module: UserModule, schema: Schema, definition: Definition
         raise DefinitionFailedError(f"{path}: build_model returned {type(network).__name__}, expected a keras.Model")
     inputs, outputs, names = _connected(network, module, schema, path)
     _check_inputs(keras.tree.flatten(inputs), schema, path)
-    wiring = wiring_of(inputs, outputs, names, _main_output(names, definition, path))
-    _check_output(network, wiring, definition.task, path)
+    wiring = wiring_of(inputs, outputs, names, _taught_outputs(names, definition, path))
+    for head in definition.heads:
+        _check_output(network, wiring, head, path)
     return network, wiring
 
 
@@ -88,15 +97,25 @@ def _feature(schema: Schema, name: str, path: str) -> Feature:
     return known[name]
 
 
-def _main_output(names: tuple[str, ...], definition: Definition, path: str) -> str:
-    if len(names) == 1:
-        return names[0]
-    if definition.label not in names:
+def _taught_outputs(names: tuple[str, ...], definition: Definition, path: str) -> dict[str, str]:
+    """The output of each head: the one of its name; of a single head also the one of its label's, or the only one."""
+    heads = definition.heads
+    if len(heads) == 1:
+        head = heads[0]
+        found = names[0] if len(names) == 1 else next((name for name in (head.name, head.label) if name in names), None)
+        if found is None:
+            raise DefinitionFailedError(
+                f"{path}: the model has outputs {', '.join(names)}; name the one that is taught after the label, "
+                f"{head.label}"
+            )
+        return {head.name: found}
+    without = [head.name for head in heads if head.name not in names]
+    if without:
         raise DefinitionFailedError(
-            f"{path}: the model has outputs {', '.join(names)}; name the one that is taught after the label, "
-            f"{definition.label}"
+            f"{path}: the model's outputs are {', '.join(names)}; none is named after head {', '.join(without)}; "
+            f"return a dict with an output for each head: {', '.join(head.name for head in heads)}"
         )
-    return definition.label
+    return {head.name: head.name for head in heads}
 
 
 def _check_inputs(inputs: list[keras.KerasTensor], schema: Schema, path: str) -> None:
@@ -109,15 +128,18 @@ def _check_inputs(inputs: list[keras.KerasTensor], schema: Schema, path: str) ->
             )
 
 
-def _check_output(network: keras.Model, wiring: Wiring, task: Task, path: str) -> None:
+def _check_output(network: keras.Model, wiring: Wiring, head: Head, path: str) -> None:
     last = network.layers[-1] if network.layers and len(wiring.names) == 1 else None
     activation = getattr(last, "activation", None)
     is_squashed = activation in (keras.activations.softmax, keras.activations.sigmoid)
-    if task != "regression" and (isinstance(last, keras.layers.Softmax) or is_squashed):
+    if head.task in _OF_LOGITS and (isinstance(last, keras.layers.Softmax) or is_squashed):
         raise DefinitionFailedError(f"{path}: the last layer is a softmax or sigmoid; return the logits")
-    shape = wiring.main_shape
-    is_single = shape in ((None,), (None, 1))
-    is_many = len(shape) == 2 and isinstance(shape[1], int) and shape[1] > 1
-    if not (is_many if task == "multiclass" else is_single):
-        expected = "[n, classes]" if task == "multiclass" else "[n] or [n, 1]"
-        raise DefinitionFailedError(f"{path}: the output's shape is {shape}, a {task} model gives {expected}")
+    shape = wiring.shape_of(head.name)
+    of_head = f" of head {head.name}" if len(wiring.taught) > 1 else ""
+    is_vector = len(shape) == 2 and isinstance(shape[1], int) and shape[1] > (1 if head.task == "multiclass" else 0)
+    if not (is_vector if head.task in VECTORS else shape in ((None,), (None, 1))):
+        expected = {"multiclass": "[n, classes]", "quantiles": "[n, levels]"}.get(head.task, "[n, k]")
+        expected = expected if head.task in VECTORS else "[n] or [n, 1]"
+        raise DefinitionFailedError(
+            f"{path}: the output's shape{of_head} is {shape}, a {head.task} model gives {expected}"
+        )

@@ -5,7 +5,7 @@ block and the network once per batch. A Keras module takes the raw features itse
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
@@ -13,12 +13,14 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from common.definition.model import Definition, EstimatorParameters, check_classes
+from common.definition.heads import check_classes
+from common.definition.model import Definition
 from common.schema import PADDING, Feature, Scalar, Schema
 from services.trainer import determinism
-from services.trainer.families import heads, layer_state
+from services.trainer.families import layer_state
 from services.trainer.families.compiled import Compiled, compiled_of
 from services.trainer.families.estimators.network import build_network, needed_features
+from services.trainer.families.heads import BuiltHead, ByHead, built_heads
 from services.trainer.families.keras_module import build_from_module
 from services.trainer.families.port import Arrays, Columns, Signature
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
@@ -37,7 +39,7 @@ _NOTHING_COMPILED = Compiled()
 class BuiltModel:
     """Attributes:
     inputs: the raw features it needs, in order of name.
-    class_count: 2 for binary, k for multiclass, 0 for regression.
+    heads: what it learns and answers, in the definition's order.
     wiring: how the network is called, and what its outputs are.
     compiled_by_user: what a module has compiled itself.
     adapt: a module's own; fits its preprocessing layers.
@@ -49,19 +51,13 @@ class BuiltModel:
     inputs: tuple[Feature, ...]
     transform: Transform | None
     network: keras.Model
-    class_count: int
-    user_loss: LossFunction | None
+    heads: tuple[BuiltHead, ...]
+    user_loss: LossFunction | Mapping[str, LossFunction] | None
     user_metrics: MetricsFunction | None
     seed_state: keras.Variable
     wiring: Wiring
     compiled_by_user: Compiled = _NOTHING_COMPILED
     adapt: AdaptFunction | None = None
-
-    @property
-    def question(self) -> tuple[object, ...]:
-        """What its outputs answer; those of two models can be compared only where it is the same."""
-        label = self.definition.label
-        return (self.definition.task, label, self.class_count, self.schema.feature(label).vocabulary)
 
     def transformed(self, raw: Raw) -> Transformed:
         """What training works on: refuses nothing, says what it would refuse."""
@@ -111,17 +107,22 @@ class BuiltModel:
         ]
         return [*(variable.value for variable in self.network.variables), *resources]
 
-    def outputs(self, columns: Columns, *, training: bool) -> tf.Tensor:
-        """float32 [n] (binary, regression) or [n, k]: logits or predictions."""
-        return self.main_output(self.network(self.wiring.arranged(columns), training=training))
+    def outputs(self, columns: Columns, *, training: bool) -> dict[str, tf.Tensor]:
+        """By head, float32 [n] or [n, units]: logits or predictions, as families/heads.py says."""
+        return self.by_head(self.network(self.wiring.arranged(columns), training=training))
 
-    def main_output(self, outputs: Any) -> tf.Tensor:
-        """Of what the network returned: the one that the label teaches, as `outputs` gives it."""
-        return heads.outputs_of(self.definition.task, self.wiring.named(outputs)[self.wiring.main])
+    def by_head(self, outputs: Any) -> dict[str, tf.Tensor]:
+        """Of what the network returned, as `outputs` gives it."""
+        named = self.wiring.named(outputs)
+        return {head.name: head.outputs_of(named[self.wiring.taught[head.name]]) for head in self.heads}
 
     def column_specs(self) -> dict[str, tf.TensorSpec]:
         """Of the network's inputs, for any number of rows: one compilation serves every block and batch."""
         return {name: tf.TensorSpec(tensor.shape, tensor.dtype) for name, tensor in self.wiring.columns.items()}
+
+    def label_specs(self) -> dict[str, tf.TensorSpec]:
+        """Of a batch of labels, by head."""
+        return {head.name: head.label_spec for head in self.heads}
 
     def compiled(self, function: Callable[..., tf.Tensor], *specs: object) -> Callable[..., tf.Tensor]:
         """A tf.function for these argument types only.
@@ -130,49 +131,91 @@ class BuiltModel:
         """
         return tf.function(function, input_signature=specs, autograph=self.definition.module is not None)
 
-    def loss(self, columns: Columns, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    def loss(self, columns: Columns, labels: ByHead, weights: ByHead) -> tf.Tensor:
         """float32 scalar of a batch: the weighted mean of its losses, with regularisers and what layers add.
 
-        A compiled loss is reduced as Keras reduces it: the weighted sum over the number of examples.
+        Of several heads the means are added, each times the head's weight. A compiled loss is reduced as Keras reduces
+        it: the weighted sum over the number of examples.
         """
         inputs = self.wiring.arranged(columns)
         outputs = self.network(inputs, training=True)
         if self.compiled_by_user.has_loss:
-            taught = {self.wiring.main: labels} if self.wiring.is_named else labels
-            given = {self.wiring.main: outputs[self.wiring.main]} if self.wiring.is_named else outputs
-            total = self.network.compute_loss(x=inputs, y=taught, y_pred=given, sample_weight=weights)
+            taught, weighted = self.wiring.by_output(labels), self.wiring.weights_by_output(weights)
+            given = self.wiring.taught_outputs(outputs)
+            total = self.network.compute_loss(x=inputs, y=taught, y_pred=given, sample_weight=weighted)
             return tf.cast(tf.ensure_shape(total, []), tf.float32)
-        losses = self._losses(labels, outputs)
-        data_loss = tf.math.divide_no_nan(tf.reduce_sum(losses * weights), tf.reduce_sum(weights))
-        return tf.add_n([data_loss, *(tf.cast(tf.reduce_sum(loss), tf.float32) for loss in self.network.losses)])
+        data_losses = []
+        for name, losses in self._losses(labels, outputs).items():
+            mean = tf.math.divide_no_nan(tf.reduce_sum(losses * weights[name]), tf.reduce_sum(weights[name]))
+            weight = self._head(name).head.weight
+            data_losses.append(mean if weight == 1.0 else weight * mean)
+        return tf.add_n([*data_losses, *(tf.cast(tf.reduce_sum(loss), tf.float32) for loss in self.network.losses)])
 
-    def _losses(self, labels: tf.Tensor, outputs: Any) -> tf.Tensor:
-        """Per example, float32 [n]."""
+    def _head(self, name: str) -> BuiltHead:
+        return next(head for head in self.heads if head.name == name)
+
+    def _losses(self, labels: ByHead, outputs: Any) -> dict[str, tf.Tensor]:
+        """Per example, float32 [n], by head; heads of weight 0 are left out."""
+        answers = self.by_head(outputs)
+        taught = [head for head in self.heads if head.head.weight]
+        own = self._own_losses(labels, outputs, answers)
+        return {
+            head.name: self._checked(own[head.name], head, labels[head.name])
+            if head.name in own
+            else head.losses_of(labels[head.name], answers[head.name])
+            for head in taught
+        }
+
+    def _own_losses(self, labels: ByHead, outputs: Any, answers: ByHead) -> Mapping[str, Any]:
+        """What the module's loss() gives, by head; empty where it has none."""
         if self.user_loss is None:
-            parameters = self.definition.estimator_parameters or EstimatorParameters()
-            main = self.main_output(outputs)
-            return heads.loss_of(self.definition.task, labels, main, regression=parameters.loss)
-        given = self.wiring.named(outputs) if len(self.wiring.names) > 1 else self.main_output(outputs)
-        losses = tf.cast(self.user_loss(labels, given), tf.float32)
+            return {}
+        path = self.definition.module
+        if isinstance(self.user_loss, Mapping):
+            return {name: function(labels[name], answers[name]) for name, function in self.user_loss.items()}
+        if len(self.heads) == 1:
+            name = self.heads[0].name
+            given = self.wiring.named(outputs) if len(self.wiring.names) > 1 else answers[name]
+            return {name: self.user_loss(labels[name], given)}
+        found = self.user_loss(dict(labels), self.wiring.named(outputs) | dict(answers))
+        names = [head.name for head in self.heads]
+        if not isinstance(found, Mapping) or sorted(found) != sorted(names):
+            returned = f"a dict of {', '.join(map(str, found))}" if isinstance(found, Mapping) else type(found).__name__
+            raise DefinitionFailedError(
+                f"{path}: loss() returned {returned}, expected a dict with the losses of each head: {', '.join(names)}"
+            )
+        return found
+
+    def _checked(self, given: Any, head: BuiltHead, labels: tf.Tensor) -> tf.Tensor:
+        """A module's own losses of a head: one per example."""
+        losses = tf.cast(given, tf.float32)
         if losses.shape.rank not in (None, 1):
             raise DefinitionFailedError(
                 f"{self.definition.module}: loss() returned shape {losses.shape}, expected one loss per example, [n]"
             )
         same_length = tf.debugging.assert_equal(
-            tf.shape(losses)[:1], tf.shape(labels), message="loss() must return one loss per example, [n]"
+            tf.shape(losses)[:1], tf.shape(labels)[:1], message="loss() must return one loss per example, [n]"
         )
         with tf.control_dependencies([same_length]):
-            return tf.ensure_shape(losses, [None])
+            return head.class_weighted(tf.ensure_shape(losses, [None]), labels)
 
     def compiled_metrics(self) -> Callable[..., dict[str, float]] | None:
-        """What the module's model has compiled to measure: labels, outputs and weights as arrays to numbers by name."""
+        """What the module's model has compiled to measure: labels, outputs and weights as arrays to numbers by name.
+
+        The arrays come by head.
+        """
         if not self.compiled_by_user.has_metrics:
             return None
-        network = self.network
+        network, wiring = self.network, self.wiring
 
         def measured(labels: Any, outputs: Any, weights: Any) -> dict[str, float]:
             network.reset_metrics()
-            found = network.compute_metrics(x=None, y=labels, y_pred=outputs, sample_weight=weights)
+            found = network.compute_metrics(
+                x=None,
+                y=wiring.by_output(labels),
+                y_pred=wiring.by_output(outputs),
+                sample_weight=wiring.weights_by_output(weights),
+            )
             return {name: float(value) for name, value in found.items() if name != "loss"}
 
         return measured
@@ -181,10 +224,15 @@ class BuiltModel:
         """The exported function: raw features to named outputs."""
         columns = self.transform.strict(raw) if self.transform else self._given(raw)
         returned = self.network(self.wiring.arranged(columns), training=False)
-        others = self.wiring.named(returned)
-        others.pop(self.wiring.main)
-        served = heads.served_outputs(self.definition.task, self.main_output(returned))
-        return {name: tf.identity(output) for name, output in others.items()} | served
+        taught = set(self.wiring.taught.values())
+        served = {
+            name: tf.identity(output) for name, output in self.wiring.named(returned).items() if name not in taught
+        }
+        answers = self.by_head(returned)
+        for head in self.heads:
+            prefix = f"{head.name}/" if len(self.heads) > 1 else ""
+            served |= {f"{prefix}{name}": output for name, output in head.served(answers[head.name]).items()}
+        return served
 
 
 def build(
@@ -197,27 +245,69 @@ def build(
     """
     seed_state = determinism.start_from_seed(seed)
     if module is None:
-        parameters = definition.estimator_parameters
-        assert parameters is not None
-        transform = Transform(definition.features, needed_features(parameters), statistics, schema)
-        inputs = tuple(schema.feature(name) for name in transform.raw_names)
-        network = build_network(definition, transform)
-        classes = 0 if definition.task == "regression" else parameters.classes
-        wiring = wiring_of(network.input, network.output, ("outputs",), "outputs")
-        return BuiltModel(definition, schema, inputs, transform, network, classes, None, None, seed_state, wiring)
+        return _build_estimator(definition, schema, statistics, seed_state)
     path = str(definition.module)
     network, wiring = build_from_module(module, schema, definition)
     compiled = compiled_of(
-        network, path, task=definition.task, optimizer=definition.training.optimizer, own_loss=module.loss
+        network, path, heads=definition.heads, optimizer=definition.training.optimizer, own_loss=module.loss
     )
-    classes = {"binary": 2, "regression": 0}.get(definition.task, int(wiring.main_shape[-1] or 0))
-    if classes:
-        check_classes(schema.feature(definition.label), classes, place=f"{path}: label {definition.label}")
+    widths = {
+        name: int(wiring.shape_of(name)[-1] or 0) if len(wiring.shape_of(name)) > 1 else 1 for name in wiring.taught
+    }
+    heads = built_heads(definition.heads, schema, widths)
+    for head in heads:
+        _check_width(head, widths[head.name], path)
+    _check_own_losses(module, definition, path)
     inputs = tuple(schema.feature(name) for name in sorted(wiring.columns))
     return BuiltModel(
-        definition, schema, inputs, None, network, classes, module.loss, module.metrics, seed_state, wiring, compiled,
+        definition, schema, inputs, None, network, heads, module.loss, module.metrics, seed_state, wiring, compiled,
         module.adapt,
     )  # fmt: skip
+
+
+def _build_estimator(
+    definition: Definition, schema: Schema, statistics: Statistics, seed_state: keras.Variable
+) -> BuiltModel:
+    parameters = definition.estimator_parameters
+    assert parameters is not None
+    transform = Transform(definition.features, needed_features(parameters), statistics, schema)
+    inputs = tuple(schema.feature(name) for name in transform.raw_names)
+    heads = built_heads(definition.heads, schema)
+    network = build_network(definition, transform, heads)
+    names = [head.name for head in heads]
+    is_one = len(heads) == 1
+    taught = {names[0]: "outputs"} if is_one else {name: name for name in names}
+    wiring = wiring_of(network.input, network.output, ("outputs",) if is_one else tuple(sorted(names)), taught)
+    return BuiltModel(definition, schema, inputs, transform, network, heads, None, None, seed_state, wiring)
+
+
+def _check_width(head: BuiltHead, width: int, path: str) -> None:
+    if head.class_count:
+        check_classes(head.head, head.label, head.class_count, place=f"{path}: label {head.label.name}")
+    if head.units != width:
+        raise DefinitionFailedError(
+            f"{path}: the output of head {head.name} has {width} numbers per example, a {head.task} head of label "
+            f"{head.label.name} has {head.units}"
+        )
+
+
+def _check_own_losses(module: UserModule, definition: Definition, path: str) -> None:
+    """Raises DefinitionFailedError where a loss belongs to no head, or is said in two places."""
+    if module.loss is None:
+        return
+    names = [head.name for head in definition.heads]
+    own = module.loss if isinstance(module.loss, Mapping) else names
+    for name in own:
+        if name not in names:
+            raise DefinitionFailedError(
+                f"{path}: loss names {name}, which is no head; the heads are {', '.join(names)}"
+            )
+        head = definition.heads[names.index(name)]
+        if not replace(head, weight=1.0, class_weights={}).is_plain:
+            raise DefinitionFailedError(
+                f"{path}: head {name} has a loss of the module's, and model.yaml says its loss, positive_weight or "
+                f"label_smoothing; say it in one of them"
+            )
 
 
 class Scorer:
@@ -227,15 +317,14 @@ class Scorer:
         self._model = model
         self._call = model.compiled(lambda columns: model.outputs(columns, training=False), model.column_specs())
 
-    def __call__(self, columns: Columns, count: int) -> NDArray[np.float32]:
-        """`count` rows; scored a few thousand at a time, so that memory stays small."""
-        width = () if self._model.definition.task != "multiclass" else (self._model.class_count,)
+    def __call__(self, columns: Columns, count: int) -> dict[str, NDArray[np.float32]]:
+        """By head, `count` rows; scored a few thousand at a time, so that memory stays small."""
         if not count:
-            return np.zeros((0, *width), np.float32)
+            return {head.name: np.zeros((0, *head.output_width), np.float32) for head in self._model.heads}
         parts = []
         names = self._model.column_specs()
         with blame_definition(self._model.definition.module or "the estimator"):
             for start in range(0, count, _SCORE_ROWS):
                 rows = {name: columns[name][start : start + _SCORE_ROWS] for name in names}
-                parts.append(self._call(rows).numpy())
-        return np.concatenate(parts).astype(np.float32)
+                parts.append({name: output.numpy() for name, output in self._call(rows).items()})
+        return {name: np.concatenate([part[name] for part in parts]).astype(np.float32) for name in parts[0]}

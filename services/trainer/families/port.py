@@ -21,23 +21,32 @@ from common.definition import identity
 from common.definition.identity import VariableMeaning
 from common.definition.model import Definition
 from common.schema import Feature, Scalar, Schema
+from services.trainer.families.heads import BuiltHead, ByHead
 from services.trainer.features.parsing import Raw
 from services.trainer.features.transform import Transformed
 
 Arrays: TypeAlias = Mapping[str, NDArray[np.generic]]
 Columns: TypeAlias = Mapping[str, tf.Tensor]
 Losses: TypeAlias = NDArray[np.float32]
-ScoreFunction: TypeAlias = Callable[[Columns, int], NDArray[np.float32]]
-"""Columns and how many rows they have, to outputs float32 [n] or [n, classes]."""
+Outputs: TypeAlias = Mapping[str, NDArray[np.float32]]
+"""By head, [n] or [n, units] as families/heads.py says."""
+ScoreFunction: TypeAlias = Callable[[Columns, int], Outputs]
+"""Columns and how many rows they have, to their outputs."""
 
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """Of a block's trained examples: the model's columns, labels [n] (heads.LABEL_DTYPES), weights float32 [n]."""
+    """Of a block's trained examples.
+
+    Attributes:
+        columns: of the model.
+        labels: by head, as families/heads.py says.
+        weights: by head, float32 [n].
+    """
 
     columns: Columns
-    labels: tf.Tensor
-    weights: tf.Tensor
+    labels: ByHead
+    weights: ByHead
     count: int
 
 
@@ -86,19 +95,15 @@ class Model(Protocol):
         """The raw features that it needs, in order of name."""
 
     @property
-    def class_count(self) -> int:
-        """2 for binary, k for multiclass, 0 for regression."""
-
-    @property
-    def question(self) -> tuple[object, ...]:
-        """What its outputs answer; those of two models can be compared only where it is the same."""
+    def heads(self) -> tuple[BuiltHead, ...]:
+        """What it learns and answers."""
 
     @property
     def user_metrics(self) -> Callable[[Any, Any], Mapping[str, float]] | None:
-        """metrics(labels, outputs) of the definition's own."""
+        """metrics(labels, outputs) of the definition's own; of several heads both are by head."""
 
     def compiled_metrics(self) -> Callable[..., dict[str, float]] | None:
-        """Of the definition's own too: labels, outputs and weights as arrays to numbers by name."""
+        """Of the definition's own too: labels, outputs and weights, by head, to numbers by name."""
 
     def transformed(self, raw: Raw) -> Transformed:
         """What training and scoring work on: refuses nothing, says what it would refuse."""

@@ -24,7 +24,7 @@ AdaptFunction = Callable[[keras.Model, tf.data.Dataset], object]
 @dataclass(frozen=True)
 class UserModule:
     build_model: Callable[[Schema, Mapping[str, Any]], keras.Model]
-    loss: LossFunction | None
+    loss: LossFunction | Mapping[str, LossFunction] | None
     metrics: MetricsFunction | None
     adapt: AdaptFunction | None = None
     inputs: tuple[str, ...] | None = None
@@ -50,7 +50,8 @@ def load_module(files: Mapping[str, bytes], path: str, *, digest: str, directory
         module = importlib.import_module(f"{package}.{path.removesuffix('.py').replace('/', '.')}")
     if not callable(getattr(module, "build_model", None)):
         raise DefinitionFailedError(f"{path} has no function build_model(schema, parameters)")
-    functions = {name: _function(module, name, path) for name in ("loss", "metrics", "adapt")}
+    functions = {name: _function(module, name, path) for name in ("metrics", "adapt")}
+    functions["loss"] = _losses(module, path)
     inputs = getattr(module, "inputs", None)
     if inputs is not None and not (isinstance(inputs, list | tuple) and all(isinstance(name, str) for name in inputs)):
         raise DefinitionFailedError(f"{path}: inputs must be a list of names of features, got {inputs!r}")
@@ -62,6 +63,16 @@ def _function(module: types.ModuleType, name: str, path: str) -> Any:
     if found is not None and not callable(found):
         raise DefinitionFailedError(f"{path}: {name} must be a function, got {type(found).__name__}")
     return found
+
+
+def _losses(module: types.ModuleType, path: str) -> Any:
+    found = getattr(module, "loss", None)
+    if not isinstance(found, Mapping):
+        return _function(module, "loss", path)
+    wrong = [str(name) for name, function in found.items() if not callable(function)]
+    if wrong or not found:
+        raise DefinitionFailedError(f"{path}: loss must map heads to functions; {', '.join(wrong) or 'it'} is none")
+    return dict(found)
 
 
 def load_user_module(

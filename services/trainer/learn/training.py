@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from common.errors import DataLoss
 from services.trainer import determinism
 from services.trainer.families import layer_state
-from services.trainer.families.heads import LABEL_DTYPES
+from services.trainer.families.heads import ByHead
 from services.trainer.families.model import BuiltModel
 from services.trainer.families.port import Arrays, Carrying, Columns, Losses, TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition, describe
@@ -318,23 +318,24 @@ class Training:
         return self.model.compiled(
             self._train_batches,
             self.model.column_specs(),
-            tf.TensorSpec([None], LABEL_DTYPES[self.model.definition.task]),
-            tf.TensorSpec([None], tf.float32),
+            self.model.label_specs(),
+            {head.name: tf.TensorSpec([None], tf.float32) for head in self.model.heads},
             tf.TensorSpec([None], tf.int64),
             tf.TensorSpec([None], tf.int32),
         )
 
     def _train_batches(
-        self, columns: dict[str, tf.Tensor], labels: tf.Tensor, weights: tf.Tensor, order: tf.Tensor, bounds: tf.Tensor
+        self, columns: dict[str, tf.Tensor], labels: ByHead, weights: ByHead, order: tf.Tensor, bounds: tf.Tensor
     ) -> tf.Tensor:
-        columns = {name: tf.gather(column, order) for name, column in columns.items()}
-        labels, weights = tf.gather(labels, order), tf.gather(weights, order)
+        columns, labels, weights = (
+            {name: tf.gather(values, order) for name, values in part.items()} for part in (columns, labels, weights)
+        )
         steps = tf.size(bounds) - 1
 
         def take_step(step: tf.Tensor, is_finite: tf.Tensor, losses: tf.Tensor) -> tuple[tf.Tensor, ...]:
             start, end = bounds[step], bounds[step + 1]
-            batch = {name: column[start:end] for name, column in columns.items()}
-            loss = self._train_batch(batch, labels[start:end], weights[start:end])
+            batch = [{name: values[start:end] for name, values in part.items()} for part in (columns, labels, weights)]
+            loss = self._train_batch(*batch)
             return step + 1, tf.math.is_finite(loss), losses.write(step, loss)
 
         losses = tf.TensorArray(tf.float32, size=steps, element_shape=[])
@@ -345,7 +346,7 @@ class Training:
         )
         return losses.stack()
 
-    def _train_batch(self, columns: Columns, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    def _train_batch(self, columns: Columns, labels: ByHead, weights: ByHead) -> tf.Tensor:
         """The loss; NaN where a gradient is not finite."""
         if self._by_user.has_train_step:
             return self._users_step(columns, labels, weights)
@@ -363,13 +364,14 @@ class Training:
             return loss  # it leaves such gradients out and scales down by itself
         return _checked(loss, [*gradients, *self._running_values()])
 
-    def _users_step(self, columns: Columns, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    def _users_step(self, columns: Columns, labels: ByHead, weights: ByHead) -> tf.Tensor:
         """train_step of a module: the loss that it returns, or the first number; NaN where a weight is not finite."""
         network = self.model.network
         for metric in network.metrics:
             metric.reset_state()
-        taught = {self.model.wiring.main: labels} if self.model.wiring.is_named else labels
-        logs = network.train_step((self.model.wiring.arranged(columns), taught, weights))
+        wiring = self.model.wiring
+        taught, weighted = wiring.by_output(labels), wiring.weights_by_output(weights)
+        logs = network.train_step((wiring.arranged(columns), taught, weighted))
         if not isinstance(logs, dict) or not logs:
             raise DefinitionFailedError("train_step must return a dict of numbers, one of them called loss")
         loss = tf.reduce_mean(tf.cast(logs.get("loss", next(iter(logs.values()))), tf.float32))

@@ -18,7 +18,9 @@ _LIBRARIES = ("keras", "numpy", ("tensorflow", "tensorflow-cpu"))
 _COMMON_SOURCES = (
     "definition/features.py",
     "definition/fields.py",
+    "definition/heads.py",
     "definition/identity.py",
+    "definition/losses.py",
     "definition/model.py",
     "definition/training.py",
     "schema.py",
@@ -36,8 +38,7 @@ def configuration_of(definition: Definition, settings: TrainerSettings) -> dict[
     configuration = {
         "estimator": definition.estimator,
         "module": definition.module,
-        "task": definition.task,
-        "label": definition.label,
+        "heads": [asdict(head) for head in definition.heads],
         "parameters": asdict(parameters) if parameters else dict(definition.module_parameters),
         "features_digest": digest_of(features),
         "training": asdict(definition.training),

@@ -16,7 +16,7 @@ from common.eventlog.base import EventLog, Position
 from common.registry.catalog import OffsetRange
 from common.schema import Schema
 from services.trainer.data.dataset import Block, holdout_mask, read_blocks
-from services.trainer.families import heads
+from services.trainer.families.heads import BuiltHead, ByHead
 from services.trainer.families.port import Model, TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.features.parsing import is_padding, parse
@@ -153,14 +153,8 @@ class RoundData:
 
 def prepare(model: Model, parsed: ParsedBlock) -> PreparedBlock:
     """Transforms a block and sorts out what the model's rules refuse."""
-    definition = model.definition
-    label = model.schema.feature(definition.label)
-    labels = heads.labels_of(definition.task, label, parsed.raw[definition.label])
+    labels, reasons = _labels(model, parsed)
     done = model.transformed(parsed.raw)
-    misplaced = ~heads.is_label(definition.task, labels, model.class_count).numpy()
-    if parsed.index == 0:
-        _refuse_classes(model, parsed.raw[definition.label], misplaced)
-    reasons = {f"label {definition.label} is not one that a {definition.task} model can have": misplaced}
     reasons |= {
         f"feature {name}: the value has no place in the vocabulary or range, which the definition calls an error": bad
         for name, bad in ((name, refused.numpy()) for name, refused in done.refused.items())
@@ -169,7 +163,7 @@ def prepare(model: Model, parsed: ParsedBlock) -> PreparedBlock:
     unusable = [(parsed.examples[row], _first_reason(reasons, int(row))) for row in np.flatnonzero(refused)]
     trained, held_out = (np.flatnonzero(~refused & mask) for mask in (~parsed.held_out, parsed.held_out))
     sample = _sample(model, parsed.raw, np.flatnonzero(~refused))
-    weights = _weights(model.schema, parsed.raw, labels)
+    weights = _weights(model, parsed)
     return PreparedBlock(
         index=parsed.index,
         next_position=parsed.next_position,
@@ -186,23 +180,36 @@ def prepare(model: Model, parsed: ParsedBlock) -> PreparedBlock:
     )
 
 
-def _refuse_classes(model: Model, raw_labels: tf.Tensor, misplaced: NDArray[np.bool_]) -> None:
+def _labels(model: Model, parsed: ParsedBlock) -> tuple[dict[str, tf.Tensor], dict[str, NDArray[np.bool_]]]:
+    """By head; and the rows whose label is none, by the reason in words."""
+    labels, reasons = dict[str, tf.Tensor](), dict[str, NDArray[np.bool_]]()
+    for head in model.heads:
+        raw = parsed.raw[head.label.name]
+        labels[head.name] = head.labels_of(raw)
+        misplaced = ~head.is_label(labels[head.name]).numpy()
+        if parsed.index == 0:
+            _refuse_classes(model, head, raw, misplaced)
+        reasons[f"label {head.label.name} is not one that a {head.task} model can have"] = misplaced
+    return labels, reasons
+
+
+def _refuse_classes(model: Model, head: BuiltHead, raw_labels: tf.Tensor, misplaced: NDArray[np.bool_]) -> None:
     """Raises DefinitionFailedError where so many labels have no class that the model is wrong and not the events.
 
     Without this the model is trained on what is left, and a share of what it is asked about has no answer.
     """
     count = int(misplaced.sum())
-    if not model.class_count or count <= _FEW_LABELS or count <= _MISPLACED_SHARE * len(misplaced):
+    if not head.class_count or count <= _FEW_LABELS or count <= _MISPLACED_SHARE * len(misplaced):
         return
-    values = np.unique(raw_labels.numpy().reshape(-1)[misplaced])
+    values = np.unique(raw_labels.numpy()[misplaced].reshape(-1))
     shown = ", ".join(str(value) for value in values[:_SHOWN_LABELS].tolist())
-    definition, most = model.definition, model.class_count - 1
+    most = head.class_count - 1
     more = "a module says task: multiclass and its last layer has N units"
-    if definition.module is None:
+    if model.definition.module is None:
         more = "an estimator says parameters: {classes: N}"
     raise DefinitionFailedError(
-        f"label {definition.label} is {shown}{' and more' if len(values) > _SHOWN_LABELS else ''} in {count} of the "
-        f"first {len(misplaced)} examples, and the model has {model.class_count} classes, 0 to {most}; "
+        f"label {head.label.name} is {shown}{' and more' if len(values) > _SHOWN_LABELS else ''} in {count} of the "
+        f"first {len(misplaced)} examples, and the model has {head.class_count} classes, 0 to {most}; "
         f"for more, {more}"
     )
 
@@ -221,20 +228,19 @@ def _size_bytes(parsed: ParsedBlock) -> int:
     return sum(map(len, parsed.examples)) * 2 + len(parsed.examples) * _OVERHEAD_BYTES
 
 
-def _rows(
-    rows: NDArray[np.int64], columns: Mapping[str, tf.Tensor], labels: tf.Tensor, weights: tf.Tensor
-) -> TrainingSet:
-    return TrainingSet(_select(columns, rows), tf.gather(labels, rows), tf.gather(weights, rows), len(rows))
+def _rows(rows: NDArray[np.int64], columns: Mapping[str, tf.Tensor], labels: ByHead, weights: ByHead) -> TrainingSet:
+    return TrainingSet(_select(columns, rows), _select(labels, rows), _select(weights, rows), len(rows))
 
 
 def _select(columns: Mapping[str, tf.Tensor], rows: NDArray[np.int64]) -> dict[str, tf.Tensor]:
     return {name: tf.gather(column, rows) for name, column in columns.items()}
 
 
-def _weights(schema: Schema, raw: Mapping[str, tf.Tensor], labels: tf.Tensor) -> tf.Tensor:
-    if schema.weight is None:
-        return tf.ones_like(labels, tf.float32)
-    return tf.reshape(raw[schema.weight], [-1])
+def _weights(model: Model, parsed: ParsedBlock) -> dict[str, tf.Tensor]:
+    """By head, float32 [n]: the example's."""
+    weight = model.schema.weight
+    weights = tf.ones([len(parsed.examples)]) if weight is None else tf.reshape(parsed.raw[weight], [-1])
+    return {head.name: weights for head in model.heads}
 
 
 def _first_reason(reasons: Mapping[str, NDArray[np.bool_]], row: int) -> str:

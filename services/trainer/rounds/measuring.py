@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from common.registry.catalog import VersionMetrics
-from services.trainer.families.port import Model, TrainingSet
-from services.trainer.learn.evaluation import Slice, scored
+from services.trainer.families.heads import answered_by
+from services.trainer.families.port import Model, Outputs, TrainingSet
+from services.trainer.learn.evaluation import Slices, scored
 from services.trainer.rounds.blocks import PreparedBlock, RoundData
 from services.trainer.rounds.feature_counts import FeatureCounts
 
@@ -51,10 +51,14 @@ def measure(
     The parent is frozen, so what it predicts for these is what it predicted before the candidate learned them. A
     held-out example that the candidate cannot score is unusable and in nobody's slice.
     """
-    if parent and parent.question != model.question:
+    answered = answered_by(model.heads, parent.heads) if parent else {}
+    if not answered:
         parent = None
-    candidate = Slice(model.definition.task, model.user_metrics, compiled=model.compiled_metrics())
-    parents, progressive = (Slice(model.definition.task, model.user_metrics) for _ in range(2))
+    are_named = len(model.heads) > 1
+    candidate = Slices(model.heads, model.user_metrics, model.compiled_metrics(), are_named=are_named)
+    shared = [head for head in model.heads if head.name in answered]
+    user_metrics = model.user_metrics if len(shared) == len(model.heads) else None
+    parents, progressive = (Slices(shared, user_metrics, are_named=are_named) for _ in range(2))
     score, score_parent = model.scorer(), parent.scorer() if parent else None
     tally = _Tally()
     for block in data.prepared(model):
@@ -68,7 +72,8 @@ def measure(
                 (progressive, block.trained, block.trained_raw, aside),
             ):
                 predicted, unanswered = scored(score_parent, parent.transformed(raw).columns, examples.count)
-                _add(part, examples, predicted, without=without | unanswered)
+                ours = {name: predicted[theirs] for name, theirs in answered.items()}
+                _add(part, examples, ours, without=without | unanswered)
         _count(tally, block, aside=aside, bad=bad)
         features.add(block)
     tally.unusable += data.serialized(tally.faults)
@@ -84,9 +89,13 @@ def measure(
     )
 
 
-def _add(part: Slice, examples: TrainingSet, outputs: NDArray[np.float32], *, without: Mapping[int, str]) -> None:
+def _add(part: Slices, examples: TrainingSet, outputs: Outputs, *, without: Mapping[int, str]) -> None:
     kept = np.array([row for row in range(examples.count) if row not in without], np.int64)
-    part.add(examples.labels.numpy()[kept], outputs[kept], examples.weights.numpy()[kept])
+    part.add(
+        {name: examples.labels[name].numpy()[kept] for name in outputs},
+        {name: values[kept] for name, values in outputs.items()},
+        {name: examples.weights[name].numpy()[kept] for name in outputs},
+    )
 
 
 def _count(tally: _Tally, block: PreparedBlock, *, aside: Mapping[int, str], bad: Mapping[int, str]) -> None:

@@ -5,29 +5,45 @@ from collections.abc import Mapping, Sequence
 import keras
 
 from common.definition.features import Embedding, FeatureSpec, Indicator, Numeric, id_count
+from common.definition.identity import output_layer
 from common.definition.model import Definition, EstimatorParameters
 from services.trainer.families.estimators.by_name import activation_of, initializer_of, regularizer_of
 from services.trainer.families.estimators.layers import Counts, EmbeddingTable, LinearTerms, Regularizer
+from services.trainer.families.heads import BuiltHead
 from services.trainer.features.transform import Transform, categorical, ids_of
 
 
-def build_network(definition: Definition, transform: Transform) -> keras.Model:
-    """A functional model; inputs are named like the transform's columns, the one output is `logits` or `prediction`.
+def build_network(definition: Definition, transform: Transform, heads: Sequence[BuiltHead]) -> keras.Model:
+    """A functional model; inputs are named like the transform's columns. One tower with the outputs of all heads.
 
-    Output float32 [n, 1], or [n, classes] for more than two classes.
+    Args:
+        heads: each has `units` columns of the last layer, in order.
+
+    Returns:
+        One head: the model's output is its float32 [n, units]. Several: a dict of such, by head.
     """
     parameters = definition.estimator_parameters
     assert parameters is not None
     inputs = {name: _input(definition.features, transform, name) for name in transform.outputs}
-    units = parameters.classes if definition.task == "multiclass" else 1
+    units = sum(head.units for head in heads)
     parts = []
     if parameters.wide:
         parts.append(_wide_part(definition.features, parameters, transform, inputs, units=units))
     if parameters.deep:
         parts.append(_deep_part(definition.features, parameters, inputs, units=units))
     output = keras.layers.Add(name="sum")(parts) if len(parts) > 1 else parts[0]
-    name = "prediction" if definition.task == "regression" else "logits"
-    return keras.Model(inputs, Bias(units, name=name)(output), name="network")
+    answers = Bias(units, name=output_layer(definition))(output)
+    if len(heads) > 1:
+        answers = _split(answers, heads)
+    return keras.Model(inputs, answers, name="network")
+
+
+def _split(answers: keras.KerasTensor, heads: Sequence[BuiltHead]) -> dict[str, keras.KerasTensor]:
+    parts, start = dict[str, keras.KerasTensor](), 0
+    for head in heads:
+        parts[head.name] = answers[:, start : start + head.units]
+        start += head.units
+    return parts
 
 
 class Bias(keras.layers.Layer):

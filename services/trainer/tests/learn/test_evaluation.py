@@ -5,7 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from services.trainer.learn.evaluation import Slice, auc
+from common.definition.heads import Head
+from common.definition.losses import Loss
+from common.schema import Feature
+from services.trainer.families.heads import BuiltHead
+from services.trainer.learn.evaluation import Slice, Slices, auc
 
 
 def area(labels: list[int], scores: list[float], weights: list[float] | None = None) -> float | None:
@@ -94,7 +98,10 @@ def test_weights_weigh() -> None:
 
 
 def test_the_definitions_own_metrics_see_all_labels_and_outputs() -> None:
-    part = Slice("regression", lambda labels, outputs: {"worst": np.abs(labels - outputs).max()})
-    part.add(np.array([1.0]), np.array([1.5], np.float32), np.ones(1, np.float32))
-    part.add(np.array([2.0]), np.array([5.0], np.float32), np.ones(1, np.float32))
+    head = Head("amount", "amount", "regression", Loss("mean_squared_error"))
+    built = BuiltHead(head, Feature("amount", "float32"), class_count=0, units=1)
+    part = Slices([built], lambda labels, outputs: {"worst": np.abs(labels - outputs).max()}, are_named=False)
+    for label, output in ((1.0, 1.5), (2.0, 5.0)):
+        weights = {"amount": np.ones(1, np.float32)}
+        part.add({"amount": np.array([label])}, {"amount": np.array([output], np.float32)}, weights)
     assert part.metrics()["worst"] == 3.0

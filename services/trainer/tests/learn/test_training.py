@@ -39,7 +39,7 @@ def line_model(*, seed: int = 1, batch_size: int = 4, policy: str = "set_aside",
 
 def examples(x: list[float], y: list[float], weights: list[float] | None = None) -> TrainingSet:
     columns = {"x": tf.constant(x)[:, tf.newaxis]}
-    return TrainingSet(columns, tf.constant(y), tf.constant(weights or [1.0] * len(x)), len(x))
+    return TrainingSet(columns, {"y": tf.constant(y)}, {"y": tf.constant(weights or [1.0] * len(x))}, len(x))
 
 
 def parameters(training: Training) -> tuple[float, float]:

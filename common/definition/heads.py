@@ -1,0 +1,351 @@
+"""What a model learns and answers: one head per question.
+
+    label: late                    # the short form: one head, named after the label
+    task: binary                   # modules, and estimators whose name says neither classifier nor regressor
+    loss: {name: focal, gamma: 2}  # and any other key of a head
+
+    heads:                         # the long form: a name for each head
+      late: {label: late, task: binary, loss: focal, positive_weight: 3}
+      delay: {label: delay, task: regression, loss: huber, weight: 0.1}
+
+| task              | label of the stream                                             | the network gives         |
+|-------------------|-----------------------------------------------------------------|---------------------------|
+| binary            | int64 0 or 1, a word of two, or float32 from 0 to 1 (soft)      | a logit                   |
+| multiclass        | int64 0..k-1, a word, or float32 [k], a distribution (soft)     | k logits                  |
+| multilabel        | int64 or float32 [k] of 0 and 1, or a list of words or of ids   | k logits                  |
+| regression        | a number                                                        | the prediction            |
+| vector_regression | float32 or int64 [k]                                            | k predictions             |
+| count             | a number from 0                                                 | the logarithm of the rate |
+| quantiles         | a number                                                        | a prediction per level    |
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from common.definition.fields import Fields, is_number
+from common.definition.losses import DEFAULT_LOSSES, TASKS, Loss, Task, read_loss
+from common.errors import InvalidInput
+from common.schema import Feature, Schema, check_name
+from common.suggestions import did_you_mean
+
+HEAD_KEYS = (
+    "task", "loss", "weight", "classes", "class_weights", "positive_weight", "label_smoothing", "levels",
+)  # fmt: skip
+"""Of a head beside `label`; in the short form they stand at the top of model.yaml."""
+_CLASSIFIERS: tuple[Task, ...] = ("binary", "multiclass", "multilabel")
+REGRESSORS: tuple[Task, ...] = ("regression", "vector_regression", "count", "quantiles")
+_MAX_CLASSES = 100_000
+
+
+@dataclass(frozen=True)
+class Head:
+    """Attributes:
+    weight: of its loss in the sum; a head of weight 0 learns nothing and gives no gradient.
+    classes: of a multiclass head, or of the ids of a multilabel one; 0: what the label or the network says.
+    class_weights: factors of the losses of examples of a class, by class (its number or its word); 1 where none is.
+    positive_weight: factor of the positive term of a cross-entropy.
+    label_smoothing: share of a label that is spread evenly over all classes.
+    levels: of a quantiles head, increasing.
+    """
+
+    name: str
+    label: str
+    task: Task
+    loss: Loss
+    weight: float = 1.0
+    classes: int = 0
+    class_weights: Mapping[str, float] = field(default_factory=dict)
+    positive_weight: float | None = None
+    label_smoothing: float = 0.0
+    levels: tuple[float, ...] = ()
+
+    @property
+    def is_plain(self) -> bool:
+        """Nothing is said of how it is taught: a module that brings its own loss may do so."""
+        plain = Head(self.name, self.label, self.task, Loss(DEFAULT_LOSSES[self.task]), classes=self.classes,
+                     levels=self.levels)  # fmt: skip
+        return self == plain
+
+
+@dataclass(frozen=True)
+class Teaching:
+    """What the rest of the definition says of its heads.
+
+    Attributes:
+        tasks: that the estimator's name, or a module, allows; the first is the default where `has_default`.
+        classes: parameters.classes of the short form; 0 where not given.
+        loss: parameters.loss of the short form; empty where not given.
+    """
+
+    tasks: tuple[Task, ...] = TASKS
+    has_default: bool = False
+    is_estimator: bool = True
+    classes: int = 0
+    loss: str = ""
+
+
+def teaching_of(estimator: str | None, *, classes: int = 0, loss: str = "") -> Teaching:
+    if estimator is None:
+        return Teaching(is_estimator=False)
+    if estimator.endswith("_classifier"):
+        return Teaching(_CLASSIFIERS, has_default=True, classes=classes)
+    if estimator.endswith("_regressor"):
+        return Teaching(REGRESSORS, has_default=True, loss=loss)
+    return Teaching(classes=classes)
+
+
+def read_heads(fields: Fields, teaching: Teaching) -> tuple[Head, ...]:
+    """From the top of model.yaml: `heads`, or `label` with the keys of its one head.
+
+    Raises:
+        InvalidInput: which head, which key, what was expected.
+    """
+    if not fields.has("heads"):
+        label = fields.text("label")
+        return (_head(fields, label, label, teaching, place="model.yaml"),)
+    said_twice = [key for key in ("label", *HEAD_KEYS) if fields.has(key)]
+    if said_twice:
+        raise InvalidInput(f"model.yaml has heads and {', '.join(said_twice)} beside it; each head says that itself")
+    if teaching.classes or teaching.loss:
+        key = "classes" if teaching.classes else "loss"
+        raise InvalidInput(f"parameters: {key} is of a model with one label; with heads, each head says {key} itself")
+    section = fields.take("heads")
+    if not isinstance(section, Mapping) or not section:
+        raise InvalidInput(f"heads must be a mapping of names to heads, got {section!r}")
+    heads = tuple(_named_head(name, item, teaching) for name, item in section.items())
+    if not any(head.weight for head in heads):
+        raise InvalidInput("heads: every weight is 0, so nothing would be learned; give one head a weight above 0")
+    return heads
+
+
+def _named_head(name: object, section: object, teaching: Teaching) -> Head:
+    place = f"head {check_name('head', name)}"
+    fields = Fields(place, section)
+    fields.expect(("label", *HEAD_KEYS))
+    head = _head(fields, str(name), fields.text("label", name), teaching, place=place)
+    fields.finish()
+    return head
+
+
+def _head(fields: Fields, name: str, label: str, teaching: Teaching, *, place: str) -> Head:
+    classes = teaching.classes
+    if fields.has("classes"):
+        if classes:
+            raise InvalidInput(f"{place} has classes, and so has parameters; say it once")
+        classes = fields.integer("classes", minimum=2, maximum=_MAX_CLASSES)
+    task = _task(fields, teaching, classes, place)
+    _refuse_classes(task, teaching, classes, place)
+    loss = _loss(fields, teaching, task, place)
+    head = Head(
+        name=name,
+        label=label,
+        task=task,
+        loss=loss,
+        weight=fields.number("weight", Head.weight, minimum=0.0),
+        classes=classes if task in ("multiclass", "multilabel") else 0,
+        class_weights=_class_weights(fields, task, place),
+        positive_weight=_positive_weight(fields, task, loss, place),
+        label_smoothing=_label_smoothing(fields, loss, place),
+        levels=_levels(fields, task, place),
+    )
+    if fields.where == place and place == "model.yaml" and not head.weight:
+        raise InvalidInput("model.yaml: weight 0 of the only head leaves nothing to learn")
+    return head
+
+
+def _task(fields: Fields, teaching: Teaching, classes: int, place: str) -> Task:
+    default = "multiclass" if classes > 2 and "multiclass" in teaching.tasks else teaching.tasks[0]
+    task = fields.choice("task", TASKS, default) if teaching.has_default else fields.choice("task", TASKS)
+    found = next(one for one in TASKS if one == task)
+    if found not in teaching.tasks:
+        raise InvalidInput(
+            f"{place}: task {task} is none of the estimator's ({', '.join(teaching.tasks)}); an estimator whose name "
+            f"ends in neither _classifier nor _regressor (linear, dnn, wide_deep) takes heads of every task"
+        )
+    return found
+
+
+def _refuse_classes(task: Task, teaching: Teaching, classes: int, place: str) -> None:
+    if not classes:
+        return
+    if task == "binary" and classes > 2:
+        raise InvalidInput(f"{place}: classes is {classes}, and task binary has two; say task: multiclass")
+    if task not in _CLASSIFIERS:
+        raise InvalidInput(f"{place}: classes does not go with task {task}; leave it out")
+    if not teaching.is_estimator and task == "multiclass":
+        raise InvalidInput(f"{place}: classes is said by the module's last layer; leave it out")
+
+
+def _loss(fields: Fields, teaching: Teaching, task: Task, place: str) -> Loss:
+    said = fields.take("loss", None)
+    if said is not None and teaching.loss:
+        raise InvalidInput(f"{place} has loss, and so has parameters; say it once")
+    if said is None and teaching.loss:
+        return read_loss(teaching.loss, task, "parameters")
+    return Loss(DEFAULT_LOSSES[task]) if said is None else read_loss(said, task, place)
+
+
+def _class_weights(fields: Fields, task: Task, place: str) -> dict[str, float]:
+    section = fields.take("class_weights", {})
+    if not isinstance(section, Mapping):
+        raise InvalidInput(f"{place}: class_weights must be a mapping of classes to factors, got {section!r}")
+    if section and task not in ("binary", "multiclass"):
+        raise InvalidInput(f"{place}: class_weights needs classes, and task {task} has none that exclude each other")
+    for key, factor in section.items():
+        if isinstance(key, bool) or not isinstance(key, int | str):
+            raise InvalidInput(f"{place}: class_weights: {key!r} is no class; a class is its number or its word")
+        if not is_number(factor) or factor < 0:
+            raise InvalidInput(f"{place}: class_weights: {key} must be a number from 0, got {factor!r}")
+    if section and not any(section.values()):
+        raise InvalidInput(f"{place}: class_weights are all 0, so nothing would be learned")
+    return {str(key): float(factor) for key, factor in section.items()}
+
+
+def _positive_weight(fields: Fields, task: Task, loss: Loss, place: str) -> float | None:
+    factor = fields.optional_number("positive_weight", None, minimum=0.0)
+    if factor is not None and loss.name != "binary_crossentropy":
+        raise InvalidInput(
+            f"{place}: positive_weight is a factor in binary_crossentropy (tasks binary, multilabel); this head is "
+            f"{task} with {loss.name}"
+        )
+    return factor
+
+
+def _label_smoothing(fields: Fields, loss: Loss, place: str) -> float:
+    share = fields.number("label_smoothing", Head.label_smoothing, minimum=0.0, below=1.0)
+    if share and not loss.kind.can_smooth:
+        raise InvalidInput(f"{place}: label_smoothing softens classes, and loss {loss.name} is no cross-entropy")
+    return share
+
+
+def _levels(fields: Fields, task: Task, place: str) -> tuple[float, ...]:
+    if task != "quantiles":
+        if fields.has("levels"):
+            raise InvalidInput(f"{place}: levels belongs to task quantiles, this one is {task}")
+        fields.take("levels", None)
+        return ()
+    levels = fields.numbers("levels")
+    if not all(0.0 < level < 1.0 for level in levels) or list(levels) != sorted(set(levels)):
+        raise InvalidInput(f"{place}: levels must increase, each above 0 and below 1, got {list(levels)}")
+    return levels
+
+
+def check_head(head: Head, schema: Schema, *, place: str, is_estimator: bool) -> None:
+    """Raises InvalidInput where the stream's label is not there, or not of the kind that the task learns."""
+    names = [label.name for label in schema.labels]
+    if head.label not in names:
+        raise InvalidInput(
+            f"{place}: the stream has no label {head.label!r}; its labels: {', '.join(names) or 'none'}"
+            f"{did_you_mean([head.label], names)}"
+        )
+    label = schema.feature(head.label)
+    place = f"{place}: label {label.name}"
+    if head.task in _CLASSIFIERS:
+        _check_classes_label(head, label, place)
+        count = class_count(head, label)
+        if head.classes and head.classes != count:
+            raise InvalidInput(f"{place} has {count} classes, the head says classes: {head.classes}")
+        if count:
+            check_classes(head, label, count, place=place)
+        elif is_estimator or head.task == "multilabel":
+            raise InvalidInput(f"{place}: the number of classes is not known; give the head classes, or the label a "
+                               f"vocabulary or max")  # fmt: skip
+        return
+    _check_number_label(head, label, place)
+
+
+def _check_classes_label(head: Head, label: Feature, place: str) -> None:
+    if label.dtype == "string" and not label.vocabulary:
+        raise InvalidInput(
+            f"{place} is a string without vocabulary; list the classes in the stream, as in vocabulary: [no, yes]"
+        )
+    if head.task == "multilabel":
+        if label.is_variable_length and label.dtype != "float32":
+            return
+        if label.dtype == "string" or len(label.shape) != 1 or label.is_variable_length:
+            raise InvalidInput(
+                f"{place} is {label.dtype} {list(label.shape)}; a multilabel head learns [k] of 0 and 1 (int64 or "
+                f"float32), or a list of any length of words with a vocabulary or of int64 ids"
+            )
+        return
+    if (
+        head.task == "multiclass"
+        and label.dtype == "float32"
+        and len(label.shape) == 1
+        and (label.value_count or 0) > 1
+    ):
+        return
+    if label.value_count != 1:
+        raise InvalidInput(f"{place} must be one value, its shape is {list(label.shape)}")
+    is_soft = label.minimum is not None and label.maximum is not None and 0 <= label.minimum <= label.maximum <= 1
+    if label.dtype == "float32" and not (head.task == "binary" and is_soft):
+        soft = "a probability as label says min: 0 and max: 1" if head.task == "binary" else "a distribution is [k]"
+        raise InvalidInput(
+            f"{place} is float32, and a classifier learns classes; make it int64 (0, 1, ...) or a string with the "
+            f"classes as its vocabulary in the stream; {soft}"
+        )
+
+
+def _check_number_label(head: Head, label: Feature, place: str) -> None:
+    if label.dtype == "string":
+        raise InvalidInput(f"{place} is a string, and a {head.task} learns numbers; make it float32 in the stream")
+    if head.task == "vector_regression":
+        if len(label.shape) != 1 or label.is_variable_length:
+            raise InvalidInput(f"{place} must be a list of fixed length, shape [k]; its shape is {list(label.shape)}")
+        return
+    if label.value_count != 1:
+        raise InvalidInput(f"{place} must be one value, its shape is {list(label.shape)}")
+    if head.task == "count" and label.maximum is not None and label.maximum < 0:
+        raise InvalidInput(f"{place} may be {label.maximum:g} at most, and a count is 0 or more; see its max")
+
+
+def class_count(head: Head, label: Feature) -> int:
+    """What definition and stream say; 0 where only a module's network can (and for tasks without classes)."""
+    if head.task == "binary":
+        return 2
+    if head.task not in _CLASSIFIERS:
+        return 0
+    if len(label.shape) == 1 and not label.is_variable_length and (label.value_count or 0) > 1:
+        return label.value_count or 0
+    if head.classes:
+        return head.classes
+    return len(label.vocabulary) or (0 if label.maximum is None else int(label.maximum) + 1)
+
+
+def unit_count(head: Head, label: Feature, classes: int) -> int:
+    """How many numbers the network gives per example."""
+    if head.task in ("multiclass", "multilabel"):
+        return classes
+    if head.task == "vector_regression":
+        return label.value_count or 0
+    return len(head.levels) or 1
+
+
+def check_classes(head: Head, label: Feature, classes: int, *, place: str) -> None:
+    """That every value the schema allows is one of the model's classes: what is none could never be trained on.
+
+    Raises:
+        InvalidInput: the label's words or bounds, or the head's class_weights, do not go with the number of classes.
+    """
+    words = len(label.vocabulary)
+    if label.dtype == "string" and words != classes:
+        raise InvalidInput(
+            f"{place} has {words} classes in its vocabulary and the model has {classes}; an estimator says "
+            f"parameters: {{classes: {words}}}, a module's last layer has {words} units"
+        )
+    has_numbers = label.dtype == "int64" and (label.value_count == 1 or label.is_variable_length)
+    if has_numbers and label.minimum is not None and label.minimum < 0:
+        raise InvalidInput(f"{place} may be {label.minimum}, and classes are 0 to {classes - 1}; see its min")
+    if has_numbers and label.maximum is not None and label.maximum > classes - 1:
+        most = int(label.maximum)
+        raise InvalidInput(
+            f"{place} may be {most}, and the model has {classes} classes, 0 to {classes - 1}; an estimator says "
+            f"parameters: {{classes: {most + 1}}}, a module's last layer has {most + 1} units"
+        )
+    known = label.vocabulary or tuple(str(number) for number in range(classes))
+    unknown = [key for key in head.class_weights if key not in known]
+    if unknown:
+        raise InvalidInput(
+            f"{place}: class_weights names {', '.join(unknown)}, which is no class; the classes are "
+            f"{', '.join(known[:10])}{' ...' * (len(known) > 10)}"
+        )

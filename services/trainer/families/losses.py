@@ -1,0 +1,113 @@
+"""A head's loss, one value per example, out of its outputs as families/heads.py gives them.
+
+The name's class in keras.losses computes it (common/definition/losses.py), but for three that TensorFlow has in a form
+that no logit overflows: the two cross-entropies that are the defaults, and Poisson's of the logarithm of the rate.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import keras
+import tensorflow as tf
+
+from common.definition.heads import Head
+from common.definition.losses import Loss, Task
+
+LossOfHead: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+_OF_LOGITS: Mapping[Task, Callable[[tf.Tensor], tf.Tensor]] = {
+    "binary": tf.sigmoid, "multilabel": tf.sigmoid, "multiclass": tf.nn.softmax, "count": tf.exp,
+}  # fmt: skip
+
+
+def predictions_of(task: Task, outputs: tf.Tensor) -> tf.Tensor:
+    """Probabilities, rates or the outputs themselves, of the outputs' shape."""
+    return _OF_LOGITS[task](outputs) if task in _OF_LOGITS else outputs
+
+
+def losses_of(head: Head, labels: tf.Tensor, outputs: tf.Tensor, *, class_count: int) -> tf.Tensor:
+    """float32 [n], before class weights.
+
+    Args:
+        labels: as heads.labels_of gives them.
+        outputs: float32 [n] or [n, units].
+    """
+    plain = _PLAIN.get((head.task, head.loss.name))
+    if plain is not None and not head.label_smoothing and not labels.shape.rank == outputs.shape.rank == 2:
+        return plain(labels, outputs)
+    if head.loss.name == "quantile":
+        return _quantile(head, labels, outputs)
+    targets = _targets(head, labels, class_count)
+    if head.loss.name == "binary_crossentropy":
+        return _sigmoid(head, targets, outputs)
+    if head.loss.name in ("sparse_categorical_crossentropy", "categorical_crossentropy"):
+        return tf.nn.softmax_cross_entropy_with_logits(labels=tf.stop_gradient(targets), logits=outputs)
+    return _by_keras(head, targets, outputs)
+
+
+def _by_keras(head: Head, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+    kind = head.loss.kind
+    given = outputs if kind.takes in ("logits", "scores") else predictions_of(head.task, outputs)
+    if given.shape.rank == 1:
+        targets, given = targets[:, tf.newaxis], given[:, tf.newaxis]
+    return _keras_loss(head.loss)(targets, given)
+
+
+def _keras_loss(loss: Loss) -> keras.losses.Loss:
+    made = getattr(keras.losses, loss.kind.keras_class)
+    fixed: dict[str, object] = {"from_logits": True} if loss.kind.takes == "logits" else {}
+    if loss.name in ("dice", "tversky"):
+        fixed["axis"] = (1,)  # per example, not over the batch
+    return made(reduction=None, **fixed, **loss.options)
+
+
+def _targets(head: Head, labels: tf.Tensor, class_count: int) -> tf.Tensor:
+    """float32, of the outputs' shape: numbers, 0 or 1, or one-hot, smoothed where the head says so."""
+    if head.task == "multiclass" and labels.shape.rank == 1:
+        labels = tf.one_hot(labels, class_count, dtype=tf.float32)
+    targets = tf.cast(labels, tf.float32)
+    if not head.label_smoothing:
+        return targets
+    even = 1.0 / class_count if head.task == "multiclass" else 0.5
+    return targets * (1.0 - head.label_smoothing) + head.label_smoothing * even
+
+
+def _sigmoid(head: Head, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+    """Cross-entropy of each yes or no; of several the mean. The positive weight scales only the positive term."""
+    if head.positive_weight is None:
+        losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=targets, logits=outputs)
+    else:
+        losses = tf.nn.weighted_cross_entropy_with_logits(targets, outputs, pos_weight=head.positive_weight)
+    return losses if losses.shape.rank == 1 else tf.reduce_mean(losses, axis=1)
+
+
+def _quantile(head: Head, labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+    """Mean over the levels of max(q e, (q - 1) e) with e = label - prediction.
+
+    Koenker, Bassett: Regression Quantiles (1978), the check function.
+    """
+    levels = head.levels or (float(head.loss.options["level"]),)
+    predictions = outputs[:, tf.newaxis] if outputs.shape.rank == 1 else outputs
+    errors = labels[:, tf.newaxis] - predictions
+    wanted = tf.constant(levels, tf.float32)
+    return tf.reduce_mean(tf.maximum(wanted * errors, (wanted - 1.0) * errors), axis=1)
+
+
+def _plain_softmax(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=outputs)
+
+
+def _plain_square(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+    return tf.square(outputs - labels)
+
+
+def _plain_poisson(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+    return tf.nn.log_poisson_loss(labels, outputs)
+
+
+_PLAIN: Mapping[tuple[Task, str], LossOfHead] = {
+    ("multiclass", "sparse_categorical_crossentropy"): _plain_softmax,
+    ("multiclass", "categorical_crossentropy"): _plain_softmax,
+    ("regression", "mean_squared_error"): _plain_square,
+    ("count", "poisson"): _plain_poisson,
+}
+"""Of labels that are one number each."""

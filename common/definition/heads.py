@@ -196,8 +196,6 @@ def _class_weights(fields: Fields, task: Task, place: str) -> dict[str, float]:
             raise InvalidInput(f"{place}: class_weights: {key!r} is no class; a class is its number or its word")
         if not is_number(factor) or factor < 0:
             raise InvalidInput(f"{place}: class_weights: {key} must be a number from 0, got {factor!r}")
-    if section and not any(section.values()):
-        raise InvalidInput(f"{place}: class_weights are all 0, so nothing would be learned")
     return {str(key): float(factor) for key, factor in section.items()}
 
 
@@ -343,6 +341,8 @@ def check_classes(head: Head, label: Feature, classes: int, *, place: str) -> No
             f"parameters: {{classes: {most + 1}}}, a module's last layer has {most + 1} units"
         )
     known = label.vocabulary or tuple(str(number) for number in range(classes))
+    if not any(head.class_weights.get(name, 1.0) for name in known):
+        raise InvalidInput(f"{place}: class_weights are all 0, so nothing would be learned")
     unknown = [key for key in head.class_weights if key not in known]
     if unknown:
         raise InvalidInput(

@@ -9,20 +9,34 @@ from numpy.typing import NDArray
 _SMALLEST = 1e-7
 
 
-def metrics_of(task: str, predictions: Sequence[Any], labels: Sequence[float | None]) -> dict[str, float]:
+_OUTPUTS = {
+    "binary": "probability",
+    "multiclass": "probabilities",
+    "regression": "prediction",
+    "count": "prediction",
+}
+"""By task, the output that is measured."""
+
+
+def metrics_of(
+    task: str, predictions: Sequence[Any], labels: Sequence[float | None], *, prefix: str = ""
+) -> dict[str, float]:
     """Over the rows that have a label; empty where none has, or the outputs are not the task's.
 
-    binary: accuracy (at 0.5), auc, log_loss; multiclass: accuracy, log_loss; regression: rmse, mae.
+    binary: accuracy (at 0.5), auc, log_loss; multiclass: accuracy, log_loss; regression, count: rmse, mae.
+
+    Args:
+        prefix: of the outputs' names; a head's where a model has several.
     """
     rows = [(output, label) for output, label in zip(predictions, labels, strict=True) if label is not None]
-    name = {"binary": "probability", "multiclass": "probabilities", "regression": "prediction"}[task]
-    if not rows:
+    if not rows or task not in _OUTPUTS:
         return {}
+    name = prefix + _OUTPUTS[task]
     values = [output.get(name) if isinstance(output, dict) else output for output, _ in rows]
     if any(value is None for value in values):
         return {}
     outputs, truth = np.asarray(values, np.float64), np.asarray([label for _, label in rows], np.float64)
-    if task == "regression":
+    if task in ("regression", "count"):
         errors = outputs - truth
         return {"rmse": float(np.sqrt(np.mean(errors**2))), "mae": float(np.mean(np.abs(errors)))}
     return _binary(outputs, truth) if task == "binary" else _multiclass(outputs, truth.astype(np.int64))

@@ -102,10 +102,15 @@ def _told_why(session: Session, target: Any, *, is_ours: bool) -> Iterator[None]
 
 @dataclass(frozen=True)
 class _Known:
-    """What the registry says of a model: its task, its label, its stream's schema."""
+    """What the registry says of a model: its first head's task and label, its stream's schema.
+
+    Attributes:
+        prefix: of the head's outputs.
+    """
 
     task: str
     label: str
+    prefix: str
     schema: "Schema"
 
 
@@ -123,7 +128,9 @@ def _known(session: Session, target: Any) -> _Known | None:
             stream = client.stream(model.stream, schema_version=version.schema_version if version else 0)
     except (NotFound, Unavailable):
         return None  # serving answers, or says what it lacks
-    return _Known(definition.task, definition.label, Schema.from_json(stream.schema_json))
+    head = definition.heads[0]
+    prefix = f"{head.name}/" if len(definition.heads) > 1 else ""
+    return _Known(head.task, head.label, prefix, Schema.from_json(stream.schema_json))
 
 
 class _Asking:
@@ -167,7 +174,7 @@ class _Asking:
         from headrace.client.quality import metrics_of
 
         labelled = sum(label is not None for label in found.labels)
-        metrics = metrics_of(known.task, predictions, found.labels)
+        metrics = metrics_of(known.task, predictions, found.labels, prefix=known.prefix)
         return document | ({"labelled": labelled, "metrics": metrics} if metrics else {})
 
     def document(self, document: Any) -> dict[str, Any]:

@@ -55,10 +55,10 @@ def export(model: Model, directory: Path) -> None:
         lambda examples: by_features(**tf.io.parse_example(examples, spec)), autograph=False
     ).get_concrete_function(tf.TensorSpec([None], tf.string, name="examples"))
     words = _class_words(model)
-    for name in by_method.names_for(by_features.structured_outputs):
+    for name in by_method.names_for(_of_first_head(model, by_features.structured_outputs)):
         signatures[name] = tf.function(
             lambda inputs, name=name: by_method.answers_by_examples(
-                by_features(**tf.io.parse_example(inputs, spec)), words
+                _of_first_head(model, by_features(**tf.io.parse_example(inputs, spec))), words
             )[name],
             autograph=False,
         ).get_concrete_function(tf.TensorSpec([None], tf.string, name=by_method.INPUTS))
@@ -78,8 +78,15 @@ def _graph_of(signature: Signature, *, is_module: bool) -> Any:
 
 def _class_words(model: Model) -> Sequence[str]:
     """The label's vocabulary; empty where its classes are numbers."""
-    label = model.schema.feature(model.definition.label)
-    return label.vocabulary if label.dtype == "string" else ()
+    return model.heads[0].label.vocabulary if model.heads else ()
+
+
+def _of_first_head(model: Model, served: Mapping[str, Any]) -> dict[str, Any]:
+    """What it serves, without its name; of a model without heads nothing."""
+    if len(model.heads) == 1:
+        return dict(served)
+    prefix = f"{model.heads[0].name}/" if model.heads else "/"
+    return {name.removeprefix(prefix): output for name, output in served.items() if name.startswith(prefix)}
 
 
 def _write_inputs(model: Model, directory: Path) -> None:
@@ -140,7 +147,7 @@ def trial_of(model: Model, examples: Sequence[bytes]) -> Trial:
                 answers.append(_predict_response(outputs))
                 if len(part) == len(examples):
                     served = {output: tf.constant(value) for output, value in outputs.items()}
-                    by_methods = by_method.answers_by_examples(served, _class_words(model))
+                    by_methods = by_method.answers_by_examples(_of_first_head(model, served), _class_words(model))
     for method, answered in by_methods.items():
         requests.append(_predict_request(method, {by_method.INPUTS: np.array(list(examples), object)}))
         answers.append(_predict_response({name: output.numpy() for name, output in answered.items()}))

@@ -74,7 +74,7 @@ def test_a_line_is_learned() -> None:
         training.train_block(examples(x.tolist(), (2 * x - 1).tolist()), pass_index=index, block_index=0)
     assert parameters(training) == pytest.approx((2.0, -1.0), abs=0.01)
     predicted = Scorer(training.model)({"x": tf.constant([[3.0]])}, 1)
-    assert predicted == pytest.approx([5.0], abs=0.05)
+    assert predicted["y"] == pytest.approx([5.0], abs=0.05)
 
 
 def test_a_block_without_examples_changes_nothing() -> None:

@@ -42,10 +42,12 @@ def test_two_heads_are_trained_resumed_rebuilt_and_answer_by_name(tmp_path: Path
     named = {"late/auc", "late/log_loss", "late/accuracy", "late/calibration", "amount/rmse", "amount/mae"}
     assert set(first.metrics["candidate"]) == named
     assert set(second.metrics["parent"]) == set(second.metrics["progressive"]) == named
-    answer = tf.saved_model.load(str(tmp_path / "cache" / "model" / "2" / "saved_model")).signatures["serving_examples"]
-    outputs = answer(tf.constant(events(4)))
+    saved = tf.saved_model.load(str(tmp_path / "cache" / "model" / "2" / "saved_model"))
+    outputs = saved.signatures["serving_examples"](tf.constant(events(4)))
     shown = {"late/probability", "late/logits", "amount/prediction"}
     assert set(outputs) - {"hidden"} == shown
+    classified = saved.signatures["classification"](inputs=tf.constant(events(4)))
+    np.testing.assert_array_equal(classified["scores"][:, 1], outputs["late/probability"], "of the first head")
     np.testing.assert_allclose(outputs["late/probability"], tf.sigmoid(outputs["late/logits"]), rtol=1e-6)
 
 
@@ -78,7 +80,7 @@ def test_a_head_of_weight_0_gets_no_gradient_and_heads_come_and_go(tmp_path: Pat
     [
         (module({**TWO_HEADS, "kind": {"task": "regression"}}), "none is named after head kind; return a dict"),
         (module({"late": {"task": "binary"}, "amount": {"task": "quantiles", "levels": [0.1, 0.9]}}),
-         "the output's shape of head amount is (None, 1), a quantiles model gives [n, levels]"),
+         "the output of head amount has 1 numbers per example, a quantiles head of label amount has 2"),
         (module(source=MODULE + "\ndef loss(labels, outputs):\n    return outputs['late']"), "say it in one of them"),
         (module({"late": {"task": "binary"}, "amount": {"task": "regression"}},
                 MODULE + "\ndef loss(labels, outputs):\n    return outputs['late']"),

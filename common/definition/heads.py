@@ -266,12 +266,9 @@ def _check_classes_label(head: Head, label: Feature, place: str) -> None:
                 f"float32), or a list of any length of words with a vocabulary or of int64 ids"
             )
         return
-    if (
-        head.task == "multiclass"
-        and label.dtype == "float32"
-        and len(label.shape) == 1
-        and (label.value_count or 0) > 1
-    ):
+    if head.task == "multiclass" and label.dtype == "float32" and len(label.shape) == 1 and label.value_count != 1:
+        if head.loss.name == "categorical_generalized_cross_entropy":
+            raise InvalidInput(f"{place} is a distribution, and loss {head.loss.name} takes classes (int64)")
         return
     if label.value_count != 1:
         raise InvalidInput(f"{place} must be one value, its shape is {list(label.shape)}")

@@ -1,14 +1,16 @@
-"""Losses by their names in Keras: which task each teaches, what it takes, and which options it has.
+"""Losses by their names in Keras: which task each teaches, and what it takes of what the network gives.
 
-The class of the same name in keras.losses computes it, one value per example; a test holds this table to Keras's own
-signatures. Keras has no quantile loss: that formula is ours (services/trainer/families/losses.py names its source).
+Names and options are those of keras_names.py, which is written from Keras's own signatures; this file adds what Keras
+does not say. Keras has no quantile loss: that formula is ours (services/trainer/families/losses.py names its source).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from common.definition import keras_names
 from common.definition.fields import Fields
+from common.definition.keras_names import KerasName, Option, Value, read_options
 from common.errors import InvalidInput
 from common.suggestions import did_you_mean
 
@@ -19,58 +21,48 @@ TASKS: tuple[Task, ...] = (
 _YES_NO: tuple[Task, ...] = ("binary", "multilabel")
 _CLASSES: tuple[Task, ...] = ("binary", "multiclass", "multilabel")
 _NUMBERS: tuple[Task, ...] = ("regression", "vector_regression")
+_SAID_ELSEWHERE = frozenset({"from_logits", "label_smoothing", "ignore_class", "axis"})
+"""Options of Keras's that have one value here, or a key of the head."""
+_LEAST: Mapping[str, float] = {"gamma": 0.0, "alpha": 0.0, "beta": 0.0, "delta": 1e-12, "q": 1e-12}
 
 
 @dataclass(frozen=True)
 class LossKind:
     """Attributes:
-    keras_class: in keras.losses; empty: own code.
     tasks: that it can teach.
-    takes: of what the network gives: the logits or scores as they are; probabilities; or the predictions.
-    numbers: options that are numbers, each with the least it may be.
-    flags: options that are true or false.
+    takes: the logits or scores as the network gives them; probabilities; or predictions.
     can_smooth: a cross-entropy, whose labels `label_smoothing` may soften.
     """
 
-    keras_class: str
     tasks: tuple[Task, ...]
     takes: Literal["logits", "scores", "probabilities", "predictions"]
-    numbers: Mapping[str, float] = field(default_factory=dict)
-    flags: tuple[str, ...] = ()
     can_smooth: bool = False
 
 
 LOSSES: Mapping[str, LossKind] = {
-    "binary_crossentropy": LossKind("BinaryCrossentropy", _YES_NO, "logits", can_smooth=True),
-    "binary_focal_crossentropy": LossKind(
-        "BinaryFocalCrossentropy", _YES_NO, "logits", {"gamma": 0.0, "alpha": 0.0}, ("apply_class_balancing",),
-        can_smooth=True,
-    ),
-    "sparse_categorical_crossentropy": LossKind(
-        "SparseCategoricalCrossentropy", ("multiclass",), "logits", can_smooth=True
-    ),
-    "categorical_crossentropy": LossKind("CategoricalCrossentropy", ("multiclass",), "logits", can_smooth=True),
-    "categorical_focal_crossentropy": LossKind(
-        "CategoricalFocalCrossentropy", ("multiclass",), "logits", {"gamma": 0.0, "alpha": 0.0}, can_smooth=True
-    ),
-    "hinge": LossKind("Hinge", _YES_NO, "scores"),
-    "squared_hinge": LossKind("SquaredHinge", _YES_NO, "scores"),
-    "categorical_hinge": LossKind("CategoricalHinge", ("multiclass",), "scores"),
-    "kl_divergence": LossKind("KLDivergence", ("multiclass",), "probabilities"),
-    "dice": LossKind("Dice", ("multiclass", "multilabel"), "probabilities"),
-    "tversky": LossKind(
-        "Tversky", ("multiclass", "multilabel"), "probabilities", {"alpha": 0.0, "beta": 0.0}
-    ),
-    "mean_squared_error": LossKind("MeanSquaredError", (*_NUMBERS, *_CLASSES), "probabilities"),
-    "mean_absolute_error": LossKind("MeanAbsoluteError", (*_NUMBERS, *_CLASSES), "probabilities"),
-    "mean_absolute_percentage_error": LossKind("MeanAbsolutePercentageError", _NUMBERS, "predictions"),
-    "mean_squared_logarithmic_error": LossKind("MeanSquaredLogarithmicError", (*_NUMBERS, "count"), "predictions"),
-    "huber": LossKind("Huber", _NUMBERS, "predictions", {"delta": 1e-12}),
-    "log_cosh": LossKind("LogCosh", _NUMBERS, "predictions"),
-    "cosine_similarity": LossKind("CosineSimilarity", ("vector_regression",), "predictions"),
-    "poisson": LossKind("Poisson", ("count",), "predictions"),
-    "quantile": LossKind("", ("quantiles", "regression"), "predictions", {"level": 0.0}),
-}  # fmt: skip
+    "binary_crossentropy": LossKind(_YES_NO, "logits", can_smooth=True),
+    "binary_focal_crossentropy": LossKind(_YES_NO, "logits", can_smooth=True),
+    "sparse_categorical_crossentropy": LossKind(("multiclass",), "logits", can_smooth=True),
+    "categorical_crossentropy": LossKind(("multiclass",), "logits", can_smooth=True),
+    "categorical_focal_crossentropy": LossKind(("multiclass",), "logits", can_smooth=True),
+    "categorical_generalized_cross_entropy": LossKind(("multiclass",), "probabilities"),
+    "hinge": LossKind(_YES_NO, "scores"),
+    "squared_hinge": LossKind(_YES_NO, "scores"),
+    "categorical_hinge": LossKind(("multiclass",), "scores"),
+    "kl_divergence": LossKind(("multiclass",), "probabilities"),
+    "dice": LossKind(("multiclass", "multilabel"), "probabilities"),
+    "tversky": LossKind(("multiclass", "multilabel"), "probabilities"),
+    "mean_squared_error": LossKind((*_NUMBERS, *_CLASSES), "probabilities"),
+    "mean_absolute_error": LossKind((*_NUMBERS, *_CLASSES), "probabilities"),
+    "mean_absolute_percentage_error": LossKind(_NUMBERS, "predictions"),
+    "mean_squared_logarithmic_error": LossKind((*_NUMBERS, "count"), "predictions"),
+    "huber": LossKind(_NUMBERS, "predictions"),
+    "log_cosh": LossKind(_NUMBERS, "predictions"),
+    "cosine_similarity": LossKind(("vector_regression",), "predictions"),
+    "poisson": LossKind(("count",), "predictions"),
+    "quantile": LossKind(("quantiles", "regression"), "predictions"),
+}
+_OWN: Mapping[str, KerasName] = {"quantile": KerasName("", {"level": Option("number")})}
 DEFAULT_LOSSES: Mapping[Task, str] = {
     "binary": "binary_crossentropy",
     "multiclass": "sparse_categorical_crossentropy",
@@ -99,11 +91,25 @@ class Loss:
     """A name of LOSSES, and the options that were given."""
 
     name: str
-    options: Mapping[str, float | bool] = field(default_factory=dict)
+    options: Mapping[str, Value] = field(default_factory=dict)
 
     @property
     def kind(self) -> LossKind:
         return LOSSES[self.name]
+
+
+def keras_class_of(loss: str) -> str:
+    """In keras.losses; empty for one of our own."""
+    return _named(loss).keras_name
+
+
+def options_of(loss: str) -> tuple[str, ...]:
+    """That a definition may give."""
+    return tuple(option for option in _named(loss).options if option not in _SAID_ELSEWHERE)
+
+
+def _named(loss: str) -> KerasName:
+    return _OWN[loss] if loss in _OWN else keras_names.LOSSES[loss]
 
 
 def read_loss(section: object, task: Task, where: str) -> Loss:
@@ -114,11 +120,10 @@ def read_loss(section: object, task: Task, where: str) -> Loss:
     """
     fields = Fields(f"{where}: loss", {"name": section} if isinstance(section, str) else section)
     name = _known(fields.text("name"), task, where)
-    kind = LOSSES[name]
-    options: dict[str, float | bool] = {
-        option: fields.number(option, minimum=least) for option, least in kind.numbers.items() if fields.has(option)
-    }
-    options |= {option: fields.flag(option) for option in kind.flags if fields.has(option)}
+    options = read_options(fields, _named(name), without=_SAID_ELSEWHERE)
+    for option, value in options.items():
+        if option in _LEAST and isinstance(value, float) and value < _LEAST[option]:
+            raise InvalidInput(f"{where}: loss {option} must be a number from {_LEAST[option]:g}, got {value:g}")
     fields.finish()
     loss = Loss(name, options)
     _check_level(loss, task, where)
@@ -142,5 +147,5 @@ def _check_level(loss: Loss, task: Task, where: str) -> None:
     level = loss.options.get("level")
     if task == "quantiles" and level is not None:
         raise InvalidInput(f"{where}: loss level belongs to a regression; a quantiles head lists its levels")
-    if task == "regression" and (level is None or not 0.0 < level < 1.0):
+    if task == "regression" and not (isinstance(level, float) and 0.0 < level < 1.0):
         raise InvalidInput(f"{where}: loss quantile needs level, a number above 0 and below 1, got {level!r}")

@@ -14,7 +14,7 @@ import yaml
 
 from common.definition.fields import Asked, recording
 from common.definition.keras_names import OPTIMIZERS, SCHEDULES
-from common.definition.losses import DEFAULT_LOSSES, LOSSES, TASKS
+from common.definition.losses import DEFAULT_LOSSES, LOSSES, TASKS, keras_class_of, options_of
 from common.definition.model import METRICS, parse_definition
 from docs.generate.markdown import bullet, code, page
 
@@ -215,11 +215,12 @@ def _section(section: str, keys: Mapping[str, Asked]) -> str:
 
 def _loss_line(name: str) -> str:
     kind = LOSSES[name]
-    source = f"`keras.losses.{kind.keras_class}`" if kind.keras_class else "own: Koenker and Bassett's check function"
+    keras_class = keras_class_of(name)
+    source = f"`keras.losses.{keras_class}`" if keras_class else "own: Koenker and Bassett's check function"
     tasks = ", ".join(
         f"{task} (default)" if DEFAULT_LOSSES[task] == name else task for task in TASKS if task in kind.tasks
     )
-    options = ", ".join(f"`{option}`" for option in (*kind.numbers, *kind.flags))
+    options = ", ".join(f"`{option}`" for option in options_of(name))
     return bullet(f"`{name}`: {tasks}. {source}{'; options ' * bool(options)}{options}.")
 
 

@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from common.definition.heads import Head
-from common.definition.losses import Loss, Task
+from common.definition.losses import Loss, Task, keras_class_of
 
 LossOfHead: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 _OF_LOGITS: Mapping[Task, Callable[[tf.Tensor], tf.Tensor]] = {
@@ -41,6 +41,8 @@ def losses_of(head: Head, labels: tf.Tensor, outputs: tf.Tensor, *, class_count:
         return _sigmoid(head, targets, outputs)
     if head.loss.name in ("sparse_categorical_crossentropy", "categorical_crossentropy"):
         return tf.nn.softmax_cross_entropy_with_logits(labels=tf.stop_gradient(targets), logits=outputs)
+    if head.loss.name == "categorical_generalized_cross_entropy":  # the only one that takes no one-hot labels
+        return _keras_loss(head.loss)(labels, predictions_of(head.task, outputs))
     return _by_keras(head, targets, outputs)
 
 
@@ -53,7 +55,7 @@ def _by_keras(head: Head, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
 
 
 def _keras_loss(loss: Loss) -> keras.losses.Loss:
-    made = getattr(keras.losses, loss.kind.keras_class)
+    made = getattr(keras.losses, keras_class_of(loss.name))
     fixed: dict[str, object] = {"from_logits": True} if loss.kind.takes == "logits" else {}
     if loss.name in ("dice", "tversky"):
         fixed["axis"] = (1,)  # per example, not over the batch
@@ -85,7 +87,7 @@ def _quantile(head: Head, labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
 
     Koenker, Bassett: Regression Quantiles (1978), the check function.
     """
-    levels = head.levels or (float(head.loss.options["level"]),)
+    levels = head.levels or (head.loss.options["level"],)
     predictions = outputs[:, tf.newaxis] if outputs.shape.rank == 1 else outputs
     errors = labels[:, tf.newaxis] - predictions
     wanted = tf.constant(levels, tf.float32)

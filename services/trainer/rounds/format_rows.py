@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from services.trainer.export.formats import Asked
-from services.trainer.families.port import Model
+from services.trainer.families.port import Model, Outputs
 from services.trainer.features.parsing import parse
-from services.trainer.learn.evaluation import Slice
+from services.trainer.learn.evaluation import Labels, Slices
 from services.trainer.rounds.blocks import RoundData
 
 _MOST_ROWS = 1000
@@ -24,29 +24,37 @@ def asked_of(model: Model, data: RoundData, sample: list[bytes]) -> Asked:
         if not block.held_out.count:
             continue
         inputs = {name: block.held_out_raw[name].numpy()[:_MOST_ROWS] for name in names}
-        labels, weights = (one.numpy()[:_MOST_ROWS] for one in (block.held_out.labels, block.held_out.weights))
+        labels, weights = (
+            {name: values.numpy()[:_MOST_ROWS] for name, values in by_head.items()}
+            for by_head in (block.held_out.labels, block.held_out.weights)
+        )
         return Asked(inputs, partial(_measured, model, labels, weights))
     raw = parse(sample, model.schema.columns).raw
     return Asked({name: raw[name].numpy() for name in names}, lambda _: None)
 
 
 def _measured(
-    model: Model, labels: NDArray[Any], weights: NDArray[Any], outputs: Mapping[str, NDArray[Any]]
+    model: Model, labels: Labels, weights: Outputs, outputs: Mapping[str, NDArray[Any]]
 ) -> tuple[str, float] | None:
-    """The gate's metric, else the first that the task has."""
-    served = _network_outputs(outputs)
-    if served is None or len(served) != len(labels):
-        return None
-    part = Slice(model.definition.task, model.user_metrics)
-    part.add(labels, served.astype(np.float32), weights)
+    """The gate's metric, else the first that the first head has."""
+    are_named = len(model.heads) > 1
+    given = dict[str, NDArray[np.float32]]()
+    for head in model.heads:
+        found = _network_outputs(outputs, f"{head.name}/" if are_named else "")
+        if found is None or len(found) != len(labels[head.name]):
+            return None
+        given[head.name] = found.astype(np.float32)
+    part = Slices(model.heads, model.user_metrics, are_named=are_named)
+    part.add(labels, given, weights)
     metrics = part.metrics()
     name = model.definition.gate.metric
     name = name if name in metrics else next(iter(metrics), "")
     return (name, float(metrics[name])) if name else None
 
 
-def _network_outputs(outputs: Mapping[str, NDArray[Any]]) -> NDArray[Any] | None:
-    """What the network gave, from what the first head serves (families/heads.py)."""
-    if "probabilities" in outputs:
-        return np.log(np.maximum(outputs["probabilities"], _SMALLEST))
-    return outputs.get("logits", outputs.get("prediction"))
+def _network_outputs(outputs: Mapping[str, NDArray[Any]], prefix: str) -> NDArray[Any] | None:
+    """What the network gave, from what a head serves (families/heads.py)."""
+    served = {name.removeprefix(prefix): output for name, output in outputs.items() if name.startswith(prefix)}
+    if "probabilities" in served and "logits" not in served:
+        return np.log(np.maximum(served["probabilities"], _SMALLEST))
+    return next((served[name] for name in ("logits", "log_rate", "quantiles", "prediction") if name in served), None)

@@ -379,17 +379,19 @@ class FileChunk(_message.Message):
     def __init__(self, data: _Optional[bytes] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("decision", "reasons", "rule_json")
+    __slots__ = ("decision", "reasons", "rule_json", "outcomes_json")
     DECISION_FIELD_NUMBER: _ClassVar[int]
     REASONS_FIELD_NUMBER: _ClassVar[int]
     RULE_JSON_FIELD_NUMBER: _ClassVar[int]
+    OUTCOMES_JSON_FIELD_NUMBER: _ClassVar[int]
     decision: str
     reasons: _containers.RepeatedScalarFieldContainer[str]
     rule_json: str
-    def __init__(self, decision: _Optional[str] = ..., reasons: _Optional[_Iterable[str]] = ..., rule_json: _Optional[str] = ...) -> None: ...
+    outcomes_json: str
+    def __init__(self, decision: _Optional[str] = ..., reasons: _Optional[_Iterable[str]] = ..., rule_json: _Optional[str] = ..., outcomes_json: _Optional[str] = ...) -> None: ...
 
 class Version(_message.Message):
-    __slots__ = ("model", "version", "status", "round_id", "parent_version", "stream", "schema_version", "ranges", "definition_digest", "configuration_digest", "code_digest", "seed", "weights_digest", "metrics_json", "verdict", "events_trained", "events_held_out", "events_unusable", "files", "created_at", "last_event_at", "timings_json", "environment_json", "step", "end_position", "unusable_json", "contract_json")
+    __slots__ = ("model", "version", "status", "round_id", "parent_version", "stream", "schema_version", "ranges", "definition_digest", "configuration_digest", "code_digest", "seed", "weights_digest", "metrics_json", "verdict", "events_trained", "events_held_out", "events_unusable", "files", "created_at", "last_event_at", "timings_json", "environment_json", "step", "end_position", "unusable_json", "contract_json", "evaluation_json")
     class EndPositionEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -424,6 +426,7 @@ class Version(_message.Message):
     END_POSITION_FIELD_NUMBER: _ClassVar[int]
     UNUSABLE_JSON_FIELD_NUMBER: _ClassVar[int]
     CONTRACT_JSON_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_JSON_FIELD_NUMBER: _ClassVar[int]
     model: str
     version: int
     status: str
@@ -451,7 +454,8 @@ class Version(_message.Message):
     end_position: _containers.ScalarMap[int, int]
     unusable_json: str
     contract_json: str
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., status: _Optional[str] = ..., round_id: _Optional[str] = ..., parent_version: _Optional[int] = ..., stream: _Optional[str] = ..., schema_version: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ..., definition_digest: _Optional[str] = ..., configuration_digest: _Optional[str] = ..., code_digest: _Optional[str] = ..., seed: _Optional[int] = ..., weights_digest: _Optional[str] = ..., metrics_json: _Optional[str] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., events_trained: _Optional[int] = ..., events_held_out: _Optional[int] = ..., events_unusable: _Optional[int] = ..., files: _Optional[_Iterable[_Union[FileEntry, _Mapping]]] = ..., created_at: _Optional[float] = ..., last_event_at: _Optional[float] = ..., timings_json: _Optional[str] = ..., environment_json: _Optional[str] = ..., step: _Optional[int] = ..., end_position: _Optional[_Mapping[int, int]] = ..., unusable_json: _Optional[str] = ..., contract_json: _Optional[str] = ...) -> None: ...
+    evaluation_json: str
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., status: _Optional[str] = ..., round_id: _Optional[str] = ..., parent_version: _Optional[int] = ..., stream: _Optional[str] = ..., schema_version: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ..., definition_digest: _Optional[str] = ..., configuration_digest: _Optional[str] = ..., code_digest: _Optional[str] = ..., seed: _Optional[int] = ..., weights_digest: _Optional[str] = ..., metrics_json: _Optional[str] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., events_trained: _Optional[int] = ..., events_held_out: _Optional[int] = ..., events_unusable: _Optional[int] = ..., files: _Optional[_Iterable[_Union[FileEntry, _Mapping]]] = ..., created_at: _Optional[float] = ..., last_event_at: _Optional[float] = ..., timings_json: _Optional[str] = ..., environment_json: _Optional[str] = ..., step: _Optional[int] = ..., end_position: _Optional[_Mapping[int, int]] = ..., unusable_json: _Optional[str] = ..., contract_json: _Optional[str] = ..., evaluation_json: _Optional[str] = ...) -> None: ...
 
 class RegisterVersionRequest(_message.Message):
     __slots__ = ("round_id", "token", "version")

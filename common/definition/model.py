@@ -9,7 +9,7 @@
     parameters: {...}                    # of the estimator; anything at all for a module's build_model
     training: {...}                      # common/definition/training.py
     triggers: {min_examples: 20000, max_interval_seconds: 60, cooldown_seconds: 1, max_round_examples: 200000}
-    evaluation: {holdout_fraction: 0.1}
+    evaluation: {holdout_fraction: 0.1, metrics: [auc, recall]}            # common/definition/evaluation.py
     gate: {metric: auc, max_regression: 0.005, min_value: 0.5}             # common/definition/gate.py
     export: {warmup_requests: 16}
     serving: {engine: auto, slo_ms: 20, batching: {max_batch_size: 64}}    # common/definition/serving.py
@@ -23,13 +23,14 @@ checks definitions with this module.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from common.definition.evaluation import Evaluation, parse_evaluation
 from common.definition.export import Export, parse_export
 from common.definition.features import FeatureSpec, check_against_schema, parse_features
 from common.definition.fields import Fields
-from common.definition.gate import METRIC_DIRECTIONS, Gate, read_gate
+from common.definition.gate import Gate, Measurable, measured_too, read_gate
 from common.definition.heads import HEAD_KEYS, Head, check_head, read_heads, teaching_of
 from common.definition.keras_names import (
     ACTIVATIONS,
@@ -42,6 +43,7 @@ from common.definition.keras_names import (
     read_named,
 )
 from common.definition.losses import Task
+from common.definition.metrics import check_head as check_head_metrics
 from common.definition.serving import ServingSpec, parse_serving
 from common.definition.strict_yaml import read_yaml
 from common.definition.training import Training, parse_training
@@ -58,17 +60,6 @@ ESTIMATORS = (
     "linear_classifier", "linear_regressor", "linear", "dnn_classifier", "dnn_regressor", "dnn",
     "wide_deep_classifier", "wide_deep_regressor", "wide_deep",
 )  # fmt: skip
-METRICS: Mapping[Task, tuple[str, ...]] = {
-    "binary": ("auc", "log_loss", "accuracy", "calibration"),
-    "multiclass": ("accuracy", "log_loss"),
-    "multilabel": ("log_loss", "accuracy"),
-    "regression": ("rmse", "mae"),
-    "vector_regression": ("rmse", "mae"),
-    "count": ("rmse", "mae"),
-    "quantiles": ("pinball",),
-}
-"""What evaluation measures, by task; the first is the gate's default. Calibration is 1 when predictions are right on
-average (mean prediction / mean label) and cannot be gated on: neither more nor less of it is better."""
 _KEYS = (
     "name", "stream", "label", *HEAD_KEYS, "heads", "seed", "estimator", "module", "features", "parameters", "training",
     "triggers", "evaluation", "gate", "export", "serving",
@@ -107,20 +98,6 @@ class Triggers:
         default = DEFAULT_FIRST_EXAMPLES if self.min_examples is None else self.min_examples
         wanted = default if self.min_first_examples is None else self.min_first_examples
         return min(wanted, self.max_round_examples)
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """An example is held out iff splitmix64(its masked CRC32C xor seed) < holdout_fraction * 2^64.
-
-    Attributes:
-        warn_unknown_share: the version warns of a feature of whose values more than this share has no id of its own.
-        max_unusable: a version of whose examples more than this share could not be used is rejected.
-    """
-
-    holdout_fraction: float = 0.1
-    warn_unknown_share: float = 0.1
-    max_unusable: float = 0.01
 
 
 @dataclass(frozen=True)
@@ -191,6 +168,7 @@ class Definition:
             place = f"model {self.name}" + (f": head {head.name}" if len(self.heads) > 1 else "")
             check_head(head, schema, place=place, is_estimator=self.estimator is not None)
         check_against_schema(self.features, schema)
+        self.evaluation.check_schema(schema, place=f"model {self.name}")
 
 
 def parse_definition(files: Mapping[str, bytes]) -> Definition:
@@ -216,6 +194,7 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
     parameters = _estimator_parameters(estimator, raw_parameters, features) if estimator else None
     classes, loss = _of_one_label(estimator, raw_parameters)
     heads = read_heads(fields, teaching_of(estimator, classes=classes, loss=loss))
+    evaluation, gate = _measured(fields, heads, own_metrics=module is not None)
     definition = Definition(
         name=name,
         stream=stream,
@@ -228,8 +207,8 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
         module_parameters={} if estimator else _module_parameters(raw_parameters),
         training=parse_training(fields.take("training", {})),
         triggers=_triggers(fields.take("triggers", {})),
-        evaluation=_evaluation(fields.take("evaluation", {})),
-        gate=_gate(fields.take("gate", {}), heads, own_metrics=module is not None),
+        evaluation=evaluation,
+        gate=gate,
         export=parse_export(fields.take("export", {})),
         serving=parse_serving(fields.take("serving", {})),
         restart=_restart(files),
@@ -377,24 +356,13 @@ def _triggers(section: object) -> Triggers:
     return triggers
 
 
-def _evaluation(section: object) -> Evaluation:
-    fields = Fields("evaluation", section)
-    fraction = fields.number("holdout_fraction", Evaluation.holdout_fraction, minimum=0.0, below=1.0)
-    warn_share = fields.number("warn_unknown_share", Evaluation.warn_unknown_share, minimum=0.0)
-    max_unusable = fields.number("max_unusable", Evaluation.max_unusable, minimum=0.0)
-    if max_unusable > 1.0:
-        raise InvalidInput(f"evaluation: max_unusable is a share and must be 0 to 1, got {max_unusable}")
-    fields.finish()
-    return Evaluation(fraction, warn_share, max_unusable)
-
-
-def _gate(section: object, heads: Sequence[Head], *, own_metrics: bool) -> Gate:
-    """Metrics of several heads are named head/metric."""
-    prefixes = [f"{head.name}/" if len(heads) > 1 else "" for head in heads]
-    gateable = [
-        f"{prefix}{metric}"
-        for head, prefix in zip(heads, prefixes, strict=True)
-        for metric in METRICS[head.task]
-        if metric in METRIC_DIRECTIONS
-    ]
-    return read_gate(section, metrics=gateable, own_metrics=own_metrics)
+def _measured(fields: Fields, heads: Sequence[Head], *, own_metrics: bool) -> tuple[Evaluation, Gate]:
+    """How a version is measured and judged: what the gate asks for is measured too."""
+    tasks = {head.name: head.task for head in heads}
+    evaluation = parse_evaluation(fields.take("evaluation", {}), tasks)
+    measurable = Measurable(tasks, evaluation, own_metrics)
+    gate = read_gate(fields.take("gate", {}), measurable)
+    metrics = measured_too(evaluation, gate, measurable)
+    for head in heads:
+        check_head_metrics(head.name, metrics[head.name], levels=head.levels, class_count=head.classes)
+    return replace(evaluation, metrics=metrics), gate

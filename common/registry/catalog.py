@@ -183,6 +183,9 @@ class Verdict:
     decision: Decision
     reasons: tuple[str, ...]
     rule: Gate
+    outcomes: tuple[JsonMap, ...] = ()
+    """What became of each rule: {"metric", "slice", "outcome": passed | failed | not_enough_evidence, "candidate",
+    "parent", "candidate_interval", "difference_interval", "sentence"}; figures and intervals where there are some."""
 
 
 class VersionStatus(StrEnum):
@@ -209,6 +212,8 @@ class VersionDraft:
     step: int
     timings: JsonMap
     environment: JsonMap
+    evaluation: JsonMap = field(default_factory=dict)
+    """{"slices": [...], "curves": {...}, "intervals": {...}}: docs/guide/evaluate.md says their forms."""
     unusable: JsonMap = field(default_factory=dict)
     """{"reasons": {reason: count}, "samples": [{"partition", "offset", "index", "reason"}]}"""
 
@@ -247,6 +252,8 @@ class Version:
     contract: JsonMap = field(default_factory=dict)
     """What its SavedModel promises, as the registry read it: {"signatures": {name: {"method", "inputs", "outputs"}},
     "may_be_left_out": {signature: inputs}, "operations": {name: count}, "tags", "producer"}."""
+    evaluation: JsonMap = field(default_factory=dict)
+    """As in VersionDraft; a list of versions leaves it out."""
 
 
 @dataclass(frozen=True)

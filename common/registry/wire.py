@@ -260,6 +260,7 @@ def draft_to_wire(draft: VersionDraft) -> pb.Version:
         timings_json=json_text(draft.timings),
         environment_json=json_text(draft.environment),
         unusable_json=json_text(draft.unusable),
+        evaluation_json=json_text(draft.evaluation),
     )
 
 
@@ -276,6 +277,7 @@ def draft_from_wire(message: pb.Version) -> VersionDraft:
         timings=json_map("timings_json", message.timings_json),
         environment=json_map("environment_json", message.environment_json),
         unusable=json_map("unusable_json", message.unusable_json),
+        evaluation=json_map("evaluation_json", message.evaluation_json),
     )
 
 
@@ -299,6 +301,7 @@ def version_to_wire(version: Version) -> pb.Version:
             decision=str(version.verdict.decision),
             reasons=version.verdict.reasons,
             rule_json=json_text(version.verdict.rule.to_mapping()),
+            outcomes_json=json_text({"outcomes": version.verdict.outcomes}),
         ),
         events_trained=version.events_trained,
         events_held_out=version.events_held_out,
@@ -309,6 +312,7 @@ def version_to_wire(version: Version) -> pb.Version:
         timings_json=json_text(version.timings),
         environment_json=json_text(version.environment),
         unusable_json=json_text(version.unusable),
+        evaluation_json=json_text(version.evaluation),
         step=version.step,
         end_position=dict(version.end_position),
         contract_json=json_text(version.contract),
@@ -335,6 +339,7 @@ def version_from_wire(message: pb.Version) -> Version:
             Decision(message.verdict.decision),
             tuple(message.verdict.reasons),
             read_gate(json_map("rule_json", message.verdict.rule_json)),
+            tuple(json_map("outcomes_json", message.verdict.outcomes_json).get("outcomes", ())),
         ),
         events_trained=message.events_trained,
         events_held_out=message.events_held_out,
@@ -345,6 +350,7 @@ def version_from_wire(message: pb.Version) -> Version:
         timings=json_map("timings_json", message.timings_json),
         environment=json_map("environment_json", message.environment_json),
         unusable=json_map("unusable_json", message.unusable_json),
+        evaluation=json_map("evaluation_json", message.evaluation_json),
         step=message.step,
         end_position=dict(message.end_position),
         contract=json_map("contract_json", message.contract_json),

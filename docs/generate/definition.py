@@ -15,9 +15,11 @@ import yaml
 from common.definition.fields import Asked, recording
 from common.definition.keras_names import OPTIMIZERS, SCHEDULES
 from common.definition.losses import DEFAULT_LOSSES, LOSSES, TASKS, keras_class_of, options_of
-from common.definition.model import METRICS, parse_definition
+from common.definition.metrics import DEFAULTS, KINDS
+from common.definition.model import parse_definition
 from docs.generate.markdown import bullet, code, page
 
+_METRICS_SECTION = "evaluation: metrics"
 _WORDS_FILE = "definition_words.yaml"
 _WORDS: Mapping[str, Mapping[str, Mapping[str, str]]] = yaml.safe_load(
     (Path(__file__).parent / _WORDS_FILE).read_text()
@@ -102,7 +104,20 @@ triggers:
   cooldown_seconds: 1
   max_round_examples: 200000
 """,
-    "evaluation": "evaluation: {holdout_fraction: 0.1}\n",
+    "evaluation": """\
+evaluation:
+  holdout_fraction: 0.1
+  metrics: [auc, recall, {name: precision, threshold: 0.3}]
+  slices: [carrier, {by: distance, boundaries: [500, 1000]}]
+  group_by: flight
+""",
+    "evaluation: slices": """\
+evaluation:
+  slices:
+    - carrier
+    - {by: [carrier, month], most: 50}
+    - {by: distance, boundaries: [500, 1000]}
+""",
     "gate": """\
 gate:
   metric: auc
@@ -111,8 +126,18 @@ gate:
   min_value: 0.55
   max_value: null
   min_examples: 200
+  confidence: 0.95
+  on_not_enough_evidence: reject
   on_reject: retry
   canary: false
+""",
+    "gate: rules": """\
+evaluation: {slices: [carrier]}
+gate:
+  rules:
+    - {metric: auc, max_regression: 0.005}
+    - {metric: accuracy, slice: {carrier: AA}, min_value: 0.6, min_examples: 50}
+    - {metric: auc, direction: higher, slice: carrier, min_value: 0.5, max_value: null}
 """,
     "export": "export: {warmup_requests: 16, formats: [tflite, tflite_int8, onnx], on_unsupported: fail}\n",
     "serving": "serving:\n  engine: auto\n  slo_ms: 20\n  batching: {max_batch_size: 64}\n",
@@ -209,6 +234,8 @@ def _section(section: str, keys: Mapping[str, Asked]) -> str:
     example = _example(section)
     if section == "loss":
         lines += [_loss_line(name) for name in LOSSES]
+    if section == _METRICS_SECTION:
+        lines += [_metric_line(name) for name in KINDS]
     parts = [f"## {_WORDS[section]['heading']}", "\n".join(lines)]
     return "\n\n".join(parts + ([code(example, "yaml")] if example else []))
 
@@ -224,6 +251,17 @@ def _loss_line(name: str) -> str:
     return bullet(f"`{name}`: {tasks}. {source}{'; options ' * bool(options)}{options}.")
 
 
+def _metric_line(name: str) -> str:
+    kind = KINDS[name]
+    tasks = ", ".join(f"{task} (measured by default)" if name in DEFAULTS[task] else task for task in kind.tasks)
+    better = f"; {kind.direction} is better" if kind.direction else "; shown, and not gated on"
+    option = ""
+    if kind.option:
+        default = "required" if kind.option.default is None else f"default `{kind.option.default:g}`"
+        option = f" (`{kind.option.key}`: {kind.option.expected}; {default})"
+    return bullet(f"`{name}`{option}: {tasks}{better}.")
+
+
 def _example(section: str) -> str:
     if section == "model.yaml":
         return _TOP
@@ -234,8 +272,8 @@ def _example(section: str) -> str:
 
 
 def _is_option(section: str, key: str) -> bool:
-    """Whether it is Keras's and has no words of ours: keras-names.md has it."""
-    if section == "loss":
+    """Whether it has no words of ours: keras-names.md, or the line of the loss or metric, has it."""
+    if section in ("loss", _METRICS_SECTION):
         return key != "name"
     kinds = {"optimizer": OPTIMIZERS, "learning_rate": SCHEDULES}.get(section, {})
     return any(key in named.options for named in kinds.values()) and key not in _WORDS[section]["keys"]
@@ -248,15 +286,12 @@ _OPTIONS: Mapping[str, str] = {
 
 
 def _key(section: str, one: Asked) -> str:
-    expected = _METRICS if (section, one.key) == ("gate", "metric") else one.expected
+    expected = one.expected
     default = "required" if one.is_required else f"default `{_shown(one.default)}`"
     words = _WORDS[section]
     default = words.get("defaults", {}).get(one.key, default)
     facts = "; ".join(fact for fact in (expected, default) if fact)
     return bullet(f"`{one.key}` ({facts}): {words['keys'][one.key]}")
-
-
-_METRICS = "; ".join(f"{task}: {', '.join(m for m in names if m != 'calibration')}" for task, names in METRICS.items())
 
 
 def _shown(value: object) -> str:

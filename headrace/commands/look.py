@@ -262,6 +262,35 @@ def _print_version(version: Version, model: Model) -> None:
     if whose:
         rows = [[name, *(_number(metrics[part].get(name)) for part in whose)] for name in names]
         print_table("", {"metric": "left"} | dict.fromkeys(whose, "right"), rows)
+    _print_slices(version)
+    _print_rules(version)
+
+
+def _print_slices(version: Version) -> None:
+    """A table for each way of cutting: a line per value and metric."""
+    slices: list[Mapping[str, Any]] = list(version.evaluation.get("slices", ()))
+    for by in dict.fromkeys(tuple(one["by"]) for one in slices):
+        rows = [row for one in slices if tuple(one["by"]) == by for row in _slice_rows(one)]
+        columns = {" and ".join(by): "left", "held out": "right", "metric": "left", "candidate": "right"}
+        print_table("", columns | {"parent": "right"}, rows)
+
+
+def _slice_rows(one: Mapping[str, Any]) -> list[list[object]]:
+    value = " and ".join(one["where"].values()) if one["where"] else f"{one['value_count']} others"
+    sides = (one["metrics"].get("candidate", {}), one["metrics"].get("parent", {}))
+    names = list(dict.fromkeys(name for side in sides for name in side)) or ["-"]
+    shown = [[name, *(_number(side.get(name)) for side in sides)] for name in names]
+    return [[value if not place else "", f"{one['count']:,}" if not place else "", *row]
+            for place, row in enumerate(shown)]  # fmt: skip
+
+
+def _print_rules(version: Version) -> None:
+    """What became of each rule, where there are several or one was judged by its interval."""
+    told = version.verdict.outcomes
+    if len(told) < 2 and version.verdict.rule.confidence is None:
+        return
+    rows = [[one["outcome"].replace("_", " "), one["sentence"]] for one in told]
+    print_table("", {"rule": "left", "why": "left"}, rows)
 
 
 def _format_facts(found: Mapping[str, Any]) -> str:

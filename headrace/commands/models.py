@@ -169,7 +169,7 @@ def list_versions(
             return
         columns = {"version": "right", "from": "right", "trained": "right", "held": "right", "unusable": "right"}
         columns |= {"parent": "right", "candidate": "right", "verdict": "left", "live as": "left", "age": "right"}
-        metrics = ", ".join(dict.fromkeys(version.verdict.rule.metric for version in versions))
+        metrics = ", ".join(dict.fromkeys(version.verdict.rule.shown_metric for version in versions))
         title = f"versions of {model}; parent and candidate: {metrics} on held-out events"
         print_table(title, columns, [_version_row(version, known, failed) for version in versions])
 
@@ -232,7 +232,7 @@ def _others(model: Model) -> str:
 
 
 def _version_row(version: Version, model: Model, failed: Mapping[int, Mapping[str, str]]) -> list[object]:
-    metric = version.verdict.rule.metric
+    metric = version.verdict.rule.shown_metric
     live = ", ".join(alias for alias, number in model.aliases.items() if number == version.version)
     verdict = str(version.verdict.decision)
     if version.verdict.reasons and verdict == "reject":

@@ -110,3 +110,108 @@ def test_without_a_metric_only_the_number_of_examples_counts() -> None:
     gate = Gate(min_examples=5)
     assert judge(gate, metrics={}, has_parent=True, held_out_count=5).decision is Decision.PROMOTE
     assert judge(gate, metrics={}, has_parent=True, held_out_count=4).decision is Decision.REJECT
+
+
+SLICES: dict[str, Any] = {
+    "slices": [
+        {"by": ["carrier"], "where": {"carrier": "AA"}, "count": 90,
+         "metrics": {"candidate": {"auc": 0.55}, "parent": {"auc": 0.7}}},
+        {"by": ["carrier"], "where": {"carrier": "UA"}, "count": 60,
+         "metrics": {"candidate": {"auc": 0.8}, "parent": {"auc": 0.7}}},
+        {"by": ["carrier"], "where": {"carrier": "B6"}, "count": 3, "metrics": {"candidate": {}, "parent": {}}},
+        {"by": ["carrier"], "where": None, "value_count": 4, "count": 9, "metrics": {"candidate": {"auc": 0.1}}},
+    ]
+}  # fmt: skip
+BOTH: VersionMetrics = {"candidate": {"auc": 0.72, "accuracy": 0.6}, "parent": {"auc": 0.7, "accuracy": 0.9}}
+
+
+def _judge_rules(*rules: Mapping[str, Any], details: Mapping[str, Any] = SLICES, **more: Any) -> Verdict:
+    gate = read_gate({"rules": list(rules), **more})
+    return judge(gate, metrics=BOTH, has_parent=True, held_out_count=162, evaluation=details)
+
+
+def test_every_rule_must_hold_and_the_one_that_does_not_is_named() -> None:
+    verdict = _judge_rules({"metric": "auc", "max_regression": 0.005}, {"metric": "accuracy", "max_regression": 0.1})
+    assert verdict.decision is Decision.REJECT
+    assert verdict.reasons == ("accuracy 0.6 is 0.3 worse than the parent's 0.9, 0.1 worse is allowed",)
+    assert [(one["metric"], one["outcome"]) for one in verdict.outcomes] == [("auc", "passed"), ("accuracy", "failed")]
+    assert (verdict.outcomes[0]["candidate"], verdict.outcomes[0]["parent"]) == (0.72, 0.7)
+
+
+@pytest.mark.covers("eco-tfma")
+def test_a_rule_of_a_slice_is_judged_on_that_slice_alone() -> None:
+    passed = _judge_rules({"metric": "auc", "slice": {"carrier": "UA"}, "max_regression": 0.0, "min_value": 0.6})
+    assert passed.decision is Decision.PROMOTE
+    verdict = _judge_rules({"metric": "auc", "slice": {"carrier": "AA"}, "max_regression": 0.1})
+    assert verdict.decision is Decision.REJECT
+    assert verdict.reasons == (
+        "auc where carrier is AA 0.55 is 0.15 worse than the parent's 0.7, 0.1 worse is allowed",
+    )
+
+
+@pytest.mark.covers("eco-tfma")
+def test_a_rule_of_every_value_names_the_value_that_breaks_it() -> None:
+    verdict = _judge_rules({"metric": "auc", "slice": "carrier", "max_regression": 0.1, "min_examples": 50})
+    assert [(one["slice"], one["outcome"]) for one in verdict.outcomes] == [
+        ({"carrier": "AA"}, "failed"), ({"carrier": "UA"}, "passed"),
+    ]  # fmt: skip
+    assert "carrier is AA" in verdict.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("of", "sentence"),
+    [
+        ({"slice": {"carrier": "ZZ"}}, "auc where carrier is ZZ: no held-out example is of this slice"),
+        ({"slice": {"carrier": "AA"}, "min_examples": 100}, "auc where carrier is AA: 90 held-out examples"),
+        ({"slice": {"carrier": "B6"}}, "the candidate's auc where carrier is B6 is missing or not a number"),
+        ({"slice": "carrier", "min_examples": 1000}, "auc by carrier: no slice has 1000 examples"),
+    ],
+)
+def test_a_slice_without_examples_is_not_enough_evidence(of: Mapping[str, Any], sentence: str) -> None:
+    rule = {"metric": "auc", "min_value": 0.5, **of}
+    for chosen, decision in (("reject", Decision.REJECT), ("promote", Decision.PROMOTE), ("canary", Decision.CANARY)):
+        verdict = _judge_rules(rule, on_not_enough_evidence=chosen)
+        assert verdict.decision is decision
+        assert verdict.reasons[0].startswith(sentence)
+        assert verdict.outcomes[0]["outcome"] == "not_enough_evidence"
+    assert _judge_rules(rule).decision is Decision.REJECT
+
+
+@pytest.mark.parametrize(
+    ("difference", "outcome", "decision"),
+    [
+        ([-0.004, 0.01], "passed", Decision.PROMOTE),
+        ([-0.02, 0.001], "not_enough_evidence", Decision.CANARY),
+        ([-0.03, -0.01], "failed", Decision.REJECT),
+        (None, "not_enough_evidence", Decision.CANARY),
+    ],
+)
+def test_with_confidence_the_whole_interval_decides(
+    difference: list[float] | None, outcome: str, decision: Decision
+) -> None:
+    found = {"candidate": [0.7, 0.74]} | ({"difference": difference} if difference else {})
+    verdict = _judge_rules(
+        {"metric": "auc", "max_regression": 0.005},
+        details={"intervals": {"auc": found}},
+        confidence=0.95,
+        on_not_enough_evidence="canary",
+    )
+    assert (verdict.decision, verdict.outcomes[0]["outcome"]) == (decision, outcome)
+    assert verdict.outcomes[0].get("difference_interval") == difference
+
+
+@pytest.mark.parametrize(
+    ("bounds", "outcome"),
+    [
+        ({"min_value": 0.69}, "passed"),
+        ({"min_value": 0.72}, "not_enough_evidence"),
+        ({"min_value": 0.75}, "failed"),
+        ({"max_value": 0.75}, "passed"),
+        ({"max_value": 0.69}, "failed"),
+    ],
+)
+def test_with_confidence_bounds_are_held_against_the_interval(bounds: Mapping[str, float], outcome: str) -> None:
+    details = {"intervals": {"auc": {"candidate": [0.7, 0.74]}}}
+    verdict = _judge_rules({"metric": "auc", **bounds}, details=details, confidence=0.95)
+    assert verdict.outcomes[0]["outcome"] == outcome
+    assert (verdict.decision is Decision.PROMOTE) == (outcome == "passed")

@@ -1,46 +1,103 @@
-"""May the candidate replace production? A pure function of two metric sets and the definition's rule.
+"""May the candidate replace production? A pure function of two metric sets and the definition's rules.
 
-The rule is common/definition/gate.py's. Without max_regression nothing is compared, without bounds nothing is bounded.
+The rules are common/definition/gate.py's. Without max_regression nothing is compared, without bounds nothing is
+bounded. Every rule must hold; a rule of every value of a slice is as many rules as there are values.
+
+With `confidence` a rule holds where the whole interval does, is broken where none of it does, and in between there is
+not enough evidence. Nor is there where a slice has too few examples, or none.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
-from common.definition.gate import Gate
-from common.registry.catalog import Decision, Verdict, VersionMetrics
+from common.definition.gate import Gate, Rule
+from common.registry.catalog import Decision, JsonMap, Verdict, VersionMetrics
 
+Outcome = Literal["passed", "failed", "not_enough_evidence"]
 # Metrics of one slice are sums in float64: two that are this close are the same.
 _TOLERANCE = 1e-12
+_NOTHING: JsonMap = {}
 
 
-def judge(rule: Gate, *, metrics: VersionMetrics, has_parent: bool, held_out_count: int) -> Verdict:
-    """PROMOTE (CANARY where the rule says so) or REJECT, with the reasons as sentences with numbers.
+@dataclass(frozen=True)
+class _Figures:
+    """What a rule is judged by.
+
+    Attributes:
+        name: of the metric, with the slice in words.
+        where: of the slice; empty for all held-out examples.
+        metrics: {"candidate": {...}, "parent": {...}}.
+        intervals: {metric: {"candidate": [low, high], "difference": [low, high]}}.
+    """
+
+    name: str
+    where: Mapping[str, str]
+    count: int
+    metrics: VersionMetrics
+    intervals: JsonMap
+
+
+@dataclass
+class _Said:
+    """About one rule: its sentences by outcome."""
+
+    sentences: dict[Outcome, list[str]] = field(
+        default_factory=lambda: {"passed": [], "failed": [], "not_enough_evidence": []}
+    )
+
+    def say(self, outcome: Outcome, sentence: str) -> None:
+        self.sentences[outcome].append(sentence)
+
+    @property
+    def outcome(self) -> Outcome:
+        if self.sentences["failed"]:
+            return "failed"
+        return "not_enough_evidence" if self.sentences["not_enough_evidence"] else "passed"
+
+
+def judge(
+    rule: Gate,
+    *,
+    metrics: VersionMetrics,
+    has_parent: bool,
+    held_out_count: int,
+    evaluation: JsonMap = _NOTHING,
+) -> Verdict:
+    """PROMOTE (CANARY where the gate says so) or REJECT, with the reasons as sentences with numbers.
 
     Args:
         metrics: {"candidate": {...}, "parent": {...}}, both measured on the same held-out slice.
         has_parent: the first version of a model has none, and nothing is compared.
         held_out_count: examples in that slice.
+        evaluation: the slices and intervals of these metrics, as VersionDraft.evaluation says.
     """
-    faults: list[str] = []
-    passed: list[str] = []
+    few: list[str] = []
     if held_out_count < rule.min_examples:
-        faults.append(f"{held_out_count} held-out examples are too few to judge by, the gate needs {rule.min_examples}")
-    if rule.metric:
-        candidate = _metric(metrics, "candidate", rule.metric)
-        if math.isfinite(candidate):
-            (faults if _breaks_bounds(rule, candidate) else passed).append(_bounds_sentence(rule, candidate))
-        else:
-            faults.append(f"the candidate's {rule.metric} is {_shown(candidate)}")
-        if has_parent and rule.max_regression is not None and math.isfinite(candidate):
-            fine, sentence = _compare(rule, candidate, _metric(metrics, "parent", rule.metric))
-            (passed if fine else faults).append(sentence)
-    if faults:
-        return Verdict(Decision.REJECT, tuple(faults), rule)
-    return Verdict(
-        Decision.CANARY if rule.canary else Decision.PROMOTE,
-        tuple(passed) or ("the gate asks for nothing",),
-        rule,
-    )
+        few.append(f"{held_out_count} held-out examples are too few to judge by, the gate needs {rule.min_examples}")
+    said: list[_Said] = []
+    outcomes: list[dict[str, Any]] = []
+    for one in rule.asked:
+        for figures in _figures(one, metrics, evaluation, held_out_count):
+            told = _judge_one(one, figures, has_parent=has_parent, is_by_interval=rule.confidence is not None)
+            said.append(told)
+            outcomes.append(_told(one, figures, told))
+    return _verdict(rule, few, said, tuple(outcomes))
+
+
+def _verdict(rule: Gate, few: Sequence[str], said: Sequence[_Said], outcomes: tuple[JsonMap, ...]) -> Verdict:
+    failed = (*few, *(sentence for one in said for sentence in one.sentences["failed"]))
+    if failed:
+        return Verdict(Decision.REJECT, failed, rule, outcomes)
+    passed_decision = Decision.CANARY if rule.canary else Decision.PROMOTE
+    unclear = [sentence for one in said for sentence in one.sentences["not_enough_evidence"]]
+    if unclear:
+        chosen = {"reject": Decision.REJECT, "canary": Decision.CANARY}.get(rule.on_not_enough_evidence)
+        what = f"not enough evidence, and on_not_enough_evidence is {rule.on_not_enough_evidence}"
+        return Verdict(chosen or passed_decision, (*unclear, what), rule, outcomes)
+    passed = tuple(sentence for one in said for sentence in one.sentences["passed"])
+    return Verdict(passed_decision, passed or ("the gate asks for nothing",), rule, outcomes)
 
 
 def refuse_unusable(
@@ -59,34 +116,165 @@ def refuse_unusable(
     why = f", most of them because: {most}" if most else ""
     fault = f"{share}, evaluation.max_unusable allows {max_share:.3%}{why}"
     before = verdict.reasons if verdict.decision is Decision.REJECT else ()
-    return Verdict(Decision.REJECT, (*before, fault), verdict.rule)
+    return replace(verdict, decision=Decision.REJECT, reasons=(*before, fault))
 
 
-def _compare(rule: Gate, candidate: float, parent: float) -> tuple[bool, str]:
+def _figures(rule: Rule, metrics: VersionMetrics, evaluation: JsonMap, held_out_count: int) -> Iterator[_Figures]:
+    """One for all examples, or for each slice that the rule means; a named one that is not there has no examples.
+
+    Of every value only those count that have the examples that the rule needs.
+    """
+    if not rule.slice:
+        yield _Figures(rule.metric, {}, held_out_count, metrics, evaluation.get("intervals", {}))
+        return
+    found = [one for one in evaluation.get("slices", ()) if one["where"] and _is_meant(rule, one["where"])]
+    if None in rule.slice.values():
+        found = [one for one in found if one["count"] >= rule.min_examples]
+    for one in found:
+        where = one["where"]
+        name = f"{rule.metric} where {_in_words(where)}"
+        yield _Figures(name, where, one["count"], one["metrics"], one.get("intervals", {}))
+    if not found:
+        meant = {name: value for name, value in rule.slice.items() if value is not None}
+        words = _in_words(meant) if meant else f"by {' and '.join(rule.slice)}"
+        yield _Figures(f"{rule.metric} {f'where {words}' if meant else words}", meant, 0, {}, {})
+
+
+def _is_meant(rule: Rule, where: Mapping[str, str]) -> bool:
+    return set(where) == set(rule.slice) and all(value in (None, where[name]) for name, value in rule.slice.items())
+
+
+def _in_words(where: Mapping[str, str]) -> str:
+    return " and ".join(f"{name} is {value}" for name, value in where.items())
+
+
+def _judge_one(rule: Rule, figures: _Figures, *, has_parent: bool, is_by_interval: bool) -> _Said:
+    said = _Said()
+    if rule.slice and not figures.count:
+        few = f"no slice has {rule.min_examples} examples" if rule.min_examples and not figures.where else ""
+        said.say("not_enough_evidence", f"{figures.name}: {few or 'no held-out example is of this slice'}")
+        return said
+    if figures.count < rule.min_examples:
+        few = f"{figures.name}: {figures.count} held-out examples, the rule needs {rule.min_examples}"
+        said.say("not_enough_evidence", few)
+        return said
+    candidate = _metric(figures.metrics, "candidate", rule.metric)
+    if not math.isfinite(candidate):
+        said.say(
+            "not_enough_evidence" if rule.slice else "failed", f"the candidate's {figures.name} is {_shown(candidate)}"
+        )
+        return said
+    parent = _metric(figures.metrics, "parent", rule.metric)
+    compares = has_parent and rule.max_regression is not None
+    if is_by_interval:
+        _judge_interval(said, rule, figures, candidate, parent if compares else None)
+        return said
+    said.say("failed" if _breaks_bounds(rule, candidate) else "passed", _bounds_sentence(rule, figures, candidate))
+    if compares:
+        fine, sentence = _compare(rule, figures, candidate, parent)
+        said.say("passed" if fine else "failed", sentence)
+    return said
+
+
+def _judge_interval(said: _Said, rule: Rule, figures: _Figures, candidate: float, parent: float | None) -> None:
+    """`parent` is None where nothing is compared."""
+    found = figures.intervals.get(rule.metric, {})
+    own, difference = found.get("candidate"), found.get("difference")
+    for bound, is_least in ((rule.min_value, True), (rule.max_value, False)):
+        if bound is not None:
+            _judge_bound(said, figures, candidate, own, bound, is_least=is_least)
+    if parent is not None:
+        _judge_difference(said, rule, figures, (candidate, parent), difference)
+    if not any(said.sentences.values()):
+        said.say("passed", f"{figures.name} is {candidate:.6g}")
+
+
+def _judge_bound(
+    said: _Said, figures: _Figures, candidate: float, interval: Sequence[float] | None, bound: float, *, is_least: bool
+) -> None:
+    limit = f"{'the least' if is_least else 'the most'} allowed, {bound:.6g}"
+    if interval is None:
+        said.say("not_enough_evidence", f"{figures.name} {candidate:.6g} has no interval to compare with {limit}")
+        return
+    low, high = interval
+    text = f"{figures.name} {candidate:.6g} lies in {_range(low, high)}"
+    holds = low >= bound - _TOLERANCE if is_least else high <= bound + _TOLERANCE
+    breaks = high < bound - _TOLERANCE if is_least else low > bound + _TOLERANCE
+    if holds:
+        said.say("passed", f"{text}, {'above' if is_least else 'below'} {limit}")
+    elif breaks:
+        said.say("failed", f"{text}, {'below' if is_least else 'above'} {limit}")
+    else:
+        said.say("not_enough_evidence", f"{text}, on both sides of {limit}")
+
+
+def _judge_difference(
+    said: _Said, rule: Rule, figures: _Figures, values: tuple[float, float], interval: Sequence[float] | None
+) -> None:
+    assert rule.max_regression is not None
+    candidate, parent = values
+    if not math.isfinite(parent):
+        said.say("failed", f"the parent's {figures.name} is {_shown(parent)}, nothing to compare with")
+        return
+    allowed = f"{rule.max_regression:.6g} worse is allowed"
+    if interval is None:
+        said.say("not_enough_evidence", f"{figures.name} {candidate:.6g} has no interval of its change, {allowed}")
+        return
+    low, high = interval
+    best, worst = (low, high) if rule.direction == "lower" else (-high, -low)
+    text = f"{figures.name} {candidate:.6g} is the parent's {parent:.6g} changed by {_range(low, high)}, {allowed}"
+    if worst <= rule.max_regression + _TOLERANCE:
+        said.say("passed", text)
+    elif best > rule.max_regression + _TOLERANCE:
+        said.say("failed", text)
+    else:
+        said.say("not_enough_evidence", f"{text}: it may be that, and it may be more")
+
+
+def _told(rule: Rule, figures: _Figures, said: _Said) -> dict[str, Any]:
+    """JSON-ready, without NaN."""
+    values = {side: _metric(figures.metrics, side, rule.metric) for side in ("candidate", "parent")}
+    found = figures.intervals.get(rule.metric, {})
+    return {
+        "metric": rule.metric,
+        "slice": dict(figures.where),
+        "count": figures.count,
+        "outcome": said.outcome,
+        **{side: value for side, value in values.items() if math.isfinite(value)},
+        **{f"{name}_interval": list(bounds) for name, bounds in found.items()},
+        "sentence": "; ".join(said.sentences[said.outcome]),
+    }
+
+
+def _range(low: float, high: float) -> str:
+    return f"[{low:.6g}, {high:.6g}]"
+
+
+def _compare(rule: Rule, figures: _Figures, candidate: float, parent: float) -> tuple[bool, str]:
     assert rule.max_regression is not None
     if not math.isfinite(parent):
-        return False, f"the parent's {rule.metric} is {_shown(parent)}, nothing to compare with"
+        return False, f"the parent's {figures.name} is {_shown(parent)}, nothing to compare with"
     worse_by = candidate - parent if rule.direction == "lower" else parent - candidate
     change = f"{abs(worse_by):.6g} {'worse' if worse_by > 0 else 'better'} than the parent's {parent:.6g}"
     allowed = f"{rule.max_regression:.6g} worse is allowed"
     fine = worse_by <= rule.max_regression + _TOLERANCE
-    return fine, f"{rule.metric} {candidate:.6g} is {change}, {allowed}"
+    return fine, f"{figures.name} {candidate:.6g} is {change}, {allowed}"
 
 
-def _breaks_bounds(rule: Gate, value: float) -> bool:
+def _breaks_bounds(rule: Rule, value: float) -> bool:
     below = rule.min_value is not None and value < rule.min_value
     above = rule.max_value is not None and value > rule.max_value
     return below or above
 
 
-def _bounds_sentence(rule: Gate, value: float) -> str:
+def _bounds_sentence(rule: Rule, figures: _Figures, value: float) -> str:
     if rule.min_value is not None and value < rule.min_value:
-        return f"{rule.metric} {value:.6g} is below the least allowed, {rule.min_value:.6g}"
+        return f"{figures.name} {value:.6g} is below the least allowed, {rule.min_value:.6g}"
     if rule.max_value is not None and value > rule.max_value:
-        return f"{rule.metric} {value:.6g} is above the most allowed, {rule.max_value:.6g}"
+        return f"{figures.name} {value:.6g} is above the most allowed, {rule.max_value:.6g}"
     if rule.min_value is None and rule.max_value is None:
-        return f"{rule.metric} is {value:.6g}"
-    return f"{rule.metric} {value:.6g} is within its bounds"
+        return f"{figures.name} is {value:.6g}"
+    return f"{figures.name} {value:.6g} is within its bounds"
 
 
 def _metric(metrics: VersionMetrics, side: str, name: str) -> float:

@@ -76,7 +76,11 @@ def register_version(
     plan = plan_of(row)
     model = models.get_model(connection, plan.model)
     verdict = judge(
-        draft.gate, metrics=draft.metrics, has_parent=plan.parent_version > 0, held_out_count=draft.events_held_out
+        draft.gate,
+        metrics=draft.metrics,
+        evaluation=draft.evaluation,
+        has_parent=plan.parent_version > 0,
+        held_out_count=draft.events_held_out,
     )
     verdict = refuse_unusable(
         verdict,
@@ -115,7 +119,7 @@ def _insert_version(
             status=str(status),
             round_id=row.round_id,
             draft_json=_draft_json(draft),
-            verdict_json=json_text(asdict(verdict)),
+            verdict_json=json_text(asdict(verdict) | {"rule": verdict.rule.to_mapping()}),
             end_position_json=json_text({str(partition): offset for partition, offset in ends.items()}),
             created_at=transaction.now,
             contract_json=json_text(contract),
@@ -198,10 +202,10 @@ def get_version(connection: Connection, model: str, version: int) -> Version:
 
 
 def list_versions(connection: Connection, model: str) -> list[Version]:
-    """Oldest first, without their files. Raises NotFound."""
+    """Oldest first, without their files and evaluation. Raises NotFound."""
     models.get_model(connection, model)
     query = _joined().where(versions.c.model == model).order_by(versions.c.version)
-    return [_version_of(row, []) for row in connection.execute(query)]
+    return [replace(_version_of(row, []), evaluation={}) for row in connection.execute(query)]
 
 
 def find_versions(connection: Connection, condition: ColumnElement[bool]) -> list[Version]:
@@ -239,7 +243,12 @@ def _version_of(row: Row[Any], files: Sequence[FileEntry]) -> Version:
         seed=plan.seed,
         weights_digest=draft["weights_digest"],
         metrics=draft["metrics"],
-        verdict=Verdict(Decision(verdict["decision"]), tuple(verdict["reasons"]), _stored_rule(verdict["rule"])),
+        verdict=Verdict(
+            Decision(verdict["decision"]),
+            tuple(verdict["reasons"]),
+            _stored_rule(verdict["rule"]),
+            tuple(verdict.get("outcomes", ())),
+        ),
         events_trained=draft["events_trained"],
         events_held_out=draft["events_held_out"],
         events_unusable=draft["events_unusable"],
@@ -252,6 +261,7 @@ def _version_of(row: Row[Any], files: Sequence[FileEntry]) -> Version:
         end_position={int(partition): offset for partition, offset in json.loads(row.end_position_json).items()},
         unusable=draft.get("unusable", {}),
         contract=json.loads(row.contract_json),
+        evaluation=draft.get("evaluation", {}),
     )
 
 

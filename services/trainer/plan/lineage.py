@@ -16,6 +16,7 @@ from services.trainer.settings import TrainerSettings
 
 _LIBRARIES = ("keras", "numpy", ("tensorflow", "tensorflow-cpu"))
 _COMMON_SOURCES = (
+    "definition/evaluation.py",
     "definition/features.py",
     "definition/fields.py",
     "definition/heads.py",
@@ -43,7 +44,7 @@ def configuration_of(definition: Definition, settings: TrainerSettings) -> dict[
         "features_digest": digest_of(features),
         "training": asdict(definition.training),
         **({"restart": list(definition.restart)} if definition.restart else {}),
-        "evaluation": asdict(definition.evaluation),
+        "evaluation": definition.evaluation.to_configuration(),
         "seed": definition.seed,
         "block_examples": settings.block_examples,
         "intra_op_threads": settings.usable_intra_op_threads(),

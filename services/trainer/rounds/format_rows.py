@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from services.trainer.export.formats import Asked
 from services.trainer.families.port import Model, Outputs
 from services.trainer.features.parsing import parse
-from services.trainer.learn.evaluation import Labels, Slices
+from services.trainer.learn.metrics.collected import Labels, Slices, measured_heads
 from services.trainer.rounds.blocks import RoundData
 
 _MOST_ROWS = 1000
@@ -44,10 +44,11 @@ def _measured(
         if found is None or len(found) != len(labels[head.name]):
             return None
         given[head.name] = found.astype(np.float32)
-    part = Slices(model.heads, model.user_metrics, are_named=are_named)
+    asked = measured_heads(model.heads, model.definition.evaluation.metrics)
+    part = Slices(asked, model.user_metrics, are_named=are_named)
     part.add(labels, given, weights)
     metrics = part.metrics()
-    name = model.definition.gate.metric
+    name = model.definition.gate.shown_metric
     name = name if name in metrics else next(iter(metrics), "")
     return (name, float(metrics[name])) if name else None
 

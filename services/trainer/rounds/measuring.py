@@ -1,14 +1,17 @@
 """What the last pass over a round's range finds out: metrics on the same slices, counts, and what could not be used."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+import tensorflow as tf
 
-from common.registry.catalog import VersionMetrics
+from common.registry.catalog import JsonMap, VersionMetrics
 from services.trainer.families.heads import answered_by
 from services.trainer.families.port import Model, Outputs, TrainingSet
-from services.trainer.learn.evaluation import Slices, scored
+from services.trainer.learn.metrics.collected import Slices, measured_heads
+from services.trainer.learn.metrics.comparison import Comparison, Side
+from services.trainer.learn.scoring import scored
 from services.trainer.rounds.blocks import PreparedBlock, RoundData
 from services.trainer.rounds.feature_counts import FeatureCounts
 
@@ -18,9 +21,13 @@ SetAside = Mapping[tuple[int, int], str]
 
 @dataclass(frozen=True)
 class Measured:
-    """`sample`: a few serialized examples that the model can answer."""
+    """Attributes:
+    evaluation: slices, curves and intervals, as `Version.evaluation` says.
+    sample: a few serialized examples that the model can answer.
+    """
 
     metrics: VersionMetrics
+    evaluation: JsonMap
     trained_count: int
     held_out_count: int
     unusable: list[tuple[bytes, str]]
@@ -54,47 +61,77 @@ def measure(
     answered = answered_by(model.heads, parent.heads) if parent else {}
     if not answered:
         parent = None
-    are_named = len(model.heads) > 1
-    candidate = Slices(model.heads, model.user_metrics, model.compiled_metrics(), are_named=are_named)
-    shared = [head for head in model.heads if head.name in answered]
-    user_metrics = model.user_metrics if len(shared) == len(model.heads) else None
-    parents, progressive = (Slices(shared, user_metrics, are_named=are_named) for _ in range(2))
+    compared = _comparison(model, parent, answered)
     score, score_parent = model.scorer(), parent.scorer() if parent else None
     tally = _Tally()
     for block in data.prepared(model):
         check_stop()
         outputs, bad = scored(score, block.held_out.columns, block.held_out.count)
         aside = {row: reason for (index, row), reason in set_aside.items() if index == block.index}
-        _add(candidate, block.held_out, outputs, without=bad)
+        compared.next_block(
+            block.held_out_raw,
+            block.trained_raw,
+            held_out_count=block.held_out.count,
+            trained_count=block.trained.count,
+        )
+        _add(compared, "candidate", block.held_out, outputs, without=bad)
         if parent and score_parent:
-            for part, examples, raw, without in (
-                (parents, block.held_out, block.held_out_raw, bad),
-                (progressive, block.trained, block.trained_raw, aside),
-            ):
+            for side, examples, raw, without in _of_parent(block, bad=bad, aside=aside):
                 predicted, unanswered = scored(score_parent, parent.transformed(raw).columns, examples.count)
                 ours = {name: predicted[theirs] for name, theirs in answered.items()}
-                _add(part, examples, ours, without=without | unanswered)
+                _add(compared, side, examples, ours, without=dict(without) | unanswered)
         _count(tally, block, aside=aside, bad=bad)
         features.add(block)
     tally.unusable += data.serialized(tally.faults)
-    metrics = {"candidate": candidate.metrics(), "parent": parents.metrics(), "progressive": progressive.metrics()}
-    counts = {"trained": tally.trained, "held_out": candidate.count, "unusable": len(tally.unusable)}
+    held_out = compared.count("candidate")
+    counts = {"trained": tally.trained, "held_out": held_out, "unusable": len(tally.unusable)}
     return Measured(
-        {**metrics, "examples": counts, **features.metrics()},
+        {**compared.metrics(), "examples": counts, **features.metrics()},
+        compared.details(),
         tally.trained,
-        candidate.count,
+        held_out,
         tally.unusable,
         tally.sample,
         features.warnings(),
     )
 
 
-def _add(part: Slices, examples: TrainingSet, outputs: Outputs, *, without: Mapping[int, str]) -> None:
+def _comparison(model: Model, parent: Model | None, answered: Mapping[str, str]) -> Comparison:
+    """`answered`: the parent's head that answers the same question, by head."""
+    definition = model.definition
+    asked = measured_heads(model.heads, definition.evaluation.metrics)
+    are_named = len(asked) > 1
+    shared = [head for head in asked if head.name in answered]
+    is_whole = len(shared) == len(asked)
+    user_metrics = model.user_metrics if is_whole else None
+    is_alike = parent is not None and is_whole and [head.name for head in parent.heads] == list(answered)
+    compiled = parent.compiled_metrics() if parent and is_alike else None
+    sides: dict[Side, Slices] = {
+        "candidate": Slices(asked, model.user_metrics, model.compiled_metrics(), are_named=are_named),
+        "parent": Slices(shared, user_metrics, compiled, are_named=are_named),
+        "progressive": Slices(shared, user_metrics, compiled, are_named=are_named),
+    }
+    return Comparison(sides, definition.evaluation, definition.gate, seed=definition.seed)
+
+
+def _of_parent(
+    block: PreparedBlock, *, bad: Mapping[int, str], aside: Mapping[int, str]
+) -> Iterator[tuple[Side, TrainingSet, Mapping[str, tf.Tensor], Mapping[int, str]]]:
+    """What the parent answers to: which examples, raw, and which of them count nowhere."""
+    yield "parent", block.held_out, block.held_out_raw, bad
+    yield "progressive", block.trained, block.trained_raw, aside
+
+
+def _add(
+    compared: Comparison, side: Side, examples: TrainingSet, outputs: Outputs, *, without: Mapping[int, str]
+) -> None:
     kept = np.array([row for row in range(examples.count) if row not in without], np.int64)
-    part.add(
+    compared.add(
+        side,
         {name: examples.labels[name].numpy()[kept] for name in outputs},
         {name: values[kept] for name, values in outputs.items()},
         {name: examples.weights[name].numpy()[kept] for name in outputs},
+        kept,
     )
 
 

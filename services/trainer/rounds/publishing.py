@@ -105,6 +105,7 @@ def draft_of(
     return VersionDraft(
         weights_digest=checkpoint.weights_digest(trained.final.arrays),
         metrics=measured.metrics,
+        evaluation=measured.evaluation,
         gate=trained.definition.gate,
         events_trained=measured.trained_count,
         events_held_out=measured.held_out_count,

@@ -84,6 +84,7 @@ class LocalRegistry:
             seed=plan.seed,
             weights_digest=draft.weights_digest,
             metrics=draft.metrics,
+            evaluation=draft.evaluation,
             verdict=Verdict(Decision.PROMOTE, (), draft.gate),
             events_trained=draft.events_trained,
             events_held_out=draft.events_held_out,

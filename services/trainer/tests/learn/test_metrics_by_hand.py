@@ -1,19 +1,18 @@
 """Metrics against figures worked out by hand."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
-from common.definition.heads import Head
-from common.definition.losses import Loss
-from common.schema import Feature
-from services.trainer.families.heads import BuiltHead
-from services.trainer.learn.evaluation import Slice, Slices, auc
+from services.trainer.families.reasons import DefinitionFailedError
+from services.trainer.learn.metrics.binary import auc_of
+from services.trainer.learn.metrics.collected import MeasuredHead, Slices
 
 
 def area(labels: list[int], scores: list[float], weights: list[float] | None = None) -> float | None:
-    return auc(np.array(labels, float), np.array(scores), np.array(weights or [1.0] * len(labels)))
+    return auc_of(np.array(labels, float), np.array(scores))(np.array(weights or [1.0] * len(labels)))
 
 
 def logit(probability: float) -> float:
@@ -50,15 +49,14 @@ def test_auc_needs_both_classes() -> None:
 def measured(
     task: str, labels: list[float], outputs: list[object], weights: list[float] | None = None
 ) -> dict[str, float]:
-    part = Slice(task)  # type: ignore[arg-type] # one of the tasks
+    part = Slices([MeasuredHead("y", task)])
     half = len(labels) // 2
     given = np.array(weights or [1.0] * len(labels), np.float32)
     for rows in (slice(0, half), slice(half, None)):
-        part.add(np.array(labels)[rows], np.array(outputs, np.float32)[rows], given[rows])
+        part.add({"y": np.array(labels)[rows]}, {"y": np.array(outputs, np.float32)[rows]}, {"y": given[rows]})
     return part.metrics()
 
 
-@pytest.mark.covers("met-classification")
 def test_binary_metrics() -> None:
     metrics = measured("binary", [1, 0, 1, 0], [logit(0.8), logit(0.4), logit(0.3), logit(0.1)])
     assert metrics["log_loss"] == pytest.approx(-np.mean(np.log([0.8, 0.6, 0.3, 0.9])), rel=1e-6)
@@ -75,7 +73,7 @@ def test_log_loss_stays_finite_at_logits_of_a_thousand() -> None:
 
 def test_what_is_not_defined_is_left_out() -> None:
     assert set(measured("binary", [0, 0], [0.1, 0.2])) == {"log_loss", "accuracy"}
-    assert Slice("binary").metrics() == {}
+    assert Slices([MeasuredHead("y", "binary")]).metrics() == {}
 
 
 @pytest.mark.covers("met-classification")
@@ -97,11 +95,33 @@ def test_weights_weigh() -> None:
     assert measured("binary", [1, 0], [1.0, 1.0], [3.0, 1.0])["accuracy"] == pytest.approx(0.75)
 
 
+def own(function: Any, *, weights: list[float]) -> dict[str, float]:
+    part = Slices([MeasuredHead("y", "regression")], function)
+    for label, output, weight in zip([1.0, 2.0], [1.5, 5.0], weights, strict=True):
+        part.add({"y": np.array([label])}, {"y": np.array([output], np.float32)}, {"y": np.array([weight], np.float32)})
+    return part.metrics()
+
+
 def test_the_definitions_own_metrics_see_all_labels_and_outputs() -> None:
-    head = Head("amount", "amount", "regression", Loss("mean_squared_error"))
-    built = BuiltHead(head, Feature("amount", "float32"), class_count=0, units=1)
-    part = Slices([built], lambda labels, outputs: {"worst": np.abs(labels - outputs).max()}, are_named=False)
-    for label, output in ((1.0, 1.5), (2.0, 5.0)):
-        weights = {"amount": np.ones(1, np.float32)}
-        part.add({"amount": np.array([label])}, {"amount": np.array([output], np.float32)}, weights)
-    assert part.metrics()["worst"] == 3.0
+    assert own(lambda labels, outputs: {"worst": np.abs(labels - outputs).max()}, weights=[1, 1])["worst"] == 3.0
+
+
+@pytest.mark.covers("met-classification")
+def test_a_third_argument_of_the_definitions_metrics_gets_the_weights() -> None:
+    def with_weights(labels: Any, outputs: Any, weights: Any) -> dict[str, float]:
+        return {"mine": np.average(np.abs(labels - outputs), weights=weights)}
+
+    def with_a_choice(labels: Any, outputs: Any, share: float = 0.5) -> dict[str, float]:
+        return {"mine": share}
+
+    assert own(with_weights, weights=[3, 1])["mine"] == pytest.approx((3 * 0.5 + 3.0) / 4)
+    assert own(with_a_choice, weights=[3, 1])["mine"] == 0.5
+
+
+def test_a_metric_of_the_definition_that_is_no_number_is_named() -> None:
+    with pytest.raises(DefinitionFailedError, match="mine is not finite"):
+        own(lambda labels, outputs: {"mine": np.nan}, weights=[1, 1])
+
+
+def test_examples_without_weight_measure_nothing() -> None:
+    assert own(lambda labels, outputs: {"mine": 1.0}, weights=[0, 0]) == {}

@@ -1,0 +1,157 @@
+"""How a version is measured, as its definition says it (section `evaluation`).
+
+holdout_fraction: 0.1
+metrics: [auc, recall, {name: precision, threshold: 0.3}]        # common/definition/metrics.py
+slices:
+  - carrier
+  - {by: [carrier, month], most: 50}
+  - {by: distance, boundaries: [500, 1000]}
+group_by: session                     # examples of one session compete: what ndcg and mrr ask for
+"""
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from common.definition.fields import Fields
+from common.definition.metrics import Metric, read_metrics
+from common.errors import InvalidInput
+from common.schema import Schema
+from common.suggestions import did_you_mean
+
+_MAX_SLICES, _MAX_FEATURES = 16, 3
+DEFAULT_MOST, MAX_MOST = 20, 200
+
+
+@dataclass(frozen=True)
+class SliceBy:
+    """The held-out examples cut by what a few features say.
+
+    Attributes:
+        boundaries: rising; of a number, which is then cut between them. Each boundary begins the part above it.
+        most: so many of the most frequent values have metrics of their own, the others together have one.
+    """
+
+    by: tuple[str, ...]
+    boundaries: tuple[float, ...] = ()
+    most: int = DEFAULT_MOST
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The names of what the boundaries cut: "< 500", "500 to 1000", ">= 1000"."""
+        texts = [f"{boundary:.12g}" for boundary in self.boundaries]
+        between = [f"{low} to {high}" for low, high in itertools.pairwise(texts)]
+        return (f"< {texts[0]}", *between, f">= {texts[-1]}") if texts else ()
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """An example is held out iff splitmix64(its masked CRC32C xor seed) < holdout_fraction * 2^64.
+
+    Attributes:
+        warn_unknown_share: the version warns of a feature of whose values more than this share has no id of its own.
+        max_unusable: a version of whose examples more than this share could not be used is rejected.
+        metrics: by head.
+        group_by: a feature; examples with an equal value of it belong together, and are resampled together.
+    """
+
+    holdout_fraction: float = 0.1
+    warn_unknown_share: float = 0.1
+    max_unusable: float = 0.01
+    metrics: Mapping[str, tuple[Metric, ...]] = field(default_factory=dict)
+    slices: tuple[SliceBy, ...] = ()
+    group_by: str | None = None
+
+    def to_configuration(self) -> dict[str, float]:
+        """What the plan of a round says of it: the choice of examples, and no metric."""
+        return {
+            "holdout_fraction": self.holdout_fraction,
+            "warn_unknown_share": self.warn_unknown_share,
+            "max_unusable": self.max_unusable,
+        }
+
+    def check_schema(self, schema: Schema, *, place: str) -> None:
+        """Raises InvalidInput when a slice is by what the stream does not have, or cannot be cut."""
+        for one in self.slices:
+            for name in one.by:
+                _check_feature(one, name, schema, place)
+        if self.group_by is not None:
+            _check_group(self.group_by, schema, place)
+
+
+def parse_evaluation(section: object, heads: Mapping[str, str]) -> Evaluation:
+    """Args: heads: their names to their tasks. Raises InvalidInput: which key, what was expected."""
+    fields = Fields("evaluation", section)
+    fraction = fields.number("holdout_fraction", Evaluation.holdout_fraction, minimum=0.0, below=1.0)
+    warn_share = fields.number("warn_unknown_share", Evaluation.warn_unknown_share, minimum=0.0)
+    max_unusable = fields.number("max_unusable", Evaluation.max_unusable, minimum=0.0)
+    if max_unusable > 1.0:
+        raise InvalidInput(f"evaluation: max_unusable is a share and must be 0 to 1, got {max_unusable}")
+    metrics = read_metrics(fields.take("metrics", None), heads, place="evaluation: metrics")
+    slices = _slices(fields.take("slices", []))
+    group_by = fields.text("group_by") if fields.has("group_by") else None
+    fields.finish()
+    return Evaluation(fraction, warn_share, max_unusable, metrics, slices, group_by)
+
+
+def _slices(entries: object) -> tuple[SliceBy, ...]:
+    if not isinstance(entries, list | tuple):
+        raise InvalidInput(f"evaluation: slices must be a list, got {entries!r}")
+    found = tuple(_slice(entry) for entry in entries)
+    if len(found) > _MAX_SLICES:
+        raise InvalidInput(f"evaluation: slices has {len(found)} entries, at most {_MAX_SLICES} are taken")
+    names = [one.by for one in found]
+    repeated = next((by for by in names if names.count(by) > 1), None)
+    if repeated:
+        raise InvalidInput(f"evaluation: slices names {', '.join(repeated)} twice")
+    return found
+
+
+def _slice(entry: object) -> SliceBy:
+    if isinstance(entry, str) and entry:
+        return SliceBy((entry,))
+    if not isinstance(entry, Mapping):
+        raise InvalidInput(f"evaluation: a slice must be the name of a feature, or a mapping with by, got {entry!r}")
+    fields = Fields("evaluation: slices", entry)
+    by = fields.take("by")
+    names = Fields("evaluation: slices", {"by": [by] if isinstance(by, str) and by else by}).texts("by")
+    if not 1 <= len(names) <= _MAX_FEATURES:
+        raise InvalidInput(f"evaluation: slices: by must name 1 to {_MAX_FEATURES} features, got {list(names)}")
+    boundaries = fields.numbers("boundaries") if fields.has("boundaries") else ()
+    most = fields.integer("most", DEFAULT_MOST, maximum=MAX_MOST)
+    fields.finish()
+    if any(low >= high for low, high in itertools.pairwise(boundaries)):
+        raise InvalidInput(f"evaluation: slices: boundaries must rise, got {list(boundaries)}")
+    if boundaries and len(names) > 1:
+        raise InvalidInput(f"evaluation: slices: boundaries cut one feature, and by names {', '.join(names)}")
+    return SliceBy(names, boundaries, most)
+
+
+def _check_feature(one: SliceBy, name: str, schema: Schema, place: str) -> None:
+    known = {feature.name: feature for feature in schema.features}
+    if name not in known:
+        raise InvalidInput(
+            f"{place}: evaluation slices by {name!r}, which is no feature of the stream{did_you_mean([name], known)}; "
+            f"it has {', '.join(known)}"
+        )
+    feature = known[name]
+    if not feature.is_scalar:
+        raise InvalidInput(f"{place}: evaluation cannot slice by {name}: it holds a list of values and not one")
+    if one.boundaries and feature.dtype not in ("float32", "int64"):
+        raise InvalidInput(f"{place}: evaluation slices by {name} with boundaries, and it is {feature.dtype}")
+    if not one.boundaries and feature.dtype not in ("string", "int64"):
+        raise InvalidInput(
+            f"{place}: evaluation slices by {name}, which is {feature.dtype} and not a few values; a number is cut by "
+            f"boundaries, as in {{by: {name}, boundaries: [0, 1]}}"
+        )
+
+
+def _check_group(name: str, schema: Schema, place: str) -> None:
+    known = {feature.name: feature for feature in schema.features}
+    if name not in known:
+        raise InvalidInput(
+            f"{place}: evaluation groups by {name!r}, which is no feature of the stream{did_you_mean([name], known)}; "
+            f"it has {', '.join(known)}"
+        )
+    if not known[name].is_scalar or known[name].dtype not in ("string", "int64"):
+        raise InvalidInput(f"{place}: evaluation groups by {name}, which is not one string or int64 value")

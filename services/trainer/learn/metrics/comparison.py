@@ -1,0 +1,192 @@
+"""Candidate and parent on the same held-out examples, and the parent on what the candidate then learned."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.definition.evaluation import Evaluation, SliceBy
+from common.definition.gate import Gate, Rule
+from common.definition.metrics import Metric
+from services.trainer.families.port import Outputs
+from services.trainer.learn.metrics import bootstrap, curves
+from services.trainer.learn.metrics.bootstrap import Question
+from services.trainer.learn.metrics.by_feature import Cut, Part, Raw
+from services.trainer.learn.metrics.collected import Labels, Slices
+
+Side = Literal["candidate", "parent", "progressive"]
+_SIDES: tuple[Side, ...] = ("candidate", "parent", "progressive")
+Codes = NDArray[np.int32]
+
+
+class _Column:
+    """A number per example of what one cut says, of held-out and of trained examples."""
+
+    def __init__(self, cut: Cut) -> None:
+        self.cut = cut
+        self.held_out, self.trained = list[Codes](), list[Codes]()
+
+    def add(self, held_out: Raw, trained: Raw) -> None:
+        self.held_out.append(self.cut.codes(held_out))
+        self.trained.append(self.cut.codes(trained))
+
+    def of(self, side: Side) -> Codes:
+        return np.concatenate(self.trained if side == "progressive" else self.held_out)
+
+    def newest(self, side: Side) -> Codes:
+        return (self.trained if side == "progressive" else self.held_out)[-1]
+
+
+class Comparison:
+    """Fed block by block: `next_block`, then what each side answers to its examples."""
+
+    def __init__(self, sides: Mapping[Side, Slices], evaluation: Evaluation, gate: Gate, *, seed: int) -> None:
+        """`seed`: of the resamples where the gate asks for confidence."""
+        self._sides, self._gate, self._seed = sides, gate, seed
+        self._columns = [_Column(Cut(by, _wanted(by, gate))) for by in evaluation.slices]
+        self._group = _Column(Cut(SliceBy((evaluation.group_by,)))) if evaluation.group_by else None
+        self._begin = {"held_out": 0, "trained": 0}
+        self._end = {"held_out": 0, "trained": 0}
+
+    def next_block(self, held_out: Raw, trained: Raw, *, held_out_count: int, trained_count: int) -> None:
+        """The raw features of all examples of the block."""
+        self._begin = dict(self._end)
+        self._end = {
+            "held_out": self._end["held_out"] + held_out_count, "trained": self._end["trained"] + trained_count
+        }  # fmt: skip
+        for column in (*self._columns, *([self._group] if self._group else [])):
+            column.add(held_out, trained)
+
+    def add(self, side: Side, labels: Labels, outputs: Outputs, weights: Outputs, kept: NDArray[np.int64]) -> None:
+        """Of the block's examples `kept`, by head."""
+        begin = self._begin["trained" if side == "progressive" else "held_out"]
+        groups = self._group.newest(side)[kept].astype(np.int64) if self._group else None
+        self._sides[side].add(labels, outputs, weights, kept + begin, groups)
+
+    def count(self, side: Side) -> int:
+        return self._sides[side].count
+
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """Raises DefinitionFailedError when the definition's own metrics raise or are not finite numbers."""
+        return {side: self._sides[side].metrics() for side in _SIDES}
+
+    def details(self) -> dict[str, Any]:
+        """`Version.evaluation`: curves, slices and intervals, each where there is something."""
+        cuts = [(column, part) for column in self._columns if self.count("candidate") for part in self._parts(column)]
+        masks = [self._mask(column, part, "candidate") for column, part in cuts]
+        told = [self._slice(column, part) for column, part in cuts]
+        overall = self._intervals(cuts, masks, told)
+        drawn = {side: self._drawn(side) for side in ("candidate", "parent") if self._sides[side].count}
+        return {
+            **({"curves": drawn} if drawn else {}),
+            **({"slices": told} if told else {}),
+            **({"intervals": overall} if overall else {}),
+        }
+
+    def _parts(self, column: _Column) -> Iterator[Part]:
+        codes = column.of("candidate")[self._rows("candidate")]
+        return column.cut.parts(codes)
+
+    def _rows(self, side: Side) -> NDArray[np.int64]:
+        part = self._sides[side]
+        data = part.judged(part.heads[0].name) if part.heads else None
+        return np.zeros(0, np.int64) if data is None else data.rows
+
+    def _mask(self, column: _Column, part: Part, side: Side) -> NDArray[np.bool_]:
+        """Of the side's examples."""
+        rows = self._rows(side)
+        return np.isin(column.of(side)[rows], part.codes) if len(rows) else np.zeros(0, np.bool_)
+
+    def _slice(self, column: _Column, part: Part) -> dict[str, Any]:
+        names = column.cut.by.by
+        where = dict(zip(names, part.values, strict=True)) if part.values else None
+        measured = {
+            side: self._sides[side].metrics_of(self._mask(column, part, side))
+            for side in _SIDES
+            if self._sides[side].count
+        }
+        told: dict[str, Any] = {"by": list(names), "where": where}
+        told |= {} if part.values else {"value_count": len(part.codes)}
+        return told | {"count": int(self._mask(column, part, "candidate").sum()), "metrics": measured}
+
+    def _drawn(self, side: Side) -> dict[str, Any]:
+        part = self._sides[side]
+        return {head.name: curves.drawings(part.judged(head.name)) for head in part.heads}
+
+    def _intervals(
+        self,
+        cuts: Sequence[tuple[_Column, Part]],
+        masks: Sequence[NDArray[np.bool_]],
+        told: Sequence[dict[str, Any]],
+    ) -> dict[str, Any]:
+        """By metric over all examples; those of a slice are written into what is told of it."""
+        candidate, parent = self._sides["candidate"], self._sides["parent"]
+        if self._gate.confidence is None or not candidate.count:
+            return {}
+        overall: dict[str, Any] = {}
+        for head in candidate.heads:
+            data = candidate.judged(head.name)
+            assert data is not None
+            asked = list(self._questions(head.name, head.asked, cuts, masks, data.rows, overall, told))
+            against = parent.judged(head.name) if any(one.name == head.name for one in parent.heads) else None
+            found = bootstrap.intervals(
+                [question for question, _, _ in asked],
+                data,
+                against,
+                confidence=self._gate.confidence,
+                seed=self._seed,
+            )
+            for (_, name, place), interval in zip(asked, found, strict=True):
+                place[name] = interval.to_mapping()
+        return overall
+
+    def _questions(
+        self,
+        head: str,
+        metrics: Sequence[Metric],
+        cuts: Sequence[tuple[_Column, Part]],
+        masks: Sequence[NDArray[np.bool_]],
+        rows: NDArray[np.int64],
+        overall: dict[str, Any],
+        told: Sequence[dict[str, Any]],
+    ) -> Iterator[tuple[Question, str, dict[str, Any]]]:
+        """A figure that a rule asks for, its name, and where its interval is written."""
+        size = self._end["held_out"]
+        asked = set[tuple[str, int]]()
+        for rule in self._gate.asked:
+            metric = next((one for one in metrics if rule.metric in (one.name, f"{head}/{one.name}")), None)
+            if metric is None or not self._is_of(rule, head):
+                continue
+            for place in self._places(rule, cuts):
+                if (rule.metric, place) in asked:
+                    continue
+                asked.add((rule.metric, place))
+                if place < 0:
+                    yield Question(metric), rule.metric, overall
+                    continue
+                chosen = np.zeros(size, np.bool_)
+                chosen[rows] = masks[place]
+                yield Question(metric, chosen), rule.metric, told[place].setdefault("intervals", {})
+
+    def _is_of(self, rule: Rule, head: str) -> bool:
+        named, slash, _ = rule.metric.rpartition("/")
+        return not slash or named == head
+
+    def _places(self, rule: Rule, cuts: Sequence[tuple[_Column, Part]]) -> list[int]:
+        """-1 for all examples, else the slices' places."""
+        if not rule.slice:
+            return [-1]
+        found = []
+        for place, (column, part) in enumerate(cuts):
+            where = dict(zip(column.cut.by.by, part.values, strict=False))
+            if where and set(where) == set(rule.slice):
+                matches = all(value in (None, where[name]) for name, value in rule.slice.items())
+                found += [place] if matches else []
+        return found
+
+
+def _wanted(by: SliceBy, gate: Gate) -> list[tuple[str, ...]]:
+    """Values that a rule names."""
+    named = [rule.slice for rule in gate.asked if set(rule.slice) == set(by.by)]
+    return [tuple(str(one[name]) for name in by.by) for one in named if None not in one.values()]

@@ -7,6 +7,10 @@ As a mapping (YAML or JSON) it reads:
       - {name: carrier, dtype: string, vocabulary: [AA, UA]}
       - {name: pixels, dtype: float32, shape: [784]}
       - {name: tags, dtype: string, shape: [null]}          # any length, the empty list too
+      - {name: readings, dtype: float32, shape: [null, 3]}  # a sequence: any number of steps, 3 values each
+      - {name: blob, dtype: bytes}                          # any bytes; in JSON {"b64": "..."}
+      - {name: scan, dtype: bytes, tensor: {dtype: uint8, shape: [28, 28]}}       # raw values (common/kinds.py)
+      - {name: photo, dtype: bytes, image: {format: png, height: 28, width: 28}}  # decoded inside the model
       - {name: dep_delay, dtype: float32, required: false, default: 0.0}
     labels:
       - {name: late, dtype: int64, min: 0, max: 1}
@@ -27,27 +31,35 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from common.errors import Conflict, InvalidInput
+from common.errors import InvalidInput
+from common.kinds import MAX_RANK, MAX_VALUES, ImageKind, TensorKind
 from common.suggestions import did_you_mean
 
-Dtype = Literal["float32", "int64", "string"]
+Dtype = Literal["float32", "int64", "string", "bytes"]
+DTYPES: tuple[Dtype, ...] = ("float32", "int64", "string", "bytes")
 Scalar = float | int | str
-PADDING: Mapping[str, int | str] = {"int64": -(2**63), "string": "\uffff"}
+PADDING: Mapping[str, float | int | str] = {
+    "float32": math.nan,
+    "int64": -(2**63),
+    "string": "\uffff",
+    "bytes": "\uffff",
+}
 """By dtype, what fills up a list of any length where lists of different lengths lie in one tensor. No event holds it in
 such a list: ingest refuses it. (The smallest int64 is NumPy's "not a time"; U+FFFF is no character, and Unicode leaves
-it to programs for such an end.) float32 has none: no estimator takes a list of floats of any length."""
-MAX_RANK, MAX_VALUES = 16, 1 << 24
-"""Of one feature of one event: more would not fit into a request of 64 MiB."""
+it to programs for such an end; NaN is refused in every float.)"""
 NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
 FEATURE_KEYS: Mapping[str, str] = {
     "name": "a name: a letter or _, then up to 127 letters, digits, _ . -; required",
-    "dtype": "float32, int64 or string; required",
-    "shape": "a list of sizes, or [null] for any length; default: a scalar",
+    "dtype": "float32, int64, string or bytes; required",
+    "shape": "a list of sizes; the first may be null for any length, as in [null] or [null, 3]; default: a scalar",
     "required": "true or false; default true",
-    "default": "a value of the dtype; only with required: false, and needed there unless the shape is [null]",
+    "default": "a value of the dtype (of bytes: a text, as UTF-8); only with required: false, and needed there unless "
+    "the length is free (then the empty list) or it is a tensor or an image (then zeros)",
     "min": "a number; default: no bound",
     "max": "a number; default: no bound",
     "vocabulary": "a list of different strings; strings only; default: any",
+    "tensor": "what raw bytes hold: dtype and shape or shape_field; bytes only; default: any bytes",
+    "image": "how an encoded image is decoded: height, width, format, channels, resize, scale; bytes only",
 }
 SCHEMA_KEYS: Mapping[str, str] = {
     "features": "a list of features; required",
@@ -88,11 +100,13 @@ class Feature:
     """One feature or label.
 
     Attributes:
-        shape: () for a scalar, (n, m, ...) for a fixed shape (values in C order), (None,) for any length.
+        shape: () for a scalar, (n, m, ...) for a fixed shape (values in C order), (None,) for any length, (None, m,
+            ...) for any number of steps of that shape.
         required: an event without it is refused; otherwise `default` is filled in (a scalar repeated over the
-            shape; an empty list for shape (None,)).
+            shape; an empty list where the length is free; no bytes, which decode to zeros, for a tensor or an image).
         minimum, maximum: inclusive bounds of every value (numbers only).
         vocabulary: the words allowed (strings only); empty means any.
+        tensor, image: what the bytes are; at most one of them.
     """
 
     name: str
@@ -103,6 +117,8 @@ class Feature:
     minimum: float | None = None
     maximum: float | None = None
     vocabulary: tuple[str, ...] = ()
+    tensor: TensorKind | None = None
+    image: ImageKind | None = None
 
     @property
     def is_scalar(self) -> bool:
@@ -110,12 +126,51 @@ class Feature:
 
     @property
     def is_variable_length(self) -> bool:
-        return self.shape == (None,)
+        return self.shape[:1] == (None,)
 
     @property
     def value_count(self) -> int | None:
         """How many values an event holds; None for any number."""
-        return None if self.is_variable_length else math.prod(size for size in self.shape if size is not None)
+        return None if self.is_variable_length else self.step_size
+
+    @property
+    def step_size(self) -> int:
+        """How many values a step of a list of any length holds; of other shapes, the whole."""
+        return math.prod(size for size in self.shape if size is not None)
+
+    @property
+    def is_decoded(self) -> bool:
+        """Whether a model sees something else than the event's bytes."""
+        return self.tensor is not None or self.image is not None
+
+    @property
+    def seen_dtype(self) -> str:
+        """What a model sees: bytes are strings, an image is float32, a tensor what it says."""
+        if self.image is not None:
+            return "float32"
+        if self.tensor is not None:
+            return self.tensor.dtype
+        return "string" if self.dtype == "bytes" else self.dtype
+
+    @property
+    def seen_shape(self) -> tuple[int | None, ...]:
+        """Of one example, None for sizes that differ; Schema.seen_shape knows those of a shape field."""
+        if self.image is not None:
+            return self.image.shape
+        if self.tensor is not None:
+            return self.tensor.shape or ()
+        return self.shape
+
+    def fault_of_bytes(self, value: bytes) -> str | None:
+        """What is wrong with a tensor's or image's bytes, as the rest of a sentence; None for nothing, or where another
+        feature has to say it (shape_field)."""
+        if not value and not self.required:
+            return None
+        if self.image is not None:
+            return self.image.fault_of(value)
+        if self.tensor is not None and self.tensor.shape is not None:
+            return self.tensor.fault_of(value)
+        return None
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Self:
@@ -130,14 +185,19 @@ class Feature:
             )
         name = check_name("feature", mapping.get("name"))
         dtype = mapping.get("dtype")
-        if dtype not in ("float32", "int64", "string"):
-            raise InvalidInput(f"feature {name}: dtype {dtype!r} is not float32, int64 or string")
+        if dtype not in DTYPES:
+            raise InvalidInput(f"feature {name}: dtype {dtype!r} is not float32, int64, string or bytes")
         shape = _shape(name, mapping.get("shape", ()))
+        tensor, image = _kinds(name, dtype, mapping)
         required = mapping.get("required", True)
         if not isinstance(required, bool):
             raise InvalidInput(f"feature {name}: required must be true or false, got {required!r}")
         default = mapping.get("default")
-        if not required and default is None and shape != (None,):
+        if tensor or image:
+            if default is not None:
+                raise InvalidInput(f"feature {name} is a tensor or image: leave default out, an absent one is zeros")
+            default = None if required else ""
+        if not required and default is None and shape[:1] != (None,):
             raise InvalidInput(f"feature {name} is optional and needs a default")
         if default is not None and required:
             raise InvalidInput(f"feature {name} has a default but is required; add required: false")
@@ -150,6 +210,8 @@ class Feature:
             minimum=_bound(name, "min", dtype, mapping.get("min")),
             maximum=_bound(name, "max", dtype, mapping.get("max")),
             vocabulary=_vocabulary(name, dtype, mapping.get("vocabulary", ())),
+            tensor=tensor,
+            image=image,
         )
         if feature.minimum is not None and feature.maximum is not None and feature.minimum > feature.maximum:
             raise InvalidInput(f"feature {name}: min {feature.minimum} is above max {feature.maximum}")
@@ -162,7 +224,10 @@ class Feature:
             mapping["shape"] = list(self.shape)
         if not self.required:
             mapping["required"] = False
-        optional = {"default": self.default, "min": self.minimum, "max": self.maximum}
+        optional: dict[str, Any] = {"min": self.minimum, "max": self.maximum}
+        optional["default"] = None if self.is_decoded else self.default
+        for key, kind in (("tensor", self.tensor), ("image", self.image)):
+            optional[key] = kind.to_mapping() if kind else None
         mapping.update({key: value for key, value in optional.items() if value is not None})
         if self.vocabulary:
             mapping["vocabulary"] = list(self.vocabulary)
@@ -217,7 +282,36 @@ class Schema:
             raise InvalidInput(f"the schema names {', '.join(repeated)} more than once")
         schema = cls(features, labels, mapping.get("weight"), mapping.get("event_time"), mapping.get("key"))
         schema._check_parts()
+        schema._check_kinds()
         return schema
+
+    def seen_shape(self, feature: Feature) -> tuple[int | None, ...]:
+        """What a model sees of the feature in one example; None for sizes that differ from example to example."""
+        if feature.tensor is None or feature.tensor.shape_field is None:
+            return feature.seen_shape
+        return (None,) * self.feature(feature.tensor.shape_field).step_size
+
+    def _check_kinds(self) -> None:
+        for label in self.labels:
+            if label.dtype == "bytes":
+                raise InvalidInput(f"label {label.name} is bytes, expected float32, int64 or string")
+        sized = {feature.name: feature for feature in self.features}
+        for feature in self.features:
+            name = feature.tensor.shape_field if feature.tensor else None
+            if name is None:
+                continue
+            sizes = sized.get(name)
+            if sizes is None:
+                raise InvalidInput(
+                    f"feature {feature.name}: shape_field {name!r} is no feature; there are {', '.join(sized)}"
+                    f"{did_you_mean([name], sized)}"
+                )
+            if sizes.dtype != "int64" or len(sizes.shape) != 1 or sizes.is_variable_length or not sizes.required:
+                raise InvalidInput(
+                    f"feature {feature.name}: shape_field {name} must be a required int64 feature of shape [rank]"
+                )
+            if not feature.required:
+                raise InvalidInput(f"feature {feature.name}: a tensor with a shape_field is required")
 
     def _check_parts(self) -> None:
         for part, name, dtypes in (
@@ -253,55 +347,17 @@ class Schema:
         return json.dumps(self.to_mapping(), sort_keys=True, separators=(",", ":"))
 
 
-def check_compatible(old: Schema, new: Schema) -> None:
-    """Passes when every event written under `old` can be read under `new`: the schema only widens.
-
-    A new optional feature, a wider range, more words (at any place: what was learned moves by word), an optional
-    feature that was required and another default are wider. What was written before keeps the values it has.
-
-    Raises:
-        Conflict: with each reason.
-    """
-    reasons: list[str] = []
-    old_columns = {feature.name: feature for feature in old.columns}
-    new_columns = {feature.name: feature for feature in new.columns}
-    for name, before in old_columns.items():
-        after = new_columns.get(name)
-        reasons += [f"{name} was dropped"] if after is None else _narrowings(before, after)
-    reasons += [
-        f"{name} is new and required; give it required: false and a default"
-        for name, feature in new_columns.items()
-        if name not in old_columns and feature.required
-    ]
-    if [label.name for label in old.labels] != [label.name for label in new.labels]:
-        reasons.append("the labels changed")
-    for part in ("weight", "event_time", "key"):
-        if getattr(old, part) != getattr(new, part):
-            reasons.append(f"{part} changed from {getattr(old, part)!r} to {getattr(new, part)!r}")
-    if reasons:
-        raise Conflict(
-            f"the new schema is not compatible: {'; '.join(reasons)}. A schema may widen: new optional features, wider "
-            f"ranges, more words. For anything else make another stream"
-        )
-
-
-def _narrowings(before: Feature, after: Feature) -> list[str]:
-    """Why events with the old feature may not be read as the new one."""
-    name = before.name
-    if (before.dtype, before.shape) != (after.dtype, after.shape):
-        kinds = [f"{feature.dtype} {list(feature.shape)}".removesuffix(" []") for feature in (before, after)]
-        return [f"{name} changed from {kinds[0]} to {kinds[1]}"]
-    reasons = [f"{name} is required now"] if after.required and not before.required else []
-    if after.minimum is not None and (before.minimum is None or after.minimum > before.minimum):
-        reasons.append(f"the range of {name} is narrower: its min was {before.minimum} and is {after.minimum}")
-    if after.maximum is not None and (before.maximum is None or after.maximum < before.maximum):
-        reasons.append(f"the range of {name} is narrower: its max was {before.maximum} and is {after.maximum}")
-    if after.vocabulary and not before.vocabulary:
-        reasons.append(f"{name} has a vocabulary now and took any word before")
-    gone = [word for word in before.vocabulary if after.vocabulary and word not in set(after.vocabulary)]
-    if gone:
-        reasons.append(f"the vocabulary of {name} lost {', '.join(map(repr, gone[:5]))}{' ...' * (len(gone) > 5)}")
-    return reasons
+def _kinds(name: str, dtype: Dtype, mapping: Mapping[str, Any]) -> tuple[TensorKind | None, ImageKind | None]:
+    given = [key for key in ("tensor", "image") if mapping.get(key) is not None]
+    if not given:
+        return None, None
+    if len(given) == 2:
+        raise InvalidInput(f"feature {name} is either a tensor or an image")
+    if dtype != "bytes" or mapping.get("shape"):
+        raise InvalidInput(f"feature {name}: {given[0]} needs dtype: bytes and no shape of its own")
+    if given == ["tensor"]:
+        return TensorKind.from_mapping(name, mapping["tensor"]), None
+    return None, ImageKind.from_mapping(name, mapping["image"])
 
 
 def _items(part: str, value: object) -> Iterable[Any]:
@@ -314,11 +370,12 @@ def _shape(name: str, value: object) -> tuple[int | None, ...]:
     if not isinstance(value, list | tuple):
         raise InvalidInput(f"feature {name}: shape must be a list of sizes, got {value!r}")
     shape = tuple(value)
-    if shape == (None,):
-        return shape
-    if not all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in shape):
-        raise InvalidInput(f"feature {name}: shape {list(shape)} must be positive sizes, or [null] for any length")
-    if len(shape) > MAX_RANK or math.prod(shape) > MAX_VALUES:
+    sizes = shape[1:] if shape[:1] == (None,) else shape
+    if not all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes):
+        raise InvalidInput(
+            f"feature {name}: shape {str(list(shape))[:100]} must be positive sizes; the first may be null for any length"
+        )
+    if len(shape) > MAX_RANK or math.prod(sizes) > MAX_VALUES:
         raise InvalidInput(
             f"feature {name}: shape {str(list(shape))[:100]} has {len(shape)} sizes; expected at most {MAX_RANK}, and "
             f"{MAX_VALUES} values in all"
@@ -329,8 +386,8 @@ def _shape(name: str, value: object) -> tuple[int | None, ...]:
 def _bound(name: str, part: str, dtype: Dtype, value: object) -> float | None:
     if value is None:
         return None
-    if dtype == "string":
-        raise InvalidInput(f"feature {name}: {part} does not apply to strings")
+    if dtype in ("string", "bytes"):
+        raise InvalidInput(f"feature {name}: {part} does not apply to {'strings' if dtype == 'string' else 'bytes'}")
     if isinstance(value, bool) or not isinstance(value, int | float) or not _is_finite(value):
         raise InvalidInput(f"feature {name}: {part} must be a number, got {value!r}")
     return value
@@ -361,7 +418,7 @@ def _vocabulary(name: str, dtype: Dtype, value: object) -> tuple[str, ...]:
 def _value_of(name: str, part: str, dtype: Dtype, value: object) -> Scalar | None:
     if value is None:
         return None
-    if dtype == "string" and isinstance(value, str) and _is_text(value):
+    if dtype in ("string", "bytes") and isinstance(value, str) and _is_text(value):
         return value
     if dtype == "int64" and isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63:
         return value

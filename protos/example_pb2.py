@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14protos/example.proto\x12\x08headrace\"\x1a\n\tBytesList\x12\r\n\x05value\x18\x01 \x03(\x0c\"\x1e\n\tFloatList\x12\x11\n\x05value\x18\x01 \x03(\x02\x42\x02\x10\x01\"\x1e\n\tInt64List\x12\x11\n\x05value\x18\x01 \x03(\x03\x42\x02\x10\x01\"\x92\x01\n\x07\x46\x65\x61ture\x12)\n\nbytes_list\x18\x01 \x01(\x0b\x32\x13.headrace.BytesListH\x00\x12)\n\nfloat_list\x18\x02 \x01(\x0b\x32\x13.headrace.FloatListH\x00\x12)\n\nint64_list\x18\x03 \x01(\x0b\x32\x13.headrace.Int64ListH\x00\x42\x06\n\x04kind\"\x7f\n\x08\x46\x65\x61tures\x12\x30\n\x07\x66\x65\x61ture\x18\x01 \x03(\x0b\x32\x1f.headrace.Features.FeatureEntry\x1a\x41\n\x0c\x46\x65\x61tureEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12 \n\x05value\x18\x02 \x01(\x0b\x32\x11.headrace.Feature:\x02\x38\x01\"/\n\x07\x45xample\x12$\n\x08\x66\x65\x61tures\x18\x01 \x01(\x0b\x32\x12.headrace.Features\"\xee\x01\n\nDeadLetter\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\x12+\n\x06\x66ormat\x18\x03 \x01(\x0e\x32\x1b.headrace.DeadLetter.Format\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x16\n\x0eschema_version\x18\x05 \x01(\x05\x12\x19\n\x11refused_at_micros\x18\x06 \x01(\x03\x12\x16\n\x0eleft_out_bytes\x18\x07 \x01(\x03\"7\n\x06\x46ormat\x12\x16\n\x12\x46ORMAT_UNSPECIFIED\x10\x00\x12\x08\n\x04JSON\x10\x01\x12\x0b\n\x07\x45XAMPLE\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14protos/example.proto\x12\x08headrace\"\x1a\n\tBytesList\x12\r\n\x05value\x18\x01 \x03(\x0c\"\x1e\n\tFloatList\x12\x11\n\x05value\x18\x01 \x03(\x02\x42\x02\x10\x01\"\x1e\n\tInt64List\x12\x11\n\x05value\x18\x01 \x03(\x03\x42\x02\x10\x01\"\x92\x01\n\x07\x46\x65\x61ture\x12)\n\nbytes_list\x18\x01 \x01(\x0b\x32\x13.headrace.BytesListH\x00\x12)\n\nfloat_list\x18\x02 \x01(\x0b\x32\x13.headrace.FloatListH\x00\x12)\n\nint64_list\x18\x03 \x01(\x0b\x32\x13.headrace.Int64ListH\x00\x42\x06\n\x04kind\"\x7f\n\x08\x46\x65\x61tures\x12\x30\n\x07\x66\x65\x61ture\x18\x01 \x03(\x0b\x32\x1f.headrace.Features.FeatureEntry\x1a\x41\n\x0c\x46\x65\x61tureEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12 \n\x05value\x18\x02 \x01(\x0b\x32\x11.headrace.Feature:\x02\x38\x01\"/\n\x07\x45xample\x12$\n\x08\x66\x65\x61tures\x18\x01 \x01(\x0b\x32\x12.headrace.Features\"1\n\x0b\x46\x65\x61tureList\x12\"\n\x07\x66\x65\x61ture\x18\x01 \x03(\x0b\x32\x11.headrace.Feature\"\x98\x01\n\x0c\x46\x65\x61tureLists\x12=\n\x0c\x66\x65\x61ture_list\x18\x01 \x03(\x0b\x32\'.headrace.FeatureLists.FeatureListEntry\x1aI\n\x10\x46\x65\x61tureListEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12$\n\x05value\x18\x02 \x01(\x0b\x32\x15.headrace.FeatureList:\x02\x38\x01\"e\n\x0fSequenceExample\x12#\n\x07\x63ontext\x18\x01 \x01(\x0b\x32\x12.headrace.Features\x12-\n\rfeature_lists\x18\x02 \x01(\x0b\x32\x16.headrace.FeatureLists\"\xee\x01\n\nDeadLetter\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\x12+\n\x06\x66ormat\x18\x03 \x01(\x0e\x32\x1b.headrace.DeadLetter.Format\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x16\n\x0eschema_version\x18\x05 \x01(\x05\x12\x19\n\x11refused_at_micros\x18\x06 \x01(\x03\x12\x16\n\x0eleft_out_bytes\x18\x07 \x01(\x03\"7\n\x06\x46ormat\x12\x16\n\x12\x46ORMAT_UNSPECIFIED\x10\x00\x12\x08\n\x04JSON\x10\x01\x12\x0b\n\x07\x45XAMPLE\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,6 +37,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_INT64LIST'].fields_by_name['value']._serialized_options = b'\020\001'
   _globals['_FEATURES_FEATUREENTRY']._loaded_options = None
   _globals['_FEATURES_FEATUREENTRY']._serialized_options = b'8\001'
+  _globals['_FEATURELISTS_FEATURELISTENTRY']._loaded_options = None
+  _globals['_FEATURELISTS_FEATURELISTENTRY']._serialized_options = b'8\001'
   _globals['_BYTESLIST']._serialized_start=34
   _globals['_BYTESLIST']._serialized_end=60
   _globals['_FLOATLIST']._serialized_start=62
@@ -51,8 +53,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FEATURES_FEATUREENTRY']._serialized_end=402
   _globals['_EXAMPLE']._serialized_start=404
   _globals['_EXAMPLE']._serialized_end=451
-  _globals['_DEADLETTER']._serialized_start=454
-  _globals['_DEADLETTER']._serialized_end=692
-  _globals['_DEADLETTER_FORMAT']._serialized_start=637
-  _globals['_DEADLETTER_FORMAT']._serialized_end=692
+  _globals['_FEATURELIST']._serialized_start=453
+  _globals['_FEATURELIST']._serialized_end=502
+  _globals['_FEATURELISTS']._serialized_start=505
+  _globals['_FEATURELISTS']._serialized_end=657
+  _globals['_FEATURELISTS_FEATURELISTENTRY']._serialized_start=584
+  _globals['_FEATURELISTS_FEATURELISTENTRY']._serialized_end=657
+  _globals['_SEQUENCEEXAMPLE']._serialized_start=659
+  _globals['_SEQUENCEEXAMPLE']._serialized_end=760
+  _globals['_DEADLETTER']._serialized_start=763
+  _globals['_DEADLETTER']._serialized_end=1001
+  _globals['_DEADLETTER_FORMAT']._serialized_start=946
+  _globals['_DEADLETTER_FORMAT']._serialized_end=1001
 # @@protoc_insertion_point(module_scope)

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from common.errors import Conflict, InvalidInput
-from common.schema import Feature, Schema, check_compatible, check_name
+from common.schema import Feature, Schema, check_name
+from common.schema_changes import check_compatible
 
 FULL: dict[str, Any] = {
     "features": [
@@ -70,15 +71,15 @@ def test_features_know_how_many_values_they_hold() -> None:
         (_with(key="speed"), "the schema has no feature 'speed'"),
         (_one(name="1a"), "feature name '1a' is not a name"),
         (_one(name=None), "feature name None is not a name"),
-        (_one(dtype="float64"), "feature a: dtype 'float64' is not float32, int64 or string"),
+        (_one(dtype="float64"), "feature a: dtype 'float64' is not float32, int64, string or bytes"),
         (_one(sise=3), "feature 'a' has unknown keys ['sise']"),
         (_one(shape=3), "feature a: shape must be a list of sizes, got 3"),
-        (_one(shape=[0]), "feature a: shape [0] must be positive sizes, or [null] for any length"),
+        (_one(shape=[0]), "feature a: shape [0] must be positive sizes; the first may be null for any length"),
         (_one(shape=[True]), "must be positive sizes"),
         (_one(shape=[10**9]), "expected at most 16, and 16777216 values in all"),
         (_one(shape=[2**31, 2**33]), "expected at most 16, and 16777216 values in all"),
         (_one(shape=[1] * 17), "has 17 sizes; expected at most 16"),
-        (_one(shape=[None, 2]), "must be positive sizes"),
+        (_one(shape=[2, None]), "must be positive sizes"),
         (_one(required=1), "feature a: required must be true or false, got 1"),
         (_one(required=False), "feature a is optional and needs a default"),
         (_one(default=1.0), "feature a has a default but is required"),
@@ -189,3 +190,63 @@ def test_a_schema_of_ten_thousand_features_is_read_and_looked_up_in_linear_time(
     names = [f"f{number}" for number in range(20_000)]
     schema = Schema.from_mapping({"features": [{"name": name, "dtype": "float32"} for name in names], "labels": []})
     assert [schema.feature(name).name for name in names] == names
+
+
+def _kind(**kind: Any) -> dict[str, Any]:
+    return {"features": [{"name": "a", "dtype": "bytes", **kind}, {"name": "sizes", "dtype": "int64", "shape": [2]}]}
+
+
+IMAGE = {"height": 8, "width": 9}
+
+
+@pytest.mark.parametrize(
+    ("mapping", "sentence"),
+    [
+        (_kind(tensor={"dtype": "complex64", "shape": []}), "tensor's dtype 'complex64' is none of uint8, int8"),
+        (_kind(tensor={"dtype": "float8", "shape": []}), "did you mean float"),
+        (_kind(tensor={"dtype": "int8"}), "a tensor has either shape or shape_field"),
+        (_kind(tensor={"dtype": "int8", "shape": [0]}), "tensor's shape must be a list of positive sizes, got [0]"),
+        (_kind(tensor={"dtype": "int8", "shape": [2**40]}), "expected at most 16, and 16777216 values in all"),
+        (_kind(tensor={"dtype": "int8", "shape_field": "sises"}), "'sises' is no feature; there are a, sizes; did you"),
+        (_kind(tensor={"dtype": "int8", "shape_field": "a"}), "must be a required int64 feature of shape [rank]"),
+        (_kind(tensor={"dtype": "int8", "shape": [1]}, required=False, default="x"), "leave default out"),
+        (_kind(tensor={"dtype": "int8", "shape": [1]}, image=IMAGE), "either a tensor or an image"),
+        (_kind(dtype="string", image=IMAGE), "image needs dtype: bytes"),
+        (_kind(shape=[2], image=IMAGE), "image needs dtype: bytes and no shape"),
+        (_kind(image={"height": 8}), "image's width must be a whole number from 1"),
+        (_kind(image=IMAGE | {"format": "tiff"}), "image's format 'tiff' is none of jpeg, png, gif, bmp, any"),
+        (_kind(image=IMAGE | {"resize": "bilinea"}), "did you mean bilinear?"),
+        (_kind(image=IMAGE | {"channels": 4}), "channels must be 1 or 3 for any, got 4"),
+        (_kind(image=IMAGE | {"scale": [1, 0]}), "scale must be [low, high]"),
+        (_kind(image=IMAGE | {"hight": 1}), "unknown keys ['hight']; did you mean height?"),
+        (_kind(image=3), "image must be a mapping with format"),
+        (_kind(vocabulary=["x"]), "vocabulary applies to strings only"),
+        (_kind(min=1), "min does not apply to bytes"),
+        (
+            {"features": [{"name": "x", "dtype": "int64"}], "labels": [{"name": "a", "dtype": "bytes"}]},
+            "label a is bytes",
+        ),
+    ],
+)
+@pytest.mark.covers("rec-raw-tensor", "rec-image")
+def test_a_kind_that_cannot_be_is_refused_in_words(mapping: Any, sentence: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        Schema.from_mapping(mapping)
+    assert sentence in caught.value.message
+
+
+def test_kinds_survive_json_and_widen_only_where_what_was_written_can_be_read() -> None:
+    jpeg = Schema.from_mapping(_kind(image=IMAGE | {"format": "jpeg"}))
+    tensor = Schema.from_mapping(_kind(tensor={"dtype": "int8", "shape_field": "sizes"}))
+    for schema in (jpeg, tensor):
+        assert Schema.from_json(schema.to_json()) == schema
+    assert [tensor.seen_shape(feature) for feature in tensor.features] == [(None, None), (2,)]
+    check_compatible(jpeg, Schema.from_mapping(_kind(image=IMAGE)))
+    for narrower, reason in (
+        (_kind(image=IMAGE | {"format": "png"}), "a takes png images now and took jpeg before"),
+        (_kind(image=IMAGE | {"format": "jpeg", "width": 8}), "a changed from bytes image"),
+        (_kind(), "a changed from bytes image"),
+    ):
+        with pytest.raises(Conflict) as caught:
+            check_compatible(jpeg, Schema.from_mapping(narrower))
+        assert reason in caught.value.message

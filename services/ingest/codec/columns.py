@@ -36,9 +36,12 @@ class ColumnarEncoder:
         self._known = frozenset(self._names)
         self._pick = itemgetter(*self._names) if len(self._names) > 1 else lambda event: (event[self._names[0]],)
         self._heads = _Heads()
+        self._is_one_by_one = codec.has_shape_fields
 
     def encode(self, events: Sequence[Any]) -> list[bytes] | None:
         """Serialized Examples with every feature of the schema in its order, or None: look at them one by one."""
+        if self._is_one_by_one:
+            return None
         try:
             return [
                 example
@@ -108,7 +111,7 @@ class _Entries(dict[Any, bytes]):
 
 
 def _encoder(column: FeatureCodec) -> ColumnEncoder:
-    if column.feature.is_scalar:
+    if column.feature.is_scalar and column.feature.dtype != "bytes":
         make = {"float32": _scalar_floats, "int64": _scalar_ints, "string": _scalar_words}[column.feature.dtype]
         return make(column)
     if column.count is not None and column.feature.dtype == "float32":

@@ -9,7 +9,8 @@ depend on the event prepared per schema: a column at a time it takes a sixth of 
     Feature   0A len BytesList | 12 len FloatList | 1A len Int64List
     BytesList (0A len bytes)*      FloatList 0A len float32*      Int64List 0A len varint*      (lists packed)
 
-A string is any bytes, as in TensorFlow: an image or a tensor's raw bytes come as {"b64": "..."} in JSON.
+A string is any bytes, as in TensorFlow, and may come as {"b64": "..."} in JSON; bytes, which tensors and images are,
+always do. A tf.train.SequenceExample is read, too: its context is the event's features, its lists are those of any length.
 
 `ExampleCodec` is the truth on what an event may hold; its sentences name the feature, what was got and what was
 expected. `services/ingest/codec/columns.py` and `layout.py` are faster ways to the same answers.
@@ -25,12 +26,13 @@ from google.protobuf.message import DecodeError
 
 from common.errors import InvalidInput
 from common.schema import PADDING, Feature, Schema
-from protos.example_pb2 import Example
+from protos.example_pb2 import SequenceExample
+from services.ingest.codec.steps import flat_steps, values_of_steps
 
 Values = list[float] | list[int] | list[bytes]
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
-KIND_OF = {"string": "bytes_list", "float32": "float_list", "int64": "int64_list"}
-LIST_TAG = {"string": b"\x0a", "float32": b"\x12", "int64": b"\x1a"}
+KIND_OF = {"bytes": "bytes_list", "string": "bytes_list", "float32": "float_list", "int64": "int64_list"}
+LIST_TAG = {"bytes": b"\x0a", "string": b"\x0a", "float32": b"\x12", "int64": b"\x1a"}
 _DTYPE_OF_KIND = {kind: dtype for dtype, kind in KIND_OF.items()}
 _SHOWN_CHARACTERS = 40
 _EXACT_FLOATS = 2**53
@@ -85,7 +87,7 @@ class FeatureCodec:
         self._padding = _padding(feature)
         self.vocabulary = frozenset(word.encode() for word in feature.vocabulary)
         self.entry_key = delimited(b"\x0a", feature.name.encode())
-        self._convert: Callable[[Any], Any] = {"float32": _float32, "int64": as_int64, "string": _string}[feature.dtype]
+        self._convert: Callable[[Any], Any] = _CONVERTERS[feature.dtype]
         self.default_entry = None if feature.required else self.entry(self._default_values())
 
     def entry(self, values: Values) -> bytes:
@@ -110,6 +112,11 @@ class FeatureCodec:
         if self._padding is not None and self._padding in values:
             text = _text(self._padding) if isinstance(self._padding, bytes) else self._padding
             raise ValueError(f"is {shown(text)}, which fills up lists of any length and cannot be in one")
+        if self.feature.is_decoded:
+            fault = self.feature.fault_of_bytes(values[0])
+            if fault:
+                raise ValueError(fault)
+            return
         if self.vocabulary:
             for word in values:
                 if word not in self.vocabulary:
@@ -129,6 +136,8 @@ class FeatureCodec:
             raise ValueError(f"holds {got}, expected {self.feature.dtype}")
         if self.count is not None and len(values) != self.count:
             raise ValueError(f"holds {len(values)} values, expected {self.count}")
+        if self.count is None and len(values) % self.feature.step_size:
+            raise ValueError(f"holds {len(values)} values, expected steps of {self.feature.step_size}")
         if self.feature.dtype == "float32":
             for number in values:
                 if not math.isfinite(number):
@@ -138,6 +147,8 @@ class FeatureCodec:
     def _default_values(self) -> Values:
         if self.count is None:
             return []
+        if self.feature.dtype == "bytes":
+            return [str(self.feature.default).encode()] * self.count
         try:
             default = self._convert(self.feature.default)
         except ValueError as fault:
@@ -149,7 +160,7 @@ class FeatureCodec:
         if not isinstance(value, list):
             raise ValueError(f"is {shown(value)}, expected a list")
         if self.count is None:
-            return value
+            return flat_steps(value, self.feature)
         if len(shape) > 1 and len(value) == shape[0] and all(isinstance(item, list) for item in value):
             return _nested(value, shape)
         if len(value) != self.count:
@@ -170,6 +181,16 @@ class ExampleCodec:
         self.columns = tuple(FeatureCodec(feature) for feature in schema.columns)
         self.column_of = {column.name: column for column in self.columns}
         self.key_column = self.column_of[schema.key] if schema.key else None
+        self._with_shape_field = tuple(
+            (column, column.feature.tensor.shape_field)
+            for column in self.columns
+            if column.feature.tensor and column.feature.tensor.shape_field
+        )
+
+    @property
+    def has_shape_fields(self) -> bool:
+        """Whether one feature of an event says what another may hold, so that no column can be checked alone."""
+        return bool(self._with_shape_field)
 
     def encode(self, event: object) -> bytes:
         """A serialized Example with every feature of the schema, in the schema's order.
@@ -183,6 +204,7 @@ class ExampleCodec:
             raise InvalidInput(f"the event is {shown(event)}, expected an object of features")
         faults: list[str] = []
         entries: list[bytes] = []
+        found: dict[str, Values] = {}
         for column in self.columns:
             value = event.get(column.name)
             if value is None:
@@ -192,16 +214,17 @@ class ExampleCodec:
                 entries.append(column.default_entry)
                 continue
             try:
-                entries.append(column.entry(column.values_of(value)))
+                found[column.name] = column.values_of(value)
+                entries.append(column.entry(found[column.name]))
             except ValueError as fault:
                 faults.append(f"{column.name} {fault}")
-        faults += self._unknown(event)
+        faults += self._misshapen(found) + self._unknown(event)
         if faults:
             raise InvalidInput("; ".join(faults))
         return delimited(b"\x0a", b"".join(entries))
 
     def check(self, data: bytes) -> bytes:
-        """The same for a serialized Example: its canonical form, with the same values and defaults filled in.
+        """The same for a serialized Example or SequenceExample: its canonical form, with the same values and defaults filled in.
 
         Raises:
             InvalidInput: it is no Example, or with every fault in one sentence.
@@ -234,26 +257,42 @@ class ExampleCodec:
 
     def _parsed(self, data: bytes) -> dict[str, Values]:
         try:
-            features = Example.FromString(data).features.feature
+            given = SequenceExample.FromString(data)
         except DecodeError as error:
             raise InvalidInput("the bytes are not a serialized tf.train.Example") from error
+        features, lists = given.context.feature, given.feature_lists.feature_list
         faults: list[str] = []
         values: dict[str, Values] = {}
         for column in self.columns:
-            if column.name not in features:
+            if column.name not in features and column.name not in lists:
                 if column.feature.required:
                     faults.append(f"{column.name} is missing")
                 continue
-            kind = features[column.name].WhichOneof("kind")
-            values[column.name] = list(getattr(features[column.name], kind).value) if kind else []
             try:
-                column.check_list(kind, values[column.name])
+                if column.name in lists:
+                    is_twice = column.name in features
+                    kind, found = values_of_steps(lists[column.name], column.feature, is_in_context=is_twice)
+                    kind = kind or KIND_OF[column.feature.dtype]
+                else:
+                    kind = features[column.name].WhichOneof("kind")
+                    found = list(getattr(features[column.name], kind).value) if kind else []
+                column.check_list(kind, found)
+                values[column.name] = found
             except ValueError as fault:
                 faults.append(f"{column.name} {fault}")
-        faults += self._unknown(features)
+        faults += self._misshapen(values) + self._unknown({**features, **lists} if lists else features)
         if faults:
             raise InvalidInput("; ".join(faults))
         return values
+
+    def _misshapen(self, values: Mapping[str, Any]) -> list[str]:
+        """Faults of tensors whose shape another feature of the event says."""
+        faults: list[str] = []
+        for column, field in self._with_shape_field:
+            if column.name in values and field in values and column.feature.tensor:
+                fault = column.feature.tensor.fault_of(values[column.name][0], values[field])
+                faults += [f"{column.name} {fault}"] if fault else []
+        return faults
 
     def _unknown(self, given: Mapping[str, object]) -> list[str]:
         unknown = sorted(str(name) for name in given if name not in self.column_of)
@@ -276,8 +315,10 @@ def _feature_bytes(dtype: str, values: Sequence[Any]) -> bytes:
 
 
 def _padding(feature: Feature) -> int | bytes | None:
-    padding = PADDING.get(feature.dtype) if feature.is_variable_length else None
-    return padding.encode() if isinstance(padding, str) else padding
+    if not feature.is_variable_length or feature.dtype == "float32":  # NaN is refused in every float
+        return None
+    padding = PADDING[feature.dtype]
+    return padding.encode() if isinstance(padding, str) else int(padding)
 
 
 def _bounds(feature: Feature) -> tuple[float | None, float | None]:
@@ -332,6 +373,20 @@ def _string(value: object) -> bytes:
         raise ValueError(
             f"is {shown(value)}, expected text that UTF-8 can write (it has half a surrogate pair)"
         ) from None
+
+
+def _bytes(value: object) -> bytes:
+    if isinstance(value, dict) and value.keys() == {"b64"}:
+        return _from_base64(value["b64"])
+    raise ValueError(f'is {shown(value)}, expected bytes as {{"b64": "..."}}')
+
+
+_CONVERTERS: Mapping[str, Callable[[Any], Any]] = {
+    "float32": _float32,
+    "int64": as_int64,
+    "string": _string,
+    "bytes": _bytes,
+}
 
 
 def _from_base64(text: object) -> bytes:

@@ -183,11 +183,33 @@ def _varints(block: Block, at: Indexes) -> tuple[Indexes, Indexes]:
 
 
 def _check_of(column: FeatureCodec) -> Check:
+    tensor = column.feature.tensor
+    if tensor is not None and tensor.byte_count is not None and tensor.takes_any_bytes and column.feature.required:
+        return _check_bytes(column, tensor.byte_count)
+    if column.feature.is_decoded:
+        return _check_nothing
     if column.feature.dtype == "float32" and column.count is not None:
         return _check_floats(column, column.count)
     if column.feature.is_scalar:
         return _check_int(column) if column.feature.dtype == "int64" else _check_word(column)
-    return lambda block, at, ends: np.zeros(len(at), dtype=np.bool_)
+    return _check_nothing
+
+
+def _check_nothing(block: Block, at: Indexes, ends: Indexes) -> Mask:
+    return np.zeros(len(at), dtype=np.bool_)
+
+
+def _check_bytes(column: FeatureCodec, count: int) -> Check:
+    """One value of a fixed number of bytes, whichever they are."""
+    entry = column.entry([bytes(count)])
+    after_key = len(entry) - entry.index(column.entry_key) - len(column.entry_key)
+    prefix = _Literal(entry[len(entry) - after_key : len(entry) - count])
+
+    def check(block: Block, at: Indexes, ends: Indexes) -> Mask:
+        right: Mask = (ends - at == after_key) & prefix.matches(block, at)
+        return right
+
+    return check
 
 
 def _check_floats(column: FeatureCodec, count: int) -> Check:

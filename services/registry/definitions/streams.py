@@ -6,7 +6,8 @@ from sqlalchemy import Connection, Row, Select, insert, select
 
 from common.errors import Conflict, InvalidInput, NotFound
 from common.registry.catalog import ChangeKind, Stream
-from common.schema import Schema, check_compatible, check_name
+from common.schema import Schema, check_name
+from common.schema_changes import check_compatible
 from services.registry.store.database import Transaction
 from services.registry.store.tables import archived_streams, deleted, streams
 

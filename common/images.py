@@ -1,0 +1,90 @@
+"""What can be seen of an encoded image without decoding it: its format, whether its end is there, how large it is.
+
+Sources: PNG (ISO/IEC 15948) 5.2 and 11.2.2, JPEG (ITU-T T.81) annex B, GIF89a 17 and 18, Windows BITMAPINFOHEADER.
+"""
+
+from collections.abc import Callable, Mapping
+
+FORMATS = ("jpeg", "png", "gif", "bmp")
+LARGEST_PIXELS = 64 * 1024 * 1024
+"""A larger image is refused: a few kilobytes of PNG can claim to be gigabytes of pixels."""
+_MAGIC: Mapping[str, tuple[bytes, ...]] = {
+    "jpeg": (b"\xff\xd8\xff",),
+    "png": (b"\x89PNG\r\n\x1a\n",),
+    "gif": (b"GIF87a", b"GIF89a"),
+    "bmp": (b"BM",),
+}
+_SHOWN_BYTES = 8
+_FRAME_MARKERS = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
+_MARKERS_WITHOUT_LENGTH = frozenset({0x01, *range(0xD0, 0xD9)})
+
+
+def format_of_image(value: bytes) -> str | None:
+    """By the first bytes; None for none of FORMATS."""
+    return next((name for name, starts in _MAGIC.items() if value.startswith(starts)), None)
+
+
+def fault_of_image(value: bytes, expected: str) -> str | None:
+    """The rest of a sentence, None where nothing is seen. `expected` is one of FORMATS or "any"."""
+    found = format_of_image(value)
+    if found is None or expected not in ("any", found):
+        wanted = f"a {expected} image" if expected != "any" else f"an image ({', '.join(FORMATS)})"
+        if not value:
+            return f"is empty, expected {wanted}"
+        got = f"a {found} image" if found else f"{len(value)} bytes that begin with {value[:_SHOWN_BYTES].hex(' ')}"
+        return f"is {got}, expected {wanted}"
+    if _is_cut_off(value, found):
+        return f"is a {found} image that is cut off after {len(value)} bytes"
+    size = _SIZES[found](value)
+    if size is None:
+        return f"is a {found} image without a size in its header"
+    if min(size) < 1 or size[0] * size[1] > LARGEST_PIXELS:
+        return f"is a {found} image of {size[0]} x {size[1]} pixels, expected 1 to {LARGEST_PIXELS} pixels"
+    return None
+
+
+def _is_cut_off(value: bytes, image_format: str) -> bool:
+    if image_format == "png":
+        return value.rfind(b"IEND") < 0
+    if image_format == "jpeg":
+        return value.rfind(b"\xff\xd9") < 0
+    return image_format == "bmp" and len(value) < int.from_bytes(value[2:6], "little")
+
+
+def _png_size(value: bytes) -> tuple[int, int] | None:
+    if len(value) < 24 or value[12:16] != b"IHDR":
+        return None
+    return int.from_bytes(value[16:20], "big"), int.from_bytes(value[20:24], "big")
+
+
+def _gif_size(value: bytes) -> tuple[int, int] | None:
+    return (int.from_bytes(value[6:8], "little"), int.from_bytes(value[8:10], "little")) if len(value) >= 10 else None
+
+
+def _bmp_size(value: bytes) -> tuple[int, int] | None:
+    if len(value) < 26:
+        return None
+    width = int.from_bytes(value[18:22], "little", signed=True)
+    return width, abs(int.from_bytes(value[22:26], "little", signed=True))
+
+
+def _jpeg_size(value: bytes) -> tuple[int, int] | None:
+    """Of the first frame header; walks the segments before it."""
+    at = 2
+    while at + 9 <= len(value) and value[at] == 0xFF:
+        marker = value[at + 1]
+        if marker == 0xFF:  # filling bytes may precede a marker
+            at += 1
+            continue
+        if marker in _FRAME_MARKERS:
+            return int.from_bytes(value[at + 7 : at + 9], "big"), int.from_bytes(value[at + 5 : at + 7], "big")
+        at += 2 if marker in _MARKERS_WITHOUT_LENGTH else 2 + int.from_bytes(value[at + 2 : at + 4], "big")
+    return None
+
+
+_SIZES: Mapping[str, Callable[[bytes], tuple[int, int] | None]] = {
+    "png": _png_size,
+    "jpeg": _jpeg_size,
+    "gif": _gif_size,
+    "bmp": _bmp_size,
+}

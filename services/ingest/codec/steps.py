@@ -1,0 +1,62 @@
+"""Lists of any length whose steps hold several values each, as JSON nests them and as a SequenceExample lists them."""
+
+from typing import Any
+
+from common.schema import Feature
+from protos.example_pb2 import FeatureList
+
+
+def flat_steps(value: list[Any], feature: Feature) -> list[Any]:
+    """The values of all steps, in order.
+
+    Raises:
+        ValueError: the rest of a sentence that begins with the feature's name.
+    """
+    step_shape = feature.shape[1:]
+    if not step_shape:
+        return value
+    flat: list[Any] = []
+    for index, step in enumerate(value):
+        if not isinstance(step, list):
+            raise ValueError(f"holds one value in step {index}, expected a list of {feature.step_size}")
+        values = _flat(step, len(step_shape))
+        if len(values) != feature.step_size or not _is_nested_as(step, step_shape):
+            nested = f" (flat, or nested as {list(step_shape)})" if len(step_shape) > 1 else ""
+            raise ValueError(f"holds {len(values)} values in step {index}, expected {feature.step_size}{nested}")
+        flat += values
+    return flat
+
+
+def values_of_steps(steps: FeatureList, feature: Feature, *, is_in_context: bool) -> tuple[str | None, list[Any]]:
+    """The kind of list that the steps of a SequenceExample hold (None without steps), and their values in order.
+
+    Raises:
+        ValueError: the rest of a sentence that begins with the feature's name.
+    """
+    if is_in_context:
+        raise ValueError("is in the context and in the feature lists, expected it in one of them")
+    if not feature.is_variable_length:
+        raise ValueError("is a list of steps, expected a feature of the context: the schema has a fixed shape")
+    kinds = {step.WhichOneof("kind") for step in steps.feature}
+    if None in kinds or len(kinds) > 1:
+        raise ValueError("holds steps of different kinds, or without values, expected one kind")
+    kind = next(iter(kinds), None)
+    values: list[Any] = []
+    for index, step in enumerate(steps.feature):
+        found = getattr(step, str(kind)).value
+        if len(found) != feature.step_size:
+            raise ValueError(f"holds {len(found)} values in step {index}, expected {feature.step_size}")
+        values += found
+    return kind, values
+
+
+def _flat(value: Any, depth: int) -> list[Any]:
+    """Leaves down to `depth` lists in one another; a list further down is a leaf, which no type takes."""
+    return [leaf for item in value for leaf in _flat(item, depth - 1)] if isinstance(value, list) and depth else [value]
+
+
+def _is_nested_as(value: Any, shape: tuple[int | None, ...]) -> bool:
+    """Flat, or nested as the shape."""
+    if not any(isinstance(item, list) for item in value):
+        return True
+    return len(value) == shape[0] and all(isinstance(item, list) and _is_nested_as(item, shape[1:]) for item in value)

@@ -1,0 +1,219 @@
+"""Bytes, tensors, images and sequences at the door: what is taken, what is refused in which words, by every way in."""
+
+import base64
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from common.errors import InvalidInput
+from common.eventlog import tfrecord
+from common.schema import Schema
+from protos.example_pb2 import Example, FeatureLists, SequenceExample
+from services.ingest.codec.columns import ColumnarEncoder
+from services.ingest.codec.examples import ExampleCodec
+from services.ingest.codec.layout import LockstepChecker
+from testing.pictures import png
+
+SCHEMA = Schema.from_mapping(
+    {
+        "features": [
+            {"name": "blob", "dtype": "bytes"},
+            {"name": "pair", "dtype": "bytes", "shape": [2], "required": False, "default": "é"},
+            {"name": "small", "dtype": "bytes", "tensor": {"dtype": "uint8", "shape": [2, 3]}},
+            {"name": "half", "dtype": "bytes", "tensor": {"dtype": "float16", "shape": [2]}},
+            {"name": "photo", "dtype": "bytes", "required": False, "image": {"format": "png", "height": 4, "width": 4}},
+            {"name": "steps", "dtype": "float32", "shape": [None, 2]},
+            {"name": "words", "dtype": "string", "shape": [None], "required": False},
+        ],
+        "labels": [{"name": "y", "dtype": "int64"}],
+    }
+)
+CODEC = ExampleCodec(SCHEMA)
+SIZED = ExampleCodec(
+    Schema.from_mapping(
+        {
+            "features": [
+                {"name": "scan", "dtype": "bytes", "tensor": {"dtype": "int16", "shape_field": "sizes"}},
+                {"name": "sizes", "dtype": "int64", "shape": [2]},
+            ]
+        }
+    )
+)
+PNG = png(np.arange(16, dtype=np.uint8).reshape(4, 4))
+
+
+def b64(value: bytes) -> dict[str, str]:
+    return {"b64": base64.b64encode(value).decode()}
+
+
+GOOD: dict[str, Any] = {
+    "blob": b64(b"\xff\xd8\x00\xfe"), "pair": [b64(b""), b64(b"\x80")], "small": b64(bytes(range(6))),
+    "half": b64(np.array([1.5, -2], "<f2").tobytes()), "photo": b64(PNG), "steps": [[1, 2], [0.0, -1]],
+    "words": ["", "ü", "\x00"], "y": 1,
+}  # fmt: skip
+
+
+@pytest.mark.covers("rec-example", "rec-raw-tensor", "rec-image")
+def test_every_kind_comes_back_bit_by_bit() -> None:
+    found = CODEC.decode(CODEC.encode(GOOD))
+    assert found["blob"] == [b"\xff\xd8\x00\xfe"]
+    assert found["pair"] == [b"", b"\x80"]
+    assert found["small"] == [bytes(range(6))]
+    assert found["photo"] == [PNG]
+    assert found["steps"] == [1.0, 2.0, 0.0, -1.0]
+    assert found["words"] == [b"", "ü".encode(), b"\x00"]
+
+
+def test_what_is_absent_is_the_default_and_for_an_image_no_bytes() -> None:
+    found = CODEC.decode(CODEC.encode({k: v for k, v in GOOD.items() if k not in ("pair", "photo", "words")}))
+    assert found["pair"] == ["é".encode()] * 2
+    assert found["photo"] == [b""]
+    assert found["words"] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("blob", "text", 'blob is \'text\', expected bytes as {"b64": "..."}'),
+        ("blob", {"b64": "*"}, "blob holds '*' under b64, expected base64"),
+        ("blob", {"b64": None}, "blob holds null under b64"),
+        ("pair", [b64(b"x")], "pair holds 1 values, expected 2"),
+        ("small", b64(bytes(5)), "small holds 5 bytes, expected 6: uint8 [2, 3]"),
+        ("small", b64(b""), "small holds 0 bytes, expected 6"),
+        ("half", b64(bytes(6)), "half holds 6 bytes, expected 4: float16 [2]"),
+        ("half", b64(np.array([1, np.nan], "<f2").tobytes()), "half holds NaN or an infinity"),
+        ("photo", b64(b"<svg/>"), "photo is 6 bytes that begin with 3c 73 76 67 2f 3e, expected a png image"),
+        ("photo", b64(b"\xff\xd8\xff\xe0 JFIF \xff\xd9"), "photo is a jpeg image, expected a png image"),
+        ("photo", b64(PNG[: len(PNG) // 2]), "photo is a png image that is cut off after"),
+        ("photo", b64(PNG[:16] + struct.pack(">II", 2**31 - 1, 9) + PNG[24:]), "of 2147483647 x 9 pixels"),
+        ("steps", [[1, 2], [3]], "steps holds 1 values in step 1, expected 2"),
+        ("steps", [1, 2], "steps holds one value in step 0, expected a list of 2"),
+        ("steps", [[[1], [2]]], "steps is [1], expected a number"),
+        ("steps", [[1, float("nan")]], "steps is NaN, expected a finite number"),
+        ("words", [["x"]], "words is ['x'], expected a string"),
+    ],
+)
+@pytest.mark.covers("rec-raw-tensor", "rec-image", "rec-sequence")
+def test_what_does_not_fit_is_refused_with_what_was_got_and_expected(name: str, value: Any, sentence: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        CODEC.encode(GOOD | {name: value})
+    assert sentence in caught.value.message
+
+
+@pytest.mark.covers("rec-raw-tensor")
+def test_a_tensor_has_the_shape_that_its_event_says() -> None:
+    event = {"scan": b64(bytes(12)), "sizes": [2, 3]}
+    assert SIZED.decode(SIZED.encode(event)) == {"scan": [bytes(12)], "sizes": [2, 3]}
+    assert ColumnarEncoder(SIZED).encode([event]) is None, "columns are checked one by one, so the codec looks at it"
+    for sizes, sentence in (([2, 2], "scan holds 12 bytes, expected 8: int16 [2, 2]"), ([-1, -6], "has the shape")):
+        with pytest.raises(InvalidInput, match=sentence.replace("[", r"\[").replace("]", r"\]")):
+            SIZED.encode(event | {"sizes": sizes})
+        raw = Example.FromString(SIZED.encode(event))
+        raw.features.feature["sizes"].int64_list.value[:] = sizes
+        with pytest.raises(InvalidInput, match="scan h"):
+            SIZED.check(raw.SerializeToString())
+        assert not _passed(SIZED, [raw.SerializeToString()])[0]
+
+
+def _sequence(event: dict[str, Any], **lists: list[list[float]]) -> SequenceExample:
+    """The event with `lists` as steps in place of its own."""
+    made = SequenceExample(context=Example.FromString(CODEC.encode(event)).features)
+    for name, steps in lists.items():
+        del made.context.feature[name]
+        made.feature_lists.feature_list[name].SetInParent()
+        for step in steps:
+            made.feature_lists.feature_list[name].feature.add().float_list.value[:] = step
+    return made
+
+
+@pytest.mark.parametrize("steps", [[], [[1.0, 2.0]], [[1.0, 2.0], [0.0, -1.0], [3.0, 4.0]]])
+@pytest.mark.covers("rec-sequence")
+def test_a_sequence_example_is_the_same_event_as_nested_lists(steps: list[list[float]]) -> None:
+    sequence = _sequence(GOOD, steps=steps)
+    assert CODEC.check(sequence.SerializeToString()) == CODEC.encode(GOOD | {"steps": steps})
+
+
+@pytest.mark.covers("rec-sequence")
+def test_a_sequence_example_that_does_not_fit_is_refused_by_name() -> None:
+    def refusal(sequence: SequenceExample) -> str:
+        data = sequence.SerializeToString()
+        assert _passed(CODEC, [data]) == [False]
+        with pytest.raises(InvalidInput) as caught:
+            CODEC.check(data)
+        return caught.value.message
+
+    assert "steps holds 1 values in step 1, expected 2" in refusal(_sequence(GOOD, steps=[[1, 2], [3]]))
+    twice = _sequence(GOOD)
+    twice.feature_lists.CopyFrom(_sequence(GOOD, steps=[[1, 2]]).feature_lists)
+    assert "steps is in the context and in the feature lists" in refusal(twice)
+    fixed = _sequence(GOOD)
+    fixed.context.feature.pop("y")
+    fixed.feature_lists.feature_list["y"].feature.add().int64_list.value.append(1)
+    assert "y is a list of steps, expected a feature of the context" in refusal(fixed)
+    mixed = _sequence(GOOD, steps=[[1, 2]])
+    mixed.feature_lists.feature_list["steps"].feature.add().int64_list.value.append(1)
+    assert "steps holds steps of different kinds" in refusal(mixed)
+    other = _sequence(GOOD)
+    other.feature_lists.CopyFrom(FeatureLists(feature_list={"what": mixed.feature_lists.feature_list["steps"]}))
+    assert "'what' is not in the schema" in refusal(other)
+
+
+def _passed(codec: ExampleCodec, examples: list[bytes]) -> list[bool]:
+    lengths = np.array([len(item) for item in examples], dtype=np.int64)
+    passed: list[bool] = LockstepChecker(codec).passed(tfrecord.frame(examples), lengths).mask.tolist()
+    return passed
+
+
+def _accepts(codec: ExampleCodec, data: bytes) -> bool:
+    try:
+        codec.check(data)
+    except InvalidInput:
+        return False
+    return True
+
+
+_BYTES = st.one_of(st.binary(max_size=8), st.sampled_from([PNG, PNG[:40], bytes(6), bytes(4), b"\xef\xbf\xbf"]))
+_VALUES = st.one_of(
+    _BYTES.map(b64), st.lists(_BYTES.map(b64), max_size=3), st.sampled_from([None, "x", 1, {"b64": 1}, {}, []]),
+    st.lists(st.lists(st.floats(width=32), max_size=3), max_size=3), st.lists(st.text(max_size=3), max_size=3),
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.dictionaries(st.sampled_from(sorted(GOOD)), _VALUES, max_size=2), min_size=1, max_size=4))
+@example([{}, {"photo": None}])
+@example([{"steps": []}, {"words": ["\uffff"]}])
+def test_columns_encode_exactly_the_batches_that_the_codec_takes(changes: list[dict[str, Any]]) -> None:
+    events = [GOOD | change for change in changes]
+    try:
+        slowly = [CODEC.encode(event) for event in events]
+    except InvalidInput:
+        slowly = None
+    assert ColumnarEncoder(CODEC).encode(events) == slowly
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(["blob", "pair", "small", "half", "photo", "words"]), st.lists(_BYTES, max_size=3),
+       st.integers(0, 60), st.integers(0, 255), st.booleans())  # fmt: skip
+def test_the_lockstep_passes_only_what_the_codec_accepts(
+    name: str, values: list[bytes], at: int, octet: int, is_damaged: bool
+) -> None:
+    changed = Example.FromString(CODEC.encode(GOOD))
+    changed.features.feature[name].bytes_list.value[:] = values
+    data = bytearray(changed.SerializeToString())
+    if is_damaged:
+        data[at] = octet
+    damaged = bytes(data)
+    accepted = _accepts(CODEC, damaged)
+    assert accepted or not _passed(CODEC, [damaged])[0]
+
+
+def test_the_lockstep_passes_tensors_of_integers_without_a_closer_look() -> None:
+    plain = Schema.from_mapping({"features": [f.to_mapping() for f in SCHEMA.features if f.name in ("blob", "small")]})
+    codec = ExampleCodec(plain)
+    good = codec.encode({"blob": b64(b"\x00\xff"), "small": GOOD["small"]})
+    assert _passed(codec, [good, good]) == [True, True]

@@ -1,4 +1,4 @@
-"""What the bytes of a feature are: a tensor's raw values, or an encoded image. Checked at the doors, decoded in the model.
+"""What the bytes of a feature are: a tensor's values, or an encoded image. Checked at the doors, decoded in the model.
 
     - {name: pixels, dtype: bytes, tensor: {dtype: uint8, shape: [28, 28]}}
     - {name: scan, dtype: bytes, tensor: {dtype: float16, shape_field: scan_shape}}   # the event says its shape itself
@@ -71,7 +71,7 @@ class TensorKind:
         return self.dtype not in _EXPONENTS
 
     def fault_of(self, value: bytes, shape: Sequence[int] | None = None) -> str | None:
-        """What is wrong with a value, as the rest of a sentence; None for nothing. `shape`: what the shape field says."""
+        """What is wrong, as the rest of a sentence; None for nothing. `shape`: what the shape field says."""
         sizes = tuple(self.shape if self.shape is not None else shape or ())
         if any(size < 0 for size in sizes):
             return f"has the shape {list(sizes)}, expected sizes of at least 0"

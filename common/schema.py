@@ -161,6 +161,12 @@ class Feature:
             return self.tensor.shape or ()
         return self.shape
 
+    @property
+    def seen_count(self) -> int | None:
+        """How many values a model sees of an event; None for any number."""
+        sizes = [size for size in self.seen_shape if size is not None]
+        return math.prod(sizes) if len(sizes) == len(self.seen_shape) else None
+
     def fault_of_bytes(self, value: bytes) -> str | None:
         """What is wrong with a tensor's or image's bytes, as the rest of a sentence; None for nothing, or where another
         feature has to say it (shape_field)."""

@@ -356,8 +356,18 @@ def _check_raw(spec: FeatureSpec, raw: Mapping[str, Feature], name: str, *, in_s
             dtypes = ("string", "int64")
         case Crossed() if not in_specs:
             dtypes = ("string", "int64")
-    if feature.dtype not in dtypes:
+    is_number = feature.is_decoded and "float32" in dtypes
+    if feature.dtype not in dtypes and not is_number:
         raise InvalidInput(f"feature {spec.name}: {name} is {feature.dtype}, expected {' or '.join(dtypes)}")
+    _check_shape(spec, feature)
+
+
+def _check_shape(spec: FeatureSpec, feature: Feature) -> None:
+    name = feature.name
+    if feature.tensor is not None and feature.tensor.shape_field is not None:
+        raise InvalidInput(f"feature {spec.name}: {name} has a shape_field; only a module takes it")
+    if len(feature.shape) > 1 and feature.is_variable_length:
+        raise InvalidInput(f"feature {spec.name}: {name} has steps of several values; only a module takes them")
     if isinstance(spec, Numeric) and feature.is_variable_length:
         raise InvalidInput(f"feature {spec.name}: {name} has any length; numeric needs a fixed shape")
     if isinstance(spec, Crossed) and feature.value_count != 1:

@@ -288,7 +288,7 @@ def _columns(
     """Of a kernel: one row per column that the feature gives."""
     spec = specs[name]
     if isinstance(spec, Numeric):
-        return (Run(("number", spec.of, spec.normalize, *spec.shaping), schema.feature(spec.of).value_count or 1),)
+        return (Run(("number", spec.of, spec.normalize, *spec.shaping), schema.feature(spec.of).seen_count or 1),)
     if isinstance(spec, Embedding):
         ids = _rows(specs, spec.of, schema, learned)[0].label
         return (Run(("embedding", spec.table, spec.combiner, *ids), spec.dimension),)

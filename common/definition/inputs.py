@@ -3,11 +3,13 @@
     {"serving_default": {"features": [{"name": "distance", "dtype": "float32", "min": 0}, ...],
                          "padding": {"tags": "\\uffff"}}}
 
-It is JSON under INPUTS_PATH. The features are those of the stream's schema (common/schema.py) as it was when the
-version was trained: they say which inputs may be left out and what they are then, and which values are allowed. A
-SavedModel without the file says nothing: its inputs are checked as TensorFlow checks them.
+It is JSON under INPUTS_PATH; NaN, which fills up lists of floats, is null there. The features are those of the stream's
+schema (common/schema.py) as it was when the version was trained. They say which inputs may be left out, what they are
+then, and which values are allowed. A SavedModel without the file says nothing: its inputs are checked as TensorFlow
+checks them.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -34,20 +36,29 @@ class SignatureInputs:
 
     def to_mapping(self) -> dict[str, Any]:
         """JSON-ready."""
-        return {"features": [feature.to_mapping() for feature in self.features], "padding": dict(self.padding)}
+        return {"features": [feature.to_mapping() for feature in self.features], "padding": self.json_padding}
+
+    @property
+    def json_padding(self) -> dict[str, Any]:
+        """JSON has no NaN."""
+        return {name: None if is_nan(value) else value for name, value in self.padding.items()}
 
     @classmethod
     def from_mapping(cls, signature: str, mapping: object) -> Self:
         """Raises InvalidInput with the fault in words."""
         fields = Fields(f"inputs of signature {signature}", mapping)
         features = tuple(Feature.from_mapping(item) for item in fields.take("features"))
-        padding = fields.take("padding", {})
+        padding = {name: math.nan if value is None else value for name, value in fields.take("padding", {}).items()}
         fields.finish()
         lengths = {feature.name for feature in features if feature.is_variable_length}
         for name in padding:
             if name not in lengths:
                 raise InvalidInput(f"inputs of signature {signature}: padding names {name}, which has no free length")
         return cls(features, padding)
+
+
+def is_nan(value: object) -> bool:
+    return isinstance(value, float) and math.isnan(value)
 
 
 def parse_inputs(document: object) -> dict[str, SignatureInputs]:

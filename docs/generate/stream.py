@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import yaml
 
+from common.kinds import IMAGE_KEYS, TENSOR_KEYS
 from common.schema import FEATURE_KEYS, SCHEMA_KEYS, Schema
 from docs.generate.markdown import bullet, code, page
 
@@ -16,6 +17,8 @@ features:
   - {name: distance, dtype: float32, min: 0, max: 10000}
   - {name: pixels, dtype: float32, shape: [784]}
   - {name: tags, dtype: string, shape: [null]}
+  - {name: scan, dtype: bytes, tensor: {dtype: uint8, shape: [28, 28]}}
+  - {name: photo, dtype: bytes, image: {format: jpeg, height: 96, width: 96, channels: 3}}
   - {name: delay, dtype: float32, required: false, default: 0.0}
   - {name: importance, dtype: float32, min: 0}
 labels:
@@ -39,6 +42,8 @@ _MEANING = {
     "default": "one value, repeated over the shape.",
     "min": "lower bound of every value, inclusive. An event below it is refused.",
     "max": "upper bound of every value, inclusive. An event above it is refused.",
+    "tensor": "what the bytes are the values of, little-endian and in C order; a model gets the values.",
+    "image": "how the bytes are decoded; a model gets float32 [height, width, channels].",
     "vocabulary": "the words allowed. An event with another one is refused.",
 }
 _INTRODUCTION = """\
@@ -50,7 +55,9 @@ def document() -> str:
     _check(_STREAM | dict(SCHEMA_KEYS) | dict(FEATURE_KEYS))
     return page(
         "stream.yaml", __name__, _INTRODUCTION, "## Top level", _keys(_STREAM | dict(SCHEMA_KEYS)),
-        "## A feature or label", _keys(FEATURE_KEYS), "## An example with every key", code(_EXAMPLE, "yaml"),
+        "## A feature or label", _keys(FEATURE_KEYS),
+        "## tensor", _table(TENSOR_KEYS), "## image", _table(IMAGE_KEYS),
+        "## An example with every key", code(_EXAMPLE, "yaml"),
     )  # fmt: skip
 
 
@@ -64,6 +71,10 @@ def _check(keys: Mapping[str, str]) -> None:
         raise SystemExit(f"docs: stream.yaml: the example in docs/generate/stream.py lacks {keys.keys() - shown}")
     del mapping["stream"]
     Schema.from_mapping(mapping)
+
+
+def _table(keys: Mapping[str, str]) -> str:
+    return "\n".join(bullet(f"`{key}`: {expected}") for key, expected in keys.items())
 
 
 def _keys(keys: Mapping[str, str]) -> str:

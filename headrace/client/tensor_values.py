@@ -88,13 +88,16 @@ def as_input(name: str, value: Any, type_name: str | None) -> Array:
 
 
 def _strings(array: Array) -> Array:
-    flat = [
-        item.encode(errors="surrogateescape") if isinstance(item, str) else bytes(item)
-        for item in array.ravel().tolist()
-    ]
+    flat = [_string(item) for item in array.ravel().tolist()]
     strings = np.empty(len(flat), object)
     strings[:] = flat
     return strings.reshape(array.shape)
+
+
+def _string(item: Any) -> bytes:
+    if isinstance(item, dict):  # {"b64": "..."}, as rows of JSON hold bytes
+        return base64.b64decode(item["b64"]) if item.keys() == {"b64"} else bytes(item)
+    return item.encode(errors="surrogateescape") if isinstance(item, str) else bytes(item)
 
 
 def json_body(document: Mapping[str, Any]) -> bytes:

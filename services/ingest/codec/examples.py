@@ -10,7 +10,7 @@ depend on the event prepared per schema: a column at a time it takes a sixth of 
     BytesList (0A len bytes)*      FloatList 0A len float32*      Int64List 0A len varint*      (lists packed)
 
 A string is any bytes, as in TensorFlow, and may come as {"b64": "..."} in JSON; bytes, which tensors and images are,
-always do. A tf.train.SequenceExample is read, too: its context is the event's features, its lists are those of any length.
+always do. A tf.train.SequenceExample is read, too: its context holds features, its lists are those of any length.
 
 `ExampleCodec` is the truth on what an event may hold; its sentences name the feature, what was got and what was
 expected. `services/ingest/codec/columns.py` and `layout.py` are faster ways to the same answers.
@@ -224,7 +224,7 @@ class ExampleCodec:
         return delimited(b"\x0a", b"".join(entries))
 
     def check(self, data: bytes) -> bytes:
-        """The same for a serialized Example or SequenceExample: its canonical form, with the same values and defaults filled in.
+        """The same for a serialized Example or SequenceExample: the Example with the same values, defaults filled in.
 
         Raises:
             InvalidInput: it is no Example, or with every fault in one sentence.

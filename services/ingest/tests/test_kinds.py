@@ -177,7 +177,7 @@ def _accepts(codec: ExampleCodec, data: bytes) -> bool:
 
 
 _BYTES = st.one_of(st.binary(max_size=8), st.sampled_from([PNG, PNG[:40], bytes(6), bytes(4), b"\xef\xbf\xbf"]))
-_VALUES = st.one_of(
+_VALUES: st.SearchStrategy[Any] = st.one_of(
     _BYTES.map(b64), st.lists(_BYTES.map(b64), max_size=3), st.sampled_from([None, "x", 1, {"b64": 1}, {}, []]),
     st.lists(st.lists(st.floats(width=32), max_size=3), max_size=3), st.lists(st.text(max_size=3), max_size=3),
 )  # fmt: skip

@@ -6,21 +6,21 @@ sets. Only where that fails is it found out whose row it was.
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
 
-from common.definition.inputs import INPUTS_PATH, SignatureInputs, parse_inputs
+from common.definition.inputs import INPUTS_PATH, SignatureInputs, is_nan, parse_inputs
 from common.errors import InvalidInput
 from common.schema import PADDING, Feature, Scalar
 from services.serving.wire.codes import Code
 from services.serving.wire.prediction import NUMPY_TYPES, Arrays, RequestFailed
 from services.serving.wire.replica_state import Signature
 
-_TENSORFLOW_TYPES = {"float32": "DT_FLOAT", "int64": "DT_INT64", "string": "DT_STRING"}
+_TENSORFLOW_TYPES = {"float32": "DT_FLOAT", "int64": "DT_INT64", "string": "DT_STRING", "bytes": "DT_STRING"}
 _WORDS_SHOWN = 10
 
 
@@ -33,10 +33,11 @@ class InputContract:
 
     def __init__(self, inputs: Mapping[str, SignatureInputs] | None = None) -> None:
         self._inputs = dict(inputs or {})
-        self._checks: dict[str, tuple[_Gaps | _Check, ...]] = {
+        self._checks: dict[str, tuple[Callable[[Arrays], None], ...]] = {
             name: (
                 *(_Gaps(feature.name, PADDING[feature.dtype]) for feature in one.features if _ends_lists(one, feature)),
                 *(_Check(feature, one.padding.get(feature.name)) for feature in one.features if _is_bound(feature)),
+                *(_Bytes(feature) for feature in one.features if feature.is_decoded),
             )
             for name, one in self._inputs.items()
         }
@@ -48,7 +49,7 @@ class InputContract:
             OutOfBounds: the first input, row and value that the schema does not allow, and what it does.
         """
         for check in self._checks.get(signature, ()):
-            check(inputs[check.name])
+            check(inputs)
 
     def pads(self, signature: str) -> Mapping[str, Any] | None:
         """What fills inputs of any length up to the longest of a batch, by input; None: TensorFlow Serving's rule."""
@@ -100,7 +101,7 @@ def _with_schema(name: str, signature: Signature, inputs: SignatureInputs) -> Si
         if dtype != _TENSORFLOW_TYPES[feature.dtype]:
             raise _unfit(f"input {feature.name} of signature {name} has type {dtype}, the schema {feature.dtype}")
     optional = {feature.name: feature.default for feature in inputs.features if not feature.required}
-    return dataclasses.replace(signature, optional=optional, padding=dict(inputs.padding), has_schema=True)
+    return dataclasses.replace(signature, optional=optional, padding=inputs.json_padding, has_schema=True)
 
 
 def _is_bound(feature: Feature) -> bool:
@@ -109,7 +110,8 @@ def _is_bound(feature: Feature) -> bool:
 
 def _ends_lists(inputs: SignatureInputs, feature: Feature) -> bool:
     """Versions of before took the empty word or -1 for "nothing there", wherever it stood in a list."""
-    return feature.name in inputs.padding and inputs.padding[feature.name] == PADDING.get(feature.dtype)
+    given = inputs.padding.get(feature.name)
+    return given is not None and (is_nan(given) or given == PADDING.get(feature.dtype))
 
 
 class _Gaps:
@@ -120,11 +122,14 @@ class _Gaps:
         self._shown = "U+FFFF" if isinstance(padding, str) else str(padding)
         self._padding = padding.encode() if isinstance(padding, str) else padding
 
-    def __call__(self, array: np.ndarray) -> None:
+    def __call__(self, inputs: Arrays) -> None:
         """Raises OutOfBounds."""
-        is_padding = array == self._padding
+        array = inputs[self.name]
+        is_padding = np.asarray(np.isnan(array) if is_nan(self._padding) else array == self._padding)
         if not is_padding.any():
             return
+        if array.ndim > 2:
+            is_padding = self._whole_steps(is_padding)
         gaps = np.argwhere(is_padding[:, :-1] & ~is_padding[:, 1:])
         if len(gaps):
             row, place = gaps[0]
@@ -133,6 +138,39 @@ class _Gaps:
                 f'input "{self.name}", row {row}: {self._shown} at place {place} is followed by a value; it fills '
                 "lists up at their end and is no value of one",
             )
+
+    def _whole_steps(self, is_padding: np.ndarray) -> np.ndarray:
+        """[n, steps] of [n, steps, ...]. Raises OutOfBounds for a step of which a part is missing."""
+        within = tuple(range(2, is_padding.ndim))
+        missing = np.asarray(is_padding.all(axis=within))
+        parts = np.argwhere(is_padding.any(axis=within) & ~missing)
+        if len(parts):
+            row, place = parts[0]
+            raise OutOfBounds(
+                Code.INVALID_ARGUMENT,
+                f'input "{self.name}", row {row}: step {place} holds {self._shown}, which fills lists up and is no '
+                "value of one",
+            )
+        return missing
+
+
+class _Bytes:
+    """Of one input that is a tensor or an image: what can be seen of its bytes before they are decoded."""
+
+    def __init__(self, feature: Feature) -> None:
+        self._feature = feature
+        self._shape_field = feature.tensor.shape_field if feature.tensor else None
+
+    def __call__(self, inputs: Arrays) -> None:
+        """Raises OutOfBounds."""
+        feature = self._feature
+        for row, value in enumerate(inputs[feature.name].ravel().tolist()):
+            if self._shape_field is not None and feature.tensor is not None:
+                fault = feature.tensor.fault_of(value, inputs[self._shape_field][row].tolist())
+            else:
+                fault = feature.fault_of_bytes(value)
+            if fault:
+                raise OutOfBounds(Code.INVALID_ARGUMENT, f'input "{feature.name}", row {row} {fault}')
 
 
 class _Check:
@@ -147,8 +185,9 @@ class _Check:
             self._words |= {self._padding}
         self._low, self._high = _limits(feature)
 
-    def __call__(self, array: np.ndarray) -> None:
+    def __call__(self, inputs: Arrays) -> None:
         """Raises OutOfBounds."""
+        array = inputs[self.name]
         if not array.size:
             return
         if self._words:
@@ -160,7 +199,7 @@ class _Check:
             return
         is_within = (array >= self._low) & (array <= self._high)
         if self._padding is not None:
-            is_within |= array == self._padding
+            is_within |= np.isnan(array) if is_nan(self._padding) else array == self._padding
         if not is_within.all():
             self._fail(array, is_within)
 

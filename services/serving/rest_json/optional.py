@@ -2,6 +2,7 @@
 same length. Used only for versions that came with a schema (common/definition/inputs.py).
 """
 
+import math
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -47,7 +48,7 @@ def filled_rows(
             row.pop(name, None)
     for name, padding in signature.padding.items():
         if name in specs:
-            _even_out(named, name, padding)
+            _even_out(named, name, padding, (specs[name].shape or ())[2:])
     return rows, specs, defaulted
 
 
@@ -62,18 +63,33 @@ def _fill(rows: Sequence[_Row], name: str, default: Any, signature: Signature) -
 
 def _refuse_padding(rows: Sequence[_Row], name: str, padding: Any) -> None:
     shown = "U+FFFF" if isinstance(padding, str) else str(padding)
+    if not isinstance(padding, str | int):  # NaN: JSON has none
+        return
     encoded = {"b64": b64encode(padding.encode()).decode()} if isinstance(padding, str) else None
     for number, row in enumerate(rows):
-        values = row.get(name)
-        if isinstance(values, list) and (padding in values or (encoded and encoded in values)):
+        values = _leaves(row.get(name))
+        if padding in values or (encoded and encoded in values):
             raise invalid(f'input "{name}", row {number}: {shown} fills lists up, and is no value of one')
 
 
-def _even_out(rows: Sequence[_Row], name: str, padding: Any) -> None:
-    """Lists of one input get the length of the longest. Raises RequestFailed for one that holds what fills lists up."""
+def _leaves(value: Any) -> list[Any]:
+    """What a list holds, or each of its steps; empty for what is no list."""
+    steps = value if isinstance(value, list) else []
+    return [leaf for step in steps for leaf in (step if isinstance(step, list) else [step])]
+
+
+def _even_out(rows: Sequence[_Row], name: str, padding: Any, step_sizes: Sequence[int]) -> None:
+    """Lists of one input get the length of the longest. `step_sizes`: of one step, () where it is one value.
+
+    Raises:
+        RequestFailed: one holds what fills lists up.
+    """
     lists = [row[name] for row in rows if isinstance(row.get(name), list)]
     if padding in PADDING.values():
         _refuse_padding(rows, name, padding)
+    padding = math.nan if padding is None else padding
+    for size in reversed(step_sizes):
+        padding = [padding] * size
     longest = max(map(len, lists), default=0)
     if any(len(one) != longest for one in lists):
         for row in rows:

@@ -37,6 +37,7 @@ from services.trainer.export import signatures as by_method
 from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families.port import Model, Signature
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
+from services.trainer.features.decoding import decoded
 from services.trainer.features.parsing import parse, parse_spec, tensor_spec
 
 RAW_SIGNATURE, EXAMPLES_SIGNATURE = "serving_default", "serving_examples"
@@ -72,7 +73,8 @@ def export(model: Model, directory: Path) -> None:
 
 def _graph_of(signature: Signature, *, is_module: bool) -> Any:
     """`is_module`: a user's Python may branch on tensors."""
-    function = tf.function(lambda **raw: signature.answer(raw), autograph=is_module)
+    decode = tf.autograph.experimental.do_not_convert(lambda raw: decoded(raw, signature.inputs))
+    function = tf.function(lambda **raw: signature.answer(decode(raw)), autograph=is_module)
     return function.get_concrete_function(**{feature.name: tensor_spec(feature) for feature in signature.inputs})
 
 
@@ -93,11 +95,7 @@ def _write_inputs(model: Model, directory: Path) -> None:
     described = {
         name: SignatureInputs(
             one.inputs,
-            {
-                feature.name: model.padding[feature.dtype]
-                for feature in one.inputs
-                if feature.is_variable_length and feature.dtype in model.padding
-            },
+            {feature.name: model.padding[feature.name] for feature in one.inputs if feature.name in model.padding},
         ).to_mapping()
         for name, one in model.signatures().items()
     }
@@ -139,7 +137,8 @@ def trial_of(model: Model, examples: Sequence[bytes]) -> Trial:
         for name, signature in model.signatures().items():
             inputs = {feature.name: raw[feature.name].numpy() for feature in signature.inputs}
             with blame_definition(model.definition.module or "the estimator", doing=f"answering {_in_words(inputs)}"):
-                outputs = {output: value.numpy() for output, value in signature.answer(raw).items()}
+                answered = signature.answer(decoded(raw, signature.inputs))
+                outputs = {output: value.numpy() for output, value in answered.items()}
             requests.append(_predict_request(name, inputs))
             answers.append(_predict_response(outputs))
             if name == RAW_SIGNATURE:

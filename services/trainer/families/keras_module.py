@@ -15,8 +15,8 @@ The module named by the definition has
     adapt(network, dataset)                            optional: fits preprocessing layers in the first round to a
                                                        tf.data.Dataset of {input: batch} of its trained examples
 
-A feature of any length comes as [n, longest of the batch], filled up with the empty word, -1 or 0.0 in training, and in
-its own length where it is asked about alone. A model whose answer shall not depend on the others of a batch masks them.
+A feature of any length comes as [n, longest of the batch, ...], filled up with the empty word, -1 or 0.0. Its mask and
+its length are inputs too (module_inputs.py): a model whose answer shall not depend on the others of a batch takes one.
 
 A model with several outputs names them (a dict, or layers' names), one after each head (a single head: after itself or
 its label): these are taught and measured, the others are served under their names, and loss() gets the dict. What the
@@ -33,7 +33,8 @@ import keras
 from common.definition.heads import Head
 from common.definition.losses import Task
 from common.definition.model import Definition
-from common.schema import Feature, Schema
+from common.schema import Schema
+from services.trainer.families import module_inputs
 from services.trainer.families.heads import VECTORS
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
 from services.trainer.families.user_module import UserModule
@@ -73,7 +74,7 @@ def _connected(network: keras.Model, module: UserModule, schema: Schema, path: s
                 f"{path}: the Sequential model has no inputs yet; begin it with keras.Input(shape, name=FEATURE)"
             )
         names = module.inputs or tuple(feature.name for feature in schema.features)
-        inputs = {name: _symbolic(_feature(schema, name, path)) for name in names}
+        inputs = {name: _symbolic(schema, name, path) for name in names}
         with blame_definition(path, doing="calling the model with {name: tensor}"):
             outputs = network(inputs)
     count = len(keras.tree.flatten(outputs))
@@ -86,15 +87,11 @@ def _connected(network: keras.Model, module: UserModule, schema: Schema, path: s
     return inputs, outputs, ("outputs",)
 
 
-def _symbolic(feature: Feature) -> keras.KerasTensor:
-    return keras.Input(feature.shape, dtype=feature.dtype, name=feature.name)
-
-
-def _feature(schema: Schema, name: str, path: str) -> Feature:
-    known = {feature.name: feature for feature in schema.features}
-    if name not in known:
-        raise DefinitionFailedError(f"{path}: input {name!r} is no feature of the stream: {', '.join(known)}")
-    return known[name]
+def _symbolic(schema: Schema, name: str, path: str) -> keras.KerasTensor:
+    if module_inputs.feature_behind(schema, name) is None:
+        known = ", ".join(feature.name for feature in schema.features)
+        raise DefinitionFailedError(f"{path}: input {name!r} is no feature of the stream: {known}")
+    return module_inputs.symbolic(schema, name)
 
 
 def _taught_outputs(names: tuple[str, ...], definition: Definition, path: str) -> dict[str, str]:
@@ -120,11 +117,11 @@ def _taught_outputs(names: tuple[str, ...], definition: Definition, path: str) -
 
 def _check_inputs(inputs: list[keras.KerasTensor], schema: Schema, path: str) -> None:
     for tensor in inputs:
-        feature = _feature(schema, tensor.name, path)
-        if tensor.dtype != feature.dtype or tuple(tensor.shape[1:]) != feature.shape:
+        expected = _symbolic(schema, tensor.name, path)
+        if (tensor.dtype, tensor.shape) != (expected.dtype, expected.shape):
             raise DefinitionFailedError(
                 f"{path}: input {tensor.name} is {tensor.dtype} {tuple(tensor.shape[1:])}, "
-                f"the stream's feature is {feature.dtype} {feature.shape}"
+                f"the stream's feature is {expected.dtype} {tuple(expected.shape[1:])}"
             )
 
 

@@ -17,7 +17,7 @@ from common.definition.heads import check_classes
 from common.definition.model import Definition
 from common.schema import PADDING, Feature, Scalar, Schema
 from services.trainer import determinism
-from services.trainer.families import layer_state
+from services.trainer.families import layer_state, module_inputs
 from services.trainer.families.compiled import Compiled, compiled_of
 from services.trainer.families.estimators.network import build_network, needed_features
 from services.trainer.families.heads import BuiltHead, ByHead, built_heads
@@ -26,12 +26,11 @@ from services.trainer.families.port import Arrays, Columns, Signature
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
 from services.trainer.families.user_module import AdaptFunction, LossFunction, MetricsFunction, UserModule
 from services.trainer.families.wiring import Wiring, wiring_of
-from services.trainer.features.parsing import Raw, is_padding
+from services.trainer.features.parsing import Raw
 from services.trainer.features.statistics import Statistics
 from services.trainer.features.transform import Transform, Transformed
 
 _SCORE_ROWS = 4096
-_MODULE_PADDING: Mapping[str, np.int64 | str] = {"int64": np.int64(-1), "string": ""}
 _NOTHING_COMPILED = Compiled()
 
 
@@ -66,13 +65,8 @@ class BuiltModel:
         return self.transform(raw)
 
     def _given(self, raw: Raw) -> dict[str, tf.Tensor]:
-        """What a module's network takes: the raw inputs, lists of any length filled up with the empty word and -1."""
-        inputs = {feature.name: raw[feature.name] for feature in self.inputs}
-        for feature in self.inputs:
-            if feature.is_variable_length and feature.dtype in _MODULE_PADDING:
-                values = inputs[feature.name]
-                inputs[feature.name] = tf.where(is_padding(values), _MODULE_PADDING[feature.dtype], values)
-        return inputs
+        """What a module's network takes: the raw inputs, lists of any length filled up with fillers of a module."""
+        return module_inputs.given(self.inputs, self.wiring.columns, raw)
 
     def fit(self, before: Arrays, blocks: Callable[[], Iterator[Columns]]) -> None:
         """Preprocessing layers learn from the round's trained examples where `before` lacks what they learned.
@@ -95,8 +89,11 @@ class BuiltModel:
 
     @property
     def padding(self) -> Mapping[str, Scalar]:
-        """The transform takes the padding for "nothing there"; what a user's layers take it for is not known here."""
-        return PADDING if self.transform is not None else {}
+        """The transform takes the padding for "nothing there"; a user's layers know it where they ask for the mask."""
+        lists = {feature.name for feature in self.inputs if feature.is_variable_length}
+        if self.transform is None:
+            lists = module_inputs.masked_names(self.inputs, self.wiring.columns)
+        return {feature.name: PADDING[feature.dtype] for feature in self.inputs if feature.name in lists}
 
     @property
     def exported(self) -> list[object]:
@@ -258,7 +255,7 @@ def build(
     for head in heads:
         _check_width(head, widths[head.name], path)
     _check_own_losses(module, definition, path)
-    inputs = tuple(schema.feature(name) for name in sorted(wiring.columns))
+    inputs = module_inputs.features_of(schema, wiring.columns)
     return BuiltModel(
         definition, schema, inputs, None, network, heads, module.loss, module.metrics, seed_state, wiring, compiled,
         module.adapt,

@@ -74,7 +74,7 @@ class Signature:
 
     Attributes:
         inputs: the raw features that it takes, in order of name.
-        answer: raw features to named outputs; becomes a graph.
+        answer: decoded features (features/decoding.py) to named outputs; becomes a graph.
     """
 
     inputs: tuple[Feature, ...]
@@ -123,7 +123,7 @@ class Model(Protocol):
 
     @property
     def padding(self) -> Mapping[str, Scalar]:
-        """By dtype, what fills up a feature of any length without changing an answer."""
+        """By feature of any length, what fills it up without changing an answer; others must not be filled up."""
 
     @property
     def exported(self) -> list[object]:

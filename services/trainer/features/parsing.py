@@ -1,9 +1,9 @@
 """Serialized Examples to raw tensors, by the stream's schema.
 
-A raw tensor has shape [n] for a scalar feature, [n, *shape] for a fixed shape, and [n, longest] for any length, filled
-up with what no event holds in such a list (common/schema.py), floats with 0.0. So -1 and the empty word in a list are
-values like others, and a list answers the same alone, among longer ones, and in training. Absent optional features get
-the schema's default.
+A raw tensor has shape [n] for a scalar feature, [n, *shape] for a fixed shape, and [n, longest, ...] for any length,
+filled up with what no event holds in such a list (common/schema.py). So -1, 0.0 and the empty word in a list are values
+like others, and a list answers the same alone, among longer ones, and in training. Absent optional features get the
+schema's default. Tensors and images are bytes here; decoding.py makes values of them.
 """
 
 import re
@@ -16,8 +16,12 @@ from common.errors import InvalidInput
 from common.schema import PADDING, Feature
 
 Raw = Mapping[str, tf.Tensor]
-DTYPES: Mapping[str, tf.DType] = {"float32": tf.float32, "int64": tf.int64, "string": tf.string}
-_PADDING: Mapping[str, float | int | str] = {"float32": 0.0, **PADDING}
+DTYPES: Mapping[str, tf.DType] = {
+    "float32": tf.float32,
+    "int64": tf.int64,
+    "string": tf.string,
+    "bytes": tf.string,
+}
 
 
 @dataclass(frozen=True)
@@ -44,8 +48,16 @@ def parse_spec(features: Sequence[Feature]) -> dict[str, object]:
 
 
 def is_padding(values: tf.Tensor) -> tf.Tensor:
-    """bool, the shape of `values`, which are of a feature of any length; of floats, 0.0 may be a value all the same."""
-    return tf.equal(values, _PADDING[values.dtype.name])
+    """bool, the shape of `values`, which are of a feature of any length."""
+    return tf.math.is_nan(values) if values.dtype.is_floating else tf.equal(values, PADDING[values.dtype.name])
+
+
+def lengths_of(values: tf.Tensor) -> tf.Tensor:
+    """int64 [n]: how many steps each list has, of raw values [n, longest, ...] of a feature of any length."""
+    missing = is_padding(values)
+    if missing.shape.rank > 2:
+        missing = tf.reduce_all(missing, axis=list(range(2, missing.shape.rank)))
+    return tf.reduce_sum(tf.cast(tf.logical_not(missing), tf.int64), axis=1)
 
 
 def parse(examples: Sequence[bytes], features: Sequence[Feature]) -> Parsed:
@@ -81,7 +93,9 @@ def _reason(message: str) -> str:
 def _parse_spec_of(feature: Feature) -> object:
     dtype = DTYPES[feature.dtype]
     if feature.is_variable_length:
-        return tf.io.FixedLenSequenceFeature([], dtype, allow_missing=True, default_value=_PADDING[feature.dtype])
+        return tf.io.FixedLenSequenceFeature(
+            list(feature.shape[1:]), dtype, allow_missing=True, default_value=PADDING[feature.dtype]
+        )
     default: object = None
     if not feature.required:
         if feature.default is None:

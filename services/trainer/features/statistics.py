@@ -98,7 +98,7 @@ class Fitting:
     def __init__(self, specs: Mapping[str, FeatureSpec], schema: Schema, parent: Statistics) -> None:
         self._parent = dict(parent)
         self._specs = _fitted_specs(specs)
-        self._widths = {feature.name: feature.value_count or 0 for feature in schema.features}
+        self._widths = {feature.name: feature.seen_count or 0 for feature in schema.features}
         self._padded = {feature.name for feature in schema.features if feature.is_variable_length}
         self._wanted = [spec for spec in self._specs if _is_wanted(spec, parent.get(spec.name))]
         self._moments: dict[str, Moments] = {}

@@ -88,7 +88,7 @@ class Transform:
     def width(self, name: str) -> int | None:
         """Values or columns per example; None for any number."""
         spec = self._specs[name]
-        return 1 if isinstance(spec, Crossed) else self._schema.feature(str(spec.of)).value_count
+        return 1 if isinstance(spec, Crossed) else self._schema.feature(str(spec.of)).seen_count
 
     def _compute(self, name: str, raw: Raw, done: Transformed) -> tf.Tensor:
         if name in done.columns:

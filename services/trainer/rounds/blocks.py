@@ -19,7 +19,8 @@ from services.trainer.data.dataset import Block, holdout_mask, read_blocks
 from services.trainer.families.heads import BuiltHead, ByHead
 from services.trainer.families.port import Model, TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError
-from services.trainer.features.parsing import is_padding, parse
+from services.trainer.features.decoding import Decoder
+from services.trainer.features.parsing import lengths_of, parse
 
 _CACHE_LIMIT_BYTES = 512 * 1024 * 1024
 _SAMPLE_EXAMPLES = 8
@@ -84,6 +85,10 @@ class RoundData:
     _kept: list[PreparedBlock] = field(default_factory=list)
     _is_complete: bool = False
     _parsed: list[ParsedBlock] = field(default_factory=list)
+    _decode: Decoder = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._decode = Decoder(self.schema)
 
     def fitted_on(self) -> Iterator[ParsedBlock]:
         """All blocks in order, before the model is there that `prepared` needs; kept for its first pass."""
@@ -91,7 +96,7 @@ class RoundData:
         size = 0
         for parsed in self.parsed():
             if kept is not None:
-                size += _size_bytes(parsed)
+                size += _size_bytes(parsed, self._decode.names)
                 kept = [*kept, parsed] if size <= _CACHE_LIMIT_BYTES else None
             yield parsed
         self._parsed = kept or []
@@ -121,7 +126,7 @@ class RoundData:
         for parsed in self.parsed(start, first_index):
             prepared = prepare(model, parsed)
             if kept is not None:
-                size += _size_bytes(parsed)
+                size += _size_bytes(parsed, self._decode.names)
                 kept = [*kept, prepared] if size <= _CACHE_LIMIT_BYTES else None
             yield prepared
         if kept is not None:
@@ -139,15 +144,20 @@ class RoundData:
 
     def _parse(self, index: int, block: Block) -> ParsedBlock:
         parsed = parse(block.examples, self.schema.columns)
+        raw, broken = self._decode(parsed.raw)
+        kept = [row for place, row in enumerate(parsed.kept) if place not in broken]
+        refused = parsed.refused + [(parsed.kept[place], reason) for place, reason in broken.items()]
+        if broken:
+            raw = _select(raw, np.array([place for place in range(len(parsed.kept)) if place not in broken], np.int64))
         fraction = self.definition.evaluation.holdout_fraction
         held_out = holdout_mask(block.crcs, seed=self.definition.seed, fraction=fraction)
         return ParsedBlock(
             index,
             block.next_position,
-            [block.examples[row] for row in parsed.kept],
-            parsed.raw,
-            held_out[parsed.kept],
-            [(block.examples[row], reason) for row, reason in parsed.refused],
+            [block.examples[row] for row in kept],
+            raw,
+            held_out[kept],
+            [(block.examples[row], reason) for row, reason in sorted(refused)],
         )
 
 
@@ -219,13 +229,15 @@ def _sample(model: Model, raw: Mapping[str, tf.Tensor], usable: NDArray[np.int64
     chosen = list[int]()
     for feature in model.inputs:
         if feature.is_variable_length and len(usable):
-            lengths = np.sum(~is_padding(raw[feature.name]).numpy()[usable], axis=1)
+            lengths = lengths_of(raw[feature.name]).numpy()[usable]
             chosen += [int(usable[lengths.argmin()]), int(usable[lengths.argmax()])]
     return sorted(list(dict.fromkeys([*chosen, *usable.tolist()]))[:_SAMPLE_EXAMPLES])
 
 
-def _size_bytes(parsed: ParsedBlock) -> int:
-    return sum(map(len, parsed.examples)) * 2 + len(parsed.examples) * _OVERHEAD_BYTES
+def _size_bytes(parsed: ParsedBlock, decoded: Sequence[str]) -> int:
+    """`decoded`: the features whose values are larger than the bytes that they come from."""
+    values = sum(parsed.raw[name].shape.num_elements() * parsed.raw[name].dtype.size for name in decoded)
+    return sum(map(len, parsed.examples)) * 2 + len(parsed.examples) * _OVERHEAD_BYTES + 2 * int(values)
 
 
 def _rows(rows: NDArray[np.int64], columns: Mapping[str, tf.Tensor], labels: ByHead, weights: ByHead) -> TrainingSet:

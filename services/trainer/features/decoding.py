@@ -1,0 +1,136 @@
+"""Bytes to what a model sees of them: raw tensors by their dtype and shape, images decoded, resized and scaled.
+
+The same graph in training and in every export, so that a prediction sees what training saw. No bytes at all decode to
+zeros: that is what an absent optional tensor or image is. The doors refuse them elsewhere.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from common.kinds import ImageKind, TensorKind
+from common.schema import Feature, Schema
+from services.trainer.features.parsing import Raw
+
+_HIGHEST = 255.0
+
+
+def decoded(raw: Raw, features: Sequence[Feature]) -> dict[str, tf.Tensor]:
+    """The raw tensors, with values [n, *seen shape] in place of the bytes of tensors and images.
+
+    A tensor with a shape field is filled up with zeros to the largest size of the batch in each direction.
+    """
+    done = dict(raw)
+    for feature in features:
+        if feature.image is not None:
+            done[feature.name] = _images(raw[feature.name], feature.image)
+        elif feature.tensor is not None:
+            sizes = raw[feature.tensor.shape_field] if feature.tensor.shape_field else None
+            done[feature.name] = _tensors(raw[feature.name], feature.tensor, sizes)
+    return done
+
+
+class Decoder:
+    """Decodes blocks of examples and finds out which of them have no values. Compiled once per schema."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._features = [feature for feature in schema.features if feature.is_decoded]
+        self._names = sorted({name for feature in self._features for name in _needed(feature)})
+        self._call = tf.function(lambda raw: decoded(raw, self._features), autograph=False, reduce_retracing=True)
+
+    @property
+    def names(self) -> list[str]:
+        """Of the features that it decodes."""
+        return [feature.name for feature in self._features]
+
+    def __call__(self, raw: Raw) -> tuple[dict[str, tf.Tensor], dict[int, str]]:
+        """The raw tensors decoded, and {row: reason} of the rows that cannot be; those hold zeros."""
+        if not self._features:
+            return dict(raw), {}
+        given = {name: raw[name] for name in self._names}
+        try:
+            return {**raw, **self._call(given)}, {}
+        except tf.errors.InvalidArgumentError:
+            broken = {row: reason for row in range(len(given[self._names[0]])) if (reason := self._fault(given, row))}
+            if not broken:
+                raise
+        rows = list(broken)
+        for feature in self._features:
+            given[feature.name] = _emptied(given[feature.name], rows)
+            if feature.tensor and feature.tensor.shape_field:
+                field = feature.tensor.shape_field
+                given[field] = tf.tensor_scatter_nd_update(
+                    given[field], [[row] for row in rows], tf.zeros_like(tf.gather(given[field], rows))
+                )
+        return {**raw, **self._call(given)}, broken
+
+    def _fault(self, given: Mapping[str, tf.Tensor], row: int) -> str:
+        """Why one row cannot be decoded; empty where it can."""
+        one = {name: values[row : row + 1] for name, values in given.items()}
+        for feature in self._features:
+            try:
+                decoded({name: one[name] for name in _needed(feature)}, [feature])
+            except tf.errors.InvalidArgumentError:
+                what = "image" if feature.image else "tensor"
+                count = len(one[feature.name].numpy()[0])
+                return f"feature {feature.name}: its {count} bytes cannot be decoded as the {what} that the schema says"
+        return ""
+
+
+def _needed(feature: Feature) -> tuple[str, ...]:
+    field = feature.tensor.shape_field if feature.tensor else None
+    return (feature.name,) if field is None else (feature.name, field)
+
+
+def _emptied(values: tf.Tensor, rows: Sequence[int]) -> tf.Tensor:
+    kept: NDArray[np.object_] = values.numpy().copy()
+    kept[list(rows)] = b""
+    return tf.constant(kept, tf.string)
+
+
+def _tensors(values: tf.Tensor, kind: TensorKind, sizes: tf.Tensor | None) -> tf.Tensor:
+    dtype = tf.as_dtype(kind.dtype)
+    if sizes is None:
+        shape = kind.shape or ()
+        zeros = tf.constant(bytes(kind.byte_count or 0))
+        whole = tf.where(tf.equal(tf.strings.length(values), 0), zeros, values)
+        return tf.reshape(tf.io.decode_raw(whole, dtype), [tf.shape(values)[0], *shape])
+    largest = tf.maximum(tf.reduce_max(sizes, axis=0), 0)  # of no rows at all the largest size is the lowest number
+
+    def one(row: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+        flat = tf.io.decode_raw(row[0], dtype)
+        one_tensor = tf.reshape(flat, row[1])
+        rest = largest - row[1]
+        return tf.pad(one_tensor, tf.stack([tf.zeros_like(rest), rest], axis=1))
+
+    rank = int(sizes.shape[1])
+    whole = tf.cond(
+        tf.shape(values)[0] > 0,
+        lambda: tf.map_fn(one, (values, sizes), fn_output_signature=tf.TensorSpec([None] * rank, dtype)),
+        lambda: tf.zeros([0] * (rank + 1), dtype),
+    )
+    return tf.ensure_shape(whole, [None] * (rank + 1))
+
+
+def _images(values: tf.Tensor, kind: ImageKind) -> tf.Tensor:
+    low, high = kind.scale
+
+    def pixels(value: tf.Tensor) -> tf.Tensor:
+        if kind.format == "jpeg":  # the accurate method is the same on every machine
+            image = tf.io.decode_jpeg(value, channels=kind.channels, dct_method="INTEGER_ACCURATE")
+        elif kind.format == "png":
+            image = tf.io.decode_png(value, channels=kind.channels)
+        else:
+            image = tf.io.decode_image(value, channels=kind.channels, expand_animations=False)
+        image = tf.ensure_shape(image, [None, None, kind.channels])
+        return tf.cast(tf.image.resize(image, kind.shape[:2], method=kind.resize), tf.float32)
+
+    def one(value: tf.Tensor) -> tf.Tensor:
+        is_empty = tf.equal(tf.strings.length(value), 0)
+        image = tf.cond(is_empty, lambda: tf.zeros(kind.shape, tf.float32), lambda: pixels(value))
+        return tf.ensure_shape(image, kind.shape)
+
+    images = tf.map_fn(one, values, fn_output_signature=tf.TensorSpec(kind.shape, tf.float32))
+    return images * ((high - low) / _HIGHEST) + low

@@ -1,0 +1,149 @@
+"""Tensors, images and sequences in rounds: decoded as the schema says, resumed and rebuilt to the same bits, served."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from common.schema import Schema
+from services.trainer.features.decoding import Decoder, decoded
+from services.trainer.features.parsing import parse
+from services.trainer.rounds.assignment import Done, Stopped
+from services.trainer.tests.families.test_modules import module
+from services.trainer.tests.support.small_rounds import Platform, rebuilt, serialized
+from testing.pictures import broken_inside, png
+
+IMAGE = {"name": "photo", "dtype": "bytes", "required": False,
+         "image": {"format": "png", "height": 4, "width": 4, "channels": 1, "scale": [-1, 1]}}  # fmt: skip
+SCHEMA: dict[str, Any] = {
+    "features": [
+        IMAGE,
+        {"name": "grid", "dtype": "bytes", "tensor": {"dtype": "int16", "shape": [2, 2]}},
+        {"name": "scan", "dtype": "bytes", "tensor": {"dtype": "bfloat16", "shape_field": "sizes"}},
+        {"name": "sizes", "dtype": "int64", "shape": [2]},
+        {"name": "steps", "dtype": "float32", "shape": [None, 2]},
+        {"name": "ids", "dtype": "int64", "shape": [None]},
+    ],
+    "labels": [{"name": "late", "dtype": "int64"}],
+}
+NETWORK = """
+def build_model(schema, parameters):
+    photo = keras.Input((4, 4, 1), name="photo", dtype="float32")
+    grid = keras.Input((2, 2), name="grid", dtype="int16")
+    scan = keras.Input((None, None), name="scan", dtype="bfloat16")
+    steps = keras.Input((None, 2), name="steps", dtype="float32")
+    mask = keras.Input((None,), name="steps.mask", dtype="bool")
+    ids = keras.Input((None,), name="ids", dtype="int64")
+    length = keras.Input((), name="ids.length", dtype="int64")
+    number = lambda tensor: keras.layers.Lambda(lambda x: tf.cast(x, tf.float32))(tensor)
+    parts = [
+        keras.layers.Flatten()(keras.layers.Conv2D(2, 3, activation="relu")(photo)),
+        keras.layers.Flatten()(number(grid)),
+        keras.layers.Lambda(lambda x: tf.reduce_sum(x, axis=[1, 2])[:, tf.newaxis])(number(scan)),
+        keras.layers.GRU(3)(steps, mask=mask),
+        keras.layers.Lambda(
+            lambda x: tf.reduce_sum(tf.where(tf.sequence_mask(x[1], tf.shape(x[0])[1]),
+                                             tf.cast(x[0], tf.float32), 0.0), axis=1, keepdims=True),
+            output_shape=(1,),
+        )([ids, length]),
+    ]
+    return keras.Model([photo, grid, scan, steps, mask, ids, length],
+                       keras.layers.Dense(1)(keras.layers.Concatenate()(parts)))
+"""
+
+
+def picture(random: np.random.Generator) -> bytes:
+    return png(random.integers(0, 255, (6, 5), dtype=np.uint8))
+
+
+def example(random: np.random.Generator, *, steps: int = 2, **changed: Any) -> bytes:
+    sizes = [int(random.integers(1, 3)), 2]
+    scan = random.normal(size=sizes).astype(tf.bfloat16.as_numpy_dtype)
+    values = {
+        "photo": picture(random), "grid": random.integers(-9, 9, (2, 2)).astype("<i2").tobytes(),
+        "scan": scan.tobytes(), "sizes": sizes, "steps": [float(x) for x in random.normal(size=2 * steps)],
+        "ids": [-1, 0][:steps], "late": int(random.integers(0, 2)),
+    }  # fmt: skip
+    return serialized(values | changed)
+
+
+@pytest.mark.covers("rec-raw-tensor", "rec-image", "rec-sequence")
+def test_kinds_train_resume_rebuild_and_are_served(tmp_path: Path) -> None:
+    random = np.random.default_rng(3)
+    events = [example(random, steps=step % 4) for step in range(40)]
+    events[7] = example(random, photo=broken_inside(picture(random)))
+    platform = Platform(tmp_path, SCHEMA)
+    platform.append(events)
+    lease = platform.lease(module(NETWORK), block_examples=10)
+    stopped = platform.train(lease, stop_requested=platform.after_blocks(1))
+    assert isinstance(stopped, Stopped)
+    lease = platform.registry.taken_up(lease)
+    outcome = platform.train(lease, work_dir="again")
+    assert isinstance(outcome, Done), outcome
+    draft = platform.registry.drafts[0]
+    assert "feature photo: its 102 bytes cannot be decoded as the image" in str(draft.unusable["reasons"])
+    assert draft.events_unusable == 1, "the broken image is set aside, and the round goes on"
+    platform.registry.resume_point = None
+    found = rebuilt(platform, lease, 1)
+    assert (found.missing, found.differences) == ((), ())
+    _served_alone_and_together(platform, [events[0], events[1], events[3], example(random, ids=[-1, 0, -1])])
+
+
+def _served_alone_and_together(platform: Platform, examples: list[bytes]) -> None:
+    """0, 1 and 3 steps, and -1 and 0 among the ids: the same answer alone and beside longer lists."""
+    files = platform.registry.versions[0].files
+    for place in {Path(file.path).parent for file in files}:
+        (platform.directory / "served" / place).mkdir(parents=True, exist_ok=True)
+    platform.registry.download(files, platform.directory / "served")
+    export = tf.saved_model.load(str(next((platform.directory / "served").rglob("saved_model.pb")).parent))
+    features = Schema.from_mapping(SCHEMA).features
+    together = parse(examples, features).raw
+    rows = export.signatures["serving_default"](**together)["logits"].numpy()
+    assert np.array_equal(export.signatures["serving_examples"](tf.constant(examples))["logits"].numpy(), rows)
+    for row, one in enumerate(examples):
+        alone = export.signatures["serving_default"](**parse([one], features).raw)["logits"].numpy()
+        np.testing.assert_allclose(alone, rows[row : row + 1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "bfloat16",
+                                   "float32", "float64"])  # fmt: skip
+@pytest.mark.covers("rec-raw-tensor")
+def test_a_tensor_comes_back_bit_by_bit(dtype: str) -> None:
+    values = np.arange(-6, 6).astype(tf.as_dtype(dtype).as_numpy_dtype).reshape(2, 2, 3)
+    schema = Schema.from_mapping(
+        {"features": [{"name": "t", "dtype": "bytes", "tensor": {"dtype": dtype, "shape": [2, 3]}}]}
+    )
+    raw = {"t": tf.constant([one.tobytes() for one in values])}
+    found = decoded(raw, schema.features)["t"].numpy()
+    assert found.dtype == values.dtype
+    assert found.tobytes() == values.tobytes()
+
+
+def test_tensors_of_different_shapes_are_filled_up_with_zeros_and_none_are_none() -> None:
+    schema = Schema.from_mapping(
+        {"features": [{"name": "t", "dtype": "bytes", "tensor": {"dtype": "uint8", "shape_field": "s"}},
+                      {"name": "s", "dtype": "int64", "shape": [2]}]}
+    )  # fmt: skip
+    decode = Decoder(schema)
+    raw = {"t": tf.constant([b"ab", b"cde", b"wrong"]), "s": tf.constant([[2, 1], [1, 3], [2, 2]], tf.int64)}
+    found, broken = decode(raw)
+    assert found["t"].numpy().tolist()[:2] == [[[97, 0, 0], [98, 0, 0]], [[99, 100, 101], [0, 0, 0]]]
+    assert list(broken) == [2]
+    assert "feature t: its 5 bytes cannot be decoded as the tensor" in broken[2]
+    assert decode({name: values[:0] for name, values in raw.items()})[0]["t"].shape == (0, 0, 0)
+
+
+@pytest.mark.covers("rec-image")
+@pytest.mark.parametrize("encode", [tf.io.encode_png, tf.io.encode_jpeg], ids=["png", "jpeg"])
+def test_an_image_is_decoded_resized_and_scaled_and_none_is_black(encode: Any) -> None:
+    pixels: NDArray[np.uint8] = np.full((10, 6, 3), (255, 0, 128), np.uint8)
+    kind = {"height": 4, "width": 2, "scale": [-1, 1], "resize": "area"}
+    schema = Schema.from_mapping({"features": [{"name": "i", "dtype": "bytes", "required": False, "image": kind}]})
+    images, broken = Decoder(schema)({"i": tf.stack([encode(pixels), b""])})
+    assert not broken
+    assert images["i"].shape == (2, 4, 2, 3)
+    np.testing.assert_allclose(images["i"][0, 1, 1], [1.0, -1.0, 0.0], atol=0.03)
+    assert np.all(images["i"][1].numpy() == -1.0)

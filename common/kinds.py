@@ -167,7 +167,9 @@ class ImageKind:
             words = " or ".join(map(str, allowed))
             raise InvalidInput(f"feature {name}: image's channels must be {words} for {image_format}, got {channels!r}")
         if height * width * channels > MAX_VALUES:
-            raise InvalidInput(f"feature {name}: an image has at most {MAX_VALUES} values, not {height * width * channels}")
+            raise InvalidInput(
+                f"feature {name}: an image has at most {MAX_VALUES} values, not {height * width * channels}"
+            )
         return cls(image_format, height, width, channels, resize, _scale(name, given.get("scale", (0.0, 1.0))))
 
 

@@ -379,7 +379,8 @@ def _shape(name: str, value: object) -> tuple[int | None, ...]:
     sizes = shape[1:] if shape[:1] == (None,) else shape
     if not all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes):
         raise InvalidInput(
-            f"feature {name}: shape {str(list(shape))[:100]} must be positive sizes; the first may be null for any length"
+            f"feature {name}: shape {str(list(shape))[:100]} must be positive sizes; the first may be null for any "
+            f"length"
         )
     if len(shape) > MAX_RANK or math.prod(sizes) > MAX_VALUES:
         raise InvalidInput(

@@ -26,7 +26,9 @@ from headrace.commands import (
     platform,
     predict,
     predictions_log,
+    push,
     rebuild,
+    records,
     start,
 )
 from headrace.commands.session import COMPOSE, KINDS, Session
@@ -193,6 +195,7 @@ app.command()(models.train)
 app.command("models")(models.list_models)
 app.command("versions")(models.list_versions)
 app.command("rebuild")(rebuild.rebuild)
+app.command()(push.push)
 app.command()(models.promote)
 app.command()(models.rollback)
 app.command()(look.show)
@@ -214,6 +217,7 @@ app.command()(predict.predict)
 app.command()(bench.bench)
 app.add_typer(model_files.app, name="model")
 app.add_typer(checkpoints.app, name="checkpoint")
+app.add_typer(records.app, name="records")
 app.command("predictions-log")(predictions_log.predictions_log)
 
 

@@ -38,6 +38,7 @@ class Addresses:
     Attributes:
         serving: every replica's own.
         predictions: where predictions are asked for; "" for the first replica.
+        registry_grpc: host:port of the registry's other door, which takes files; "" where it is not known.
     """
 
     registry: str = _url(HTTP_PORT_OF["registry"])
@@ -45,6 +46,7 @@ class Addresses:
     trainer: str = _url(HTTP_PORT_OF["trainer"])
     serving: tuple[str, ...] = (_url(HTTP_PORT_OF["serving"]),)
     predictions: str = ""
+    registry_grpc: str = ""
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,7 @@ class PlatformState:
             ingest=_url(self.process("ingest").http_port),
             trainer=_url(self.process("trainer").http_port),
             serving=tuple(_url(replica.http_port) for replica in replicas),
+            registry_grpc=f"{HOST}:{self.process('registry').grpc_port}",
         )
 
     @classmethod

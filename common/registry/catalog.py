@@ -79,6 +79,8 @@ FROM_SCRATCH = "from_scratch"
 HEAD_BEFORE = "head_before"
 """Beside FROM_SCRATCH: the head of the model when the round was planned."""
 
+PUSHED = "pushed"
+"""The trigger of a plan that no round trains: its version was made elsewhere (services/registry/versions/pushed.py)."""
 ALLOW_SIGNATURE_CHANGE = "allow_signature_change"
 """In a plan's `requested`: the version of this round may break the signatures of the version before it."""
 

@@ -4,8 +4,10 @@
 """
 
 import base64
+import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote, urlencode
@@ -13,7 +15,7 @@ from urllib.parse import quote, urlencode
 import orjson
 
 from common.errors import InvalidInput
-from common.registry.catalog import HistoryEntry, Model, Round, Stream
+from common.registry.catalog import HistoryEntry, Model, Round, Stream, Version
 from headrace.client.answers import build
 from headrace.client.connection import Door
 
@@ -50,6 +52,10 @@ class Lifecycle:
     _registry: Door
     _ingest: Door
     _by: str
+
+    def _files_door(self) -> str:
+        """host:port of the registry's gRPC door. Raises Unavailable: it is not known."""
+        raise NotImplementedError
 
     def apply(
         self,
@@ -96,6 +102,24 @@ class Lifecycle:
             {key: (before, after) for key, (before, after) in answer["changes"].items()},
             tuple(answer["notes"]), tuple(answer.get("learned", ())),
         )  # fmt: skip
+
+    def push(self, model: str, directory: Path, *, origin: str = "", reason: str = "") -> Version:
+        """Registers a folder with a SavedModel as the model's next version. Needs grpcio.
+
+        Raises:
+            InvalidInput: it lacks a part or a tag, or holds what no replica can run. NotFound: no such model.
+            Unavailable: the registry takes no files here.
+        """
+        from common.registry.client import RegistryClient, manifest_of
+
+        files = manifest_of(directory, "saved_model")
+        with tempfile.TemporaryDirectory() as folder, closing(RegistryClient(self._files_door())) as registry:
+            (Path(folder) / "saved_model").symlink_to(directory.absolute())
+            registry.upload(Path(folder), files)
+        body = {"by": self._by, "reason": reason, "origin": origin, "files": [asdict(file) for file in files]}
+        path = f"/v1/models/{_segment(model)}:push"
+        answer = self._registry.call("POST", path, orjson.dumps(body), headers=_JSON, repeatable=False).json()
+        return build(Version, answer)
 
     def definition(self, digest: str) -> dict[str, bytes]:
         """The files of a definition by its digest."""

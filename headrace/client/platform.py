@@ -102,6 +102,11 @@ class Client(Lifecycle):
             "serving", self.addresses.predictions or self.addresses.serving[0], timeout_seconds=timeout_seconds
         )
 
+    def _files_door(self) -> str:
+        if not self.addresses.registry_grpc:
+            raise Unavailable("the registry's gRPC door, which takes files, is not known; see Addresses.registry_grpc")
+        return self.addresses.registry_grpc
+
     @classmethod
     def of_platform(cls, data_dir: str | Path, *, timeout_seconds: float = 30.0, by: str = "") -> "Client":
         """The client of the local platform on that data directory.

@@ -298,13 +298,14 @@ def _doors(named: Mapping[str, Mapping[str, Any]]) -> Addresses | None:
     if not all(HTTP_PORT_OF[service] in ports for service in SERVICES):
         return None
     replicas = [_published(item) for name, item in named.items() if name.startswith("serving-")]
-    http = HTTP_PORT_OF["serving"]
+    http, registry_grpc = HTTP_PORT_OF["serving"], GRPC_PORT_OF["registry"]
     return Addresses(
         registry=_url(ports[HTTP_PORT_OF["registry"]]),
         ingest=_url(ports[HTTP_PORT_OF["ingest"]]),
         trainer=_url(ports[HTTP_PORT_OF["trainer"]]),
         serving=tuple(_url(replica[http]) for replica in replicas if http in replica),
         predictions=_url(ports[http]),
+        registry_grpc=f"{HOST}:{ports[registry_grpc]}" if registry_grpc in ports else "",
     )
 
 

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from common.definition.gate import Gate
-from common.errors import NotFound
+from common.errors import InvalidInput, NotFound
 from common.registry.catalog import OffsetRange, RoundPlan, VersionDraft
 from common.registry.client import RegistryClient
 from common.registry.files import manifest_of
 from headrace import Addresses, Client
+from headrace.commands.push import checked, saved_model_of
 from testing.registry_server import RegistryServer
 
 _DEFINITION = b"name: m\nstream: s\nlabel: y\nestimator: linear_classifier\nfeatures: {x: {type: numeric}}\n"
@@ -110,3 +111,32 @@ def test_what_cannot_be_loaded_is_said(registry: RegistryServer, tmp_path: Path)
             client.load_model("m")
         with pytest.raises(NotFound, match="no version 3"):
             client.load_model("m", 3)
+
+
+def save_keras(path: Path) -> None:
+    """A Keras file whose model triples."""
+    import tensorflow as tf
+
+    tf.keras.Sequential([tf.keras.Input((1,), name="x"), tf.keras.layers.Rescaling(3.0)]).save(path)
+
+
+@pytest.mark.covers("fmt-savedmodel")
+@pytest.mark.timeout(300)
+def test_a_keras_file_made_elsewhere_is_pushed_as_a_saved_model_that_answers(
+    registry: RegistryServer, tmp_path: Path
+) -> None:
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        pool.submit(save_keras, tmp_path / "theirs.keras").result(timeout=_TIMEOUT_SECONDS)
+    url = registry.url
+    addresses = Addresses(url, url, url, (url,), registry_grpc=registry.address)
+    with saved_model_of(tmp_path / "theirs.keras") as directory, Client(addresses, timeout_seconds=60.0) as client:
+        assert checked(directory) == ""
+        pushed = client.push("m", directory, origin="here", reason="trial")
+    assert (pushed.version, pushed.status) == (1, "accepted")
+    assert [signature["outputs"] for signature in pushed.contract["signatures"].values()]
+    assert pushed.environment["pushed"]["origin"] == "here"
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "saved_model.pb").write_bytes(b"no graph")
+    with pytest.raises(InvalidInput, match="is not a SavedModel"):
+        checked(broken)

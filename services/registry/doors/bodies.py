@@ -45,6 +45,22 @@ class AliasBody(AuthorBody):
     version: int = Field(gt=0, lt=END, strict=True)
 
 
+class PushedFile(BaseModel):
+    """A file that is stored already, and where it belongs."""
+
+    model_config = ConfigDict(extra="forbid")
+    path: Text
+    size_bytes: int = Field(ge=0, lt=END, strict=True)
+    digest: Text
+
+
+class PushBody(AuthorBody):
+    """A version made elsewhere; `origin` says where, in a few words."""
+
+    files: list[PushedFile] = Field(max_length=10_000)
+    origin: Text = ""
+
+
 class PinBody(AuthorBody):
     """Where production shall stay; 0: where it is."""
 

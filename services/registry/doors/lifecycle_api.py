@@ -5,9 +5,10 @@ from typing import Annotated
 from fastapi import FastAPI, Query
 from fastapi.responses import Response
 
+from common.registry.catalog import FileEntry
 from common.registry.wire import json_text
 from services.registry.catalog import Catalog, ModelChange, StreamChange
-from services.registry.doors.bodies import END, ApplyBody, AuthorBody, PinBody, decoded, json_answer
+from services.registry.doors.bodies import END, ApplyBody, AuthorBody, PinBody, PushBody, decoded, json_answer
 
 _MODEL_WORDS: dict[ModelChange, str] = {
     "pause": "No round is planned until it is resumed; one that runs goes on to its end.",
@@ -36,6 +37,15 @@ def add_lifecycle(app: FastAPI, catalog: Catalog) -> None:
     def pin(model: str, body: PinBody) -> Response:
         """Production stays at the version it names; what passes the gate is held."""
         return json_answer(catalog.pin(model, body.version, by=body.by, reason=body.reason))
+
+    @app.post("/v1/models/{model}:push")
+    def push(model: str, body: PushBody) -> Response:
+        """A SavedModel made elsewhere becomes a version that a person may promote; its files were uploaded before.
+
+        400 where it lacks a part or a tag, or holds operations that no replica can run.
+        """
+        files = [FileEntry(file.path, file.size_bytes, file.digest) for file in body.files]
+        return json_answer(catalog.push_version(model, files, origin=body.origin, by=body.by, reason=body.reason))
 
     @app.post("/v1/models/{model}/rounds/{round_id}:fail")
     def fail_round(model: str, round_id: str, body: AuthorBody) -> Response:
@@ -98,8 +108,8 @@ def _add_record(app: FastAPI, catalog: Catalog) -> None:
         """Who did what, when and why, the newest first: `{entries: [{at, by, action, model, stream, version, detail,
         reason}]}`.
 
-        Actions: apply, promote, rollback, alias, pause, resume, pin, unpin, archive, restore, delete, fail_round; train
-        and replay as asked for on a page.
+        Actions: apply, promote, rollback, alias, pause, resume, pin, unpin, archive, restore, delete, fail_round, push;
+        train and replay as asked for on a page.
         """
         found = catalog.history(model=model, stream=stream, by=by, action=action, limit=limit)
         return json_answer({"entries": found})

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from sqlalchemy import Connection, select
 
-from common.registry.catalog import PRODUCTION, Model
+from common.registry.catalog import PRODUCTION, PUSHED, Model
 from services.registry.definitions import models
 from services.registry.store.database import Transaction
 from services.registry.store.tables import rounds, versions
@@ -26,6 +26,18 @@ def parents_of(connection: Connection, model: str) -> dict[int, int]:
     return {row.version: int(json.loads(row.plan_json)["parent_version"]) for row in connection.execute(query)}
 
 
+def trained_version(connection: Connection, model: str, version: int) -> int:
+    """The version itself, or the head of the line when it was pushed: no round starts from what was made elsewhere."""
+    query = (
+        select(rounds.c.plan_json)
+        .join(versions, rounds.c.round_id == versions.c.round_id)
+        .where(versions.c.model == model, versions.c.version == version)
+    )
+    text = connection.execute(query).scalar_one_or_none()
+    plan = json.loads(text) if text else {}
+    return int(plan["parent_version"]) if plan.get("trigger") == PUSHED else version
+
+
 def line_of(parents: Mapping[int, int], version: int) -> list[int]:
     """The version, its parent and so on, down to the first."""
     line: list[int] = []
@@ -37,15 +49,19 @@ def line_of(parents: Mapping[int, int], version: int) -> list[int]:
 
 def follow_production(transaction: Transaction, before: Model, version: int) -> None:
     """Production has gone from where it was in `before` to `version`: settles where the next round starts."""
+    version = trained_version(transaction.connection, before.name, version)
+    production = trained_version(transaction.connection, before.name, before.aliases.get(PRODUCTION, 0))
     line = line_of(parents_of(transaction.connection, before.name), before.head_version)
-    went_forward = version in line and before.aliases.get(PRODUCTION, 0) in line[line.index(version) :]
-    if not went_forward:
+    went_forward = version in line and production in line[line.index(version) :]
+    if version and not went_forward:
         models.change(transaction, before.name, head_version=version)
 
 
 def follow_canary(transaction: Transaction, before: Model, version: int) -> None:
     """The canary was moved to `version` (0: away) by hand; a head that is not below it starts from production again."""
-    production = before.aliases.get(PRODUCTION, 0)
+    connection = transaction.connection
+    version = trained_version(connection, before.name, version)
+    production = trained_version(connection, before.name, before.aliases.get(PRODUCTION, 0))
     line = line_of(parents_of(transaction.connection, before.name), before.head_version)
     if before.head_version != production and version not in line:
         models.change(transaction, before.name, head_version=production)

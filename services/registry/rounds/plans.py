@@ -61,6 +61,16 @@ def plan_round(transaction: Transaction, plan: RoundPlan) -> Round:
     return get_round(connection, round_id)
 
 
+def add_done_round(transaction: Transaction, plan: RoundPlan, version: int) -> RoundRow:
+    """The round of a version that was made elsewhere; it was never open."""
+    round_id = f"{plan.model}-{plan.sequence:06d}"
+    _insert_round(transaction, round_id, plan, _plan_json(plan))
+    done = {"state": str(RoundState.DONE), "version": version}
+    transaction.connection.execute(update(rounds).where(rounds.c.round_id == round_id).values(**done))
+    models.change(transaction, plan.model, round_sequence=plan.sequence)
+    return row_of(transaction.connection, round_id)
+
+
 def _insert_round(transaction: Transaction, round_id: str, plan: RoundPlan, plan_json: str) -> None:
     transaction.connection.execute(
         insert(rounds).values(

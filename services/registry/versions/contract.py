@@ -53,13 +53,7 @@ def refuse_changed(verdict: Verdict, *, before: JsonMap, after: JsonMap, allowed
     Args:
         before: {} where there is no version before, or one of a registry that kept no contracts.
     """
-    if not before:
-        return verdict
-    changes = contract.changes(
-        contract.from_mapping(before["signatures"]),
-        contract.from_mapping(after["signatures"]),
-        may_be_left_out=after["may_be_left_out"],
-    )
+    changes = signature_changes(before, after)
     if not changes:
         return verdict
     shown = "; ".join(changes[:_SHOWN_CHANGES]) + ("; ..." if len(changes) > _SHOWN_CHANGES else "")
@@ -67,6 +61,17 @@ def refuse_changed(verdict: Verdict, *, before: JsonMap, after: JsonMap, allowed
         return replace(verdict, reasons=(*verdict.reasons, f"signatures changed, as allowed: {shown}"))
     refusal = f"signatures changed, which --allow-signature-change of apply or train allows: {shown}"
     return replace(verdict, decision=Decision.REJECT, reasons=(*verdict.reasons, refusal))
+
+
+def signature_changes(before: JsonMap, after: JsonMap) -> list[str]:
+    """A sentence for each promise of before that is not kept; [] where there is no `before`."""
+    if not before:
+        return []
+    return contract.changes(
+        contract.from_mapping(before["signatures"]),
+        contract.from_mapping(after["signatures"]),
+        may_be_left_out=after["may_be_left_out"],
+    )
 
 
 def is_change_allowed(plan: RoundPlan, definition: Mapping[str, bytes]) -> bool:

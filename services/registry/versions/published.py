@@ -91,13 +91,13 @@ def register_version(
     )
     verdict = refuse_changed(
         verdict,
-        before=_contract_of(connection, plan.model, _start_of(plan)),
+        before=contract_of_version(connection, plan.model, _start_of(plan)),
         after=contract,
         allowed=is_change_allowed(plan, models.get_definition(connection, plan.definition_digest)),
     )
     verdict = _hold_if_moved(verdict, model, plan)
     version = model.newest_version + 1
-    _insert_version(transaction, version, row, draft, verdict, contract)
+    insert_version(transaction, version, row, draft, verdict, contract)
     models.change(transaction, model.name, newest_version=version, **models.NO_FAILURES)
     end_done(transaction, row, version)
     if verdict.decision in (Decision.PROMOTE, Decision.CANARY) or _is_held_by_pin(verdict, model, plan):
@@ -106,7 +106,7 @@ def register_version(
     return get_version(connection, model.name, version)
 
 
-def _insert_version(
+def insert_version(
     transaction: Transaction, version: int, row: RoundRow, draft: VersionDraft, verdict: Verdict, contract: JsonMap
 ) -> None:
     connection, plan = transaction.connection, plan_of(row)
@@ -130,7 +130,7 @@ def _insert_version(
     transaction.record(ChangeKind.VERSION, plan.model, version=version)
 
 
-def _contract_of(connection: Connection, model: str, version: int) -> JsonMap:
+def contract_of_version(connection: Connection, model: str, version: int) -> JsonMap:
     """{} where there is no such version, or no contract of it."""
     query = select(versions.c.contract_json).where(versions.c.model == model, versions.c.version == version)
     found: JsonMap = json.loads(connection.execute(query).scalar_one_or_none() or "{}")

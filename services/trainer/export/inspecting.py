@@ -4,6 +4,8 @@
     flops FOLDER FILE        {"flops": {signature: multiplications and additions for one row}, "reasons": {...}}
     checkpoint NPZ PREFIX    every array of a checkpoint's weights.npz as one of tf.train.Checkpoint's:
                              model/a/kernel is model/a/kernel/.ATTRIBUTES/VARIABLE_VALUE
+    keras FILE FOLDER        a .keras file as the SavedModel that Keras's own export makes of it
+    load FOLDER FILE         why a replica could not load it, in a sentence; empty where it could
 
 The command line runs it as a process: it has no TensorFlow itself.
 """
@@ -11,6 +13,7 @@ The command line runs it as a process: it has no TensorFlow itself.
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,8 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 import tensorflow as tf
 from google.protobuf import text_format
 from tensorflow.core.protobuf import saved_model_pb2
+
+from services.trainer.export import answers
 
 
 def pbtxt(source: Path, target: Path) -> None:
@@ -83,7 +88,20 @@ def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-_WHAT: Mapping[str, Callable[[Path, Path], None]] = {"pbtxt": pbtxt, "flops": flops, "checkpoint": checkpoint}
+def keras_file(source: Path, target: Path) -> None:
+    tf.keras.models.load_model(source, compile=False).export(str(target), verbose=False)
+
+
+def load(source: Path, target: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        nothing = Path(folder) / "nothing.tfrecord"
+        nothing.touch()
+        target.write_text(answers.compare(source, nothing, nothing, is_cautious=False))
+
+
+_WHAT: Mapping[str, Callable[[Path, Path], None]] = {
+    "pbtxt": pbtxt, "flops": flops, "checkpoint": checkpoint, "keras": keras_file, "load": load,
+}  # fmt: skip
 
 
 if __name__ == "__main__":

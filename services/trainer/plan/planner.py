@@ -23,6 +23,7 @@ from common.registry.catalog import (
     HEAD_BEFORE,
     LEFT_OUT,
     PRODUCTION,
+    PUSHED,
     SKIPPED,
     ChangeKind,
     Decision,
@@ -251,7 +252,8 @@ class Planner:
         if model.definition_digest not in self._definitions:
             files = self._registry.get_definition(model.definition_digest)
             self._definitions[model.definition_digest] = parse_definition(files)
-        rounds = tuple(self._registry.list_rounds(name, limit=_LISTED_ROUNDS))
+        listed = self._registry.list_rounds(name, limit=_LISTED_ROUNDS)
+        rounds = tuple(found for found in listed if found.plan.trigger != PUSHED)
         head = model.head_version
         if head and (name, head) not in self._ends:
             self._ends[name, head] = self._registry.get_version(name, head).end_position

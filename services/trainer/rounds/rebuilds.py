@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from common.errors import HeadraceError, NotFound, Overloaded
+from common.errors import Conflict, HeadraceError, NotFound, Overloaded
 from common.process.lifecycle import Stop
-from common.registry.catalog import Lease, Round, Version
+from common.registry.catalog import PUSHED, Lease, Round, Version
 from common.registry.client import RegistryClient
 from services.trainer.rounds.assignment import Failed, Message, Progress, Raised, Rebuilt, RoundAssignment
 from services.trainer.rounds.zygote_handle import RoundChild, ZygoteHandle
@@ -66,11 +66,16 @@ class Rebuilds:
         """Has the version trained again. Asked while that same one is open, gives the one there is.
 
         Raises:
-            NotFound: no such model or version.
+            NotFound: no such model or version. Conflict: it was made elsewhere.
             Overloaded: another one is waiting or running.
         """
         found = self._registry.get_version(model, version)
         its_round = self._registry.get_round(model, found.round_id)
+        if its_round.plan.trigger == PUSHED:
+            by = found.environment.get(PUSHED, {}).get("by", "somebody")
+            raise Conflict(
+                f"{model}@{version} was pushed by {by} and not trained here, so there is nothing to train it again from"
+            )
         with self._lock:
             if self._open is not None:
                 open_one = self._open.version

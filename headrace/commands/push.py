@@ -1,0 +1,87 @@
+"""push: a SavedModel or Keras file that was made elsewhere, as a version that a person may promote."""
+
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from common.errors import InvalidInput
+from headrace.commands.models import ModelName, Reason
+from headrace.commands.session import Session
+
+_UPLOAD_SECONDS = 600.0
+
+
+def push(
+    context: typer.Context,
+    model: ModelName,
+    source: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A folder with saved_model.pb, or a .keras file, which is exported.")
+    ],
+    reason: Reason = "",
+) -> None:
+    """Register a SavedModel or .keras file made elsewhere as the model's next version.
+
+    Its layout, tags, signatures and operations are checked, and it is loaded in a process of its own. No alias moves:
+    `headrace promote` takes it. No round starts from it, and it cannot be rebuilt.
+    """
+    session: Session = context.obj
+    with saved_model_of(source) as directory:
+        note = checked(directory)
+        with session.client(timeout_seconds=_UPLOAD_SECONDS) as client:
+            origin = f"{socket.gethostname()}:{source.absolute()}"
+            version = client.push(model, directory, origin=origin, reason=reason)
+
+    def told() -> None:
+        typer.echo(
+            f"{model}@{version.version} is registered: {len(version.files)} files, {version.weights_digest[:12]}"
+        )
+        for sentence in (*version.verdict.reasons, *([note] if note else [])):
+            typer.echo(f"  {sentence}")
+
+    session.show(asdict(version) | {"note": note}, told)
+
+
+@contextmanager
+def saved_model_of(source: Path) -> Iterator[Path]:
+    """The folder with the SavedModel; of a Keras file, one that is gone afterwards."""
+    if source.is_dir():
+        yield source
+        return
+    if source.suffix != ".keras" or not source.is_file():
+        raise InvalidInput(f"push takes a folder with saved_model.pb or a .keras file, and {source} is neither")
+    from headrace.local.inspect import run
+
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder) / "saved_model"
+        run("keras", source, directory)
+        yield directory
+
+
+def checked(directory: Path) -> str:
+    """A note where not all could be checked here. Raises InvalidInput: it cannot be served."""
+    from common.saved_model.layout import check_layout
+    from headrace.local.inspect import run
+
+    sizes = {
+        path.relative_to(directory).as_posix(): path.stat().st_size for path in directory.rglob("*") if path.is_file()
+    }
+    check_layout(sizes, lambda path: (directory / path).read_bytes())
+    with tempfile.TemporaryDirectory() as folder:
+        said = Path(folder) / "said.txt"
+        try:
+            run("load", directory, said)
+        except InvalidInput as error:
+            if "is not installed" in error.message:
+                return (
+                    "it was not loaded here, since TensorFlow is not installed; a replica tries it when it is promoted"
+                )
+            raise
+        if said.read_text():
+            raise InvalidInput(said.read_text())
+    return ""

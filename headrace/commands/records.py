@@ -1,0 +1,95 @@
+"""records cat, archive: TFRecord files, and a stream's events as such files."""
+
+import base64
+import json
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from common.errors import InvalidInput
+from headrace.commands.session import LOCAL, Session
+
+if TYPE_CHECKING:
+    from protos.example_pb2 import Feature
+
+app = typer.Typer(help="TFRecord files, and a stream's events as such files.", no_args_is_help=True)
+_SHARD_BYTES = 100_000_000
+
+
+@app.command()
+def cat(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="TFRecord, with gzip around it or without.")],
+    limit: Annotated[int, typer.Option(min=1, help="Print this many records.")] = 2**31,
+    raw: Annotated[bool, typer.Option("--raw", help="Print each record's bytes in base64, whatever it holds.")] = False,
+) -> None:
+    """Print the tf.train.Examples of a file, a JSON object a line; a damaged record ends it, by number and place."""
+    from headrace.files.shards import records_of
+
+    for number, record in enumerate(islice(records_of(file), limit)):
+        shown = {"b64": base64.b64encode(record).decode()} if raw else _example(record, f"{file}: record {number}")
+        typer.echo(json.dumps(shown, ensure_ascii=False))
+
+
+@app.command()
+def archive(
+    context: typer.Context,
+    stream: Annotated[str, typer.Argument(metavar="STREAM")],
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="A folder; the same one again is continued.")],
+    shard_bytes: Annotated[
+        int, typer.Option("--shard-bytes", min=1024, help="A shard is at most this large, one larger event excepted.")
+    ] = _SHARD_BYTES,
+    log: Annotated[
+        str, typer.Option(metavar="URL", help="segments:DIR or kafka:HOST:PORT; none: the local platform's log.")
+    ] = "",
+) -> None:
+    """Write a stream's events as TFRecord shards that tf.data reads and `headrace ingest` takes again.
+
+    The same folder again is continued where it ended: no event is lost or doubled.
+    """
+    from contextlib import closing
+
+    from common.eventlog.open import open_event_log
+    from headrace.files.shards import archive as write
+
+    session: Session = context.obj
+    if not log and session.kind != LOCAL:
+        raise InvalidInput("archive needs --log kafka:HOST:PORT for a platform in containers")
+    with closing(open_event_log(log or f"segments:{session.data_dir / 'log'}")) as opened:
+        made, position = write(opened, stream, to, shard_bytes=shard_bytes)
+    examples = sum(shard.examples for shard in made)
+    session.show(
+        {"stream": stream, "position": position, "examples": examples, "shards": [asdict(shard) for shard in made]},
+        lambda: typer.echo(
+            f"{examples:,} events in {len(made)} new shards of {to}, {sum(shard.bytes for shard in made):,} bytes"
+        ),
+    )
+
+
+def _example(record: bytes, place: str) -> dict[str, Any]:
+    from google.protobuf.message import DecodeError
+
+    from protos.example_pb2 import Example
+
+    try:
+        example = Example.FromString(record)
+    except DecodeError as error:
+        raise InvalidInput(f"{place} is no tf.train.Example ({error}); --raw prints its bytes") from error
+    return {name: _values(feature) for name, feature in sorted(example.features.feature.items())}
+
+
+def _values(feature: "Feature") -> list[Any]:
+    kind = feature.WhichOneof("kind")
+    if kind is None:
+        return []
+    values = list(getattr(feature, kind).value)
+    return [_text(value) for value in values] if kind == "bytes_list" else values
+
+
+def _text(value: bytes) -> Any:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"b64": base64.b64encode(value).decode()}

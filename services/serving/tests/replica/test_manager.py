@@ -2,6 +2,7 @@
 
 import functools
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -30,10 +31,10 @@ def x(*values: float) -> dict[str, np.ndarray]:
 
 
 def break_model(saved_model: Path, target: Path) -> Path:
-    """A copy whose saved_model.pb is not one."""
-    target.mkdir()
-    (target / "saved_model.pb").write_bytes(b"this is no SavedModel")
-    (target / "fingerprint.pb").write_bytes((saved_model / "fingerprint.pb").read_bytes())
+    """A copy that the registry takes and no TensorFlow loads: the bytes of its variables are others."""
+    shutil.copytree(saved_model, target)
+    for path in (target / "variables").glob("variables.data-*"):
+        path.write_bytes(bytes(path.stat().st_size))
     return target
 
 

@@ -24,10 +24,16 @@ _MAX_CALLS = 16_384
 
 async def _abort(context: Any, error: Exception, method: str) -> NoReturn:
     if isinstance(error, HeadraceError):
-        await context.abort(status_of(error), details_of(error.message))
-    logger.error("unexpected error", exc_info=error, extra={"method": method})
-    what = f"{method} failed unexpectedly: {type(error).__name__}: {error}"
-    await context.abort(grpc.StatusCode.INTERNAL, details_of(what))
+        status, what = status_of(error), error.message
+    else:
+        logger.error("unexpected error", exc_info=error, extra={"method": method})
+        status, what = grpc.StatusCode.INTERNAL, f"{method} failed unexpectedly: {type(error).__name__}: {error}"
+    try:
+        await context.abort(status, details_of(what))
+    except grpc.aio.AbortError:
+        raise
+    except grpc.aio.BaseError:
+        raise asyncio.CancelledError from None  # The call has ended meanwhile; gRPC would log a traceback for each.
     raise AssertionError("abort returned")
 
 

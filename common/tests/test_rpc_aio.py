@@ -13,6 +13,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from common.errors import Conflict, Overloaded
 from common.process.health import Health
+from common.process.rpc import MAX_MESSAGE_BYTES
 from common.process.rpc_aio import AioErrorInterceptor, open_aio_channel, start_aio_server
 from protos import ingest_pb2, ingest_pb2_grpc
 
@@ -37,9 +38,10 @@ class _Servicer(ingest_pb2_grpc.IngestServiceServicer):
 
 
 @asynccontextmanager
-async def _channel(
+async def _server(
     health: Health, *, max_concurrent_calls: int = 100, options: Sequence[tuple[str, str | int]] = ()
-) -> AsyncIterator[grpc.aio.Channel]:
+) -> AsyncIterator[int]:
+    """Its port."""
     server, port = await start_aio_server(
         "127.0.0.1:0",
         lambda server: ingest_pb2_grpc.add_IngestServiceServicer_to_server(_Servicer(), server),
@@ -49,10 +51,20 @@ async def _channel(
         options=options,
     )
     try:
-        async with open_aio_channel(f"127.0.0.1:{port}") as channel:
-            yield channel
+        yield port
     finally:
         await server.stop(None)
+
+
+@asynccontextmanager
+async def _channel(
+    health: Health, *, max_concurrent_calls: int = 100, options: Sequence[tuple[str, str | int]] = ()
+) -> AsyncIterator[grpc.aio.Channel]:
+    async with (
+        _server(health, max_concurrent_calls=max_concurrent_calls, options=options) as port,
+        open_aio_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        yield channel
 
 
 async def _status_of(call: Any) -> tuple[grpc.StatusCode, str]:
@@ -90,6 +102,24 @@ def test_a_compressed_message_is_refused_before_it_is_inflated() -> None:
             assert found == (grpc.StatusCode.UNIMPLEMENTED, "Compression algorithm 'gzip' is disabled.")
 
     asyncio.run(run())
+
+
+def _send_too_much(port: int) -> Any:
+    with grpc.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.max_send_message_length", -1)]) as channel:
+        call: Any = channel.unary_unary(f"/{_SERVICE}/Append")
+        return call.future(bytes(MAX_MESSAGE_BYTES + 1), timeout=_TIMEOUT_SECONDS).code()
+
+
+def test_a_call_that_has_ended_by_itself_is_nothing_to_log(caplog: pytest.LogCaptureFixture) -> None:
+    """gRPC refuses a message that is too large; its call is over before its handler hears that nothing came."""
+
+    async def run() -> None:
+        async with _server(Health()) as port:
+            for _ in range(3):
+                assert await asyncio.to_thread(_send_too_much, port) is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    asyncio.run(run())
+    assert not caplog.records
 
 
 @pytest.fixture

@@ -1,0 +1,144 @@
+"""The pages in a real browser: clicks, numbers that change by themselves, a registry that restarts, axe."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from common.process.health import Health
+from common.process.web import WebServer, bind
+from common.registry.reporting import Part, Report, Served
+from services.registry.catalog import Catalog
+from services.registry.doors.http_api import create_registry_app
+from services.registry.tests.building import Clock, publish
+from testing.browser import chromium, faults_of
+
+SECRET = b"s" * 32
+PATHS = ("/", "/models/m", "/models/m/versions/2", "/streams", "/streams/s", "/rounds", "/serving", "/history",
+         "/models/m/do/rollback", "/models/nobody")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+class Site:
+    """The registry's HTTP door over a catalog, which can be stopped and started at its port."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog, self.port = catalog, 0
+        self.start()
+
+    def start(self) -> None:
+        self._catalog.is_open = True
+        self._server = WebServer(
+            create_registry_app(self._catalog, Health(), secret=SECRET), bind("127.0.0.1", self.port)
+        )
+        self._server.start()
+        self.port = self._server.port
+
+    def stop(self) -> None:
+        self._catalog.is_open = False
+        self._server.stop()
+
+    def url(self, path: str) -> str:
+        return f"http://127.0.0.1:{self.port}{path}"
+
+
+@pytest.fixture
+def site(catalog: Catalog) -> Iterator[Site]:
+    publish(catalog)
+    publish(catalog)
+    say(catalog, 1.0)
+    made = Site(catalog)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """Fails when the page says anything to the console that is an error."""
+    made = browser.new_page()
+    said: list[str] = []
+    made.on("pageerror", lambda error: said.append(str(error)))
+    made.on("console", lambda message: said.append(message.text) if "Content Security" in message.text else None)
+    yield made
+    made.close()
+    assert not said
+
+
+def say(catalog: Catalog, rate: float) -> None:
+    numbers = {"requests_per_second": rate, "request_p99_seconds": 0.004}
+    served = Served("m", 2, "AVAILABLE", since=7.0, aliases=("production",))
+    part = Part(model="m", version=2, numbers=numbers)
+    catalog.report(Report("r", "serving", "", 5.0, serves=(served,), numbers=numbers, parts=(part,)))
+    catalog.report(Report("i", "ingest", "", 5.0, numbers={"accepted_events_per_second": 1000 + rate}))
+    counted = {"head_version": 2, "waiting": 7, "waiting_for": "7 of 10 new examples", "left_out": []}
+    catalog.report(Report("t", "trainer", "", 5.0, models={"m": counted}))
+
+
+def test_numbers_change_without_a_reload_also_after_the_registry_was_away(
+    site: Site, catalog: Catalog, page: Page
+) -> None:
+    page.goto(site.url("/"))
+    expect(page.get_by_role("heading", level=1)).to_have_text("The loop")
+    page.evaluate("window.sameDocument = true")
+    expect(page.locator("#live")).to_have_text("live", timeout=30_000)
+    say(catalog, 234.0)
+    expect(page.locator(".loop")).to_contain_text("1,234", timeout=30_000)
+    site.stop()
+    expect(page.locator("#live")).to_have_text("reconnecting", timeout=30_000)
+    site.start()
+    say(catalog, 345.0)
+    expect(page.locator(".loop")).to_contain_text("1,345", timeout=60_000)
+    expect(page.locator("#live")).to_have_text("live")
+    assert page.evaluate("window.sameDocument")
+
+
+def test_production_goes_back_and_forward_by_clicks(site: Site, catalog: Catalog, page: Page, clock: Clock) -> None:
+    clock.pass_seconds(1.0)
+    page.goto(site.url("/"))
+    page.get_by_role("link", name="m", exact=True).first.click()
+    page.get_by_role("link", name="Roll back").click()
+    expect(page.get_by_text("Production of m moves back from version 2 to version 1")).to_be_visible()
+    page.get_by_label("Your name").fill("ada")
+    page.get_by_label("Reason").fill("bad fares")
+    page.get_by_role("button", name="Roll back").click()
+    expect(page.get_by_role("status").filter(has_text="Production has moved back")).to_be_visible()
+    assert catalog.get_model("m").aliases["production"] == 1
+    expect(page.get_by_role("row").filter(has_text="bad fares").first).to_contain_text("ada")
+    page.get_by_role("link", name="Promote version 2").click()
+    page.get_by_role("button", name="Promote").click()
+    expect(page.get_by_role("status").filter(has_text="Production has moved.")).to_be_visible()
+    assert catalog.get_model("m").aliases["production"] == 2
+
+
+def test_a_table_is_sorted_and_filtered_and_a_curve_is_drawn(site: Site, catalog: Catalog, page: Page) -> None:
+    for number in range(6):
+        publish(catalog, auc=0.6 + number / 100)
+    page.goto(site.url("/models/m"))
+    rows = page.get_by_role("region", name="Versions").locator("tbody tr:visible")
+    expect(rows).to_have_count(8)
+    page.get_by_role("button", name="Version", exact=True).click()
+    page.get_by_role("button", name="Version", exact=True).click()
+    expect(rows.first.locator("td").first).to_have_text("1")
+    page.get_by_role("searchbox", name="Filter versions").fill("0.65")
+    expect(rows).to_have_count(1)
+    expect(page.locator("#curve canvas")).to_have_count(1)
+    page.get_by_role("button", name="Light or dark").click()
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_and_no_page_is_wider_than_a_phone(site: Site, browser: Browser, theme: str) -> None:
+    page = browser.new_page(viewport={"width": 360, "height": 740}, color_scheme="dark" if theme == "dark" else "light")
+    found = {}
+    for path in PATHS:
+        page.goto(site.url(path))
+        page.wait_for_load_state("load")
+        found[path] = faults_of(page)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360, path
+    page.close()
+    assert {path: faults for path, faults in found.items() if faults} == {}

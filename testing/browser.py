@@ -1,0 +1,38 @@
+"""Debian's chromium, driven by playwright: skipped on a machine without one, a failure in CI."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+_AXE = Path(__file__).parent / "axe" / "axe.min.js"
+_RULES = "runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice']"
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
+        if os.environ.get("CI"):
+            pytest.fail("there is no chromium: apt-get install chromium")
+        pytest.skip("there is no chromium on this machine")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def faults_of(page: Page) -> list[str]:
+    """What axe finds on the page, a sentence each."""
+    # In the page's own world a policy would refuse the script; what the debugger evaluates is not bound by it.
+    page.evaluate(_AXE.read_text() + "; undefined")
+    found = page.evaluate(f"axe.run(document, {{{_RULES}}})")
+    return [
+        f"{fault['id']}: {fault['help']}: {node['html'][:200]}"
+        for fault in found["violations"]
+        for node in fault["nodes"][:3]
+    ]

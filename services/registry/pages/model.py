@@ -57,7 +57,7 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
 
 def main_metric(version: Version) -> str:
     """The one that the gate looks at, else the first that was measured."""
-    named = version.verdict.rule.metric
+    named = version.verdict.rule.shown_metric
     return named or next(iter(scalars(version, "candidate")), "")
 
 

@@ -9,6 +9,7 @@ from common.registry.catalog import PRODUCTION, JsonMap, Version
 from common.schema import Feature, Schema
 from services.registry.pages import charts
 from services.registry.pages.curves import loss_curve
+from services.registry.pages.measured import tables_of
 from services.registry.pages.model import main_metric, scalars
 from services.registry.pages.reading import Place, Reading
 
@@ -33,7 +34,7 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
         "metric": main_metric(version),
         "metrics": _table(parts),
         "metric_parts": [part for part in ("candidate", "parent", "progressive") if part in parts],
-        "tables": _tables(version),
+        "tables": tables_of(version),
         "timings": charts.shares({stage: float(seconds) for stage, seconds in version.timings.items()}),
         "loss": loss_curve(catalog, version.files),
         "configuration": json.dumps(plan.configuration, indent=2, sort_keys=True, ensure_ascii=False),
@@ -75,19 +76,6 @@ def _table(parts: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
     for part in ("candidate", "parent", "progressive"):
         names |= dict.fromkeys(parts.get(part, {}))
     return [{"name": name, **{part: values.get(name) for part, values in parts.items()}} for name in names]
-
-
-def _tables(version: Version) -> dict[str, list[list[Any]]]:
-    """Metrics that are no single number: confusion matrices, calibration curves, and whatever else has rows."""
-    found = {}
-    for part, metrics in version.metrics.items():
-        for name, value in metrics.items():
-            rows: Any = value
-            if isinstance(rows, Mapping):
-                rows = [[key, *(cell if isinstance(cell, list) else [cell])] for key, cell in rows.items()]
-            if isinstance(rows, list) and rows and all(isinstance(row, list) for row in rows):
-                found[f"{name} ({part})"] = [row[:100] for row in rows[:100]]
-    return found
 
 
 def _request_for(reading: Reading, version: Version) -> JsonMap:

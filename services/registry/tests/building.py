@@ -112,7 +112,9 @@ def lease(catalog: Catalog, holder: str = "trainer", *, models: Sequence[str] = 
     return found
 
 
-def publish(catalog: Catalog, *, model: str = "m", auc: float = 0.7, gate: Gate = GATE) -> Version:
+def publish(
+    catalog: Catalog, *, model: str = "m", auc: float = 0.7, gate: Gate = GATE, evaluation: JsonMap | None = None
+) -> Version:
     """Plans, leases and registers the next version, whose files are its own."""
     planned = catalog.plan_round(next_plan(catalog, model=model))
     held = lease(catalog, models=[model])
@@ -121,6 +123,5 @@ def publish(catalog: Catalog, *, model: str = "m", auc: float = 0.7, gate: Gate 
         "checkpoint/state": b"weights of " + own,
         "saved_model/saved_model.pb": saved_model(mark=planned.round_id),
     }
-    return catalog.register_version(
-        held.round.round_id, held.token, draft(catalog, auc=auc, gate=gate, contents=contents)
-    )
+    made = replace(draft(catalog, auc=auc, gate=gate, contents=contents), evaluation=evaluation or {})
+    return catalog.register_version(held.round.round_id, held.token, made)

@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 import httpx
 import pytest
 
+from common.definition.gate import Gate, Rule
 from common.process.health import Health
 from common.process.web import WebServer, bind
 from common.registry.reporting import Part, Report, Served
@@ -127,6 +128,26 @@ def test_what_failed_is_told_with_what_to_do(browser: httpx.Client, catalog: Cat
         assert "out of memory" in text
         assert "make batch_size smaller" in text
     assert "failed" in seen(browser.get("/rounds")).text
+
+
+@pytest.mark.covers("eco-tfma")
+def test_a_versions_page_shows_its_rules_slices_and_curves(browser: httpx.Client, catalog: Catalog) -> None:
+    details = {
+        "slices": [
+            {"by": ["carrier"], "where": {"carrier": "AA"}, "count": 9, "metrics": {"candidate": {"auc": 0.4321}}},
+            {"by": ["carrier"], "where": None, "value_count": 7, "count": 1, "metrics": {}},
+        ],
+        "curves": {
+            "candidate": {"late": {"roc": [[0.0, 0.0], [0.1234, 1.0]], "confusion": {"classes": [0], "counts": [[5]]}}}
+        },
+    }
+    gate = Gate(rules=(Rule("auc", min_value=0.5), Rule("auc", min_value=0.45, slice={"carrier": "AA"})))
+    publish(catalog, auc=0.7, gate=gate, evaluation=details)
+    text = seen(browser.get("/models/m/versions/1")).text
+    for words in ("by carrier", "AA", "0.4321", "7 others", "roc of late", "0.1234", "confusion of late"):
+        assert words in text, words
+    assert "auc where carrier is AA 0.4321 is below the least allowed, 0.45" in text
+    assert catalog.list_versions("m")[0].evaluation == {}
 
 
 def test_versions_are_compared_and_explained(browser: httpx.Client, catalog: Catalog) -> None:

@@ -77,6 +77,6 @@ def _version(found: Version | None, now: float) -> JsonMap | None:
         "freshness_seconds": round(max(0.0, now - found.last_event_at), 3) if found.last_event_at else None,
         "decision": str(found.verdict.decision),
         "reasons": list(found.verdict.reasons),
-        "metric": found.verdict.rule.metric,
-        "value": found.metrics.get("candidate", {}).get(found.verdict.rule.metric),
+        "metric": found.verdict.rule.shown_metric,
+        "value": found.metrics.get("candidate", {}).get(found.verdict.rule.shown_metric),
     }

@@ -3,6 +3,7 @@
 `headrace init` guesses a schema by these rules and `headrace ingest` reads by them, so a file fits its own schema.
 """
 
+import base64
 import datetime
 import math
 import re
@@ -64,13 +65,13 @@ def features_of(headers: Sequence[str], schema: Schema, place: str, *, ignore_un
 
 def is_missing(feature: Feature, cell: str) -> bool:
     """Whether the cell says that there is no value. The empty text is a value of a string that is required."""
-    if feature.dtype == "string" and feature.is_scalar:
+    if feature.dtype in ("string", "bytes") and feature.is_scalar:
         return cell == "" and not feature.required
     return cell.strip().lower() in MISSING_WORDS
 
 
 def typed(feature: Feature, cell: str) -> Any:
-    """The cell as the feature's type; features with a shape are JSON lists.
+    """The cell as the feature's type; features with a shape are JSON lists, bytes are base64.
 
     Raises:
         ValueError: it is no such value; the text says what it is not.
@@ -83,6 +84,8 @@ def typed(feature: Feature, cell: str) -> Any:
             raise ValueError(f"is not a JSON list of {feature.dtype}") from None
     if feature.dtype == "string":
         return cell
+    if feature.dtype == "bytes":
+        return {"b64": _base64(text)}
     if feature.dtype == "float32":
         return _float(text)
     return _integer(text)
@@ -99,6 +102,8 @@ def fitted(feature: Feature, value: Any) -> Any:
         value = value.tolist()
     if isinstance(value, list | tuple):
         return [fitted(feature, item) for item in value]
+    if feature.dtype == "bytes":
+        return {"b64": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
     if isinstance(value, bytes):
         value = value.decode(errors="replace")
     return _as_text(value) if feature.dtype == "string" else _as_number(feature, value)
@@ -144,6 +149,14 @@ def epoch_seconds(moment: datetime.date) -> int:
     if not isinstance(moment, datetime.datetime):
         moment = datetime.datetime(moment.year, moment.month, moment.day)
     return math.floor(moment.replace(tzinfo=moment.tzinfo or datetime.UTC).timestamp())
+
+
+def _base64(text: str) -> str:
+    try:
+        base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+    except ValueError:
+        raise ValueError("is not base64, which bytes are in a text file") from None
+    return text
 
 
 def _float(text: str) -> float:

@@ -148,7 +148,12 @@ def _fitted_line(line: bytes, columns: Mapping[str, Feature]) -> bytes:
     return orjson.dumps(fitted_event(event, columns)) + b"\n"
 
 
-_JSON_TYPES: Mapping[str, tuple[type, ...]] = {"float32": (float, int), "int64": (int,), "string": (str,)}
+_JSON_TYPES: Mapping[str, tuple[type, ...]] = {
+    "float32": (float, int),
+    "int64": (int,),
+    "string": (str,),
+    "bytes": (dict,),
+}
 
 
 def _fits(feature: Feature | None, value: Any) -> bool:

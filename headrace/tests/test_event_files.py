@@ -10,7 +10,7 @@ from common.errors import InvalidInput
 from common.eventlog.tfrecord import cut, frame
 from common.schema import Schema
 from headrace.files import event_files
-from headrace.files.cells import column_name
+from headrace.files.cells import column_name, fitted
 from headrace.files.event_files import batches, format_of
 
 SCHEMA = Schema.from_mapping(
@@ -129,3 +129,32 @@ def test_the_format_is_told_by_the_name_or_asked_for(tmp_path: Path) -> None:
         format_of(Path("events.txt"))
     with pytest.raises(InvalidInput, match="cannot be read: No such file"):
         list(batches(tmp_path / "none.csv", "csv", SCHEMA))
+
+
+KINDS = Schema.from_mapping(
+    {
+        "features": [
+            {"name": "blob", "dtype": "bytes"},
+            {"name": "steps", "dtype": "float32", "shape": [None, 2]},
+            {"name": "photo", "dtype": "bytes", "required": False, "image": {"height": 2, "width": 2}},
+        ]
+    }
+)
+
+
+@pytest.mark.covers("rec-example")
+def test_bytes_are_base64_in_text_files_and_steps_are_nested(tmp_path: Path) -> None:
+    path = tmp_path / "events.csv"
+    path.write_text('blob,steps,photo\n/9gA/g==,"[[1, 2], [3, 4]]",\nnull,[],AA\n')
+    found = [orjson.loads(line) for batch in batches(path, "csv", KINDS) for line in batch.body.splitlines()]
+    assert found == [
+        {"blob": {"b64": "/9gA/g=="}, "steps": [[1, 2], [3, 4]]},
+        {"blob": {"b64": "null"}, "steps": [], "photo": {"b64": "AA"}},
+    ]
+    path.write_text("blob,steps\n*,[]\n")
+    with pytest.raises(InvalidInput, match=r"line 2: blob '\*' is not base64"):
+        list(batches(path, "csv", KINDS))
+    lines = tmp_path / "events.ndjson"
+    lines.write_bytes(b'{"blob": {"b64": "AA=="}, "steps": [[1, 2]]}\n')
+    assert [batch.body for batch in batches(lines, "ndjson", KINDS)] == [lines.read_bytes()]
+    assert fitted(KINDS.features[0], b"\xff") == {"b64": "/w=="}

@@ -73,11 +73,11 @@ def example(random: np.random.Generator, *, steps: int = 2, **changed: Any) -> b
 @pytest.mark.covers("rec-raw-tensor", "rec-image", "rec-sequence")
 def test_kinds_train_resume_rebuild_and_are_served(tmp_path: Path) -> None:
     random = np.random.default_rng(3)
-    events = [example(random, steps=step % 4) for step in range(40)]
+    events = [example(random, steps=step % 4) for step in range(24)]
     events[7] = example(random, photo=broken_inside(picture(random)))
     platform = Platform(tmp_path, SCHEMA)
     platform.append(events)
-    lease = platform.lease(module(NETWORK), block_examples=10)
+    lease = platform.lease(module(NETWORK), block_examples=12)
     stopped = platform.train(lease, stop_requested=platform.after_blocks(1))
     assert isinstance(stopped, Stopped)
     lease = platform.registry.taken_up(lease)

@@ -47,6 +47,13 @@ from common.definition.metrics import check_head as check_head_metrics
 from common.definition.serving import ServingSpec, parse_serving
 from common.definition.strict_yaml import read_yaml
 from common.definition.training import Training, parse_training
+from common.definition.trees import (
+    TREE_ESTIMATORS,
+    TreeParameters,
+    check_tree_columns,
+    check_trees,
+    parse_tree_parameters,
+)
 from common.errors import InvalidInput
 from common.schema import Schema, check_name
 from common.suggestions import did_you_mean
@@ -58,7 +65,7 @@ SIGNATURES_FILE = "signatures.yaml"
 signatures of the version before them."""
 ESTIMATORS = (
     "linear_classifier", "linear_regressor", "linear", "dnn_classifier", "dnn_regressor", "dnn",
-    "wide_deep_classifier", "wide_deep_regressor", "wide_deep",
+    "wide_deep_classifier", "wide_deep_regressor", "wide_deep", *TREE_ESTIMATORS,
 )  # fmt: skip
 _KEYS = (
     "name", "stream", "label", *HEAD_KEYS, "heads", "seed", "estimator", "module", "features", "parameters", "training",
@@ -131,6 +138,7 @@ class Definition:
     """Everything of model.yaml; exactly one of `estimator` and `module` is set.
 
     Attributes:
+        estimator_parameters, trees: of an estimator, one of them.
         heads: what it learns and answers, in the order of model.yaml; their names differ.
         restart: layers and tables that start anew where the parent has another definition (RESTART_FILE).
     """
@@ -143,6 +151,7 @@ class Definition:
     module: str | None
     features: Mapping[str, FeatureSpec]
     estimator_parameters: EstimatorParameters | None
+    trees: TreeParameters | None
     module_parameters: Mapping[str, Any]
     training: Training
     triggers: Triggers
@@ -169,6 +178,8 @@ class Definition:
             check_head(head, schema, place=place, is_estimator=self.estimator is not None)
         check_against_schema(self.features, schema)
         self.evaluation.check_schema(schema, place=f"model {self.name}")
+        if self.trees:
+            check_tree_columns(self.trees, self.features, schema)
 
 
 def parse_definition(files: Mapping[str, bytes]) -> Definition:
@@ -191,7 +202,8 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
     module = None if estimator else _module_path(fields, files)
     features = parse_features(fields.take("features"), files) if estimator else {}
     raw_parameters = fields.take("parameters", {})
-    parameters = _estimator_parameters(estimator, raw_parameters, features) if estimator else None
+    trees = parse_tree_parameters(raw_parameters, features, estimator) if estimator in TREE_ESTIMATORS else None
+    parameters = _estimator_parameters(estimator, raw_parameters, features) if estimator and not trees else None
     classes, loss = _of_one_label(estimator, raw_parameters)
     heads = read_heads(fields, teaching_of(estimator, classes=classes, loss=loss))
     evaluation, gate = _measured(fields, heads, own_metrics=module is not None)
@@ -204,6 +216,7 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
         module=module,
         features=features,
         estimator_parameters=parameters,
+        trees=trees,
         module_parameters={} if estimator else _module_parameters(raw_parameters),
         training=parse_training(fields.take("training", {})),
         triggers=_triggers(fields.take("triggers", {})),
@@ -214,6 +227,10 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
         restart=_restart(files),
     )
     fields.finish()
+    if trees:
+        check_trees(trees, features, heads, str(estimator))
+        if definition.training != Training():
+            raise InvalidInput(f"{estimator} has no training section: parameters say how many trees, and how fast")
     _check_every_file_is_used(files, definition, fields)
     _check_signatures_file(files)
     return definition

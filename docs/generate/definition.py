@@ -80,6 +80,30 @@ parameters:
   dropout: 0.1
   l2: 0.0001
 """,
+    "parameters of boosted_trees": """\
+estimator: boosted_trees_classifier
+features:
+  distance: {type: numeric}
+  carrier: {type: vocabulary, max_words: 50, oov: drop}
+parameters:
+  columns: [carrier, distance]
+  trees_per_round: 50
+  max_trees: 500
+  max_depth: 6
+  learning_rate: 0.1
+  grow_policy: lossguide
+  max_leaves: 31
+  max_bin: 256
+  min_child_weight: 1.0
+  gamma: 0.0
+  lambda: 1.0
+  alpha: 0.0
+  max_delta_step: 0.0
+  subsample: 0.8
+  colsample_bytree: 0.8
+  colsample_bylevel: 1.0
+  colsample_bynode: 1.0
+""",
     "training": """\
 training:
   batch_size: 256
@@ -157,6 +181,7 @@ serving:
 }
 _OF_KERAS = ("activation", "initializer", "embedding_initializer", "regularizer", "learning_rates")
 """Options that keras-names.md has, and patterns that a definition makes up."""
+_TREES = "parameters of boosted_trees"
 _COSINE = "training: {optimizer: {learning_rate: {schedule: cosine, initial: 0.1, decay_steps: 10, floor: 0.1}}}\n"
 _FILES = {"airports.txt": b"EWR\nJFK\n", "model.py": b"def build_model(schema, parameters): ...\n"}
 
@@ -179,7 +204,10 @@ def _samples() -> list[str]:
     whole = [
         (several if name == "heads" else _TOP) + _FEATURES + section
         for name, section in (*_SECTIONS.items(), ("", _COSINE), ("", _SEQUENCE))
+        if name != _TREES
     ]
+    whole.append(_TOP.replace("estimator: wide_deep_classifier\n", "") + _SECTIONS[_TREES])
+    whole += [f"{_TOP}loss: {{name: {name}}}\n{_FEATURES}" for name in ("binary_focal_crossentropy",)]
     return [_MODULE_TOP, *whole, _TOP.replace("wide_deep_classifier", "linear_regressor") + _FEATURES]
 
 

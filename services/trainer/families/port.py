@@ -3,6 +3,7 @@
 A family is an adapter of the two protocols below; learn/adapters.py chooses it by the definition:
 
     Keras networks      families/model.py answers, learn/training.py learns: estimators and modules
+    boosted trees       families/trees/ answers, learn/boosting.py learns
 
 A round calls, in this order: Model.fit, Trainable.carry (from its parent) or Trainable.restore (from a resume point),
 Trainable.train_block for each block of each pass, Trainable.captured, Trainable.use_averages; then it judges and

@@ -9,9 +9,11 @@ from services.trainer.families import layer_state
 from services.trainer.families.model import BuiltModel
 from services.trainer.families.model import build as build_network
 from services.trainer.families.port import Arrays, Model, Trainable
+from services.trainer.families.trees.model import TreesModel
 from services.trainer.families.user_module import UserModule
 from services.trainer.features.statistics import Statistics
 from services.trainer.learn import checkpoint
+from services.trainer.learn.boosting import Boosting
 from services.trainer.learn.training import Training
 
 
@@ -23,12 +25,21 @@ def build(
     Raises:
         DefinitionFailedError: a user's module does not give a usable model.
     """
+    if definition.trees:
+        return TreesModel(definition, schema, statistics)
     return build_network(definition, schema, statistics, module, seed=seed)
 
 
 def trainable_of(model: Model, *, seed: int) -> Trainable:
+    if isinstance(model, TreesModel):
+        return Boosting(model, seed=seed)
     assert isinstance(model, BuiltModel)
     return Training(model, seed=seed)
+
+
+def takes_whole_range(definition: Definition) -> bool:
+    """Whether the family learns from all examples of a round at once: its range is then one block, in memory."""
+    return definition.trees is not None
 
 
 def restore_frozen(model: Model, arrays: Arrays, averages: Mapping[str, str]) -> None:
@@ -37,6 +48,9 @@ def restore_frozen(model: Model, arrays: Arrays, averages: Mapping[str, str]) ->
     Raises:
         DataLoss: they are of another model.
     """
+    if isinstance(model, TreesModel):
+        model.restore(arrays)
+        return
     assert isinstance(model, BuiltModel)
     variables = checkpoint.variables_by_path(model=model.network.variables)
     report = checkpoint.restore(variables, arrays)

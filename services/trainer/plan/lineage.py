@@ -35,7 +35,7 @@ def configuration_of(definition: Definition, settings: TrainerSettings) -> dict[
     The feature spec may hold long word lists; it stands here by its digest and in full in the definition.
     """
     features = {name: {"type": type(spec).__name__, **asdict(spec)} for name, spec in definition.features.items()}
-    parameters = definition.estimator_parameters
+    parameters = definition.estimator_parameters or definition.trees
     configuration = {
         "estimator": definition.estimator,
         "module": definition.module,

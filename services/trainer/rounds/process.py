@@ -1,6 +1,7 @@
 """One round, from its assignment to a registered version, in a process of its own. The happy path is `_Round.run`."""
 
 import logging
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -223,7 +224,7 @@ class _Round:
             self._log,
             examples_topic(self._plan.stream),
             self._plan.ranges,
-            self._assignment.block_examples,
+            sys.maxsize if adapters.takes_whole_range(inputs.definition) else self._assignment.block_examples,
             inputs.schema,
             inputs.definition,
         )

@@ -1,0 +1,1 @@
+"""boosted_trees_*: XGBoost grows them, tensor arithmetic serves them."""

@@ -8,12 +8,14 @@ The optimizer is Keras's of that name with Keras's options (keras_names.py), the
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from typing import Literal
 
 from common.definition.fields import Fields, is_number
 from common.definition.keras_names import OPTIMIZERS, Value, read_options
 from common.definition.learning_rate import LearningRate, parse_learning_rate
 from common.errors import InvalidInput
 
+Execution = Literal["graph", "eager"]
 ON_NOT_FINITE = ("fail", "skip_batch", "set_aside")
 _CLIPS = ("clip_norm", "clipnorm", "clipvalue", "global_clipnorm")
 _BOUNDS: Mapping[str, tuple[float, float]] = {
@@ -44,6 +46,7 @@ class Optimizer:
 class Training:
     """Attributes:
     passes: how often a round goes over its own range, each time in another order.
+    execution: one compiled graph, or step by step in Python: slow, for a debugger or a print.
     on_not_finite: what a round does where a loss or a gradient is NaN or infinite, or a layer refuses an example:
         fail; skip_batch (all of its examples are unusable); set_aside (only the examples at fault are).
     frozen: patterns of variables that do not learn (is_meant); a layer all of whose variables are meant runs as it does
@@ -53,6 +56,7 @@ class Training:
 
     batch_size: int = 256
     passes: int = 1
+    execution: Execution = "graph"
     optimizer: Optimizer = Optimizer()
     on_not_finite: str = "set_aside"
     frozen: tuple[str, ...] = ()
@@ -70,6 +74,7 @@ def parse_training(section: object) -> Training:
     training = Training(
         batch_size=fields.integer("batch_size", Training.batch_size, maximum=1_000_000),
         passes=fields.integer("passes", Training.passes, maximum=1000),
+        execution="eager" if fields.choice("execution", ("graph", "eager"), "graph") == "eager" else "graph",
         optimizer=_optimizer(fields.take("optimizer", {})),
         on_not_finite=fields.choice("on_not_finite", ON_NOT_FINITE, Training.on_not_finite),
         frozen=fields.texts("frozen", ()),

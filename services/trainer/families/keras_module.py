@@ -1,6 +1,6 @@
 """A user's Keras model: what build_model returns, checked, and how it is called.
 
-The module named by the definition has
+The module named by the definition has model_fn (model_fn.py), or
 
     build_model(schema, parameters) -> keras.Model     functional, Sequential or subclassed; inputs named after features
                                                        of the stream; outputs: logits (no softmax or sigmoid at the
@@ -36,6 +36,7 @@ from common.definition.model import Definition
 from common.schema import Schema
 from services.trainer.families import module_inputs
 from services.trainer.families.heads import VECTORS
+from services.trainer.families.model_fn import build_from_model_fn
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
 from services.trainer.families.user_module import UserModule
 from services.trainer.families.wiring import Wiring, wiring_of
@@ -50,6 +51,12 @@ def build_from_module(module: UserModule, schema: Schema, definition: Definition
         DefinitionFailedError: it raises, or returns something that is not the model described above.
     """
     path = str(definition.module)
+    if module.model_fn is not None:
+        built, wiring = build_from_model_fn(module.model_fn, schema, definition)
+        for head in definition.heads:
+            _check_output(built, wiring, head, path)
+        return built, wiring
+    assert module.build_model is not None
     with blame_definition(path):
         network = module.build_model(schema, copy.deepcopy(dict(definition.module_parameters)))
     if not isinstance(network, keras.Model):

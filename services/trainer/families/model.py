@@ -22,6 +22,7 @@ from services.trainer.families.compiled import Compiled, compiled_of
 from services.trainer.families.estimators.network import build_network, needed_features
 from services.trainer.families.heads import BuiltHead, ByHead, built_heads
 from services.trainer.families.keras_module import build_from_module
+from services.trainer.families.model_fn import ModelFnEvaluation, ModelFnNetwork
 from services.trainer.families.port import Arrays, Columns, Signature
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
 from services.trainer.families.user_module import AdaptFunction, LossFunction, MetricsFunction, UserModule
@@ -85,7 +86,22 @@ class BuiltModel:
         return Scorer(self)
 
     def signatures(self) -> dict[str, Signature]:
-        return {tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY: Signature(self.inputs, self.serve)}
+        found = {tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY: Signature(self.inputs, self.serve)}
+        if isinstance(self.network, ModelFnNetwork):
+            found |= {name: Signature(self.inputs, self._exported(name)) for name in self.network.signature_names}
+        return found
+
+    def _exported(self, name: str) -> Callable[[Raw], dict[str, tf.Tensor]]:
+        """What model_fn's export_outputs has under a name; under serving_default beside the heads' outputs."""
+        network = self.network
+        assert isinstance(network, ModelFnNetwork)
+        is_default = name == tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
+
+        def answer(raw: Raw) -> dict[str, tf.Tensor]:
+            own = {key: tf.identity(one) for key, one in network.exported(name, self._given(raw)).items()}
+            return own | self.serve(raw) if is_default else own
+
+        return answer
 
     @property
     def padding(self) -> Mapping[str, Scalar]:
@@ -122,10 +138,16 @@ class BuiltModel:
         return {head.name: head.label_spec for head in self.heads}
 
     def compiled(self, function: Callable[..., tf.Tensor], *specs: object) -> Callable[..., tf.Tensor]:
-        """A tf.function for these argument types only.
+        """A tf.function for these argument types only, or the function itself where execution is eager.
 
         A user's Python may branch on tensors, as under Keras's own fit; ours does not, and traces faster without.
         """
+        if self.definition.training.execution == "eager":
+            return function
+        return self.graph_of(function, *specs)
+
+    def graph_of(self, function: Callable[..., tf.Tensor], *specs: object) -> Any:
+        """A tf.function, however the definition wants its steps executed."""
         return tf.function(function, input_signature=specs, autograph=self.definition.module is not None)
 
     def loss(self, columns: Columns, labels: ByHead, weights: ByHead) -> tf.Tensor:
@@ -216,6 +238,17 @@ class BuiltModel:
             return {name: float(value) for name, value in found.items() if name != "loss"}
 
         return measured
+
+    def own_evaluation(self) -> "ModelFnEvaluation | None":
+        if not isinstance(self.network, ModelFnNetwork):
+            return None
+        evaluate = self.compiled(
+            self.network.evaluated,
+            self.column_specs(),
+            self.label_specs(),
+            {head.name: tf.TensorSpec([None], tf.float32) for head in self.heads},
+        )
+        return ModelFnEvaluation(self.network, evaluate)
 
     def serve(self, raw: Raw) -> dict[str, tf.Tensor]:
         """The exported function: raw features to named outputs."""

@@ -82,6 +82,15 @@ class Signature:
     answer: Callable[[Raw], dict[str, tf.Tensor]]
 
 
+class OwnEvaluation(Protocol):
+    """What a definition's own code measures on a slice, block by block."""
+
+    def add(self, examples: TrainingSet) -> None: ...
+
+    def result(self) -> dict[str, float]:
+        """Numbers by name; empty without examples."""
+
+
 class Model(Protocol):
     """A definition made ready to answer."""
 
@@ -105,6 +114,9 @@ class Model(Protocol):
 
     def compiled_metrics(self) -> Callable[..., dict[str, float]] | None:
         """Of the definition's own too: labels, outputs and weights, by head, to numbers by name."""
+
+    def own_evaluation(self) -> OwnEvaluation | None:
+        """Of the definition's own as well, where it needs what the model takes and not only what it answers."""
 
     def transformed(self, raw: Raw) -> Transformed:
         """What training and scoring work on: refuses nothing, says what it would refuse."""

@@ -23,11 +23,14 @@ AdaptFunction = Callable[[keras.Model, tf.data.Dataset], object]
 
 @dataclass(frozen=True)
 class UserModule:
-    build_model: Callable[[Schema, Mapping[str, Any]], keras.Model]
+    """`build_model` or `model_fn`; the others go with build_model."""
+
+    build_model: Callable[[Schema, Mapping[str, Any]], keras.Model] | None
     loss: LossFunction | Mapping[str, LossFunction] | None
     metrics: MetricsFunction | None
     adapt: AdaptFunction | None = None
     inputs: tuple[str, ...] | None = None
+    model_fn: Callable[..., Any] | None = None
 
 
 def load_module(files: Mapping[str, bytes], path: str, *, digest: str, directory: Path) -> UserModule:
@@ -48,14 +51,20 @@ def load_module(files: Mapping[str, bytes], path: str, *, digest: str, directory
     importlib.invalidate_caches()
     with blame_definition(path):
         module = importlib.import_module(f"{package}.{path.removesuffix('.py').replace('/', '.')}")
-    if not callable(getattr(module, "build_model", None)):
-        raise DefinitionFailedError(f"{path} has no function build_model(schema, parameters)")
+    build_model, model_fn = (_function(module, name, path) for name in ("build_model", "model_fn"))
+    if (build_model is None) == (model_fn is None):
+        raise DefinitionFailedError(
+            f"{path} has {'both' if build_model else 'neither'} build_model(schema, parameters) and "
+            f"model_fn(features, labels, mode, params); it is one of them"
+        )
     functions = {name: _function(module, name, path) for name in ("metrics", "adapt")}
     functions["loss"] = _losses(module, path)
     inputs = getattr(module, "inputs", None)
     if inputs is not None and not (isinstance(inputs, list | tuple) and all(isinstance(name, str) for name in inputs)):
         raise DefinitionFailedError(f"{path}: inputs must be a list of names of features, got {inputs!r}")
-    return UserModule(module.build_model, **functions, inputs=None if inputs is None else tuple(inputs))
+    if model_fn is not None and (inputs is not None or any(functions.values())):
+        raise DefinitionFailedError(f"{path}: beside model_fn nothing uses loss, metrics, adapt or inputs")
+    return UserModule(build_model, **functions, inputs=None if inputs is None else tuple(inputs), model_fn=model_fn)
 
 
 def _function(module: types.ModuleType, name: str, path: str) -> Any:

@@ -312,11 +312,14 @@ class Training:
         if not self._by_user.optimizers:
             self.model.network.compile(optimizer=self.optimizer)
         with blame_definition(str(self.model.definition.module)):
-            self._compile().get_concrete_function()
+            self.model.graph_of(self._train_batches, *self._specs()).get_concrete_function()
 
     def _compile(self) -> Any:
-        return self.model.compiled(
-            self._train_batches,
+        return self.model.compiled(self._train_batches, *self._specs())
+
+    def _specs(self) -> tuple[object, ...]:
+        """Of what `_train_batches` takes."""
+        return (
             self.model.column_specs(),
             self.model.label_specs(),
             {head.name: tf.TensorSpec([None], tf.float32) for head in self.model.heads},

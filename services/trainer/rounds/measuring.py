@@ -1,7 +1,7 @@
 """What the last pass over a round's range finds out: metrics on the same slices, counts, and what could not be used."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import tensorflow as tf
@@ -63,6 +63,9 @@ def measure(
         parent = None
     compared = _comparison(model, parent, answered)
     score, score_parent = model.scorer(), parent.scorer() if parent else None
+    own, own_of_parent = model.own_evaluation(), parent.own_evaluation() if parent else None
+    if [*answered] != [head.name for head in model.heads] or [*answered.values()] != [*answered]:
+        own_of_parent = None
     tally = _Tally()
     for block in data.prepared(model):
         check_stop()
@@ -75,6 +78,11 @@ def measure(
             trained_count=block.trained.count,
         )
         _add(compared, "candidate", block.held_out, outputs, without=bad)
+        if own:
+            own.add(_kept(block.held_out, bad))
+        if parent and own_of_parent:
+            columns = parent.transformed(block.held_out_raw).columns
+            own_of_parent.add(_kept(replace(block.held_out, columns=columns), bad))
         if parent and score_parent:
             for side, examples, raw, without in _of_parent(block, bad=bad, aside=aside):
                 predicted, unanswered = scored(score_parent, parent.transformed(raw).columns, examples.count)
@@ -85,8 +93,11 @@ def measure(
     tally.unusable += data.serialized(tally.faults)
     held_out = compared.count("candidate")
     counts = {"trained": tally.trained, "held_out": held_out, "unusable": len(tally.unusable)}
+    metrics = dict(compared.metrics())
+    for name, one in (("candidate", own), ("parent", own_of_parent)):
+        metrics[name] = (one.result() if one else {}) | dict(metrics[name])
     return Measured(
-        {**compared.metrics(), "examples": counts, **features.metrics()},
+        {**metrics, "examples": counts, **features.metrics()},
         compared.details(),
         tally.trained,
         held_out,
@@ -94,6 +105,17 @@ def measure(
         tally.sample,
         features.warnings(),
     )
+
+
+def _kept(examples: TrainingSet, without: Mapping[int, str]) -> TrainingSet:
+    if not without:
+        return examples
+    kept = [row for row in range(examples.count) if row not in without]
+    columns, labels, weights = (
+        {name: tf.gather(values, kept) for name, values in part.items()}
+        for part in (examples.columns, examples.labels, examples.weights)
+    )
+    return TrainingSet(columns, labels, weights, len(kept))
 
 
 def _comparison(model: Model, parent: Model | None, answered: Mapping[str, str]) -> Comparison:

@@ -41,6 +41,9 @@ class TreesModel:
     def compiled_metrics(self) -> None:
         return None
 
+    def own_evaluation(self) -> None:
+        return None
+
     @property
     def head(self) -> BuiltHead:
         return self.heads[0]

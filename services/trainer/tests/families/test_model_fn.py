@@ -1,0 +1,175 @@
+"""model_fn(features, labels, mode, params): one function in three modes, with everything that a round promises."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from common.definition.model import parse_definition
+from common.schema import Schema
+from services.trainer.families.heads import ByHead
+from services.trainer.families.model import BuiltModel, build
+from services.trainer.families.port import TrainingSet
+from services.trainer.families.reasons import DefinitionFailedError
+from services.trainer.families.user_module import load_user_module
+from services.trainer.features.parsing import parse
+from services.trainer.learn.training import Training
+from services.trainer.tests.families.test_modules import module, trained_twice
+from services.trainer.tests.support.small_rounds import SCHEMA, events
+
+SCHEMA_OF_TESTS = Schema.from_mapping(SCHEMA)
+EXAMPLES = events(48)
+NET = """
+from common.model_fn import EstimatorSpec, ModeKeys
+
+def net(features, params, mode, units=1):
+    x = tf.stack([features["x"], tf.cast(features["code"], tf.float32)], axis=1)
+    word = keras.layers.Embedding(8, 3)(tf.strings.to_hash_bucket_fast(features["word"], 8))
+    hidden = keras.layers.Dense(params["hidden"], activation="relu")(tf.concat([x, word], 1))
+    hidden = keras.layers.BatchNormalization()(hidden, training=mode == ModeKeys.TRAIN)
+    hidden = keras.layers.Dropout(0.3)(hidden, training=mode == ModeKeys.TRAIN)
+    scale = tf.Variable(tf.random.normal([1]), name="scale")
+    return keras.layers.Dense(units)(hidden) * (1.0 + scale)
+"""
+PLAIN = (
+    NET
+    + """
+def model_fn(features, labels, mode, params):
+    logits = net(features, params, mode)
+    predictions = {"logits": logits, "class_ids": tf.cast(logits[:, 0] > 0, tf.int64)}
+    if mode == ModeKeys.PREDICT:
+        return EstimatorSpec(mode, predictions, export_outputs={"halves": {"half": logits / 2.0}})
+    loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(labels, tf.float32), logits[:, 0]))
+    if mode == ModeKeys.EVAL:
+        accuracy = keras.metrics.BinaryAccuracy()
+        accuracy.update_state(labels, tf.sigmoid(logits[:, 0]))
+        return EstimatorSpec(
+            mode, predictions, loss=loss, eval_metric_ops={"own_accuracy": accuracy, "mean_logit": logits[:, 0]}
+        )
+    return EstimatorSpec(mode, predictions, loss=loss, optimizer=keras.optimizers.Adam(0.02))
+"""
+)
+OWN_STEP = (
+    NET
+    + """
+def model_fn(features, labels, mode, params):
+    optimizer = keras.optimizers.RMSprop(0.02)
+    with tf.GradientTape() as tape:
+        outputs = net(features, params, mode, units=4)
+        predictions = {"late": outputs[:, 0], "kind": outputs[:, 1:]}
+        if mode == "infer":
+            return {"predictions": predictions | {"other": outputs * 2.0}}
+        late = tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(labels["late"], tf.float32), predictions["late"])
+        kind = tf.nn.sparse_softmax_cross_entropy_with_logits(labels["kind"], predictions["kind"])
+        loss = tf.reduce_mean(late + 0.5 * kind)
+    if mode == "eval":
+        return {"loss": loss}
+    watched = tape.watched_variables()
+    return {"loss": loss, "train_op": lambda: optimizer.apply_gradients(zip(tape.gradient(loss, watched), watched))}
+"""
+)
+HEADS = {"label": None, "task": None, "heads": {"late": {"task": "binary"}, "kind": {"task": "multiclass"}}}
+
+
+@pytest.mark.covers("est-model-fn")
+@pytest.mark.parametrize(
+    ("source", "sections"),
+    [(PLAIN, {}), (OWN_STEP, HEADS)],
+    ids=["optimizer, metrics and a signature", "own train op and several heads"],
+)
+def test_it_trains_resumes_exports_and_rebuilds_to_the_same_bits(
+    source: str, sections: dict[str, Any], tmp_path: Path
+) -> None:
+    platform = trained_twice(
+        tmp_path, module(source, parameters={"hidden": 4}, training={"batch_size": 16}, **sections)
+    )
+    candidate = platform.registry.versions[1].metrics["candidate"]
+    assert np.isfinite(candidate["loss"])
+    loaded = tf.saved_model.load(str(tmp_path / "cache" / "model" / "2" / "saved_model"))
+    answer = loaded.signatures["serving_default"](**inputs_of(loaded))
+    if source == PLAIN:
+        assert candidate["own_accuracy"] == pytest.approx(candidate["accuracy"])
+        assert "own_accuracy" in platform.registry.versions[1].metrics["parent"]
+        assert set(answer) == {"probability", "logits", "class_ids"}
+        half = loaded.signatures["halves"](**inputs_of(loaded))["half"]
+        np.testing.assert_allclose(half[:, 0] * 2.0, answer["logits"], rtol=1e-5)
+    if source == OWN_STEP:
+        assert {"late/probability", "kind/probabilities", "other"} <= set(answer)
+
+
+def inputs_of(loaded: Any) -> dict[str, tf.Tensor]:
+    raw = parse(EXAMPLES[:5], SCHEMA_OF_TESTS.columns).raw
+    _, specs = loaded.signatures["serving_default"].structured_input_signature
+    return {name: raw[name] for name in specs}
+
+
+def built(source: str, directory: Path, **training: Any) -> tuple[BuiltModel, TrainingSet]:
+    files = module(source, parameters={"hidden": 4}, training={"batch_size": 8, **training})
+    spec = parse_definition(files)
+    user = load_user_module(spec, files, digest=directory.name, directory=directory)
+    model = build(spec, SCHEMA_OF_TESTS, {}, user, seed=5)
+    raw = parse(EXAMPLES, SCHEMA_OF_TESTS.columns).raw
+    labels: ByHead = {"late": raw["late"]}
+    return model, TrainingSet(model.transformed(raw).columns, labels, {"late": tf.ones(len(EXAMPLES))}, len(EXAMPLES))
+
+
+@pytest.mark.covers("api-exec-modes")
+def test_a_graph_and_eager_execution_learn_the_same(tmp_path: Path) -> None:
+    losses, answers = [], []
+    for execution in ("graph", "eager"):
+        model, examples = built(PLAIN, tmp_path, execution=execution)
+        training = Training(model, seed=5)
+        losses.append(training.train_block(examples, pass_index=0, block_index=0))
+        answers.append(model.scorer()(examples.columns, examples.count)["late"])
+    np.testing.assert_allclose(losses[0], losses[1], atol=1e-6)
+    np.testing.assert_allclose(answers[0], answers[1], atol=1e-5)
+
+
+def test_its_variables_are_the_same_in_every_mode_and_metrics_are_none_of_them(tmp_path: Path) -> None:
+    model, _ = built(PLAIN, tmp_path)
+    paths = [variable.path for variable in model.network.variables]
+    assert paths == sorted(set(paths), key=paths.index)
+    assert {"embedding/embeddings", "dense/kernel", "dense_1/bias", "scale", "batch_normalization/moving_mean"} <= set(
+        paths
+    )
+    assert not any("accuracy" in path or "adam" in path for path in paths)
+
+
+@pytest.mark.covers("est-model-fn")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("loss=loss, optimizer", "optimizer"), "no loss in mode train"),
+        (("mode, predictions, export", "mode, None, export"), "no predictions in mode infer"),
+        (('{"logits": logits, ', '{"scores": logits, '), "none is named after head late"),
+        (("features, labels, mode, params)", "features, labels, mode, params, session)"), "model_fn takes"),
+        (
+            ("    return EstimatorSpec(mode, predictions, loss=loss, optimizer", "    EstimatorSpec(mode, loss"),
+            "nothing",
+        ),
+        (('"logits": logits,', '"logits": tf.reduce_mean(logits),'), "its first dimension is the examples"),
+    ],
+)
+def test_a_spec_that_lacks_what_its_mode_needs_is_refused(
+    change: tuple[str, str], message: str, tmp_path: Path
+) -> None:
+    assert change[0] in PLAIN
+    with pytest.raises(DefinitionFailedError, match=message):
+        built(PLAIN.replace(*change), tmp_path)
+
+
+def test_a_variable_that_comes_later_is_refused(tmp_path: Path) -> None:
+    later = PLAIN.replace("    if mode == ModeKeys.PREDICT:\n", """    if mode == ModeKeys.PREDICT:
+        logits = logits + tf.Variable(0.0, name="late_comer")
+""")  # fmt: skip
+    with pytest.raises(DefinitionFailedError, match="late_comer in mode infer and not in mode train"):
+        built(later, tmp_path)
+
+
+def test_a_stream_that_weights_its_examples_needs_a_function_that_takes_weights(tmp_path: Path) -> None:
+    spec = parse_definition(module(PLAIN, parameters={"hidden": 4}))
+    user = load_user_module(spec, module(PLAIN), digest=tmp_path.name, directory=tmp_path)
+    with pytest.raises(DefinitionFailedError, match="needs a parameter weights"):
+        build(spec, Schema.from_mapping({**SCHEMA, "weight": "extra"}), {}, user, seed=5)

@@ -185,6 +185,11 @@ def _learned_notes(old: Definition, new: Definition) -> list[str]:
 def _of_modules(old: Definition, new: Definition) -> Report:
     if (old.module is None) != (new.module is None):
         note = "an estimator and a module share no variables: unless names and shapes agree, everything starts new"
+    elif old.trees or new.trees:
+        note = (
+            "trees are carried as a whole where columns and answers stay as they are; otherwise the round fails unless "
+            "it is applied with --restart trees"
+        )
     else:
         note = (
             "a module's variables are carried by path and shape; one whose shape changed fails the round unless its "

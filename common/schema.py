@@ -14,6 +14,7 @@ As a mapping (YAML or JSON) it reads:
       - {name: dep_delay, dtype: float32, required: false, default: 0.0}
     labels:
       - {name: late, dtype: int64, min: 0, max: 1}
+      - {name: paid, dtype: int64, required: false}         # may be missing: the event then teaches other heads only
     weight: sample_weight        # optional: the name of a scalar float32 feature
     event_time: time_hour        # optional: the name of a scalar int64 or float32 feature, epoch seconds
     key: tailnum                 # optional: the name of a scalar feature; events of one key keep their order
@@ -54,7 +55,8 @@ FEATURE_KEYS: Mapping[str, str] = {
     "shape": "a list of sizes; the first may be null for any length, as in [null] or [null, 3]; default: a scalar",
     "required": "true or false; default true",
     "default": "a value of the dtype (of bytes: a text, as UTF-8); only with required: false, and needed there unless "
-    "the length is free (then the empty list) or it is a tensor or an image (then zeros)",
+    "the length is free (then the empty list), it is a tensor or an image (then zeros), or a label (then it may be "
+    "missing: the event teaches other heads only)",
     "min": "a number; default: no bound",
     "max": "a number; default: no bound",
     "vocabulary": "a list of different strings; strings only; default: any",
@@ -129,6 +131,11 @@ class Feature:
         return self.shape[:1] == (None,)
 
     @property
+    def may_be_missing(self) -> bool:
+        """An optional label without a default: an event without it teaches the other heads only."""
+        return not self.required and self.default is None and not self.is_variable_length
+
+    @property
     def value_count(self) -> int | None:
         """How many values an event holds; None for any number."""
         return None if self.is_variable_length else self.step_size
@@ -179,7 +186,7 @@ class Feature:
         return None
 
     @classmethod
-    def from_mapping(cls, mapping: Mapping[str, Any]) -> Self:
+    def from_mapping(cls, mapping: Mapping[str, Any], *, is_label: bool = False) -> Self:
         """Raises InvalidInput with the fault in words."""
         if not isinstance(mapping, Mapping):
             raise InvalidInput(f"a feature must be a mapping with name and dtype, got {mapping!r}")
@@ -203,7 +210,7 @@ class Feature:
             if default is not None:
                 raise InvalidInput(f"feature {name} is a tensor or image: leave default out, an absent one is zeros")
             default = None if required else ""
-        if not required and default is None and shape[:1] != (None,):
+        if not required and default is None and shape[:1] != (None,) and not is_label:
             raise InvalidInput(f"feature {name} is optional and needs a default")
         if default is not None and required:
             raise InvalidInput(f"feature {name} has a default but is required; add required: false")
@@ -279,7 +286,9 @@ class Schema:
             meant = did_you_mean(unknown, SCHEMA_KEYS)
             raise InvalidInput(f"the schema has unknown keys {unknown}{meant}; known: {sorted(SCHEMA_KEYS)}")
         features = tuple(Feature.from_mapping(item) for item in _items("features", mapping.get("features")))
-        labels = tuple(Feature.from_mapping(item) for item in _items("labels", mapping.get("labels", [])))
+        labels = tuple(
+            Feature.from_mapping(item, is_label=True) for item in _items("labels", mapping.get("labels", []))
+        )
         if not features:
             raise InvalidInput("the schema has no features")
         counts = Counter(feature.name for feature in features + labels)

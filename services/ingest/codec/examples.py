@@ -88,7 +88,7 @@ class FeatureCodec:
         self.vocabulary = frozenset(word.encode() for word in feature.vocabulary)
         self.entry_key = delimited(b"\x0a", feature.name.encode())
         self._convert: Callable[[Any], Any] = _CONVERTERS[feature.dtype]
-        self.default_entry = None if feature.required else self.entry(self._default_values())
+        self.default_entry = self._default_entry()
 
     def entry(self, values: Values) -> bytes:
         """The map entry with these values: tag, length, name and list."""
@@ -111,6 +111,8 @@ class FeatureCodec:
         length; strings are bytes here."""
         if self._padding is not None and self._padding in values:
             text = _text(self._padding) if isinstance(self._padding, bytes) else self._padding
+            if self.feature.may_be_missing:
+                raise ValueError(f"is {shown(text)}, which stands for a missing label and cannot be one")
             raise ValueError(f"is {shown(text)}, which fills up lists of any length and cannot be in one")
         if self.feature.is_decoded:
             fault = self.feature.fault_of_bytes(values[0])
@@ -144,8 +146,14 @@ class FeatureCodec:
                     raise ValueError(f"is {shown(number)}, expected a finite number")
         self.check_domain(values)
 
+    def _default_entry(self) -> bytes | None:
+        """What stands for an absent feature: nothing for a label that may be missing, None where it must be there."""
+        if self.feature.required:
+            return None
+        return b"" if self.feature.may_be_missing else self.entry(self._default_values())
+
     def _default_values(self) -> Values:
-        if self.count is None:
+        if self.count is None or self.feature.may_be_missing:
             return []
         if self.feature.dtype == "bytes":
             return [str(self.feature.default).encode()] * self.count
@@ -315,7 +323,8 @@ def _feature_bytes(dtype: str, values: Sequence[Any]) -> bytes:
 
 
 def _padding(feature: Feature) -> int | bytes | None:
-    if not feature.is_variable_length or feature.dtype == "float32":  # NaN is refused in every float
+    holds_padding = feature.is_variable_length or feature.may_be_missing
+    if not holds_padding or feature.dtype == "float32":  # NaN is refused in every float
         return None
     padding = PADDING[feature.dtype]
     return padding.encode() if isinstance(padding, str) else int(padding)

@@ -250,3 +250,23 @@ def test_the_key_is_the_same_for_equal_values() -> None:
     codec = ExampleCodec(Schema.from_mapping(SCHEMA.to_mapping() | {"key": "id"}))
     assert codec.key_of(codec.encode(EVENT)) == varint(-7)
     assert CODEC.key_of(CODEC.encode(EVENT)) == b""
+
+
+@pytest.mark.covers("mode-multi-head")
+def test_a_label_that_may_be_missing_is_left_out_and_one_without_a_place_is_refused() -> None:
+    schema = Schema.from_mapping(
+        {
+            "features": [{"name": "x", "dtype": "float32"}],
+            "labels": [{"name": "late", "dtype": "int64", "required": False}],
+        }
+    )
+    codec = ExampleCodec(schema)
+    for without in ({"x": 1.0}, {"x": 1.0, "late": None}):
+        encoded = codec.encode(without)
+        assert b"late" not in encoded
+        assert codec.check(encoded) == encoded
+    assert codec.decode(codec.encode({"x": 1.0, "late": 1})) == {"x": [1.0], "late": [1]}
+    with pytest.raises(InvalidInput, match="stands for a missing label and cannot be one"):
+        codec.encode({"x": 1.0, "late": -(2**63)})
+    with pytest.raises(InvalidInput, match="feature x is optional and needs a default"):
+        Schema.from_mapping({"features": [{"name": "x", "dtype": "float32", "required": False}]})

@@ -75,8 +75,24 @@ class BuiltHead:
         """Of an example's outputs: () or (units,)."""
         return (self.units,) if self.task in VECTORS else ()
 
+    def is_missing(self, raw: tf.Tensor) -> tf.Tensor:
+        """bool [n]: the event has no such label, which the schema allows."""
+        first = tf.reshape(raw, [tf.shape(raw)[0], -1])[:, 0] if raw.shape.rank and raw.shape.rank > 1 else raw
+        return is_padding(first)
+
     def labels_of(self, raw: tf.Tensor) -> tf.Tensor:
-        """Labels as `label_spec` says from the raw label; -1 for a word that is not in the schema's vocabulary."""
+        """Labels as `label_spec` says from the raw label; -1 for a word that is not in the schema's vocabulary.
+
+        A label that is missing is 0 or zeros.
+        """
+        labels = self._labels_of(raw)
+        if not self.label.may_be_missing:
+            return labels
+        missing = self.is_missing(raw)
+        missing = missing[:, tf.newaxis] if labels.shape.rank == 2 else missing
+        return tf.where(missing, tf.zeros_like(labels), labels)
+
+    def _labels_of(self, raw: tf.Tensor) -> tf.Tensor:
         if self.task == "multilabel" and self.label.is_variable_length:
             return _many_hot(self.label, raw, self.class_count)
         spec = self.label_spec

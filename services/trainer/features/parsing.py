@@ -3,7 +3,8 @@
 A raw tensor has shape [n] for a scalar feature, [n, *shape] for a fixed shape, and [n, longest, ...] for any length,
 filled up with what no event holds in such a list (common/schema.py). So -1, 0.0 and the empty word in a list are values
 like others, and a list answers the same alone, among longer ones, and in training. Absent optional features get the
-schema's default. Tensors and images are bytes here; decoding.py makes values of them.
+schema's default, and a label that may be missing what fills up lists. Tensors and images are bytes here; decoding.py
+makes values of them.
 """
 
 import re
@@ -12,7 +13,6 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from common.errors import InvalidInput
 from common.schema import PADDING, Feature
 
 Raw = Mapping[str, tf.Tensor]
@@ -98,7 +98,6 @@ def _parse_spec_of(feature: Feature) -> object:
         )
     default: object = None
     if not feature.required:
-        if feature.default is None:
-            raise InvalidInput(f"feature {feature.name} is optional and has no default")
-        default = [feature.default] * (feature.value_count or 0) if feature.shape else feature.default
+        default = PADDING[feature.dtype] if feature.may_be_missing else feature.default
+        default = [default] * (feature.value_count or 0) if feature.shape else default
     return tf.io.FixedLenFeature(feature.shape, dtype, default_value=default)

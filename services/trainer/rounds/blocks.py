@@ -197,6 +197,8 @@ def _labels(model: Model, parsed: ParsedBlock) -> tuple[dict[str, tf.Tensor], di
         raw = parsed.raw[head.label.name]
         labels[head.name] = head.labels_of(raw)
         misplaced = ~head.is_label(labels[head.name]).numpy()
+        if head.label.may_be_missing:
+            misplaced &= ~head.is_missing(raw).numpy()
         if parsed.index == 0:
             _refuse_classes(model, head, raw, misplaced)
         reasons[f"label {head.label.name} is not one that a {head.task} model can have"] = misplaced
@@ -249,10 +251,16 @@ def _select(columns: Mapping[str, tf.Tensor], rows: NDArray[np.int64]) -> dict[s
 
 
 def _weights(model: Model, parsed: ParsedBlock) -> dict[str, tf.Tensor]:
-    """By head, float32 [n]: the example's."""
+    """By head, float32 [n]: the example's; 0 where the head's label is missing."""
     weight = model.schema.weight
     weights = tf.ones([len(parsed.examples)]) if weight is None else tf.reshape(parsed.raw[weight], [-1])
-    return {head.name: weights for head in model.heads}
+    missing = {
+        head.name: head.is_missing(parsed.raw[head.label.name]) for head in model.heads if head.label.may_be_missing
+    }
+    return {
+        head.name: tf.where(missing[head.name], 0.0, weights) if head.name in missing else weights
+        for head in model.heads
+    }
 
 
 def _first_reason(reasons: Mapping[str, NDArray[np.bool_]], row: int) -> str:

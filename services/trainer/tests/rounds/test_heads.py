@@ -161,3 +161,24 @@ def test_heads_of_every_task_share_a_tower(tmp_path: Path) -> None:
     assert shapes["shares/probabilities"] == shapes["topics/probabilities"] == shapes["range/quantiles"] == (3, 3)
     assert shapes["pair_next/prediction"] == (3, 2)
     np.testing.assert_allclose(outputs["calls/prediction"], np.exp(outputs["calls/log_rate"]), rtol=1e-6)
+
+
+@pytest.mark.covers("mode-multi-head")
+def test_an_event_without_a_label_teaches_the_other_heads_only(tmp_path: Path) -> None:
+    labels = [{"name": "late", "dtype": "int64"}, {"name": "amount", "dtype": "float32", "required": False}]
+    random = np.random.default_rng(3)
+    drawn = [event(random) for _ in range(80)]
+    late_only = [{key: value for key, value in one.items() if key != "amount"} for one in drawn[::2]]
+    platform = Platform(tmp_path, {**SCHEMA, "labels": labels})
+    platform.append([serialized(one) for one in [*late_only, *drawn[1::2]]])
+    done = platform.train(platform.lease(several(evaluation={"holdout_fraction": 0.5}), block_examples=100))
+    assert isinstance(done, Done), done
+    version = platform.registry.versions[0]
+    assert (version.events_unusable, version.events_trained + version.events_held_out) == (0, 80)
+    assert {"late/auc", "amount/rmse"} <= set(version.metrics["candidate"])
+    alone = Platform(tmp_path / "late", {**SCHEMA, "labels": labels})
+    alone.append([serialized(one) for one in late_only])
+    assert isinstance(alone.train(alone.lease(several())), Done)
+    assert not any(name.startswith("amount") for name in alone.registry.versions[0].metrics["candidate"])
+    bias = np.load(alone.directory / "cache" / "model" / "1" / "checkpoint" / "weights.npz")["model/logits/bias"]
+    assert bias[0] != 0 == bias[1]

@@ -4,6 +4,7 @@ import os
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from e2e_tests.faults.history import Expected, Prediction
 from e2e_tests.faults.watch import Watcher
+from e2e_tests.waiting import until
 
 
 def expected_answers(predictions: Sequence[Prediction], watcher: Watcher) -> Iterator[Expected]:
@@ -25,7 +27,8 @@ def expected_answers(predictions: Sequence[Prediction], watcher: Watcher) -> Ite
             of_version[prediction.version].append(prediction)
     for version, answered in sorted(of_version.items()):
         inputs = np.array([point for prediction in answered for point in prediction.inputs], np.float32)
-        outputs = _run(watcher.files_of(version, "saved_model"), inputs)
+        files = until(partial(watcher.files_of, version, "saved_model"), f"the files of version {version} are read")
+        outputs = _run(files, inputs)
         place = 0
         for prediction in answered:
             count = len(prediction.inputs)

@@ -10,6 +10,7 @@
     route:         {type: crossed, of: [origin, dest], bins: 1000}
     route_vector:  {type: embedding, of: route, dimension: 8}
     month_columns: {type: indicator, of: month}
+    word_columns:  {type: indicator, of: word, weights: word_counts}   # a raw feature: one number for each id
 
 Categorical kinds (bucketized, vocabulary, identity, hashed, crossed) give ids; embedding and indicator make numbers of
 them. `of` names a raw feature, for crossed, embedding and indicator first a feature of this section. In a feature of
@@ -118,6 +119,8 @@ class Embedding:
     """A learned float32 row of `dimension` per id, combined over the ids of an example; no id at all gives zeros.
 
     Features that name the same `table` share one table; they need the same number of ids and the same dimension.
+    `weights` is a raw feature with a number for each id: mean divides by the sum of the weights, sqrtn by the root of
+    the sum of their squares (tf.nn.embedding_lookup_sparse).
     """
 
     name: str
@@ -125,14 +128,16 @@ class Embedding:
     dimension: int
     combiner: str
     table: str
+    weights: str | None = None
 
 
 @dataclass(frozen=True)
 class Indicator:
-    """One column per id: how often the example has it."""
+    """One column per id: how often the example has it; with `weights`, a raw feature, the sum of its weights."""
 
     name: str
     of: str
+    weights: str | None = None
 
 
 Categorical = Bucketized | Vocabulary | Identity | Hashed | Crossed
@@ -252,11 +257,18 @@ def _embedding(name: str, fields: Fields, files: Mapping[str, bytes]) -> Embeddi
     dimension = fields.integer("dimension", maximum=65_536)
     combiner = fields.choice("combiner", EMBEDDING_COMBINERS, "mean")
     table = check_name("table", fields.text("table", name))
-    return Embedding(name, fields.text("of"), dimension, combiner, table)
+    return Embedding(name, fields.text("of"), dimension, combiner, table, _weights(fields))
 
 
 def _indicator(name: str, fields: Fields, files: Mapping[str, bytes]) -> Indicator:
-    return Indicator(name, fields.text("of"))
+    return Indicator(name, fields.text("of"), _weights(fields))
+
+
+def _weights(fields: Fields) -> str | None:
+    if fields.has("weights"):
+        return fields.text("weights")
+    fields.take("weights", None)
+    return None
 
 
 _READERS: Mapping[str, Callable[[str, Fields, Mapping[str, bytes]], FeatureSpec]] = {
@@ -335,8 +347,28 @@ def check_against_schema(specs: Mapping[str, FeatureSpec], schema: Schema) -> No
                 member = specs.get(name)
                 _check_raw(spec, raw, name if member is None else str(member.of), in_specs=member is not None)
             continue
-        if not isinstance(spec, Embedding | Indicator):
+        if isinstance(spec, Embedding | Indicator):
+            _check_weights(spec, specs[spec.of], raw)
+        else:
             _check_raw(spec, raw, spec.of, in_specs=False)
+
+
+def _check_weights(spec: Embedding | Indicator, ids: FeatureSpec, raw: Mapping[str, Feature]) -> None:
+    if spec.weights is None:
+        return
+    weights = raw.get(spec.weights)
+    if weights is None:
+        raise InvalidInput(
+            f"feature {spec.name}: weights {spec.weights!r} is no feature of the stream; it has {', '.join(raw)}"
+            f"{did_you_mean([spec.weights], raw)}"
+        )
+    if weights.dtype not in ("float32", "int64"):
+        raise InvalidInput(f"feature {spec.name}: weights {spec.weights} is {weights.dtype}, expected float32 or int64")
+    shape = () if isinstance(ids, Crossed) else raw[str(ids.of)].shape
+    if weights.shape != shape:
+        raise InvalidInput(
+            f"feature {spec.name}: weights {spec.weights} has shape {list(weights.shape)}, its ids {list(shape)}"
+        )
 
 
 def _check_raw(spec: FeatureSpec, raw: Mapping[str, Feature], name: str, *, in_specs: bool) -> None:

@@ -56,8 +56,11 @@ class Transform:
     ) -> None:
         """`needed`: what the network takes; an embedding or indicator stands for its ids."""
         self._specs, self._statistics, self._schema = specs, statistics, schema
-        self.outputs = sorted({ids_of(specs, name) for name in needed})
-        self.raw_names = sorted({raw for name in self.outputs for raw in raw_names_of(specs, name)})
+        names = list(needed)
+        self._weighted = {weights_name(name): specs[name] for name in names if weights_of(specs[name])}
+        self.outputs = sorted({ids_of(specs, name) for name in names} | self._weighted.keys())
+        below = {raw for name in names for raw in raw_names_of(specs, ids_of(specs, name))}
+        self.raw_names = sorted(below | {str(weights_of(spec)) for spec in self._weighted.values()})
         self._lookups = {
             spec.name: _WordLookup(_words_of(spec, statistics))
             for spec in specs.values()
@@ -68,7 +71,10 @@ class Transform:
         """Applies every rule but refuses nothing itself."""
         done = Transformed({}, {}, {})
         for name in self.outputs:
-            self._compute(name, raw, done)
+            if name in self._weighted:
+                done.columns[name] = self._weights(self._weighted[name], raw, done)
+            else:
+                self._compute(name, raw, done)
         return Transformed(
             {name: done.columns[name] for name in self.outputs}, done.refused, done.outside, done.present
         )
@@ -77,9 +83,7 @@ class Transform:
         """The columns; running it fails with InvalidArgument when an example breaks a rule (serving)."""
         done = self(raw)
         checks = [
-            tf.debugging.assert_equal(
-                tf.reduce_any(refused), False, message=f"{name}: {_rule_in_words(self._specs[name])}"
-            )
+            tf.debugging.assert_equal(tf.reduce_any(refused), False, message=f"{name}: {self._rule_in_words(name)}")
             for name, refused in done.refused.items()
         ]
         with tf.control_dependencies([check for check in checks if check is not None]):
@@ -87,8 +91,29 @@ class Transform:
 
     def width(self, name: str) -> int | None:
         """Values or columns per example; None for any number."""
+        if name in self._weighted:
+            return self._schema.feature(str(weights_of(self._weighted[name]))).seen_count
         spec = self._specs[name]
         return 1 if isinstance(spec, Crossed) else self._schema.feature(str(spec.of)).seen_count
+
+    def _rule_in_words(self, name: str) -> str:
+        if name in self._weighted:
+            return "an example must have a weight for each id"
+        return _rule_in_words(self._specs[name])
+
+    def _weights(self, spec: FeatureSpec, raw: Raw, done: Transformed) -> tf.Tensor:
+        """float32, the shape of the ids; 0.0 where a list is filled up."""
+        ids = self._compute(ids_of(self._specs, spec.name), raw, done)
+        name = str(weights_of(spec))
+        values = _two_dimensional(raw[name])
+        if not self._schema.feature(name).is_variable_length:
+            return tf.cast(values, tf.float32)
+        missing = is_padding(values)
+        source = raw[str(self._specs[ids_of(self._specs, spec.name)].of)]
+        counts = [tf.reduce_sum(tf.cast(~absent, tf.int32), axis=1) for absent in (missing, is_padding(source))]
+        done.refused[weights_name(spec.name)] = tf.not_equal(counts[0], counts[1])
+        weights = tf.where(missing, 0.0, tf.cast(values, tf.float32))[:, : tf.shape(ids)[1]]
+        return tf.pad(weights, [[0, 0], [0, tf.shape(ids)[1] - tf.shape(weights)[1]]])
 
     def _compute(self, name: str, raw: Raw, done: Transformed) -> tf.Tensor:
         if name in done.columns:
@@ -186,6 +211,16 @@ def ids_of(specs: Mapping[str, FeatureSpec], name: str) -> str:
     """The feature that the transform computes for a network's feature: the ids of an embedding or indicator."""
     spec = specs[name]
     return spec.of if isinstance(spec, Embedding | Indicator) else name
+
+
+def weights_of(spec: FeatureSpec) -> str | None:
+    """The raw feature that weighs the ids of an embedding or indicator."""
+    return spec.weights if isinstance(spec, Embedding | Indicator) else None
+
+
+def weights_name(name: str) -> str:
+    """Of the column that holds the weights of a feature's ids."""
+    return f"{name}.weights"
 
 
 def raw_names_of(specs: Mapping[str, FeatureSpec], name: str) -> set[str]:

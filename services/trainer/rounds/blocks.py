@@ -26,6 +26,8 @@ _CACHE_LIMIT_BYTES = 512 * 1024 * 1024
 _SAMPLE_EXAMPLES = 8
 _FEW_LABELS, _MISPLACED_SHARE, _SHOWN_LABELS = 3, 0.1, 5
 """A model fails where more labels than this, and more than this share of a round's first block, have no class."""
+_NO_PLACE = "the value has no place in the vocabulary or range, which the definition calls an error"
+_NO_WEIGHT = "there are not as many weights as ids"
 _OVERHEAD_BYTES = 128  # per example: Python objects and tensors of strings
 
 
@@ -165,10 +167,9 @@ def prepare(model: Model, parsed: ParsedBlock) -> PreparedBlock:
     """Transforms a block and sorts out what the model's rules refuse."""
     labels, reasons = _labels(model, parsed)
     done = model.transformed(parsed.raw)
-    reasons |= {
-        f"feature {name}: the value has no place in the vocabulary or range, which the definition calls an error": bad
-        for name, bad in ((name, refused.numpy()) for name, refused in done.refused.items())
-    }
+    for name, bad in done.refused.items():
+        why = _NO_WEIGHT if name.endswith(".weights") else _NO_PLACE
+        reasons[f"feature {name.removesuffix('.weights')}: {why}"] = bad.numpy()
     refused = np.any(np.stack(list(reasons.values())), axis=0)
     unusable = [(parsed.examples[row], _first_reason(reasons, int(row))) for row in np.flatnonzero(refused)]
     trained, held_out = (np.flatnonzero(~refused & mask) for mask in (~parsed.held_out, parsed.held_out))

@@ -69,9 +69,14 @@ class EmbeddingTable(keras.layers.Layer):
             name="table",
         )
 
-    def call(self, ids: tf.Tensor, combiner: str) -> tf.Tensor:
-        """int32 ids [n, values], -1 for none, to float32 [n, dimension]; zeros when there is no id at all."""
+    def call(self, ids: tf.Tensor, combiner: str, id_weights: tf.Tensor | None = None) -> tf.Tensor:
+        """int32 ids [n, values], -1 for none, to float32 [n, dimension]; zeros when there is no id at all.
+
+        `id_weights` float32 [n, values]: the combiners of tf.nn.embedding_lookup_sparse.
+        """
         rows = rows_of(tf.convert_to_tensor(self._table), ids)
+        if id_weights is not None:
+            return _weighted(rows, tf.where(ids >= 0, id_weights, 0.0), combiner)
         if ids.shape[1] == 1:
             return rows[:, 0]
         total = tf.reduce_sum(rows, axis=1)
@@ -91,11 +96,24 @@ class Counts(keras.layers.Layer):
         super().__init__(name=name)
         self._size = size
 
-    def call(self, ids: tf.Tensor) -> tf.Tensor:
-        return tf.reduce_sum(tf.one_hot(ids, self._size, dtype=tf.float32), axis=1)
+    def call(self, ids: tf.Tensor, id_weights: tf.Tensor | None = None) -> tf.Tensor:
+        """`id_weights` float32 [n, values]: how much each counts; 1 without them."""
+        columns = tf.one_hot(ids, self._size, dtype=tf.float32)
+        if id_weights is not None:
+            columns *= id_weights[..., tf.newaxis]
+        return tf.reduce_sum(columns, axis=1)
 
     def compute_output_shape(self, ids_shape: Sequence[int | None]) -> tuple[int | None, int]:
         return (ids_shape[0], self._size)
+
+
+def _weighted(rows: tf.Tensor, weights: tf.Tensor, combiner: str) -> tf.Tensor:
+    total = tf.reduce_sum(rows * weights[..., tf.newaxis], axis=1)
+    if combiner == "sum":
+        return total
+    size = weights if combiner == "mean" else tf.square(weights)
+    size = tf.reduce_sum(size, axis=1, keepdims=True)
+    return tf.math.divide_no_nan(total, size if combiner == "mean" else tf.sqrt(size))
 
 
 def rows_of(table: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:

@@ -10,7 +10,7 @@ from common.definition.model import Definition, EstimatorParameters
 from services.trainer.families.estimators.by_name import activation_of, initializer_of, regularizer_of
 from services.trainer.families.estimators.layers import Counts, EmbeddingTable, LinearTerms, Regularizer
 from services.trainer.families.heads import BuiltHead
-from services.trainer.features.transform import Transform, categorical, ids_of
+from services.trainer.features.transform import Transform, categorical, ids_of, weights_name, weights_of
 
 
 def build_network(definition: Definition, transform: Transform, heads: Sequence[BuiltHead]) -> keras.Model:
@@ -66,7 +66,7 @@ def needed_features(parameters: EstimatorParameters) -> tuple[str, ...]:
 
 
 def _input(specs: Mapping[str, FeatureSpec], transform: Transform, name: str) -> keras.KerasTensor:
-    dtype = "float32" if isinstance(specs[name], Numeric) else "int32"
+    dtype = "float32" if name not in specs or isinstance(specs[name], Numeric) else "int32"
     return keras.Input(shape=(transform.width(name),), dtype=dtype, name=name)
 
 
@@ -128,6 +128,7 @@ def _dense_columns(
     # By name: rows of the first kernel must not change places when a definition lists its features in another order.
     for name in sorted(parameters.deep):
         spec, source = specs[name], inputs[ids_of(specs, name)]
+        weighted = {"id_weights": inputs[weights_name(name)]} if weights_of(spec) else {}
         if isinstance(spec, Embedding):
             size = id_count(categorical(specs, name))
             if spec.table not in tables:
@@ -138,9 +139,9 @@ def _dense_columns(
                     regularizer=_regularizer(parameters),
                     name=f"{spec.table}_table",
                 )
-            columns.append(tables[spec.table](source, combiner=spec.combiner))
+            columns.append(tables[spec.table](source, combiner=spec.combiner, **weighted))
         elif isinstance(spec, Indicator):
-            columns.append(Counts(id_count(categorical(specs, name)), name=f"{name}_counts")(source))
+            columns.append(Counts(id_count(categorical(specs, name)), name=f"{name}_counts")(source, **weighted))
         else:
             columns.append(source)
     return columns

@@ -54,6 +54,7 @@ from common.definition.trees import (
     check_trees,
     parse_tree_parameters,
 )
+from common.definition.warm_start import WarmStart, parse_warm_start
 from common.errors import InvalidInput
 from common.schema import Schema, check_name
 from common.suggestions import did_you_mean
@@ -69,7 +70,7 @@ ESTIMATORS = (
 )  # fmt: skip
 _KEYS = (
     "name", "stream", "label", *HEAD_KEYS, "heads", "seed", "estimator", "module", "features", "parameters", "training",
-    "triggers", "evaluation", "gate", "export", "serving",
+    "triggers", "evaluation", "gate", "export", "serving", "warm_start",
 )  # fmt: skip
 _FILE_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 _MAX_BUNDLE_BYTES = 16 * 1024 * 1024
@@ -160,6 +161,7 @@ class Definition:
     export: Export
     serving: ServingSpec
     restart: tuple[str, ...] = ()
+    warm_start: WarmStart | None = None
 
     @property
     def label(self) -> str:
@@ -207,6 +209,7 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
     classes, loss = _of_one_label(estimator, raw_parameters)
     heads = read_heads(fields, teaching_of(estimator, classes=classes, loss=loss))
     evaluation, gate = _measured(fields, heads, own_metrics=module is not None)
+    warm_start = parse_warm_start(fields.take("warm_start", None), files)
     definition = Definition(
         name=name,
         stream=stream,
@@ -218,15 +221,18 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
         estimator_parameters=parameters,
         trees=trees,
         module_parameters={} if estimator else _module_parameters(raw_parameters),
-        training=parse_training(fields.take("training", {})),
+        training=parse_training(fields.take("training", {}), frozen=warm_start.freeze if warm_start else ()),
         triggers=_triggers(fields.take("triggers", {})),
         evaluation=evaluation,
         gate=gate,
         export=parse_export(fields.take("export", {})),
         serving=parse_serving(fields.take("serving", {})),
         restart=_restart(files),
+        warm_start=warm_start,
     )
     fields.finish()
+    if trees and warm_start:
+        raise InvalidInput(f"{estimator} grows its trees from the first round on; it takes no warm_start")
     if trees:
         check_trees(trees, features, heads, str(estimator))
         if definition.training != Training():

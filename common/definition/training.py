@@ -68,8 +68,13 @@ def is_meant(path: str, pattern: str) -> bool:
     return fnmatchcase(path, pattern) or fnmatchcase(path, f"{pattern}/*")
 
 
-def parse_training(section: object) -> Training:
-    """Raises InvalidInput: which key, what was expected."""
+def parse_training(section: object, *, frozen: tuple[str, ...] = ()) -> Training:
+    """Args:
+        frozen: more patterns, which another section names.
+
+    Raises:
+        InvalidInput: which key, what was expected.
+    """
     fields = Fields("training", section)
     training = Training(
         batch_size=fields.integer("batch_size", Training.batch_size, maximum=1_000_000),
@@ -77,7 +82,7 @@ def parse_training(section: object) -> Training:
         execution="eager" if fields.choice("execution", ("graph", "eager"), "graph") == "eager" else "graph",
         optimizer=_optimizer(fields.take("optimizer", {})),
         on_not_finite=fields.choice("on_not_finite", ON_NOT_FINITE, Training.on_not_finite),
-        frozen=fields.texts("frozen", ()),
+        frozen=tuple(dict.fromkeys((*fields.texts("frozen", ()), *frozen))),
         learning_rates=_factors(fields.take("learning_rates", {})),
     )
     fields.finish()

@@ -128,6 +128,13 @@ triggers:
   cooldown_seconds: 1
   max_round_examples: 200000
 """,
+    "warm_start": """\
+warm_start:
+  from: vectors.npz
+  variables: [route_vector_table]
+  rename: {table: route_vector_table/table}
+  freeze: route_vector_table
+""",
     "evaluation": """\
 evaluation:
   holdout_fraction: 0.1
@@ -183,7 +190,7 @@ _OF_KERAS = ("activation", "initializer", "embedding_initializer", "regularizer"
 """Options that keras-names.md has, and patterns that a definition makes up."""
 _TREES = "parameters of boosted_trees"
 _COSINE = "training: {optimizer: {learning_rate: {schedule: cosine, initial: 0.1, decay_steps: 10, floor: 0.1}}}\n"
-_FILES = {"airports.txt": b"EWR\nJFK\n", "model.py": b"def build_model(schema, parameters): ...\n"}
+_FILES = {"airports.txt": b"EWR\nJFK\n", "vectors.npz": b"", "model.py": b"def build_model(schema, parameters): ...\n"}
 
 
 def document() -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from common.definition import identity
 from common.definition.identity import VariableMeaning
 from common.definition.model import Definition, parse_definition
+from common.errors import InvalidInput, NotFound
 from common.registry.client import RegistryClient
 from common.schema import Schema
 from services.trainer.families.port import Carrying, Model
@@ -14,6 +15,7 @@ from services.trainer.families.user_module import UserModule, load_user_module
 from services.trainer.features.statistics import Statistics
 from services.trainer.learn import adapters, checkpoint
 from services.trainer.learn.checkpoint import Checkpoint
+from services.trainer.learn.warm_start import Source, source_of_file, source_of_version
 from services.trainer.rounds.assignment import RoundAssignment
 
 
@@ -53,6 +55,10 @@ class RoundInputs:
     schema: Schema
     module: UserModule | None
     parent: Parent | None
+    source: Source | None = None
+    source_version: Parent | None = None
+    """What the definition's warm_start names, where this round is the first one under it; a version also as a parent,
+    whose statistics are taken over."""
 
 
 def fetch_inputs(assignment: RoundAssignment, registry: RegistryClient, work_dir: Path) -> RoundInputs:
@@ -66,18 +72,34 @@ def fetch_inputs(assignment: RoundAssignment, registry: RegistryClient, work_dir
     definition, module = _definition(registry, plan.definition_digest, work_dir)
     schema = _schema(registry, plan.stream, plan.schema_version)
     definition.check_schema(schema)
-    if not plan.parent_version:
-        return RoundInputs(definition, schema, module, None)
-    version = registry.get_version(plan.model, plan.parent_version)
-    directory = Path(assignment.cache_dir) / plan.model / str(plan.parent_version)
+    parent = None
+    if plan.parent_version:
+        parent = _version(registry, plan.model, plan.parent_version, assignment, work_dir)[0]
+    said = definition.warm_start
+    if said is None or (parent and parent.definition.warm_start == said):
+        return RoundInputs(definition, schema, module, parent)
+    if said.file:
+        source = source_of_file(said.file, registry.get_definition(plan.definition_digest)[said.file])
+        return RoundInputs(definition, schema, module, parent, source)
+    try:
+        version, digest = _version(registry, said.model, said.version, assignment, work_dir)
+    except NotFound as error:
+        raise InvalidInput(f"warm_start: there is no {said.source}: {error.message}") from error
+    source = source_of_version(version.checkpoint, digest)
+    return RoundInputs(definition, schema, module, parent, source, version)
+
+
+def _version(
+    registry: RegistryClient, model: str, number: int, assignment: RoundAssignment, work_dir: Path
+) -> tuple[Parent, str]:
+    """The version and the digest of its weights."""
+    version = registry.get_version(model, number)
+    directory = Path(assignment.cache_dir) / model / str(number)
     registry.download([entry for entry in version.files if entry.path.startswith("checkpoint/")], directory)
     stored = checkpoint.read(directory)
-    if version.definition_digest == plan.definition_digest:
-        parent_definition, parent_module = definition, module
-    else:
-        parent_definition, parent_module = _definition(registry, version.definition_digest, work_dir)
-    parent_schema = _schema(registry, version.stream, version.schema_version)
-    return RoundInputs(definition, schema, module, Parent(parent_definition, parent_schema, parent_module, stored))
+    definition, module = _definition(registry, version.definition_digest, work_dir)
+    schema = _schema(registry, version.stream, version.schema_version)
+    return Parent(definition, schema, module, stored), version.weights_digest
 
 
 def _definition(registry: RegistryClient, digest: str, work_dir: Path) -> tuple[Definition, UserModule | None]:

@@ -26,7 +26,7 @@ from services.trainer.families.port import Trainable
 from services.trainer.families.reasons import DefinitionFailedError, describe
 from services.trainer.features import statistics as feature_statistics
 from services.trainer.features.statistics import Fitting, Statistics
-from services.trainer.learn import adapters
+from services.trainer.learn import adapters, warm_start
 from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.learn.training import NotFiniteError
 from services.trainer.rounds import publishing, rebuild_check
@@ -43,7 +43,7 @@ from services.trainer.rounds.assignment import (
 from services.trainer.rounds.blocks import PreparedBlock, RoundData
 from services.trainer.rounds.environment import environment_of
 from services.trainer.rounds.feature_counts import FeatureCounts
-from services.trainer.rounds.inputs import Parent, RoundInputs, fetch_inputs
+from services.trainer.rounds.inputs import RoundInputs, fetch_inputs
 from services.trainer.rounds.measuring import measure
 from services.trainer.rounds.publishing import Trained
 from services.trainer.rounds.resume import Place, Resumed, ResumePoints
@@ -179,7 +179,8 @@ class _Round:
             inputs = fetch_inputs(self._assignment, self._registry, self._work_dir)
             resumed = self._points.load()
         data = self._data(inputs)
-        self._carried = inputs.parent.statistics_for(inputs.definition) if inputs.parent else {}
+        known = inputs.parent or inputs.source_version
+        self._carried = known.statistics_for(inputs.definition) if known else {}
         with self._stage("read"):
             self._statistics = resumed.checkpoint.statistics if resumed else self._fitted(inputs, data)
         with self._stage("build"):
@@ -187,12 +188,12 @@ class _Round:
             model = adapters.build(
                 inputs.definition, inputs.schema, self._statistics, inputs.module, seed=self._plan.seed
             )
-            before = resumed.checkpoint if resumed else inputs.parent.checkpoint if inputs.parent else None
+            before = resumed.checkpoint if resumed else known.checkpoint if known else None
             model.fit(
                 before.arrays if before else {}, lambda: (block.trained.columns for block in data.prepared(model))
             )
             training = adapters.trainable_of(model, seed=self._plan.seed)
-            warm_start = self._restored(training, inputs.parent)
+            started = self._restored(training, inputs)
             if resumed:
                 self._resume(training, resumed)
         self._train(training, data)
@@ -209,7 +210,7 @@ class _Round:
             losses=losses,
             learning_rates=training.rates(steps),
             set_aside=dict(training.set_aside),
-            warm_start=warm_start,
+            warm_start=started,
         )
 
     @property
@@ -238,15 +239,19 @@ class _Round:
                 fitting.add({name: block.raw[name].numpy()[rows] for name in fitting.raw_names})
         return fitting.result()
 
-    def _restored(self, training: Trainable, parent: Parent | None) -> dict[str, Any]:
+    def _restored(self, training: Trainable, inputs: RoundInputs) -> dict[str, Any]:
         """Continues from the parent; what changed, where the definition or a vocabulary had changed in between."""
         self._meaning = feature_statistics.meaning_of(
             training.model.definition, training.model.schema, self._statistics
         )
-        if parent is None:
-            return {}
-        carrying = parent.carrying_to(training.model.definition, self._meaning)
-        return training.carry(parent.checkpoint.arrays, step=parent.checkpoint.step, carrying=carrying)
+        report: dict[str, Any] = {}
+        parent, said = inputs.parent, inputs.definition.warm_start
+        if parent:
+            carrying = parent.carrying_to(training.model.definition, self._meaning)
+            report = training.carry(parent.checkpoint.arrays, step=parent.checkpoint.step, carrying=carrying)
+        if said and inputs.source:
+            report |= warm_start.start(training, said, inputs.source, self._meaning)
+        return report
 
     def _resume(self, training: Trainable, resumed: Resumed) -> None:
         training.restore(resumed.checkpoint.arrays)

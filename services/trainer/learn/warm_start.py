@@ -1,0 +1,163 @@
+"""Where a model's first weights come from when not from its seed: a version of any model, or a file of its definition.
+
+Arrays are found by path (`rename` maps paths there to paths here), rows of an estimator's tables by what they mean.
+Optimizer slots start new. The bytes are fixed by the definition: a file's by its digest, a version's never change.
+"""
+
+import hashlib
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from common.definition import identity
+from common.definition.identity import Run, VariableMeaning
+from common.definition.training import is_meant
+from common.definition.warm_start import WarmStart
+from common.errors import InvalidInput
+from services.trainer.families.port import Arrays, Carrying, Trainable
+from services.trainer.learn.checkpoint import Checkpoint
+
+_MODEL = "model/"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Attributes:
+    arrays: by path in the source, without kind.
+    meaning: of the rows of its variables, by the same paths.
+    words: of word vectors, row by row; `arrays` then holds one array, under "".
+    """
+
+    digest: str
+    arrays: Arrays
+    meaning: Mapping[str, VariableMeaning] = field(default_factory=dict)
+    words: tuple[str, ...] | None = None
+
+
+def source_of_version(checkpoint: Checkpoint, digest: str) -> Source:
+    """What a version answers with: averages where it keeps them."""
+    arrays = {path.removeprefix(_MODEL): array for path, array in checkpoint.arrays.items() if path.startswith(_MODEL)}
+    averages = checkpoint.state.get("averages", {})
+    arrays |= {path.removeprefix(_MODEL): checkpoint.arrays[average] for path, average in averages.items()}
+    return Source(digest, arrays, identity.from_mapping(checkpoint.identity)[0])
+
+
+def source_of_file(path: str, content: bytes) -> Source:
+    """Raises InvalidInput: the file is not what its name says."""
+    digest = hashlib.sha256(content).hexdigest()
+    try:
+        if path.endswith((".txt", ".vec")):
+            return _word_vectors(path, content, digest)
+        if path.endswith(".h5"):
+            return Source(digest, _hdf5(content))
+        with np.load(io.BytesIO(content), allow_pickle=False) as stored:
+            arrays = {name.removeprefix(_MODEL): stored[name] for name in stored.files}
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"warm_start: {path} cannot be read: {error}") from error
+    if arrays.keys() == {"words", "vectors"}:
+        words = tuple(w.decode() if isinstance(w, bytes) else str(w) for w in arrays["words"].tolist())
+        return Source(digest, {"": arrays["vectors"]}, words=words)
+    return Source(digest, arrays)
+
+
+def start(training: Trainable, said: WarmStart, source: Source, after: Mapping[str, VariableMeaning]) -> dict[str, Any]:
+    """Puts the source's values into the model; optimizer and step stay as they are.
+
+    Args:
+        after: what the rows of the model's own variables mean.
+
+    Returns:
+        JSON-ready, for the version's lineage: source, digest, loaded, renamed and skipped paths, rows that moved or are
+        new, one sentence each.
+
+    Raises:
+        InvalidInput: nothing fits, or a shape differs.
+    """
+    own = {path.removeprefix(_MODEL): array for path, array in training.captured().items() if path.startswith(_MODEL)}
+    wanted = {path for path in own if any(is_meant(path, pattern) for pattern in said.variables)}
+    if not wanted:
+        raise InvalidInput(f"warm_start: variables {', '.join(said.variables)} means none of {', '.join(sorted(own))}")
+    if source.words is not None:
+        source = _as_table(source, said, wanted, after, own)
+    renamed = {path: said.renamed(path) for path in source.arrays}
+    arrays = {here: source.arrays[there] for there, here in renamed.items() if here in wanted}
+    if not arrays:
+        raise InvalidInput(
+            f"warm_start: {said.source} has none of {', '.join(sorted(wanted))}; it has "
+            f"{', '.join(sorted(source.arrays))}; rename says which is which"
+        )
+    before = {renamed.get(path, path): meaning for path, meaning in source.meaning.items()}
+    carrying = Carrying(
+        {path: meaning for path, meaning in before.items() if path in arrays and path in after},
+        {path: meaning for path, meaning in after.items() if path in arrays and path in before},
+    )
+    try:
+        report = training.carry({_MODEL + path: a for path, a in arrays.items()}, step=training.step, carrying=carrying)
+    except InvalidInput as error:
+        raise InvalidInput(f"warm_start from {said.source}: {error.message}") from error
+    return {
+        "from": said.source,
+        "digest": source.digest,
+        "loaded": sorted(arrays),
+        "renamed": {there: here for there, here in sorted(renamed.items()) if here in arrays and here != there},
+        "new": sorted(wanted - arrays.keys()),
+        "skipped": sorted(there for there, here in renamed.items() if here not in arrays),
+        "rows": list(report.get("rows", ())),
+    }
+
+
+def _as_table(
+    source: Source, said: WarmStart, wanted: set[str], after: Mapping[str, VariableMeaning], own: Arrays
+) -> Source:
+    """Word vectors as the table of a vocabulary: its words name its rows."""
+    tables = {
+        path: next((run for run in after[path].axes[0] if run.label[0] == "word" and run.keys is not None), None)
+        for path in wanted
+        if path in after and len(after[path].axes) == 2
+    }
+    found = {path: run for path, run in tables.items() if run is not None}
+    if len(found) != 1:
+        raise InvalidInput(
+            f"warm_start: word vectors start one table over a vocabulary; variables {', '.join(said.variables)} means "
+            f"{', '.join(sorted(found)) or 'none'}"
+        )
+    ((path, run),) = found.items()
+    vectors = np.asarray(source.arrays[""], np.float32)
+    if vectors.ndim != 2 or vectors.shape[1] != own[path].shape[1] or len(vectors) != len(source.words or ()):
+        raise InvalidInput(
+            f"warm_start: the vectors of {said.source} have shape {list(vectors.shape)}, {path} has rows of "
+            f"{own[path].shape[1]}; set the embedding's dimension to the vectors' length"
+        )
+    words = Run(run.label, len(vectors), source.words)
+    return Source(source.digest, {path: vectors}, {path: VariableMeaning(((words,), after[path].axes[1]))})
+
+
+def _word_vectors(path: str, content: bytes, digest: str) -> Source:
+    """As word2vec and GloVe write them; word2vec's first line (count and length) is passed over."""
+    lines = [line for line in content.decode().split("\n") if line.strip()]
+    if lines and len(lines[0].split()) == 2:
+        lines = lines[1:]
+    rows = [line.rstrip().rsplit(" ", len(lines[0].rstrip().split(" ")) - 1) for line in lines]
+    lengths = {len(row) for row in rows}
+    words = tuple(row[0] for row in rows)
+    if len(lengths) != 1 or lengths == {1} or len(set(words)) != len(words):
+        raise InvalidInput(f"warm_start: {path} must have a word and its numbers in every line, each word once")
+    return Source(digest, {"": np.array([[float(v) for v in row[1:]] for row in rows], np.float32)}, words=words)
+
+
+def _hdf5(content: bytes) -> dict[str, NDArray[np.generic]]:
+    """Datasets by their path in the file, as Keras's save_weights writes them: layers/dense/vars/0."""
+    arrays: dict[str, NDArray[np.generic]] = {}
+
+    def visit(name: str, item: object) -> None:
+        if isinstance(item, h5py.Dataset):
+            arrays[name] = np.asarray(item[()])
+
+    with h5py.File(io.BytesIO(content), "r") as file:
+        file.visititems(visit)
+    return arrays

@@ -41,8 +41,8 @@ class RegistryProcess(RegistryServer):
             RoundPlan(
                 model=model, sequence=known.round_sequence + 1, parent_version=parent, stream="s", schema_version=1,
                 ranges=(OffsetRange(0, start, start + 10),), definition_digest=known.definition_digest,
-                configuration={"requested": {"allow_signature_change": True}}, configuration_digest="c0", code_digest="c1",
-                seed=7, example_count=10, trigger="manual", last_event_at=1.0,
+                configuration={"requested": {"allow_signature_change": True}}, configuration_digest="c0",
+                code_digest="c1", seed=7, example_count=10, trigger="manual", last_event_at=1.0,
             )
         )  # fmt: skip
         lease = self.client.lease_round("test", ttl_seconds=60.0, models=[model])

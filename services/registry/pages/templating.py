@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import ChainableUndefined, Environment, FileSystemLoader
 from markupsafe import Markup, escape
 
 _FOLDER = Path(__file__).parent / "templates"
@@ -17,10 +17,11 @@ Context = Mapping[str, Any]
 
 
 def make_environment() -> Environment:
+    """What a trainer or an older plan has not said is nothing: progress and reports are mappings from elsewhere."""
     environment = Environment(
         loader=FileSystemLoader(_FOLDER),
         autoescape=True,
-        undefined=StrictUndefined,
+        undefined=ChainableUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )

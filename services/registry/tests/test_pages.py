@@ -150,6 +150,19 @@ def test_a_versions_page_shows_its_rules_slices_and_curves(browser: httpx.Client
     assert catalog.list_versions("m")[0].evaluation == {}
 
 
+def test_a_round_is_shown_from_its_plan_on(browser: httpx.Client, catalog: Catalog) -> None:
+    planned = catalog.plan_round(next_plan(catalog))
+    for path in ("/", "/models/m", "/rounds"):
+        assert "planned" in seen(browser.get(path)).text
+    held = lease(catalog)
+    for path in ("/", "/models/m", "/rounds"):
+        assert "running" in seen(browser.get(path)).text
+    catalog.renew_lease(held.round.round_id, held.token, ttl_seconds=10.0, progress={"stage": "train"})
+    for path in ("/", "/models/m", "/rounds"):
+        assert "train" in seen(browser.get(path)).text
+    assert planned.round_id in seen(browser.get("/rounds")).text
+
+
 def test_versions_are_compared_and_explained(browser: httpx.Client, catalog: Catalog) -> None:
     publish(catalog, auc=0.7)
     publish(catalog, auc=0.1)

@@ -129,8 +129,8 @@
     else lines = Object.fromEntries(Object.entries(lines).map(([name, parts]) => [name, parts.value]));
     draw(element, told.x || [], lines, false);
   }
-  async function drawSeries(element) {
-    const query = `name=${encodeURIComponent(element.dataset.series)}&seconds=86400&${element.dataset.query || ""}`.replace("&model=", "");
+  async function drawSeries(element, seconds = 86_400) {
+    const query = `name=${encodeURIComponent(element.dataset.series)}&seconds=${seconds}&${element.dataset.query || ""}`.replace("&model=", "");
     const answer = await fetch(`/v1/series?${query}`);
     if (!answer.ok) return draw(element, [], {}, true);
     const told = await answer.json();
@@ -142,7 +142,8 @@
     const length = told.series[0]?.points.length || 0;
     let first = 0;
     while (first < length && Object.values(lines).every((points) => points[first] == null)) first += 1;
-    first = Math.max(0, Math.min(first - 1, length - 30));
+    if (seconds > 3600 && (length - first) * told.step_seconds < 3600) return drawSeries(element, 3600);
+    first = Math.max(0, Math.min(first - 1, length - 12));
     const x = Array.from({ length }, (_, place) => told.from + place * told.step_seconds).slice(first);
     const names = Object.keys(lines).slice(-6);
     draw(element, x, Object.fromEntries(names.map((name) => [name, lines[name].slice(first)])), true);
@@ -158,7 +159,7 @@
   function say(text, kind) {
     const told = document.getElementById("live");
     if (told.textContent !== text) told.textContent = text;
-    told.className = `live ${kind}`;
+    told.className = kind;
   }
 
   document.addEventListener("DOMContentLoaded", () => {
@@ -178,7 +179,7 @@
       localStorage.setItem("headrace-theme", root.dataset.theme);
       drawAll();
     });
-    if (all("[data-series]").length) setInterval(() => all("[data-series]").forEach(drawSeries), 10_000);
+    if (all("[data-series]").length) setInterval(() => all("[data-series]").forEach((element) => drawSeries(element)), 10_000);
   });
   let resizing = 0;
   window.addEventListener("resize", () => {

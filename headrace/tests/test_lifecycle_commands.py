@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import headrace
+from common.definition.gate import read_gate
 from headrace.cli import app
 from headrace.places import Addresses, PlatformState, ProcessState, write_state
 from headrace.tests.answering_server import ROUND, VERSION, Server
@@ -166,6 +167,28 @@ def test_a_round_starts_where_it_is_told_to(run: Run, options: tuple[str, ...], 
 def test_a_place_that_is_none_is_refused(run: Run) -> None:
     assert "--from takes an offset, such as 120" in run("train", "m", "--from", "late").stderr
     assert "not both" in run("train", "m", "--from", "1", "--from-scratch").stderr
+
+
+@pytest.mark.covers("eco-tfma")
+def test_show_tells_the_slices_of_a_version_and_what_became_of_each_rule(run: Run) -> None:
+    rules = [{"metric": "auc", "max_regression": 0.01}, {"metric": "auc", "slice": {"carrier": "AA"}, "min_value": 0.9}]
+    outcomes = [
+        {"metric": "auc", "slice": {}, "outcome": "passed", "sentence": "auc 0.7 is fine"},
+        {"metric": "auc", "slice": {"carrier": "AA"}, "outcome": "not_enough_evidence", "sentence": "AA is small"},
+    ]
+    slices = [
+        {"by": ["carrier"], "where": {"carrier": "AA"}, "count": 4,
+         "metrics": {"candidate": {"auc": 0.61}, "parent": {"auc": 0.6}}},
+        {"by": ["carrier"], "where": None, "value_count": 3, "count": 2, "metrics": {"candidate": {}}},
+    ]  # fmt: skip
+    verdict = {"decision": "reject", "reasons": [], "rule": read_gate({"rules": rules}).to_mapping()}
+    answer = VERSION | {"verdict": verdict | {"outcomes": outcomes}, "evaluation": {"slices": slices}}
+    told = run("show", "m@2", answers=(MODEL, answer)).stdout
+    for words in ("carrier", "AA", "0.61", "0.6", "3 others", "passed", "not enough evidence", "AA is small"):
+        assert words in told, words
+    shown = json.loads(run("show", "m@2", "--json", answers=(MODEL, answer)).stdout)
+    assert shown["evaluation"]["slices"] == slices
+    assert shown["verdict"]["outcomes"] == outcomes
 
 
 def test_show_and_diff_take_a_model_and_its_versions(run: Run) -> None:

@@ -196,7 +196,7 @@ def test_a_round_whose_process_hangs_is_failed_from_the_command_line_and_others_
         client.pause(hung.model, reason="a test")
         good.apply(tmp_path / "good")
         until(lambda: good.is_judged(1), "the other model learns", timeout_seconds=240)
-        assert "it hangs" in client.why(hung.model)["failure"]["error"]
+        assert "it hangs" in client.why(hung.model)["failure"]["message"]
 
 
 def test_each_service_is_upgraded_alone_and_the_others_go_on(

@@ -94,6 +94,12 @@ class Start:
     """Where folders are served: what is said before the manager has spoken."""
 
 
+def make_data_dir(data_dir: Path) -> None:
+    """For its owner only: others could change what is loaded. Whoever cannot write there says so when it has to."""
+    with contextlib.suppress(OSError):
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     try:
         flags = read_flags(sys.argv[1:] if arguments is None else arguments)
@@ -109,6 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = start.settings
     raise_open_files_limit()
     configure_logs("serving", log_format=settings.log_format, level=settings.log_level)
+    make_data_dir(settings.data_dir)
     try:
         sock = bind(settings.host, settings.http_port) if settings.enable_rest else None
         uvloop.run(_serve(start, sock))

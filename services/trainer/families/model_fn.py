@@ -93,7 +93,7 @@ class ModelFnNetwork(keras.Model):
         super().__init__(name="model_fn")
         self._function, self._path = function, str(definition.module)
         self._parameters = definition.module_parameters
-        self._accepts = _accepted(function, schema, self._path)
+        self._accepts = _accepted(function, schema, definition)
         self._store = _Variables(self._path)
         self._head_names = tuple(head.name for head in definition.heads)
         features = {feature.name: _empty(feature) for feature in schema.features}
@@ -264,7 +264,8 @@ def _output_of(head: str, label: str, names: tuple[str, ...], definition: Defini
     return found
 
 
-def _accepted(function: ModelFunction, schema: Schema, path: str) -> tuple[str, ...]:
+def _accepted(function: ModelFunction, schema: Schema, definition: Definition) -> tuple[str, ...]:
+    path = str(definition.module)
     names = tuple(inspect.signature(function).parameters)
     unknown = [name for name in names if name not in _ARGUMENTS]
     if unknown or "features" not in names or "mode" not in names:
@@ -274,6 +275,11 @@ def _accepted(function: ModelFunction, schema: Schema, path: str) -> tuple[str, 
     if schema.weight is not None and "weights" not in names:
         raise DefinitionFailedError(
             f"{path}: the stream weights its examples by {schema.weight}, so model_fn needs a parameter weights"
+        )
+    late = [head.label for head in definition.heads if schema.feature(head.label).may_be_missing]
+    if late and "weights" not in names:
+        raise DefinitionFailedError(
+            f"{path}: label {late[0]} may be missing, its weight is 0 then, so model_fn needs a parameter weights"
         )
     return names
 

@@ -326,7 +326,7 @@ def test_l1_and_l2_are_added_to_the_loss() -> None:
     ("parameters", "sentence"),
     [
         ({"loss": "huber"}, "loss"),
-        ({"hidden_units": [4], "initializer": "he"}, "initializer must be one of glorot_uniform"),
+        ({"hidden_units": [4], "initializer": "he"}, r"initializer must be one of .*glorot_uniform"),
         ({"hidden_units": [4], "l1": -1.0}, "l1 must be"),
     ],
 )

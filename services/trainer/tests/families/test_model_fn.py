@@ -168,8 +168,13 @@ def test_a_variable_that_comes_later_is_refused(tmp_path: Path) -> None:
         built(later, tmp_path)
 
 
-def test_a_stream_that_weights_its_examples_needs_a_function_that_takes_weights(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "change", [{"weight": "extra"}, {"labels": [{"name": "late", "dtype": "int64", "required": False}]}]
+)
+def test_a_stream_with_weights_or_missing_labels_needs_a_function_that_takes_weights(
+    change: dict[str, Any], tmp_path: Path
+) -> None:
     spec = parse_definition(module(PLAIN, parameters={"hidden": 4}))
     user = load_user_module(spec, module(PLAIN), digest=tmp_path.name, directory=tmp_path)
     with pytest.raises(DefinitionFailedError, match="needs a parameter weights"):
-        build(spec, Schema.from_mapping({**SCHEMA, "weight": "extra"}), {}, user, seed=5)
+        build(spec, Schema.from_mapping({**SCHEMA, **change}), {}, user, seed=5)

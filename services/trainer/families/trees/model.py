@@ -103,7 +103,7 @@ class TreesModel:
 
     @property
     def padding(self) -> Mapping[str, Scalar]:
-        return PADDING
+        return {feature.name: PADDING[feature.dtype] for feature in self.inputs if feature.is_variable_length}
 
     @property
     def exported(self) -> list[object]:

@@ -79,6 +79,9 @@ def variables_of(
     outputs = _outputs(definition, schema)
     for name in parameters.wide:
         variables[f"wide/{name}_weights"] = VariableMeaning((_rows(specs, name, schema, learned), outputs))
+        if parameters.dimension:
+            factors: Axis = (Run(("dimension",), parameters.dimension),)
+            variables[f"factors/{name}_factors"] = VariableMeaning((_rows(specs, name, schema, learned), factors))
     for name in parameters.deep:
         spec = specs[name]
         if isinstance(spec, Embedding):

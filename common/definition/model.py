@@ -64,9 +64,10 @@ RESTART_FILE = "restart.yaml"
 SIGNATURES_FILE = "signatures.yaml"
 """Says `may_change: true` (`headrace apply --allow-signature-change`): versions of this definition may break the
 signatures of the version before them."""
+FACTORIZATION_MACHINES = ("factorization_machine_classifier", "factorization_machine_regressor")
 ESTIMATORS = (
     "linear_classifier", "linear_regressor", "linear", "dnn_classifier", "dnn_regressor", "dnn",
-    "wide_deep_classifier", "wide_deep_regressor", "wide_deep", *TREE_ESTIMATORS,
+    "wide_deep_classifier", "wide_deep_regressor", "wide_deep", *FACTORIZATION_MACHINES, *TREE_ESTIMATORS,
 )  # fmt: skip
 _KEYS = (
     "name", "stream", "label", *HEAD_KEYS, "heads", "seed", "estimator", "module", "features", "parameters", "training",
@@ -119,6 +120,7 @@ class EstimatorParameters:
         activation, initializer: of the hidden layers; Keras's names, with Keras's options.
         embedding_initializer: of embedding tables; None: normal, cut off at two deviations of dimension ^ -0.5.
         regularizer: of the hidden kernels, beside l1 and l2; None: none.
+        dimension: of the factors of a factorization machine; 0 elsewhere.
         l1, l2: factors of the sums of absolute and of squared kernel and table weights, added to the loss.
     """
 
@@ -132,6 +134,7 @@ class EstimatorParameters:
     dropout: float = 0.0
     l1: float = 0.0
     l2: float = 0.0
+    dimension: int = 0
 
 
 @dataclass(frozen=True)
@@ -233,6 +236,12 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
     fields.finish()
     if trees and warm_start:
         raise InvalidInput(f"{estimator} grows its trees from the first round on; it takes no warm_start")
+    if (
+        parameters
+        and parameters.dimension
+        and [head.task in ("binary", "regression", "count") for head in heads] != [True]
+    ):
+        raise InvalidInput(f"{estimator} answers with one number: one head, of task binary, regression or count")
     if trees:
         check_trees(trees, features, heads, str(estimator))
         if definition.training != Training():
@@ -306,18 +315,22 @@ def _of_one_label(estimator: str | None, raw_parameters: object) -> tuple[int, s
 
 def _estimator_parameters(estimator: str, section: object, features: Mapping[str, FeatureSpec]) -> EstimatorParameters:
     fields = Fields("parameters", section)
-    has_wide, has_deep = not estimator.startswith("dnn"), not estimator.startswith("linear")
+    has_wide, has_deep = not estimator.startswith("dnn"), not estimator.startswith(("linear", "factorization"))
+    is_factored = estimator in FACTORIZATION_MACHINES
     parameters = EstimatorParameters(
         wide=_columns(fields, "wide", features, estimator) if has_wide else (),
         deep=_columns(fields, "deep", features, estimator) if has_deep else (),
         hidden_units=fields.integers("hidden_units", (64, 32), maximum=65_536) if has_deep else (),
         activation=read_named(fields, "activation", ACTIVATIONS, RELU, without=("glu",)) if has_deep else RELU,
         initializer=read_named(fields, "initializer", INITIALIZERS, GLOROT_UNIFORM) if has_deep else GLOROT_UNIFORM,
-        embedding_initializer=_optional(fields, "embedding_initializer", INITIALIZERS) if has_deep else None,
+        embedding_initializer=_optional(fields, "embedding_initializer", INITIALIZERS)
+        if has_deep or is_factored
+        else None,
         regularizer=_optional(fields, "regularizer", REGULARIZERS) if has_deep else None,
         dropout=fields.number("dropout", 0.0, minimum=0.0, below=1.0) if has_deep else 0.0,
         l1=fields.number("l1", 0.0, minimum=0.0),
         l2=fields.number("l2", 0.0, minimum=0.0),
+        dimension=fields.integer("dimension", 8, maximum=4096) if is_factored else 0,
     )
     if not estimator.endswith("_regressor"):
         fields.take("classes", None)  # read with the heads
@@ -336,7 +349,7 @@ def _optional(fields: Fields, key: str, kind: Mapping[str, KerasName]) -> Named 
 
 def _columns(fields: Fields, part: str, features: Mapping[str, FeatureSpec], estimator: str) -> tuple[str, ...]:
     linear_kinds = {"Bucketized", "Vocabulary", "Identity", "Hashed", "Crossed"}
-    linear_kinds |= {"Numeric"} if estimator.startswith("linear") else set()
+    linear_kinds |= {"Numeric"} if estimator.startswith(("linear", "factorization")) else set()
     kinds = linear_kinds if part == "wide" else {"Numeric", "Embedding", "Indicator"}
     fitting = tuple(name for name, spec in features.items() if type(spec).__name__ in kinds)
     names = fields.texts(part, fitting)

@@ -215,6 +215,7 @@ def _samples() -> list[str]:
     ]
     whole.append(_TOP.replace("estimator: wide_deep_classifier\n", "") + _SECTIONS[_TREES])
     whole += [f"{_TOP}loss: {{name: {name}}}\n{_FEATURES}" for name in ("binary_focal_crossentropy",)]
+    whole.append(_TOP.replace("wide_deep", "factorization_machine") + _FEATURES + "parameters: {dimension: 8}\n")
     return [_MODULE_TOP, *whole, _TOP.replace("wide_deep_classifier", "linear_regressor") + _FEATURES]
 
 

@@ -49,6 +49,49 @@ class LinearTerms(keras.layers.Layer):
         return (None, next(iter(self._tables.values())).shape[1])
 
 
+class FactorTerms(keras.layers.Layer):
+    """Sum over pairs of values of the product of their factors: float32 [n, 1].
+
+    Rendle: Factorization Machines (2010), equation 5 as half of (the sum squared less the sum of squares), in linear
+    time. A value is 1 for each id, -1 adds nothing; a numeric column's value is the number.
+    """
+
+    def __init__(
+        self,
+        tables: Mapping[str, int],
+        numeric: Mapping[str, int],
+        *,
+        dimension: int,
+        initializer: keras.initializers.Initializer,
+        regularizer: Regularizer,
+        name: str,
+    ) -> None:
+        """`tables`: ids by categorical feature. `numeric`: columns by numeric feature."""
+        super().__init__(name=name)
+        self._tables = {
+            feature: self.add_weight(
+                shape=(size, dimension), initializer=initializer, name=f"{feature}_factors", regularizer=regularizer
+            )
+            for feature, size in [*tables.items(), *numeric.items()]
+        }
+        self._numeric = tuple(numeric)
+
+    def call(self, columns: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        terms = []
+        for feature, table in self._tables.items():
+            factors = tf.convert_to_tensor(table)
+            if feature in self._numeric:
+                terms.append(columns[feature][:, :, tf.newaxis] * factors)
+            else:
+                terms.append(rows_of(factors, columns[feature]))
+        values = tf.concat(terms, axis=1)
+        pairs = tf.square(tf.reduce_sum(values, axis=1)) - tf.reduce_sum(tf.square(values), axis=1)
+        return 0.5 * tf.reduce_sum(pairs, axis=1, keepdims=True)
+
+    def compute_output_shape(self, input_shape: Mapping[str, Sequence[int | None]]) -> tuple[int | None, int]:
+        return (None, 1)
+
+
 class EmbeddingTable(keras.layers.Layer):
     """Rows of one learned table, combined over an example's ids; called once per feature that shares it."""
 

@@ -1,4 +1,4 @@
-"""linear_*, dnn_* and wide_deep_*: transformed columns in, logits or predictions out."""
+"""linear_*, dnn_*, wide_deep_* and factorization_machine_*: transformed columns in, logits or predictions out."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,7 +8,7 @@ from common.definition.features import Embedding, FeatureSpec, Indicator, Numeri
 from common.definition.identity import output_layer
 from common.definition.model import Definition, EstimatorParameters
 from services.trainer.families.estimators.by_name import activation_of, initializer_of, regularizer_of
-from services.trainer.families.estimators.layers import Counts, EmbeddingTable, LinearTerms, Regularizer
+from services.trainer.families.estimators.layers import Counts, EmbeddingTable, FactorTerms, LinearTerms, Regularizer
 from services.trainer.families.heads import BuiltHead
 from services.trainer.features.transform import Transform, categorical, ids_of, weights_name, weights_of
 
@@ -29,6 +29,8 @@ def build_network(definition: Definition, transform: Transform, heads: Sequence[
     parts = []
     if parameters.wide:
         parts.append(_wide_part(definition.features, parameters, transform, inputs, units=units))
+    if parameters.dimension:
+        parts.append(_factor_part(definition.features, parameters, transform, inputs))
     if parameters.deep:
         parts.append(_deep_part(definition.features, parameters, inputs, units=units))
     output = keras.layers.Add(name="sum")(parts) if len(parts) > 1 else parts[0]
@@ -81,6 +83,26 @@ def _wide_part(
     numeric = {name: transform.width(name) or 1 for name in parameters.wide if isinstance(specs[name], Numeric)}
     tables = {name: id_count(categorical(specs, name)) for name in parameters.wide if name not in numeric}
     terms = LinearTerms(tables, numeric, units=units, regularizer=_regularizer(parameters), name="wide")
+    return terms({name: inputs[name] for name in parameters.wide})
+
+
+def _factor_part(
+    specs: Mapping[str, FeatureSpec],
+    parameters: EstimatorParameters,
+    transform: Transform,
+    inputs: Mapping[str, keras.KerasTensor],
+) -> keras.KerasTensor:
+    numeric = {name: transform.width(name) or 1 for name in parameters.wide if isinstance(specs[name], Numeric)}
+    tables = {name: id_count(categorical(specs, name)) for name in parameters.wide if name not in numeric}
+    given = parameters.embedding_initializer
+    terms = FactorTerms(
+        tables,
+        numeric,
+        dimension=parameters.dimension,
+        initializer=keras.initializers.RandomNormal(stddev=0.01) if given is None else initializer_of(given),
+        regularizer=_regularizer(parameters),
+        name="factors",
+    )
     return terms({name: inputs[name] for name in parameters.wide})
 
 

@@ -16,6 +16,7 @@ from common.definition.model import parse_definition
 from common.errors import InvalidInput
 from common.schema import Schema
 from services.trainer.export import saved_model as export
+from services.trainer.families.estimators.layers import FactorTerms
 from services.trainer.families.model import BuiltModel, build
 from services.trainer.families.port import TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError
@@ -35,6 +36,15 @@ CASES: dict[str, dict[str, Any]] = {
     "dnn_regressor": {"estimator": "dnn_regressor", "label": "amount", "parameters": {"hidden_units": [8, 4]}},
     "wide_deep_classifier": {"parameters": {"hidden_units": [8], "dropout": 0.1, "l2": 0.0001}},
     "wide_deep_classifier of 3": {"label": "kind", "parameters": {"hidden_units": [8], "classes": 3}},
+    "factorization_machine_classifier": {
+        "estimator": "factorization_machine_classifier",
+        "parameters": {"dimension": 3, "l2": 0.0001},
+    },
+    "factorization_machine_regressor": {
+        "estimator": "factorization_machine_regressor",
+        "label": "amount",
+        "parameters": {"dimension": 2, "embedding_initializer": "he_normal"},
+    },
     "linear_classifier of 3": {"estimator": "linear_classifier", "label": "kind", "parameters": {"classes": 3}},
 }
 
@@ -333,3 +343,26 @@ def test_l1_and_l2_are_added_to_the_loss() -> None:
 def test_an_option_that_the_estimator_does_not_have_is_refused(parameters: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InvalidInput, match=sentence):
         parse_definition(definition(estimator="dnn_classifier", parameters=parameters))
+
+
+def test_the_terms_of_a_factorization_machine_are_the_sum_over_pairs() -> None:
+    layer = FactorTerms(
+        {"word": 4}, {"x": 2}, dimension=3, initializer=keras.initializers.RandomNormal(seed=1), regularizer=None,
+        name="factors",
+    )  # fmt: skip
+    word, x = np.array([[2, 0], [1, -1]], np.int32), np.array([[0.5, -1.0], [2.0, 3.0]], np.float32)
+    tables = {variable.path.split("/")[-1]: variable.numpy() for variable in layer.variables}
+    expected = []
+    for ids, numbers in zip(word, x, strict=True):
+        values = [tables["word_factors"][one] for one in ids if one >= 0]
+        values += [number * row for number, row in zip(numbers, tables["x_factors"], strict=True)]
+        expected.append(sum(np.dot(a, b) for index, a in enumerate(values) for b in values[index + 1 :]))
+    found = layer({"word": tf.constant(word), "x": tf.constant(x)})
+    np.testing.assert_allclose(found[:, 0], expected, rtol=1e-4, atol=1e-7)
+
+
+def test_a_factorization_machine_answers_with_one_number() -> None:
+    with pytest.raises(InvalidInput, match="answers with one number"):
+        parse_definition(
+            definition(estimator="factorization_machine_classifier", label="kind", parameters={"classes": 3})
+        )

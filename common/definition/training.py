@@ -47,6 +47,7 @@ class Training:
     """Attributes:
     passes: how often a round goes over its own range, each time in another order.
     execution: one compiled graph, or step by step in Python: slow, for a debugger or a print.
+    shards: parts of each batch, whose gradients are added in their order; as many processes can compute them.
     on_not_finite: what a round does where a loss or a gradient is NaN or infinite, or a layer refuses an example:
         fail; skip_batch (all of its examples are unusable); set_aside (only the examples at fault are).
     frozen: patterns of variables that do not learn (is_meant); a layer all of whose variables are meant runs as it does
@@ -61,6 +62,7 @@ class Training:
     on_not_finite: str = "set_aside"
     frozen: tuple[str, ...] = ()
     learning_rates: Mapping[str, float] = field(default_factory=dict)
+    shards: int = 1
 
 
 def is_meant(path: str, pattern: str) -> bool:
@@ -84,6 +86,7 @@ def parse_training(section: object, *, frozen: tuple[str, ...] = ()) -> Training
         on_not_finite=fields.choice("on_not_finite", ON_NOT_FINITE, Training.on_not_finite),
         frozen=tuple(dict.fromkeys((*fields.texts("frozen", ()), *frozen))),
         learning_rates=_factors(fields.take("learning_rates", {})),
+        shards=fields.integer("shards", Training.shards, maximum=64),
     )
     fields.finish()
     return training

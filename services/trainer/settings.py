@@ -58,6 +58,11 @@ class TrainerSettings(ServiceSettings):
     """TensorFlow's threads within an operation, for newly planned rounds; 0: the cores this process may use."""
     inter_op_threads: int = Field(default=1, ge=1)
     """Operations that TensorFlow may run at once, for newly planned rounds."""
+    workers: int = Field(default=1, ge=1, le=64)
+    """Processes that compute a round of a model with `training: {shards: K}`, at most K. Part of no plan: any number
+    gives the same bits."""
+    devices: int = Field(default=1, ge=1, le=64)
+    """Devices that each of these processes computes shards on: GPUs where there are any, else parts of the CPU."""
     nice: int = Field(default=10, ge=0, le=19)
     """Niceness of a round's process, so that training takes what serving leaves over."""
     scheduling: Scheduling = "normal"

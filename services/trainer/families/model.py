@@ -30,6 +30,7 @@ from services.trainer.families.wiring import Wiring, wiring_of
 from services.trainer.features.parsing import Raw
 from services.trainer.features.statistics import Statistics
 from services.trainer.features.transform import Transform, Transformed
+from services.trainer.shards.gradients import Whole
 
 _SCORE_ROWS = 4096
 _NOTHING_COMPILED = Compiled()
@@ -150,25 +151,28 @@ class BuiltModel:
         """A tf.function, however the definition wants its steps executed."""
         return tf.function(function, input_signature=specs, autograph=self.definition.module is not None)
 
-    def loss(self, columns: Columns, labels: ByHead, weights: ByHead) -> tf.Tensor:
+    def loss(self, columns: Columns, labels: ByHead, weights: ByHead, whole: Whole | None = None) -> tf.Tensor:
         """float32 scalar of a batch: the weighted mean of its losses, with regularisers and what layers add.
 
         Of several heads the means are added, each times the head's weight. A compiled loss is reduced as Keras reduces
-        it: the weighted sum over the number of examples.
+        it: the weighted sum over the number of examples. Of a shard it is its part of the `whole` batch's.
         """
+        share = 1.0 if whole is None else whole.share
         inputs = self.wiring.arranged(columns)
         outputs = self.network(inputs, training=True)
         if self.compiled_by_user.has_loss:
             taught, weighted = self.wiring.by_output(labels), self.wiring.weights_by_output(weights)
             given = self.wiring.taught_outputs(outputs)
             total = self.network.compute_loss(x=inputs, y=taught, y_pred=given, sample_weight=weighted)
-            return tf.cast(tf.ensure_shape(total, []), tf.float32)
+            return tf.cast(tf.ensure_shape(total, []), tf.float32) * share
         data_losses = []
         for name, losses in self._losses(labels, outputs).items():
-            mean = tf.math.divide_no_nan(tf.reduce_sum(losses * weights[name]), tf.reduce_sum(weights[name]))
+            total = tf.reduce_sum(weights[name]) if whole is None else whole.weights[name]
+            mean = tf.math.divide_no_nan(tf.reduce_sum(losses * weights[name]), total)
             weight = self._head(name).head.weight
             data_losses.append(mean if weight == 1.0 else weight * mean)
-        return tf.add_n([*data_losses, *(tf.cast(tf.reduce_sum(loss), tf.float32) for loss in self.network.losses)])
+        added = [share * tf.cast(tf.reduce_sum(loss), tf.float32) for loss in self.network.losses]
+        return tf.add_n([*data_losses, *added])
 
     def _head(self, name: str) -> BuiltHead:
         return next(head for head in self.heads if head.name == name)

@@ -15,6 +15,7 @@ from services.trainer.features.statistics import Statistics
 from services.trainer.learn import checkpoint
 from services.trainer.learn.boosting import Boosting
 from services.trainer.learn.training import Training
+from services.trainer.shards.team import ALONE, Team
 
 
 def build(
@@ -30,11 +31,11 @@ def build(
     return build_network(definition, schema, statistics, module, seed=seed)
 
 
-def trainable_of(model: Model, *, seed: int) -> Trainable:
+def trainable_of(model: Model, *, seed: int, team: Team = ALONE) -> Trainable:
     if isinstance(model, TreesModel):
         return Boosting(model, seed=seed)
     assert isinstance(model, BuiltModel)
-    return Training(model, seed=seed)
+    return Training(model, seed=seed, team=team)
 
 
 def takes_whole_range(definition: Definition) -> bool:

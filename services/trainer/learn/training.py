@@ -29,6 +29,8 @@ from services.trainer.learn.checkpoint import variables_by_path
 from services.trainer.learn.freezing import freeze, rate_factors, scale_rates
 from services.trainer.learn.gradients import merge_before_apply
 from services.trainer.learn.optimizers import make_optimizer, slots_by_path
+from services.trainer.shards.gradients import ShardedGradients
+from services.trainer.shards.team import ALONE, Team, WorkerLostError
 
 _FEW = 10
 """So many examples at fault in a batch, or in all, are never too many; beyond, half of them are."""
@@ -51,7 +53,7 @@ class _Fault:
 class Training:
     """A network with its optimizer: the port's Trainable. `variables` (checkpoint.py) hold all of its state."""
 
-    def __init__(self, model: BuiltModel, *, seed: int) -> None:
+    def __init__(self, model: BuiltModel, *, seed: int, team: Team = ALONE) -> None:
         self.model = model
         self._by_user = model.compiled_by_user
         freeze(model.network, model.definition.training.frozen)
@@ -60,6 +62,7 @@ class Training:
             raise DefinitionFailedError("the model has nothing to train: no trainable variables")
         self._optimizers = self._by_user.optimizers or (make_optimizer(model.definition.training.optimizer),)
         self._give_optimizer()
+        self._team, self._sharded = team, self._sharded_by(team)
         self.set_aside: dict[tuple[int, int], str] = {}
         self._seen = 0
         self._seed = seed
@@ -279,18 +282,26 @@ class Training:
         self, examples: TrainingSet, order: NDArray[np.int64], bounds: NDArray[np.int32]
     ) -> tuple[Losses, _Fault | None]:
         """A step per batch until one is at fault: the losses before it. The variables then are of no use."""
-        with blame_definition(self.model.definition.module or "the estimator"):
-            try:
-                losses = self._compiled(
-                    examples.columns, examples.labels, examples.weights, tf.constant(order), tf.constant(bounds)
-                ).numpy()
-            except tf.errors.InvalidArgumentError as error:
-                return np.zeros(0, np.float32), _Fault(describe(error), is_numeric=False)
+        try:
+            losses = self._steps(examples, order, bounds)
+        except DefinitionFailedError as error:
+            cause = error.__cause__
+            if self._team.workers > 1 and isinstance(cause, tf.errors.OpError):
+                raise WorkerLostError(f"a step of {self._team.workers} workers failed: {describe(cause)}") from error
+            if not isinstance(cause, tf.errors.InvalidArgumentError):
+                raise
+            return np.zeros(0, np.float32), _Fault(describe(cause), is_numeric=False)
         finite = np.isfinite(losses)
         if finite.all():
             return losses, None
         bad = int(np.argmin(finite))
         return losses[:bad], _Fault(f"the loss became {losses[bad]}", is_numeric=True)
+
+    def _steps(self, examples: TrainingSet, order: NDArray[np.int64], bounds: NDArray[np.int32]) -> Losses:
+        with blame_definition(self.model.definition.module or "the estimator"):
+            return self._compiled(
+                examples.columns, examples.labels, examples.weights, tf.constant(order), tf.constant(bounds)
+            ).numpy()
 
     def _snapshot(self) -> list[tf.Tensor]:
         """Shares memory with the variables until they change."""
@@ -353,10 +364,8 @@ class Training:
         """The loss; NaN where a gradient is not finite."""
         if self._by_user.has_train_step:
             return self._users_step(columns, labels, weights)
-        with tf.GradientTape() as tape:
-            loss = self.model.loss(columns, labels, weights)
-            scaled = self.optimizer.scale_loss(loss)
-        found = zip(tape.gradient(scaled, self._variables), self._variables, strict=True)
+        loss, gradients = self._gradients(columns, labels, weights)
+        found = zip(gradients, self._variables, strict=True)
         moved = [(gradient, variable) for gradient, variable in found if gradient is not None]
         if not moved:
             raise DefinitionFailedError("the loss depends on none of the model's trainable variables")
@@ -366,6 +375,33 @@ class Training:
         if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
             return loss  # it leaves such gradients out and scales down by itself
         return _checked(loss, [*gradients, *self._running_values()])
+
+    def _gradients(self, *batch: Any) -> tuple[tf.Tensor, list[Any]]:
+        """Columns, labels and weights to the loss and a gradient for each variable that is taught."""
+        scale = self.optimizer.scale_loss
+        if self._sharded:
+            return self._sharded(self.model.loss, *batch, scale=scale)
+        with tf.GradientTape() as tape:
+            loss = self.model.loss(*batch)
+            scaled = scale(loss)
+        return loss, tape.gradient(scaled, self._variables)
+
+    def _sharded_by(self, team: Team) -> ShardedGradients | None:
+        """None where a batch is one piece."""
+        shards = self.model.definition.training.shards
+        if shards == 1:
+            return None
+        if self._by_user.has_train_step:
+            raise DefinitionFailedError(
+                f"{self.model.definition.module}: training.shards is {shards}, and the module's own train_step cannot "
+                f"be cut into shards"
+            )
+        # What is rewritten across shards depends on how many of them a process computes, and so do its last bits.
+        tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
+        weights = {id(one) for layer in self.model.network._flatten_layers() for one in layer._trainable_variables}
+        moving = [one for one in self.model.network.non_trainable_variables if id(one) not in weights]
+        running = {id(one): one for one in (*moving, self.model.seed_state)}  # frozen weights do not move
+        return ShardedGradients(team.exchange(shards), self._variables, tuple(running.values()), team.devices)
 
     def _users_step(self, columns: Columns, labels: ByHead, weights: ByHead) -> tf.Tensor:
         """train_step of a module: the loss that it returns, or the first number; NaN where a weight is not finite."""

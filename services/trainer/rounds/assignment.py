@@ -10,6 +10,7 @@ being stopped) the child saves a resume point, reports Stopped and returns. Ever
     Done      the version is registered; nothing is left to do
     Failed    the definition is at fault; control fails the round with the reason, and it is not tried again
     Stopped   as asked; control gives the lease back
+    Shrunk    a worker was lost; control gives the lease back and goes on at once, with fewer workers
     Rebuilt   a version was trained again and compared; nothing was leased or registered
     raised    InvalidInput, DataLoss: control fails the round; any other of the six: control gives the lease back and
               backs off; anything else, an exit without a word, or a signal: a death. Three deaths fail the round.
@@ -42,6 +43,10 @@ class RoundAssignment:
     inter_op_threads: int
     resume_interval_seconds: float
     """Save a resume point at the first block boundary after so long; 0 saves one after every block."""
+    workers: int = 1
+    """Processes that compute the round's shards, this one among them; no part of the plan."""
+    devices: int = 1
+    """Devices of each process, the GPUs where there are any; no part of the plan."""
     rebuild_of: int = 0
     """Not 0: train this version of the plan's model again and compare. The lease then is a form only (token 0): no
     resume point is saved and nothing is registered."""
@@ -53,6 +58,11 @@ class RoundAssignment:
     @property
     def plan(self) -> RoundPlan:
         return self.lease.round.plan
+
+    @property
+    def shards(self) -> int:
+        """Parts of each batch, as the definition says; part of the plan."""
+        return int(dict(self.plan.configuration.get("training", {})).get("shards", 1))
 
     @property
     def block_examples(self) -> int:
@@ -110,6 +120,14 @@ class Stopped:
 
 
 @dataclass(frozen=True)
+class Shrunk:
+    """The round goes on from its last resume point with `workers` processes, to the same bits."""
+
+    workers: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class Rebuilt:
     """Equal when `missing` and `differences` are empty.
 
@@ -136,9 +154,9 @@ class Raised:
     message: str
 
 
-Message = Progress | Done | Failed | Stopped | Rebuilt | Raised
+Message = Progress | Done | Failed | Stopped | Shrunk | Rebuilt | Raised
 _MESSAGES: Mapping[str, type[Message]] = {
-    kind.__name__.lower(): kind for kind in (Progress, Done, Failed, Stopped, Rebuilt, Raised)
+    kind.__name__.lower(): kind for kind in (Progress, Done, Failed, Stopped, Shrunk, Rebuilt, Raised)
 }
 
 

@@ -4,7 +4,7 @@ import logging
 import signal
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from services.trainer.rounds.assignment import (
     Progress,
     Raised,
     RoundAssignment,
+    Shrunk,
     Stopped,
 )
 from services.trainer.rounds.zygote_handle import RoundChild, ZygoteHandle
@@ -50,6 +51,8 @@ class Outcome(StrEnum):
     """Given back after a death."""
     RETRY = "retry"
     """Given back because something it needs is away."""
+    SHRUNK = "shrunk"
+    """Given back to go on at once with fewer workers: one was lost."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class Ending:
     version: int = 0
     decision: str = ""
     events_trained: int = 0
+    workers: int = 0
+    """Where it is SHRUNK: how many are left."""
 
 
 class Attempt:
@@ -242,6 +247,8 @@ class Attempt:
             return self._settle_raised(word)
         if isinstance(word, Stopped) or asked_to_stop:
             return self._give_back("the trainer was stopped", outcome=Outcome.STOPPED)
+        if isinstance(word, Shrunk):
+            return replace(self._give_back(word.reason, outcome=Outcome.SHRUNK), workers=word.workers)
         if child.zygote_died:
             return self._give_back("the process that forks rounds died", outcome=Outcome.RETRY)
         return self._die(_words_of(child.status or 0), advice=_ADVICE.get(child.status or 0, ""))

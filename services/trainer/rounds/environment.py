@@ -42,6 +42,9 @@ def environment_of(assignment: RoundAssignment) -> dict[str, Any]:
         "cpu_count": os.cpu_count(),
         "intra_op_threads": assignment.intra_op_threads,
         "inter_op_threads": assignment.inter_op_threads,
+        "shards": assignment.shards,
+        "workers": assignment.workers,
+        "devices": assignment.devices,
     }
 
 

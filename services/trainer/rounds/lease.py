@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,7 @@ class RoundLoop:
             log_level=settings.log_level,
         )
         self._pauses = ModelPauses()
+        self._workers_left = dict[str, int]()  # by round that has lost some
         self.set_aside: tuple[_Running, ...] = ()
         """Rounds whose processes are silent before they have trained anything; others run meanwhile."""
         self._wake = threading.Event()
@@ -110,6 +111,7 @@ class RoundLoop:
             "model": attempt.assignment.plan.model,
             "attempt": attempt.assignment.round.attempts,
             "began_at": attempt.began_at,
+            "workers": attempt.assignment.workers,
             **asdict(attempt.progress),
         }
 
@@ -228,9 +230,13 @@ class RoundLoop:
         if ending.outcome is Outcome.DONE:
             metrics.ROUND_SECONDS.labels(model).observe(seconds)
             metrics.EXAMPLES_TRAINED.labels(model).inc(ending.events_trained)
+        if ending.outcome is Outcome.SHRUNK:
+            self._workers_left[lease.round.round_id] = ending.workers
+            self._wake.set()
         if ending.outcome in (Outcome.RETRY, Outcome.DIED):
             self._pauses.after_trouble(model, time.monotonic())
         if ending.outcome in (Outcome.DONE, Outcome.FAILED):
+            self._workers_left.pop(lease.round.round_id, None)
             self._pauses.forget(model)
             shutil.rmtree(self._rounds_dir / lease.round.round_id, ignore_errors=True)
             _keep_newest(self._cache_dir / model, _KEPT_VERSIONS)
@@ -240,7 +246,7 @@ class RoundLoop:
         work_dir.mkdir(parents=True, exist_ok=True)
         self._cache_dir.mkdir(parents=True, exist_ok=True)
         configuration = lease.round.plan.configuration
-        return RoundAssignment(
+        assignment = RoundAssignment(
             lease=lease,
             registry_address=self._settings.registry_address,
             event_log=self._settings.event_log,
@@ -249,7 +255,10 @@ class RoundLoop:
             intra_op_threads=int(configuration["intra_op_threads"]),
             inter_op_threads=int(configuration["inter_op_threads"]),
             resume_interval_seconds=self._settings.resume_interval_seconds,
+            devices=self._settings.devices,
         )
+        workers = self._workers_left.get(lease.round.round_id, self._settings.workers)
+        return replace(assignment, workers=min(workers, assignment.shards))
 
     @property
     def _rounds_dir(self) -> Path:

@@ -20,7 +20,6 @@ from common.eventlog.base import EventLog
 from common.eventlog.open import open_event_log
 from common.eventlog.topics import examples_topic
 from common.registry.client import RegistryClient, manifest_of
-from services.trainer import determinism
 from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families.port import Trainable
 from services.trainer.families.reasons import DefinitionFailedError, describe
@@ -29,7 +28,7 @@ from services.trainer.features.statistics import Fitting, Statistics
 from services.trainer.learn import adapters, warm_start
 from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.learn.training import NotFiniteError
-from services.trainer.rounds import publishing, rebuild_check
+from services.trainer.rounds import publishing, rebuild_check, teamwork
 from services.trainer.rounds.assignment import (
     Done,
     Failed,
@@ -38,6 +37,7 @@ from services.trainer.rounds.assignment import (
     Progress,
     Rebuilt,
     RoundAssignment,
+    Shrunk,
     Stopped,
 )
 from services.trainer.rounds.blocks import PreparedBlock, RoundData
@@ -47,6 +47,7 @@ from services.trainer.rounds.inputs import RoundInputs, fetch_inputs
 from services.trainer.rounds.measuring import measure
 from services.trainer.rounds.publishing import Trained
 from services.trainer.rounds.resume import Place, Resumed, ResumePoints
+from services.trainer.shards.team import ALONE, Team, WorkerLostError
 
 logger = logging.getLogger(__name__)
 _REGISTRY_TIMEOUT_SECONDS = 30.0
@@ -61,11 +62,18 @@ class _StopRequestedError(Exception):
 def run_round(assignment: RoundAssignment, report: Report, stop_requested: Callable[[], bool]) -> None:
     """As services/trainer/rounds/assignment.py says: ends with Done, Failed or Stopped, or raises one of the six."""
     fresh = FreshProcess.fork()  # first: nothing of TensorFlow runs yet
-    determinism.configure(intra_op_threads=assignment.intra_op_threads, inter_op_threads=assignment.inter_op_threads)
+    with closing(fresh), teamwork.led_by_this(assignment, report, _help) as team:
+        registry = RegistryClient(assignment.registry_address, timeout_seconds=_REGISTRY_TIMEOUT_SECONDS)
+        with closing(registry), closing(open_event_log(assignment.event_log)) as log:
+            act = rebuild if assignment.rebuild_of else conduct
+            report(act(assignment, report, stop_requested, registry=registry, log=log, fresh=fresh, team=team))
+
+
+def _help(assignment: RoundAssignment, team: Team) -> None:
+    """What a worker does: it trains as the chief does, over the same range, and keeps the result to itself."""
     registry = RegistryClient(assignment.registry_address, timeout_seconds=_REGISTRY_TIMEOUT_SECONDS)
-    with closing(fresh), closing(registry), closing(open_event_log(assignment.event_log)) as log:
-        act = rebuild if assignment.rebuild_of else conduct
-        report(act(assignment, report, stop_requested, registry=registry, log=log, fresh=fresh))
+    with closing(registry), closing(open_event_log(assignment.event_log)) as log:
+        _Round(assignment, lambda message: None, lambda: False, registry, log, fresh=None, team=team).trained()
 
 
 def conduct(
@@ -76,13 +84,16 @@ def conduct(
     registry: RegistryClient,
     log: EventLog,
     fresh: FreshProcess,
-) -> Done | Failed | Stopped:
+    team: Team = ALONE,
+) -> Done | Failed | Stopped | Shrunk:
     """The round with its two neighbours given; reports progress and returns the last word."""
-    work = _Round(assignment, report, stop_requested, registry, log, fresh)
+    work = _Round(assignment, report, stop_requested, registry, log, fresh, team)
     try:
         return work.run()
     except _StopRequestedError:
         return Stopped(work.place.examples_done)
+    except WorkerLostError as error:
+        return Shrunk(1, str(error))
     except NotFiniteError as error:
         return Failed(str(error), FailureKind.NUMERIC)
     except DefinitionFailedError as error:
@@ -99,9 +110,10 @@ def rebuild(
     registry: RegistryClient,
     log: EventLog,
     fresh: FreshProcess,
+    team: Team = ALONE,
 ) -> Rebuilt | Stopped:
     """Trains the version again from its lineage and compares; see rebuild_check.py. Changes nothing anywhere."""
-    work = _Round(assignment, report, stop_requested, registry, log, fresh)
+    work = _Round(assignment, report, stop_requested, registry, log, fresh, team)
     here = environment_of(assignment)
 
     def train_again() -> tuple[Checkpoint, int]:
@@ -127,11 +139,12 @@ class _Round:
         stop_requested: Callable[[], bool],
         registry: RegistryClient,
         log: EventLog,
-        fresh: FreshProcess,
+        fresh: FreshProcess | None,
+        team: Team,
     ) -> None:
         self._assignment, self._plan = assignment, assignment.plan
         self._report, self._stop_requested = report, stop_requested
-        self._registry, self._log, self._fresh = registry, log, fresh
+        self._registry, self._log, self._fresh, self._team = registry, log, fresh, team
         self._work_dir = Path(assignment.work_dir)
         self._points = ResumePoints(
             registry, assignment.lease, self._work_dir, interval_seconds=assignment.resume_interval_seconds
@@ -160,6 +173,7 @@ class _Round:
                 set_aside=trained.set_aside,
                 check_stop=lambda: self._check_stop("evaluate"),
             )
+        assert self._fresh is not None, "a worker exports nothing"
         with self._stage("export"):
             output, formats = publishing.write_files(self._assignment, trained, measured, self._fresh)
         with self._stage("upload"):
@@ -192,7 +206,7 @@ class _Round:
             model.fit(
                 before.arrays if before else {}, lambda: (block.trained.columns for block in data.prepared(model))
             )
-            training = adapters.trainable_of(model, seed=self._plan.seed)
+            training = adapters.trainable_of(model, seed=self._plan.seed, team=self._team)
             started = self._restored(training, inputs)
             if resumed:
                 self._resume(training, resumed)
@@ -271,7 +285,7 @@ class _Round:
                 self._losses.append(losses)
                 done = self.place.examples_done + block.trained.count
                 self.place = Place(pass_index, block.index + 1, dict(block.next_position), done)
-                if self._points.is_due() and not self._assignment.rebuild_of:
+                if self._points.is_due() and self._team.is_chief and not self._assignment.rebuild_of:
                     self._save_point(training)
                 loss = float(losses.mean()) if len(losses) else None
                 self._report(Progress("train", done, loss, self._points.saved_count))

@@ -30,7 +30,9 @@ SCHEMA = {
 }
 
 
-def definition(*, triggers: str = "{min_examples: 10}", gate: str = "{min_value: 0.5}", seed: int = 7) -> bytes:
+def definition(
+    *, triggers: str = "{min_examples: 10}", gate: str = "{min_value: 0.5}", seed: int = 7, training: str = "{}"
+) -> bytes:
     return f"""
 name: {MODEL}
 stream: {STREAM}
@@ -41,6 +43,7 @@ features:
   distance: {{type: numeric}}
 triggers: {triggers}
 gate: {gate}
+training: {training}
 """.encode()
 
 
@@ -67,18 +70,15 @@ class Events:
 
 @dataclass
 class TrainerProcess:
-    """`python -m services.trainer` with fake rounds (fake_rounds.py) in place of training."""
+    """`python -m services.trainer`, by default with fake rounds (fake_rounds.py) in place of training."""
 
     directory: Path
     environment: dict[str, str]
     process: subprocess.Popen[bytes] | None = field(default=None)
+    round_function: str = "services.trainer.tests.support.fake_rounds:run_round"
 
     def start(self) -> None:
-        code = (
-            "import sys\n"
-            "from services.trainer.__main__ import main\n"
-            "sys.exit(main('services.trainer.tests.support.fake_rounds:run_round'))\n"
-        )
+        code = f"import sys\nfrom services.trainer.__main__ import main\nsys.exit(main({self.round_function!r}))\n"
         self.process = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, **self.environment})
         process = self.process
         wait_until(lambda: process.poll() is not None or self.get("/healthz")[0] == 200, "the trainer answers")

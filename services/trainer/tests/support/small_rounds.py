@@ -18,7 +18,16 @@ from common.registry.catalog import Lease, OffsetRange
 from common.schema import Schema
 from protos import example_pb2
 from services.trainer.export.fresh_process import FreshProcess
-from services.trainer.rounds.assignment import Done, Failed, Message, Progress, Rebuilt, RoundAssignment, Stopped
+from services.trainer.rounds.assignment import (
+    Done,
+    Failed,
+    Message,
+    Progress,
+    Rebuilt,
+    RoundAssignment,
+    Shrunk,
+    Stopped,
+)
 from services.trainer.rounds.process import conduct, rebuild
 from services.trainer.tests.support.local_registry import LocalRegistry
 
@@ -163,7 +172,7 @@ class Platform:
         resume_interval_seconds: float = 1000.0,
         stop_requested: Callable[[], bool] = lambda: False,
         work_dir: str = "work",
-    ) -> Done | Failed | Stopped:
+    ) -> Done | Failed | Stopped | Shrunk:
         assignment = RoundAssignment(
             lease=lease,
             registry_address="",

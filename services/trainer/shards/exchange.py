@@ -1,0 +1,117 @@
+"""How what each worker has computed reaches all of them: one port, two adapters.
+
+`Alone` computes all shards itself. `Collective` is one of several processes that TensorFlow's collective operations
+connect (CollectiveGatherV2: whole copies travel, and each process adds them up itself, in the order of the shards; the
+sum that a ring forms on its way depends on the rank from three workers on).
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import tensorflow as tf
+
+from services.trainer.shards.cut import owned_shards
+
+_GROUP_KEY = 7_001
+_SIZE_CLASSES = 32
+_TIMEOUT_SECONDS = 120.0
+"""A worker that has nothing to say for so long is lost; its death is noticed earlier (workers.py)."""
+
+
+class Exchange(Protocol):
+    @property
+    def shards(self) -> int:
+        """Of all workers."""
+
+    @property
+    def workers(self) -> int: ...
+
+    @property
+    def owned(self) -> range:
+        """The shards that are computed here."""
+
+    def begin(self) -> None:
+        """A new step is being traced: the operations of all workers are numbered from here on alike."""
+
+    def all_rows(self, rows: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """One float32 [m] for each owned shard in, one for each shard out, in their order."""
+
+    def all_slices(self, slices: tf.IndexedSlices) -> tf.IndexedSlices:
+        """The rows of the owned shards in, those of all shards out, in their order."""
+
+
+class Alone:
+    """One process computes all shards, one after the other."""
+
+    workers = 1
+
+    def __init__(self, shards: int) -> None:
+        self.shards = shards
+        self.owned = range(shards)
+
+    def begin(self) -> None:
+        pass
+
+    def all_rows(self, rows: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        return list(rows)
+
+    def all_slices(self, slices: tf.IndexedSlices) -> tf.IndexedSlices:
+        return slices
+
+
+class Collective:
+    """Worker `rank` of several; TensorFlow's cluster is up (workers.py)."""
+
+    def __init__(self, shards: int, *, rank: int, workers: int) -> None:
+        self.shards, self.workers = shards, workers
+        self.owned = owned_shards(rank, workers=workers, shards=shards)
+        self._owners = [owned_shards(other, workers=workers, shards=shards) for other in range(workers)]
+        self._instance = 0
+        self._last: list[tf.Operation] = []
+
+    def begin(self) -> None:
+        self._last = []
+
+    def all_rows(self, rows: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        most = max(map(len, self._owners))
+        filler = [tf.zeros_like(rows[0])] * (most - len(rows))
+        gathered = self._gathered(tf.stack([*rows, *filler]))
+        return [gathered[rank][index] for rank, owned in enumerate(self._owners) for index in range(len(owned))]
+
+    def all_slices(self, slices: tf.IndexedSlices) -> tf.IndexedSlices:
+        counts = self._gathered(tf.reshape(tf.size(slices.indices), [1]))[:, 0]
+        doublings = _doublings(tf.reduce_max(counts))
+        missing = tf.bitwise.left_shift(1, doublings) - tf.size(slices.indices)
+        indices = self._gathered(tf.pad(tf.cast(slices.indices, tf.int64), [[0, missing]]), doublings)
+        wide = [[0, 0]] * (slices.values.shape.rank - 1)
+        values = self._gathered(tf.pad(slices.values, [[0, missing], *wide]), doublings)
+        parts = range(self.workers)
+        return tf.IndexedSlices(
+            tf.concat([values[rank][: counts[rank]] for rank in parts], axis=0),
+            tf.cast(tf.concat([indices[rank][: counts[rank]] for rank in parts], axis=0), slices.indices.dtype),
+            slices.dense_shape,
+        )
+
+    def _gathered(self, tensor: tf.Tensor, size_class: tf.Tensor | int = 0) -> tf.Tensor:
+        """[workers, ...]: every worker's, in order of rank. One after the other, in the same order everywhere.
+
+        TensorFlow keeps the shape that an instance had the first time, so what has another size is another instance.
+        """
+        self._instance += 1
+        with tf.control_dependencies(self._last):
+            found = tf.raw_ops.CollectiveGatherV2(
+                input=tensor[tf.newaxis],
+                group_size=self.workers,
+                group_key=_GROUP_KEY,
+                instance_key=self._instance * _SIZE_CLASSES + size_class,
+                ordering_token=[],
+                communication_hint="ring",
+                timeout_seconds=_TIMEOUT_SECONDS,
+            )
+        self._last = [found.op]
+        return found
+
+
+def _doublings(count: tf.Tensor) -> tf.Tensor:
+    """int32: the smallest n with 2^n >= count."""
+    return tf.reduce_sum(tf.cast(count > [2**power for power in range(_SIZE_CLASSES - 1)], tf.int32))

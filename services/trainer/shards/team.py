@@ -1,0 +1,56 @@
+"""Who computes a round's shards: how many processes, which one this is, and on which devices of its own."""
+
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from common.errors import Unavailable
+from services.trainer.shards.exchange import Alone, Collective, Exchange
+
+
+class WorkerLostError(Exception):
+    """A step could not be finished by all workers: one is gone, or stopped where the others did not."""
+
+
+@dataclass(frozen=True)
+class Team:
+    """Attempts of one round may have different teams: what comes out does not depend on it.
+
+    Attributes:
+        rank: of this process; the first is the chief.
+        devices: TensorFlow's names; empty: wherever it puts an operation.
+    """
+
+    rank: int = 0
+    workers: int = 1
+    devices: tuple[str, ...] = ()
+
+    @property
+    def is_chief(self) -> bool:
+        return self.rank == 0
+
+    def exchange(self, shards: int) -> Exchange:
+        if self.workers == 1:
+            return Alone(shards)
+        return Collective(shards, rank=self.rank, workers=self.workers)
+
+
+ALONE = Team()
+
+
+def use_devices(count: int) -> tuple[str, ...]:
+    """The names of so many devices: GPUs where there are any, else parts of the CPU. Before the first operation.
+
+    Raises:
+        Unavailable: this machine has GPUs, but fewer.
+    """
+    if count == 1:
+        return ()
+    gpus = tf.config.list_physical_devices("GPU")
+    if gpus:
+        if len(gpus) < count:
+            raise Unavailable(f"TRAINER_DEVICES is {count}, and this machine has {len(gpus)} GPUs")
+        return tuple(f"GPU:{index}" for index in range(count))
+    whole = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(whole, [tf.config.LogicalDeviceConfiguration()] * count)
+    return tuple(f"CPU:{index}" for index in range(count))

@@ -1,0 +1,131 @@
+"""Several processes on this machine that compute one round: the chief, which holds the lease, and its workers.
+
+All of them run the round's own code over the same range and hold the same variables; each computes its shards, and
+TensorFlow's collectives bring the parts of every step to all. The chief alone saves resume points, judges, exports and
+registers. Workers are forked before TensorFlow has run an operation, die with the chief, and end when it says so.
+
+A worker that is lost (it died, or never came up) ends the chief's attempt: a collective whose peer is gone returns
+after seconds, or never. The round then goes on from its last resume point with fewer workers, and to the same bits.
+"""
+
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import tensorflow as tf
+
+from common.process.lifecycle import die_with_parent
+from services.trainer.shards.tf_config import ClusterSpec
+
+logger = logging.getLogger(__name__)
+START_SECONDS = 60.0
+"""How long all workers may take to find each other."""
+_LOOK_SECONDS = 0.1
+_CRASHED = 70
+
+
+class LocalWorkers:
+    """The workers of one round, seen from its chief. Make it in a process with one thread.
+
+    Args:
+        count: processes in all, the chief among them.
+        work: what a worker does, given its rank from 1; its return ends the process.
+    """
+
+    def __init__(self, count: int, work: Callable[[int, ClusterSpec], None]) -> None:
+        self.cluster = ClusterSpec(tuple(f"127.0.0.1:{port}" for port in _free_ports(count)), rank=0)
+        self._pids = dict[int, int]()
+        self._are_released = threading.Event()
+        self._are_connected = threading.Event()
+        parent = os.getpid()
+        for rank in range(1, count):
+            pid = os.fork()
+            if pid == 0:
+                _live(lambda rank=rank: work(rank, self.cluster.of_rank(rank)), parent)  # type: ignore[misc]
+            self._pids[pid] = rank
+
+    def watch(self, on_lost: Callable[[str], None]) -> None:
+        """From a thread of its own: calls `on_lost` with a sentence, once, when a worker ends before its time."""
+        threading.Thread(target=self._watch, args=(on_lost,), daemon=True, name="workers").start()
+
+    def connect(self) -> None:
+        """Waits until the cluster stands; a worker that never comes up is told by `on_lost`."""
+        join_cluster(self.cluster)
+        self._are_connected.set()
+
+    def release(self) -> None:
+        """Ends the workers: nothing is exchanged any more."""
+        self._are_released.set()
+        for pid in self._pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+
+    def _watch(self, on_lost: Callable[[str], None]) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        count = len(self._pids) + 1
+        while not self._are_released.wait(_LOOK_SECONDS):
+            for pid, rank in self._pids.items():
+                ended = _ended(pid)
+                if ended and not self._are_released.is_set():
+                    on_lost(f"worker {rank} of {count} ended: {ended}")
+                    return
+            if not self._are_connected.is_set() and time.monotonic() > deadline:
+                on_lost(f"the {count} workers of the round did not find each other within {START_SECONDS:g} s")
+                return
+
+
+def join_cluster(cluster: ClusterSpec) -> None:
+    """Brings TensorFlow's cluster up in this process; returns when all have come. Before the first operation.
+
+    The strategy only starts the cluster: variables stay ordinary ones, and no step runs in its scope.
+    """
+    os.environ["TF_CONFIG"] = cluster.to_json()
+    options = tf.distribute.experimental.CommunicationOptions(
+        implementation=tf.distribute.experimental.CommunicationImplementation.RING
+    )
+    tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+
+
+def _live(work: Callable[[], None], parent: int) -> None:
+    """A worker's life; does not return."""
+    status = _CRASHED
+    try:
+        die_with_parent(parent)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the chief is asked to stop, and ends its workers
+        work()
+        status = 0
+        threading.Event().wait()  # until the chief ends it: a worker that leaves would look like one that died
+    except BaseException:
+        logger.exception("a worker of the round failed")
+    finally:
+        os._exit(status)
+
+
+def _ended(pid: int) -> str:
+    """How a child has ended, in words; empty while it lives."""
+    try:
+        found, status = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return "it is gone"
+    if not found:
+        return ""
+    code = os.waitstatus_to_exitcode(status)
+    return f"signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"status {code}"
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on; TensorFlow's servers bind them a moment later."""
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports

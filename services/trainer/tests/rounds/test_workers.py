@@ -1,0 +1,69 @@
+"""A round on several processes: one of them dies, the round goes on with those that are left, and to the same bits."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from common.registry.client import RegistryClient
+from services.trainer.tests.support.platform_processes import (
+    MODEL,
+    STREAM,
+    Events,
+    TrainerProcess,
+    definition,
+    last_round,
+)
+from testing.waiting import wait_until
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _chief(trainer: TrainerProcess) -> int:
+    """The process that holds the round: the zygote's only child."""
+    return _children(int(trainer.status()["zygote"]["pid"]))[0]
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.covers("dist-multiworker", "dist-chief-evaluator")
+def test_a_round_goes_on_without_the_worker_that_died_and_one_process_rebuilds_it(
+    trainer: TrainerProcess, registry: RegistryClient, events: Events
+) -> None:
+    training = "{shards: 3, batch_size: 8, passes: 100}"
+    files = {"model.yaml": definition(gate="{}", training=training)}
+    registry.register_model(MODEL, stream=STREAM, files=files, by="test")
+    trainer.round_function = "services.trainer.rounds.process:run_round"
+    trainer.environment |= {
+        "TRAINER_WORKERS": "3", "TRAINER_INTRA_OP_THREADS": "1", "TRAINER_BLOCK_EXAMPLES": "50",
+        "TRAINER_RESUME_INTERVAL_SECONDS": "0", "TRAINER_LEASE_TTL_SECONDS": "60", "OPENBLAS_NUM_THREADS": "1",
+    }  # fmt: skip
+    events.add(200)
+    trainer.start()
+    wait_until(
+        lambda: trainer.is_training() and _progress(trainer)["resume_points"] > 1, "a point is saved", seconds=200
+    )
+    chief = _chief(trainer)
+    fresh, *workers = _children(chief)
+    assert len(workers) == 2, f"beside {fresh}, which tries exports"
+    os.kill(workers[0], signal.SIGKILL)
+    wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "the round is finished", seconds=200)
+    found, version = last_round(registry), registry.get_version(MODEL, 1)
+    assert found is not None
+    assert found.attempts == 2
+    assert (version.environment["shards"], version.environment["workers"]) == (3, 2)
+    rebuild = trainer.post(f"/v1/models/{MODEL}/versions/1:rebuild", {})[1]["rebuild_id"]
+    ended = wait_until(lambda: _ended(trainer, rebuild), "the rebuild ends", seconds=200)
+    assert ended == {"state": "done", "equal": True}
+
+
+def _progress(trainer: TrainerProcess) -> dict[str, int]:
+    attempt = trainer.status()["attempt"]
+    return dict(attempt["progress"]) if attempt else {"resume_points": 0}
+
+
+def _ended(trainer: TrainerProcess, rebuild_id: str) -> dict[str, object]:
+    found = trainer.get(f"/v1/rebuilds/{rebuild_id}")[1]
+    return {"state": found["state"], "equal": found.get("equal")} if found["state"] in ("done", "failed") else {}

@@ -1,0 +1,155 @@
+"""`python -m services.trainer.tests.support.sharded_training`: teams in, digests of what they trained out.
+
+One JSON object a line in: {"workers", "devices", "model": plain, estimator or module, "shards", "directory", "kill": a
+rank}. One a line out: {"digest", "losses"} of the chief, or {"lost": sentence}. Each team trains in processes of its
+own, forked from this one, which has imported TensorFlow and run nothing.
+"""
+
+import hashlib
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import yaml
+
+from common.definition.model import parse_definition
+from common.schema import Schema
+from services.trainer import determinism
+from services.trainer.families.port import TrainingSet
+from services.trainer.families.user_module import load_module
+from services.trainer.features.parsing import Raw
+from services.trainer.learn import adapters
+from services.trainer.learn.training import Training
+from services.trainer.shards.team import Team, use_devices
+from services.trainer.shards.tf_config import ClusterSpec
+from services.trainer.shards.workers import LocalWorkers, join_cluster
+
+_EXAMPLES = 403
+_SCHEMA = {
+    "features": [{"name": "item", "dtype": "int64"}, {"name": "x", "dtype": "float32", "shape": [4]}],
+    "labels": [{"name": "y", "dtype": "int64"}],
+}
+_TRAINING = {"batch_size": 50, "optimizer": {"name": "adam", "learning_rate": 0.01}}
+_ESTIMATOR = {
+    "estimator": "wide_deep_classifier",
+    "features": {
+        "item": {"type": "identity", "size": 40, "out_of_range": "clip"},
+        "item_vector": {"type": "embedding", "of": "item", "dimension": 3},
+        "x": {"type": "numeric"},
+    },
+    "parameters": {"hidden_units": [8], "dropout": 0.2, "l2": 0.01},
+}
+_MODULE = """
+import keras
+
+def build_model(schema, parameters):
+    item = keras.Input((), dtype="int64", name="item")
+    x = keras.Input((4,), name="x")
+    both = keras.layers.Concatenate()([keras.layers.Embedding(40, 3)(item), x])
+    hidden = keras.layers.BatchNormalization()(keras.layers.Dense(8, kernel_regularizer="l2")(both))
+    return keras.Model({"item": item, "x": x}, keras.layers.Dense(1)(keras.layers.Dropout(0.3)(hidden)))
+"""
+"""Beside dense weights: a sparse gradient, moving averages, draws, regularisation."""
+
+
+def _files(model: str, shards: int) -> dict[str, bytes]:
+    sections = {"module": "model.py", "task": "binary"} if model == "module" else _ESTIMATOR
+    if model == "plain":
+        sections = {**_ESTIMATOR, "parameters": {"hidden_units": [8]}}
+    mapping = {"name": "m", "stream": "s", "label": "y", **sections, "training": {**_TRAINING, "shards": shards}}
+    files = {"model.yaml": yaml.safe_dump(mapping).encode()}
+    return files | {"model.py": _MODULE.encode()} if model == "module" else files
+
+
+def _trained(question: dict[str, Any], team: Team, *, kill: int) -> dict[str, Any]:
+    files, schema = _files(question["model"], question["shards"]), Schema.from_mapping(_SCHEMA)
+    definition = parse_definition(files)
+    module = (
+        load_module(files, "model.py", digest=f"r{team.rank}", directory=Path(question["directory"]))
+        if (definition.module)
+        else None
+    )
+    model = adapters.build(definition, schema, {}, module, seed=3)
+    training = adapters.trainable_of(model, seed=3, team=team)
+    assert isinstance(training, Training)
+    losses = list[float]()
+    for block in range(2):
+        if kill and kill == team.rank and block == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        found = training.train_block(_block(model, block), pass_index=0, block_index=block)
+        losses += found.tolist()
+    digest = hashlib.sha256()
+    for path, array in sorted(training.captured().items()):
+        digest.update(path.encode() + array.tobytes())
+    return {"digest": digest.hexdigest(), "losses": losses}
+
+
+def _block(model: Any, index: int) -> TrainingSet:
+    draws = np.random.default_rng(index)
+    item = draws.integers(0, 40, (_EXAMPLES, 1))
+    x = draws.normal(size=(_EXAMPLES, 4)).astype(np.float32)
+    labels = tf.constant((item[:, 0] % 3 + x[:, 0] > 1).astype(np.int64))
+    is_module = model.definition.module is not None
+    raw: Raw = {"item": tf.constant(item[:, 0] if is_module else item), "x": tf.constant(x)}
+    return _training_set(model, model.transformed(raw).columns, labels)
+
+
+def _training_set(model: Any, columns: Any, labels: tf.Tensor) -> TrainingSet:
+    weights = tf.cast(tf.range(_EXAMPLES) % 4, tf.float32)
+    return TrainingSet(columns, {"y": labels}, {"y": weights}, _EXAMPLES)
+
+
+def _set_up(question: dict[str, Any]) -> tuple[str, ...]:
+    determinism.configure(intra_op_threads=1, inter_op_threads=1)
+    return use_devices(question["devices"])
+
+
+def _answer(question: dict[str, Any]) -> dict[str, Any]:
+    """In a process of its own, which has one thread."""
+    count, kill = question["workers"], question.get("kill", 0)
+    if count == 1:
+        return _trained(question, Team(devices=_set_up(question)), kill=kill)
+
+    def work(rank: int, cluster: ClusterSpec) -> None:
+        devices = _set_up(question)
+        join_cluster(cluster)
+        _trained(question, Team(rank, count, devices), kill=kill)
+
+    def lost(reason: str) -> None:
+        print(json.dumps({"lost": reason}), flush=True)
+        os._exit(0)
+
+    workers = LocalWorkers(count, work)
+    workers.watch(lost)
+    devices = _set_up(question)
+    workers.connect()
+    try:
+        return _trained(question, Team(0, count, devices), kill=kill)
+    except Exception:
+        threading.Event().wait(30.0)  # the watch says which worker it was
+        raise
+    finally:
+        workers.release()
+
+
+def main() -> None:
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                print(json.dumps(_answer(json.loads(line))), flush=True)
+                status = 0
+            finally:
+                os._exit(status)
+        os.waitpid(pid, 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -43,6 +43,7 @@ def answer_of(result: Result) -> Any:
     return json.loads(result.stdout)
 
 
+@pytest.mark.covers("srv-inputs")
 @pytest.mark.parametrize("how", [["--url", "http"], ["--url", "grpc"], ["--url", "http", "--async"]])
 def test_predict_asks_by_each_way(run: Run, how: list[str]) -> None:
     answer = answer_of(run("predict", "m", "[[1, 2], [3, 4]]", *how))
@@ -53,6 +54,7 @@ def test_predict_asks_by_each_way(run: Run, how: list[str]) -> None:
     assert answer == {"outputs": {"n": [2]}, "version": 3}
 
 
+@pytest.mark.covers("est-predict")
 def test_predict_reads_files_of_rows(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"instances": [[1, 2], [3, 4]]}')
     (tmp_path / "a.ndjson").write_text("[1, 2]\n\n[3, 4]\n")
@@ -168,6 +170,7 @@ def test_what_is_wrong_is_said(run: Run, arguments: list[str], kind: type[Headra
     assert message in result.output
 
 
+@pytest.mark.covers("perf-bench-gpu")
 @pytest.mark.parametrize("how", [[], ["--rate", "10"], ["--signature", "mixed", "--rows", "3"]])
 def test_bench_measures_with_a_body_of_its_own(run: Run, how: list[str]) -> None:
     report = answer_of(run("--json", "bench", "http", "--connections", "4", "--seconds", "2", *how))

@@ -183,6 +183,7 @@ def test_an_address_of_another_form_is_refused(url: str) -> None:
         PredictionClient(url)
 
 
+@pytest.mark.covers("srv-client")
 def test_the_client_comes_without_tensorflow_and_rest_without_grpc() -> None:
     script = (
         "import sys, headrace; headrace.PredictionClient('http://127.0.0.1:1').close();"

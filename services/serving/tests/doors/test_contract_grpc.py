@@ -190,6 +190,7 @@ def test_a_default_of_the_signature_is_fed_where_its_input_is_left_out(
     assert list(response.outputs["quotient"].float_val) == quotient
 
 
+@pytest.mark.covers("srv-metadata")
 def test_metadata_shows_the_defaults_of_a_signature(channel: grpc.Channel, contract: ContractServer) -> None:
     request = tfs.GetModelMetadataRequest(model_spec=spec(), metadata_field=["signature_def"])
     packed = call(channel, "GetModelMetadata", request, tfs.GetModelMetadataResponse.FromString)

@@ -175,6 +175,7 @@ def test_grpc_listens_on_the_unix_socket_as_well(secure: StandaloneServer) -> No
         assert status_over(channel).model_version_status[0].version == 3
 
 
+@pytest.mark.covers("srv-monitoring")
 def test_metrics_are_at_the_configured_path_with_tensorflow_servings_names_too(
     secure: StandaloneServer, client: httpx.Client
 ) -> None:

@@ -75,6 +75,7 @@ def write(directory: Path, records: Sequence[bytes]) -> None:
     path.write_bytes(frame(records))
 
 
+@pytest.mark.covers("srv-warmup")
 def test_recorded_requests_are_run_as_they_are_and_the_largest_again_as_a_full_batch(tmp_path: Path) -> None:
     model = PickyModel()
     write(tmp_path, [predict([1]), predict([1, 2, 3], output_filter=["y"])])
@@ -154,6 +155,7 @@ def test_classify_regress_and_multi_inference_are_run(tmp_path: Path) -> None:
     assert notes[0] == "warmed up with its recorded requests: 3 of classify, 1 of regress"
 
 
+@pytest.mark.covers("perf-shared-context")
 def test_a_context_is_part_of_each_example(tmp_path: Path) -> None:
     log = warmup_pb2.PredictionLog()
     log.classify_log.request.model_spec.signature_name = "classify"
@@ -209,6 +211,7 @@ def test_what_is_no_tfrecord_is_data_loss_and_a_record_without_a_kind_is_skipped
     assert failure.value.code == Code.DATA_LOSS
 
 
+@pytest.mark.covers("srv-warmup")
 def test_a_runner_is_ready_after_the_replay_and_not_at_all_when_a_request_fails(
     zygote: Zygote, redis_server: RedisServer, saved_models: Path, tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+import pytest
 
 from protos import queue_pb2
 from services.serving.tests.conftest import StartManager
@@ -60,6 +61,7 @@ class Load:
             self.wrong.append(f"{value}: expected {expected} from version {version}, got {reply}")
 
 
+@pytest.mark.covers("srv-hot-reload")
 def test_no_prediction_fails_while_versions_are_swapped_and_rolled_back_and_processes_and_memory_return(
     redis_server: RedisServer, registry: RegistryProcess, start_manager: StartManager, saved_models: Path
 ) -> None:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from common.definition import identity
+from common.definition.features import Quantiles
 from common.definition.identity import Axis, VariableMeaning
 from common.definition.model import Definition
 from common.errors import Conflict
@@ -171,6 +172,9 @@ def _learned_notes(old: Definition, new: Definition) -> list[str]:
     about_old, about_new = identity.statistics_of(old), identity.statistics_of(new)
     for name, spec in new.features.items():
         before = old.features.get(name)
+        if Quantiles in (type(spec), type(before)) and about_old.get(name) != about_new.get(name):
+            notes.append(f"feature {name}: a bucket whose interval stays keeps its rows; the version says how many")
+            continue
         learned_before = about_old.get(name, "").startswith("words of")
         learned_now = about_new.get(name, "").startswith("words of")
         if before is None or learned_before == learned_now or type(before) is not type(spec) or before.of != spec.of:

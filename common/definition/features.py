@@ -3,6 +3,7 @@
     amount:        {type: numeric, clip: [0, 10000], log: true, normalize: zscore}
     distance:      {type: numeric, normalize: zscore}                  # of: distance, the raw feature of that name
     dep_hour:      {type: bucketized, of: dep_minute, boundaries: [360, 720, 1080]}
+    fare_decile:   {type: bucketized, of: fare, quantiles: 10}         # boundaries fitted in the first round
     carrier:       {type: vocabulary, max_words: 50, oov: bucket}      # words learned, later rounds append
     origin:        {type: vocabulary, words: [EWR, JFK, LGA], oov: error}
     month:         {type: identity, size: 13, out_of_range: error}
@@ -25,6 +26,7 @@ from common.errors import InvalidInput
 from common.schema import Feature, Schema, check_name
 from common.suggestions import did_you_mean
 
+MOST_QUANTILES = 10_000
 EMBEDDING_COMBINERS = ("mean", "sum", "sqrtn")
 
 
@@ -62,6 +64,19 @@ class Bucketized:
     name: str
     of: str
     boundaries: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Quantiles:
+    """Bucketized by boundaries that cut the values of the first round's trained examples into so many equal parts.
+
+    The boundaries are exact (numpy's `linear` quantiles over all columns of the raw feature, as float32), equal ones
+    count once, and every later version keeps them. Ids 0..quantiles-1; a value on a boundary goes to the upper bucket.
+    """
+
+    name: str
+    of: str
+    quantiles: int
 
 
 @dataclass(frozen=True)
@@ -140,7 +155,7 @@ class Indicator:
     weights: str | None = None
 
 
-Categorical = Bucketized | Vocabulary | Identity | Hashed | Crossed
+Categorical = Bucketized | Quantiles | Vocabulary | Identity | Hashed | Crossed
 Dense = Numeric | Embedding | Indicator
 FeatureSpec = Categorical | Dense
 
@@ -150,6 +165,8 @@ def id_count(spec: Categorical) -> int:
     match spec:
         case Bucketized():
             return len(spec.boundaries) + 1
+        case Quantiles():
+            return spec.quantiles
         case Vocabulary():
             return spec.max_words + (spec.oov_buckets if spec.oov == "bucket" else 0)
         case Identity():
@@ -196,7 +213,14 @@ def _numeric(name: str, fields: Fields, files: Mapping[str, bytes]) -> Numeric:
     return Numeric(name, of, normalize, update, (bounds[0], bounds[1]), log)
 
 
-def _bucketized(name: str, fields: Fields, files: Mapping[str, bytes]) -> Bucketized:
+def _bucketized(name: str, fields: Fields, files: Mapping[str, bytes]) -> Bucketized | Quantiles:
+    if sum(fields.has(key) for key in ("boundaries", "quantiles")) != 1:
+        raise InvalidInput(
+            f"feature {name}: bucketized needs one of boundaries and quantiles (to fit the boundaries in the first "
+            f"round, for so many equal parts)"
+        )
+    if fields.has("quantiles"):
+        return Quantiles(name, fields.text("of", name), fields.integer("quantiles", minimum=2, maximum=MOST_QUANTILES))
     boundaries = fields.numbers("boundaries")
     if list(boundaries) != sorted(set(boundaries)):
         raise InvalidInput(f"feature {name}: boundaries must increase, got {list(boundaries)}")
@@ -328,6 +352,8 @@ def _meaning_of_ids(spec: Categorical) -> object:
     match spec:
         case Bucketized():
             return ("bucketized", spec.boundaries)
+        case Quantiles():
+            return ("quantiles", spec.of, spec.quantiles)
         case Vocabulary():
             return ("vocabulary", spec.words or spec.of, spec.oov_buckets)
         case Identity():
@@ -380,7 +406,7 @@ def _check_raw(spec: FeatureSpec, raw: Mapping[str, Feature], name: str, *, in_s
         )
     dtypes: tuple[str, ...] = ("float32", "int64", "string")
     match spec:
-        case Numeric() | Bucketized():
+        case Numeric() | Bucketized() | Quantiles():
             dtypes = ("float32", "int64")
         case Identity():
             dtypes = ("int64",)
@@ -406,5 +432,5 @@ def _check_shape(spec: FeatureSpec, feature: Feature) -> None:
         raise InvalidInput(
             f"feature {spec.name}: {name} must hold one value to be crossed, its shape is {feature.shape}"
         )
-    if isinstance(spec, Bucketized) and feature.is_variable_length:
+    if isinstance(spec, Bucketized | Quantiles) and feature.is_variable_length:
         raise InvalidInput(f"feature {spec.name}: {name} has any length; bucketized needs a fixed shape")

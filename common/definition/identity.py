@@ -10,7 +10,7 @@ The variables of a Keras module have no such meaning: they are carried by path a
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -27,6 +27,7 @@ from common.definition.features import (
     Identity,
     Indicator,
     Numeric,
+    Quantiles,
     Vocabulary,
 )
 from common.definition.heads import REGRESSORS, Head, class_count, unit_count
@@ -52,6 +53,14 @@ Axis = tuple[Run, ...]
 
 
 @dataclass(frozen=True)
+class Learned:
+    """What rounds have fitted, by feature: words of vocabularies, boundaries of quantiles."""
+
+    words: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
+    boundaries: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class VariableMeaning:
     """`is_kernel`: axis 0 is inputs, axis 1 units. A new input of a carried kernel starts at zero, so that what the
     network answers does not change before it learns."""
@@ -64,13 +73,11 @@ class VariableMeaning:
         return tuple(sum(run.count for run in axis) for axis in self.axes)
 
 
-def variables_of(
-    definition: Definition, schema: Schema, learned: Mapping[str, Sequence[bytes]] | None = None
-) -> dict[str, VariableMeaning]:
+def variables_of(definition: Definition, schema: Schema, learned: Learned | None = None) -> dict[str, VariableMeaning]:
     """By path, for an estimator's variables (families/estimators/network.py makes them); empty for a module.
 
     Args:
-        learned: words of learned vocabularies, by feature; None where nobody knows them: they go by number then.
+        learned: None where nobody knows it: learned words and fitted boundaries go by number then.
     """
     parameters = definition.estimator_parameters
     if parameters is None:
@@ -109,6 +116,8 @@ def statistics_of(definition: Definition) -> dict[str, str]:
             about[spec.name] = ", ".join((f"numbers of {spec.of}", *spec.shaping))
         elif isinstance(spec, Vocabulary) and spec.words is None:
             about[spec.name] = f"words of {spec.of}"
+        elif isinstance(spec, Quantiles):
+            about[spec.name] = f"{spec.quantiles} quantiles of {spec.of}"
     return about
 
 
@@ -241,9 +250,7 @@ def _outputs_of(head: Head, schema: Schema) -> Run:
     return Run(("output", head.task, head.label, *own_name), count, named)
 
 
-def _rows(
-    specs: Mapping[str, FeatureSpec], name: str, schema: Schema, learned: Mapping[str, Sequence[bytes]] | None
-) -> Axis:
+def _rows(specs: Mapping[str, FeatureSpec], name: str, schema: Schema, learned: Learned | None) -> Axis:
     """Of a wide or embedding table: one row per id, or per column of a numeric feature."""
     spec = specs[name]
     if isinstance(spec, Numeric):
@@ -251,9 +258,12 @@ def _rows(
     assert isinstance(spec, Categorical)
     match spec:
         case Bucketized():
-            edges = ["-inf", *(repr(boundary) for boundary in spec.boundaries), "inf"]
-            keys = tuple(f"{low}..{high}" for low, high in pairwise(edges))
-            return (Run(("bucket", spec.of), len(keys), keys),)
+            return (_buckets(spec.of, spec.boundaries),)
+        case Quantiles() if learned is None:
+            return (Run(("bucket", spec.of, f"{spec.quantiles} quantiles"), spec.quantiles),)
+        case Quantiles():
+            assert learned is not None
+            return _padded(_buckets(spec.of, learned.boundaries.get(spec.name, ())), spec.quantiles)
         case Identity():
             return (Run(("id", spec.of), spec.size),)
         case Hashed():
@@ -265,16 +275,26 @@ def _rows(
             return _vocabulary_rows(spec, learned)
 
 
-def _vocabulary_rows(spec: Vocabulary, learned: Mapping[str, Sequence[bytes]] | None) -> Axis:
+def _buckets(of: str, boundaries: Sequence[float]) -> Run:
+    edges = ["-inf", *map(repr, boundaries), "inf"]
+    keys = tuple(f"{low}..{high}" for low, high in pairwise(edges))
+    return Run(("bucket", of), len(keys), keys)
+
+
+def _padded(run: Run, count: int) -> Axis:
+    """With rows that mean nothing yet, so that there are `count`."""
+    return (run, *((Run((_SPARE,), count - run.count),) if count > run.count else ()))
+
+
+def _vocabulary_rows(spec: Vocabulary, learned: Learned | None) -> Axis:
     buckets = (Run(("unknown", spec.of, str(spec.oov_buckets)), spec.oov_buckets),) if spec.oov == "bucket" else ()
     if spec.words is None and learned is None:
         return (Run(("word", spec.of), spec.max_words), *buckets)
     words = spec.words
     if words is None:
-        known = (learned or {}).get(spec.name, ())
+        known = learned.words.get(spec.name, ()) if learned else ()
         words = tuple(word.decode("utf-8", "surrogateescape") for word in known)
-    spare = spec.max_words - len(words)
-    return (Run(("word", spec.of), len(words), words), *((Run((_SPARE,), spare),) if spare else ()), *buckets)
+    return (*_padded(Run(("word", spec.of), len(words), words), spec.max_words), *buckets)
 
 
 def _member(spec: FeatureSpec | None, name: str) -> str:
@@ -285,9 +305,7 @@ def _member(spec: FeatureSpec | None, name: str) -> str:
     return f"{type(spec).__name__} {meaning}"
 
 
-def _columns(
-    specs: Mapping[str, FeatureSpec], name: str, schema: Schema, learned: Mapping[str, Sequence[bytes]] | None
-) -> Axis:
+def _columns(specs: Mapping[str, FeatureSpec], name: str, schema: Schema, learned: Learned | None) -> Axis:
     """Of a kernel: one row per column that the feature gives."""
     spec = specs[name]
     if isinstance(spec, Numeric):

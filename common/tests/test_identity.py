@@ -83,6 +83,19 @@ def test_buckets_are_their_intervals() -> None:
     assert parts["wide/x_bucket_weights"] == (0, 2, 2, 1)
 
 
+def test_fitted_buckets_are_told_by_what_was_fitted() -> None:
+    fitted = model({"x_bucket": {"type": "bucketized", "of": "x", "quantiles": 4}})
+    report, parts = changes(fitted)
+    assert parts["statistics of x_bucket"] == (0, 0, 1, 0)
+    assert report.notes == (
+        "feature x_bucket: a bucket whose interval stays keeps its rows; the version says how many",
+    )
+    learned = identity.Learned(boundaries={"x_bucket": [0.0, 10.0]})
+    known = identity.variables_of(fitted, SCHEMA, learned)["wide/x_bucket_weights"].axes[0]
+    given = identity.variables_of(model(), SCHEMA)["wide/x_bucket_weights"].axes[0]
+    assert identity.carried(given, known).tolist() == [0, 1, 2, -1], "equal intervals, and a row to spare"
+
+
 def test_another_source_starts_new_rows_and_statistics() -> None:
     _, parts = changes(model({"x": FEATURES["x"] | {"of": "z"}, "word": FEATURES["word"] | {"of": "other"}}))
     assert parts["wide/word_weights"] == (0, 0, 5, 5)
@@ -192,7 +205,7 @@ def test_rows_and_slots_move_and_new_inputs_start_at_zero() -> None:
 
 
 def test_a_meaning_survives_its_json() -> None:
-    variables = identity.variables_of(model(), SCHEMA, {})
+    variables = identity.variables_of(model(), SCHEMA, identity.Learned())
     statistics = identity.statistics_of(model())
     assert identity.from_mapping(identity.to_mapping(variables, statistics)) == (variables, statistics)
 

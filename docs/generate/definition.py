@@ -28,6 +28,7 @@ _FEATURES = """\
 features:
   distance: {type: numeric, normalize: zscore, update: false}
   hour: {type: bucketized, of: departure_minute, boundaries: [360, 720, 1080]}
+  decile: {type: bucketized, of: departure_minute, quantiles: 10}
   carrier: {type: vocabulary, max_words: 50, min_count: 2, oov: bucket, oov_buckets: 2, update: true}
   origin: {type: vocabulary, words: [EWR, JFK, LGA], oov: error}
   airport: {type: vocabulary, of: dest, file: airports.txt, oov: drop}

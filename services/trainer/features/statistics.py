@@ -1,4 +1,4 @@
-"""What rounds learn about raw features: means, ranges, words. Part of every checkpoint.
+"""What rounds learn about raw features: means, ranges, quantiles, words. Part of every checkpoint.
 
 Fitted on trained examples, never on held-out ones, in float64 and in the round's order, so that equal rounds fit equal
 statistics. Later rounds carry them and add to them, unless the definition says `update: false`.
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from common.definition.features import FeatureSpec, Numeric, Vocabulary
-from common.definition.identity import VariableMeaning, variables_of
+from common.definition.features import FeatureSpec, Numeric, Quantiles, Vocabulary
+from common.definition.identity import Learned, VariableMeaning, variables_of
 from common.definition.model import Definition
 from common.errors import DataLoss
 from common.schema import PADDING, Schema
@@ -88,7 +88,26 @@ class Words:
     words: tuple[bytes, ...]
 
 
-Fitted = Moments | Words
+@dataclass(frozen=True)
+class Boundaries:
+    """Of quantile buckets: rising numbers that float32 holds, at most one less than there are buckets."""
+
+    values: tuple[float, ...]
+
+    @classmethod
+    def between(cls, values: NDArray[np.generic], parts: int) -> "Boundaries":
+        """Cuts the finite values, of any shape, into equal parts: numpy.quantile, method `linear`, as float32. Values
+        that are equal stay together, so there may be fewer boundaries; of no values there are none."""
+        wide = values.reshape(-1).astype(np.float64)
+        finite = wide[np.isfinite(wide)]
+        if not len(finite):
+            return cls(())
+        cuts = np.quantile(finite, np.arange(1, parts) / parts).astype(np.float32)
+        return cls(tuple(np.unique(cuts).astype(np.float64).tolist()))
+
+
+Fitted = Moments | Words | Boundaries
+_Fit = Numeric | Vocabulary | Quantiles
 Statistics = Mapping[str, Fitted]
 
 
@@ -103,6 +122,7 @@ class Fitting:
         self._wanted = [spec for spec in self._specs if _is_wanted(spec, parent.get(spec.name))]
         self._moments: dict[str, Moments] = {}
         self._counts: dict[str, Counter[bytes]] = {}
+        self._values: dict[str, list[NDArray[np.generic]]] = {}
 
     @property
     def needs_data(self) -> bool:
@@ -125,6 +145,9 @@ class Fitting:
                 seen = Moments.of(columns, before if isinstance(before, Moments) else None)
                 self._moments[spec.name] = known.merged(seen) if known else seen
                 continue
+            if isinstance(spec, Quantiles):
+                self._values.setdefault(spec.name, []).append(values.reshape(-1))
+                continue
             self._counts.setdefault(spec.name, Counter()).update(_texts(values, is_padded=spec.of in self._padded))
 
     def result(self) -> dict[str, Fitted]:
@@ -140,6 +163,9 @@ class Fitting:
             elif isinstance(spec, Numeric):
                 seen = self._moments.get(spec.name, Moments.of(np.zeros((0, self._widths[spec.of]))))
                 fitted[spec.name] = before.merged(seen) if isinstance(before, Moments) else seen
+            elif isinstance(spec, Quantiles):
+                values = self._values.get(spec.name, [np.zeros(0)])
+                fitted[spec.name] = Boundaries.between(np.concatenate(values), spec.quantiles)
             else:
                 known = before.words if isinstance(before, Words) else ()
                 fitted[spec.name] = Words(_extended(spec, known, self._counts.get(spec.name, Counter())))
@@ -165,8 +191,9 @@ def warnings_of(before: Statistics, after: Statistics) -> dict[str, str]:
 
 def meaning_of(definition: Definition, schema: Schema, statistics: Statistics) -> dict[str, VariableMeaning]:
     """What the rows of an estimator's variables mean, learned words included (identity.py)."""
-    learned = {name: fitted.words for name, fitted in statistics.items() if isinstance(fitted, Words)}
-    return variables_of(definition, schema, learned)
+    words = {name: fitted.words for name, fitted in statistics.items() if isinstance(fitted, Words)}
+    boundaries = {name: fitted.values for name, fitted in statistics.items() if isinstance(fitted, Boundaries)}
+    return variables_of(definition, schema, Learned(words, boundaries))
 
 
 def to_arrays(statistics: Statistics) -> dict[str, NDArray[np.generic]]:
@@ -177,6 +204,9 @@ def to_arrays(statistics: Statistics) -> dict[str, NDArray[np.generic]]:
         if isinstance(fitted, Words):
             arrays[f"{prefix}/word_bytes"] = np.frombuffer(b"".join(fitted.words), np.uint8)
             arrays[f"{prefix}/word_lengths"] = np.array([len(word) for word in fitted.words], np.int64)
+            continue
+        if isinstance(fitted, Boundaries):
+            arrays[f"{prefix}/boundaries"] = np.array(fitted.values, np.float64)
             continue
         for part in _PARTS:
             arrays[f"{prefix}/{part}"] = getattr(fitted, part)
@@ -199,6 +229,8 @@ def _fitted_of(arrays: Arrays, prefix: str) -> Fitted:
             content, ends = arrays[f"{prefix}/word_bytes"].tobytes(), np.cumsum(arrays[f"{prefix}/word_lengths"])
             starts = np.concatenate([[0], ends[:-1]]) if len(ends) else ends
             return Words(tuple(content[start:end] for start, end in zip(starts, ends, strict=True)))
+        if f"{prefix}/boundaries" in arrays:
+            return Boundaries(tuple(arrays[f"{prefix}/boundaries"].astype(np.float64).tolist()))
         count, mean, squares, minimum, maximum, left_out = (arrays[f"{prefix}/{part}"] for part in _PARTS)
         mean, squares, minimum, maximum = (part.astype(np.float64) for part in (mean, squares, minimum, maximum))
         return Moments(count.astype(np.int64), mean, squares, minimum, maximum, left_out.astype(np.int64))
@@ -214,18 +246,21 @@ def _shaped(spec: Numeric, values: NDArray[np.generic]) -> NDArray[np.float64]:
     return np.sign(shaped) * np.log1p(np.abs(shaped)) if spec.log else shaped
 
 
-def _is_wanted(spec: Numeric | Vocabulary, before: Fitted | None) -> bool:
-    """Whether a round adds to it: it is new, or updated and not full."""
+def _is_wanted(spec: _Fit, before: Fitted | None) -> bool:
+    """Whether a round adds to it: it is new, or updated and not full. Boundaries that values gave are never changed."""
     if before is None:
         return True
+    if isinstance(spec, Quantiles):
+        return isinstance(before, Boundaries) and not before.values
     is_full = isinstance(before, Words) and isinstance(spec, Vocabulary) and len(before.words) >= spec.max_words
     return spec.update and not is_full
 
 
-def _fitted_specs(specs: Mapping[str, FeatureSpec]) -> list[Numeric | Vocabulary]:
+def _fitted_specs(specs: Mapping[str, FeatureSpec]) -> list[_Fit]:
     numerics = [spec for spec in specs.values() if isinstance(spec, Numeric) and spec.normalize != "none"]
     vocabularies = [spec for spec in specs.values() if isinstance(spec, Vocabulary) and spec.words is None]
-    return [*numerics, *vocabularies]
+    quantiles = [spec for spec in specs.values() if isinstance(spec, Quantiles)]
+    return [*numerics, *vocabularies, *quantiles]
 
 
 def _texts(values: NDArray[np.generic], *, is_padded: bool) -> Iterable[bytes]:

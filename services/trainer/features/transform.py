@@ -21,16 +21,19 @@ from common.definition.features import (
     Identity,
     Indicator,
     Numeric,
+    Quantiles,
     Vocabulary,
 )
 from common.errors import InvalidInput
 from common.schema import Schema
 from services.trainer.features.parsing import Raw, is_padding
 from services.trainer.features.plausible import FARTHEST
-from services.trainer.features.statistics import Moments, Statistics, Words
+from services.trainer.features.statistics import Boundaries, Moments, Statistics, Words
 
 _SEPARATOR = "\x1f"
 _FINGERPRINTS = 2**63 - 1
+_BUCKETIZED = (tf.int32, tf.int64, tf.float32, tf.float64)
+"""What the kernel takes."""
 
 
 @dataclass(frozen=True)
@@ -121,9 +124,10 @@ class Transform:
         spec = self._specs[name]
         if isinstance(spec, Numeric):
             done.columns[name] = self._numbers(spec, raw)
-        elif isinstance(spec, Bucketized):
+        elif isinstance(spec, Bucketized | Quantiles):
             values = _two_dimensional(raw[spec.of])
-            done.columns[name] = tf.raw_ops.Bucketize(input=values, boundaries=list(spec.boundaries))
+            values = values if values.dtype in _BUCKETIZED else tf.cast(values, tf.float32)
+            done.columns[name] = tf.raw_ops.Bucketize(input=values, boundaries=self._boundaries(spec))
         elif isinstance(spec, Crossed):
             texts = [self._member_text(member, raw, done) for member in spec.of]
             joined = tf.strings.join(texts, separator=_SEPARATOR)
@@ -148,6 +152,13 @@ class Transform:
         scale = np.divide(1.0, size, out=np.zeros_like(size), where=size > 0)
         normalized = (values - offset.astype(np.float32)) * scale.astype(np.float32)
         return tf.clip_by_value(normalized, -FARTHEST, FARTHEST)  # what statistics leave out must not flood the network
+
+    def _boundaries(self, spec: Bucketized | Quantiles) -> list[float]:
+        if isinstance(spec, Bucketized):
+            return list(spec.boundaries)
+        fitted = self._statistics[spec.name]
+        assert isinstance(fitted, Boundaries)
+        return list(fitted.values)
 
     def _ids(self, spec: Vocabulary | Identity | Hashed, raw: Raw, done: Transformed) -> tf.Tensor:
         values = _two_dimensional(raw[spec.of])

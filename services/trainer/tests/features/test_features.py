@@ -13,7 +13,16 @@ from common.errors import InvalidInput
 from common.schema import Schema
 from services.trainer.families.estimators.layers import Counts, EmbeddingTable
 from services.trainer.features.parsing import parse
-from services.trainer.features.statistics import Fitted, Fitting, Moments, Words, from_arrays, to_arrays, warnings_of
+from services.trainer.features.statistics import (
+    Boundaries,
+    Fitted,
+    Fitting,
+    Moments,
+    Words,
+    from_arrays,
+    to_arrays,
+    warnings_of,
+)
 from services.trainer.features.transform import Transform
 from services.trainer.tests.support.small_rounds import serialized
 
@@ -94,6 +103,47 @@ def test_a_value_on_a_boundary_goes_to_the_upper_bucket() -> None:
     features = {"f": {"type": "bucketized", "of": "x", "boundaries": [0.0, 10.0]}}
     examples = [example(x=value) for value in (-0.1, 0.0, 9.9, 10.0, 1e9)]
     assert transformed(features, examples) == [[0], [1], [1], [2], [2]]
+
+
+@pytest.mark.covers("feat-numeric-bucket", "eco-tft")
+@pytest.mark.parametrize("of", ["x", "code"])
+def test_quantile_buckets_hold_equal_parts_of_the_trained_examples(of: str) -> None:
+    values = np.random.default_rng(4).lognormal(3.0, 2.0, 999).astype(np.float32)
+    values = values if of == "x" else np.floor(values)
+    column = transformed(
+        {"f": {"type": "bucketized", "of": of, "quantiles": 10}},
+        [example(**{of: float(value) if of == "x" else int(value)}) for value in values],
+    )
+    boundaries = np.quantile(values.astype(np.float64), np.arange(1, 10) / 10).astype(np.float32)
+    assert np.ravel(column).tolist() == np.searchsorted(np.unique(boundaries), values, side="right").tolist()
+    if of == "x":
+        assert set(np.bincount(np.ravel(column))) <= {99, 100}
+
+
+def test_equal_values_stay_in_one_bucket_and_a_constant_has_one_boundary() -> None:
+    spec = {"type": "bucketized", "of": "x", "quantiles": 4}
+    for values, expected, fitted in (
+        ([7.0] * 5, [1] * 5, (7.0,)),
+        ([0.0] * 9 + [5.0], [1] * 10, (0.0,)),
+        ([float("nan"), float("inf")], [0, 0], ()),
+    ):
+        found = Boundaries.between(np.array(values, np.float32), 4)
+        assert found == Boundaries(fitted)
+        if fitted:
+            assert np.ravel(transformed({"f": spec}, [example(x=value) for value in values])).tolist() == expected
+
+
+@pytest.mark.covers("eco-tft")
+def test_fitted_boundaries_are_kept_by_later_rounds() -> None:
+    specs = parse_features({"f": {"type": "bucketized", "of": "x", "quantiles": 2}}, {})
+    fitting = Fitting(specs, SCHEMA, {})
+    for part in ([1.0, 2.0], [9.0]):
+        fitting.add({"x": np.array(part, np.float32)})
+    assert fitting.result() == {"f": Boundaries((2.0,))}, "over all blocks of the round"
+    restored = from_arrays(to_arrays(fitting.result()))
+    assert restored == fitting.result()
+    assert not Fitting(specs, SCHEMA, restored).needs_data
+    assert Fitting(specs, SCHEMA, {"f": Boundaries(())}).needs_data, "of no value nothing was fitted"
 
 
 @pytest.mark.covers("feat-vocab")

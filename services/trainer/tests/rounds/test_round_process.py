@@ -27,6 +27,7 @@ from services.trainer.tests.support.small_rounds import (
     definition,
     event,
     events,
+    rebuilt,
     serialized,
 )
 
@@ -304,6 +305,29 @@ def test_rows_move_by_meaning_so_that_the_answers_stay(platform: Platform) -> No
     report = version.environment["warm_start"]
     assert "wide/word_weights: 1 kept, 5 moved, 1 new" in report["rows"]
     assert "hidden_0/bias: 4 kept, 3 new" in report["rows"]
+
+
+@pytest.mark.covers("eco-tft", "feat-numeric-bucket")
+def test_quantiles_are_fitted_once_and_rows_follow_their_intervals(platform: Platform) -> None:
+    learned = events(61)
+    platform.append(learned)
+    shape = {"estimator": "linear_classifier", "parameters": {}, "evaluation": {"holdout_fraction": 0.0}}
+    four = definition(features={"x_bucket": {"type": "bucketized", "of": "x", "quantiles": 4}}, **shape)
+    first = platform.lease(four)
+    assert isinstance(platform.train(first), Done)
+    assert rebuilt(platform, first, 1).weights_digest == platform.registry.versions[0].weights_digest
+    values = [example_pb2.Example.FromString(one).features.feature["x"].float_list.value[0] for one in learned]
+    quartiles = np.quantile(values, [0.25, 0.5, 0.75]).astype(np.float32)
+    platform.append(events(60, seed=2))
+    assert isinstance(platform.train(platform.lease(four, parent_version=1)), Done)
+    for version in ("1", "2"):
+        stored = checkpoint.read(platform.directory / "cache" / "model" / version)
+        assert np.array_equal(stored.arrays["statistics/x_bucket/boundaries"], quartiles), version
+    platform.append(events(20, seed=3))
+    boundaries = [*quartiles[:2].astype(float).tolist(), 99.0]
+    given = definition(features={"x_bucket": {"type": "bucketized", "of": "x", "boundaries": boundaries}}, **shape)
+    assert isinstance(platform.train(platform.lease(given, parent_version=2)), Done)
+    assert "wide/x_bucket_weights: 2 kept, 2 new" in str(platform.registry.versions[2].environment["warm_start"])
 
 
 def test_a_layer_starts_anew_only_when_told_to(platform: Platform) -> None:

@@ -15,7 +15,8 @@ from common.errors import InvalidInput
 JsonMap = Mapping[str, Any]
 VersionMetrics = Mapping[str, Mapping[str, float]]
 """Numbers by part and name: {"candidate": {"auc": 0.7}, "parent": {...}, "progressive": {...}, "examples": {...}};
-candidate and parent were measured on the same held-out slice."""
+candidate and parent were measured on the same held-out slice. "training" has the last pass's mean `loss`, and its parts
+`data_loss` and `regularization_loss` where the loss is not one number of a module's own."""
 PRODUCTION = "production"
 CANARY = "canary"
 

@@ -262,8 +262,16 @@ def _print_version(version: Version, model: Model) -> None:
     if whose:
         rows = [[name, *(_number(metrics[part].get(name)) for part in whose)] for name in names]
         print_table("", {"metric": "left"} | dict.fromkeys(whose, "right"), rows)
+    _print_losses(metrics.get("training", {}))
     _print_slices(version)
     _print_rules(version)
+
+
+def _print_losses(training: Mapping[str, float]) -> None:
+    """Of the last pass over the range."""
+    if "regularization_loss" in training:
+        data, added = _number(training["data_loss"]), _number(training["regularization_loss"])
+        typer.echo(f"loss      {_number(training['loss'])} in training: data {data}, regularization {added}")
 
 
 def _print_slices(version: Version) -> None:

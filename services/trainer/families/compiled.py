@@ -27,6 +27,7 @@ class Compiled:
     """Attributes:
     optimizers: found on the model; the first one counts the steps. Empty: model.yaml's optimizer is used.
     has_loss: model.compute_loss gives the loss, everything included.
+    computes_loss: that compute_loss is the module's own.
     has_metrics: model.compute_metrics measures.
     has_train_step: model.train_step takes the steps.
     """
@@ -35,6 +36,7 @@ class Compiled:
     has_loss: bool = False
     has_metrics: bool = False
     has_train_step: bool = False
+    computes_loss: bool = False
 
 
 def compiled_of(
@@ -67,7 +69,8 @@ def compiled_of(
         _refuse_plans(heads, path)
     for one in keras.tree.flatten(loss):
         _refuse_probabilities(one, path, heads)
-    return Compiled(optimizers, has_loss, getattr(network, "_compile_metrics", None) is not None, has_train_step)
+    has_metrics = getattr(network, "_compile_metrics", None) is not None
+    return Compiled(optimizers, has_loss, has_metrics, has_train_step, computes_loss)
 
 
 def _overrides(network: keras.Model, name: str) -> bool:

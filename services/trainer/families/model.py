@@ -152,7 +152,14 @@ class BuiltModel:
         return tf.function(function, input_signature=specs, autograph=self.definition.module is not None)
 
     def loss(self, columns: Columns, labels: ByHead, weights: ByHead, whole: Whole | None = None) -> tf.Tensor:
-        """float32 scalar of a batch: the weighted mean of its losses, with regularisers and what layers add.
+        """float32 scalar of a batch, everything included."""
+        return self.loss_and_added(columns, labels, weights, whole)[0]
+
+    def loss_and_added(
+        self, columns: Columns, labels: ByHead, weights: ByHead, whole: Whole | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """float32 scalars of a batch: the weighted mean of its losses, with regularisers and what layers add; and these
+        additions alone, NaN where a compute_loss of the module's own makes one number of all.
 
         Of several heads the means are added, each times the head's weight. A compiled loss is reduced as Keras reduces
         it: the weighted sum over the number of examples. Of a shard it is its part of the `whole` batch's.
@@ -164,15 +171,24 @@ class BuiltModel:
             taught, weighted = self.wiring.by_output(labels), self.wiring.weights_by_output(weights)
             given = self.wiring.taught_outputs(outputs)
             total = self.network.compute_loss(x=inputs, y=taught, y_pred=given, sample_weight=weighted)
-            return tf.cast(tf.ensure_shape(total, []), tf.float32) * share
+            loss = tf.cast(tf.ensure_shape(total, []), tf.float32) * share
+            return loss, tf.constant(np.nan) if self.compiled_by_user.computes_loss else self._sum(self._added(share))
         data_losses = []
         for name, losses in self._losses(labels, outputs).items():
             total = tf.reduce_sum(weights[name]) if whole is None else whole.weights[name]
             mean = tf.math.divide_no_nan(tf.reduce_sum(losses * weights[name]), total)
             weight = self._head(name).head.weight
             data_losses.append(mean if weight == 1.0 else weight * mean)
-        added = [share * tf.cast(tf.reduce_sum(loss), tf.float32) for loss in self.network.losses]
-        return tf.add_n([*data_losses, *added])
+        added = self._added(share)
+        return tf.add_n([*data_losses, *added]), self._sum(added)
+
+    def _added(self, share: Any) -> list[tf.Tensor]:
+        """What regularisers and layers add to the loss, each times the share."""
+        return [share * tf.cast(tf.reduce_sum(loss), tf.float32) for loss in self.network.losses]
+
+    @staticmethod
+    def _sum(losses: list[tf.Tensor]) -> tf.Tensor:
+        return tf.add_n([tf.zeros([]), *losses])
 
     def _head(self, name: str) -> BuiltHead:
         return next(head for head in self.heads if head.name == name)

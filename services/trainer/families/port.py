@@ -167,6 +167,10 @@ class Trainable(Protocol):
     def train_block(self, examples: TrainingSet, *, pass_index: int, block_index: int) -> Losses:
         """Learns from a block and returns the loss of each step, in order; `set_aside` may have grown."""
 
+    @property
+    def added(self) -> Losses:
+        """Of each loss that `train_block` returned last, what regularisers and layers added; NaN: nobody can say."""
+
     def captured(self) -> dict[str, NDArray[np.generic]]:
         """A copy of all that the next round starts from, by path; without the features' statistics."""
 

@@ -30,6 +30,7 @@ class Boosting:
         self.model = model
         self.step = 0
         self.set_aside: dict[tuple[int, int], str] = {}
+        self.added: Losses = np.zeros(0, np.float32)
         self._seed = seed
         self._bounds = determinism.batch_bounds(model.parameters.trees_per_round, _STEPS_PER_PASS)
         self._examples: tuple[TrainingSet, Any] | None = None
@@ -45,7 +46,8 @@ class Boosting:
             InvalidInput: XGBoost is not there, or refuses the examples.
         """
         if not examples.count:
-            return np.zeros(0, np.float32)
+            self.added = np.zeros(0, np.float32)
+            return self.added
         model, parameters = self.model, self.model.parameters
         if pass_index == 0 and model.booster:
             surplus = engine.step_count(model.booster) + parameters.trees_per_round - parameters.max_trees
@@ -54,6 +56,7 @@ class Boosting:
         grown = engine.grow(model.booster, self._given(examples), self._parameters(), steps=steps)
         model.booster = grown.booster
         self.step += steps
+        self.added = np.full_like(grown.losses, np.nan)
         return grown.losses
 
     def captured(self) -> dict[str, NDArray[np.generic]]:

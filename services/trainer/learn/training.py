@@ -35,6 +35,7 @@ from services.trainer.shards.team import ALONE, Team, WorkerLostError
 _FEW = 10
 """So many examples at fault in a batch, or in all, are never too many; beyond, half of them are."""
 _SMALL_VALUES = 65_536
+_NO_LOSSES: Losses = np.zeros((0, 2), np.float32)
 
 
 class NotFiniteError(Exception):
@@ -64,6 +65,7 @@ class Training:
         self._give_optimizer()
         self._team, self._sharded = team, self._sharded_by(team)
         self.set_aside: dict[tuple[int, int], str] = {}
+        self.added: Losses = np.zeros(0, np.float32)
         self._seen = 0
         self._seed = seed
         self._policy = model.definition.training.on_not_finite
@@ -192,12 +194,13 @@ class Training:
         known = [row for block, row in self.set_aside if block == block_index]
         rows = np.delete(np.arange(examples.count, dtype=np.int64), known)
         if not len(rows):
+            self.added = np.zeros(0, np.float32)
             return np.zeros(0, np.float32)
         order = rows[
             determinism.block_order(self._seed, pass_index=pass_index, block_index=block_index, count=len(rows))
         ]
         bounds = determinism.batch_bounds(len(rows), self.model.definition.training.batch_size)
-        losses: list[Losses] = []
+        losses = [_NO_LOSSES]
         batch = 0
         while batch < len(bounds) - 1:
             before = self._snapshot()
@@ -211,7 +214,8 @@ class Training:
             taken, batch = self._past_the_fault(examples, order, bounds, batch, known_good=len(good), block=block_index)
             losses += taken
         self._seen += len(rows)
-        return np.concatenate([np.zeros(0, np.float32), *losses])
+        found, self.added = np.concatenate(losses).T
+        return found
 
     def _past_the_fault(
         self,
@@ -264,7 +268,7 @@ class Training:
         self.set_aside |= {(block, row): reason for row, reason in reasons.items()}
         rest = np.array([row for row in rows.tolist() if row not in reasons], np.int64)
         if not len(rest):
-            return np.zeros(0, np.float32)
+            return _NO_LOSSES
         losses, remaining = self._attempt(examples, rest, np.array([0, len(rest)], np.int32))
         if remaining:
             raise remaining.raised(f" at step {self.step}")
@@ -281,7 +285,10 @@ class Training:
     def _attempt(
         self, examples: TrainingSet, order: NDArray[np.int64], bounds: NDArray[np.int32]
     ) -> tuple[Losses, _Fault | None]:
-        """A step per batch until one is at fault: the losses before it. The variables then are of no use."""
+        """A step per batch until one is at fault: the losses before it, and what was added in each, float32 [n, 2].
+
+        The variables then are of no use.
+        """
         try:
             losses = self._steps(examples, order, bounds)
         except DefinitionFailedError as error:
@@ -290,12 +297,12 @@ class Training:
                 raise WorkerLostError(f"a step of {self._team.workers} workers failed: {describe(cause)}") from error
             if not isinstance(cause, tf.errors.InvalidArgumentError):
                 raise
-            return np.zeros(0, np.float32), _Fault(describe(cause), is_numeric=False)
-        finite = np.isfinite(losses)
+            return _NO_LOSSES, _Fault(describe(cause), is_numeric=False)
+        finite = np.isfinite(losses[:, 0])
         if finite.all():
             return losses, None
         bad = int(np.argmin(finite))
-        return losses[:bad], _Fault(f"the loss became {losses[bad]}", is_numeric=True)
+        return losses[:bad], _Fault(f"the loss became {losses[bad, 0]}", is_numeric=True)
 
     def _steps(self, examples: TrainingSet, order: NDArray[np.int64], bounds: NDArray[np.int32]) -> Losses:
         with blame_definition(self.model.definition.module or "the estimator"):
@@ -349,10 +356,10 @@ class Training:
         def take_step(step: tf.Tensor, is_finite: tf.Tensor, losses: tf.Tensor) -> tuple[tf.Tensor, ...]:
             start, end = bounds[step], bounds[step + 1]
             batch = [{name: values[start:end] for name, values in part.items()} for part in (columns, labels, weights)]
-            loss = self._train_batch(*batch)
-            return step + 1, tf.math.is_finite(loss), losses.write(step, loss)
+            loss, added = self._train_batch(*batch)
+            return step + 1, tf.math.is_finite(loss), losses.write(step, tf.stack([loss, added]))
 
-        losses = tf.TensorArray(tf.float32, size=steps, element_shape=[])
+        losses = tf.TensorArray(tf.float32, size=steps, element_shape=[2])
         *_, losses = tf.while_loop(
             lambda step, is_finite, losses: tf.logical_and(is_finite, step < steps),
             take_step,
@@ -360,11 +367,11 @@ class Training:
         )
         return losses.stack()
 
-    def _train_batch(self, columns: Columns, labels: ByHead, weights: ByHead) -> tf.Tensor:
-        """The loss; NaN where a gradient is not finite."""
+    def _train_batch(self, columns: Columns, labels: ByHead, weights: ByHead) -> tuple[tf.Tensor, tf.Tensor]:
+        """The loss, NaN where a gradient is not finite; and what was added in it, NaN where nobody can say."""
         if self._by_user.has_train_step:
-            return self._users_step(columns, labels, weights)
-        loss, gradients = self._gradients(columns, labels, weights)
+            return self._users_step(columns, labels, weights), tf.constant(np.nan)
+        loss, added, gradients = self._gradients(columns, labels, weights)
         found = zip(gradients, self._variables, strict=True)
         moved = [(gradient, variable) for gradient, variable in found if gradient is not None]
         if not moved:
@@ -373,18 +380,19 @@ class Training:
         with tf.control_dependencies([loss]):
             self.optimizer.apply(gradients, [variable for _, variable in moved])
         if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
-            return loss  # it leaves such gradients out and scales down by itself
-        return _checked(loss, [*gradients, *self._running_values()])
+            return loss, added  # it leaves such gradients out and scales down by itself
+        return _checked(loss, [*gradients, *self._running_values()]), added
 
-    def _gradients(self, *batch: Any) -> tuple[tf.Tensor, list[Any]]:
-        """Columns, labels and weights to the loss and a gradient for each variable that is taught."""
+    def _gradients(self, *batch: Any) -> tuple[tf.Tensor, tf.Tensor, list[Any]]:
+        """Columns, labels and weights to the loss, what was added, and a gradient for each variable that is taught."""
         scale = self.optimizer.scale_loss
         if self._sharded:
-            return self._sharded(self.model.loss, *batch, scale=scale)
+            losses, gradients = self._sharded(self.model.loss_and_added, *batch, scale=scale)
+            return losses[0], losses[1], gradients
         with tf.GradientTape() as tape:
-            loss = self.model.loss(*batch)
+            loss, added = self.model.loss_and_added(*batch)
             scaled = scale(loss)
-        return loss, tape.gradient(scaled, self._variables)
+        return loss, added, tape.gradient(scaled, self._variables)
 
     def _sharded_by(self, team: Team) -> ShardedGradients | None:
         """None where a batch is one piece."""

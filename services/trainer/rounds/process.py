@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from numpy.typing import NDArray
 
 from common.definition import identity
 from common.definition.identity import VariableMeaning
@@ -41,6 +40,7 @@ from services.trainer.rounds.assignment import (
     Stopped,
 )
 from services.trainer.rounds.blocks import PreparedBlock, RoundData
+from services.trainer.rounds.curve import LossCurve
 from services.trainer.rounds.environment import environment_of
 from services.trainer.rounds.feature_counts import FeatureCounts
 from services.trainer.rounds.inputs import RoundInputs, fetch_inputs
@@ -150,7 +150,7 @@ class _Round:
             registry, assignment.lease, self._work_dir, interval_seconds=assignment.resume_interval_seconds
         )
         self._seconds = defaultdict[str, float](float, queue=max(0.0, time.time() - assignment.round.planned_at))
-        self._losses: list[NDArray[np.float32]] = []
+        self._curve = LossCurve()
         self._carried: Statistics = {}
         self._statistics: Statistics = {}
         self._meaning: dict[str, VariableMeaning] = {}
@@ -213,7 +213,7 @@ class _Round:
         self._train(training, data)
         final = self._final = self._captured(training)
         training.use_averages()
-        steps, losses = training.curve(self._all_losses())
+        steps, losses, added = self._curve.by_step(training)
         return Trained(
             definition=inputs.definition,
             data=data,
@@ -222,6 +222,8 @@ class _Round:
             final=final,
             steps=steps.tolist(),
             losses=losses,
+            added=added,
+            last_pass=self._curve.means_of_last_pass(),
             learning_rates=training.rates(steps),
             set_aside=dict(training.set_aside),
             warm_start=started,
@@ -271,7 +273,7 @@ class _Round:
         training.restore(resumed.checkpoint.arrays)
         training.set_aside = {(block, row): reason for block, row, reason in resumed.checkpoint.state["set_aside"]}
         self.place = self._saved_place = resumed.place
-        self._losses = [resumed.losses]
+        self._curve = LossCurve(resumed.losses)
 
     def _train(self, training: Trainable, data: RoundData) -> None:
         self._training = training
@@ -282,7 +284,7 @@ class _Round:
                 began = time.monotonic()
                 losses = training.train_block(block.trained, pass_index=pass_index, block_index=block.index)
                 self._seconds["train"] += time.monotonic() - began
-                self._losses.append(losses)
+                self._curve.add(losses, training.added, pass_index=pass_index)
                 done = self.place.examples_done + block.trained.count
                 self.place = Place(pass_index, block.index + 1, dict(block.next_position), done)
                 if self._points.is_due() and self._team.is_chief and not self._assignment.rebuild_of:
@@ -311,15 +313,11 @@ class _Round:
         about = identity.statistics_of(training.model.definition)
         return Checkpoint(arrays, state, identity.to_mapping(self._meaning, about))
 
-    def _all_losses(self) -> NDArray[np.float32]:
-        """One for each step of the round so far, those before a resume point too."""
-        return np.concatenate([np.zeros(0, np.float32), *self._losses])
-
     def _save_point(self, training: Trainable) -> None:
         """Without a registry the round goes on; a crash then costs what was done since the point before."""
         began = time.monotonic()
         try:
-            self._points.save(self.place, self._final or self._captured(training), self._all_losses())
+            self._points.save(self.place, self._final or self._captured(training), self._curve.rows)
             self._saved_place = self.place
         except (Unavailable, Overloaded) as error:
             logger.warning("no resume point", extra={"model": self._plan.model, "error": error.message})

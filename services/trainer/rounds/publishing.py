@@ -41,7 +41,8 @@ class Trained:
 
     Attributes:
         parent: None for a model's first round.
-        steps: the round's, as many as there are `losses` (float32) and `learning_rates`.
+        steps: the round's, as many as there are `losses` (float32), `added` in each, and `learning_rates`.
+        last_pass: its mean losses (curve.py).
         warm_start: what was new or dropped, where the definition had changed.
     """
 
@@ -52,6 +53,8 @@ class Trained:
     final: Checkpoint
     steps: list[int]
     losses: NDArray[np.float32]
+    added: NDArray[np.float32]
+    last_pass: dict[str, float]
     learning_rates: list[float]
     set_aside: SetAside
     warm_start: dict[str, Any]
@@ -78,7 +81,9 @@ def write_files(
         export.write_warmup_requests(model, saved_model, trial)
     formats = _formats(trained, measured, output, work_dir)
     checkpoint.write(output, trained.final)
-    curves = tensorboard_events.Curves(trained.steps, trained.losses.tolist(), trained.learning_rates)
+    curves = tensorboard_events.Curves(
+        trained.steps, trained.losses.tolist(), trained.learning_rates, trained.added.tolist()
+    )
     tensorboard_events.write_events(
         output / "tensorboard", curves, measured.metrics, wall_time=assignment.round.planned_at
     )
@@ -104,7 +109,7 @@ def draft_of(
     """`formats`: as write_files gave them; `seconds`: by stage."""
     return VersionDraft(
         weights_digest=checkpoint.weights_digest(trained.final.arrays),
-        metrics=measured.metrics,
+        metrics={**measured.metrics, **({"training": trained.last_pass} if trained.last_pass else {})},
         evaluation=measured.evaluation,
         gate=trained.definition.gate,
         events_trained=measured.trained_count,

@@ -37,7 +37,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Resumed:
-    """`checkpoint` holds the arrays to restore, statistics included; `losses` float32, one per step of this round."""
+    """`checkpoint` holds the arrays to restore, statistics included; `losses`: of this round, as in curve.py."""
 
     place: Place
     checkpoint: Checkpoint
@@ -100,4 +100,7 @@ class ResumePoints:
             None if position is None else {int(partition): offset for partition, offset in position.items()},
             saved.state["examples_done"],
         )
-        return Resumed(place, Checkpoint(arrays, saved.state), saved.arrays[_LOSSES].astype(np.float32))
+        losses = saved.arrays[_LOSSES].astype(np.float32)
+        if losses.ndim == 1:  # of an older trainer: the whole loss only
+            losses = np.column_stack([losses, np.full_like(losses, np.nan), np.full_like(losses, place.pass_index)])
+        return Resumed(place, Checkpoint(arrays, saved.state), losses)

@@ -1,8 +1,9 @@
-"""TensorBoard event files: loss and learning rate per step, metrics at the round's last step.
+"""TensorBoard event files: losses and learning rate per step, metrics at the round's last step.
 
 Scalars in the layout of TensorFlow 2's summaries (plugin `scalars`, a float32 tensor), by tensorboard's own writer.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +21,13 @@ from common.registry.catalog import VersionMetrics
 
 @dataclass(frozen=True)
 class Curves:
-    """One loss and one learning rate per step."""
+    """One loss and one learning rate per step; and of each loss what regularisers and layers added, where known (NaN:
+    it is not)."""
 
     steps: Sequence[int]
     losses: Sequence[float]
     learning_rates: Sequence[float]
+    added: Sequence[float] = ()
 
 
 def write_events(directory: Path, curves: Curves, metrics: VersionMetrics, *, wall_time: float) -> None:
@@ -44,8 +47,11 @@ def write_events(directory: Path, curves: Curves, metrics: VersionMetrics, *, wa
 
 
 def _events(curves: Curves, metrics: VersionMetrics, wall_time: float) -> Iterator[Event]:
-    for step, loss, rate in zip(curves.steps, curves.losses, curves.learning_rates, strict=True):
+    of_added = curves.added or [math.nan] * len(curves.steps)
+    for step, loss, rate, added in zip(curves.steps, curves.losses, curves.learning_rates, of_added, strict=True):
         values = [_scalar("loss", loss), _scalar("learning_rate", rate)]
+        if not math.isnan(added):
+            values += [_scalar("data_loss", loss - added), _scalar("regularization_loss", added)]
         yield Event(wall_time=wall_time, step=step, summary=Summary(value=values))
     last_step = curves.steps[-1] if curves.steps else 0
     scalars = [

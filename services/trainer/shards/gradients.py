@@ -40,8 +40,8 @@ class Whole:
     share: tf.Tensor
 
 
-LossOf = Callable[[Any, Any, Any, Whole], tf.Tensor]
-"""A shard's columns, labels and weights to its part of the batch's loss, float32 scalar."""
+LossOf = Callable[[Any, Any, Any, Whole], tuple[tf.Tensor, tf.Tensor]]
+"""A shard's columns, labels and weights to its part of the batch's loss, float32 scalar; and what was added in it."""
 
 
 class ShardedGradients:
@@ -71,7 +71,9 @@ class ShardedGradients:
         *,
         scale: Callable[[tf.Tensor], tf.Tensor] = tf.identity,
     ) -> tuple[tf.Tensor, list[tf.Tensor | tf.IndexedSlices | None]]:
-        """float32 scalar, and a gradient for each variable that is taught; `running` moves on by one step.
+        """float32 [2]: the loss, what was added in it; and a gradient for each variable that is taught.
+
+        `running` moves on by one step.
 
         Args:
             columns, labels, weights: structures of tensors with one row per example.
@@ -91,14 +93,14 @@ class ShardedGradients:
                 for variable, value in zip([*self._averaged, *self._counted], starts, strict=True):
                     variable.assign(_keyed(value, shard) if variable.name == _SEED_NAME else value)
                 with tf.GradientTape() as tape:
-                    loss = loss_of(part[0], part[1], part[2], whole)
+                    loss, added = loss_of(part[0], part[1], part[2], whole)
                     scaled = scale(loss)
-                parts.append(self._part(loss, tape.gradient(scaled, self._taught), whole))
+                parts.append(self._part(tf.stack([loss, added]), tape.gradient(scaled, self._taught), whole))
         return self._summed(parts)
 
-    def _part(self, loss: tf.Tensor, gradients: Sequence[Any], whole: Whole) -> "_Part":
+    def _part(self, losses: tf.Tensor, gradients: Sequence[Any], whole: Whole) -> "_Part":
         dense = [None if isinstance(one, tf.IndexedSlices) else one for one in gradients]
-        summed = [tf.reshape(loss, [1]), *(tf.reshape(one, [-1]) for one in dense if one is not None)]
+        summed = [losses, *(tf.reshape(one, [-1]) for one in dense if one is not None)]
         averaged = [
             whole.share * tf.reshape(tf.cast(variable.value.read_value(), tf.float32), [-1])
             for variable in self._averaged
@@ -118,7 +120,7 @@ class ShardedGradients:
             total = total + row[:width]
         first = parts[0]
         gradients: list[tf.Tensor | tf.IndexedSlices | None] = [None] * len(self._taught)
-        sizes = [1, *(int(np.prod(self._taught[index].shape)) for index in first.taught)]
+        sizes = [2, *(int(np.prod(self._taught[index].shape)) for index in first.taught)]
         sizes += [int(np.prod(variable.shape)) for variable in self._averaged]
         pieces = tf.split(total, sizes)
         for index, piece in zip(first.taught, pieces[1:], strict=False):
@@ -136,7 +138,7 @@ class ShardedGradients:
                     slices[0].dense_shape,
                 )
             )
-        return pieces[0][0], gradients
+        return pieces[0], gradients
 
     def _set_counters(self, floats: tf.Tensor) -> None:
         place = 0
@@ -151,7 +153,7 @@ class _Part:
     """Of one shard.
 
     Attributes:
-        sums: float32: loss, dense gradients, moving averages, in a row.
+        sums: float32: losses, dense gradients, moving averages, in a row.
         counts: the bits of counters and generators, as float32.
         sparse: by place in the list of variables.
         taught: the places of the dense ones.

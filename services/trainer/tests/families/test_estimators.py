@@ -330,6 +330,8 @@ def test_l1_and_l2_are_added_to_the_loss() -> None:
     ]
     losses = [float(model.loss(examples.columns, examples.labels, examples.weights)) for model in (plain, both)]
     np.testing.assert_allclose(losses[1] - losses[0], sum(added), rtol=1e-4)
+    apart = both.loss_and_added(examples.columns, examples.labels, examples.weights)
+    np.testing.assert_allclose(apart, [losses[1], sum(added)], rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,9 @@ def test_two_variables_of_one_path_are_refused() -> None:
 
 @pytest.mark.covers("tb-events")
 def test_tensorboard_reads_the_curves_and_the_metrics(tmp_path: Path) -> None:
-    curves = tensorboard_events.Curves(steps=[10, 11], losses=[0.5, 0.25], learning_rates=[0.1, 0.1])
+    curves = tensorboard_events.Curves(
+        steps=[10, 11], losses=[0.5, 0.25], learning_rates=[0.1, 0.1], added=[0.125, 0.0]
+    )
     metrics: VersionMetrics = {"candidate": {"auc": 0.75}, "parent": {}, "examples": {"trained": 90}}
     tensorboard_events.write_events(tmp_path, curves, metrics, wall_time=1000.0)
     (path,) = tmp_path.iterdir()
@@ -131,6 +133,10 @@ def test_tensorboard_reads_the_curves_and_the_metrics(tmp_path: Path) -> None:
         ("loss", 11): 0.25,
         ("learning_rate", 10): pytest.approx(0.1),
         ("learning_rate", 11): pytest.approx(0.1),
+        ("data_loss", 10): 0.375,
+        ("data_loss", 11): 0.25,
+        ("regularization_loss", 10): 0.125,
+        ("regularization_loss", 11): 0.0,
         ("candidate/auc", 11): 0.75,
         ("examples/trained", 11): 90.0,
     }

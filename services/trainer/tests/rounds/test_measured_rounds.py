@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-from services.trainer.rounds.assignment import Done
+from services.trainer.rounds.assignment import Done, Stopped
 from services.trainer.tests.support.small_rounds import Platform, definition, events
 
 
@@ -40,3 +42,39 @@ def test_a_version_carries_the_metrics_slices_and_intervals_that_its_definition_
     assert low <= second.metrics["candidate"]["auc"] - second.metrics["parent"]["auc"] <= high
     assert set(first.evaluation["intervals"]["auc"]) == {"candidate"}
     assert len(second.evaluation["curves"]["parent"]["late"]["roc"]) > 2
+
+
+def curves_of(platform: Platform) -> dict[str, list[float]]:
+    """By name, of the first version's TensorBoard events."""
+    (path,) = (platform.directory / "cache" / "model" / "1" / "tensorboard").iterdir()
+    found: dict[str, list[float]] = {}
+    for event in EventFileLoader(str(path)).Load():
+        for value in event.summary.value:
+            found.setdefault(value.tag, []).append(float(value.tensor.float_val[0]))
+    return found
+
+
+@pytest.mark.covers("loss-reduction-reg", "tb-events")
+def test_data_loss_and_regularisation_are_reported_apart_and_add_up_also_after_a_resume(tmp_path: Path) -> None:
+    files = definition(
+        parameters={"hidden_units": [4], "l1": 0.001, "l2": 0.01}, training={"batch_size": 8, "passes": 2}
+    )
+    whole, resumed = Platform(tmp_path / "whole"), Platform(tmp_path / "resumed")
+    for platform in (whole, resumed):
+        platform.append(events(120))
+    assert isinstance(whole.train(whole.lease(files)), Done)
+    lease = resumed.lease(files)
+    stopped = resumed.train(lease, stop_requested=resumed.after_blocks(5), work_dir="first")
+    assert isinstance(stopped, Stopped), "in the last pass"
+    assert isinstance(resumed.train(resumed.registry.taken_up(lease)), Done)
+    curves = curves_of(whole)
+    assert curves == curves_of(resumed)
+    data, added = np.array(curves["data_loss"]), np.array(curves["regularization_loss"])
+    assert len(data) == len(curves["loss"])
+    np.testing.assert_allclose(data + added, curves["loss"], rtol=1e-6)
+    assert (added > 0).all()
+    (version,), (other,) = whole.registry.versions, resumed.registry.versions
+    training = version.metrics["training"]
+    assert training == other.metrics["training"]
+    assert training["data_loss"] + training["regularization_loss"] == pytest.approx(training["loss"])
+    assert training["loss"] == pytest.approx(np.mean(curves["loss"][len(data) // 2 :]), rel=1e-6)

@@ -1,0 +1,40 @@
+"""The losses of a round, batch by batch: the whole, what regularisers and layers added in it, and the pass it is of."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from services.trainer.families.port import Losses, Trainable
+
+_COLUMNS = 3
+
+
+class LossCurve:
+    """`rows`: float32 [n, 3]: loss, added, pass. What is added is NaN where the loss is one number."""
+
+    def __init__(self, rows: NDArray[np.float32] | None = None) -> None:
+        self._parts = [np.zeros((0, _COLUMNS), np.float32) if rows is None else rows]
+
+    def add(self, losses: Losses, added: Losses, *, pass_index: int) -> None:
+        self._parts.append(np.column_stack([losses, added, np.full_like(losses, pass_index)]))
+
+    @property
+    def rows(self) -> NDArray[np.float32]:
+        self._parts = [np.concatenate(self._parts)]
+        return self._parts[0]
+
+    def means_of_last_pass(self) -> dict[str, float]:
+        """`loss`, `data_loss` and `regularization_loss`, the means over the batches; the first alone where that is
+        all there is; empty where no batch was."""
+        rows = self.rows.astype(np.float64)
+        if not len(rows):
+            return {}
+        loss, added, _ = rows[rows[:, 2] == rows[-1, 2]].mean(axis=0).tolist()
+        if np.isnan(added):
+            return {"loss": loss}
+        return {"loss": loss, "data_loss": loss - added, "regularization_loss": added}
+
+    def by_step(self, training: Trainable) -> tuple[NDArray[np.int64], Losses, Losses]:
+        """The steps of the round, a loss for each, and what was added in it."""
+        rows = self.rows
+        steps, losses = training.curve(rows[:, 0])
+        return steps, losses, training.curve(rows[:, 1])[1]

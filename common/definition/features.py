@@ -8,20 +8,22 @@
     origin:        {type: vocabulary, words: [EWR, JFK, LGA], oov: error}
     month:         {type: identity, size: 13, out_of_range: error}
     flight:        {type: hashed, bins: 1000}
+    review_words:  {type: text, of: review, ngrams: 2, bins: 10000}    # or max_words, words, file as a vocabulary
     route:         {type: crossed, of: [origin, dest], bins: 1000}
     route_vector:  {type: embedding, of: route, dimension: 8}
     month_columns: {type: indicator, of: month}
     word_columns:  {type: indicator, of: word, weights: word_counts}   # a raw feature: one number for each id
 
-Categorical kinds (bucketized, vocabulary, identity, hashed, crossed) give ids; embedding and indicator make numbers of
-them. `of` names a raw feature, for crossed, embedding and indicator first a feature of this section. In a feature of
-any length (shape [null]) the empty word and negative ids mean "nothing there".
+Categorical kinds (bucketized, vocabulary, identity, hashed, text, crossed) give ids; embedding and indicator make
+numbers of them. `of` names a raw feature, for crossed, embedding and indicator first a feature of this section. In a
+feature of any length (shape [null]) the empty word and negative ids mean "nothing there".
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from common.definition.fields import Fields
+from common.definition.text import Cut, read_cut
 from common.errors import InvalidInput
 from common.schema import Feature, Schema, check_name
 from common.suggestions import did_you_mean
@@ -121,6 +123,21 @@ class Hashed:
 
 
 @dataclass(frozen=True)
+class Text:
+    """Ids of the words of one text, any number of them, by a vocabulary or hashed; `ids` has the same name and `of`."""
+
+    name: str
+    of: str
+    cut: Cut
+    ids: Vocabulary | Hashed
+
+    @property
+    def of_pieces(self) -> Vocabulary | Hashed:
+        """`ids` with the words as their source: rows of words that are cut otherwise mean something else."""
+        return replace(self.ids, of=f"{self.of} {self.cut.in_words}")
+
+
+@dataclass(frozen=True)
 class Crossed:
     """Fingerprint64 of the members' texts joined by 0x1F, modulo bins. Members are scalar."""
 
@@ -155,7 +172,7 @@ class Indicator:
     weights: str | None = None
 
 
-Categorical = Bucketized | Quantiles | Vocabulary | Identity | Hashed | Crossed
+Categorical = Bucketized | Quantiles | Vocabulary | Identity | Hashed | Text | Crossed
 Dense = Numeric | Embedding | Indicator
 FeatureSpec = Categorical | Dense
 
@@ -171,6 +188,8 @@ def id_count(spec: Categorical) -> int:
             return spec.max_words + (spec.oov_buckets if spec.oov == "bucket" else 0)
         case Identity():
             return spec.size
+        case Text():
+            return id_count(spec.ids)
         case Hashed() | Crossed():
             return spec.bins
 
@@ -270,6 +289,18 @@ def _hashed(name: str, fields: Fields, files: Mapping[str, bytes]) -> Hashed:
     return Hashed(name, fields.text("of", name), fields.integer("bins", maximum=10_000_000))
 
 
+def _text(name: str, fields: Fields, files: Mapping[str, bytes]) -> Text:
+    cut = read_cut(fields)
+    keys = ("words", "file", "max_words", "bins")
+    if sum(fields.has(key) for key in keys) != 1:
+        raise InvalidInput(
+            f"feature {name}: a text needs one of words, file (one word a line), max_words (to learn them) and bins "
+            f"(to hash them)"
+        )
+    ids = _hashed(name, fields, files) if fields.has("bins") else _vocabulary(name, fields, files)
+    return Text(name, ids.of, cut, ids)
+
+
 def _crossed(name: str, fields: Fields, files: Mapping[str, bytes]) -> Crossed:
     members = fields.texts("of")
     if len(members) < 2:
@@ -301,6 +332,7 @@ _READERS: Mapping[str, Callable[[str, Fields, Mapping[str, bytes]], FeatureSpec]
     "vocabulary": _vocabulary,
     "identity": _identity,
     "hashed": _hashed,
+    "text": _text,
     "crossed": _crossed,
     "embedding": _embedding,
     "indicator": _indicator,
@@ -313,11 +345,11 @@ def _check_members(spec: FeatureSpec, specs: Mapping[str, FeatureSpec]) -> None:
         if not isinstance(member, Categorical):
             raise InvalidInput(
                 f"feature {spec.name}: of {spec.of!r} is no categorical feature of this section "
-                f"(bucketized, vocabulary, identity, hashed, crossed)"
+                f"(bucketized, vocabulary, identity, hashed, text, crossed)"
             )
     if isinstance(spec, Crossed):
         for name in spec.of:
-            if isinstance(specs.get(name), Numeric | Embedding | Indicator | Crossed):
+            if isinstance(specs.get(name), Numeric | Embedding | Indicator | Text | Crossed):
                 raise InvalidInput(
                     f"feature {spec.name}: {name} cannot be crossed; members are raw strings or int64s, or bucketized, "
                     f"vocabulary, identity or hashed features"
@@ -360,6 +392,8 @@ def _meaning_of_ids(spec: Categorical) -> object:
             return ("identity",)
         case Hashed():
             return ("hashed",)
+        case Text():
+            return _meaning_of_ids(spec.of_pieces)
         case Crossed():
             return ("crossed", spec.of)
 
@@ -382,6 +416,8 @@ def check_against_schema(specs: Mapping[str, FeatureSpec], schema: Schema) -> No
 def _check_weights(spec: Embedding | Indicator, ids: FeatureSpec, raw: Mapping[str, Feature]) -> None:
     if spec.weights is None:
         return
+    if isinstance(ids, Text):
+        raise InvalidInput(f"feature {spec.name}: {spec.of} is a text; its words have no weights")
     weights = raw.get(spec.weights)
     if weights is None:
         raise InvalidInput(
@@ -412,6 +448,8 @@ def _check_raw(spec: FeatureSpec, raw: Mapping[str, Feature], name: str, *, in_s
             dtypes = ("int64",)
         case Vocabulary() | Hashed():
             dtypes = ("string", "int64")
+        case Text():
+            dtypes = ("string",)
         case Crossed() if not in_specs:
             dtypes = ("string", "int64")
     is_number = feature.is_decoded and "float32" in dtypes
@@ -432,5 +470,7 @@ def _check_shape(spec: FeatureSpec, feature: Feature) -> None:
         raise InvalidInput(
             f"feature {spec.name}: {name} must hold one value to be crossed, its shape is {feature.shape}"
         )
+    if isinstance(spec, Text) and feature.value_count != 1:
+        raise InvalidInput(f"feature {spec.name}: {name} must hold one text, its shape is {list(feature.shape)}")
     if isinstance(spec, Bucketized | Quantiles) and feature.is_variable_length:
         raise InvalidInput(f"feature {spec.name}: {name} has any length; bucketized needs a fixed shape")

@@ -28,6 +28,7 @@ from common.definition.features import (
     Indicator,
     Numeric,
     Quantiles,
+    Text,
     Vocabulary,
 )
 from common.definition.heads import REGRESSORS, Head, class_count, unit_count
@@ -114,11 +115,17 @@ def statistics_of(definition: Definition) -> dict[str, str]:
     for spec in definition.features.values():
         if isinstance(spec, Numeric) and spec.normalize != "none":
             about[spec.name] = ", ".join((f"numbers of {spec.of}", *spec.shaping))
-        elif isinstance(spec, Vocabulary) and spec.words is None:
-            about[spec.name] = f"words of {spec.of}"
+        elif words := learned_words_of(spec):
+            about[spec.name] = f"words of {words.of}"
         elif isinstance(spec, Quantiles):
             about[spec.name] = f"{spec.quantiles} quantiles of {spec.of}"
     return about
+
+
+def learned_words_of(spec: FeatureSpec) -> Vocabulary | None:
+    """The vocabulary of the feature where its words are learned."""
+    words = spec.of_pieces if isinstance(spec, Text) else spec
+    return words if isinstance(words, Vocabulary) and words.words is None else None
 
 
 def carried_statistics(fitted: Mapping[str, _T], old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, _T]:
@@ -266,13 +273,13 @@ def _rows(specs: Mapping[str, FeatureSpec], name: str, schema: Schema, learned: 
             return _padded(_buckets(spec.of, learned.boundaries.get(spec.name, ())), spec.quantiles)
         case Identity():
             return (Run(("id", spec.of), spec.size),)
-        case Hashed():
-            return (Run(("hash", spec.of, str(spec.bins)), spec.bins),)
         case Crossed():
             members = [_member(specs.get(member), member) for member in spec.of]
             return (Run(("cross", *members, str(spec.bins)), spec.bins),)
-        case Vocabulary():
-            return _vocabulary_rows(spec, learned)
+        case Vocabulary() | Hashed():
+            return _id_rows(spec, learned)
+        case Text():
+            return _id_rows(spec.of_pieces, learned)
 
 
 def _buckets(of: str, boundaries: Sequence[float]) -> Run:
@@ -286,7 +293,9 @@ def _padded(run: Run, count: int) -> Axis:
     return (run, *((Run((_SPARE,), count - run.count),) if count > run.count else ()))
 
 
-def _vocabulary_rows(spec: Vocabulary, learned: Learned | None) -> Axis:
+def _id_rows(spec: Vocabulary | Hashed, learned: Learned | None) -> Axis:
+    if isinstance(spec, Hashed):
+        return (Run(("hash", spec.of, str(spec.bins)), spec.bins),)
     buckets = (Run(("unknown", spec.of, str(spec.oov_buckets)), spec.oov_buckets),) if spec.oov == "bucket" else ()
     if spec.words is None and learned is None:
         return (Run(("word", spec.of), spec.max_words), *buckets)

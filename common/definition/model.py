@@ -348,7 +348,7 @@ def _optional(fields: Fields, key: str, kind: Mapping[str, KerasName]) -> Named 
 
 
 def _columns(fields: Fields, part: str, features: Mapping[str, FeatureSpec], estimator: str) -> tuple[str, ...]:
-    linear_kinds = {"Bucketized", "Quantiles", "Vocabulary", "Identity", "Hashed", "Crossed"}
+    linear_kinds = {"Bucketized", "Quantiles", "Vocabulary", "Identity", "Hashed", "Text", "Crossed"}
     linear_kinds |= {"Numeric"} if estimator.startswith(("linear", "factorization")) else set()
     kinds = linear_kinds if part == "wide" else {"Numeric", "Embedding", "Indicator"}
     fitting = tuple(name for name, spec in features.items() if type(spec).__name__ in kinds)

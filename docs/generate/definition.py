@@ -34,6 +34,8 @@ features:
   airport: {type: vocabulary, of: dest, file: airports.txt, oov: drop}
   month: {type: identity, size: 13, out_of_range: error}
   flight: {type: hashed, bins: 1000}
+  review_words: {type: text, of: review, ngrams: 2, max_words: 1000, oov: bucket, oov_buckets: 8}
+  review_hashes: {type: text, of: review, split: characters, ngrams: 3, bins: 10000}
   route: {type: crossed, of: [origin, carrier], bins: 1000}
   route_vector: {type: embedding, of: route, dimension: 8, combiner: mean, table: route_vector}
   month_columns: {type: indicator, of: month}

@@ -10,13 +10,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import tensorflow as tf
 from numpy.typing import NDArray
 
-from common.definition.features import FeatureSpec, Numeric, Quantiles, Vocabulary
+from common.definition.features import FeatureSpec, Numeric, Quantiles, Text, Vocabulary
 from common.definition.identity import Learned, VariableMeaning, variables_of
 from common.definition.model import Definition
 from common.errors import DataLoss
 from common.schema import PADDING, Schema
+from services.trainer.features.cutting import pieces_of
 from services.trainer.features.plausible import FARTHEST, plausible
 
 Arrays = Mapping[str, NDArray[np.generic]]
@@ -117,6 +119,7 @@ class Fitting:
     def __init__(self, specs: Mapping[str, FeatureSpec], schema: Schema, parent: Statistics) -> None:
         self._parent = dict(parent)
         self._specs = _fitted_specs(specs)
+        self._cuts = {spec.name: spec.cut for spec in specs.values() if isinstance(spec, Text)}
         self._widths = {feature.name: feature.seen_count or 0 for feature in schema.features}
         self._padded = {feature.name for feature in schema.features if feature.is_variable_length}
         self._wanted = [spec for spec in self._specs if _is_wanted(spec, parent.get(spec.name))]
@@ -148,7 +151,11 @@ class Fitting:
             if isinstance(spec, Quantiles):
                 self._values.setdefault(spec.name, []).append(values.reshape(-1))
                 continue
-            self._counts.setdefault(spec.name, Counter()).update(_texts(values, is_padded=spec.of in self._padded))
+            cut = self._cuts.get(spec.name)
+            if cut:
+                values = pieces_of(cut, tf.constant(values.tolist(), tf.string, shape=values.shape)).flat_values.numpy()
+            words = _texts(values, is_padded=spec.of in self._padded or cut is not None)
+            self._counts.setdefault(spec.name, Counter()).update(words)
 
     def result(self) -> dict[str, Fitted]:
         """Statistics for every feature that has any."""
@@ -258,7 +265,8 @@ def _is_wanted(spec: _Fit, before: Fitted | None) -> bool:
 
 def _fitted_specs(specs: Mapping[str, FeatureSpec]) -> list[_Fit]:
     numerics = [spec for spec in specs.values() if isinstance(spec, Numeric) and spec.normalize != "none"]
-    vocabularies = [spec for spec in specs.values() if isinstance(spec, Vocabulary) and spec.words is None]
+    words = [spec.ids if isinstance(spec, Text) else spec for spec in specs.values()]
+    vocabularies = [spec for spec in words if isinstance(spec, Vocabulary) and spec.words is None]
     quantiles = [spec for spec in specs.values() if isinstance(spec, Quantiles)]
     return [*numerics, *vocabularies, *quantiles]
 

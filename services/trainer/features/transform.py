@@ -22,10 +22,12 @@ from common.definition.features import (
     Indicator,
     Numeric,
     Quantiles,
+    Text,
     Vocabulary,
 )
 from common.errors import InvalidInput
 from common.schema import Schema
+from services.trainer.features.cutting import listed, pieces_of
 from services.trainer.features.parsing import Raw, is_padding
 from services.trainer.features.plausible import FARTHEST
 from services.trainer.features.statistics import Boundaries, Moments, Statistics, Words
@@ -64,10 +66,9 @@ class Transform:
         self.outputs = sorted({ids_of(specs, name) for name in names} | self._weighted.keys())
         below = {raw for name in names for raw in raw_names_of(specs, ids_of(specs, name))}
         self.raw_names = sorted(below | {str(weights_of(spec)) for spec in self._weighted.values()})
+        vocabularies = [spec.ids if isinstance(spec, Text) else spec for spec in specs.values()]
         self._lookups = {
-            spec.name: _WordLookup(_words_of(spec, statistics))
-            for spec in specs.values()
-            if isinstance(spec, Vocabulary)
+            spec.name: _WordLookup(_words_of(spec, statistics)) for spec in vocabularies if isinstance(spec, Vocabulary)
         }
 
     def __call__(self, raw: Raw) -> Transformed:
@@ -97,6 +98,8 @@ class Transform:
         if name in self._weighted:
             return self._schema.feature(str(weights_of(self._weighted[name]))).seen_count
         spec = self._specs[name]
+        if isinstance(spec, Text):
+            return None
         return 1 if isinstance(spec, Crossed) else self._schema.feature(str(spec.of)).seen_count
 
     def _rule_in_words(self, name: str) -> str:
@@ -132,8 +135,12 @@ class Transform:
             texts = [self._member_text(member, raw, done) for member in spec.of]
             joined = tf.strings.join(texts, separator=_SEPARATOR)
             done.columns[name] = tf.cast(tf.strings.to_hash_bucket_fast(joined, spec.bins), tf.int32)
+        elif isinstance(spec, Text):
+            pieces = listed(pieces_of(spec.cut, raw[spec.of]))
+            done.columns[name] = self._ids(spec.ids, pieces, is_padding(pieces), done)
         elif isinstance(spec, Vocabulary | Identity | Hashed):
-            done.columns[name] = self._ids(spec, raw, done)
+            values = _two_dimensional(raw[spec.of])
+            done.columns[name] = self._ids(spec, values, self._absent(spec.of, values), done)
         return done.columns[name]
 
     def _numbers(self, spec: Numeric, raw: Raw) -> tf.Tensor:
@@ -160,9 +167,9 @@ class Transform:
         assert isinstance(fitted, Boundaries)
         return list(fitted.values)
 
-    def _ids(self, spec: Vocabulary | Identity | Hashed, raw: Raw, done: Transformed) -> tf.Tensor:
-        values = _two_dimensional(raw[spec.of])
-        absent = self._absent(spec.of, values)
+    def _ids(
+        self, spec: Vocabulary | Identity | Hashed, values: tf.Tensor, absent: tf.Tensor, done: Transformed
+    ) -> tf.Tensor:
         if isinstance(spec, Hashed):
             ids = tf.cast(tf.strings.to_hash_bucket_fast(_text(values), spec.bins), tf.int32)
             return tf.where(absent, -1, ids)

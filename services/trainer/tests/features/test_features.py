@@ -146,6 +146,44 @@ def test_fitted_boundaries_are_kept_by_later_rounds() -> None:
     assert Fitting(specs, SCHEMA, {"f": Boundaries(())}).needs_data, "of no value nothing was fitted"
 
 
+@pytest.mark.parametrize(
+    ("spec", "text", "expected"),
+    [
+        ({}, "Good, GOOD day!", ["good", "good", "day"]),
+        ({"lower": False}, "Good day", ["Good", "day"]),
+        ({"split": "whitespace"}, " Good,\u3000day\u00a0\n", ["good,", "day"]),
+        ({}, "ÄRGER за мир 東京2", ["ärger", "за", "мир", "東京2"]),
+        ({"ngrams": 2}, "a b c", ["a", "b", "c", "a b", "b c"]),
+        ({"split": "characters", "ngrams": 2}, "Äb 👍", ["ä", "b", " ", "👍", "äb", "b ", " 👍"]),
+        ({"ngrams": 3}, "", []),
+        ({}, "?!", []),
+    ],
+)
+def test_a_text_is_cut_the_same_when_words_are_learned_and_when_they_are_looked_up(
+    spec: dict[str, Any], text: str, expected: list[str]
+) -> None:
+    feature = {"type": "text", "of": "word", "max_words": 50, "oov": "error"} | spec
+    examples = [example(word=text), example(word="z")]
+    specs = parse_features({"f": feature}, {})
+    fitting = Fitting(specs, SCHEMA, {})
+    fitting.add({"word": np.array([text.encode(), b"z"], object)})
+    words = fitting.result()["f"]
+    assert isinstance(words, Words)
+    assert sorted(words.words) == sorted({*(word.encode() for word in expected), b"z"})
+    column, refused, outside = column_and_rules({"f": feature}, examples)
+    assert [words.words[id_].decode() for id_ in column[0] if id_ >= 0] == expected
+    assert (refused, outside) == ([False, False], 0)
+    hashed = {key: value for key, value in feature.items() if key not in ("max_words", "oov")} | {"bins": 997}
+    ids = [id_ for id_ in transformed({"f": hashed}, examples)[0] if id_ >= 0]
+    assert ids == [int(tf.strings.to_hash_bucket_fast(word, 997)) for word in expected]
+
+
+def test_words_of_a_text_that_are_not_known_are_counted_and_refused() -> None:
+    spec = {"type": "text", "of": "word", "words": ["good"], "oov": "error"}
+    column, refused, outside = column_and_rules({"f": spec}, [example(word="good"), example(word="a Good day")])
+    assert (column, refused, outside) == ([[0, -1, -1], [-1, 0, -1]], [False, True], 2)
+
+
 @pytest.mark.covers("feat-vocab")
 def test_given_words_have_the_ids_of_their_places() -> None:
     features = {"f": {"type": "vocabulary", "of": "word", "words": ["b", "", "ä"], "oov": "drop"}}

@@ -330,6 +330,21 @@ def test_quantiles_are_fitted_once_and_rows_follow_their_intervals(platform: Pla
     assert "wide/x_bucket_weights: 2 kept, 2 new" in str(platform.registry.versions[2].environment["warm_start"])
 
 
+def test_texts_train_rebuild_and_move_by_word(platform: Platform) -> None:
+    text = {"type": "text", "of": "word", "max_words": 30, "oov": "drop", "split": "characters"}
+    vector = {"type": "embedding", "of": "letters", "dimension": 2}
+    parts = {"x": FEATURES["x"], "letters": text, "vector": vector, "counts": {"type": "indicator", "of": "letters"}}
+    platform.append(events(60))
+    first = platform.lease(definition(features=parts))
+    assert isinstance(platform.train(first), Done)
+    assert rebuilt(platform, first, 1).weights_digest == platform.registry.versions[0].weights_digest
+    platform.append(events(20, seed=2))
+    moved = definition(features=parts | {"letters": {**text, "ngrams": 2}})
+    assert isinstance(platform.train(platform.lease(moved, parent_version=1)), Done)
+    report = str(platform.registry.versions[1].environment["warm_start"])
+    assert "wide/letters_weights: 24 new, 14 dropped" in report, "pairs beside letters: words of another source"
+
+
 def test_a_layer_starts_anew_only_when_told_to(platform: Platform) -> None:
     platform.append(events(40))
     platform.train(platform.lease(definition()))

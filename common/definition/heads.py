@@ -229,11 +229,21 @@ def _levels(fields: Fields, task: Task, place: str) -> tuple[float, ...]:
 
 
 def check_head(head: Head, schema: Schema, *, place: str, is_estimator: bool) -> None:
-    """Raises InvalidInput where the stream's label is not there, or not of the kind that the task learns."""
-    names = [label.name for label in schema.labels]
+    """Raises InvalidInput where the stream's label is not there, or not of the kind that the task learns.
+
+    A module's head may learn a feature: a stream then needs no label.
+    """
+    features = [feature.name for feature in schema.features]
+    if head.label in features and is_estimator:
+        raise InvalidInput(
+            f"{place}: {head.label} is a feature of the stream, not a label; only a module's head may learn what the "
+            f"model is given, as an autoencoder does"
+        )
+    labels = [label.name for label in schema.labels]
+    names = labels if is_estimator else [*labels, *features]
     if head.label not in names:
         raise InvalidInput(
-            f"{place}: the stream has no label {head.label!r}; its labels: {', '.join(names) or 'none'}"
+            f"{place}: the stream has no label {head.label!r}; its labels: {', '.join(labels) or 'none'}"
             f"{did_you_mean([head.label], names)}"
         )
     label = schema.feature(head.label)
@@ -253,12 +263,14 @@ def check_head(head: Head, schema: Schema, *, place: str, is_estimator: bool) ->
 
 
 def _check_classes_label(head: Head, label: Feature, place: str) -> None:
+    if label.dtype == "bytes":
+        raise InvalidInput(f"{place} is bytes, and a classifier learns classes")
     if label.dtype == "string" and not label.vocabulary:
         raise InvalidInput(
             f"{place} is a string without vocabulary; list the classes in the stream, as in vocabulary: [no, yes]"
         )
     if head.task == "multilabel":
-        if label.is_variable_length and label.dtype != "float32":
+        if label.is_variable_length and label.dtype != "float32" and len(label.shape) == 1:
             return
         if label.dtype == "string" or len(label.shape) != 1 or label.is_variable_length:
             raise InvalidInput(
@@ -281,9 +293,14 @@ def _check_classes_label(head: Head, label: Feature, place: str) -> None:
         )
 
 
+_KINDS = {"string": "a string", "bytes": "bytes"}
+
+
 def _check_number_label(head: Head, label: Feature, place: str) -> None:
-    if label.dtype == "string":
-        raise InvalidInput(f"{place} is a string, and a {head.task} learns numbers; make it float32 in the stream")
+    if label.dtype in ("string", "bytes"):
+        raise InvalidInput(
+            f"{place} is {_KINDS[label.dtype]}, and a {head.task} learns numbers; make it float32 in the stream"
+        )
     if head.task == "vector_regression":
         if len(label.shape) != 1 or label.is_variable_length:
             raise InvalidInput(f"{place} must be a list of fixed length, shape [k]; its shape is {list(label.shape)}")

@@ -12,7 +12,7 @@ from common.schema import Schema
 
 SCHEMA = Schema.from_mapping(
     {
-        "features": [{"name": "x", "dtype": "float32"}],
+        "features": [{"name": "x", "dtype": "float32"}, {"name": "blob", "dtype": "bytes"}],
         "labels": [
             {"name": "late", "dtype": "int64", "min": 0, "max": 1},
             {"name": "kind", "dtype": "string", "vocabulary": ["low", "middle", "high"]},
@@ -90,6 +90,10 @@ def test_several_heads_each_with_label_task_loss_and_weight() -> None:
         ({"heads": {"late": {"task": "binary"}}, "parameters": {"classes": 2}}, "each head says classes itself"),
         ({"heads": {"late": {}}}, "head late needs task"),
         (head(label="lat"), r"model m: head other: the stream has no label 'lat'; its labels: late.*did you mean late"),
+        (
+            head(label="x", task="regression"),
+            "x is a feature of the stream, not a label; only a module's head may learn",
+        ),
         (head(weigth=1), r"head other has unknown keys \['weigth'\].*did you mean weight"),
         ({"heads": {"late": {"task": "binary", "weight": 0}}}, "every weight is 0"),
         ({"task": "binary", "weight": 0}, "weight 0 of the only head"),
@@ -145,3 +149,17 @@ def test_several_heads_each_with_label_task_loss_and_weight() -> None:
 def test_what_does_not_fit_is_refused_with_a_sentence(sections: dict[str, Any], reason: str) -> None:
     with pytest.raises(InvalidInput, match=reason):
         parsed(**sections)
+
+
+@pytest.mark.covers("ex-nets")
+def test_a_modules_head_may_learn_a_feature_of_a_kind_that_its_task_takes() -> None:
+    def of_module(**keys: Any) -> Definition:
+        text = yaml.safe_dump({"name": "m", "stream": "s", "module": "net.py", **keys})
+        definition = parse_definition({"model.yaml": text.encode(), "net.py": b"def build_model(): ..."})
+        definition.check_schema(SCHEMA)
+        return definition
+
+    assert of_module(label="x", task="regression").gate.metric == "rmse"
+    for task, reason in (("regression", "blob is bytes, and a regression learns"), ("binary", "blob is bytes, and a")):
+        with pytest.raises(InvalidInput, match=reason):
+            of_module(label="blob", task=task)

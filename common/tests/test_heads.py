@@ -143,7 +143,7 @@ def test_several_heads_each_with_label_task_loss_and_weight() -> None:
         (head(label="late", task="multilabel"), r"is int64 \[\]; a multilabel head learns \[k\] of 0 and 1"),
         (head(label="any_words", task="multilabel"), "is a string without vocabulary"),
         (head(label="below", task="count"), "may be -1 at most, and a count is 0 or more"),
-        ({**head(), "gate": {"metric": "auc"}}, "gate: metric must be one of late/auc"),
+        ({**head(), "gate": {"metric": "auc"}}, "gate: metric auc must name its head: one of late"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_a_sentence(sections: dict[str, Any], reason: str) -> None:

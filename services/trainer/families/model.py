@@ -5,7 +5,7 @@ block and the network once per batch. A Keras module takes the raw features itse
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import keras
@@ -44,6 +44,7 @@ class BuiltModel:
     wiring: how the network is called, and what its outputs are.
     compiled_by_user: what a module has compiled itself.
     adapt: a module's own; fits its preprocessing layers.
+    hooks: a module's, by name (families/hooks.py).
     seed_state: of Keras's own generator; draws of layers without one follow from it.
     """
 
@@ -59,6 +60,7 @@ class BuiltModel:
     wiring: Wiring
     compiled_by_user: Compiled = _NOTHING_COMPILED
     adapt: AdaptFunction | None = None
+    hooks: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
     def transformed(self, raw: Raw) -> Transformed:
         """What training works on: refuses nothing, says what it would refuse."""
@@ -311,7 +313,7 @@ def build(
     inputs = module_inputs.features_of(schema, wiring.columns)
     return BuiltModel(
         definition, schema, inputs, None, network, heads, module.loss, module.metrics, seed_state, wiring, compiled,
-        module.adapt,
+        module.adapt, module.hooks,
     )  # fmt: skip
 
 

@@ -164,6 +164,15 @@ class Trainable(Protocol):
     set_aside: dict[tuple[int, int], str]
     """(block index, row of the block's trained examples) to the reason; later passes leave these out."""
 
+    def begin_round(self) -> None:
+        """Before the first block of a round, not where it is resumed."""
+
+    def end_round(self) -> None:
+        """After the last block, once; may still change what is captured."""
+
+    def before_saving(self, arrays: Arrays) -> None:
+        """Of a resume point or the round's result, which are about to be written; changes nothing."""
+
     def train_block(self, examples: TrainingSet, *, pass_index: int, block_index: int) -> Losses:
         """Learns from a block and returns the loss of each step, in order; `set_aside` may have grown."""
 

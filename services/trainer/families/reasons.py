@@ -11,6 +11,8 @@ from common.errors import HeadraceError
 from services.trainer.families.package_name import PACKAGE_PREFIX
 
 _MAX_CHARS = 600
+_TRACEBACK = "in user code:"
+"""AutoGraph puts a traceback of its own into the message of what is raised while a graph is made."""
 _NODE = re.compile(r"\{\{node (\S+?)\}\}")
 _NOISE = re.compile(r"\s*\[\[\{\{.*?\}\}\]\]|\s*\[Op:[^\]]*\]|\{\{.*?\}\}|\x1b\[\d*m")
 _FRAME = re.compile(r'^\s*File ".*", line \d+, in .*$', re.MULTILINE)
@@ -29,7 +31,7 @@ def describe(error: BaseException) -> str:
     if isinstance(error, tf.errors.OpError):
         return _with_place(_of_operation(error), _trace_of(error, str(error.message)))
     text = "".join(traceback.format_exception_only(error)).strip()
-    in_graph = "in user code:" in text  # AutoGraph puts a traceback of its own into the message
+    in_graph = _TRACEBACK in text
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     last = (lines[-1] if in_graph else _first_sentence(lines))[:_MAX_CHARS]
     return _with_place(last, text if in_graph else _trace_of(error, ""))
@@ -40,8 +42,13 @@ def blame_definition(path: str, *, doing: str = "") -> Iterator[None]:
     """Turns whatever the user's code raises into DefinitionFailedError: the file, what was being done, the reason."""
     try:
         yield
-    except (MemoryError, tf.errors.ResourceExhaustedError, HeadraceError, DefinitionFailedError):
+    except (MemoryError, tf.errors.ResourceExhaustedError, HeadraceError):
         raise
+    except DefinitionFailedError as error:
+        if not str(error).startswith(_TRACEBACK):
+            raise
+        said = str(error).strip().rpartition("\n")[2].strip().removeprefix(f"{type(error).__name__}: ")
+        raise type(error)(said) from error.__cause__
     except Exception as error:  # the user's code may raise anything
         raise DefinitionFailedError(f"{path}: {doing}{': ' if doing else ''}{describe(error)}") from error
 
@@ -75,8 +82,9 @@ def _layer_of(node: str) -> str:
 
 
 def _trace_of(error: BaseException, message: str) -> str:
-    """All frames there are: of the error, of what caused it, and those that a graph remembers."""
-    frames = [*traceback.format_tb(error.__traceback__), message]
+    """All frames there are: of the error, of what caused it, and those that a graph or AutoGraph remembers."""
+    rewritten = getattr(error, "ag_error_metadata", None)
+    frames = [*traceback.format_tb(error.__traceback__), message, rewritten.get_message() if rewritten else ""]
     if error.__cause__ is not None:
         frames += traceback.format_tb(error.__cause__.__traceback__)
     return "".join(frames)

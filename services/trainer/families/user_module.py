@@ -4,7 +4,7 @@ import importlib
 import sys
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from common.definition.model import Definition
 from common.schema import Schema
+from services.trainer.families.hooks import hooks_of
 from services.trainer.families.package_name import PACKAGE_PREFIX
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
 
@@ -23,7 +24,7 @@ AdaptFunction = Callable[[keras.Model, tf.data.Dataset], object]
 
 @dataclass(frozen=True)
 class UserModule:
-    """`build_model` or `model_fn`; the others go with build_model."""
+    """`build_model` or `model_fn`; the others go with build_model, `hooks` (by name) with both."""
 
     build_model: Callable[[Schema, Mapping[str, Any]], keras.Model] | None
     loss: LossFunction | Mapping[str, LossFunction] | None
@@ -31,6 +32,7 @@ class UserModule:
     adapt: AdaptFunction | None = None
     inputs: tuple[str, ...] | None = None
     model_fn: Callable[..., Any] | None = None
+    hooks: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
 
 def load_module(files: Mapping[str, bytes], path: str, *, digest: str, directory: Path) -> UserModule:
@@ -64,7 +66,13 @@ def load_module(files: Mapping[str, bytes], path: str, *, digest: str, directory
         raise DefinitionFailedError(f"{path}: inputs must be a list of names of features, got {inputs!r}")
     if model_fn is not None and (inputs is not None or any(functions.values())):
         raise DefinitionFailedError(f"{path}: beside model_fn nothing uses loss, metrics, adapt or inputs")
-    return UserModule(build_model, **functions, inputs=None if inputs is None else tuple(inputs), model_fn=model_fn)
+    return UserModule(
+        build_model,
+        **functions,
+        inputs=None if inputs is None else tuple(inputs),
+        model_fn=model_fn,
+        hooks=hooks_of(module, path),
+    )
 
 
 def _function(module: types.ModuleType, name: str, path: str) -> Any:

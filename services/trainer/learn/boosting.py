@@ -39,6 +39,15 @@ class Boosting:
     def passes(self) -> int:
         return len(self._bounds) - 1
 
+    def begin_round(self) -> None:
+        """Trees have no hooks."""
+
+    def end_round(self) -> None:
+        """Nor here."""
+
+    def before_saving(self, arrays: Arrays) -> None:
+        """Nor here."""
+
     def train_block(self, examples: TrainingSet, *, pass_index: int, block_index: int) -> Losses:
         """Returns XGBoost's own measure of the objective after each step.
 

@@ -21,6 +21,7 @@ from common.errors import DataLoss
 from services.trainer import determinism
 from services.trainer.families import layer_state
 from services.trainer.families.heads import ByHead
+from services.trainer.families.hooks import HookFailedError
 from services.trainer.families.model import BuiltModel
 from services.trainer.families.port import Arrays, Carrying, Columns, Losses, TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition, describe
@@ -28,6 +29,7 @@ from services.trainer.learn import checkpoint, culprits
 from services.trainer.learn.checkpoint import variables_by_path
 from services.trainer.learn.freezing import freeze, rate_factors, scale_rates
 from services.trainer.learn.gradients import merge_before_apply
+from services.trainer.learn.hooks import RunningHooks
 from services.trainer.learn.optimizers import make_optimizer, slots_by_path
 from services.trainer.shards.gradients import ShardedGradients
 from services.trainer.shards.team import ALONE, Team, WorkerLostError
@@ -62,6 +64,8 @@ class Training:
         if not self._variables:
             raise DefinitionFailedError("the model has nothing to train: no trainable variables")
         self._optimizers = self._by_user.optimizers or (make_optimizer(model.definition.training.optimizer),)
+        self._hooks = RunningHooks(model.hooks, str(model.definition.module), model.network)
+        self._hooks.begin(self._optimizers[0])
         self._give_optimizer()
         self._team, self._sharded = team, self._sharded_by(team)
         self.set_aside: dict[tuple[int, int], str] = {}
@@ -85,7 +89,9 @@ class Training:
     @property
     def variables(self) -> dict[str, keras.Variable]:
         """By path, as checkpoint.py stores them."""
-        variables = variables_by_path(model=self.model.network.variables, seed=[self.model.seed_state])
+        variables = variables_by_path(
+            model=self.model.network.variables, seed=[self.model.seed_state], hook=[*self._hooks.state.values()]
+        )
         for optimizer in self._optimizers:
             slots = {f"optimizer/{path}": slot for path, slot in slots_by_path(optimizer).items()}
             if len(slots) < len(optimizer.variables) or not slots.keys().isdisjoint(variables):
@@ -184,7 +190,21 @@ class Training:
         for slot in copies.keys() & set(new):
             self.variables[slot].assign(self.variables[copies[slot]])
 
+    def begin_round(self) -> None:
+        self._hooks.on_round_begin()
+
+    def end_round(self) -> None:
+        self._hooks.on_round_end()
+
+    def before_saving(self, arrays: Arrays) -> None:
+        self._hooks.on_checkpoint(arrays)
+
     def train_block(self, examples: TrainingSet, *, pass_index: int, block_index: int) -> Losses:
+        losses = self._train_block(examples, pass_index=pass_index, block_index=block_index)
+        self._hooks.on_block(losses)
+        return losses
+
+    def _train_block(self, examples: TrainingSet, *, pass_index: int, block_index: int) -> Losses:
         """Takes one step per batch and returns the loss of each, in order; `set_aside` may have grown.
 
         Raises:
@@ -295,8 +315,9 @@ class Training:
             cause = error.__cause__
             if self._team.workers > 1 and isinstance(cause, tf.errors.OpError):
                 raise WorkerLostError(f"a step of {self._team.workers} workers failed: {describe(cause)}") from error
-            if not isinstance(cause, tf.errors.InvalidArgumentError):
+            if isinstance(error, HookFailedError) or not isinstance(cause, tf.errors.InvalidArgumentError):
                 raise
+            self._hooks.fail_if_at_fault(cause)
             return _NO_LOSSES, _Fault(describe(cause), is_numeric=False)
         finite = np.isfinite(losses[:, 0])
         if finite.all():
@@ -356,7 +377,7 @@ class Training:
         def take_step(step: tf.Tensor, is_finite: tf.Tensor, losses: tf.Tensor) -> tuple[tf.Tensor, ...]:
             start, end = bounds[step], bounds[step + 1]
             batch = [{name: values[start:end] for name, values in part.items()} for part in (columns, labels, weights)]
-            loss, added = self._train_batch(*batch)
+            loss, added = self._train_batch_with_hooks(*batch)
             return step + 1, tf.math.is_finite(loss), losses.write(step, tf.stack([loss, added]))
 
         losses = tf.TensorArray(tf.float32, size=steps, element_shape=[2])
@@ -366,6 +387,13 @@ class Training:
             (tf.constant(0), tf.constant(True), losses),
         )
         return losses.stack()
+
+    def _train_batch_with_hooks(self, columns: Columns, labels: ByHead, weights: ByHead) -> tuple[tf.Tensor, tf.Tensor]:
+        taught = next(iter(labels.values())) if len(labels) == 1 else labels
+        kept = self._hooks.before_step(columns, taught)
+        loss, added = self._train_batch(columns, labels, weights)
+        self._hooks.after_step(loss, kept)
+        return loss, added
 
     def _train_batch(self, columns: Columns, labels: ByHead, weights: ByHead) -> tuple[tf.Tensor, tf.Tensor]:
         """The loss, NaN where a gradient is not finite; and what was added in it, NaN where nobody can say."""

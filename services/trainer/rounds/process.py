@@ -210,8 +210,12 @@ class _Round:
             started = self._restored(training, inputs)
             if resumed:
                 self._resume(training, resumed)
+            else:
+                training.begin_round()
         self._train(training, data)
         final = self._final = self._captured(training)
+        if self._team.is_chief and not self._assignment.rebuild_of:
+            training.before_saving(final.arrays)
         training.use_averages()
         steps, losses, added = self._curve.by_step(training)
         return Trained(
@@ -277,6 +281,7 @@ class _Round:
 
     def _train(self, training: Trainable, data: RoundData) -> None:
         self._training = training
+        is_left = self.place.pass_index < training.passes
         for pass_index in range(self.place.pass_index, training.passes):
             blocks = self._timed("read", data.prepared(training.model, self.place.position, self.place.block_index))
             for block in blocks:
@@ -292,6 +297,8 @@ class _Round:
                 loss = float(losses.mean()) if len(losses) else None
                 self._report(Progress("train", done, loss, self._points.saved_count))
             self.place = Place(pass_index + 1, 0, None, self.place.examples_done)
+        if is_left:  # a point after the last pass has what end_round changed
+            training.end_round()
         if self.examples_trained <= 0:
             why = next((f": {reason}" for reason in training.set_aside.values()), "")
             raise InvalidInput(f"none of the {self._plan.example_count} examples of the range can be trained on{why}")
@@ -317,7 +324,9 @@ class _Round:
         """Without a registry the round goes on; a crash then costs what was done since the point before."""
         began = time.monotonic()
         try:
-            self._points.save(self.place, self._final or self._captured(training), self._curve.rows)
+            point = self._final or self._captured(training)
+            training.before_saving(point.arrays)
+            self._points.save(self.place, point, self._curve.rows)
             self._saved_place = self.place
         except (Unavailable, Overloaded) as error:
             logger.warning("no resume point", extra={"model": self._plan.model, "error": error.message})

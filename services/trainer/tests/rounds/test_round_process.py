@@ -370,7 +370,7 @@ def test_a_layer_starts_anew_only_when_told_to(platform: Platform) -> None:
         ("1 / 0", r"ZeroDivisionError: division by zero \(model.py, line 1"),
         ("def build_model(schema, parameters):\n    return parameters['none']", r"KeyError: 'none' \(model.py, line 2"),
         ("def build_model(schema, parameters):\n    return 3", "returned int, expected a keras.Model"),
-        ("x = 1", "no function build_model"),
+        ("x = 1", "has neither build_model"),
         (MODULE.replace('name="x"', 'name="y"'), "input 'y' is no feature of the stream"),
         (MODULE.replace("Dense(1)", "Dense(1, activation='sigmoid')"), "return the logits"),
         (

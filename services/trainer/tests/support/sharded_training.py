@@ -54,8 +54,17 @@ def build_model(schema, parameters):
     both = keras.layers.Concatenate()([keras.layers.Embedding(40, 3)(item), x])
     hidden = keras.layers.BatchNormalization()(keras.layers.Dense(8, kernel_regularizer="l2")(both))
     return keras.Model({"item": item, "x": x}, keras.layers.Dense(1)(keras.layers.Dropout(0.3)(hidden)))
+
+def hook_state(network):
+    return {"seen": 0, "losses": 0.0}
+
+def before_step(run, features, labels):
+    run.state["seen"].assign_add(keras.ops.size(labels))
+
+def after_step(run, loss, kept):
+    run.state["losses"].assign_add(loss)
 """
-"""Beside dense weights: a sparse gradient, moving averages, draws, regularisation."""
+"""Beside dense weights: a sparse gradient, moving averages, draws, regularisation, hooks."""
 
 
 def _files(model: str, shards: int) -> dict[str, bytes]:

@@ -1,0 +1,87 @@
+"""Hooks: functions of a definition's module that a round calls while it trains.
+
+    hook_state(network) -> {name: number or array}   what hooks remember: each a variable, at path hook/<name>
+    on_round_begin(run)                              once in a round, before its first step
+    before_step(run, features, labels)               in the compiled step: before a batch; returns tensors to keep
+    after_step(run, loss, kept)                      in the compiled step: after it, with what before_step returned
+    on_block(run, losses)                            after a block, with the loss of each of its steps
+    on_checkpoint(arrays)                            a resume point, or the round's result, is about to be written
+    on_round_end(run)                                once in a round, after its last step
+
+`run` is a Run. What a hook assigns to variables is part of checkpoint, resume and rebuild; what it keeps elsewhere is
+lost with the process. on_checkpoint is called when time has come, so it gets copies and can change nothing.
+"""
+
+import inspect
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+
+from common.suggestions import did_you_mean
+from services.trainer.families.reasons import DefinitionFailedError
+
+HOOKS: Mapping[str, tuple[str, ...]] = {
+    "hook_state": ("network",),
+    "on_round_begin": ("run",),
+    "before_step": ("run", "features", "labels"),
+    "after_step": ("run", "loss", "kept"),
+    "on_block": ("run", "losses"),
+    "on_checkpoint": ("arrays",),
+    "on_round_end": ("run",),
+}
+_ELSEWHERE: Mapping[str, str] = {
+    **dict.fromkeys(("on_train_begin", "on_epoch_begin", "after_create_session"), "on_round_begin"),
+    **dict.fromkeys(("on_train_end", "on_epoch_end"), "on_round_end"),
+    **dict.fromkeys(("on_batch_begin", "on_train_batch_begin", "before_run", "before_batch"), "before_step"),
+    **dict.fromkeys(("on_batch_end", "on_train_batch_end", "after_run", "after_batch"), "after_step"),
+    **dict.fromkeys(("before_save", "after_save"), "on_checkpoint"),
+}
+"""The nearest hook to what Keras's callbacks and session hooks call theirs."""
+
+
+class HookFailedError(DefinitionFailedError):
+    """A hook raised; no example is at fault."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a hook works with.
+
+    Attributes:
+        optimizer: the one that counts the steps, in `iterations`.
+        state: the variables that hook_state asked for, by name.
+    """
+
+    network: keras.Model
+    optimizer: keras.optimizers.Optimizer
+    state: Mapping[str, keras.Variable]
+
+
+def hooks_of(module: types.ModuleType, path: str) -> dict[str, Callable[..., Any]]:
+    """The module's hooks by name.
+
+    Raises:
+        DefinitionFailedError: one is no function, takes other arguments, or has a name that nothing calls.
+    """
+    found: dict[str, Callable[..., Any]] = {}
+    for name, value in vars(module).items():
+        if name in HOOKS:
+            _check(name, value, path)
+            found[name] = value
+        elif inspect.isfunction(value) and (name in _ELSEWHERE or name.startswith("on_")):
+            known = ", ".join(HOOKS)
+            meant = f"; did you mean {_ELSEWHERE[name]}?" if name in _ELSEWHERE else did_you_mean([name], [*HOOKS])
+            raise DefinitionFailedError(f"{path}: nothing calls {name}(); the hooks are {known}{meant}")
+    return found
+
+
+def _check(name: str, value: object, path: str) -> None:
+    if not callable(value):
+        raise DefinitionFailedError(f"{path}: {name} must be a function, got {type(value).__name__}")
+    try:
+        inspect.signature(value).bind(*HOOKS[name])
+    except TypeError:
+        raise DefinitionFailedError(f"{path}: {name} must take ({', '.join(HOOKS[name])})") from None

@@ -1,0 +1,106 @@
+"""Calls the hooks of a definition's module (families/hooks.py) and keeps what they remember.
+
+A hook that raises fails the round: in Python with what it raised, in the compiled step by the scope of its operations.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from services.trainer.families.hooks import HookFailedError, Run
+from services.trainer.families.port import Arrays, Losses
+from services.trainer.families.reasons import DefinitionFailedError, blame_definition, describe
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SCOPE = "hook."
+
+
+class RunningHooks:
+    """Args:
+    functions: by name; none of them has to be there.
+    path: of the module.
+    """
+
+    def __init__(self, functions: Mapping[str, Callable[..., Any]], path: str, network: keras.Model) -> None:
+        self._functions, self._path, self._network = functions, path, network
+        self.state = self._variables()
+        self._run: Run | None = None
+
+    def begin(self, optimizer: keras.optimizers.Optimizer) -> None:
+        """Before anything else is called."""
+        self._run = Run(self._network, optimizer, self.state)
+
+    def on_round_begin(self) -> None:
+        self._call("on_round_begin", self._run)
+
+    def before_step(self, features: Any, labels: Any) -> Any:
+        return self._in_step("before_step", self._run, features, labels)
+
+    def after_step(self, loss: tf.Tensor, kept: Any) -> None:
+        self._in_step("after_step", self._run, loss, kept)
+
+    def on_block(self, losses: Losses) -> None:
+        self._call("on_block", self._run, losses)
+
+    def on_checkpoint(self, arrays: Arrays) -> None:
+        if "on_checkpoint" in self._functions:
+            self._call("on_checkpoint", {path: _read_only(array) for path, array in arrays.items()})
+
+    def on_round_end(self) -> None:
+        self._call("on_round_end", self._run)
+
+    def fail_if_at_fault(self, error: tf.errors.OpError) -> None:
+        """Raises HookFailedError where an operation of a hook has failed in the compiled step."""
+        found = re.findall(re.escape(_SCOPE) + r"(\w+?)(?:_\d+)?/", str(error.message))
+        if found:
+            raise HookFailedError(f"{self._path}: {found[-1]}: {describe(error)}") from error
+
+    def _variables(self) -> dict[str, keras.Variable]:
+        initial = self._call("hook_state", self._network)
+        if initial is None:
+            return {}
+        if not isinstance(initial, Mapping) or not all(
+            isinstance(name, str) and _NAME.fullmatch(name) for name in initial
+        ):
+            raise HookFailedError(f"{self._path}: hook_state must return a dict of name to number or array")
+        return {name: self._variable(name, value) for name, value in initial.items()}
+
+    def _variable(self, name: str, value: Any) -> keras.Variable:
+        array = np.asarray(value)
+        if array.dtype.kind not in "biuf":
+            raise HookFailedError(f"{self._path}: hook_state: {name} must be a number or an array, got {value!r}")
+        if isinstance(value, float | list | tuple) and array.dtype.kind == "f":
+            array = array.astype(np.float32)  # Python's floats, as in TensorFlow
+        return keras.Variable(array, dtype=str(array.dtype), trainable=False, name=name)
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        function = self._functions.get(name)
+        if function is None:
+            return None
+        with self._blamed(name):
+            return function(*arguments)
+
+    def _in_step(self, name: str, *arguments: Any) -> Any:
+        if name not in self._functions:
+            return None
+        with tf.name_scope(f"{_SCOPE}{name}"):
+            return self._call(name, *arguments)
+
+    @contextmanager
+    def _blamed(self, name: str) -> Iterator[None]:
+        try:
+            with blame_definition(self._path, doing=name):
+                yield
+        except DefinitionFailedError as error:
+            raise HookFailedError(str(error)) from error.__cause__
+
+
+def _read_only(array: Any) -> Any:
+    view = np.asarray(array).view()
+    view.flags.writeable = False
+    return view

@@ -1,0 +1,103 @@
+"""Hooks of a module: when they are called, what they remember, and what happens when one raises."""
+
+from pathlib import Path
+
+import pytest
+
+from services.trainer.families.reasons import DefinitionFailedError
+from services.trainer.learn import checkpoint
+from services.trainer.learn.training import Training
+from services.trainer.tests.families.test_model_fn import built
+from services.trainer.tests.families.test_modules import module, trained_twice
+
+NET = """
+def build_model(schema, parameters):
+    x = keras.Input((), name="x")
+    return keras.Model({"x": x}, keras.layers.Dense(1)(keras.layers.Reshape((1,))(x)))
+"""
+COUNTING = (
+    NET
+    + """
+def hook_state(network):
+    return {"calls": np.zeros(5, np.int64), "rounds": 0, "mean": 0.0, "order_is_kept": True}
+
+def on_round_begin(run):
+    run.state["calls"].assign(np.zeros(5))
+    run.state["rounds"].assign_add(1)
+
+def before_step(run, features, labels):
+    run.state["calls"].assign_add([1, 0, 0, 0, 0])
+    return {"seen": tf.cast(tf.size(labels), tf.float32) + 0.0 * features["x"][0], "step": run.optimizer.iterations + 0}
+
+def after_step(run, loss, kept):
+    calls, state = run.state["calls"], run.state
+    calls.assign_add([0, 1, 0, 0, 0])
+    took_one = tf.equal(tf.cast(run.optimizer.iterations, tf.int64), tf.cast(kept["step"], tf.int64) + 1)
+    in_turn = tf.logical_and(took_one, tf.equal(calls[0], calls[1]))
+    state["order_is_kept"].assign(tf.logical_and(state["order_is_kept"], in_turn))
+    if loss > 0.1:  # a tensor: decided in the graph
+        state["mean"].assign(0.9 * state["mean"] + 0.1 * loss * kept["seen"])
+
+def on_block(run, losses):
+    run.state["calls"].assign_add([0, 0, 1, len(losses), 0])
+    kernel = run.network.trainable_variables[0]
+    kernel.assign(kernel * 0.99)
+
+def on_checkpoint(arrays):
+    with open(CALLS, "a") as file:
+        file.write(f"{arrays['hook/calls'].tolist()} {arrays['hook/calls'].flags.writeable}\\n")
+
+def on_round_end(run):
+    run.state["calls"].assign_add([0, 0, 0, 0, 1])
+"""
+)
+
+
+@pytest.mark.covers("hook-api")
+def test_hooks_are_called_in_order_and_what_they_remember_survives_resume_and_rebuild(tmp_path: Path) -> None:
+    written = tmp_path / "calls.txt"
+    trained_twice(tmp_path, module(f"CALLS = {str(written)!r}\n" + COUNTING))
+    for version in (1, 2):
+        arrays = checkpoint.read(tmp_path / "cache" / "model" / str(version)).arrays
+        before, after, blocks, losses, ends = (int(count) for count in arrays["hook/calls"])
+        assert before == after == losses > blocks > 0, "a call for each step, a loss for each"
+        assert (blocks, ends) == (4, 1), "two passes over two blocks, however often the round was stopped"
+        assert arrays["hook/rounds"] == version, "carried from round to round; a resumed round does not begin again"
+        assert arrays["hook/order_is_kept"], "before, the optimizer's step, after"
+        assert arrays["hook/mean"].any()
+    told = written.read_text().splitlines()
+    assert len(told) >= 4, "at each resume point and at the end of each round"
+    assert told[0] == told[-1].replace("True", "False"), "on_checkpoint gets what is written, and cannot change it"
+
+
+RAISING = "def HOOK:\n    raise ValueError('no')"
+ASSERTING = """
+def after_step(run, loss, kept):
+    tf.debugging.assert_less(loss, -1.0, "the loss is not below -1")
+"""
+
+
+@pytest.mark.covers("hook-api")
+@pytest.mark.parametrize(
+    ("hook", "execution", "reason"),
+    [
+        (ASSERTING, "graph", "^net.py: after_step: .*the loss is not below -1"),
+        (ASSERTING, "eager", "^net.py: after_step: .*the loss is not below -1"),
+        (RAISING.replace("HOOK", "before_step(run, x, y)"), "graph", "^net.py: before_step: .*no .net.py, line 10"),
+        (RAISING.replace("HOOK", "on_block(run, losses)"), "graph", "^net.py: on_block: ValueError: no .net.py"),
+        ("def hook_state(network):\n    return {'a': 'word'}", "graph", "net.py: hook_state: a must be a number"),
+        ("def hook_state(network):\n    return 3", "graph", "net.py: hook_state must return a dict"),
+        ("def on_epoch_end(run): ...", "graph", r"nothing calls on_epoch_end\(\).*did you mean on_round_end\?"),
+        ("def on_blok(run, losses): ...", "graph", r"nothing calls on_blok\(\).*did you mean on_block\?"),
+        ("def on_round_end(): ...", "graph", r"net.py: on_round_end must take \(run\)"),
+    ],
+)  # fmt: skip
+def test_a_hook_that_raises_or_that_nothing_calls_fails_by_its_name(
+    hook: str, execution: str, reason: str, tmp_path: Path
+) -> None:
+    def trained() -> None:
+        model, examples = built(NET + hook, tmp_path, execution=execution)
+        Training(model, seed=5).train_block(examples, pass_index=0, block_index=0)
+
+    with pytest.raises(DefinitionFailedError, match=reason):
+        trained()

@@ -1,7 +1,9 @@
-"""init and check: from a file of data to a folder that can be applied, and whether it can be."""
+"""init, check and features: from a file of data to a folder that can be applied, and what it would do."""
 
+import json
 import time
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -129,6 +131,66 @@ def check(
         typer.echo(f"it answers, for example: {done['answers'][0]}" if done["answers"] else "it was not asked")
 
     session.show(document, show)
+
+
+def features(
+    context: typer.Context,
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Holds stream.yaml and model.yaml.")],
+    row: Annotated[str, typer.Option("--row", help="One event as JSON; labels may be left out.")],
+) -> None:
+    """Show the ids and numbers that a definition's features make of one event, without a platform."""
+    from headrace.files.definition_folder import read_folder
+    from headrace.local.check import check_events, show_features, work_folder
+
+    session: Session = context.obj
+    folder = read_folder(directory)
+    schema, definition = folder.checked()
+    if not definition.features:
+        raise InvalidInput(
+            f"{definition.name} has no section features: its module takes the events' values as they are"
+        )
+    event = _event(row)
+    labels = {label.name for label in schema.labels}
+    asked = replace(schema, labels=(), weight=None, event_time=None, key=None)
+    with work_folder() as work_dir:
+        values = {name: value for name, value in event.items() if name not in labels}
+        (work_dir / "events.ndjson").write_text(json.dumps(values))
+        checked = check_events(work_dir, asked.to_json())
+        if checked.refused_count:
+            raise InvalidInput(f"the stream would refuse the row: {checked.refused[0][1]}")
+        shown = show_features(work_dir, folder.files or {})
+
+    def show() -> None:
+        headings = {"feature": "left", "type": "left", "of": "left", "gives": "left"}
+        of = [found["of"] if isinstance(found["of"], str) else " × ".join(found["of"]) for found in shown]
+        rows = [[found["feature"], found["type"], of[n], _given(found)] for n, found in enumerate(shown)]
+        print_table(f"{definition.name}: {len(shown)} features", headings, rows)
+
+    session.show({"model": definition.name, "features": shown}, show)
+
+
+def _event(row: str) -> Mapping[str, Any]:
+    try:
+        event = json.loads(row)
+    except ValueError as error:
+        raise InvalidInput(f"--row is no JSON: {error}") from error
+    if not isinstance(event, dict):
+        raise InvalidInput(f"--row must be one JSON object, got {row[:100]}")
+    return event
+
+
+def _given(found: Mapping[str, Any]) -> str:
+    words = f"words {json.dumps(found['words'], ensure_ascii=False)}; " if "words" in found else ""
+    refused = f" ({found['refused']})" if "refused" in found else ""
+    for key, meaning in (
+        ("values", "values"),
+        ("ids", "ids"),
+        ("ids_of", "a column or row for each id of"),
+        ("fitted", ""),
+    ):
+        if key in found:
+            return f"{words}{meaning} {found[key]}{refused}".strip()
+    return words
 
 
 @dataclass

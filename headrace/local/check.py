@@ -65,9 +65,7 @@ def check_round(
         InvalidInput: the sentence, where it failed, and what it printed last.
         Unavailable: it was not done within limit_seconds.
     """
-    for path, content in files.items():
-        (work_dir / "definition" / path).parent.mkdir(parents=True, exist_ok=True)
-        (work_dir / "definition" / path).write_bytes(content)
+    _write_definition(work_dir, files)
     with (work_dir / "log.txt").open("w+b") as log:
         child = subprocess.Popen(
             [sys.executable, "-m", "services.trainer.rounds.check", str(work_dir)], stdout=subprocess.PIPE, stderr=log
@@ -85,6 +83,34 @@ def check_round(
     if "failed" in last:
         raise InvalidInput(f"it failed at `{last['step']}`: {last['failed']}")
     raise _ended("trainer", child.returncode, printed, step=str(last.get("step", "start")))
+
+
+def show_features(work_dir: Path, files: Mapping[str, bytes]) -> list[dict[str, Any]]:
+    """What each feature makes of the only example of work_dir/examples.tfrecord.
+
+    Returns:
+        What services/trainer/features/show.py says under `features`.
+
+    Raises:
+        InvalidInput: the sentence, or what it printed last.
+    """
+    _write_definition(work_dir, files)
+    done = subprocess.run(
+        [sys.executable, "-m", "services.trainer.features.show", str(work_dir)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise _ended("trainer", done.returncode, done.stderr)
+    answer = json.loads(done.stdout)
+    if "failed" in answer:
+        raise InvalidInput(answer["failed"])
+    return list(answer["features"])
+
+
+def _write_definition(work_dir: Path, files: Mapping[str, bytes]) -> None:
+    for path, content in files.items():
+        (work_dir / "definition" / path).parent.mkdir(parents=True, exist_ok=True)
+        (work_dir / "definition" / path).write_bytes(content)
 
 
 def _follow(child: "subprocess.Popen[bytes]", on_step: Callable[[str], None], limit_seconds: float) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """`headrace check`: a definition tried with data and no platform, and the sentence and the step where it fails."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,40 @@ def test_a_good_definition_passes_every_step(folder: Path) -> None:
     assert (told["ok"], told["events"], told["trained"] + told["held_out"], told["unusable"]) == (True, 60, 60, 0)
     assert [step["step"] for step in told["steps"]][-3:] == ["check the files", "load", "predict"]
     assert set(told["answers"][0]) == {"probability", "logits"}
+
+
+@pytest.mark.covers("feat-identity-hash", "feat-vocab")
+def test_the_features_of_one_row_are_those_of_training(folder: Path) -> None:
+    features = """
+  x: {type: numeric, log: true}
+  part: {type: bucketized, of: x, boundaries: [10, 50]}
+  tenth: {type: bucketized, of: x, quantiles: 10}
+  hash: {type: hashed, of: word, bins: 1000}
+  known: {type: vocabulary, of: word, words: [a, b], oov: error}
+  pair: {type: crossed, of: [tenth, word], bins: 7}
+  letters: {type: text, of: word, split: characters, words: [é, a], oov: drop}
+  v: {type: indicator, of: known}
+"""
+    model = _MODEL.replace("features: {x", "features:" + features + "unused: {x")
+    model = "\n".join(line for line in model.splitlines() if not line.startswith("unused"))
+    (folder / "model.yaml").write_text(model)
+
+    def features_of(row: str) -> Result:
+        return CliRunner().invoke(app, ["features", str(folder), "--json", "--row", row])
+
+    result = features_of('{"x": 50, "word": "Éb", "y": "hot"}')
+    assert result.exit_code == 0, result.output
+    found = {one["feature"]: one for one in json.loads(result.stdout)["features"]}
+    assert found["x"]["values"] == pytest.approx([math.log1p(50)], rel=1e-6)
+    assert found["part"]["ids"] == [2]
+    assert found["hash"]["ids"] == [293]
+    assert (found["known"]["ids"], "error" in found["known"]["refused"]) == ([-1], True)
+    assert (found["letters"]["words"], found["letters"]["ids"]) == (["é", "b"], [0, -1])
+    assert found["tenth"]["fitted"] == "the boundaries of 10 equal parts are fitted in the first round"
+    assert found["pair"]["fitted"] == "tenth: fitted in the first round"
+    assert found["v"]["ids_of"] == "known"
+    refused = features_of('{"x": 500, "word": "a"}')
+    assert (refused.exit_code, "the stream would refuse the row" in refused.stderr) == (3, True)
 
 
 def test_what_a_module_raises_is_told_with_its_step(folder: Path) -> None:

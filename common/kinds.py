@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-import numpy as np
-
 from common.errors import InvalidInput
 from common.images import FORMATS, fault_of_image
 from common.suggestions import did_you_mean
@@ -79,6 +77,8 @@ class TensorKind:
         if len(value) != expected:
             return f"holds {len(value)} bytes, expected {expected}: {self.dtype} {list(sizes)}"
         if self.dtype in _EXPONENTS:
+            import numpy as np  # here: the client and the CLI read schemas and start without it
+
             bits, exponent = _EXPONENTS[self.dtype]
             if ((np.frombuffer(value, bits) & exponent) == exponent).any():
                 return "holds NaN or an infinity, expected finite numbers"

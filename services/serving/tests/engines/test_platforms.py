@@ -63,7 +63,7 @@ def test_a_platform_that_is_not_there_is_refused_with_those_that_are(
 ) -> None:
     code, message = failure(start(zygote, redis_server, table, "spreadsheet"))
     assert code == Code.INVALID_ARGUMENT
-    assert message == 'there is no platform "spreadsheet"; known here: lookup, tensorflow, xgboost'
+    assert message == 'there is no platform "spreadsheet"; known here: lookup, tensorflow, tflite, xgboost'
 
 
 @pytest.mark.covers("srv-xgboost")

@@ -19,3 +19,11 @@ def test_a_model_fn_learns_digits() -> None:
     found = compare.results(["digits_model_fn"], 1500)["digits_model_fn"]
     assert found["metrics"]["accuracy"] > 0.6
     assert found["metrics"]["top3"] > found["metrics"]["accuracy"]
+
+
+@pytest.mark.covers("ex-nets")
+def test_an_autoencoder_gives_digits_back_without_their_labels() -> None:
+    found = compare.results(["autoencoder"], 2500)["autoencoder"]
+    assert found["metrics"]["rmse"] < 55, "the mean digit for every digit is wrong by about 65"
+    assert {"prediction", "code"} == set(found["answers"][0])
+    assert len(found["answers"][0]["code"]) == 24

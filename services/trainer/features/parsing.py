@@ -70,6 +70,16 @@ def parse(examples: Sequence[bytes], features: Sequence[Feature]) -> Parsed:
         return _parse_singly(examples, spec)
 
 
+def absent_counts(examples: Sequence[bytes], features: Sequence[Feature]) -> dict[str, int]:
+    """In how many of the examples, which parse, an optional feature of fixed shape is absent; 0 where in none."""
+    optional = [feature for feature in features if not feature.required and not feature.is_variable_length]
+    if not optional or not examples:
+        return {feature.name: 0 for feature in optional}
+    spec = {feature.name: tf.io.RaggedFeature(DTYPES[feature.dtype]) for feature in optional}
+    found = tf.io.parse_example(tf.constant(list(examples), tf.string), spec)
+    return {name: int(tf.math.count_nonzero(tf.equal(values.row_lengths(), 0))) for name, values in found.items()}
+
+
 def _parse_singly(examples: Sequence[bytes], spec: Mapping[str, object]) -> Parsed:
     kept: list[int] = []
     refused: list[tuple[int, str]] = []

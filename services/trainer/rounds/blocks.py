@@ -20,7 +20,7 @@ from services.trainer.families.heads import BuiltHead, ByHead
 from services.trainer.families.port import Model, TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.features.decoding import Decoder
-from services.trainer.features.parsing import lengths_of, parse
+from services.trainer.features.parsing import absent_counts, lengths_of, parse
 
 _CACHE_LIMIT_BYTES = 512 * 1024 * 1024
 _SAMPLE_EXAMPLES = 8
@@ -37,6 +37,7 @@ class ParsedBlock:
     index: 0 for the round's first block.
     examples: the serialized ones that parse; `raw` and `held_out` (bool) have one row for each.
     refused: (serialized, reason) of the others.
+    absent: in how many of `examples` an optional feature is absent, so that its default stands in, by feature.
     """
 
     index: int
@@ -45,6 +46,7 @@ class ParsedBlock:
     raw: Mapping[str, tf.Tensor]
     held_out: NDArray[np.bool_]
     refused: list[tuple[bytes, str]]
+    absent: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ class PreparedBlock:
             each input of any length.
         outside: values without an id of their own, by feature, trained and held out together.
         present: all values of the same features.
+        absent: as ParsedBlock has it.
+        example_count: the examples that parse.
     """
 
     index: int
@@ -71,6 +75,8 @@ class PreparedBlock:
     unusable: list[tuple[bytes, str]]
     outside: Mapping[str, int]
     present: Mapping[str, int]
+    absent: Mapping[str, int]
+    example_count: int
 
 
 @dataclass
@@ -148,6 +154,7 @@ class RoundData:
         parsed = parse(block.examples, self.schema.columns)
         raw, broken = self._decode(parsed.raw)
         kept = [row for place, row in enumerate(parsed.kept) if place not in broken]
+        examples = [block.examples[row] for row in kept]
         refused = parsed.refused + [(parsed.kept[place], reason) for place, reason in broken.items()]
         if broken:
             raw = _select(raw, np.array([place for place in range(len(parsed.kept)) if place not in broken], np.int64))
@@ -156,10 +163,11 @@ class RoundData:
         return ParsedBlock(
             index,
             block.next_position,
-            [block.examples[row] for row in kept],
+            examples,
             raw,
             held_out[kept],
             [(block.examples[row], reason) for row, reason in sorted(refused)],
+            absent_counts(examples, self.schema.features),
         )
 
 
@@ -188,6 +196,8 @@ def prepare(model: Model, parsed: ParsedBlock) -> PreparedBlock:
         unusable=parsed.refused + unusable,
         outside={name: int(count) for name, count in done.outside.items()},
         present={name: int(count) for name, count in done.present.items()},
+        absent=parsed.absent,
+        example_count=len(parsed.examples),
     )
 
 

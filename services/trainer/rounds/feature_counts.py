@@ -1,4 +1,5 @@
-"""What a round found in its features: values without an id, values that no statistics take; said with the version."""
+"""What a round found in its features: values without an id, defaults that stand in for absent ones, values that no
+statistics take; said with the version."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -13,15 +14,25 @@ class FeatureCounts:
         """`statistics_warnings`: as statistics.warnings_of says them."""
         self._warn_share, self._warnings = warn_share, dict(statistics_warnings)
         self._outside, self._present = Counter[str](), Counter[str]()
+        self._absent, self._examples = Counter[str](), 0
 
     def add(self, block: PreparedBlock) -> None:
         self._outside.update(block.outside)
         self._present.update(block.present)
+        self._absent.update(block.absent)
+        self._examples += block.example_count
 
     def metrics(self) -> dict[str, dict[str, float]]:
-        """`without_id` and `unknown_share`, by feature."""
+        """`without_id` and `unknown_share`, by feature; by raw feature `defaults_filled`, the examples in which an
+        optional one was absent, and `default_share`, their share of those that parse."""
         shares = {name: count / max(self._present[name], 1) for name, count in self._outside.items()}
-        return {"without_id": dict(self._outside), "unknown_share": shares}
+        defaults = {name: count / max(self._examples, 1) for name, count in self._absent.items()}
+        return {
+            "without_id": dict(self._outside),
+            "unknown_share": shares,
+            "defaults_filled": dict(self._absent),
+            "default_share": defaults,
+        }
 
     def warnings(self) -> dict[str, str]:
         """Sentences, by what they are about."""

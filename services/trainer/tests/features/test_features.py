@@ -12,7 +12,7 @@ from common.definition.features import parse_features
 from common.errors import InvalidInput
 from common.schema import Schema
 from services.trainer.families.estimators.layers import Counts, EmbeddingTable
-from services.trainer.features.parsing import parse
+from services.trainer.features.parsing import absent_counts, parse
 from services.trainer.features.statistics import (
     Boundaries,
     Fitted,
@@ -300,6 +300,9 @@ def test_indicators_count_how_often_an_example_has_an_id() -> None:
 def test_absent_optional_features_get_the_schemas_default() -> None:
     raw = parse([example(), example(extra=1.0, extra_pair=[1, 2], extra_word="w")], SCHEMA.features).raw
     assert raw["extra"].numpy().tolist() == [0.5, 1.0]
+    counted = absent_counts([example(), example(extra=0.5), example(extra_word="")], SCHEMA.features)
+    assert counted == {"extra": 2, "extra_pair": 3, "extra_word": 2}, "a default that was sent is none"
+    assert absent_counts([], SCHEMA.features) == {"extra": 0, "extra_pair": 0, "extra_word": 0}
     assert raw["extra_pair"].numpy().tolist() == [[7, 7], [1, 2]]
     assert raw["extra_word"].numpy().tolist() == [b"none", b"w"]
 

@@ -440,6 +440,17 @@ def test_a_vocabulary_grows_in_later_rounds_and_keeps_its_ids(platform: Platform
     assert platform.registry.versions[1].metrics["without_id"] == {"word": 1}
 
 
+@pytest.mark.covers("feat-missing")
+def test_a_version_says_how_often_a_default_stood_in(platform: Platform) -> None:
+    random = np.random.default_rng(7)
+    rows = [event(random) | ({"extra": 0.5} if n % 4 == 0 else {}) for n in range(40)]
+    platform.append([*map(serialized, rows), b"\xff"])
+    files = definition(features={"extra": {"type": "numeric"}}, estimator="linear_classifier", parameters={})
+    assert isinstance(platform.train(platform.lease(files)), Done)
+    metrics = platform.registry.versions[0].metrics
+    assert (metrics["defaults_filled"], metrics["default_share"]) == ({"extra": 30}, {"extra": 0.75})
+
+
 def test_an_absurd_value_and_unknown_words_are_told_with_the_version_and_forgotten(platform: Platform) -> None:
     """A tiny first round with an event of 3.4e38 fixes neither the scale nor the vocabulary."""
     word = {"type": "vocabulary", "max_words": 6, "oov": "drop"}

@@ -139,9 +139,10 @@ class Training:
 
     def curve(self, losses: Losses) -> tuple[NDArray[np.int64], Losses]:
         """Of the losses of the last batches: the steps, and the mean loss of the batches that each step rests on."""
-        end = int(self.optimizer._iterations)
+        # An optimizer that has a turn now and then (a GAN's) has counted fewer steps than there were batches.
+        first = max(0, int(self.optimizer._iterations) - len(losses))
         steps, firsts, counts = np.unique(
-            np.arange(end - len(losses), end) // self._batches_per_step, return_index=True, return_counts=True
+            np.arange(first, first + len(losses)) // self._batches_per_step, return_index=True, return_counts=True
         )
         if not len(losses) or self._batches_per_step == 1:
             return steps.astype(np.int64), losses

@@ -349,3 +349,4 @@ def test_a_step_of_a_gan_leaves_the_other_half_untouched(tmp_path: Path) -> None
         changed = {path for path in before if not np.array_equal(before[path], after[path])}
         assert any(f"/{moves}/" in path for path in changed)
         assert not any(f"/{stays}/" in path or f"of_{stays}" in path for path in changed)
+    assert training.curve(np.ones(2, np.float32))[0].tolist() == [0, 1], "each batch has a place in the curve"

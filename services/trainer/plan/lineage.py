@@ -14,22 +14,15 @@ import services.trainer
 from common.definition.model import Definition
 from services.trainer.settings import TrainerSettings
 
-_LIBRARIES = ("keras", "numpy", ("tensorflow", "tensorflow-cpu"))
+_LIBRARIES = ("keras", "numpy", ("tensorflow", "tensorflow-cpu"), ("xgboost", "xgboost-cpu"))
 _COMMON_SOURCES = (
-    "definition/evaluation.py",
-    "definition/features.py",
-    "definition/fields.py",
-    "definition/heads.py",
-    "definition/identity.py",
-    "definition/keras_names.json",
-    "definition/keras_names.py",
-    "definition/learning_rate.py",
-    "definition/losses.py",
-    "definition/model.py",
-    "definition/training.py",
-    "definition/warm_start.py",
-    "schema.py",
+    "definition/*.py",
+    "definition/*.json",
     "eventlog/tfrecord.py",
+    "images.py",
+    "kinds.py",
+    "model_fn.py",
+    "schema.py",
 )
 
 
@@ -82,7 +75,8 @@ def code_digest() -> str:
         for path in trainer_dir.rglob("*.py")
         if "tests" not in path.relative_to(trainer_dir).parts
     }
-    sources |= {f"common/{name}": common_dir / name for name in _COMMON_SOURCES}
+    shared = [path for pattern in _COMMON_SOURCES for path in common_dir.glob(pattern)]
+    sources |= {f"common/{path.relative_to(common_dir)}": path for path in shared}
     sources["protos/example.proto"] = Path(next(iter(protos.__path__))) / "example.proto"
     lines = [f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}" for name, path in sources.items()]
     return hashlib.sha256("\n".join([*sorted(lines), *library_versions()]).encode()).hexdigest()

@@ -52,6 +52,7 @@ class Training:
         fail; skip_batch (all of its examples are unusable); set_aside (only the examples at fault are).
     frozen: patterns of variables that do not learn (is_meant); a layer all of whose variables are meant runs as it does
         in inference.
+    jit_compile: XLA compiles the loss and the gradients of a batch; once for each number of rows.
     learning_rates: pattern to factor: those variables learn at the rate times the factor; the first pattern counts.
     """
 
@@ -63,6 +64,7 @@ class Training:
     frozen: tuple[str, ...] = ()
     learning_rates: Mapping[str, float] = field(default_factory=dict)
     shards: int = 1
+    jit_compile: bool = False
 
 
 def is_meant(path: str, pattern: str) -> bool:
@@ -87,8 +89,12 @@ def parse_training(section: object, *, frozen: tuple[str, ...] = ()) -> Training
         frozen=tuple(dict.fromkeys((*fields.texts("frozen", ()), *frozen))),
         learning_rates=_factors(fields.take("learning_rates", {})),
         shards=fields.integer("shards", Training.shards, maximum=64),
+        jit_compile=fields.flag("jit_compile", Training.jit_compile),
     )
     fields.finish()
+    if training.jit_compile and (training.shards > 1 or training.execution == "eager"):
+        other = "execution: eager" if training.execution == "eager" else f"shards: {training.shards}"
+        raise InvalidInput(f"training: jit_compile compiles a whole batch's step, not with {other}; keep one of them")
     return training
 
 

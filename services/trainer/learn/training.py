@@ -7,6 +7,7 @@ A batch whose loss or gradient is not finite, or in which a layer raises, is und
 `training.on_not_finite` to say: fail, skip_batch, or set_aside the examples at fault and take the step without them.
 """
 
+import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ from services.trainer.shards.team import ALONE, Team, WorkerLostError
 _FEW = 10
 """So many examples at fault in a batch, or in all, are never too many; beyond, half of them are."""
 _SMALL_VALUES = 65_536
+_UNKNOWN_TO_XLA = re.compile(r"(\w+) \(No registered '\w+' OpKernel for XLA")
+_PLACE = re.compile(r" \([^()]*, line \d+, in \w+\)$")
 _NO_LOSSES: Losses = np.zeros((0, 2), np.float32)
 
 
@@ -71,6 +74,7 @@ class Training:
         self.set_aside: dict[tuple[int, int], str] = {}
         self.added: Losses = np.zeros(0, np.float32)
         self._seen = 0
+        self._whole_gradients = self._by_xla() if model.definition.training.jit_compile else self._differentiated
         self._seed = seed
         self._policy = model.definition.training.on_not_finite
         self._fault: _Fault | None = None
@@ -319,6 +323,12 @@ class Training:
             if isinstance(error, HookFailedError) or not isinstance(cause, tf.errors.InvalidArgumentError):
                 raise
             self._hooks.fail_if_at_fault(cause)
+            if missing := _UNKNOWN_TO_XLA.findall(str(cause.message)):
+                place = _PLACE.search(describe(cause))
+                raise DefinitionFailedError(
+                    f"training.jit_compile is true, and XLA lacks {', '.join(dict.fromkeys(missing))}"
+                    f"{place.group() if place else ''}"
+                ) from error
             return _NO_LOSSES, _Fault(describe(cause), is_numeric=False)
         finite = np.isfinite(losses[:, 0])
         if finite.all():
@@ -418,10 +428,31 @@ class Training:
         if self._sharded:
             losses, gradients = self._sharded(self.model.loss_and_added, *batch, scale=scale)
             return losses[0], losses[1], gradients
+        return self._whole_gradients(*batch)
+
+    def _differentiated(self, *batch: Any) -> tuple[tf.Tensor, tf.Tensor, list[Any]]:
         with tf.GradientTape() as tape:
             loss, added = self.model.loss_and_added(*batch)
-            scaled = scale(loss)
+            scaled = self.optimizer.scale_loss(loss)
         return loss, added, tape.gradient(scaled, self._variables)
+
+    def _by_xla(self) -> Any:
+        """`_differentiated`, compiled; the optimizer's own operations stay outside.
+
+        Raises:
+            DefinitionFailedError: the module takes its steps itself, or the network takes strings.
+        """
+        definition = self.model.definition
+        if self._by_user.has_train_step:
+            raise DefinitionFailedError(
+                f"{definition.module}: training.jit_compile is true, and the module's own train_step takes the steps"
+            )
+        if words := [name for name, spec in self.model.column_specs().items() if spec.dtype == tf.string]:
+            raise DefinitionFailedError(
+                f"{definition.module}: training.jit_compile is true, and XLA cannot take the strings of "
+                f"{', '.join(words)}"
+            )
+        return tf.function(self._differentiated, jit_compile=True, autograph=definition.module is not None)
 
     def _sharded_by(self, team: Team) -> ShardedGradients | None:
         """None where a batch is one piece."""

@@ -1,0 +1,78 @@
+"""training.jit_compile: XLA computes the loss and the gradients, with everything that a round promises."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common.definition.training import parse_training
+from common.errors import InvalidInput
+from services.trainer.families.reasons import DefinitionFailedError
+from services.trainer.learn.training import Training
+from services.trainer.tests.families.test_model_fn import built
+from services.trainer.tests.families.test_modules import module, trained_twice
+
+NET = """
+def build_model(schema, parameters):
+    x, code = keras.Input((), name="x"), keras.Input((), dtype="int64", name="code")
+    parts = [keras.layers.Reshape((1,))(x), keras.layers.Embedding(5, 3)(code)]
+    hidden = keras.layers.Dense(4, "relu", kernel_regularizer="l2")(keras.layers.Concatenate()(parts))
+    hidden = keras.layers.BatchNormalization()(hidden)
+    return keras.Model({"x": x, "code": code}, keras.layers.Dense(1)(DROP(hidden)))
+"""
+DRAWING = NET.replace("DROP", "keras.layers.Dropout(0.3)")
+PLAIN = NET.replace("DROP", "")
+TRAINING = {"batch_size": 16, "jit_compile": True}
+
+
+@pytest.mark.covers("perf-xla")
+def test_it_trains_resumes_exports_and_rebuilds_to_the_same_bits(tmp_path: Path) -> None:
+    trained_twice(tmp_path, module(DRAWING, training=TRAINING))
+
+
+@pytest.mark.covers("perf-xla")
+def test_the_losses_are_those_of_the_plain_step(tmp_path: Path) -> None:
+    found = []
+    for jit_compile in (False, True):
+        model, examples = built(PLAIN, tmp_path, jit_compile=jit_compile)
+        training = Training(model, seed=5)
+        found.append(training.train_block(examples, pass_index=0, block_index=0))
+        graph = training._whole_gradients
+        assert getattr(graph, "_jit_compile", None) is (True if jit_compile else None)
+    np.testing.assert_allclose(found[0], found[1], atol=1e-5)
+
+
+WITH_TEXT = (
+    PLAIN.replace("(hidden)))", "(keras.layers.Lambda(digits)(hidden))))")
+    + """
+def digits(x):
+    return x + tf.cast(tf.strings.length(tf.strings.as_string(x)), tf.float32)
+"""
+)
+OF_WORDS = """
+def build_model(schema, parameters):
+    word = keras.Input((), dtype="string", name="word")
+    return keras.Model(word, keras.layers.Dense(1)(keras.layers.Embedding(5, 3)(keras.layers.Hashing(5)(word))))
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (WITH_TEXT, "^training.jit_compile is true, and XLA lacks AsString .net.py, line 14, in digits"),
+        (OF_WORDS, "XLA cannot take the strings of word"),
+    ],
+)
+def test_what_xla_cannot_take_fails_with_a_sentence(source: str, reason: str, tmp_path: Path) -> None:
+    def trained() -> None:
+        model, examples = built(source, tmp_path, jit_compile=True)
+        Training(model, seed=5).train_block(examples, pass_index=0, block_index=0)
+
+    with pytest.raises(DefinitionFailedError, match=reason):
+        trained()
+
+
+@pytest.mark.parametrize("other", [{"shards": 2}, {"execution": "eager"}])
+def test_it_goes_with_neither_shards_nor_eager_execution(other: dict[str, object]) -> None:
+    with pytest.raises(InvalidInput, match="jit_compile compiles a whole batch's step, not with"):
+        parse_training({"jit_compile": True, **other})

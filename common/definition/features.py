@@ -25,8 +25,7 @@ from dataclasses import dataclass, replace
 from common.definition.fields import Fields
 from common.definition.text import Cut, read_cut
 from common.errors import InvalidInput
-from common.schema import Feature, Schema, check_name
-from common.suggestions import did_you_mean
+from common.schema import check_name
 
 MOST_QUANTILES = 10_000
 EMBEDDING_COMBINERS = ("mean", "sum", "sqrtn")
@@ -396,81 +395,3 @@ def _meaning_of_ids(spec: Categorical) -> object:
             return _meaning_of_ids(spec.of_pieces)
         case Crossed():
             return ("crossed", spec.of)
-
-
-def check_against_schema(specs: Mapping[str, FeatureSpec], schema: Schema) -> None:
-    """Raises InvalidInput when a raw feature is missing from the schema or has a dtype or shape that does not fit."""
-    raw = {feature.name: feature for feature in schema.features}
-    for spec in specs.values():
-        if isinstance(spec, Crossed):
-            for name in spec.of:
-                member = specs.get(name)
-                _check_raw(spec, raw, name if member is None else str(member.of), in_specs=member is not None)
-            continue
-        if isinstance(spec, Embedding | Indicator):
-            _check_weights(spec, specs[spec.of], raw)
-        else:
-            _check_raw(spec, raw, spec.of, in_specs=False)
-
-
-def _check_weights(spec: Embedding | Indicator, ids: FeatureSpec, raw: Mapping[str, Feature]) -> None:
-    if spec.weights is None:
-        return
-    if isinstance(ids, Text):
-        raise InvalidInput(f"feature {spec.name}: {spec.of} is a text; its words have no weights")
-    weights = raw.get(spec.weights)
-    if weights is None:
-        raise InvalidInput(
-            f"feature {spec.name}: weights {spec.weights!r} is no feature of the stream; it has {', '.join(raw)}"
-            f"{did_you_mean([spec.weights], raw)}"
-        )
-    if weights.dtype not in ("float32", "int64"):
-        raise InvalidInput(f"feature {spec.name}: weights {spec.weights} is {weights.dtype}, expected float32 or int64")
-    shape = () if isinstance(ids, Crossed) else raw[str(ids.of)].shape
-    if weights.shape != shape:
-        raise InvalidInput(
-            f"feature {spec.name}: weights {spec.weights} has shape {list(weights.shape)}, its ids {list(shape)}"
-        )
-
-
-def _check_raw(spec: FeatureSpec, raw: Mapping[str, Feature], name: str, *, in_specs: bool) -> None:
-    feature = raw.get(name)
-    if feature is None:
-        raise InvalidInput(
-            f"feature {spec.name}: the stream has no feature {name!r}; it has {', '.join(raw)}"
-            f"{did_you_mean([name], raw)}"
-        )
-    dtypes: tuple[str, ...] = ("float32", "int64", "string")
-    match spec:
-        case Numeric() | Bucketized() | Quantiles():
-            dtypes = ("float32", "int64")
-        case Identity():
-            dtypes = ("int64",)
-        case Vocabulary() | Hashed():
-            dtypes = ("string", "int64")
-        case Text():
-            dtypes = ("string",)
-        case Crossed() if not in_specs:
-            dtypes = ("string", "int64")
-    is_number = feature.is_decoded and "float32" in dtypes
-    if feature.dtype not in dtypes and not is_number:
-        raise InvalidInput(f"feature {spec.name}: {name} is {feature.dtype}, expected {' or '.join(dtypes)}")
-    _check_shape(spec, feature)
-
-
-def _check_shape(spec: FeatureSpec, feature: Feature) -> None:
-    name = feature.name
-    if feature.tensor is not None and feature.tensor.shape_field is not None:
-        raise InvalidInput(f"feature {spec.name}: {name} has a shape_field; only a module takes it")
-    if len(feature.shape) > 1 and feature.is_variable_length:
-        raise InvalidInput(f"feature {spec.name}: {name} has steps of several values; only a module takes them")
-    if isinstance(spec, Numeric) and feature.is_variable_length:
-        raise InvalidInput(f"feature {spec.name}: {name} has any length; numeric needs a fixed shape")
-    if isinstance(spec, Crossed) and feature.value_count != 1:
-        raise InvalidInput(
-            f"feature {spec.name}: {name} must hold one value to be crossed, its shape is {feature.shape}"
-        )
-    if isinstance(spec, Text) and feature.value_count != 1:
-        raise InvalidInput(f"feature {spec.name}: {name} must hold one text, its shape is {list(feature.shape)}")
-    if isinstance(spec, Bucketized | Quantiles) and feature.is_variable_length:
-        raise InvalidInput(f"feature {spec.name}: {name} has any length; bucketized needs a fixed shape")

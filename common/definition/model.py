@@ -28,7 +28,8 @@ from typing import Any, Literal
 
 from common.definition.evaluation import Evaluation, parse_evaluation
 from common.definition.export import Export, parse_export
-from common.definition.features import FeatureSpec, check_against_schema, parse_features
+from common.definition.feature_sources import check_against_schema
+from common.definition.features import FeatureSpec, parse_features
 from common.definition.fields import Fields
 from common.definition.gate import Gate, Measurable, measured_too, read_gate
 from common.definition.heads import HEAD_KEYS, Head, check_head, read_heads, teaching_of

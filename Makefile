@@ -52,7 +52,7 @@ check: $(INSTALLED)  ## ruff, mypy strict, import rules, generated files (runs i
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	@$(MAKE) --no-print-directory protos docs
-	git diff --exit-code -- protos docs/reference common/definition/keras_names.json
+	git diff --exit-code -- protos docs/reference docs/internals/coverage.md common/definition/keras_names.json
 
 # One file, folder or test: make test FILE=services/registry/tests/test_gate.py. Several workers share what is slow to
 # start by file; a group that waits more than it computes leaves room for a third worker on two cores.

@@ -1,10 +1,11 @@
-"""Writes every generated page of docs/reference: `python -m docs.generate` (make docs)."""
+"""Writes every generated page: docs/reference and docs/internals/coverage.md. `python -m docs.generate` (make docs)."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from docs.generate import (
     commands,
+    coverage,
     definition,
     errors,
     flags,
@@ -36,6 +37,7 @@ def main() -> None:
     keras_names.TABLE.write_text(keras_names.document())
     for name, document in _PAGES.items():
         (_REFERENCE / name).write_text(document())
+    (_REFERENCE.parent / "internals" / "coverage.md").write_text(coverage.document())
     names.check()
 
 

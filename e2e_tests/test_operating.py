@@ -1,7 +1,8 @@
 """What operators do to a running platform: scale, upgrade, kill, and let a bad model in."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -132,16 +133,25 @@ def test_a_bad_model_definition_hurts_nobody_else(
         bad.await_judged(1)
 
 
-def _damage(data_dir: Path, model: str, version: Any) -> None:
-    """What the registry holds of the version's graph has other bytes, and no replica has it on its disk."""
+@contextmanager
+def _damaged(data_dir: Path, model: str, version: Any) -> Iterator[None]:
+    """Inside, what the registry holds of the version's graph has other bytes, and no replica has it on its disk.
+
+    Equal graphs of other models are the same file there, so it is mended afterwards.
+    """
     (graph,) = (entry for entry in version.files if entry.path == "saved_model/saved_model.pb")
     (blob,) = (data_dir / "registry" / "blobs").rglob(f"*{graph.digest}")
+    whole = blob.read_bytes()
     blob.chmod(0o600)
     blob.write_bytes(b"x" * graph.size_bytes)
     for folder in data_dir.glob(f"serving-*/**/{model}/{version.version}"):
         shutil.rmtree(folder)
     for kept in data_dir.glob(f"serving-*/**/files/{graph.digest}"):
         kept.unlink()
+    try:
+        yield
+    finally:
+        blob.write_bytes(whole)
 
 
 @pytest.mark.local_only
@@ -158,8 +168,8 @@ def test_a_version_that_no_replica_can_load_leaves_production_by_itself(
             pupil.learn_version(1)
             pupil.learn_version(2)
             until(lambda: not any(_holds(state, pupil.model, 1) for state in client.replica_states()), "1 is unloaded")
-            _damage(platform.data_dir, pupil.model, client.version(pupil.model, 1))
-            with pupil.asking() as outcomes:
+            damaged = _damaged(platform.data_dir, pupil.model, client.version(pupil.model, 1))
+            with damaged, pupil.asking() as outcomes:
                 client.promote(pupil.model, 1, reason="a test")
                 until(lambda: len(client.alias_history(pupil.model)) == 4, "production went back", timeout_seconds=180)
                 await_more(outcomes)

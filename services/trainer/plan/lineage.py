@@ -14,7 +14,7 @@ import services.trainer
 from common.definition.model import Definition
 from services.trainer.settings import TrainerSettings
 
-_LIBRARIES = ("keras", "numpy", ("tensorflow", "tensorflow-cpu"), ("xgboost", "xgboost-cpu"))
+_LIBRARIES = ("keras", "numpy", ("tensorflow", "tensorflow-cpu"))
 _COMMON_SOURCES = (
     "definition/*.py",
     "definition/*.json",
@@ -83,11 +83,12 @@ def code_digest() -> str:
 
 
 def library_versions() -> list[str]:
-    """["keras 3.15.1", ...], read from the installed packages without importing them."""
+    """["keras 3.15.1", ...] of those that are installed, read from their packages without importing them."""
     versions = []
     for library in _LIBRARIES:
         names = (library,) if isinstance(library, str) else library
-        versions.append(next(f"{names[0]} {found}" for found in map(_version_of, names) if found))
+        found = next(filter(None, map(_version_of, names)), "")
+        versions += [f"{names[0]} {found}"] if found else []
     return versions
 
 

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from common.definition.trees import TREE_ESTIMATORS
 from services.trainer.rounds.assignment import RoundAssignment
 
 _CPU_FEATURES = (
@@ -25,7 +26,7 @@ _CPU_FEATURES = (
     "asimd",
 )
 """Those by which TensorFlow and oneDNN choose their kernels, as /proc/cpuinfo names them."""
-_COMPARED = ("python", "tensorflow", "keras", "numpy", "machine", "cpu_features", "gpus")
+_COMPARED = ("python", "tensorflow", "keras", "numpy", "xgboost", "machine", "cpu_features", "gpus")
 
 
 def environment_of(assignment: RoundAssignment) -> dict[str, Any]:
@@ -35,6 +36,7 @@ def environment_of(assignment: RoundAssignment) -> dict[str, Any]:
         "tensorflow": tf.__version__,
         "keras": keras.__version__,
         "numpy": np.__version__,
+        **_engine_of(assignment),
         "machine": platform.machine(),
         "cpu_features": cpu_features(),
         "gpus": len(tf.config.list_physical_devices("GPU")),
@@ -46,6 +48,16 @@ def environment_of(assignment: RoundAssignment) -> dict[str, Any]:
         "workers": assignment.workers,
         "devices": assignment.devices,
     }
+
+
+def _engine_of(assignment: RoundAssignment) -> dict[str, str]:
+    """What computes beside TensorFlow."""
+    estimator = str(assignment.plan.configuration.get("estimator"))
+    if estimator not in TREE_ESTIMATORS:
+        return {}
+    import xgboost  # an extra: other rounds do without
+
+    return {"xgboost": str(xgboost.__version__)}
 
 
 def cpu_features(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:

@@ -71,7 +71,13 @@ def watch(command: Command, folder: Path, environment: dict[str, str]) -> str:
     pipe = subprocess.PIPE
     with (
         subprocess.Popen(
-            shlex.split(command.line), cwd=folder, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True
+            shlex.split(command.line),
+            cwd=folder,
+            env=environment,
+            stdout=pipe,
+            stderr=subprocess.STDOUT,
+            text=True,
+            preexec_fn=_hear_ctrl_c,
         ) as process,
         closing_timer(process),
     ):
@@ -86,6 +92,11 @@ def watch(command: Command, folder: Path, environment: dict[str, str]) -> str:
             pytest.fail(f"{command.line} never printed {command.until!r}:\n{''.join(said)}")
     assert process.returncode == _INTERRUPTED
     return "".join(said)
+
+
+def _hear_ctrl_c() -> None:
+    """A shell starts what runs in its background deaf to Ctrl-C, and every child inherits that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

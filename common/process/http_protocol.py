@@ -36,6 +36,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._open_since = 0.0
         self._head_bytes = 0
         """Of those reads alone that began within the head."""
+        self._first_bytes = 0
+        """Of the read in which the head began; other messages may be in it."""
         self._is_old_head = False
         self._body_bytes = 0
         self._chunk_bytes = 0
@@ -198,6 +200,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def begin_message(self) -> None:
         """Forgets what was said of the message before."""
         self.stage, self._open_since, self._head_bytes, self._body_bytes = HEAD, 0.0, 0, 0
+        self._first_bytes = self._chunk_bytes
         self._origin = self._host = b""
         self._upgrades = self._is_old_head = False
 
@@ -232,7 +235,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             raise RefusedByDoor(_URI_TOO_LONG, f"the URL has {len(self.url)} bytes, expected at most {MAX_URL_BYTES}")
         if len(self.headers) > MAX_HEADERS:
             raise RefusedByDoor(_HEAD_TOO_LARGE, f"the request has more than {MAX_HEADERS} headers")
-        if self._head_bytes + self._chunk_bytes > MAX_HEAD_BYTES:
+        if self._first_bytes + self._head_bytes + self._chunk_bytes > MAX_HEAD_BYTES:
             size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
             if size > MAX_HEAD_BYTES:
                 raise RefusedByDoor(_HEAD_TOO_LARGE, f"the head of the request has more than {MAX_HEAD_BYTES} bytes")

@@ -13,6 +13,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 import orjson
 
@@ -118,7 +119,8 @@ class ManagerProcess:
             await asyncio.wait_for(self._process.wait(), timeout_seconds)
         except TimeoutError:
             logger.warning("the manager did not end in time; killing it")
-            self._process.kill()
+            with suppress(ProcessLookupError):  # it may end at this very moment
+                self._process.kill()
             await asyncio.wait_for(self._process.wait(), _KILL_SECONDS)
 
     async def start(self) -> None:

@@ -20,6 +20,7 @@ from contextlib import suppress
 import tensorflow as tf
 
 from common.process.lifecycle import die_with_parent
+from services.trainer.shards.team import WorkerLostError
 from services.trainer.shards.tf_config import ClusterSpec
 
 logger = logging.getLogger(__name__)
@@ -27,6 +28,7 @@ START_SECONDS = 60.0
 """How long all workers may take to find each other."""
 _LOOK_SECONDS = 0.1
 _CRASHED = 70
+_LOST_SECONDS = 5.0
 
 
 class LocalWorkers:
@@ -102,6 +104,8 @@ def _live(work: Callable[[], None], parent: int) -> None:
         work()
         status = 0
         threading.Event().wait()  # until the chief ends it: a worker that leaves would look like one that died
+    except WorkerLostError:
+        time.sleep(_LOST_SECONDS)  # the chief looks meanwhile which one it was, and ends this one too
     except BaseException:
         logger.exception("a worker of the round failed")
     finally:

@@ -112,7 +112,7 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the tutorial asks with curl")
 def test_every_command_of_the_tutorial_does_what_the_page_says(tmp_path: Path, environment: dict[str, str]) -> None:
-    port_offset = 9000 + os.getpid() % 20_000
+    port_offset = 9000 + os.getpid() % 10_000
     said: dict[str, str] = {}
     for block in blocks():
         if isinstance(block, tuple):

@@ -161,7 +161,10 @@ def _beyond(
     if head and head not in parents:
         return None
     there = int(counted["waiting"]) + sum(entry["examples"] or 0 for entry in counted.get("left_out", []))
-    return _line(connection, name, line_of(parents, head)).total + there - line.total
+    counted_from = _line(connection, name, line_of(parents, head))
+    beyond = counted_from.total + there - line.total
+    # The log may have grown between an older version's count and the round that took what came since.
+    return beyond if counted_from.versions == line.versions else max(beyond, 0)
 
 
 def _uncounted(entries: Iterable[Mapping[str, Any]]) -> list[str]:

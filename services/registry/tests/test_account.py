@@ -50,6 +50,15 @@ def test_what_is_waiting_and_about_to_be_left_out_is_told_apart(catalog: Catalog
     assert catalog.account("m")["waiting"]["in_round"] == planned.plan.example_count
 
 
+def test_a_version_of_what_came_after_the_last_count_adds_up(catalog: Catalog) -> None:
+    publish(catalog)
+    report(catalog, head_version=1, waiting=400)
+    publish(catalog)
+    found = catalog.account("m")
+    assert (found["examples"]["total"], found["examples"]["waiting"], found["problems"]) == (2000, 0, [])
+    assert found["adds_up"]
+
+
 def test_a_version_that_does_not_account_for_its_examples_is_named(catalog: Catalog) -> None:
     catalog.plan_round(next_plan(catalog))
     held = lease(catalog)

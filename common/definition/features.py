@@ -5,6 +5,8 @@
     dep_hour:      {type: bucketized, of: dep_minute, boundaries: [360, 720, 1080]}
     fare_decile:   {type: bucketized, of: fare, quantiles: 10}         # boundaries fitted in the first round
     carrier:       {type: vocabulary, max_words: 50, oov: bucket}      # words learned, later rounds append
+    item:          {type: vocabulary, max_words: 50000, oov: bucket, min_count: 3, expire_after_rounds: 20,
+                    evict: least_recent}                               # rows come and go with the stream
     origin:        {type: vocabulary, words: [EWR, JFK, LGA], oov: error}
     month:         {type: identity, size: 13, out_of_range: error}
     flight:        {type: hashed, bins: 1000}
@@ -28,6 +30,7 @@ from common.errors import InvalidInput
 from common.schema import check_name
 
 MOST_QUANTILES = 10_000
+FORGETTING_KEYS = ("expire_after_rounds", "expire_after_examples", "evict")
 EMBEDDING_COMBINERS = ("mean", "sum", "sqrtn")
 
 
@@ -81,6 +84,25 @@ class Quantiles:
 
 
 @dataclass(frozen=True)
+class Forgetting:
+    """How a learned vocabulary turns over; without it, who has a row keeps it.
+
+    With it, `min_count` counts over all rounds in which a word waits. At a round's begin what is too old leaves, then
+    what was seen often enough comes; who comes back later starts anew. Only trained examples count.
+
+    Attributes:
+        after_rounds: rounds in a row without the word after which it leaves; None: any number.
+        after_examples: trained examples since the last one with the word after which it leaves; None: any number.
+        evict: who makes room when the table is full: `least_recent` (seen longest ago), `least_frequent`, or `none`:
+            newcomers wait.
+    """
+
+    after_rounds: int | None
+    after_examples: int | None
+    evict: str
+
+
+@dataclass(frozen=True)
 class Vocabulary:
     """Ids of words (int64 features: of their decimal text).
 
@@ -90,6 +112,7 @@ class Vocabulary:
         oov: an unknown word is dropped (no id), goes to one of `oov_buckets` ids after the words (by its hash), or is
             an error: the example cannot be trained on, the prediction is refused.
         update: later rounds append new words while there is room (the default).
+        forgetting: of learned words.
     """
 
     name: str
@@ -100,6 +123,7 @@ class Vocabulary:
     oov: str
     oov_buckets: int
     update: bool
+    forgetting: Forgetting | None = None
 
 
 @dataclass(frozen=True)
@@ -256,7 +280,8 @@ def _vocabulary(name: str, fields: Fields, files: Mapping[str, bytes]) -> Vocabu
     if fields.has("max_words"):
         max_words = fields.integer("max_words", maximum=10_000_000)
         min_count, update = fields.integer("min_count", 1), fields.flag("update", True)
-        return Vocabulary(name, of, None, max_words, min_count, oov, oov_buckets, update)
+        forgetting = _forgetting(name, fields, update=update)
+        return Vocabulary(name, of, None, max_words, min_count, oov, oov_buckets, update, forgetting)
     words = (
         _words_of_file(name, fields.text("file"), files)
         if fields.has("file")
@@ -265,6 +290,25 @@ def _vocabulary(name: str, fields: Fields, files: Mapping[str, bytes]) -> Vocabu
     if not words:
         raise InvalidInput(f"feature {name}: the vocabulary has no words")
     return Vocabulary(name, of, words, len(words), 1, oov, oov_buckets, False)
+
+
+def _forgetting(name: str, fields: Fields, *, update: bool) -> Forgetting | None:
+    is_said = any(fields.has(key) for key in FORGETTING_KEYS)
+    rule = Forgetting(
+        fields.optional_integer("expire_after_rounds", None),
+        fields.optional_integer("expire_after_examples", None),
+        fields.choice("evict", ("none", "least_recent", "least_frequent"), "none"),
+    )
+    if not is_said:
+        return None
+    if not update:
+        raise InvalidInput(
+            f"feature {name}: words that expire or are evicted change the table; leave out update: false"
+        )
+    if rule == Forgetting(None, None, "none"):
+        raise InvalidInput(f"feature {name}: evict: none alone forgets nothing; say expire_after_rounds, "
+                           f"expire_after_examples or another evict")  # fmt: skip
+    return rule
 
 
 def _words_of_file(name: str, path: str, files: Mapping[str, bytes]) -> tuple[str, ...]:
@@ -348,6 +392,12 @@ def _check_members(spec: FeatureSpec, specs: Mapping[str, FeatureSpec]) -> None:
             )
     if isinstance(spec, Crossed):
         for name in spec.of:
+            member = specs.get(name)
+            if isinstance(member, Vocabulary) and member.forgetting:
+                raise InvalidInput(
+                    f"feature {spec.name}: {name} forgets words and gives their ids to others, so a cross of its ids "
+                    f"would change its meaning; cross the raw feature {member.of}, under another name"
+                )
             if isinstance(specs.get(name), Numeric | Embedding | Indicator | Text | Crossed):
                 raise InvalidInput(
                     f"feature {spec.name}: {name} cannot be crossed; members are raw strings or int64s, or bucketized, "

@@ -25,20 +25,24 @@ _WEIGHTS = "checkpoint/weights.npz"
 
 @app.command()
 def show(context: typer.Context, name: Name) -> None:
-    """List every tensor: weights, the optimizer's slots, statistics; with type, shape and norm."""
+    """List every tensor: weights, the optimizer's slots, statistics; with type, shape and norm; and the rows of learned
+    vocabularies."""
     session: Session = context.obj
     title, arrays = _read(session, name)
     found = {path: _facts(array) for path, array in arrays.items()}
+    vocabularies = _vocabularies(arrays)
 
     def told() -> None:
         rows = [[path, one["dtype"], one["shape"], _shown(one["norm"])] for path, one in found.items()]
         print_table(title, {"tensor": "left", "dtype": "left", "shape": "left", "norm": "right"}, rows)
+        for feature, counts in vocabularies.items():
+            typer.echo(f"{feature}: " + ", ".join(f"{count:,} {what}" for what, count in counts.items()))
         slots = sum(path.startswith("optimizer/") for path in found)
         typer.echo(
             f"{len(found)} tensors, {slots} of them the optimizer's, {sum(a.nbytes for a in arrays.values()):,} bytes"
         )
 
-    session.show({"version": title, "tensors": found}, told)
+    session.show({"version": title, "tensors": found, "vocabularies": vocabularies}, told)
 
 
 @app.command()
@@ -113,6 +117,23 @@ def _read(session: Session, name: str) -> "tuple[str, Arrays]":
             return title, {path: file[path] for path in sorted(file.files)}
     except (ValueError, OSError, zipfile.BadZipFile) as error:
         raise DataLoss(f"{_WEIGHTS} of {title} cannot be read: {error}") from error
+
+
+def _vocabularies(arrays: "Arrays") -> dict[str, dict[str, int]]:
+    """By feature with a learned vocabulary: how many words have a row; where words are forgotten, also how many wait
+    for one, and how many came and left in the last round (services/trainer/features/words.py writes these)."""
+    found = dict[str, dict[str, int]]()
+    for path in arrays:
+        prefix, _, part = path.rpartition("/")
+        if part != "word_lengths":
+            continue
+        counts = found[prefix.removeprefix("statistics/")] = {"rows": len(arrays[path])}
+        if f"{prefix}/totals" in arrays:
+            counts["candidates"] = len(arrays[f"{prefix}/candidate_lengths"])
+            rounds, examples, *turned_over = (int(number) for number in arrays[f"{prefix}/totals"])
+            counts |= dict(zip(("admitted", "expired", "evicted"), turned_over, strict=True))
+            counts |= {"rounds": rounds, "examples": examples}
+    return found
 
 
 def _facts(array: "NDArray[np.generic]") -> dict[str, Any]:

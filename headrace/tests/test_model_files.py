@@ -93,6 +93,19 @@ def test_a_checkpoint_lists_its_tensors_and_two_are_compared(server: Server, run
     assert changes == {"model/gone": "gone", "model/new": "new", "optimizer/a": "equal"}
 
 
+@pytest.mark.covers("mode-dynamic-embedding")
+def test_a_checkpoint_tells_the_rows_of_a_table_that_forgets(server: Server, run: Run) -> None:  # noqa: F811
+    parts = {"word_lengths": [1, 2], "candidate_lengths": [3], "totals": [4, 90, 1, 2, 3]}
+    content = weights(**{f"statistics__item__{part}": np.array(values) for part, values in parts.items()})
+    for _ in range(2):
+        server.will_answer(200, version({"checkpoint/weights.npz": content}))
+        server.will_answer(200, content)
+    assert json.loads(run("--json", "checkpoint", "show", "m@2").output)["vocabularies"] == {
+        "item": {"rows": 2, "candidates": 1, "admitted": 1, "expired": 2, "evicted": 3, "rounds": 4, "examples": 90}
+    }
+    assert "item: 2 rows, 1 candidates, 1 admitted, 2 expired, 3 evicted" in run("checkpoint", "show", "m@2").output
+
+
 @pytest.mark.covers("fmt-ckpt-files")
 def test_a_damaged_checkpoint_is_reported_not_read(server: Server, run: Run) -> None:  # noqa: F811
     content = weights(model__a=np.zeros(4))

@@ -27,8 +27,8 @@ from common.schema import Schema
 from services.trainer.features.cutting import pieces_of
 from services.trainer.features.decoding import decoded
 from services.trainer.features.parsing import Raw, parse
-from services.trainer.features.statistics import Words
 from services.trainer.features.transform import Transform
+from services.trainer.features.words import Words
 
 
 def show(schema: Schema, specs: Mapping[str, FeatureSpec], example: bytes) -> list[dict[str, Any]]:

@@ -5,8 +5,7 @@ statistics. Later rounds carry them and add to them, unless the definition says 
 """
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,8 +17,10 @@ from common.definition.identity import Learned, VariableMeaning, variables_of
 from common.definition.model import Definition
 from common.errors import DataLoss
 from common.schema import PADDING, Schema
+from services.trainer.features import words as vocabulary
 from services.trainer.features.cutting import pieces_of
 from services.trainer.features.plausible import FARTHEST, plausible
+from services.trainer.features.words import Seen, Words
 
 Arrays = Mapping[str, NDArray[np.generic]]
 _PREFIX = "statistics"
@@ -84,13 +85,6 @@ class Moments:
 
 
 @dataclass(frozen=True)
-class Words:
-    """A learned vocabulary; a word's id is its index."""
-
-    words: tuple[bytes, ...]
-
-
-@dataclass(frozen=True)
 class Boundaries:
     """Of quantile buckets: rising numbers that float32 holds, at most one less than there are buckets."""
 
@@ -124,7 +118,7 @@ class Fitting:
         self._padded = {feature.name for feature in schema.features if feature.is_variable_length}
         self._wanted = [spec for spec in self._specs if _is_wanted(spec, parent.get(spec.name))]
         self._moments: dict[str, Moments] = {}
-        self._counts: dict[str, Counter[bytes]] = {}
+        self._seen: dict[str, Seen] = {}
         self._values: dict[str, list[NDArray[np.generic]]] = {}
 
     @property
@@ -151,11 +145,16 @@ class Fitting:
             if isinstance(spec, Quantiles):
                 self._values.setdefault(spec.name, []).append(values.reshape(-1))
                 continue
-            cut = self._cuts.get(spec.name)
-            if cut:
-                values = pieces_of(cut, tf.constant(values.tolist(), tf.string, shape=values.shape)).flat_values.numpy()
-            words = _texts(values, is_padded=spec.of in self._padded or cut is not None)
-            self._counts.setdefault(spec.name, Counter()).update(words)
+            self._add_words(spec, values)
+
+    def _add_words(self, spec: Vocabulary, values: NDArray[np.generic]) -> None:
+        cut, count = self._cuts.get(spec.name), len(values)
+        rows = np.repeat(np.arange(count), math.prod(values.shape[1:]))
+        if cut:
+            pieces = pieces_of(cut, tf.constant(values.tolist(), tf.string, shape=values.shape))
+            values, rows = pieces.flat_values.numpy(), pieces.value_rowids().numpy()
+        words, kept = _texts(values, is_padded=spec.of in self._padded or cut is not None)
+        self._seen.setdefault(spec.name, Seen()).add(words, rows[kept], example_count=count)
 
     def result(self) -> dict[str, Fitted]:
         """Statistics for every feature that has any."""
@@ -174,8 +173,8 @@ class Fitting:
                 values = self._values.get(spec.name, [np.zeros(0)])
                 fitted[spec.name] = Boundaries.between(np.concatenate(values), spec.quantiles)
             else:
-                known = before.words if isinstance(before, Words) else ()
-                fitted[spec.name] = Words(_extended(spec, known, self._counts.get(spec.name, Counter())))
+                known = before if isinstance(before, Words) else None
+                fitted[spec.name] = vocabulary.grown(spec, known, self._seen.get(spec.name, Seen()))
         return fitted
 
 
@@ -209,8 +208,7 @@ def to_arrays(statistics: Statistics) -> dict[str, NDArray[np.generic]]:
     for name, fitted in statistics.items():
         prefix = f"{_PREFIX}/{name}"
         if isinstance(fitted, Words):
-            arrays[f"{prefix}/word_bytes"] = np.frombuffer(b"".join(fitted.words), np.uint8)
-            arrays[f"{prefix}/word_lengths"] = np.array([len(word) for word in fitted.words], np.int64)
+            arrays |= {f"{prefix}/{part}": array for part, array in vocabulary.to_arrays(fitted).items()}
             continue
         if isinstance(fitted, Boundaries):
             arrays[f"{prefix}/boundaries"] = np.array(fitted.values, np.float64)
@@ -233,9 +231,10 @@ def from_arrays(arrays: Arrays) -> dict[str, Fitted]:
 def _fitted_of(arrays: Arrays, prefix: str) -> Fitted:
     try:
         if f"{prefix}/word_lengths" in arrays:
-            content, ends = arrays[f"{prefix}/word_bytes"].tobytes(), np.cumsum(arrays[f"{prefix}/word_lengths"])
-            starts = np.concatenate([[0], ends[:-1]]) if len(ends) else ends
-            return Words(tuple(content[start:end] for start, end in zip(starts, ends, strict=True)))
+            parts = {
+                path.removeprefix(f"{prefix}/"): array for path, array in arrays.items() if path.startswith(prefix)
+            }
+            return vocabulary.from_arrays(parts)
         if f"{prefix}/boundaries" in arrays:
             return Boundaries(tuple(arrays[f"{prefix}/boundaries"].astype(np.float64).tolist()))
         count, mean, squares, minimum, maximum, left_out = (arrays[f"{prefix}/{part}"] for part in _PARTS)
@@ -260,7 +259,8 @@ def _is_wanted(spec: _Fit, before: Fitted | None) -> bool:
     if isinstance(spec, Quantiles):
         return isinstance(before, Boundaries) and not before.values
     is_full = isinstance(before, Words) and isinstance(spec, Vocabulary) and len(before.words) >= spec.max_words
-    return spec.update and not is_full
+    forgets = isinstance(spec, Vocabulary) and spec.forgetting is not None
+    return spec.update and (forgets or not is_full)
 
 
 def _fitted_specs(specs: Mapping[str, FeatureSpec]) -> list[_Fit]:
@@ -271,16 +271,11 @@ def _fitted_specs(specs: Mapping[str, FeatureSpec]) -> list[_Fit]:
     return [*numerics, *vocabularies, *quantiles]
 
 
-def _texts(values: NDArray[np.generic], *, is_padded: bool) -> Iterable[bytes]:
-    """Words of a raw feature; in a padded one, without what stands for "nothing there"."""
-    flat = values.reshape(-1).tolist()
-    if values.dtype.kind in "iu":
-        return (b"%d" % value for value in flat if not is_padded or value != PADDING["int64"])
-    padding = str(PADDING["string"]).encode()
-    return (value for value in flat if not is_padded or value != padding)
-
-
-def _extended(spec: Vocabulary, known: tuple[bytes, ...], counts: Counter[bytes]) -> tuple[bytes, ...]:
-    have = set(known)
-    candidates = [(-count, word) for word, count in counts.items() if count >= spec.min_count and word not in have]
-    return (*known, *(word for _, word in sorted(candidates)))[: spec.max_words]
+def _texts(values: NDArray[np.generic], *, is_padded: bool) -> tuple[list[bytes], NDArray[np.intp]]:
+    """Words of a raw feature and their places in it; in a padded one, without what stands for "nothing there"."""
+    flat = values.reshape(-1)
+    is_number = flat.dtype.kind in "iu"
+    padding = PADDING["int64"] if is_number else str(PADDING["string"]).encode()
+    kept = np.flatnonzero(flat != padding) if is_padded else np.arange(len(flat))
+    taken = flat[kept].tolist()
+    return ([b"%d" % value for value in taken] if is_number else taken), kept

@@ -30,7 +30,8 @@ from common.schema import Schema
 from services.trainer.features.cutting import listed, pieces_of
 from services.trainer.features.parsing import Raw, is_padding
 from services.trainer.features.plausible import FARTHEST
-from services.trainer.features.statistics import Boundaries, Moments, Statistics, Words
+from services.trainer.features.statistics import Boundaries, Moments, Statistics
+from services.trainer.features.words import Words
 
 _SEPARATOR = "\x1f"
 _FINGERPRINTS = 2**63 - 1

@@ -10,9 +10,16 @@ from services.trainer.rounds.blocks import PreparedBlock
 class FeatureCounts:
     """Adds up the blocks of one pass."""
 
-    def __init__(self, *, warn_share: float, statistics_warnings: Mapping[str, str]) -> None:
-        """`statistics_warnings`: as statistics.warnings_of says them."""
+    def __init__(
+        self,
+        *,
+        warn_share: float,
+        statistics_warnings: Mapping[str, str],
+        rows: Mapping[str, Mapping[str, float]],
+    ) -> None:
+        """`statistics_warnings`: as statistics.warnings_of says them; `rows`: as words.row_counts counts them."""
         self._warn_share, self._warnings = warn_share, dict(statistics_warnings)
+        self._rows = {name: dict(counts) for name, counts in rows.items()}
         self._outside, self._present = Counter[str](), Counter[str]()
         self._absent, self._examples = Counter[str](), 0
 
@@ -24,7 +31,7 @@ class FeatureCounts:
 
     def metrics(self) -> dict[str, dict[str, float]]:
         """`without_id` and `unknown_share`, by feature; by raw feature `defaults_filled`, the examples in which an
-        optional one was absent, and `default_share`, their share of those that parse."""
+        optional one was absent, and `default_share`, their share of those that parse; and the counts of rows."""
         shares = {name: count / max(self._present[name], 1) for name, count in self._outside.items()}
         defaults = {name: count / max(self._examples, 1) for name, count in self._absent.items()}
         return {
@@ -32,6 +39,7 @@ class FeatureCounts:
             "unknown_share": shares,
             "defaults_filled": dict(self._absent),
             "default_share": defaults,
+            **self._rows,
         }
 
     def warnings(self) -> dict[str, str]:

@@ -24,6 +24,7 @@ from services.trainer.families.port import Trainable
 from services.trainer.families.reasons import DefinitionFailedError, describe
 from services.trainer.features import statistics as feature_statistics
 from services.trainer.features.statistics import Fitting, Statistics
+from services.trainer.features.words import row_counts
 from services.trainer.learn import adapters, warm_start
 from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.learn.training import NotFiniteError
@@ -169,6 +170,7 @@ class _Round:
                 FeatureCounts(
                     warn_share=trained.model.definition.evaluation.warn_unknown_share,
                     statistics_warnings=feature_statistics.warnings_of(self._carried, self._statistics),
+                    rows=row_counts(self._statistics),
                 ),
                 set_aside=trained.set_aside,
                 check_stop=lambda: self._check_stop("evaluate"),

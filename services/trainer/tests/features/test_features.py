@@ -18,12 +18,12 @@ from services.trainer.features.statistics import (
     Fitted,
     Fitting,
     Moments,
-    Words,
     from_arrays,
     to_arrays,
     warnings_of,
 )
 from services.trainer.features.transform import Transform
+from services.trainer.features.words import Words
 from services.trainer.tests.support.small_rounds import serialized
 
 SCHEMA = Schema.from_mapping(

@@ -19,6 +19,7 @@ from headrace.commands import (
     bench,
     checkpoints,
     events,
+    fit,
     lifecycle,
     look,
     model_files,
@@ -190,6 +191,7 @@ app.command()(platform.logs)
 app.command()(start.init)
 app.command()(start.check)
 app.command()(start.features)
+app.command("fit")(fit.fit)
 app.command()(models.apply)
 app.command("ingest")(events.ingest)
 app.command()(models.train)

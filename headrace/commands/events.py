@@ -1,10 +1,10 @@
-"""ingest: a file of events into a stream."""
+"""ingest: files of events into a stream."""
 
 import secrets
 import sys
 import time
 from collections.abc import Iterable
-from hashlib import blake2b
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,12 +12,14 @@ import typer
 
 from common.errors import HeadraceError, InvalidInput
 from common.schema import Schema
+from common.storage import Place, place_of
 from headrace.client.platform import Client, OnInvalid
 from headrace.commands.session import Session
 from headrace.files.cells import column_name
+from headrace.files.upload_state import UploadState
 
 if TYPE_CHECKING:
-    from headrace.files.event_files import Batch
+    from headrace.files.batches import Batch
 
 _PATIENCE_SECONDS = 120.0
 """How long one batch may be refused as too much, or ingest be away, before the upload gives up."""
@@ -25,12 +27,21 @@ _PATIENCE_SECONDS = 120.0
 
 def ingest(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV with a header line, NDJSON, Parquet or TFRecord.")],
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="CSV with a header line, NDJSON, Parquet or TFRecord: a path or URL, a folder, a name with *.",
+        ),
+    ],
     stream: Annotated[
         str, typer.Option("--stream", "-s", help="Where the events go; none: the stream named like the file.")
     ] = "",
     file_format: Annotated[
-        str | None, typer.Option("--format", help="csv, ndjson, parquet or tfrecord; by the file's name without.")
+        str | None,
+        typer.Option(
+            "--format", help="csv, ndjson, parquet, tfrecord or an installed source; by the file's name without."
+        ),
     ] = None,
     on_invalid: Annotated[
         str, typer.Option(help="reject stops at a batch with an invalid event; deadletter sets invalid events aside.")
@@ -38,47 +49,63 @@ def ingest(
     resume: Annotated[
         str | None, typer.Option(help="The key of an upload that was cut off (ingest knows it for 5 minutes).")
     ] = None,
+    readers: Annotated[
+        int, typer.Option(min=1, max=64, help="So many files are read at once; the order stays that of their names.")
+    ] = 1,
+    state: Annotated[
+        Path | None,
+        typer.Option(help="Notes here what was taken; the same command again goes on after it, also in a grown file."),
+    ] = None,
 ) -> None:
-    """Append a file of events to a stream; each batch is in the log when it counts."""
-    from headrace.files.event_files import FORMATS, FileFormat, batches, format_of
+    """Append files of events to a stream; each batch is in the log when it counts."""
+    from headrace.files.batches import batches_of_all
+    from headrace.files.sources import formats
 
     session: Session = context.obj
-    given = _choice("--format", file_format, FORMATS)
+    given = _choice("--format", file_format, formats())
     if resume == "":
         raise InvalidInput("--resume takes the key of an upload, got an empty text")
+    if resume and state:
+        raise InvalidInput("--state has a key of its own; leave out --resume")
     policy: OnInvalid = _choice("--on-invalid", on_invalid, ("reject", "deadletter"))  # type: ignore[assignment]  # as above
-    if not file.exists():
-        raise InvalidInput(f"{file} cannot be read: No such file or directory")
-    kind: FileFormat = given or format_of(file)  # type: ignore[assignment]  # _choice has checked it
-    key = resume or secrets.token_hex(8)
+    place = place_of(file)
+    UploadState("", "").files(place, given)  # what is not there is told before the platform is asked
     began = time.monotonic()
     with session.client(timeout_seconds=_PATIENCE_SECONDS) as client:
-        stream = stream or _stream_named_like(client, file)
-        found = batches(file, kind, _schema_of(client, stream), lenient=policy == "deadletter")
-        size = file.stat().st_size if file.exists() else 0
+        stream = stream or _stream_named_like(client, place)
+        progress_of = UploadState.read(state, stream, key=resume or secrets.token_hex(8))
+        files = progress_of.files(place, given)
+        found = batches_of_all(files, _schema_of(client, stream), readers=readers, lenient=policy == "deadletter")
+        size = sum(one.place.size() for one in files if one.place.is_file())
         quiet = session.as_json or not sys.stderr.isatty()
-        with _Progress(file.name, size, quiet=quiet) as progress:
-            totals = _append(client, stream, found, key, policy, progress)
+        with closing(found), _Progress(place.name, size, quiet=quiet) as progress:
+            totals = _append(client, stream, found, progress_of, policy, progress)
     seconds = time.monotonic() - began
-    document = {**totals, "seconds": round(seconds, 3), "resume_key": key}
+    document = {**totals, "files": len(files), "seconds": round(seconds, 3), "resume_key": progress_of.key}
     session.show(document, lambda: typer.echo(_sentence(totals, seconds, stream)))
 
 
 def _append(
-    client: Client, stream: str, batches: "Iterable[Batch]", key: str, policy: OnInvalid, progress: "_Progress"
+    client: Client,
+    stream: str,
+    batches: "Iterable[Batch]",
+    state: "UploadState",
+    policy: OnInvalid,
+    progress: "_Progress",
 ) -> dict[str, int]:
     """Sends the batches one after the other; what became of their events."""
     totals = {"accepted": 0, "refused": 0, "already_there": 0}
     try:
-        for number, batch in enumerate(batches):
+        for batch in batches:
             answer = client.append_body(
-                stream, batch.body, batch.content_type, idempotency_key=_batch_key(key, number), on_invalid=policy
+                stream, batch.body, batch.content_type, idempotency_key=state.key_of(batch), on_invalid=policy
             )
+            state.note(batch)
             totals["already_there" if answer.duplicate else "accepted"] += answer.accepted
             totals["refused"] += len(answer.refused)
-            progress.reached(batch.end_offset, sum(totals.values()))
+            progress.reached(batch, sum(totals.values()))
     except (HeadraceError, KeyboardInterrupt) as error:
-        _explain(error, totals["accepted"], key, taken=sum(totals.values()))
+        _explain(error, totals["accepted"], state, taken=sum(totals.values()))
         raise
     return totals
 
@@ -93,7 +120,7 @@ def _schema_of(client: Client, stream: str) -> Schema:
     return Schema.from_json(client.stream(stream).schema_json)
 
 
-def _stream_named_like(client: Client, file: Path) -> str:
+def _stream_named_like(client: Client, file: Place) -> str:
     """The one that `headrace init` would have named. Raises InvalidInput when there is none."""
     name = column_name(file.stem, 0)
     known = [stream.name for stream in client.streams()]
@@ -103,16 +130,14 @@ def _stream_named_like(client: Client, file: Path) -> str:
     return name
 
 
-def _batch_key(key: str, number: int) -> str:
-    return blake2b(f"{key}/{number}".encode(), digest_size=16).hexdigest()
-
-
-def _explain(error: BaseException, accepted: int, key: str, *, taken: int) -> None:
+def _explain(error: BaseException, accepted: int, state: "UploadState", *, taken: int) -> None:
     """Before the error itself: how to go on, and how to read its indexes."""
     if taken or not isinstance(error, InvalidInput):
-        typer.echo(f"{accepted:,} events were taken; --resume {key} goes on without doubling them", err=True)
+        how = "the same command" if state.path else f"--resume {state.key}"
+        typer.echo(f"{accepted:,} events were taken; {how} goes on without doubling them", err=True)
     if isinstance(error, InvalidInput) and error.refused and taken:
-        typer.echo(f"indexes below count from event {taken:,} of the file", err=True)
+        whole = "the file" if len(state.positions) == 1 and not state.path else "what was sent"
+        typer.echo(f"indexes below count from event {taken:,} of {whole}", err=True)
 
 
 def _sentence(totals: dict[str, int], seconds: float, stream: str) -> str:
@@ -131,6 +156,7 @@ class _Progress:
 
     def __init__(self, name: str, size_bytes: int, *, quiet: bool) -> None:
         self._name, self._size, self._quiet = name, size_bytes, quiet
+        self._reached: dict[Place, int] = {}
 
     def __enter__(self) -> "_Progress":
         if not self._quiet:
@@ -144,9 +170,10 @@ class _Progress:
             self._task = self._bar.add_task(self._name, total=self._size, events=0)
         return self
 
-    def reached(self, offset: int, events: int) -> None:
+    def reached(self, batch: "Batch", events: int) -> None:
+        self._reached[batch.place] = batch.byte_count
         if not self._quiet:
-            self._bar.update(self._task, completed=offset, events=events)
+            self._bar.update(self._task, completed=sum(self._reached.values()), events=events)
 
     def __exit__(self, *_: object) -> None:
         if not self._quiet:

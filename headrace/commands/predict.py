@@ -14,6 +14,7 @@ import typer
 
 from common.errors import InvalidInput, NotFound, Unavailable
 from common.registry.catalog import PRODUCTION
+from common.storage import place_of
 from headrace.commands.session import LOCAL, Session
 
 if TYPE_CHECKING:
@@ -31,10 +32,10 @@ def predict(
         str, typer.Argument(metavar="[JSON]", help="One instance, a list of them, or a whole request; - reads stdin.")
     ] = "-",
     file: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            help="Rows from a .csv, .parquet, .ndjson, .json or .npy file instead; with a label in them, the "
-            "metrics too."
+            help="Rows from a .csv, .parquet, .ndjson, .json or .npy file instead, by path or URL; with a label in "
+            "them, the metrics too."
         ),
     ] = None,
     version: Annotated[int | None, typer.Option(help="Ask this version.", min=1)] = None,
@@ -72,7 +73,8 @@ def predict(
             _show(asking.document(document))
             return
         known = None if url else _known(session, target)
-        answer = asking.file(file, known)
+        with place_of(file).as_local() as local:
+            answer = asking.file(local, known)
         _show(answer)
         if "metrics" in answer and not session.as_json:
             told = ", ".join(f"{name} {value:.4g}" for name, value in answer["metrics"].items())

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from common.errors import InvalidInput
+from common.storage import place_of
 from headrace.commands.models import ModelName, Reason
 from headrace.commands.session import Session
 
@@ -21,7 +22,10 @@ def push(
     context: typer.Context,
     model: ModelName,
     source: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A folder with saved_model.pb, or a .keras file, which is exported.")
+        str,
+        typer.Argument(
+            metavar="DIR", help="A folder with saved_model.pb, or a .keras file, which is exported; a path or URL."
+        ),
     ],
     reason: Reason = "",
 ) -> None:
@@ -31,10 +35,11 @@ def push(
     `headrace promote` takes it. No round starts from it, and it cannot be rebuilt.
     """
     session: Session = context.obj
-    with saved_model_of(source) as directory:
+    place = place_of(source)
+    with place.as_local() as local, saved_model_of(local) as directory:
         note = checked(directory)
         with session.client(timeout_seconds=_UPLOAD_SECONDS) as client:
-            origin = f"{socket.gethostname()}:{source.absolute()}"
+            origin = f"{socket.gethostname()}:{place}" if place.is_local else str(place)
             version = client.push(model, directory, origin=origin, reason=reason)
 
     def told() -> None:

@@ -4,12 +4,12 @@ import base64
 import json
 from dataclasses import asdict
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from common.errors import InvalidInput
+from common.storage import place_of
 from headrace.commands.session import LOCAL, Session
 
 if TYPE_CHECKING:
@@ -21,14 +21,16 @@ _SHARD_BYTES = 100_000_000
 
 @app.command()
 def cat(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="TFRecord, with gzip around it or without.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="TFRecord, with gzip around it or without; a path or URL.")
+    ],
     limit: Annotated[int, typer.Option(min=1, help="Print this many records.")] = 2**31,
     raw: Annotated[bool, typer.Option("--raw", help="Print each record's bytes in base64, whatever it holds.")] = False,
 ) -> None:
     """Print the tf.train.Examples of a file, a JSON object a line; a damaged record ends it, by number and place."""
     from headrace.files.shards import records_of
 
-    for number, record in enumerate(islice(records_of(file), limit)):
+    for number, record in enumerate(islice(records_of(place_of(file)), limit)):
         shown = {"b64": base64.b64encode(record).decode()} if raw else _example(record, f"{file}: record {number}")
         typer.echo(json.dumps(shown, ensure_ascii=False))
 
@@ -37,7 +39,9 @@ def cat(
 def archive(
     context: typer.Context,
     stream: Annotated[str, typer.Argument(metavar="STREAM")],
-    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="A folder; the same one again is continued.")],
+    to: Annotated[
+        str, typer.Option("--to", metavar="DIR", help="A folder, by path or URL; the same one again is continued.")
+    ],
     shard_bytes: Annotated[
         int, typer.Option("--shard-bytes", min=1024, help="A shard is at most this large, one larger event excepted.")
     ] = _SHARD_BYTES,
@@ -58,7 +62,7 @@ def archive(
     if not log and session.kind != LOCAL:
         raise InvalidInput("archive needs --log kafka:HOST:PORT for a platform in containers")
     with closing(open_event_log(log or f"segments:{session.data_dir / 'log'}")) as opened:
-        made, position = write(opened, stream, to, shard_bytes=shard_bytes)
+        made, position = write(opened, stream, place_of(to), shard_bytes=shard_bytes)
     examples = sum(shard.examples for shard in made)
     session.show(
         {"stream": stream, "position": position, "examples": examples, "shards": [asdict(shard) for shard in made]},

@@ -1,9 +1,8 @@
 """init, check and features: from a file of data to a folder that can be applied, and what it would do."""
 
 import json
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,12 +10,16 @@ import typer
 
 from common.errors import HeadraceError, InvalidInput
 from common.schema import check_name
+from common.storage import place_of
 from headrace.commands.session import Session, print_table
+from headrace.commands.steps import Steps
 
 
 def init(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV with a header line, NDJSON or Parquet.")],
+    data: Annotated[
+        str, typer.Argument(metavar="FILE", help="CSV with a header line, NDJSON or Parquet; a path or URL.")
+    ],
     into: Annotated[Path | None, typer.Option(help="The folder to write; none: named like the stream.")] = None,
     label: Annotated[str, typer.Option(help="The column to predict; none: guessed.")] = "",
     stream: Annotated[str, typer.Option(help="The stream's name; none: the file's.")] = "",
@@ -31,8 +34,10 @@ def init(
     from headrace.guess.parts import guess
 
     session: Session = context.obj
+    file = place_of(data)
     stream = check_name("stream", stream or column_name(file.stem, 0))
-    guesses, target = guess(columns_of(rows_of(file)), label)
+    with file.as_local() as local:
+        guesses, target = guess(columns_of(rows_of(local)), label)
     model = check_name("model", model or f"{stream}-{target.feature['name']}")
     directory = into or Path(stream)
     texts = {
@@ -73,8 +78,8 @@ def init(
             )
         typer.echo("Read both files, then:")
         for line in (
-            f"check {directory} --data {file}", f"apply {directory}", f"ingest {file} --stream {stream}",
-            f"versions {model} --watch", f"predict {model} --file {file}",
+            f"check {directory} --data {data}", f"apply {directory}", f"ingest {data} --stream {stream}",
+            f"versions {model} --watch", f"predict {model} --file {data}",
         ):  # fmt: skip
             typer.echo(f"  headrace {line}")
 
@@ -86,32 +91,31 @@ def init(
 def check(
     context: typer.Context,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Holds stream.yaml and model.yaml.")],
-    data: Annotated[Path, typer.Option("--data", help="CSV, NDJSON or Parquet: events of the stream.")],
+    data: Annotated[str, typer.Option("--data", help="CSV, NDJSON or Parquet, a path or URL: events of the stream.")],
     rows: Annotated[int, typer.Option(min=10, max=100_000, help="How many events to train on.")] = 512,
     limit: Annotated[float, typer.Option(min=1, help="Seconds that training and export may take.")] = 300.0,
 ) -> None:
     """Try a definition without a platform: validate, build, one short round, export, load, predict."""
+    from headrace.files.batches import SourceFile
     from headrace.files.definition_folder import read_folder
     from headrace.files.samples import write_sample
+    from headrace.files.sources import source_of
     from headrace.local.check import check_events, check_round, work_folder
 
     session: Session = context.obj
-    steps = _Steps(quiet=session.as_json)
+    steps = Steps(quiet=session.as_json)
     try:
         steps.begin("read stream.yaml and model.yaml")
         folder = read_folder(directory)
         schema, definition = folder.checked()
+        source = place_of(data)
         with work_folder() as work_dir:
-            steps.begin(f"check every event of {data.name}")
-            count = write_sample(data, schema, work_dir / "events.ndjson", most=None)
+            steps.begin(f"check every event of {source.name}")
+            count = write_sample([SourceFile(source, source_of(source))], schema, work_dir, most=None)
             checked = check_events(work_dir, schema.to_json())
-            if checked.refused_count:
-                raise InvalidInput(
-                    f"{checked.refused_count:,} of the {count:,} events of {data.name} would be refused",
-                    refused=checked.refused,
-                )
+            checked.refuse(f"of the {count:,} events of {source.name} would be refused")
             if checked.accepted > rows:
-                write_sample(data, schema, work_dir / "events.ndjson", most=rows, of=count)
+                write_sample([SourceFile(source, source_of(source))], schema, work_dir, most=rows, of=count)
                 check_events(work_dir, schema.to_json())
             done = check_round(work_dir, folder.files or {}, on_step=steps.begin, limit_seconds=limit)
         steps.end()
@@ -191,33 +195,6 @@ def _given(found: Mapping[str, Any]) -> str:
         if key in found:
             return f"{words}{meaning} {found[key]}{refused}".strip()
     return words
-
-
-@dataclass
-class _Steps:
-    """Says each step when it is over; the time is the step's."""
-
-    quiet: bool
-    finished: list[dict[str, Any]] = field(default_factory=list)
-    _name: str = ""
-    _began: float = 0.0
-
-    def begin(self, name: str) -> None:
-        self.end()
-        self._name, self._began = name, time.monotonic()
-
-    def end(self, *, word: str = "ok") -> None:
-        if not self._name:
-            return
-        seconds = time.monotonic() - self._began
-        self.finished.append({"step": self._name, "ok": word == "ok", "seconds": round(seconds, 2)})
-        if not self.quiet:
-            typer.secho(f"{word:>6}", fg="green" if word == "ok" else "red", nl=False)
-            typer.echo(f"  {self._name}  ({seconds:.1f} s)")
-        self._name = ""
-
-    def fail(self) -> None:
-        self.end(word="FAILED")
 
 
 def _type(feature: dict[str, object]) -> str:

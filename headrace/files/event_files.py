@@ -1,18 +1,14 @@
-"""Files of events, cut into request bodies: CSV, NDJSON, Parquet, TFRecord.
-
-A file is cut at the same places every time, so that a repeated upload under the same key is recognised batch by batch.
-"""
+"""Files of events, event by event: CSV, NDJSON, Parquet, TFRecord."""
 
 import struct
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any, BinaryIO, Literal
 
 import orjson
 
 from common.errors import InvalidInput
 from common.schema import Feature, Schema
+from common.storage import Place
 from headrace.files.cells import column_name, features_of, fitted, is_missing, typed
 from headrace.files.tables import open_csv, parquet_batches
 
@@ -30,8 +26,6 @@ FORMAT_OF_SUFFIX: Mapping[str, FileFormat] = {
     ".tfrecord": "tfrecord",
     ".tfrecords": "tfrecord",
 }
-BATCH_EVENTS = 5_000
-BATCH_BYTES = 4 * 1024 * 1024
 _FRAME_HEADER = struct.Struct("<QI")
 """Length and its checksum; the data and its checksum follow (tensorflow/core/lib/io/record_writer.h)."""
 _CHECKSUM_BYTES = 4
@@ -40,71 +34,38 @@ _LONGEST_LINE_BYTES = 16 * 1024 * 1024
 _LONGEST_RECORD_BYTES = 64 * 1024 * 1024
 
 
-@dataclass(frozen=True)
-class Batch:
-    """One request body.
-
-    Attributes:
-        first: number of its first event in the file, from 0.
-        end_offset: how many bytes of the file are in this and earlier batches.
-    """
-
-    body: bytes
-    content_type: str
-    first: int
-    count: int
-    end_offset: int
+def content_type_of(file_format: str) -> str:
+    return TFRECORD if file_format == "tfrecord" else NDJSON
 
 
-def format_of(path: Path) -> FileFormat:
-    """By the file's name. Raises InvalidInput when it tells nothing."""
-    known = FORMAT_OF_SUFFIX.get(path.suffix.lower())
-    if known is None:
-        raise InvalidInput(f"{path.name} does not say what it is; name it with --format {', '.join(FORMATS)}")
-    return known
-
-
-def batches(path: Path, file_format: FileFormat, schema: Schema, *, lenient: bool = False) -> Iterator[Batch]:
-    """The file in batches of up to BATCH_EVENTS events and about BATCH_BYTES bytes.
+def events_of(
+    place: Place, file_format: FileFormat, schema: Schema, *, lenient: bool = False
+) -> Generator[tuple[bytes, int], None, None]:
+    """(line or frame, bytes of the file up to its end) of each event.
 
     Args:
-        lenient: rows that do not fit are sent as they are, for ingest to set aside with the reason.
+        lenient: rows that do not fit are given as they are, for ingest to set aside with the reason.
 
     Raises:
-        InvalidInput: the file cannot be read as that format; says where.
+        NotFound: there is no such file. InvalidInput: it cannot be read as that format; says where.
     """
-    try:
-        file = path.open("rb")
-    except OSError as error:
-        raise InvalidInput(f"{path} cannot be read: {error.strerror}") from error
-    with file:
+    with place.open() as file:
         if file_format == "tfrecord":
-            yield from _gather(_tfrecords(file, path), TFRECORD)
+            yield from _tfrecords(file, place)
         elif file_format == "ndjson":
-            yield from _gather(_fitted_lines(file, path, schema), NDJSON)
+            yield from _fitted_lines(file, place, schema)
         elif file_format == "parquet":
-            yield from _gather(_parquet_lines(path, schema), NDJSON)
+            yield from _parquet_lines(place, schema)
         else:
-            yield from _gather(_csv_rows(file, path, schema, lenient=lenient), NDJSON)
+            yield from _csv_rows(file, place, schema, lenient=lenient)
 
 
-def _gather(items: Iterator[tuple[bytes, int]], content_type: str) -> Iterator[Batch]:
-    """`items` are (bytes of one event, offset in the file just after it)."""
-    parts: list[bytes] = []
-    size, first, end = 0, 0, 0
-    for item, offset in items:
-        parts.append(item)
-        size += len(item)
-        end = offset
-        if len(parts) == BATCH_EVENTS or size >= BATCH_BYTES:
-            yield Batch(b"".join(parts), content_type, first, len(parts), end)
-            first += len(parts)
-            parts, size = [], 0
-    if parts:
-        yield Batch(b"".join(parts), content_type, first, len(parts), end)
+def line_of(event: Mapping[str, Any], columns: Mapping[str, Feature]) -> bytes:
+    """An event as a line of NDJSON that fits the schema."""
+    return orjson.dumps(fitted_event(event, columns), default=str) + b"\n"
 
 
-def _lines(file: BinaryIO, path: Path) -> Iterator[tuple[bytes, int]]:
+def _lines(file: BinaryIO, path: Place) -> Iterator[tuple[bytes, int]]:
     offset = number = 0
     while line := file.readline(_LONGEST_LINE_BYTES + 1):
         offset += len(line)
@@ -115,7 +76,7 @@ def _lines(file: BinaryIO, path: Path) -> Iterator[tuple[bytes, int]]:
             yield line if line.endswith(b"\n") else line + b"\n", offset
 
 
-def _tfrecords(file: BinaryIO, path: Path) -> Iterator[tuple[bytes, int]]:
+def _tfrecords(file: BinaryIO, path: Place) -> Iterator[tuple[bytes, int]]:
     """Whole frames; their checksums are ingest's to check."""
     offset = index = 0
     while header := file.read(_FRAME_HEADER.size):
@@ -131,7 +92,7 @@ def _tfrecords(file: BinaryIO, path: Path) -> Iterator[tuple[bytes, int]]:
         yield frame, offset
 
 
-def _fitted_lines(file: BinaryIO, path: Path, schema: Schema) -> Iterator[tuple[bytes, int]]:
+def _fitted_lines(file: BinaryIO, path: Place, schema: Schema) -> Iterator[tuple[bytes, int]]:
     """Lines that fit the schema's names and types as they are; the others with names and values made to fit."""
     columns = {feature.name: feature for feature in schema.columns}
     for line, offset in _lines(file, path):
@@ -176,15 +137,15 @@ def fitted_event(event: Mapping[str, Any], columns: Mapping[str, Feature]) -> di
     return made
 
 
-def _parquet_lines(path: Path, schema: Schema) -> Iterator[tuple[bytes, int]]:
+def _parquet_lines(path: Place, schema: Schema) -> Iterator[tuple[bytes, int]]:
     columns = {feature.name: feature for feature in schema.columns}
-    size = path.stat().st_size
+    size = path.size()
     for rows, first, count in parquet_batches(path):
         for number, row in enumerate(rows, first + 1):
-            yield orjson.dumps(fitted_event(row, columns), default=str) + b"\n", size * number // count
+            yield line_of(row, columns), size * number // count
 
 
-def _csv_rows(file: BinaryIO, path: Path, schema: Schema, *, lenient: bool) -> Iterator[tuple[bytes, int]]:
+def _csv_rows(file: BinaryIO, path: Place, schema: Schema, *, lenient: bool) -> Iterator[tuple[bytes, int]]:
     table, text = open_csv(file, path)
     try:
         features = features_of(table.headers, schema, str(path))

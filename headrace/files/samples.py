@@ -1,31 +1,46 @@
-"""Events of a file as NDJSON, all or evenly spread over it: what a check works on."""
+"""Events of files as ingest takes them, all or evenly spread over them: what a check or a job works on."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from common.errors import InvalidInput
+from common.eventlog.tfrecord import cut, frame
 from common.schema import Schema
-from headrace.files.event_files import NDJSON, batches, format_of
+from headrace.files.batches import Batch, SourceFile, batches_of_all
+from headrace.files.event_files import NDJSON
 
 
-def write_sample(path: Path, schema: Schema, output: Path, *, most: int | None, of: int = 0) -> int:
-    """Writes events of the file as `headrace ingest` would send them; how many.
+def write_sample(
+    files: Sequence[SourceFile], schema: Schema, directory: Path, *, most: int | None, of: int = 0, readers: int = 1
+) -> int:
+    """Writes the events as `headrace ingest` would send them to events.ndjson or events.tfrecord; how many.
 
     Args:
-        most: at most so many, evenly spread over the `of` events of the file; None: all.
+        most: at most so many, evenly spread over the `of` events of the files; None: all.
 
     Raises:
-        InvalidInput: the file cannot be read, holds no events, or is no CSV, NDJSON or Parquet.
+        InvalidInput: a file cannot be read, or is of another kind than the first, or there are no events.
     """
     count = written = 0
-    with output.open("wb") as file:
-        for batch in batches(path, format_of(path), schema):
-            if batch.content_type != NDJSON:
-                raise InvalidInput(f"{path.name}: a check reads CSV, NDJSON or Parquet")
-            for line in batch.body.splitlines(keepends=True):
+    content_type = ""
+    path = directory / "events"
+    with path.open("wb") as output:
+        for batch in batches_of_all(files, schema, readers=readers):
+            content_type = content_type or batch.content_type
+            if batch.content_type != content_type:
+                raise InvalidInput(f"{batch.place} is {batch.content_type}, and the files before it {content_type}")
+            for event in _events(batch):
                 if most is None or count * most // of != (count + 1) * most // of:
-                    file.write(line)
+                    output.write(event)
                     written += 1
                 count += 1
     if not count:
-        raise InvalidInput(f"{path} has no events")
+        raise InvalidInput(f"{', '.join(str(file.place) for file in files)} has no events")
+    path.replace(directory / ("events.ndjson" if content_type == NDJSON else "events.tfrecord"))
     return written
+
+
+def _events(batch: Batch) -> list[bytes]:
+    if batch.content_type == NDJSON:
+        return batch.body.splitlines(keepends=True)
+    return [frame([example]) for example in cut(batch.body)[0]]

@@ -14,13 +14,13 @@ import json
 import struct
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import IO
 
-from common.errors import Conflict, DataLoss, InvalidInput
+from common.errors import Conflict, DataLoss, InvalidInput, NotFound
 from common.eventlog.base import EventLog
 from common.eventlog.tfrecord import cut, frame, masked_crc32c
 from common.eventlog.topics import examples_topic
+from common.storage import Place
 
 INDEX = "archive.json"
 _MOST_RECORD_BYTES = 1 << 30
@@ -41,22 +41,23 @@ class Shard:
     sha256: str
 
 
-def records_of(path: Path) -> Iterator[bytes]:
+def records_of(path: Place) -> Iterator[bytes]:
     """Every record of a TFRecord file, also of one with gzip around it, its checksums verified.
 
     Raises:
         InvalidInput: the file cannot be read. DataLoss: a record is damaged or cut short; which and where.
     """
     try:
-        with path.open("rb") as raw:
+        with path.open() as raw:
             is_gzip = raw.read(2) == b"\x1f\x8b"
-        with gzip.open(path) if is_gzip else path.open("rb") as file:
-            yield from _records(file, path)  # type: ignore[arg-type]  # both are binary
-    except (OSError, EOFError) as error:
+            raw.seek(0)
+            with gzip.open(raw) if is_gzip else raw as file:
+                yield from _records(file, path)  # type: ignore[arg-type]  # both are binary
+    except (NotFound, OSError, EOFError) as error:
         raise InvalidInput(f"{path} cannot be read: {error}") from error
 
 
-def _records(file: IO[bytes], path: Path) -> Iterator[bytes]:
+def _records(file: IO[bytes], path: Place) -> Iterator[bytes]:
     offset = number = 0
     while header := file.read(_HEADER.size):
         place = f"{path}: record {number} at byte {offset}"
@@ -77,14 +78,14 @@ def _records(file: IO[bytes], path: Path) -> Iterator[bytes]:
         number += 1
 
 
-def archive(log: EventLog, stream: str, directory: Path, *, shard_bytes: int) -> tuple[list[Shard], dict[int, int]]:
+def archive(log: EventLog, stream: str, directory: Place, *, shard_bytes: int) -> tuple[list[Shard], dict[int, int]]:
     """Writes what the log holds of the stream and the archive does not; the new shards, and where the archive ends.
 
     Raises:
         Conflict: the folder holds another stream's archive, or the log no longer has what follows it.
         DataLoss: the log's bytes are damaged.
     """
-    directory.mkdir(parents=True, exist_ok=True)
+    directory.make_dirs()
     shards, position = _known(directory, stream)
     topic = examples_topic(stream)
     begin, end = log.start_position(topic), log.end_position(topic)
@@ -109,7 +110,7 @@ def archive(log: EventLog, stream: str, directory: Path, *, shard_bytes: int) ->
 class _Writer:
     """The shards of one partition."""
 
-    def __init__(self, directory: Path, stream: str, partition: int, number: int, shard_bytes: int) -> None:
+    def __init__(self, directory: Place, stream: str, partition: int, number: int, shard_bytes: int) -> None:
         self._directory, self._stream, self._partition = directory, stream, partition
         self._number, self._shard_bytes = number, shard_bytes
         self._made: list[Shard] = []
@@ -135,9 +136,7 @@ class _Writer:
     def _flush(self) -> None:
         name = f"{self._stream}-{self._partition:03d}-{self._number:06d}.tfrecord"
         content = frame(self._examples)
-        aside = self._directory / f".{name}.part"
-        aside.write_bytes(content)
-        aside.replace(self._directory / name)
+        (self._directory / name).write(content, overwrite=True)
         digest = hashlib.sha256(content).hexdigest()
         count = len(self._examples)
         self._made.append(Shard(name, self._partition, self._from, self._to, count, len(content), digest))
@@ -145,12 +144,12 @@ class _Writer:
         self._number += 1
 
 
-def _known(directory: Path, stream: str) -> tuple[list[Shard], dict[int, int]]:
+def _known(directory: Place, stream: str) -> tuple[list[Shard], dict[int, int]]:
     path = directory / INDEX
     if not path.exists():
         return [], {}
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(path.read())
         shards = [Shard(**one) for one in found["shards"]]
         position = {int(partition): int(offset) for partition, offset in found["position"].items()}
         its_stream = found["stream"]
@@ -161,12 +160,10 @@ def _known(directory: Path, stream: str) -> tuple[list[Shard], dict[int, int]]:
     return shards, position
 
 
-def _write_index(directory: Path, stream: str, shards: list[Shard], position: dict[int, int]) -> None:
+def _write_index(directory: Place, stream: str, shards: list[Shard], position: dict[int, int]) -> None:
     document = {
         "stream": stream,
         "position": {str(partition): offset for partition, offset in sorted(position.items())},
         "shards": [asdict(shard) for shard in shards],
     }
-    aside = directory / f".{INDEX}.part"
-    aside.write_text(json.dumps(document, indent=1) + "\n")
-    aside.replace(directory / INDEX)
+    (directory / INDEX).write((json.dumps(document, indent=1) + "\n").encode(), overwrite=True)

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 import orjson
 
 from common.errors import InvalidInput
+from common.storage import Place
 
 CSV, NDJSON, PARQUET = "csv", "ndjson", "parquet"
 KIND_OF_SUFFIX: Mapping[str, str] = {
@@ -66,7 +67,7 @@ class CsvTable:
         return self._lines.byte_count
 
 
-def open_csv(file: BinaryIO, path: Path) -> tuple[CsvTable, io.TextIOWrapper]:
+def open_csv(file: BinaryIO, path: Path | Place) -> tuple[CsvTable, io.TextIOWrapper]:
     """The table and the text, which the caller detaches. The delimiter is , ; tab or |, whichever splits the header.
 
     Raises:
@@ -97,7 +98,7 @@ def delimiter_of(header_line: str) -> str:
     return max(counts, key=lambda mark: counts[mark])
 
 
-def parquet_batches(path: Path) -> Iterator[tuple[list[dict[str, Any]], int, int]]:
+def parquet_batches(path: Path | Place) -> Iterator[tuple[list[dict[str, Any]], int, int]]:
     """(rows, number of the first from 0, rows in the file) at a time.
 
     Raises:
@@ -110,7 +111,7 @@ def parquet_batches(path: Path) -> Iterator[tuple[list[dict[str, Any]], int, int
             f"{path.name} needs pyarrow, which is not installed: pip install 'headrace[parquet]', or write it as CSV"
         ) from error
     try:
-        file = parquet.ParquetFile(path)
+        file = parquet.ParquetFile(path.open() if isinstance(path, Place) else path)
         first = 0
         for batch in file.iter_batches(batch_size=_PARQUET_ROWS):
             rows = batch.to_pylist()
@@ -133,7 +134,7 @@ class _CountedLines:
             yield line
 
 
-def _checked(reader: Any, path: Path) -> Iterator[list[str]]:
+def _checked(reader: Any, path: Path | Place) -> Iterator[list[str]]:
     """The rows that are not blank; what is no CSV is an InvalidInput with its line."""
     while True:
         try:

@@ -28,6 +28,11 @@ class EventsChecked:
     refused_count: int
     refused: tuple[tuple[int, str], ...]
 
+    def refuse(self, what: str) -> None:
+        """Raises InvalidInput, naming the events, where there are any that are refused."""
+        if self.refused_count:
+            raise InvalidInput(f"{self.refused_count:,} {what}", refused=self.refused)
+
 
 @contextmanager
 def work_folder() -> Iterator[Path]:
@@ -36,13 +41,14 @@ def work_folder() -> Iterator[Path]:
 
 
 def check_events(work_dir: Path, schema_json: str) -> EventsChecked:
-    """Checks work_dir/events.ndjson as ingest does, and writes what it accepts to work_dir/examples.tfrecord.
+    """Checks work_dir/events.ndjson or events.tfrecord as ingest does; examples.tfrecord gets what it accepts.
 
     Raises:
         InvalidInput: what the check needs is not installed, or it ended without a word.
     """
     (work_dir / "schema.json").write_text(schema_json)
-    paths = [str(work_dir / name) for name in ("schema.json", "events.ndjson", "examples.tfrecord")]
+    events = "events.tfrecord" if (work_dir / "events.tfrecord").exists() else "events.ndjson"
+    paths = [str(work_dir / name) for name in ("schema.json", events, "examples.tfrecord")]
     done = subprocess.run(
         [sys.executable, "-m", "services.ingest.codec.check_file", *paths], capture_output=True, text=True, check=False
     )
@@ -54,9 +60,17 @@ def check_events(work_dir: Path, schema_json: str) -> EventsChecked:
 
 
 def check_round(
-    work_dir: Path, files: Mapping[str, bytes], *, on_step: Callable[[str], None], limit_seconds: float
+    work_dir: Path,
+    files: Mapping[str, bytes],
+    *,
+    on_step: Callable[[str], None],
+    limit_seconds: float,
+    whole: bool = False,
 ) -> Mapping[str, Any]:
     """Trains, evaluates, exports, loads and asks, with work_dir/examples.tfrecord.
+
+    Args:
+        whole: with all passes that the definition asks for.
 
     Returns:
         What services/trainer/rounds/check.py says under `done`.
@@ -68,7 +82,9 @@ def check_round(
     _write_definition(work_dir, files)
     with (work_dir / "log.txt").open("w+b") as log:
         child = subprocess.Popen(
-            [sys.executable, "-m", "services.trainer.rounds.check", str(work_dir)], stdout=subprocess.PIPE, stderr=log
+            [sys.executable, "-m", "services.trainer.rounds.check", str(work_dir), *(["--whole"] if whole else [])],
+            stdout=subprocess.PIPE,
+            stderr=log,
         )
         try:
             last = _follow(child, on_step, limit_seconds)

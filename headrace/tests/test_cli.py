@@ -271,6 +271,34 @@ def test_a_resumed_upload_sends_each_batch_under_the_key_it_had(run: Run, server
     assert len(set(keys)) == 3
 
 
+def test_an_upload_with_a_state_goes_on_after_what_was_taken_and_takes_what_is_new(
+    run: Run, server: Server, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    first = tmp_path / "in" / "a.ndjson"
+    first.write_text('{"distance": 1}\n' * 6_000)
+    command = ("--json", "ingest", str(tmp_path / "in"), "-s", "s", "--state", str(tmp_path / "state.json"))
+    server.will_answer(200, STREAM)
+    server.will_answer(200, {"accepted": 5000})
+    server.will_answer(409, {"error": {"kind": "Conflict", "message": "cut off"}})
+    assert "the same command goes on" in run(*command).stderr
+    (tmp_path / "in" / "b.csv").write_text("distance\n7\n")
+    for answer in (STREAM, {"accepted": 1000}, {"accepted": 1}):
+        server.will_answer(200, answer)
+    assert json.loads(run(*command).stdout)["accepted"] == 1001
+    with first.open("a") as file:
+        file.write('{"distance": 2}\n')
+    for answer in (STREAM, {"accepted": 1}):
+        server.will_answer(200, answer)
+    assert json.loads(run(*command).stdout)["accepted"] == 1
+    sent = [request for request in server.requests if "events" in request.path]
+    assert [request.body.count(b"\n") for request in sent] == [5000, 1000, 1000, 1, 1]
+    keys = [request.headers["idempotency-key"] for request in sent]
+    assert (keys[1], len(set(keys))) == (keys[2], 4)
+    other = run(*command[:3], "-s", "t", *command[5:])
+    assert "is about stream s, not t" in other.stderr
+
+
 def test_a_rejected_file_names_the_events_and_where_their_batch_begins(
     run: Run, server: Server, tmp_path: Path
 ) -> None:

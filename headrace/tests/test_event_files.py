@@ -1,17 +1,20 @@
 """Files of events become request bodies: the same each time, typed by the schema, with the place of every fault."""
 
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
 import pytest
 
-from common.errors import InvalidInput
+from common.errors import InvalidInput, NotFound
 from common.eventlog.tfrecord import cut, frame
 from common.schema import Schema
-from headrace.files import event_files
+from common.storage import place_of
+from headrace.files.batches import BATCH_EVENTS, Batch, SourceFile, batches_of_all
+from headrace.files.batches import batches as batches_of
 from headrace.files.cells import column_name, fitted
-from headrace.files.event_files import batches, format_of
+from headrace.files.sources import source_of
 
 SCHEMA = Schema.from_mapping(
     {
@@ -26,7 +29,11 @@ SCHEMA = Schema.from_mapping(
 )
 
 
-def _events(path: Path, kind: event_files.FileFormat) -> list[object]:
+def batches(path: Path, kind: str, schema: Schema) -> Iterator[Batch]:
+    return batches_of(SourceFile(place_of(path), kind), schema)
+
+
+def _events(path: Path, kind: str) -> list[object]:
     return [orjson.loads(line) for batch in batches(path, kind, SCHEMA) for line in batch.body.splitlines()]
 
 
@@ -71,7 +78,7 @@ def test_ndjson_lines_go_as_they_are(tmp_path: Path) -> None:
     path.write_bytes(b'{"late": 1}\n\n{"late": 0}')
     (batch,) = batches(path, "ndjson", SCHEMA)
     assert batch.body == b'{"late": 1}\n{"late": 0}\n'
-    assert (batch.count, batch.end_offset) == (2, path.stat().st_size)
+    assert (batch.count, batch.byte_count) == (2, path.stat().st_size)
 
 
 def test_a_line_longer_than_a_request_is_refused_with_its_number(tmp_path: Path) -> None:
@@ -109,10 +116,10 @@ def test_a_cut_or_foreign_tfrecord_file_is_refused(tmp_path: Path, content: byte
 
 def test_a_file_is_cut_at_the_same_places_every_time(tmp_path: Path) -> None:
     path = tmp_path / "events.ndjson"
-    path.write_bytes(b"".join(b'{"late": %d}\n' % number for number in range(event_files.BATCH_EVENTS * 2 + 5)))
+    path.write_bytes(b"".join(b'{"late": %d}\n' % number for number in range(BATCH_EVENTS * 2 + 5)))
     first, second = list(batches(path, "ndjson", SCHEMA)), list(batches(path, "ndjson", SCHEMA))
     assert first == second
-    assert [(batch.first, batch.count) for batch in first] == [(0, 5_000), (5_000, 5_000), (10_000, 5)]
+    assert [(batch.begins_at, batch.position) for batch in first] == [(None, 5_000), (5_000, 10_000), (10_000, 10_005)]
     assert b"".join(batch.body for batch in first) == path.read_bytes()
 
 
@@ -124,10 +131,10 @@ def test_large_events_make_smaller_batches(tmp_path: Path) -> None:
 
 
 def test_the_format_is_told_by_the_name_or_asked_for(tmp_path: Path) -> None:
-    assert [format_of(Path(name)) for name in ("a.csv", "a.jsonl", "a.TFRecord")] == ["csv", "ndjson", "tfrecord"]
+    assert [source_of(place_of(name)) for name in ("a.csv", "a.jsonl", "a.TFRecord")] == ["csv", "ndjson", "tfrecord"]
     with pytest.raises(InvalidInput, match="--format"):
-        format_of(Path("events.txt"))
-    with pytest.raises(InvalidInput, match="cannot be read: No such file"):
+        source_of(place_of("events.txt"))
+    with pytest.raises(NotFound, match=r"there is no .*none\.csv"):
         list(batches(tmp_path / "none.csv", "csv", SCHEMA))
 
 
@@ -158,3 +165,44 @@ def test_bytes_are_base64_in_text_files_and_steps_are_nested(tmp_path: Path) -> 
     lines.write_bytes(b'{"blob": {"b64": "AA=="}, "steps": [[1, 2]]}\n')
     assert [batch.body for batch in batches(lines, "ndjson", KINDS)] == [lines.read_bytes()]
     assert fitted(KINDS.features[0], b"\xff") == {"b64": "/w=="}
+
+
+@pytest.mark.covers("pipe-etl", "pipe-custom-source")
+@pytest.mark.parametrize("kind", ["ndjson", "tfrecord"])
+def test_files_read_at_once_give_the_batches_of_one_reader(tmp_path: Path, kind: str) -> None:
+    for number in range(5):
+        lines = [b'{"late": %d}' % (100 * number + line) for line in range(40 * (5 - number))]
+        content = frame(lines) if kind == "tfrecord" else b"\n".join(lines)
+        (tmp_path / f"{number}.{kind}").write_bytes(content)
+    files = [SourceFile(place, kind) for place in place_of(tmp_path).matching()]
+    alone = list(batches_of_all(files, SCHEMA))
+    assert sum(batch.count for batch in alone) == 600
+    assert list(batches_of_all(files, SCHEMA, readers=4)) == alone
+    goes_on = [SourceFile(files[0].place, kind, 190), *files[1:]]
+    assert sum(batch.count for batch in batches_of_all(goes_on, SCHEMA, readers=2)) == 410
+
+
+def test_a_fault_comes_where_its_batch_would_have_come(tmp_path: Path) -> None:
+    for name, text in (("a", "late\n1\n"), ("b", "late\nx\n"), ("c", "late\n1\n")):
+        (tmp_path / f"{name}.csv").write_text(text)
+    found = batches_of_all([SourceFile(one, "csv") for one in place_of(tmp_path).matching()], SCHEMA, readers=3)
+    assert next(found).place.name == "a.csv"
+    with pytest.raises(InvalidInput, match=r"b\.csv, line 2: late 'x'"):
+        next(found)
+
+
+@pytest.mark.covers("fs-remote")
+@pytest.mark.parametrize("kind", ["csv", "parquet", "ndjson", "tfrecord"])
+def test_a_file_elsewhere_is_read_as_one_of_this_machine_is(tmp_path: Path, kind: str) -> None:
+    from pyarrow import Table, parquet
+
+    parquet.write_table(Table.from_pylist([{"late": 1}, {"late": 0}]), tmp_path / "a.parquet")
+    (tmp_path / "a.csv").write_text("late\n1\n0\n")
+    (tmp_path / "a.ndjson").write_text('{"late": 1}\n{"late": 0}\n')
+    (tmp_path / "a.tfrecord").write_bytes(frame([b"one", b"two"]))
+    here, there = place_of(tmp_path / f"a.{kind}"), place_of(f"memory://{tmp_path.name}-{kind}/a.{kind}")
+    there.parent.make_dirs()
+    here.copy(there)
+    local, remote = (list(batches_of(SourceFile(place, kind), SCHEMA)) for place in (here, there))
+    assert [batch.body for batch in remote] == [batch.body for batch in local]
+    assert sum(batch.count for batch in remote) == 2

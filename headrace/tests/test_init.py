@@ -12,8 +12,10 @@ from typer.testing import CliRunner, Result
 from common.definition.model import Definition, parse_definition
 from common.errors import InvalidInput
 from common.schema import Schema
+from common.storage import place_of
 from headrace.cli import EXIT_STATUS_OF, app
-from headrace.files.event_files import batches, format_of
+from headrace.files.batches import SourceFile, batches
+from headrace.files.sources import source_of
 
 MESSY = (
     'id,when,"Full name",Zip/Code,"height (cm)",Member?,visits,city,note,grade\n'
@@ -40,7 +42,8 @@ def written(folder: Path) -> tuple[Schema, Definition]:
 
 def events(path: Path, schema: Schema) -> list[dict[str, Any]]:
     """What `headrace ingest` sends; each value is checked against its feature."""
-    sent = [orjson.loads(line) for batch in batches(path, format_of(path), schema) for line in batch.body.splitlines()]
+    file = SourceFile(place_of(path), source_of(place_of(path)))
+    sent = [orjson.loads(line) for batch in batches(file, schema) for line in batch.body.splitlines()]
     kinds = {"float32": (float, int), "int64": (int,), "string": (str,)}
     for event in sent:
         assert set(event) <= {feature.name for feature in schema.columns}

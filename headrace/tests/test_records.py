@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +13,7 @@ from typer.testing import CliRunner, Result
 from common.eventlog.base import EventLog, NewRecord, RecordHeaders
 from common.eventlog.open import open_event_log
 from common.eventlog.tfrecord import frame
+from common.storage import place_of
 from headrace.cli import app
 from headrace.files.shards import records_of
 from protos.example_pb2 import Example
@@ -53,7 +55,7 @@ def archived(directory: Path, log: Path, *, shard_bytes: int = 1200) -> Result:
 
 def ids(directory: Path) -> list[int]:
     paths = sorted(directory.glob("*.tfrecord"))
-    found = [Example.FromString(record) for path in paths for record in records_of(path)]
+    found = [Example.FromString(record) for path in paths for record in records_of(place_of(path))]
     return [one.features.feature["id"].int64_list.value[0] for one in found]
 
 
@@ -84,6 +86,17 @@ def test_the_same_folder_is_continued_and_another_streams_is_refused(tmp_path: P
     result = run("records", "archive", "t", "--to", str(tmp_path / "archive"), "--log", f"segments:{tmp_path}/log")
     assert result.exit_code == 5
     assert "holds the archive of stream s" in result.output
+
+
+@pytest.mark.covers("fs-remote")
+def test_an_archive_elsewhere_is_continued_and_printed(tmp_path: Path, log: EventLog) -> None:
+    url = f"memory://{uuid.uuid4().hex}/archive"
+    for numbers, examples in ((range(5), 5), (range(5, 9), 4)):
+        append(log, 0, numbers)
+        command = ("--json", "records", "archive", "s", "--to", url, "--log", f"segments:{tmp_path}/log")
+        assert json.loads(run(*command).output)["examples"] == examples
+    lines = run("records", "cat", f"{url}/s-000-000001.tfrecord").output.splitlines()
+    assert [json.loads(line)["id"] for line in lines] == [[5], [6], [7], [8]]
 
 
 @pytest.mark.covers("rec-tfrecord")

@@ -3,7 +3,8 @@
 The catalog is copied first, at one moment (SQLite's backup), and the files that it names after it: files never change,
 so what the catalog of that moment refers to is still there, unless garbage collection has come in between. Then it is
 taken again. To restore, make TARGET the DATA_DIR of a registry. `--verify DIR` checks every file of a copy, or of the
-DATA_DIR of a registry that is stopped, against its digest. Exit status 1: something is missing or damaged.
+DATA_DIR of a registry that is stopped, against its digest. Exit status 1: something is missing or damaged. TARGET and
+the DIR of `--verify` may be URLs (common/storage.py).
 """
 
 import argparse
@@ -11,6 +12,7 @@ import os
 import shutil
 import sqlite3
 import sys
+import tempfile
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -19,6 +21,7 @@ from sqlalchemy import create_engine
 
 from common.errors import Conflict, DataLoss, HeadraceError, NotFound
 from common.registry.files import digest_of
+from common.storage import LOCAL, Place, place_of
 from services.registry.versions.collection import needed_digests
 
 _CATALOG = "catalog.sqlite"
@@ -49,6 +52,28 @@ def back_up(data_dir: Path, target: Path) -> int:
             aside.rename(target)
             return len(needed)
     raise DataLoss(f"files that the catalog in {data_dir} names are not there; `--verify` tells which")
+
+
+def back_up_to(data_dir: Path, target: Place) -> int:
+    """The same to a folder of any storage. A crash leaves files there and no catalog, so that it is no copy yet.
+
+    Raises:
+        As back_up.
+    """
+    if target.is_local:
+        return back_up(data_dir, Path(target.path))
+    if (target / _CATALOG).exists():
+        raise Conflict(f"{target} exists; name a new folder")
+    with tempfile.TemporaryDirectory(prefix="headrace-backup-") as directory:
+        count = back_up(data_dir, Path(directory) / "copy")
+        copy = Place(LOCAL, directory) / "copy"
+        for file in (copy / "blobs").walk():
+            there = target / "blobs" / file.parent.name
+            there.make_dirs()
+            file.copy(there / file.name, overwrite=True)
+        target.make_dirs()
+        (copy / _CATALOG).copy(target / _CATALOG)
+    return count
 
 
 def verify(directory: Path) -> tuple[int, list[str]]:
@@ -101,18 +126,19 @@ def _blob(directory: Path, digest: str) -> Path:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data_dir", type=Path, help="the registry's REGISTRY_DATA_DIR")
-    parser.add_argument("target", type=Path, nargs="?", help="a new folder")
+    parser.add_argument("data_dir", help="the registry's REGISTRY_DATA_DIR")
+    parser.add_argument("target", nargs="?", help="a new folder, by path or URL")
     parser.add_argument("--verify", action="store_true", help="check data_dir instead of copying it")
     parsed = parser.parse_args(arguments)
     if parsed.verify == (parsed.target is not None):
         parser.error("give a TARGET to copy to, or --verify")
     try:
         if parsed.verify:
-            count, faults = verify(parsed.data_dir)
+            with place_of(parsed.data_dir).as_local() as directory:
+                count, faults = verify(directory)
             print("\n".join([*faults, f"{count} files, {len(faults)} missing or damaged"]))
             return 1 if faults else 0
-        print(f"catalog and {back_up(parsed.data_dir, parsed.target)} files in {parsed.target}")
+        print(f"catalog and {back_up_to(Path(parsed.data_dir), place_of(parsed.target))} files in {parsed.target}")
     except HeadraceError as error:
         print(f"backup: {error.message}", file=sys.stderr)
         return 1

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from common.errors import Conflict, DataLoss, NotFound
 from common.registry.catalog import RoundState
 from common.registry.client import RegistryClient
+from common.storage import place_of
 from services.registry.backup import back_up, main, verify
 from services.registry.tests.over_the_wire import finish, publish, register_all
 from testing.registry_server import RegistryServer
@@ -85,6 +87,23 @@ def test_a_damaged_or_missing_file_is_named(
     assert f"{second.name} is missing" in printed
     with pytest.raises(DataLoss, match="not there"):
         back_up(tmp_path / "copy", tmp_path / "copy of the copy")
+
+
+@pytest.mark.covers("fs-remote")
+def test_a_backup_elsewhere_is_a_backup(
+    registry: RegistryServer, connect: Callable[[], RegistryClient], tmp_path: Path
+) -> None:
+    client = connect()
+    register_all(client)
+    publish(client, tmp_path / "work")
+    url = f"memory://{uuid.uuid4().hex}/copy"
+    assert main([str(registry.data_dir), url]) == 0
+    assert main([url, "--verify"]) == 0
+    with place_of(url).as_local() as copy:
+        assert verify(copy) == (back_up(copy, tmp_path / "again"), [])
+    assert main([str(registry.data_dir), url]) == 1, "nothing is overwritten"
+    (place_of(url) / "blobs").remove(with_content=True)
+    assert main([url, "--verify"]) == 1
 
 
 def test_it_refuses_what_would_do_harm(registry: RegistryServer, tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
-"""One small round of a definition, without a platform: `python -m services.trainer.rounds.check WORK_DIR`.
+"""One round of a definition, without a platform: `python -m services.trainer.rounds.check WORK_DIR [--whole]`.
 
 The folder holds schema.json, definition/ (model.yaml and the files beside it) and examples.tfrecord. The round is the
-real one (`conduct`), on a log of segments in the same folder, with one pass over the examples; then its export is
-loaded and asked. What happens goes to standard output, one JSON object per line:
+real one (`conduct`), on a log of segments in the same folder, with one pass over the examples, or with --whole as many
+as the definition says; then its export is loaded and asked. The version's files are left in versions/<model>/1. What
+happens goes to standard output, one JSON object per line:
 
     {"step": "read"}                                       it begins; the names are below
     {"done": {"version": ..., "metrics": ..., ...}}        all of it passed
@@ -90,7 +91,7 @@ class _OneRound:
         )  # fmt: skip
 
 
-def check(work_dir: Path, tell: Callable[[dict[str, Any]], None]) -> None:
+def check(work_dir: Path, tell: Callable[[dict[str, Any]], None], *, whole: bool) -> None:
     """As said above; whatever goes wrong is told, nothing is raised."""
     step = "read the definition"
 
@@ -105,16 +106,18 @@ def check(work_dir: Path, tell: Callable[[dict[str, Any]], None]) -> None:
             begin(_STEP_OF_STAGE[message.stage])
 
     try:
-        tell({"done": _round(work_dir, report, begin)})
+        tell({"done": _round(work_dir, report, begin, whole=whole)})
     except HeadraceError as error:
         tell({"failed": error.message, "step": step})
     except Exception as error:  # the definition's code may raise anything, and this is the outermost place
         tell({"failed": f"{type(error).__name__}: {describe(error)}", "step": step})
 
 
-def _round(work_dir: Path, report: Callable[[Message], None], begin: Callable[[str], None]) -> dict[str, Any]:
+def _round(
+    work_dir: Path, report: Callable[[Message], None], begin: Callable[[str], None], *, whole: bool
+) -> dict[str, Any]:
     fresh = FreshProcess.fork()  # first: nothing of TensorFlow runs yet
-    files = _definition(work_dir / "definition")
+    files = _definition(work_dir / "definition", whole=whole)
     mapping = yaml.safe_load(files[DEFINITION_FILE])
     registry = _OneRound((work_dir / "schema.json").read_text(), files)
     examples, _ = cut((work_dir / "examples.tfrecord").read_bytes())
@@ -151,15 +154,18 @@ def _round(work_dir: Path, report: Callable[[Message], None], begin: Callable[[s
     return {
         "trained": draft.events_trained, "held_out": draft.events_held_out, "unusable": draft.events_unusable,
         "metrics": draft.metrics.get("candidate", {}), "answers": answers,
-        "size_bytes": sum(entry.size_bytes for entry in draft.files),
+        "size_bytes": sum(entry.size_bytes for entry in draft.files), "steps": draft.step,
+        "timings": dict(draft.timings), "weights_digest": draft.weights_digest, "model": plan.model,
     }  # fmt: skip
 
 
-def _definition(directory: Path) -> dict[str, bytes]:
-    """With one pass: a check need not learn well."""
+def _definition(directory: Path, *, whole: bool) -> dict[str, bytes]:
+    """With one pass unless it is whole: a check need not learn well."""
     files = {
         path.relative_to(directory).as_posix(): path.read_bytes() for path in directory.rglob("*") if path.is_file()
     }
+    if whole:
+        return files
     mapping = yaml.safe_load(files[DEFINITION_FILE])
     mapping["training"] = {**(mapping.get("training") or {}), "passes": 1}
     return files | {DEFINITION_FILE: yaml.safe_dump(mapping, sort_keys=False).encode()}
@@ -186,7 +192,8 @@ def main() -> None:
     channel = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     work_dir = Path(sys.argv[1])
-    check(work_dir, lambda line: print(json.dumps(line, default=str), file=channel))
+    whole = "--whole" in sys.argv[2:]
+    check(work_dir, lambda line: print(json.dumps(line, default=str), file=channel), whole=whole)
     shutil.rmtree(work_dir / "round", ignore_errors=True)
 
 

@@ -1,0 +1,100 @@
+"""One suite for every backend of common/storage.py that needs no account: the same rules wherever a file is."""
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from common.errors import Conflict, InvalidInput, NotFound
+from common.storage import Place, place_of
+
+pytestmark = pytest.mark.covers("fs-gfile", "fs-remote")
+
+
+@pytest.fixture(params=["local", "memory"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    place = place_of(tmp_path / "kept" if request.param == "local" else f"memory://{uuid.uuid4().hex}/kept")
+    place.make_dirs()
+    yield place
+    if place.exists():
+        place.remove(with_content=True)
+
+
+def test_nothing_is_overwritten_unless_it_is_asked_for(folder: Place) -> None:
+    file, other = folder / "a.txt", folder / "b.txt"
+    file.write(b"one")
+    other.write(b"two")
+    with pytest.raises(Conflict, match=r"a\.txt is there already"):
+        file.write(b"x")
+    with pytest.raises(Conflict, match=r"a\.txt is there already"):
+        other.copy(file)
+    with pytest.raises(Conflict, match=r"a\.txt is there already"):
+        other.rename(file)
+    assert (file.read(), file.size()) == (b"one", 3)
+    file.write(b"three", overwrite=True)
+    other.rename(file, overwrite=True)
+    assert (file.read(), other.exists()) == (b"two", False)
+
+
+def test_a_folder_needs_the_one_above_unless_all_are_asked_for(folder: Place) -> None:
+    deep = folder / "a" / "b"
+    with pytest.raises(NotFound):
+        deep.make_dir()
+    with pytest.raises(NotFound, match="there is no folder"):
+        (deep / "file").write(b"")
+    deep.make_dirs()
+    deep.make_dirs()
+    assert deep.is_dir()
+    with pytest.raises(Conflict):
+        deep.make_dir()
+
+
+def test_a_walk_and_a_pattern_go_by_name(folder: Place) -> None:
+    (folder / "b").make_dir()
+    for name in ("z.csv", "b/c.csv", "a.csv", "a.txt", "_done"):
+        (folder / name).write(name.encode())
+    assert [str(one) for one in folder.walk()] == [
+        str(folder / name) for name in ("_done", "a.csv", "a.txt", "z.csv", "b/c.csv")
+    ]
+    assert [one.name for one in (folder / "*.csv").matching()] == ["a.csv", "z.csv"]
+    assert [one.name for one in folder.matching()] == ["a.csv", "a.txt", "z.csv"]
+    with pytest.raises(NotFound, match="there is no file"):
+        (folder / "*.parquet").matching()
+
+
+def test_a_folder_that_holds_something_is_not_removed_by_accident(folder: Place) -> None:
+    (folder / "a").write(b"x")
+    with pytest.raises(Conflict, match="is not empty"):
+        folder.remove()
+    (folder / "a").remove()
+    with pytest.raises(NotFound):
+        (folder / "a").remove()
+    with pytest.raises(NotFound):
+        (folder / "a").open()
+
+
+def test_a_write_that_fails_leaves_nothing(folder: Place) -> None:
+    def half() -> None:
+        with (folder / "a").writer() as file:
+            file.write(b"half")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        half()
+    assert folder.children() == []
+
+
+def test_a_tree_is_copied_between_storages(folder: Place, tmp_path: Path) -> None:
+    (folder / "b").make_dir()
+    (folder / "a").write(b"one")
+    (folder / "b" / "c").write(b"two")
+    with folder.as_local() as local:
+        assert (local / "b" / "c").read_bytes() == b"two"
+    assert folder.copy_tree(place_of(tmp_path / "copy")) == 2
+    assert (tmp_path / "copy" / "a").read_bytes() == b"one"
+
+
+def test_an_unknown_scheme_is_refused_and_the_known_ones_are_listed() -> None:
+    with pytest.raises(InvalidInput, match=r"unknown scheme 's4'; known are file, memory, s3, gs"):
+        place_of("s4://bucket/a.csv")

@@ -1,0 +1,136 @@
+"""Places of events cut into request bodies, in the order of the files, however many are read at once.
+
+A file is cut at the same places every time and no batch spans two files, so that a repeated upload under the same key
+is recognised batch by batch, and an upload goes on after the last batch that was taken.
+"""
+
+import threading
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from queue import Full, Queue
+
+from common.schema import Schema
+from common.storage import Place
+from headrace.files.sources import Position, SourceRequest, events_as_bytes, open_source
+
+BATCH_EVENTS = 5_000
+BATCH_BYTES = 4 * 1024 * 1024
+_BATCHES_AHEAD = 2
+_LOOK_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One place, and the name of the source that reads it."""
+
+    place: Place
+    source: str
+    position: Position = None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One request body.
+
+    Attributes:
+        place: where its events are from.
+        begins_at, position: where reading that place begins with this batch, and goes on after it.
+        byte_count: how many bytes of its place are in this and earlier batches.
+    """
+
+    body: bytes
+    content_type: str
+    place: Place
+    count: int
+    begins_at: Position
+    position: Position
+    byte_count: int
+
+
+def batches(file: SourceFile, schema: Schema, *, lenient: bool = False) -> Iterator[Batch]:
+    """One place in batches of up to BATCH_EVENTS events and about BATCH_BYTES bytes. Raises as open_source."""
+    with closing(open_source(file.source, SourceRequest(file.place, schema, file.position, lenient))) as source:
+        parts: list[bytes] = []
+        size, begins_at = 0, file.position
+
+        def batch() -> Batch:
+            return Batch(
+                b"".join(parts), source.content_type, file.place, len(parts), begins_at, source.position,
+                source.byte_count,
+            )  # fmt: skip
+
+        for event in events_as_bytes(source, schema):
+            parts.append(event)
+            size += len(event)
+            if len(parts) == BATCH_EVENTS or size >= BATCH_BYTES:
+                yield batch()
+                parts, size, begins_at = [], 0, source.position
+        if parts:
+            yield batch()
+
+
+def batches_of_all(
+    files: Sequence[SourceFile], schema: Schema, *, readers: int = 1, lenient: bool = False
+) -> Generator[Batch, None, None]:
+    """The batches of all places, in order. With several readers so many places are read at once, a few batches ahead.
+
+    Raises:
+        HeadraceError: what reading raised, where its batch would have come.
+    """
+    if readers == 1 or len(files) == 1:
+        for file in files:
+            yield from batches(file, schema, lenient=lenient)
+        return
+    ahead = [_ReadAhead(file, schema, lenient=lenient) for file in files]
+    try:
+        for number, one in enumerate(ahead):
+            for reader in ahead[number : number + readers]:
+                reader.begin()
+            yield from one
+    finally:
+        for one in ahead:
+            one.stop()
+
+
+class _ReadAhead:
+    """One place, read by a thread of its own into a short queue."""
+
+    def __init__(self, file: SourceFile, schema: Schema, *, lenient: bool) -> None:
+        self._file, self._schema, self._lenient = file, schema, lenient
+        self._queue: Queue[Batch | BaseException | None] = Queue(_BATCHES_AHEAD)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._read, name=f"read {file.place.name}", daemon=True)
+
+    def begin(self) -> None:
+        if self._thread.ident is None:
+            self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout=10 * _LOOK_SECONDS)
+
+    def __iter__(self) -> Iterator[Batch]:
+        while (item := self._queue.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+
+    def _read(self) -> None:
+        try:
+            for batch in batches(self._file, self._schema, lenient=self._lenient):
+                if not self._put(batch):
+                    return
+            self._put(None)
+        except Exception as error:  # raised again where the batch was to come
+            self._put(error)
+
+    def _put(self, item: Batch | BaseException | None) -> bool:
+        while not self._stopped.is_set():
+            try:
+                self._queue.put(item, timeout=_LOOK_SECONDS)
+                return True
+            except Full:
+                continue
+        return False

@@ -1,0 +1,123 @@
+"""`headrace fit`: a bounded run over files, here of a format that an installed plugin reads."""
+
+import json
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from common.errors import InvalidInput
+from common.schema import Schema
+from common.storage import place_of
+from headrace.cli import app
+from headrace.files import event_files
+from headrace.files.sources import Position, SourceRequest, open_source
+
+STREAM = """
+stream: s
+features: [{name: x, dtype: float32}, {name: word, dtype: string}]
+labels: [{name: y, dtype: int64, min: 0, max: 1}]
+"""
+MODEL = """
+name: m
+stream: s
+label: y
+estimator: linear_classifier
+features: {x: {type: numeric}, word: {type: hashed, bins: 8}}
+training: {batch_size: 20, passes: 3}
+evaluation: {holdout_fraction: 0.25}
+"""
+
+
+class FixedWidth:
+    """Lines of 3 characters x, 1 of the word, 1 of the label; positions are byte offsets."""
+
+    content_type = event_files.NDJSON
+
+    def __init__(self, request: SourceRequest) -> None:
+        self._file = request.place.open()
+        self._file.seek(int(str(request.position or 0)))
+
+    def next(self) -> Mapping[str, Any] | None:
+        line = self._file.readline().decode()
+        return {"x": line[:3], "word": line[3], "y": line[4]} if line else None
+
+    @property
+    def position(self) -> Position:
+        return self._file.tell()
+
+    byte_count = 0
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def broken(request: SourceRequest) -> FixedWidth:
+    raise ZeroDivisionError(request.place.name)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """With a definition, two files, and the plugin installed beside them."""
+    (tmp_path / "stream.yaml").write_text(STREAM)
+    (tmp_path / "model.yaml").write_text(MODEL)
+    (tmp_path / "data").mkdir()
+    for name, numbers in (("a", range(90)), ("b", range(90, 120))):
+        lines = "".join(f"{n:3}{'pq'[n % 2]}{int(n > 60)}\n" for n in numbers)
+        (tmp_path / "data" / f"{name}.fix").write_text(lines)
+    installed = tmp_path / "site" / "fixed-1.dist-info"
+    installed.mkdir(parents=True)
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: fixed\nVersion: 1\n")
+    (installed / "entry_points.txt").write_text(
+        f"[headrace.sources]\nfixed_width = {__name__}:FixedWidth\nbroken = {__name__}:broken\nnone = {__name__}:gone\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    return tmp_path
+
+
+def fit(folder: Path, *options: str) -> Result:
+    return CliRunner().invoke(app, ["--json", "fit", str(folder), *options])
+
+
+@pytest.mark.covers("pipe-custom-source", "pipe-feed-modes", "fs-remote")
+def test_a_plugins_files_are_trained_on_once_a_pass_and_the_run_ends_with_an_export(folder: Path) -> None:
+    to = place_of(f"memory://{uuid.uuid4().hex}/out")
+    to.parent.make_dirs()
+    result = fit(folder, "--data", str(folder / "data"), "--format", "fixed_width", "--readers", "2", "--to", str(to))
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert (told["events"], told["trained"] + told["held_out"], told["unusable"]) == (120, 120, 0)
+    assert told["steps"] == 3 * -(-told["trained"] // 20)
+    assert (to / "saved_model" / "saved_model.pb").size() > 1000
+    assert json.loads((to / "fit.json").read())["weights_digest"] == told["weights_digest"]
+    again = fit(folder, "--data", str(folder / "data"), "--format", "fixed_width", "--to", str(to))
+    assert again.exit_code == 5
+    assert "is there already" in again.stderr
+
+
+@pytest.mark.covers("pipe-custom-source")
+def test_a_source_goes_on_where_it_was_left_and_is_named_in_its_faults(folder: Path) -> None:
+    schema = Schema.from_mapping({"features": [{"name": "x", "dtype": "float32"}]})
+    place = place_of(folder / "data" / "a.fix")
+    first = open_source("fixed_width", SourceRequest(place, schema))
+    for _ in range(30):
+        first.next()
+    rest = open_source("fixed_width", SourceRequest(place, schema, first.position))
+    assert (rest.next() or {})["x"] == " 30"  # type: ignore[call-overload]  # the plugin gives mappings
+    for name, fault in (
+        ("broken", "source broken cannot open .*a.fix: ZeroDivisionError: a.fix"),
+        ("none", "source none .* cannot be imported"),
+        ("other", "there is no source 'other'; known here are csv, ndjson, parquet, tfrecord, broken, fixed_width"),
+    ):
+        with pytest.raises(InvalidInput, match=fault):
+            open_source(name, SourceRequest(place, schema))
+
+
+def test_events_that_are_refused_end_the_run_before_it_trains(folder: Path) -> None:
+    (folder / "bad.csv").write_text("x,word,y\n1,a,0\n2,b,7\n")
+    result = fit(folder, "--data", str(folder / "bad.csv"), "--to", str(folder / "out"))
+    assert (result.exit_code, (folder / "out").exists()) == (3, False)
+    assert "1 of the 2 events of bad.csv are refused" in result.stderr

@@ -3,7 +3,7 @@
 import pytest
 
 from e2e_tests.driver import Platform
-from e2e_tests.fuzz.run import MOST_GROWTH_MB, growth_mb, run
+from e2e_tests.fuzz.run import MOST_GROWTH_MB, growth_mb, run, teach
 from e2e_tests.local_driver import LocalPlatform
 from headrace.places import read_state
 
@@ -13,6 +13,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.local_only, pytest.mark.timeout(300,
 def test_no_door_answers_what_is_malformed_with_a_fault_of_its_own(platform: Platform) -> None:
     assert isinstance(platform, LocalPlatform)
     state = read_state(platform.data_dir)
+    with platform.client() as client:
+        teach(client)
     run(state, requests=10, seed=1)
     megabytes = state.memory_mb()
     report = run(state, requests=40, seed=2)

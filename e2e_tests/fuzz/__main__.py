@@ -5,7 +5,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from e2e_tests.fuzz.run import MOST_GROWTH_MB, growth_mb, run
+from e2e_tests.fuzz.run import MOST_GROWTH_MB, growth_mb, run, teach
+from headrace import Client
 from headrace.local.launcher import Launcher
 
 _WARM_UP_REQUESTS = 200
@@ -31,6 +32,8 @@ def main() -> int:
 
 def _judge(launcher: Launcher, *, requests: int, seed: int) -> int:
     state = launcher.state()
+    with Client(state.addresses, by="fuzz") as client:
+        teach(client)
     warm_up = run(state, requests=min(requests, _WARM_UP_REQUESTS), seed=seed + 1)
     memory = state.memory_mb()
     report = run(state, requests=requests, seed=seed)

@@ -36,6 +36,9 @@ def _request(method: bytes, path: bytes, body: bytes = b"", content_type: bytes 
     return head + b"\r\n" + body
 
 
+_ABOVE = b'{"instances": [{"a": 0.8, "b": 0.7}]}'
+"""What the one model that is loaded takes: `above` of e2e_tests/points.py."""
+_POINT = b'{"events": [{"a": 0.8, "b": 0.7, "above": 1}]}'
 _COMMON = [_request(b"GET", path) for path in (b"/healthz", b"/readyz", b"/metrics", b"/openapi.json")]
 GOOD: dict[str, list[Request]] = {
     "registry": [
@@ -44,7 +47,12 @@ GOOD: dict[str, list[Request]] = {
         _request(b"PUT", b"/v1/models/m", b'{"stream": "s", "files": {"model.yaml": "bmFtZTogbQ=="}, "by": "fuzz"}'),
         _request(b"PUT", b"/v1/models/m/aliases/production", b'{"version": 1, "by": "fuzz"}'),
         _request(b"POST", b"/v1/models/m:rollback", b'{"by": "fuzz", "reason": "r"}'),
-        _request(b"GET", b"/v1/models/m/versions/1"),
+        _request(b"GET", b"/v1/models/above/versions/1"),
+        _request(b"GET", b"/v1/models/above/account"),
+        _request(b"GET", b"/v1/models/above/diff?from=1&to=1"),
+        _request(b"GET", b"/v1/history?model=above&limit=5"),
+        _request(b"POST", b"/v1/apply", b'{"stream": {"name": "s", "schema": {}}, "by": "fuzz"}'),
+        _request(b"GET", b"/models/above/versions/1"),
         _request(b"GET", b"/v1/models/m/rounds?limit=3"),
         _request(b"POST", b"/v1/gc"),
     ],
@@ -55,11 +63,14 @@ GOOD: dict[str, list[Request]] = {
         _request(b"POST", b"/v1/streams/s/events", b"\x10" + bytes(40), b"application/x-tfrecord"),
         _request(b"GET", b"/v1/streams/s/deadletters?limit=5"),
         _request(b"POST", b"/v1/streams/s/deadletters:replay"),
+        _request(b"POST", b"/v1/streams/points/events", _POINT),
+        _request(b"POST", b"/v1/streams/points/events?on_invalid=deadletter", b'{"a": 1, "b": 2}\n', _LINES),
     ],
     "trainer": [
         *_COMMON,
         _request(b"POST", b"/v1/models/m:train", b'{"by": "fuzz", "reason": "r"}'),
         _request(b"POST", b"/v1/models/m/versions/1:rebuild"),
+        _request(b"POST", b"/v1/models/above:train", b'{"by": "fuzz", "reason": "r", "from": "head"}'),
         _request(b"GET", b"/v1/rebuilds/none"),
         _request(b"GET", b"/v1/status"),
     ],
@@ -71,11 +82,15 @@ GOOD: dict[str, list[Request]] = {
         _request(b"POST", b"/v1/models/m:regress", b'{"examples": [{"x": {"b64": "AA=="}}]}'),
         _request(b"POST", b"/v1/models/m:predictAsync?deadline_seconds=5", b'{"instances": [1]}'),
         _request(b"GET", b"/v1/predictions/none?wait_seconds=0"),
-        _request(b"GET", b"/v1/models/m/metadata"),
+        _request(b"GET", b"/v1/models/above/metadata"),
+        _request(b"POST", b"/v1/models/above:predict", _ABOVE),
+        _request(b"POST", b"/v1/models/above/versions/1:predict", b'{"inputs": {"a": [0.8, 1], "b": [0.7, 2]}}'),
+        _request(b"POST", b"/v1/models/above/labels/production:classify", b'{"examples": [{"a": 1.0, "b": 0.5}]}'),
+        _request(b"POST", b"/v1/models/above:predictAsync?deadline_seconds=5", _ABOVE),
         _request(b"GET", b"/headrace/status"),
     ],
 }  # fmt: skip
-"""By service. None of the models exists: a request is refused at the latest where one would be run."""
+"""By service. Model m and stream s do not exist, model above and stream points do."""
 
 
 def mutated(good: Request, random: Random) -> Request:

@@ -2,12 +2,14 @@
 
 import select
 import socket
+import tempfile
 import urllib.request
 import zlib
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,6 +18,8 @@ import grpc
 
 from e2e_tests.fuzz.grpc_requests import METHODS, Method, request_of
 from e2e_tests.fuzz.http_requests import GOOD, mutated
+from e2e_tests.teaching import Pupil
+from headrace import Client, HeadraceError
 from headrace.places import PlatformState
 
 _ANSWER_SECONDS = 20.0
@@ -43,8 +47,29 @@ class Report:
         self.statuses.setdefault(door, Counter())[status] += 1
 
 
+def teach(client: Client) -> None:
+    """A model that is loaded while the doors are tried: `above` on the stream `points`; a no-op where it is served."""
+    pupil = Pupil(client)
+    with tempfile.TemporaryDirectory() as folder:
+        pupil.apply(Path(folder))
+    if not client.versions(pupil.model):
+        pupil.learn_version(1)
+    pupil.await_served(client.aliases(pupil.model)["production"])
+
+
+def _check_model(report: Report, client: Client) -> None:
+    """What is loaded answers as it was taught."""
+    try:
+        above, below = Pupil(client).probabilities()
+    except HeadraceError as error:
+        report.faults.append(f"the model that is loaded does not answer afterwards: {error}")
+        return
+    if not above > 0.5 > below:
+        report.faults.append(f"the model that is loaded answers {above} and {below} afterwards")
+
+
 def run(state: PlatformState, *, requests: int, seed: int) -> Report:
-    """`requests` for each door, all doors at once; what a door is sent depends on the seed alone."""
+    """`requests` for each door, all doors at once; what a door is sent depends on the seed alone. After teach."""
     report = Report()
     before = {process.name: process.pid for process in state.processes}
     with ThreadPoolExecutor(len(GOOD) + len(METHODS)) as doors:
@@ -54,6 +79,8 @@ def run(state: PlatformState, *, requests: int, seed: int) -> Report:
             door.result()
     for name in GOOD:
         _check_alive(report, name, _port(state, name, "http"))
+    with Client(state.addresses, by="fuzz") as client:
+        _check_model(report, client)
     for process_name, pid in before.items():
         if not _runs(pid):
             report.faults.append(f"{process_name} (process {pid}) has died")

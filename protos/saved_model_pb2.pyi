@@ -16,7 +16,7 @@ class SavedModel(_message.Message):
     def __init__(self, saved_model_schema_version: _Optional[int] = ..., meta_graphs: _Optional[_Iterable[_Union[MetaGraphDef, _Mapping]]] = ...) -> None: ...
 
 class MetaGraphDef(_message.Message):
-    __slots__ = ("meta_info_def", "graph_def", "signature_def", "asset_file_def")
+    __slots__ = ("meta_info_def", "graph_def", "saver_def", "signature_def", "asset_file_def")
     class MetaInfoDef(_message.Message):
         __slots__ = ("stripped_op_list", "tags", "tensorflow_version", "stripped_default_attrs")
         STRIPPED_OP_LIST_FIELD_NUMBER: _ClassVar[int]
@@ -37,13 +37,15 @@ class MetaGraphDef(_message.Message):
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_tfserving_pb2.SignatureDef, _Mapping]] = ...) -> None: ...
     META_INFO_DEF_FIELD_NUMBER: _ClassVar[int]
     GRAPH_DEF_FIELD_NUMBER: _ClassVar[int]
+    SAVER_DEF_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_DEF_FIELD_NUMBER: _ClassVar[int]
     ASSET_FILE_DEF_FIELD_NUMBER: _ClassVar[int]
     meta_info_def: MetaGraphDef.MetaInfoDef
     graph_def: GraphDef
+    saver_def: SaverDef
     signature_def: _containers.MessageMap[str, _tfserving_pb2.SignatureDef]
     asset_file_def: _containers.RepeatedCompositeFieldContainer[AssetFileDef]
-    def __init__(self, meta_info_def: _Optional[_Union[MetaGraphDef.MetaInfoDef, _Mapping]] = ..., graph_def: _Optional[_Union[GraphDef, _Mapping]] = ..., signature_def: _Optional[_Mapping[str, _tfserving_pb2.SignatureDef]] = ..., asset_file_def: _Optional[_Iterable[_Union[AssetFileDef, _Mapping]]] = ...) -> None: ...
+    def __init__(self, meta_info_def: _Optional[_Union[MetaGraphDef.MetaInfoDef, _Mapping]] = ..., graph_def: _Optional[_Union[GraphDef, _Mapping]] = ..., saver_def: _Optional[_Union[SaverDef, _Mapping]] = ..., signature_def: _Optional[_Mapping[str, _tfserving_pb2.SignatureDef]] = ..., asset_file_def: _Optional[_Iterable[_Union[AssetFileDef, _Mapping]]] = ...) -> None: ...
 
 class OpList(_message.Message):
     __slots__ = ("op",)
@@ -52,16 +54,35 @@ class OpList(_message.Message):
     def __init__(self, op: _Optional[_Iterable[_Union[OpDef, _Mapping]]] = ...) -> None: ...
 
 class OpDef(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ("name", "input_arg")
+    class ArgDef(_message.Message):
+        __slots__ = ("name",)
+        NAME_FIELD_NUMBER: _ClassVar[int]
+        name: str
+        def __init__(self, name: _Optional[str] = ...) -> None: ...
     NAME_FIELD_NUMBER: _ClassVar[int]
+    INPUT_ARG_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    input_arg: _containers.RepeatedCompositeFieldContainer[OpDef.ArgDef]
+    def __init__(self, name: _Optional[str] = ..., input_arg: _Optional[_Iterable[_Union[OpDef.ArgDef, _Mapping]]] = ...) -> None: ...
 
 class AssetFileDef(_message.Message):
-    __slots__ = ("filename",)
+    __slots__ = ("tensor_info", "filename")
+    TENSOR_INFO_FIELD_NUMBER: _ClassVar[int]
     FILENAME_FIELD_NUMBER: _ClassVar[int]
+    tensor_info: _tfserving_pb2.TensorInfo
     filename: str
-    def __init__(self, filename: _Optional[str] = ...) -> None: ...
+    def __init__(self, tensor_info: _Optional[_Union[_tfserving_pb2.TensorInfo, _Mapping]] = ..., filename: _Optional[str] = ...) -> None: ...
+
+class SaverDef(_message.Message):
+    __slots__ = ("filename_tensor_name", "save_tensor_name", "restore_op_name")
+    FILENAME_TENSOR_NAME_FIELD_NUMBER: _ClassVar[int]
+    SAVE_TENSOR_NAME_FIELD_NUMBER: _ClassVar[int]
+    RESTORE_OP_NAME_FIELD_NUMBER: _ClassVar[int]
+    filename_tensor_name: str
+    save_tensor_name: str
+    restore_op_name: str
+    def __init__(self, filename_tensor_name: _Optional[str] = ..., save_tensor_name: _Optional[str] = ..., restore_op_name: _Optional[str] = ...) -> None: ...
 
 class GraphDef(_message.Message):
     __slots__ = ("node", "library", "versions")
@@ -115,19 +136,31 @@ class NodeDef(_message.Message):
     def __init__(self, name: _Optional[str] = ..., op: _Optional[str] = ..., input: _Optional[_Iterable[str]] = ..., attr: _Optional[_Mapping[str, AttrValue]] = ...) -> None: ...
 
 class AttrValue(_message.Message):
-    __slots__ = ("list", "type", "shape")
+    __slots__ = ("list", "s", "type", "shape", "func")
     class ListValue(_message.Message):
-        __slots__ = ("shape",)
+        __slots__ = ("shape", "func")
         SHAPE_FIELD_NUMBER: _ClassVar[int]
+        FUNC_FIELD_NUMBER: _ClassVar[int]
         shape: _containers.RepeatedCompositeFieldContainer[_tfserving_pb2.TensorShapeProto]
-        def __init__(self, shape: _Optional[_Iterable[_Union[_tfserving_pb2.TensorShapeProto, _Mapping]]] = ...) -> None: ...
+        func: _containers.RepeatedCompositeFieldContainer[NameAttrList]
+        def __init__(self, shape: _Optional[_Iterable[_Union[_tfserving_pb2.TensorShapeProto, _Mapping]]] = ..., func: _Optional[_Iterable[_Union[NameAttrList, _Mapping]]] = ...) -> None: ...
     LIST_FIELD_NUMBER: _ClassVar[int]
+    S_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
+    FUNC_FIELD_NUMBER: _ClassVar[int]
     list: AttrValue.ListValue
+    s: bytes
     type: _tfserving_pb2.DataType
     shape: _tfserving_pb2.TensorShapeProto
-    def __init__(self, list: _Optional[_Union[AttrValue.ListValue, _Mapping]] = ..., type: _Optional[_Union[_tfserving_pb2.DataType, str]] = ..., shape: _Optional[_Union[_tfserving_pb2.TensorShapeProto, _Mapping]] = ...) -> None: ...
+    func: NameAttrList
+    def __init__(self, list: _Optional[_Union[AttrValue.ListValue, _Mapping]] = ..., s: _Optional[bytes] = ..., type: _Optional[_Union[_tfserving_pb2.DataType, str]] = ..., shape: _Optional[_Union[_tfserving_pb2.TensorShapeProto, _Mapping]] = ..., func: _Optional[_Union[NameAttrList, _Mapping]] = ...) -> None: ...
+
+class NameAttrList(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class BundleHeaderProto(_message.Message):
     __slots__ = ("num_shards",)

@@ -7,6 +7,10 @@ from common.saved_model.graph import MODEL_FILE, SERVE, GraphProto, nodes_of, re
 from common.saved_model.operations import faults_of
 from common.saved_model.variables import INDEX_FILE, check_sizes, read_index
 
+_MOST_BYTES = {MODEL_FILE: 512 << 20, INDEX_FILE: 64 << 20}
+"""What is read whole to be looked at."""
+_OTHER_FORMS = ("saved_model.pbtxt", "saved_model.cpb")
+"""Loaders take these in the place of saved_model.pb, or beside it; nobody would have looked at them."""
 OWN_OPERATIONS_FILE = "assets.extra/custom_ops.txt"
 _VARIABLES = {"VarHandleOp", "VariableV2", "Variable"}
 ReadFile = Callable[[str], bytes]
@@ -24,6 +28,12 @@ def check_layout(sizes: Mapping[str, int], read_file: ReadFile, *, tags: tuple[s
     """
     if MODEL_FILE not in sizes:
         raise InvalidInput(f"there is no {MODEL_FILE}; the files are: {', '.join(sorted(sizes)[:8]) or 'none'}")
+    other = next((name for name in _OTHER_FORMS if name in sizes), "")
+    if other:
+        raise InvalidInput(f"{other} stands beside {MODEL_FILE}; only {MODEL_FILE} is read")
+    for name, most in _MOST_BYTES.items():
+        if sizes.get(name, 0) > most:
+            raise InvalidInput(f"{name} has {sizes[name]} bytes, at most {most} are read")
     graph = tagged(read(read_file(MODEL_FILE)), tags)
     if not signatures_of(graph):
         raise InvalidInput(f"the graph tagged {','.join(tags)} has no signature; nobody could call it")
@@ -34,7 +44,17 @@ def check_layout(sizes: Mapping[str, int], read_file: ReadFile, *, tags: tuple[s
     for asset in graph.asset_file_def:
         if f"assets/{asset.filename}" not in sizes:
             raise InvalidInput(f"assets/{asset.filename} is not there, and the graph reads it")
+    if OWN_OPERATIONS_FILE in sizes:
+        _check_libraries(read_file(OWN_OPERATIONS_FILE), sizes)
     fault = next(faults_of(graph, has_own_operations=OWN_OPERATIONS_FILE in sizes), "")
     if fault:
         raise InvalidInput(f"the model cannot be served: {fault}")
     return graph
+
+
+def _check_libraries(content: bytes, sizes: Mapping[str, int]) -> None:
+    """Raises InvalidInput: a library of own operations does not travel with the version."""
+    for line in content.decode(errors="replace").splitlines():
+        path = line.strip()
+        if path and not path.startswith("#") and path not in sizes:
+            raise InvalidInput(f"{OWN_OPERATIONS_FILE} names {path[:200]}, which is none of the version's own files")

@@ -20,6 +20,8 @@ INDEX_FILE = "variables/variables.index"
 _FOOTER_BYTES, _TRAILER_BYTES = 48, 5
 _MAGIC = 0xDB4775248B80FB57
 _MOST_BYTES_OF_VARINT = 10
+_MOST_BYTES_OF_NAME = 4096
+"""A name takes its beginning from the one before it, so that short files could write long names without end."""
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 """The entry that is no variable: which Python object each belongs to."""
 
@@ -91,8 +93,13 @@ def _entries(content: bytes) -> Iterator[tuple[bytes, bytes]]:
         raise ValueError("the end of the file is not a table's")
     _, place = _handle(footer, 0)
     index_handle, _ = _handle(footer, place)
+    end = 0
     for _, handle in _block(content, *index_handle):
-        yield from _block(content, *_handle(handle, 0)[0])
+        (offset, size), _ = _handle(handle, 0)
+        if offset < end:
+            raise ValueError(f"the block at {offset} lies within the one before it")
+        end = offset + size
+        yield from _block(content, offset, size)
 
 
 def _block(content: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
@@ -101,12 +108,16 @@ def _block(content: bytes, offset: int, size: int) -> Iterator[tuple[bytes, byte
     if content[offset + size] != 0:
         raise ValueError("a block is compressed, which TensorFlow's own never are")
     block = content[offset : offset + size]
+    if size < 4:
+        raise ValueError(f"a block at {offset} has {size} bytes")
     restarts = struct.unpack_from("<I", block, size - 4)[0]
     end, place, key = size - 4 - 4 * restarts, 0, b""
     while place < end:
         shared, place = _varint(block, place)
         own, place = _varint(block, place)
         length, place = _varint(block, place)
+        if shared + own > _MOST_BYTES_OF_NAME:
+            raise ValueError(f"a name has {shared + own} bytes, at most {_MOST_BYTES_OF_NAME} are read")
         key = key[:shared] + block[place : place + own]
         yield key, block[place + own : place + own + length]
         place += own + length

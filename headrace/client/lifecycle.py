@@ -18,6 +18,7 @@ from common.errors import InvalidInput
 from common.registry.catalog import HistoryEntry, Model, Round, Stream, Version
 from headrace.client.answers import build
 from headrace.client.connection import Door
+from headrace.files.own_files import own_files
 
 if TYPE_CHECKING:
     from headrace.files.definition_folder import DefinitionFolder
@@ -107,11 +108,13 @@ class Lifecycle:
         """Registers a folder with a SavedModel as the model's next version. Needs grpcio.
 
         Raises:
-            InvalidInput: it lacks a part or a tag, or holds what no replica can run. NotFound: no such model.
+            InvalidInput: it lacks a part or a tag, holds what no replica can run, or links out of the folder.
+            NotFound: no such model.
             Unavailable: the registry takes no files here.
         """
         from common.registry.client import RegistryClient, manifest_of
 
+        own_files(directory)
         files = manifest_of(directory, "saved_model")
         with tempfile.TemporaryDirectory() as folder, closing(RegistryClient(self._files_door())) as registry:
             (Path(folder) / "saved_model").symlink_to(directory.absolute())

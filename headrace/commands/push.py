@@ -14,6 +14,7 @@ from common.errors import InvalidInput
 from common.storage import place_of
 from headrace.commands.models import ModelName, Reason
 from headrace.commands.session import Session
+from headrace.files.own_files import check_archive, own_files
 
 _UPLOAD_SECONDS = 600.0
 
@@ -62,6 +63,7 @@ def saved_model_of(source: Path) -> Iterator[Path]:
         raise InvalidInput(f"push takes a folder with saved_model.pb or a .keras file, and {source} is neither")
     from headrace.local.inspect import run
 
+    check_archive(source)
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder) / "saved_model"
         run("keras", source, directory)
@@ -73,9 +75,7 @@ def checked(directory: Path) -> str:
     from common.saved_model.layout import check_layout
     from headrace.local.inspect import run
 
-    sizes = {
-        path.relative_to(directory).as_posix(): path.stat().st_size for path in directory.rglob("*") if path.is_file()
-    }
+    sizes = {name: path.stat().st_size for name, path in own_files(directory).items()}
     check_layout(sizes, lambda path: (directory / path).read_bytes())
     with tempfile.TemporaryDirectory() as folder:
         said = Path(folder) / "said.txt"

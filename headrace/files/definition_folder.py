@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 from common.definition.model import Definition, parse_definition
@@ -10,6 +10,7 @@ from common.definition.strict_yaml import read_yaml
 from common.errors import InvalidInput
 from common.registry.catalog import Model, Stream
 from common.schema import Schema
+from headrace.files.own_files import own_files
 
 STREAM_FILE = "stream.yaml"
 MODEL_FILE = "model.yaml"
@@ -85,9 +86,9 @@ def read_folder(directory: Path) -> DefinitionFolder:
 def _files(directory: Path, *, has_module: bool) -> dict[str, bytes]:
     text = (directory / MODEL_FILE).read_text()
     files: dict[str, bytes] = {}
-    for path in sorted(directory.rglob("*")):
-        relative = path.relative_to(directory)
-        if not path.is_file() or any(part.startswith((".", "__pycache__", "tests")) for part in relative.parts):
+    for name, path in own_files(directory).items():
+        relative = PurePosixPath(name)
+        if any(part.startswith((".", "__pycache__", "tests")) for part in relative.parts):
             continue
         is_code = has_module and path.suffix == ".py" and path.name not in _NOT_OF_THE_MODEL
         is_named = path.name not in (STREAM_FILE, "README.md") and relative.as_posix() in text

@@ -113,11 +113,12 @@ def test_what_cannot_be_loaded_is_said(registry: RegistryServer, tmp_path: Path)
             client.load_model("m", 3)
 
 
-def save_keras(path: Path) -> None:
-    """A Keras file whose model triples."""
+def save_keras(path: Path, code: Path) -> None:
+    """A Keras file whose model triples, and one that brings Python along."""
     import tensorflow as tf
 
     tf.keras.Sequential([tf.keras.Input((1,), name="x"), tf.keras.layers.Rescaling(3.0)]).save(path)
+    tf.keras.Sequential([tf.keras.Input((1,), name="x"), tf.keras.layers.Lambda(lambda x: x * 3.0)]).save(code)
 
 
 @pytest.mark.covers("fmt-savedmodel")
@@ -126,7 +127,9 @@ def test_a_keras_file_made_elsewhere_is_pushed_as_a_saved_model_that_answers(
     registry: RegistryServer, tmp_path: Path
 ) -> None:
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        pool.submit(save_keras, tmp_path / "theirs.keras").result(timeout=_TIMEOUT_SECONDS)
+        pool.submit(save_keras, tmp_path / "theirs.keras", tmp_path / "code.keras").result(timeout=_TIMEOUT_SECONDS)
+    with pytest.raises(InvalidInput, match="Lambda"), saved_model_of(tmp_path / "code.keras"):
+        pass
     url = registry.url
     addresses = Addresses(url, url, url, (url,), registry_grpc=registry.address)
     with saved_model_of(tmp_path / "theirs.keras") as directory, Client(addresses, timeout_seconds=60.0) as client:

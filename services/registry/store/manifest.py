@@ -1,7 +1,7 @@
 """A manifest names files that are stored by digest; its paths must be safe to write below any folder."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from common.errors import InvalidInput
 from common.registry.catalog import FileEntry
@@ -9,6 +9,7 @@ from common.registry.catalog import FileEntry
 DIGEST_PATTERN = re.compile(r"[0-9a-f]{64}")
 _MAX_FILES = 10_000
 _MAX_PATH = 1024
+_MAX_NAME_BYTES = 255
 
 
 def check_manifest(files: Sequence[FileEntry]) -> None:
@@ -21,8 +22,23 @@ def check_manifest(files: Sequence[FileEntry]) -> None:
         check_digest(file.digest)
         if file.size_bytes < 0:
             raise InvalidInput(f"{file.path} has a negative size")
-    if len(set(paths)) != len(paths):
-        raise InvalidInput(f"the manifest names {next(p for p in paths if paths.count(p) > 1)} more than once")
+    known: set[str] = set()
+    for path in paths:
+        if path in known:
+            raise InvalidInput(f"the manifest names {path} more than once")
+        known.add(path)
+    for path in paths:
+        folder = next((one for one in _folders_of(path) if one in known), "")
+        if folder:
+            raise InvalidInput(f"the manifest names {folder} as a file, and {path} below it")
+
+
+def _folders_of(path: str) -> Iterator[str]:
+    """a/b/c: a, a/b."""
+    at = path.find("/")
+    while at >= 0:
+        yield path[:at]
+        at = path.find("/", at + 1)
 
 
 def check_digest(digest: str) -> str:
@@ -34,5 +50,7 @@ def check_digest(digest: str) -> str:
 
 def _check_path(path: str) -> None:
     parts = path.split("/")
+    if any(len(part.encode(errors="replace")) > _MAX_NAME_BYTES for part in parts):
+        raise InvalidInput(f"{path[:200]!r} has a part of more than {_MAX_NAME_BYTES} bytes, which no disk takes")
     if len(path) > _MAX_PATH or "\0" in path or "\\" in path or any(part in ("", ".", "..") for part in parts):
         raise InvalidInput(f"{path[:200]!r} is not a relative path with forward slashes")

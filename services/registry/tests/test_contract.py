@@ -49,6 +49,12 @@ def publish(catalog: Catalog, files: Mapping[str, bytes], *, requested: Mapping[
         ({"saved_model.pb": saved_model(operations=("MatMul", "ReadFile"))}, "(ReadFile) reads or writes files"),
         ({"saved_model.pb": saved_model(operations=("PyFunc",))}, "(PyFunc) calls Python"),
         ({"saved_model.pb": saved_model(operations=("NobodysOp",))}, "(NobodysOp) is none of TensorFlow's"),
+        ({"saved_model.pb": saved_model(), "saved_model.pbtxt": b"x"}, "saved_model.pbtxt stands beside"),
+        ({"saved_model.pb": saved_model(), "saved_model.cpb": b"x"}, "saved_model.cpb stands beside"),
+        ({"saved_model.pb": saved_model(), "assets.extra/custom_ops.txt": b"/tmp/x.so"}, "/tmp/x.so, which is none of"),
+        ({"saved_model.pb": b"\x12\x80\x01" * 3 + b"\x0a\x7f" * 4000}, "is not a SavedModel"),
+        ({"saved_model.pb": saved_model(), "a": b"x", "a/b": b"y"}, "as a file, and saved_model/a/b below"),
+        ({"saved_model.pb": saved_model(), "n" * 256: b"x"}, "has a part of more than 255 bytes"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_served_is_refused_by_name(catalog: Catalog, files: dict[str, bytes], words: str) -> None:
@@ -61,7 +67,7 @@ def test_what_cannot_be_served_is_refused_by_name(catalog: Catalog, files: dict[
 @pytest.mark.covers("fmt-op-list")
 def test_operations_tags_and_producer_are_on_record(catalog: Catalog) -> None:
     own = {"saved_model.pb": saved_model(operations=("MatMul", "MatMul", "NobodysOp"))}
-    version = publish(catalog, own | {"assets.extra/custom_ops.txt": b"nobodys.so\n"})
+    version = publish(catalog, own | {"assets.extra/custom_ops.txt": b"nobodys.so\n", "nobodys.so": b"library"})
     assert version.contract["operations"] == {"MatMul": 2, "NobodysOp": 1}
     assert (version.contract["tags"], version.contract["producer"]) == (["serve"], "2.21.0")
     assert catalog.list_versions("m")[0].contract == version.contract

@@ -158,6 +158,8 @@ class FolderWatch:
         seen, since = self._seen.pop(directory, (None, 0.0))
         if now is None:
             return "files disappear from it"
+        if now.odd:
+            return now.odd
         since = since if seen == now else time.monotonic()
         self._seen[directory] = (now, since)
         if missing := what_is_missing(directory, platform=model.platform):

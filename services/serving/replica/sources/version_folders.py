@@ -8,12 +8,13 @@ change times, which no copying program can set.
 import mmap
 import os
 import re
-from collections.abc import Iterator
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 from services.serving.options.platform_names import TENSORFLOW, TFLITE
 
+_MOST_ENTRIES = 100_000
 _MAX_INT64 = 2**63 - 1
 _SAVED_MODEL_NAMES = ("saved_model.pb", "saved_model.pbtxt")
 _RESTORES = (b"saver_filename", b"save/restore_all")
@@ -27,6 +28,8 @@ class Fingerprint:
 
     entries: tuple[tuple[str, int, int], ...]
     """(path, size in bytes, change time in nanoseconds)."""
+    odd: str = ""
+    """Why nothing may be read from it, in words: a pipe has no end, a folder of links none either."""
 
     def changed_at(self) -> float:
         """Epoch seconds of the newest change."""
@@ -53,25 +56,33 @@ def versions_in(base_path: Path) -> tuple[dict[int, Path], list[str]]:
 
 
 def fingerprint(directory: Path) -> Fingerprint | None:
-    """None when something disappears while it is looked at."""
+    """None when something disappears while it is looked at. Links are followed, each folder is looked at once."""
+    entries: list[tuple[str, int, int]] = []
+    folders, seen = [directory], set()
     try:
-        return Fingerprint(tuple(sorted(_entries(directory))))
+        while folders:
+            folder = folders.pop()
+            own = folder.stat()
+            if (own.st_dev, own.st_ino) in seen:
+                continue
+            seen.add((own.st_dev, own.st_ino))
+            entries.append((str(folder), 0, own.st_ctime_ns))
+            with os.scandir(folder) as found:
+                for entry in found:
+                    status = entry.stat()
+                    if stat.S_ISDIR(status.st_mode):
+                        folders.append(Path(entry.path))
+                        continue
+                    entries.append((entry.path, status.st_size, status.st_ctime_ns))
+                    if not stat.S_ISREG(status.st_mode):
+                        return Fingerprint(
+                            (), f"{Path(entry.path).relative_to(directory)} is no file but a device or pipe"
+                        )
+            if len(entries) > _MOST_ENTRIES:
+                return Fingerprint((), f"it holds more than {_MOST_ENTRIES} files")
     except OSError:
         return None
-
-
-def _entries(directory: Path) -> Iterator[tuple[str, int, int]]:
-    folders = [directory]
-    while folders:
-        folder = folders.pop()
-        yield str(folder), 0, folder.stat().st_ctime_ns
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.is_dir():
-                    folders.append(Path(entry.path))
-                    continue
-                stat = entry.stat()
-                yield entry.path, stat.st_size, stat.st_ctime_ns
+    return Fingerprint(tuple(sorted(entries)))
 
 
 def what_is_missing(directory: Path, *, platform: str) -> str:

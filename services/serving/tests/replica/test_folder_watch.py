@@ -1,5 +1,6 @@
 """Versions in folders: which count, when they count, and what a policy takes of them."""
 
+import os
 import queue
 import shutil
 import threading
@@ -218,3 +219,19 @@ def test_a_poll_of_0_looks_once_per_configuration_and_a_negative_one_never(
     once.watch.watch(models | {"other": ConfiguredModel("other", tmp_path / "other")})
     once.wait_versions(m=(2,), other=(1,))
     assert never.found.empty()
+
+
+def test_pipes_and_circles_of_links_stop_nobody(tmp_path: Path, start: Callable[..., Watcher]) -> None:
+    base = tmp_path / "m"
+    for number in ("1", "2"):
+        write_version(base, number)
+    for name in ("a", "b"):
+        (base / "1" / name).symlink_to(base / "1")
+    (base / "2" / "variables" / "variables.index").unlink()
+    os.mkfifo(base / "2" / "variables" / "variables.index")
+    watcher = start()
+    watcher.watch.watch({"m": ConfiguredModel("m", base, policy=VersionPolicy("all"))})
+    found = watcher.wait_versions(m=(1,))
+    assert (
+        "version 2 is not taken yet: variables/variables.index is no file but a device or pipe" in found.problems["m"]
+    )

@@ -1,5 +1,7 @@
 """What TensorFlow writes is read the same where TensorFlow is not (common/saved_model)."""
 
+import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ from tensorflow.core.framework import op_def_pb2
 from tensorflow.python.client import pywrap_tf_session
 
 from common.errors import InvalidInput
-from common.saved_model.graph import signatures_of
+from common.saved_model.graph import GraphProto, signatures_of
 from common.saved_model.layout import check_layout
 from common.saved_model.operations import known
 from common.saved_model.variables import INDEX_FILE, read_index
@@ -37,10 +39,13 @@ def saved(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
-def check(folder: Path) -> None:
+def graph_of(folder: Path) -> GraphProto:
     sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
-    graph = check_layout(sizes, lambda path: (folder / path).read_bytes())
-    (signature,) = signatures_of(graph).values()
+    return check_layout(sizes, lambda path: (folder / path).read_bytes())
+
+
+def check(folder: Path) -> None:
+    (signature,) = signatures_of(graph_of(folder)).values()
     assert {name: str(tensor) for name, tensor in signature.inputs.items()} == {
         "x": "float32 [n, 3]", "word": "string [n]"
     }  # fmt: skip
@@ -71,6 +76,93 @@ def test_damaged_files_are_refused_in_a_sentence_wherever_they_are_cut(saved: Pa
             with pytest.raises(InvalidInput):
                 check(saved)
         (saved / path).write_bytes(whole)
+
+
+def _nested(body: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], tf.Tensor]:
+    """The same in a loop's body, in a branch, in a function of its own."""
+    inner = tf.function(body, autograph=False)
+
+    def outer(x: tf.Tensor) -> tf.Tensor:
+        _, found = tf.while_loop(
+            lambda i, _: i < 1, lambda i, y: (i + 1, tf.cond(i < 1, lambda: inner(y), lambda: y)), (0, x)
+        )
+        return found
+
+    return outer
+
+
+def _table_of(path: tf.Tensor) -> tf.Tensor:
+    table = tf.raw_ops.AnonymousHashTable(key_dtype=tf.string, value_dtype=tf.int64)
+    tf.raw_ops.InitializeTableFromTextFileV2(table_handle=table, filename=path, key_index=-2, value_index=-1)
+    return tf.raw_ops.LookupTableSizeV2(table_handle=table)
+
+
+@tf.function(input_signature=[tf.TensorSpec([], tf.string)])
+def _table_of_argument(path: tf.Tensor) -> tf.Tensor:
+    return _table_of(path)
+
+
+def _after(made: object, x: tf.Tensor) -> tf.Tensor:
+    with tf.control_dependencies([made]):
+        return tf.identity(x)
+
+
+@pytest.mark.covers("fmt-op-list")
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (lambda x: x + tf.cast(tf.strings.length(tf.io.read_file("/etc/passwd")), tf.float32), "(ReadFile) reads or"),
+        (lambda x: _after(tf.io.write_file("/tmp/x", "y"), x), "(WriteFile) reads or"),
+        (lambda x: _after(tf.print("y", output_stream="file:///tmp/x"), x), "(PrintV2) prints into a file"),
+        (lambda x: x + tf.cast(_table_of(tf.constant("/etc/passwd")), tf.float32), "none of its assets"),
+        (lambda x: x + tf.cast(_table_of_argument(tf.constant("/etc/passwd")), tf.float32), "none of its assets"),
+        (lambda x: _after(tf.raw_ops.SaveV2(prefix="/tmp/x", tensor_names=["a"], shape_and_slices=[""], tensors=[x]),
+                          x), "(SaveV2) is the saver's"),
+        (lambda x: x + tf.reshape(tf.raw_ops.RestoreV2(prefix="/tmp/x", tensor_names=["a"], shape_and_slices=[""],
+                                                       dtypes=[tf.float32])[0], []), "(RestoreV2) is the saver's"),
+        (lambda x: x + tf.cast(tf.data.TFRecordDataset("/etc/passwd").cardinality(), tf.float32), "TFRecordDataset"),
+        (lambda x: _after(tf.raw_ops.Abort(error_msg="x"), x), "(Abort) ends the process"),
+    ],
+)  # fmt: skip
+def test_what_touches_files_is_found_in_whatever_it_is_wrapped(
+    tmp_path: Path, body: Callable[[tf.Tensor], tf.Tensor], words: str
+) -> None:
+    module = tf.Module()
+    module.weight = tf.Variable(1.0)
+    for name, wrapped in (("plain", body), ("nested", _nested(body))):
+        answer = tf.function(
+            lambda x, call=wrapped: {"y": call(x) * module.weight},
+            [tf.TensorSpec([], tf.float32, "x")],
+            autograph=False,
+        )
+        tf.saved_model.save(module, str(tmp_path / name), signatures=answer)
+        with pytest.raises(InvalidInput) as refused:
+            graph_of(tmp_path / name)
+        assert words in refused.value.message
+
+
+def test_an_index_that_would_grow_in_memory_is_refused() -> None:
+    """Each name takes the whole one before it and a byte: 4 MB of file would be 500 GB of names."""
+    entries = [(0, b"k" * 100), *((100 + i, b"k") for i in range(100_000))]
+    block = b"".join(_number(shared) + _number(len(own)) + b"\0" + own for shared, own in entries) + bytes(4)
+    with pytest.raises(InvalidInput, match="a name has 4097 bytes"):
+        read_index(_table(block, [(0, len(block))]))
+    with pytest.raises(InvalidInput, match="lies within the one before it"):
+        read_index(_table(b"\0\1\0a" + bytes(4), [(0, 8)] * 1000))
+
+
+def _table(block: bytes, places: list[tuple[int, int]]) -> bytes:
+    """One block of entries, an index that names it, and a footer."""
+    handles = [_number(offset) + _number(size) for offset, size in places]
+    index = b"".join(b"\0\x01" + _number(len(handle)) + b"a" + handle for handle in handles) + bytes(4)
+    start = len(block) + 5
+    footer = (b"\0\0" + _number(start) + _number(len(index))).ljust(40, b"\0")
+    return block + bytes(5) + index + bytes(5) + footer + struct.pack("<Q", 0xDB4775248B80FB57)
+
+
+def _number(value: int) -> bytes:
+    """A varint."""
+    return bytes([value & 0x7F | 0x80]) + _number(value >> 7) if value > 0x7F else bytes([value])
 
 
 @pytest.mark.covers("fmt-op-list")

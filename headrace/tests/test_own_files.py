@@ -1,0 +1,66 @@
+"""Folders and archives from somebody else: what only looks like a file of theirs is refused by name."""
+
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from common.errors import InvalidInput
+from headrace.commands.push import checked, saved_model_of
+from headrace.files.definition_folder import read_folder
+from headrace.files.own_files import own_files
+
+
+def link(target: str) -> Callable[[Path], None]:
+    return lambda path: path.symlink_to(target)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (link("/etc/passwd"), "x in .* is a link to /etc/passwd, outside"),
+        (link("../secret"), "outside of the folder"),
+        (link("/dev/zero"), "outside of the folder"),
+        (link("variables"), "is a link to a folder"),
+        (link("x"), "x in .* is neither a file nor a folder"),
+        (os.mkfifo, "x in .* is neither a file nor a folder"),
+    ],
+)
+def test_links_out_of_a_folder_and_pipes_are_refused(tmp_path: Path, make: Callable[[Path], None], words: str) -> None:
+    (tmp_path / "secret").write_text("s")
+    folder = tmp_path / "folder"
+    (folder / "variables").mkdir(parents=True)
+    (folder / "model.yaml").write_text("name: m\nstream: s\nwords: x\n")
+    (folder / "near").symlink_to("model.yaml")
+    assert list(own_files(folder)) == ["model.yaml", "near"]
+    make(folder / "x")
+    for read in (own_files, checked, read_folder):
+        with pytest.raises(InvalidInput, match=words):
+            read(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("../../x.json", b"x", "'../../x.json', which leads out of it"),
+        ("/etc/cron.d/x", b"x", "which leads out of it"),
+        ("model.weights.h5", bytes(200 << 20), "would grow to 209715200 bytes"),
+    ],
+)
+def test_a_keras_file_that_leaves_its_place_or_blows_up_is_refused_unread(
+    tmp_path: Path, name: str, content: bytes, words: str
+) -> None:
+    path = tmp_path / "theirs.keras"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(name, content)
+    with pytest.raises(InvalidInput, match=words), saved_model_of(path):
+        pass
+
+
+def test_what_is_no_archive_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "theirs.keras"
+    path.write_bytes(b"PK\x03\x04 pickle")
+    with pytest.raises(InvalidInput, match="is not a Keras file"), saved_model_of(path):
+        pass

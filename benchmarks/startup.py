@@ -59,7 +59,7 @@ def _answers(url: str) -> bool:
 def _start_rows(data_dir: Path, repeats: int) -> dict[str, float]:
     platform = LocalPlatform(data_dir, _PORT_OFFSET)
     (data_dir / "logs").mkdir(parents=True, exist_ok=True)
-    specs = (platform.registry(), platform.ingest(), platform.replica(0), platform.trainer())
+    specs = (platform.registry(), platform.ingest(), platform.replica(0), *platform.trainers())
     return {spec.name: statistics.median(_seconds_to_healthz(spec) for _ in range(repeats)) for spec in specs}
 
 

@@ -25,6 +25,8 @@ GRPC_PORT_OF: Mapping[str, int] = {"registry": 8700, "ingest": 8600, "trainer": 
 REPLICA_PORT_STEP = 10
 MAX_REPLICAS = 9
 """Serving replica i listens at serving's ports + 10 i, up to where ingest's begin."""
+MAX_TRAINERS = 9
+"""Trainer i listens at the trainer's ports + 10 i."""
 
 
 def _url(port: int) -> str:

@@ -318,6 +318,94 @@ class PutResumePointRequest(_message.Message):
     files: _containers.RepeatedCompositeFieldContainer[FileEntry]
     def __init__(self, round_id: _Optional[str] = ..., token: _Optional[int] = ..., state_json: _Optional[str] = ..., files: _Optional[_Iterable[_Union[FileEntry, _Mapping]]] = ...) -> None: ...
 
+class HelpOffer(_message.Message):
+    __slots__ = ("holder", "group", "index", "addresses", "code_digest", "team_id", "is_leaving")
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    CODE_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    TEAM_ID_FIELD_NUMBER: _ClassVar[int]
+    IS_LEAVING_FIELD_NUMBER: _ClassVar[int]
+    holder: str
+    group: str
+    index: int
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    code_digest: str
+    team_id: str
+    is_leaving: bool
+    def __init__(self, holder: _Optional[str] = ..., group: _Optional[str] = ..., index: _Optional[int] = ..., addresses: _Optional[_Iterable[str]] = ..., code_digest: _Optional[str] = ..., team_id: _Optional[str] = ..., is_leaving: bool = ...) -> None: ...
+
+class OfferHelpRequest(_message.Message):
+    __slots__ = ("offer", "left")
+    OFFER_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    offer: HelpOffer
+    left: str
+    def __init__(self, offer: _Optional[_Union[HelpOffer, _Mapping]] = ..., left: _Optional[str] = ...) -> None: ...
+
+class OfferHelpResponse(_message.Message):
+    __slots__ = ("goes_on", "membership")
+    GOES_ON_FIELD_NUMBER: _ClassVar[int]
+    MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
+    goes_on: bool
+    membership: Membership
+    def __init__(self, goes_on: bool = ..., membership: _Optional[_Union[Membership, _Mapping]] = ...) -> None: ...
+
+class Membership(_message.Message):
+    __slots__ = ("team_id", "lease", "addresses", "rank")
+    TEAM_ID_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    team_id: str
+    lease: Lease
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    rank: int
+    def __init__(self, team_id: _Optional[str] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., addresses: _Optional[_Iterable[str]] = ..., rank: _Optional[int] = ...) -> None: ...
+
+class FormTeamRequest(_message.Message):
+    __slots__ = ("round_id", "token", "chief", "most")
+    ROUND_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    CHIEF_FIELD_NUMBER: _ClassVar[int]
+    MOST_FIELD_NUMBER: _ClassVar[int]
+    round_id: str
+    token: int
+    chief: HelpOffer
+    most: int
+    def __init__(self, round_id: _Optional[str] = ..., token: _Optional[int] = ..., chief: _Optional[_Union[HelpOffer, _Mapping]] = ..., most: _Optional[int] = ...) -> None: ...
+
+class KeepTeamRequest(_message.Message):
+    __slots__ = ("round_id", "token", "chief", "team")
+    ROUND_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    CHIEF_FIELD_NUMBER: _ClassVar[int]
+    TEAM_FIELD_NUMBER: _ClassVar[int]
+    round_id: str
+    token: int
+    chief: HelpOffer
+    team: Team
+    def __init__(self, round_id: _Optional[str] = ..., token: _Optional[int] = ..., chief: _Optional[_Union[HelpOffer, _Mapping]] = ..., team: _Optional[_Union[Team, _Mapping]] = ...) -> None: ...
+
+class Team(_message.Message):
+    __slots__ = ("team_id", "addresses", "members", "free", "known", "lost", "is_leaving")
+    TEAM_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    FREE_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    IS_LEAVING_FIELD_NUMBER: _ClassVar[int]
+    team_id: str
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    members: _containers.RepeatedScalarFieldContainer[str]
+    free: int
+    known: int
+    lost: str
+    is_leaving: str
+    def __init__(self, team_id: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., members: _Optional[_Iterable[str]] = ..., free: _Optional[int] = ..., known: _Optional[int] = ..., lost: _Optional[str] = ..., is_leaving: _Optional[str] = ...) -> None: ...
+
 class MissingFilesRequest(_message.Message):
     __slots__ = ("digests",)
     DIGESTS_FIELD_NUMBER: _ClassVar[int]

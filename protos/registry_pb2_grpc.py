@@ -104,6 +104,21 @@ class RegistryServiceStub(object):
                 request_serializer=protos_dot_registry__pb2.PutResumePointRequest.SerializeToString,
                 response_deserializer=protos_dot_registry__pb2.Round.FromString,
                 _registered_method=True)
+        self.OfferHelp = channel.unary_unary(
+                '/headrace.RegistryService/OfferHelp',
+                request_serializer=protos_dot_registry__pb2.OfferHelpRequest.SerializeToString,
+                response_deserializer=protos_dot_registry__pb2.OfferHelpResponse.FromString,
+                _registered_method=True)
+        self.FormTeam = channel.unary_unary(
+                '/headrace.RegistryService/FormTeam',
+                request_serializer=protos_dot_registry__pb2.FormTeamRequest.SerializeToString,
+                response_deserializer=protos_dot_registry__pb2.Team.FromString,
+                _registered_method=True)
+        self.KeepTeam = channel.unary_unary(
+                '/headrace.RegistryService/KeepTeam',
+                request_serializer=protos_dot_registry__pb2.KeepTeamRequest.SerializeToString,
+                response_deserializer=protos_dot_registry__pb2.Team.FromString,
+                _registered_method=True)
         self.Report = channel.unary_unary(
                 '/headrace.RegistryService/Report',
                 request_serializer=protos_dot_registry__pb2.ReportRequest.SerializeToString,
@@ -257,6 +272,27 @@ class RegistryServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def OfferHelp(self, request, context):
+        """Trainers that compute a round together. One that has nothing of its own to do says that it is there, and is told
+        what to compute.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FormTeam(self, request, context):
+        """The holder of a round's lease asks for a team out of those that are free, and how it stands.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def KeepTeam(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Report(self, request, context):
         """What an instance of a service is, does and could not do. Losing one loses nothing: the next says it again.
         """
@@ -405,6 +441,21 @@ def add_RegistryServiceServicer_to_server(servicer, server):
                     servicer.PutResumePoint,
                     request_deserializer=protos_dot_registry__pb2.PutResumePointRequest.FromString,
                     response_serializer=protos_dot_registry__pb2.Round.SerializeToString,
+            ),
+            'OfferHelp': grpc.unary_unary_rpc_method_handler(
+                    servicer.OfferHelp,
+                    request_deserializer=protos_dot_registry__pb2.OfferHelpRequest.FromString,
+                    response_serializer=protos_dot_registry__pb2.OfferHelpResponse.SerializeToString,
+            ),
+            'FormTeam': grpc.unary_unary_rpc_method_handler(
+                    servicer.FormTeam,
+                    request_deserializer=protos_dot_registry__pb2.FormTeamRequest.FromString,
+                    response_serializer=protos_dot_registry__pb2.Team.SerializeToString,
+            ),
+            'KeepTeam': grpc.unary_unary_rpc_method_handler(
+                    servicer.KeepTeam,
+                    request_deserializer=protos_dot_registry__pb2.KeepTeamRequest.FromString,
+                    response_serializer=protos_dot_registry__pb2.Team.SerializeToString,
             ),
             'Report': grpc.unary_unary_rpc_method_handler(
                     servicer.Report,
@@ -845,6 +896,87 @@ class RegistryService(object):
             '/headrace.RegistryService/PutResumePoint',
             protos_dot_registry__pb2.PutResumePointRequest.SerializeToString,
             protos_dot_registry__pb2.Round.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OfferHelp(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.RegistryService/OfferHelp',
+            protos_dot_registry__pb2.OfferHelpRequest.SerializeToString,
+            protos_dot_registry__pb2.OfferHelpResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FormTeam(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.RegistryService/FormTeam',
+            protos_dot_registry__pb2.FormTeamRequest.SerializeToString,
+            protos_dot_registry__pb2.Team.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def KeepTeam(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.RegistryService/KeepTeam',
+            protos_dot_registry__pb2.KeepTeamRequest.SerializeToString,
+            protos_dot_registry__pb2.Team.FromString,
             options,
             channel_credentials,
             insecure,

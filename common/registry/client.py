@@ -12,7 +12,7 @@ from common.errors import Unavailable
 from common.process.pace import UNLIMITED, Pace
 from common.process.retry import Retry
 from common.process.rpc import errors_from_status, open_channel
-from common.registry import wire
+from common.registry import team_wire, wire
 from common.registry.catalog import (
     AliasChange,
     Change,
@@ -28,6 +28,7 @@ from common.registry.catalog import (
 )
 from common.registry.files import FileTransfer, digest_of, manifest_of
 from common.registry.reporting import Report
+from common.registry.teams import Offer, Orders, TeamState
 from protos import registry_pb2 as pb
 from protos import registry_pb2_grpc
 
@@ -142,6 +143,28 @@ class RegistryClient:
         """Gives the round back, to be leased at once. Raises Conflict when the lease is no longer the caller's."""
         request = pb.ReleaseRoundRequest(round_id=lease.round.round_id, token=lease.token, reason=reason)
         return wire.round_from_wire(self._call(self._stub.ReleaseRound, request))
+
+    def offer_help(self, offer: Offer, *, left: str = "") -> Orders:
+        """Says that this trainer is there, and hears what to compute; `left`: why it has left `offer.team_id`."""
+        request = pb.OfferHelpRequest(offer=team_wire.offer_to_wire(offer), left=left)
+        return team_wire.orders_from_wire(self._call(self._stub.OfferHelp, request))
+
+    def form_team(self, lease: Lease, chief: Offer, *, most: int) -> TeamState:
+        """A team for the leased round. Raises Conflict when the lease is no longer the caller's."""
+        request = pb.FormTeamRequest(
+            round_id=lease.round.round_id, token=lease.token, chief=team_wire.offer_to_wire(chief), most=most
+        )
+        return team_wire.team_from_wire(self._call(self._stub.FormTeam, request))
+
+    def keep_team(self, lease: Lease, chief: Offer, team: TeamState) -> TeamState:
+        """How the team stands, or who is free where there is none. Raises Conflict as form_team does."""
+        request = pb.KeepTeamRequest(
+            round_id=lease.round.round_id,
+            token=lease.token,
+            chief=team_wire.offer_to_wire(chief),
+            team=team_wire.team_to_wire(team),
+        )
+        return team_wire.team_from_wire(self._call(self._stub.KeepTeam, request))
 
     def fail_round(self, lease: Lease, *, reason: str, failure: JsonMap | None = None) -> Round:
         """Ends the round for good. Raises Conflict when the lease is no longer the caller's.

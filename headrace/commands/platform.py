@@ -18,7 +18,7 @@ from common.errors import HeadraceError, InvalidInput
 from headrace.client.platform import Client
 from headrace.commands.models import replicas_of
 from headrace.commands.session import COMPOSE, Session, age, print_table, table_of
-from headrace.places import MAX_REPLICAS, PlatformState
+from headrace.places import MAX_REPLICAS, MAX_TRAINERS, PlatformState
 
 if TYPE_CHECKING:
     from headrace.compose.platform import ComposeLauncher
@@ -33,6 +33,9 @@ _COLOUR_OF = {"ready": "green", "stopped": "dim", "restarting": "red", "not read
 def up(
     context: typer.Context,
     replicas: Annotated[int, typer.Option(help="Serving replicas.", min=1, max=MAX_REPLICAS)] = 1,
+    trainers: Annotated[
+        int, typer.Option(help="Trainers; they compute rounds with shards together.", min=1, max=MAX_TRAINERS)
+    ] = 1,
     port_offset: Annotated[int, typer.Option(help="Added to every default port.", min=0, max=50_000)] = 0,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Leave it running in the background.")] = False,
 ) -> None:
@@ -40,7 +43,7 @@ def up(
     session: Session = context.obj
     launcher = session.launcher()
     with _ending_on_sigterm():
-        launcher.up(replicas=replicas, port_offset=port_offset, detached=detach)
+        launcher.up(replicas=replicas, trainers=trainers, port_offset=port_offset, detached=detach)
         try:
             state = _wait(launcher, session)
         except BaseException:

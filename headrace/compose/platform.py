@@ -112,7 +112,7 @@ class ComposeLauncher:
         self._is_temporary = is_temporary
         self._is_mine = False
 
-    def up(self, *, replicas: int = 1, port_offset: int | None = 0, detached: bool = False) -> None:
+    def up(self, *, replicas: int = 1, trainers: int = 1, port_offset: int | None = 0, detached: bool = False) -> None:
         """Starts the platform and returns when its containers are started; wait_until_ready() does the rest.
 
         Args:
@@ -127,6 +127,7 @@ class ComposeLauncher:
         if not (self._folder / "docker-compose.yml").is_file():
             raise InvalidInput(f"there is no docker-compose.yml in {self._folder}; run this in the project's folder")
         _check_count("serving replicas", replicas)
+        _check_count("trainers", trainers)
         with contextlib.suppress(NotFound):
             if any(process.pid for process in self.state().processes):
                 raise Conflict(f"compose project {self.project} runs already; stop it with `… --platform compose down`")
@@ -135,7 +136,8 @@ class ComposeLauncher:
         check_free({port: name for name, port in wanted.items()})
         self.environment |= {name: str(port) for name, port in wanted.items()}
         self._is_mine = not detached
-        self.compose("up", "--detach", "--scale", f"serving={replicas}", *self._services)
+        scales = ("--scale", f"serving={replicas}", "--scale", f"trainer={trainers}")
+        self.compose("up", "--detach", *scales, *self._services)
 
     def compose(self, *arguments: str) -> None:
         """Any command of Compose on this project. Raises NotFound without Compose, Unavailable when it fails."""

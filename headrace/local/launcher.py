@@ -44,23 +44,25 @@ class Launcher:
         self.data_dir = Path(data_dir).absolute()
         self._supervisor: subprocess.Popen[bytes] | None = None
 
-    def up(self, *, replicas: int = 1, port_offset: int | None = 0, detached: bool = False) -> None:
+    def up(self, *, replicas: int = 1, trainers: int = 1, port_offset: int | None = 0, detached: bool = False) -> None:
         """Starts the platform and returns as soon as its processes are started; wait_until_ready() does the rest.
 
         Args:
+            trainers: several compute the rounds of models with `training: {shards: K}` together.
             port_offset: added to every default port; None takes a random one at which all are free.
             detached: the platform outlives this process; otherwise it is stopped, in order, when this process ends.
 
         Raises:
             Conflict: a platform runs on this directory, or a port is taken. NotFound: there is no redis-server.
-            InvalidInput: the directory or the number of replicas cannot be.
+            InvalidInput: the directory or the number of replicas or trainers cannot be.
         """
         self._make_data_dir()
-        offset = find_free_offset(replicas) if port_offset is None else port_offset
+        offset = find_free_offset(replicas, trainers) if port_offset is None else port_offset
         reading, writing = os.pipe()
         settings = {
             "data_dir": str(self.data_dir),
             "replica_count": replicas,
+            "trainer_count": trainers,
             "port_offset": offset,
             "parent_pid": 0 if detached else os.getpid(),
             "report_fd": writing,

@@ -24,7 +24,7 @@ def check_free(name_of: Mapping[int, str]) -> None:
         raise Conflict(f"port {holders}; stop it, or move all ports with --port-offset N")
 
 
-def find_free_offset(replica_count: int, *, also: Collection[int] = ()) -> int:
+def find_free_offset(replica_count: int, trainer_count: int = 1, *, also: Collection[int] = ()) -> int:
     """A random offset at which every port of a platform is free, so that platforms started at once rarely meet.
 
     Args:
@@ -35,8 +35,9 @@ def find_free_offset(replica_count: int, *, also: Collection[int] = ()) -> int:
     """
     for offset in random.sample(_OFFSETS, _TRIES):
         wanted = [*HTTP_PORT_OF.values(), *GRPC_PORT_OF.values(), *also]
-        wanted += [HTTP_PORT_OF["serving"] + REPLICA_PORT_STEP * index for index in range(replica_count)]
-        wanted += [GRPC_PORT_OF["serving"] + REPLICA_PORT_STEP * index for index in range(replica_count)]
+        for service, count in (("serving", replica_count), ("trainer", trainer_count)):
+            for ports in (HTTP_PORT_OF, GRPC_PORT_OF):
+                wanted += [ports[service] + REPLICA_PORT_STEP * index for index in range(count)]
         if all(_is_free(port + offset) for port in wanted):
             return offset
     raise Conflict("no free ports were found for a platform on this machine")

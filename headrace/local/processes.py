@@ -51,6 +51,7 @@ class LocalPlatform:
 
     data_dir: Path
     port_offset: int = 0
+    trainer_count: int = 1
 
     @property
     def redis_socket(self) -> Path:
@@ -88,12 +89,21 @@ class LocalPlatform:
         settings = {**self._log_and_registry(), "REDIS_URL": f"unix://{self.redis_socket}"}
         return self._service("ingest", "ingest", settings, stop_rank=0)
 
-    def trainer(self) -> ProcessSpec:
-        settings = {**self._log_and_registry(), "DATA_DIR": str(self.data_dir / "trainer")}
+    def trainers(self) -> tuple[ProcessSpec, ...]:
+        """trainer, trainer-1, trainer-2, ..."""
+        return tuple(map(self._trainer, range(self.trainer_count)))
+
+    def _trainer(self, index: int) -> ProcessSpec:
+        name = f"trainer-{index}" if index else "trainer"
+        settings = {**self._log_and_registry(), "DATA_DIR": str(self.data_dir / name)}
+        if self.trainer_count > 1:
+            settings["CLUSTER_HOST"] = HOST
         # Serving shares this machine's cores: training takes what nobody else wants.
         settings["SCHEDULING"] = os.environ.get("TRAINER_SCHEDULING", "idle")
         # A running round may take 20 s to save where it is.
-        return self._service("trainer", "trainer", settings, stop_rank=1, stop_seconds=25.0)
+        return self._service(
+            "trainer", name, settings, port_step=index * REPLICA_PORT_STEP, stop_rank=1, stop_seconds=25.0
+        )
 
     def replica(self, index: int) -> ProcessSpec:
         name = f"serving-{index}"

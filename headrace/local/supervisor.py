@@ -24,6 +24,7 @@ from headrace.local.probes import Prober, Target
 from headrace.local.processes import LocalPlatform
 from headrace.places import (
     MAX_REPLICAS,
+    MAX_TRAINERS,
     Desired,
     PlatformState,
     ProcessState,
@@ -49,6 +50,7 @@ class SupervisorSettings:
 
     data_dir: Path
     port_offset: int
+    trainer_count: int
     parent_pid: int
     report_fd: int
 
@@ -57,7 +59,7 @@ class Supervisor:
     def __init__(self, platform: LocalPlatform, desired: Desired) -> None:
         """Raises NotFound without a redis-server, Conflict when a port is taken."""
         self._platform = platform
-        fixed = (platform.redis(), platform.registry(), platform.ingest(), platform.trainer())
+        fixed = (platform.redis(), platform.registry(), platform.ingest(), *platform.trainers())
         self._children = {spec.name: Child(spec) for spec in fixed}
         self._desired_seen = 0
         self._started_at = time.time()
@@ -194,8 +196,11 @@ def _settings_of(text: str) -> tuple[SupervisorSettings, Desired]:
     if not 1 <= replica_count <= MAX_REPLICAS:
         raise InvalidInput(f"a local platform has 1 to {MAX_REPLICAS} serving replicas, not {replica_count}")
     settings = SupervisorSettings(
-        Path(document["data_dir"]), document["port_offset"], document["parent_pid"], document["report_fd"]
-    )
+        Path(document["data_dir"]), document["port_offset"], int(document["trainer_count"]), document["parent_pid"],
+        document["report_fd"],
+    )  # fmt: skip
+    if not 1 <= settings.trainer_count <= MAX_TRAINERS:
+        raise InvalidInput(f"a local platform has 1 to {MAX_TRAINERS} trainers, not {settings.trainer_count}")
     return settings, Desired(replica_count)
 
 
@@ -214,7 +219,8 @@ def main() -> int:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         take_lock(settings.data_dir)
         desired_path(settings.data_dir).unlink(missing_ok=True)
-        supervisor = Supervisor(LocalPlatform(settings.data_dir, settings.port_offset), desired)
+        platform = LocalPlatform(settings.data_dir, settings.port_offset, settings.trainer_count)
+        supervisor = Supervisor(platform, desired)
     except HeadraceError as error:
         _report(report_fd, {"kind": type(error).__name__, "message": error.message})
         return 1

@@ -29,6 +29,7 @@ from common.registry.catalog import (
     VersionDraft,
 )
 from common.registry.reporting import Report
+from common.registry.teams import Offer, Orders, TeamState
 from services.registry.definitions import models, streams
 from services.registry.lifecycle import decisions as lifecycle
 from services.registry.lifecycle.apply import Applied, apply
@@ -38,6 +39,7 @@ from services.registry.rounds import leases
 from services.registry.rounds import plans as rounds
 from services.registry.rounds.account import account, why
 from services.registry.rounds.leases import LeaseRules
+from services.registry.rounds.teams import Teams
 from services.registry.series import Series, Wanted
 from services.registry.store.blobs import Blobs
 from services.registry.store.database import Clock, Database, Transaction
@@ -87,6 +89,7 @@ class Catalog:
         self._clock = clock
         self._reports = Reports(clock)
         self._series = Series(clock)
+        self._teams = Teams(clock, self._is_held)
         self._blobs = Blobs(data_dir, max_file_bytes=limits.max_file_bytes)
         self._database = Database(data_dir / "catalog.sqlite", keep_changes=limits.keep_changes, clock=clock)
         self._watch = Watch(
@@ -185,6 +188,8 @@ class Catalog:
         self, holder: str, *, ttl_seconds: float, models: Sequence[str] = (), secret: str = ""
     ) -> Lease | None:
         who = leases.Holder(holder, secret)
+        if self._teams.is_member(holder):
+            return None
         with self._database.write() as transaction:
             return leases.lease_round(
                 transaction, holder=who, ttl_seconds=ttl_seconds, models=models, rules=self._limits.lease_rules
@@ -199,6 +204,23 @@ class Catalog:
     def release_round(self, round_id: str, token: int, *, reason: str) -> Round:
         with self._database.write() as transaction:
             return leases.release_round(transaction, round_id=round_id, token=token, reason=reason)
+
+    def offer_help(self, offer: Offer, *, left: str = "") -> Orders:
+        return self._teams.offer(offer, left=left)
+
+    def form_team(self, round_id: str, token: int, *, chief: Offer, most: int) -> TeamState:
+        return self._teams.form(self._held(round_id, token), chief, most=most)
+
+    def keep_team(self, round_id: str, token: int, *, chief: Offer, team: TeamState) -> TeamState:
+        return self._teams.keep(self._held(round_id, token), chief, team)
+
+    def _held(self, round_id: str, token: int) -> Lease:
+        with self._database.read() as connection:
+            return leases.held(connection, round_id, token)
+
+    def _is_held(self, lease: Lease) -> bool:
+        with self._database.read() as connection:
+            return leases.is_held(connection, lease, self._clock())
 
     def fail_round(self, round_id: str, token: int, *, reason: str, failure: JsonMap | None = None) -> Round:
         with self._database.write() as transaction:

@@ -17,7 +17,9 @@ from common.registry.client import RegistryClient
 from common.registry.follow import follow
 from common.registry.reporting import Part, Report, Reporter
 from services.trainer.http_api import MAX_BODY_BYTES, create_http_app
+from services.trainer.plan.lineage import code_digest
 from services.trainer.plan.planner import Planner
+from services.trainer.rounds.cluster import Cluster, place_of
 from services.trainer.rounds.lease import RoundLoop, holder_id, holder_secret, own_data_dir
 from services.trainer.rounds.rebuilds import Rebuilds
 from services.trainer.settings import TrainerSettings
@@ -56,9 +58,11 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
     registry = RegistryClient(settings.registry_address, timeout_seconds=call_seconds)
     planner = Planner(settings, registry=registry, log=log, health=health, on_planned=lambda: rounds.wake())
     rebuilds = Rebuilds(settings, registry, on_asked=lambda: rounds.wake())
+    holder, place = holder_id(settings.data_dir, settings.id), place_of(settings)
+    cluster = Cluster(settings, registry, place, holder=holder, code_digest=code_digest()) if place else None
     rounds = RoundLoop(
         settings,
-        holder=holder_id(settings.data_dir, settings.id),
+        holder=holder,
         secret=holder_secret(settings.data_dir),
         registry=registry,
         round_function=round_function,
@@ -66,6 +70,7 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
         rebuilds=rebuilds,
         known_models=planner.known_models,
         on_ended=planner.wake,
+        cluster=cluster,
     )
 
     def on_change(change: Change) -> None:
@@ -102,6 +107,7 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
             numbers={
                 "lag_examples": float(sum(model["lag_examples"] for model in status)),
                 "running_rounds": float(rounds.attempt is not None),
+                "helped_rounds": float(rounds.helping is not None),
             },
             parts=tuple(
                 Part(model=model["model"], numbers={"lag_examples": float(model["lag_examples"])}) for model in status

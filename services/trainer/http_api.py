@@ -75,6 +75,7 @@ def create_http_app(
         return {
             "trainer": rounds.holder,
             "attempt": None if rounds.attempt is None else _attempt_as_json(rounds.attempt),
+            "helping": None if rounds.helping is None else rounds.helping.shown(),
             "set_aside": [_attempt_as_json(running.attempt) for running in rounds.set_aside],
             "rebuild": _open_rebuild_as_json(rebuilds),
             "models": planner.status(),
@@ -130,6 +131,8 @@ def _attempt_as_json(attempt: Attempt) -> dict[str, Any]:
         "round_id": attempt.assignment.round.round_id,
         "examples": attempt.assignment.plan.example_count,
         "seconds": round(time.time() - attempt.began_at, 3),
+        "workers": attempt.assignment.workers,
+        "trainers": list(attempt.assignment.trainers),
         "progress": asdict(attempt.progress),
         "silent_seconds": round(attempt.silent_seconds, 3),
     }

@@ -63,6 +63,18 @@ class TrainerSettings(ServiceSettings):
     gives the same bits."""
     devices: int = Field(default=1, ge=1, le=64)
     """Devices that each of these processes computes shards on: GPUs where there are any, else parts of the CPU."""
+    cluster_host: str = Field(default="", max_length=256)
+    """The name or address under which other trainers reach this one. Trainers that have one compute the rounds of
+    models with `training: {shards: K}` together, each with its WORKERS. `auto`: the address from which this trainer
+    reaches the registry. TF_CONFIG in the environment names it too, and who the others are."""
+    cluster_port: int = Field(default=0, ge=0, le=65_000)
+    """The first of the ports, one for each of WORKERS, on which other trainers reach TensorFlow while a round is
+    computed together; 0: any that are free."""
+    cluster_wait_seconds: float = Field(default=3.0, ge=0, le=600)
+    """How long a round waits at its start for other trainers that are known but not free yet."""
+    cluster_regroup_seconds: float = Field(default=20.0, ge=1, le=86_400)
+    """A round that trains for so long takes in trainers that have become free: it stops at a block's end and goes on
+    with them from there."""
     nice: int = Field(default=10, ge=0, le=19)
     """Niceness of a round's process, so that training takes what serving leaves over."""
     scheduling: Scheduling = "normal"

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import grpc
 
 from common.errors import InvalidInput, Overloaded
-from common.registry import wire
+from common.registry import team_wire, wire
 from common.registry.reporting import MAX_REPORT_BYTES, report_of
 from protos import registry_pb2 as pb
 from protos import registry_pb2_grpc
@@ -100,6 +100,21 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
                 files=wire.files_from_wire(request.files),
             )
         )
+
+    def OfferHelp(self, request: pb.OfferHelpRequest, context: grpc.ServicerContext) -> pb.OfferHelpResponse:
+        return team_wire.orders_to_wire(
+            self._catalog.offer_help(team_wire.offer_from_wire(request.offer), left=request.left)
+        )
+
+    def FormTeam(self, request: pb.FormTeamRequest, context: grpc.ServicerContext) -> pb.Team:
+        chief = team_wire.offer_from_wire(request.chief)
+        return team_wire.team_to_wire(
+            self._catalog.form_team(request.round_id, request.token, chief=chief, most=request.most)
+        )
+
+    def KeepTeam(self, request: pb.KeepTeamRequest, context: grpc.ServicerContext) -> pb.Team:
+        chief, team = team_wire.offer_from_wire(request.chief), team_wire.team_from_wire(request.team)
+        return team_wire.team_to_wire(self._catalog.keep_team(request.round_id, request.token, chief=chief, team=team))
 
     def Report(self, request: pb.ReportRequest, context: grpc.ServicerContext) -> pb.ReportResponse:
         if len(request.body_json) > MAX_REPORT_BYTES:

@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sqlalchemy import select, update
+from sqlalchemy import Connection, select, update
 
 from common.errors import Conflict, InvalidInput
 from common.process.retry import Backoff
@@ -141,7 +141,7 @@ def renew_lease(transaction: Transaction, *, round_id: str, token: int, ttl_seco
         InvalidInput, NotFound.
     """
     _check_ttl(ttl_seconds)
-    row = held_row(transaction, round_id, token)
+    row = held_row(transaction.connection, round_id, token)
     expires_at = transaction.now + ttl_seconds
     progress_json = _bounded_json("progress", progress)
     transaction.connection.execute(
@@ -157,7 +157,7 @@ def release_round(transaction: Transaction, *, round_id: str, token: int, reason
     row = row_of(transaction.connection, round_id)
     if row.state == RoundState.PLANNED and row.token == token:
         return round_of(row)
-    row = held_row(transaction, round_id, token)
+    row = held_row(transaction.connection, round_id, token)
     change_round(
         transaction,
         row,
@@ -184,7 +184,7 @@ def fail_round(
     row = row_of(transaction.connection, round_id)
     if row.state == RoundState.FAILED and row.token == token:
         return round_of(row)
-    row = held_row(transaction, round_id, token)
+    row = held_row(transaction.connection, round_id, token)
     end_failed(transaction, row, reason[:_MAX_TEXT], rules.backoff, failure=failure)
     return get_round(transaction.connection, round_id)
 
@@ -211,20 +211,20 @@ def put_resume_point(
     transaction: Transaction, *, round_id: str, token: int, state: JsonMap, files: Sequence[FileEntry]
 ) -> Round:
     """Replaces the round's resume point; the caller has made sure that the files are there."""
-    row = held_row(transaction, round_id, token)
+    row = held_row(transaction.connection, round_id, token)
     _bounded_json("the resume point's state", state)
     change_round(transaction, row, resume_point_json=resume_point_json(state, files, transaction.now))
     return get_round(transaction.connection, round_id)
 
 
-def held_row(transaction: Transaction, round_id: str, token: int) -> RoundRow:
+def held_row(connection: Connection, round_id: str, token: int) -> RoundRow:
     """The round, if the token is that of its running lease.
 
     Raises:
         Conflict: it is not: the lease has ended, or another has the round.
         NotFound.
     """
-    row = row_of(transaction.connection, round_id)
+    row = row_of(connection, round_id)
     if row.state != RoundState.RUNNING:
         raise Conflict(f"round {round_id} is {row.state}; no lease of it holds")
     if row.token != token:
@@ -232,6 +232,18 @@ def held_row(transaction: Transaction, round_id: str, token: int) -> RoundRow:
         fault = f"lease {shown} is stale" if 0 < shown < held else "the token shown is not that of its lease"
         raise Conflict(f"round {round_id} is held by {row.lease_holder} under lease {held}; {fault}")
     return row
+
+
+def held(connection: Connection, round_id: str, token: int) -> Lease:
+    """The running lease, with the newest resume point. Raises as held_row does."""
+    row = held_row(connection, round_id, token)
+    return Lease(round_of(row), token, row.lease_expires_at, resume_point_of(row))
+
+
+def is_held(connection: Connection, lease: Lease, now: float) -> bool:
+    """Whether it is the round's running lease and has not run out."""
+    row = row_of(connection, lease.round.round_id)
+    return row.state == RoundState.RUNNING and row.token == lease.token and bool(row.lease_expires_at > now)
 
 
 def _check_ttl(ttl_seconds: float) -> None:

@@ -72,7 +72,7 @@ def register_version(
     row = row_of(connection, round_id)
     if row.state == RoundState.DONE and row.token == token:
         return _registered_before(connection, row, draft)
-    row = held_row(transaction, round_id, token)
+    row = held_row(transaction.connection, round_id, token)
     plan = plan_of(row)
     model = models.get_model(connection, plan.model)
     verdict = judge(

@@ -10,7 +10,8 @@ being stopped) the child saves a resume point, reports Stopped and returns. Ever
     Done      the version is registered; nothing is left to do
     Failed    the definition is at fault; control fails the round with the reason, and it is not tried again
     Stopped   as asked; control gives the lease back
-    Shrunk    a worker was lost; control gives the lease back and goes on at once, with fewer workers
+    Shrunk    a worker was lost; control goes on at once under the same lease, with fewer workers
+    Helped    a member of a round that another trainer leads has done its part; control ends it with the round
     Rebuilt   a version was trained again and compared; nothing was leased or registered
     raised    InvalidInput, DataLoss: control fails the round; any other of the six: control gives the lease back and
               backs off; anything else, an exit without a word, or a signal: a death. Three deaths fail the round.
@@ -44,7 +45,15 @@ class RoundAssignment:
     resume_interval_seconds: float
     """Save a resume point at the first block boundary after so long; 0 saves one after every block."""
     workers: int = 1
-    """Processes that compute the round's shards, this one among them; no part of the plan."""
+    """Processes that compute the round's shards, on all trainers; no part of the plan."""
+    addresses: tuple[str, ...] = ()
+    """host:port of each of them, in order of rank, where they are on several trainers; else they are all here."""
+    rank: int = 0
+    """Of this process; the chief has 0."""
+    processes: int = 1
+    """Those of this trainer, from `rank` on."""
+    trainers: tuple[str, ...] = ()
+    """The names of those that compute the round, the chief first; empty: this one alone."""
     devices: int = 1
     """Devices of each process, the GPUs where there are any; no part of the plan."""
     rebuild_of: int = 0
@@ -75,7 +84,8 @@ class RoundAssignment:
     @classmethod
     def from_json(cls, text: str) -> "RoundAssignment":
         fields = json.loads(text)
-        return cls(**(fields | {"lease": _lease(fields["lease"])}))
+        told = {"lease": _lease(fields["lease"])}
+        return cls(**(fields | told | {name: tuple(fields[name]) for name in ("addresses", "trainers")}))
 
 
 class FailureKind(StrEnum):
@@ -121,10 +131,17 @@ class Stopped:
 
 @dataclass(frozen=True)
 class Shrunk:
-    """The round goes on from its last resume point with `workers` processes, to the same bits."""
+    """The round goes on from its last resume point with `workers` processes of this trainer, to the same bits."""
 
     workers: int
     reason: str
+
+
+@dataclass(frozen=True)
+class Helped:
+    """Nothing is kept here."""
+
+    examples_done: int = 0
 
 
 @dataclass(frozen=True)
@@ -154,9 +171,9 @@ class Raised:
     message: str
 
 
-Message = Progress | Done | Failed | Stopped | Shrunk | Rebuilt | Raised
+Message = Progress | Done | Failed | Stopped | Shrunk | Helped | Rebuilt | Raised
 _MESSAGES: Mapping[str, type[Message]] = {
-    kind.__name__.lower(): kind for kind in (Progress, Done, Failed, Stopped, Shrunk, Rebuilt, Raised)
+    kind.__name__.lower(): kind for kind in (Progress, Done, Failed, Stopped, Shrunk, Helped, Rebuilt, Raised)
 }
 
 

@@ -4,9 +4,10 @@ import logging
 import signal
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Protocol
 
 from common.errors import Conflict, HeadraceError, NotFound, Overloaded, Unavailable
 from common.process.lifecycle import Stop
@@ -52,7 +53,9 @@ class Outcome(StrEnum):
     RETRY = "retry"
     """Given back because something it needs is away."""
     SHRUNK = "shrunk"
-    """Given back to go on at once with fewer workers: one was lost."""
+    """Goes on at once under the same lease, with fewer workers: one was lost."""
+    REGROUPED = "regrouped"
+    """Goes on at once under the same lease, with other trainers: one was lost, wants to leave, or could join."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,13 @@ class Ending:
     events_trained: int = 0
     workers: int = 0
     """Where it is SHRUNK: how many are left."""
+
+
+class Company(Protocol):
+    """The other trainers, as an attempt sees them."""
+
+    def look(self, assignment: RoundAssignment, progress: Progress, seconds: float) -> tuple[str, str]:
+        """Why the team cannot go on, and why it should be another one; "" where neither is so. Often asked."""
 
 
 class Attempt:
@@ -80,6 +90,7 @@ class Attempt:
         registry: RegistryClient,
         zygote: ZygoteHandle,
         settings: TrainerSettings,
+        company: "Company | None" = None,
         end_grace_seconds: float = _END_GRACE_SECONDS,
     ) -> None:
         self.assignment = assignment
@@ -90,6 +101,7 @@ class Attempt:
         self._deaths = int(assignment.round.progress.get("deaths", 0))
         self._last_word: Message | None = None
         self._lost_because = ""
+        self._company, self._regroup_because = company, ""
         self._renew_at = 0.0
         self._valid_until = time.monotonic() + settings.lease_ttl_seconds
         self._kill_at: float | None = None
@@ -151,6 +163,8 @@ class Attempt:
             self._asked_to_stop = True
             self._ask_to_stop(child)
         self._look_at_limits(now)
+        if self._company is not None and self._is_open() and not self._asked_to_stop:
+            self._look_at_company(child, self._company, now)
         if self._kill_at is not None and now > max(self._kill_at, self._next_kill_at):
             self._next_kill_at = now + LOOK_SECONDS
             self._zygote.signal(child, signal.SIGKILL)
@@ -172,6 +186,18 @@ class Attempt:
         else:
             return
         self._kill_at = now
+
+    def _look_at_company(self, child: RoundChild, company: "Company", now: float) -> None:
+        """A lost trainer ends the attempt; one that wants to leave or to join, at the next block's end."""
+        if self._regroup_because:
+            return
+        lost, change = company.look(self.assignment, self.progress, now - self._started_at)
+        self._regroup_because = lost or change
+        if lost:
+            self._kill_at = now
+            self._zygote.signal(child, signal.SIGKILL)
+        elif change:
+            self._ask_to_stop(child)
 
     def _is_open(self) -> bool:
         return not isinstance(self._last_word, Done | Failed | Raised)
@@ -231,7 +257,9 @@ class Attempt:
         self._zygote.signal(child, signal.SIGKILL)
 
     def _progress_map(self) -> dict[str, object]:
-        return {**asdict(self.progress), "deaths": self._deaths, "began_at": self.began_at}
+        regrouped = self.assignment.round.progress.get("regrouped")
+        kept = {"regrouped": regrouped} if regrouped else {}
+        return {**asdict(self.progress), "deaths": self._deaths, "began_at": self.began_at, **kept}
 
     def _settle(self, child: RoundChild, *, asked_to_stop: bool) -> Ending:
         word = self._last_word
@@ -241,6 +269,8 @@ class Attempt:
             return Ending(Outcome.LOST, self._lost_because)
         if self._overdue_because and not isinstance(word, Failed | Raised):
             return self._fail(self._overdue_because)
+        if self._regroup_because and not asked_to_stop and not isinstance(word, Failed | Raised):
+            return Ending(Outcome.REGROUPED, self._regroup_because)
         if isinstance(word, Failed):
             return self._fail(f"{word.kind}: {word.reason}", advice=_ADVICE.get(word.kind, ""))
         if isinstance(word, Raised):
@@ -248,10 +278,10 @@ class Attempt:
         if isinstance(word, Stopped) or asked_to_stop:
             return self._give_back("the trainer was stopped", outcome=Outcome.STOPPED)
         if isinstance(word, Shrunk):
-            return replace(self._give_back(word.reason, outcome=Outcome.SHRUNK), workers=word.workers)
+            return Ending(Outcome.SHRUNK, word.reason, workers=word.workers)
         if child.zygote_died:
             return self._give_back("the process that forks rounds died", outcome=Outcome.RETRY)
-        return self._die(_words_of(child.status or 0), advice=_ADVICE.get(child.status or 0, ""))
+        return self._die(words_of(child.status or 0), advice=_ADVICE.get(child.status or 0, ""))
 
     def _settle_raised(self, raised: Raised) -> Ending:
         reason = f"{raised.error}: {raised.message}"
@@ -302,7 +332,8 @@ class Attempt:
         return Ending(outcome, reason)
 
 
-def _words_of(status: int) -> str:
+def words_of(status: int) -> str:
+    """How a process ended, by its status as in subprocess."""
     if status == -signal.SIGKILL:
         return "killed by signal 9, out of memory?"
     if status < 0:

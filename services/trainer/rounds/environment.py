@@ -46,6 +46,7 @@ def environment_of(assignment: RoundAssignment) -> dict[str, Any]:
         "inter_op_threads": assignment.inter_op_threads,
         "shards": assignment.shards,
         "workers": assignment.workers,
+        "trainers": max(1, len(assignment.trainers)),
         "devices": assignment.devices,
     }
 

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from common.errors import Conflict, HeadraceError, Unavailable
+from common.errors import Conflict, HeadraceError, NotFound, Unavailable
 from common.process.health import Health
 from common.process.lifecycle import Stop
 from common.process.retry import Backoff
@@ -26,6 +26,8 @@ from common.registry.client import RegistryClient
 from services.trainer import metrics
 from services.trainer.rounds.assignment import RoundAssignment
 from services.trainer.rounds.attempt import LOOK_SECONDS, Attempt, Ending, Outcome
+from services.trainer.rounds.cluster import Cluster, TeamWatch
+from services.trainer.rounds.helping import Helping
 from services.trainer.rounds.rebuilds import Rebuilds
 from services.trainer.rounds.zygote_handle import ZygoteHandle
 from services.trainer.settings import TrainerSettings
@@ -34,6 +36,7 @@ logger = logging.getLogger(__name__)
 IDLE_SECONDS = 1.0
 """How often to ask for a round when nobody says that there is one (another trainer's lease may have run out)."""
 _MOST_SET_ASIDE = 3
+_GOES_ON = (Outcome.SHRUNK, Outcome.REGROUPED)
 _KEPT_VERSIONS = 3
 _WORK_DIR_MAX_AGE_SECONDS = 24 * 3600.0
 _LOCK_TIMEOUT_SECONDS = 10.0
@@ -48,6 +51,7 @@ class RoundLoop:
         rebuilds: versions to train again; each takes its turn before the next round.
         known_models: the models that there are; asked only while some of them are backing off.
         on_ended: told after each attempt, so that the next round is planned at once.
+        cluster: other trainers; None where this one computes its rounds alone.
     """
 
     def __init__(
@@ -62,11 +66,14 @@ class RoundLoop:
         rebuilds: Rebuilds,
         known_models: Callable[[], Sequence[str]],
         on_ended: Callable[[], None],
+        cluster: Cluster | None = None,
     ) -> None:
         self.holder = holder
         self.attempt: Attempt | None = None
         """The one that is running; for /v1/status."""
-        self._secret = secret
+        self.helping: Helping | None = None
+        """With a round of another trainer; for /v1/status."""
+        self._secret, self._cluster = secret, cluster
         self._settings, self._registry, self._health = settings, registry, health
         self._rebuilds, self._known_models, self._on_ended = rebuilds, known_models, on_ended
         self._zygote = ZygoteHandle(
@@ -103,15 +110,16 @@ class RoundLoop:
 
     def doing(self) -> dict[str, Any]:
         """The running attempt, for reports; {} while there is none."""
-        attempt = self.attempt
+        attempt, helping = self.attempt, self.helping
         if attempt is None:
-            return {}
+            return {} if helping is None else {"helps": True, **helping.shown()}
         return {
             "round_id": attempt.assignment.round.round_id,
             "model": attempt.assignment.plan.model,
             "attempt": attempt.assignment.round.attempts,
             "began_at": attempt.began_at,
             "workers": attempt.assignment.workers,
+            "trainers": list(attempt.assignment.trainers),
             **asdict(attempt.progress),
         }
 
@@ -132,11 +140,35 @@ class RoundLoop:
         if rebuild is not None and not self.set_aside:
             self._rebuilds.run(rebuild, self._zygote, stop)
             return
-        lease = self._lease()
+        lease = self._lease() if self._cluster is None or self._cluster.leads else None
         if lease is None:
+            if self._cluster is not None and not self.set_aside and self._help(self._cluster, stop):
+                return
             self._wake.wait(LOOK_SECONDS if self.set_aside else IDLE_SECONDS)
             return
         self._run(lease, stop)
+
+    def _help(self, cluster: Cluster, stop: Stop) -> bool:
+        """Offers this trainer to the others; whether it has helped one."""
+        try:
+            membership = self._registry.offer_help(cluster.offer()).membership
+        except HeadraceError as error:
+            logger.debug("no round can be helped with", extra={"error": error.message})
+            return False
+        if membership is None:
+            return False
+        processes = len(cluster.offer().addresses)
+        assignment = replace(
+            self._assignment(membership.lease, suffix="-help"), workers=len(membership.addresses),
+            addresses=membership.addresses, rank=membership.rank, processes=processes,
+        )  # fmt: skip
+        self.helping = Helping(membership, assignment)
+        try:
+            self.helping.see_through(cluster, self._registry, self._zygote, self._settings, stop)
+        finally:
+            self.helping = None
+            shutil.rmtree(assignment.work_dir, ignore_errors=True)
+        return True
 
     def _zygote_is_ready(self) -> bool:
         starts = self._zygote.start_count
@@ -168,9 +200,29 @@ class RoundLoop:
         return lease
 
     def _run(self, lease: Lease, stop: Stop) -> None:
+        """Attempt after attempt under one lease, until the round has ended or somebody else may have it."""
+        found: Lease | None = lease
+        while found is not None:
+            try:
+                found = self._run_once(found, stop)
+            except (Conflict, NotFound, Unavailable) as error:
+                logger.warning("a lease was lost between two attempts", extra={"error": error.message})
+                return
+
+    def _run_once(self, lease: Lease, stop: Stop) -> Lease | None:
+        """The lease with its newest resume point, where the round goes on at once.
+
+        Raises:
+            Conflict, NotFound: the lease has ended meanwhile.
+            Unavailable: the registry is away; the lease runs out, or comes back to this trainer.
+        """
         plan = lease.round.plan
+        assignment, company = self._assignment(lease), None
+        if self._cluster is not None:
+            assignment, team = self._cluster.gathered(assignment, stop)
+            company = TeamWatch(self._cluster, team, regroup_seconds=self._settings.cluster_regroup_seconds)
         attempt = Attempt(
-            self._assignment(lease), registry=self._registry, zygote=self._zygote, settings=self._settings
+            assignment, registry=self._registry, zygote=self._zygote, settings=self._settings, company=company
         )
         named = {"model": plan.model, "round": lease.round.round_id, "attempt": lease.round.attempts}
         logger.info("round taken", extra={**named, "examples": plan.example_count, "trigger": plan.trigger})
@@ -183,8 +235,19 @@ class RoundLoop:
             ending = Ending(Outcome.RETRY, error.message)
         finally:
             self.attempt = None
-        if ending is not None:
-            self._end(running, ending)
+        if ending is None:
+            return None
+        self._end(running, ending)
+        return self._kept(lease, ending, stop) if ending.outcome in _GOES_ON else None
+
+    def _kept(self, lease: Lease, ending: Ending, stop: Stop) -> Lease | None:
+        if stop.is_requested():
+            self._registry.release_round(lease, reason="the trainer was stopped")
+            return None
+        before = lease.round.progress.get("regrouped", {})
+        regrouped = {"times": int(before.get("times", 0)) + 1, "because": ending.reason}
+        progress = {**lease.round.progress, "regrouped": regrouped}
+        return self._registry.renew_lease(lease, ttl_seconds=self._settings.lease_ttl_seconds, progress=progress)
 
     def _see_through(self, running: "_Running", stop: Stop) -> Ending | None:
         """Until it has ended; None when it is set aside, as it is silent before it has trained anything."""
@@ -217,32 +280,35 @@ class RoundLoop:
 
     def _end(self, running: "_Running", ending: Ending) -> None:
         lease = running.lease
-        self._note(lease, ending, seconds=time.time() - running.attempt.began_at)
+        self._note(running, ending, seconds=time.time() - running.attempt.began_at)
         details = {"version": ending.version, "decision": ending.decision} if ending.version else {}
         reason = {"reason": ending.reason} if ending.reason else {}
         named = {"model": running.model, "round": lease.round.round_id, "attempt": lease.round.attempts}
         logger.info("round ended", extra={**named, "outcome": str(ending.outcome), **details, **reason})
         self._on_ended()
 
-    def _note(self, lease: Lease, ending: Ending, *, seconds: float) -> None:
-        model = lease.round.plan.model
+    def _note(self, running: "_Running", ending: Ending, *, seconds: float) -> None:
+        lease, model = running.lease, running.model
         metrics.ROUNDS.labels(model, str(ending.outcome)).inc()
         if ending.outcome is Outcome.DONE:
             metrics.ROUND_SECONDS.labels(model).observe(seconds)
             metrics.EXAMPLES_TRAINED.labels(model).inc(ending.events_trained)
         if ending.outcome is Outcome.SHRUNK:
             self._workers_left[lease.round.round_id] = ending.workers
-            self._wake.set()
+        if ending.outcome in _GOES_ON and self._cluster is not None and running.attempt.assignment.trainers:
+            self._cluster.note_ended(running.attempt.assignment, running.attempt.progress)
         if ending.outcome in (Outcome.RETRY, Outcome.DIED):
             self._pauses.after_trouble(model, time.monotonic())
         if ending.outcome in (Outcome.DONE, Outcome.FAILED):
             self._workers_left.pop(lease.round.round_id, None)
+            if self._cluster is not None:
+                self._cluster.forget(lease.round.round_id)
             self._pauses.forget(model)
             shutil.rmtree(self._rounds_dir / lease.round.round_id, ignore_errors=True)
             _keep_newest(self._cache_dir / model, _KEPT_VERSIONS)
 
-    def _assignment(self, lease: Lease) -> RoundAssignment:
-        work_dir = self._rounds_dir / lease.round.round_id
+    def _assignment(self, lease: Lease, *, suffix: str = "") -> RoundAssignment:
+        work_dir = self._rounds_dir / (lease.round.round_id + suffix)
         work_dir.mkdir(parents=True, exist_ok=True)
         self._cache_dir.mkdir(parents=True, exist_ok=True)
         configuration = lease.round.plan.configuration
@@ -257,8 +323,8 @@ class RoundLoop:
             resume_interval_seconds=self._settings.resume_interval_seconds,
             devices=self._settings.devices,
         )
-        workers = self._workers_left.get(lease.round.round_id, self._settings.workers)
-        return replace(assignment, workers=min(workers, assignment.shards))
+        workers = min(self._workers_left.get(lease.round.round_id, self._settings.workers), assignment.shards)
+        return replace(assignment, workers=workers, processes=workers)
 
     @property
     def _rounds_dir(self) -> Path:

@@ -62,6 +62,9 @@ class _StopRequestedError(Exception):
 
 def run_round(assignment: RoundAssignment, report: Report, stop_requested: Callable[[], bool]) -> None:
     """As services/trainer/rounds/assignment.py says: ends with Done, Failed or Stopped, or raises one of the six."""
+    if assignment.rank:
+        teamwork.help_along(assignment, report, _help)
+        return
     fresh = FreshProcess.fork()  # first: nothing of TensorFlow runs yet
     with closing(fresh), teamwork.led_by_this(assignment, report, _help) as team:
         registry = RegistryClient(assignment.registry_address, timeout_seconds=_REGISTRY_TIMEOUT_SECONDS)
@@ -70,11 +73,11 @@ def run_round(assignment: RoundAssignment, report: Report, stop_requested: Calla
             report(act(assignment, report, stop_requested, registry=registry, log=log, fresh=fresh, team=team))
 
 
-def _help(assignment: RoundAssignment, team: Team) -> None:
+def _help(assignment: RoundAssignment, team: Team, report: Report) -> None:
     """What a worker does: it trains as the chief does, over the same range, and keeps the result to itself."""
     registry = RegistryClient(assignment.registry_address, timeout_seconds=_REGISTRY_TIMEOUT_SECONDS)
     with closing(registry), closing(open_event_log(assignment.event_log)) as log:
-        _Round(assignment, lambda message: None, lambda: False, registry, log, fresh=None, team=team).trained()
+        _Round(assignment, report, lambda: False, registry, log, fresh=None, team=team).trained()
 
 
 def conduct(
@@ -94,7 +97,7 @@ def conduct(
     except _StopRequestedError:
         return Stopped(work.place.examples_done)
     except WorkerLostError as error:
-        return Shrunk(1, str(error))
+        return Shrunk(assignment.processes if assignment.addresses else 1, str(error))
     except NotFiniteError as error:
         return Failed(str(error), FailureKind.NUMERIC)
     except DefinitionFailedError as error:

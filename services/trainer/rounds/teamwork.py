@@ -1,7 +1,9 @@
-"""The processes of one attempt: the chief, which control has forked, and the workers that it forks itself."""
+"""The processes of one attempt: the chief, which control has forked, and the workers that it forks itself or that
+other trainers bring."""
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,17 +13,18 @@ from common.errors import InvalidInput
 from services.trainer import determinism
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.learn.training import NotFiniteError
-from services.trainer.rounds.assignment import Message, RoundAssignment, Shrunk
-from services.trainer.shards.team import Team, use_devices
-from services.trainer.shards.tf_config import ClusterSpec
-from services.trainer.shards.workers import LocalWorkers, join_cluster
+from services.trainer.rounds.assignment import Helped, Message, RoundAssignment, Shrunk
+from services.trainer.shards.cluster_spec import ClusterSpec, on_this_machine
+from services.trainer.shards.team import Team, WorkerLostError, use_devices
+from services.trainer.shards.workers import LOST_SECONDS, LocalWorkers, join_cluster
 
 logger = logging.getLogger(__name__)
-Help = Callable[[RoundAssignment, Team], None]
+Report = Callable[[Message], None]
+Help = Callable[[RoundAssignment, Team, Report], None]
 
 
 @contextmanager
-def led_by_this(assignment: RoundAssignment, report: Callable[[Message], None], help_with: Help) -> Iterator[Team]:
+def led_by_this(assignment: RoundAssignment, report: Report, help_with: Help) -> Iterator[Team]:
     """Inside, TensorFlow is set up and all workers have found each other. Call it in a process with one thread, before
     TensorFlow's first operation.
 
@@ -31,29 +34,56 @@ def led_by_this(assignment: RoundAssignment, report: Callable[[Message], None], 
     if assignment.workers == 1:
         yield Team(devices=_set_up(assignment))
         return
+    workers, team = _joined(assignment, report, help_with)
+    try:
+        yield team
+    finally:
+        workers.release()
+
+
+def help_along(assignment: RoundAssignment, report: Report, help_with: Help) -> None:
+    """The life of a member's first process; does not return, control ends it with the round."""
+    workers, team = _joined(assignment, report, help_with)
+    try:
+        _helped(assignment, team, report, help_with)
+    except WorkerLostError as error:
+        threading.Event().wait(LOST_SECONDS)  # the chief looks meanwhile which one it was
+        report(Shrunk(assignment.processes, str(error)))
+        return
+    finally:
+        workers.release()
+    report(Helped())
+    threading.Event().wait()  # who leaves would look like one that died
+
+
+def _joined(assignment: RoundAssignment, report: Report, help_with: Help) -> tuple[LocalWorkers, Team]:
+    cluster = ClusterSpec(assignment.addresses, assignment.rank)
+    if not assignment.addresses:
+        cluster = on_this_machine(assignment.workers)
 
     def work(rank: int, cluster: ClusterSpec) -> None:
         own = _of_worker(assignment, rank)
         team = Team(rank, own.workers, _set_up(own))
         join_cluster(cluster)
-        try:
-            help_with(own, team)
-        except (InvalidInput, DefinitionFailedError, NotFiniteError) as error:
-            logger.info("a worker waits for its chief to find the same", extra={"rank": rank, "error": str(error)})
+        _helped(own, team, lambda message: None, help_with)
 
     def give_up(reason: str) -> None:
         logger.warning("a round lost a worker", extra={"model": assignment.plan.model, "reason": reason})
-        report(Shrunk(assignment.workers - 1, reason))
+        report(Shrunk(max(1, assignment.processes - 1), reason))
         os._exit(0)
 
-    workers = LocalWorkers(assignment.workers, work)
+    workers = LocalWorkers(cluster, assignment.processes, work)
     workers.watch(give_up)
     devices = _set_up(assignment)
     workers.connect()
+    return workers, Team(assignment.rank, assignment.workers, devices)
+
+
+def _helped(assignment: RoundAssignment, team: Team, report: Report, help_with: Help) -> None:
     try:
-        yield Team(0, assignment.workers, devices)
-    finally:
-        workers.release()
+        help_with(assignment, team, report)
+    except (InvalidInput, DefinitionFailedError, NotFiniteError) as error:
+        logger.info("a worker waits for its chief to find the same", extra={"rank": team.rank, "error": str(error)})
 
 
 def _set_up(assignment: RoundAssignment) -> tuple[str, ...]:

@@ -9,10 +9,10 @@ first worker is the chief where no task is called so. Every fault is named by it
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 from common.errors import InvalidInput
+from services.trainer.shards.cluster_spec import ClusterSpec
 
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9_.-]+):(\d{1,5})")
 _JOBS = ("chief", "worker")
@@ -20,29 +20,6 @@ _REFUSED = {
     "ps": "a round's variables are held by each of its workers; there are no parameter servers",
     "evaluator": "the chief evaluates",
 }
-
-
-@dataclass(frozen=True)
-class ClusterSpec:
-    """Attributes:
-    addresses: host:port of every worker, the chief first.
-    rank: of this process among them.
-    """
-
-    addresses: tuple[str, ...]
-    rank: int
-
-    @property
-    def is_chief(self) -> bool:
-        return self.rank == 0
-
-    def of_rank(self, rank: int) -> "ClusterSpec":
-        return replace(self, rank=rank)
-
-    def to_json(self) -> str:
-        """As TensorFlow reads it; every process is a worker, the first of them leads."""
-        task = {"type": "worker", "index": self.rank}
-        return json.dumps({"cluster": {"worker": list(self.addresses)}, "task": task})
 
 
 def read_tf_config(text: str) -> ClusterSpec:

@@ -1,4 +1,4 @@
-"""Several processes on this machine that compute one round: the chief, which holds the lease, and its workers.
+"""Several processes that compute one round: the chief, which holds the lease, and its workers, here and elsewhere.
 
 All of them run the round's own code over the same range and hold the same variables; each computes its shards, and
 TensorFlow's collectives bring the parts of every step to all. The chief alone saves resume points, judges, exports and
@@ -11,7 +11,6 @@ after seconds, or never. The round then goes on from its last resume point with 
 import logging
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -20,32 +19,36 @@ from contextlib import suppress
 import tensorflow as tf
 
 from common.process.lifecycle import die_with_parent
+from services.trainer.shards.cluster_spec import ClusterSpec
 from services.trainer.shards.team import WorkerLostError
-from services.trainer.shards.tf_config import ClusterSpec
 
 logger = logging.getLogger(__name__)
 START_SECONDS = 60.0
 """How long all workers may take to find each other."""
 _LOOK_SECONDS = 0.1
 _CRASHED = 70
-_LOST_SECONDS = 5.0
+LOST_SECONDS = 5.0
+"""How long a worker that finds a step unfinished waits before it ends: the chief says first who was lost."""
 
 
 class LocalWorkers:
-    """The workers of one round, seen from its chief. Make it in a process with one thread.
+    """The workers of one round on this machine, seen from the first of them, the one that makes this.
+
+    Make it in a process with one thread.
 
     Args:
-        count: processes in all, the chief among them.
-        work: what a worker does, given its rank from 1; its return ends the process.
+        cluster: all processes of the round, also those elsewhere; the rank is this one's.
+        count: processes on this machine, this one among them.
+        work: what another one does, given its rank; its return ends the process.
     """
 
-    def __init__(self, count: int, work: Callable[[int, ClusterSpec], None]) -> None:
-        self.cluster = ClusterSpec(tuple(f"127.0.0.1:{port}" for port in _free_ports(count)), rank=0)
+    def __init__(self, cluster: ClusterSpec, count: int, work: Callable[[int, ClusterSpec], None]) -> None:
+        self.cluster = cluster
         self._pids = dict[int, int]()
         self._are_released = threading.Event()
         self._are_connected = threading.Event()
         parent = os.getpid()
-        for rank in range(1, count):
+        for rank in range(cluster.rank + 1, cluster.rank + count):
             pid = os.fork()
             if pid == 0:
                 _live(lambda rank=rank: work(rank, self.cluster.of_rank(rank)), parent)  # type: ignore[misc]
@@ -71,7 +74,7 @@ class LocalWorkers:
 
     def _watch(self, on_lost: Callable[[str], None]) -> None:
         deadline = time.monotonic() + START_SECONDS
-        count = len(self._pids) + 1
+        count = len(self.cluster.addresses)
         while not self._are_released.wait(_LOOK_SECONDS):
             for pid, rank in self._pids.items():
                 ended = _ended(pid)
@@ -105,7 +108,7 @@ def _live(work: Callable[[], None], parent: int) -> None:
         status = 0
         threading.Event().wait()  # until the chief ends it: a worker that leaves would look like one that died
     except WorkerLostError:
-        time.sleep(_LOST_SECONDS)  # the chief looks meanwhile which one it was, and ends this one too
+        time.sleep(LOST_SECONDS)
     except BaseException:
         logger.exception("a worker of the round failed")
     finally:
@@ -122,14 +125,3 @@ def _ended(pid: int) -> str:
         return ""
     code = os.waitstatus_to_exitcode(status)
     return f"signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"status {code}"
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on; TensorFlow's servers bind them a moment later."""
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports

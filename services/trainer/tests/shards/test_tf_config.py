@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from common.errors import InvalidInput
-from services.trainer.shards.tf_config import ClusterSpec, read_tf_config
+from services.trainer.shards.cluster_spec import ClusterSpec
+from services.trainer.shards.tf_config import read_tf_config
 
 
 def _text(cluster: Any, task: Any, **more: Any) -> str:

@@ -26,8 +26,8 @@ from services.trainer.families.user_module import load_module
 from services.trainer.features.parsing import Raw
 from services.trainer.learn import adapters
 from services.trainer.learn.training import Training
+from services.trainer.shards.cluster_spec import ClusterSpec, on_this_machine
 from services.trainer.shards.team import Team, use_devices
-from services.trainer.shards.tf_config import ClusterSpec
 from services.trainer.shards.workers import LocalWorkers, join_cluster
 
 _EXAMPLES = 403
@@ -134,7 +134,7 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
         print(json.dumps({"lost": reason}), flush=True)
         os._exit(0)
 
-    workers = LocalWorkers(count, work)
+    workers = LocalWorkers(on_this_machine(count), count, work)
     workers.watch(lost)
     devices = _set_up(question)
     workers.connect()

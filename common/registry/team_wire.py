@@ -1,0 +1,47 @@
+"""Teams as protobuf messages, and back; beside wire.py, for both ends of RegistryService."""
+
+from dataclasses import asdict, replace
+
+from common.registry.teams import Membership, Offer, Orders, TeamState
+from common.registry.wire import lease_from_wire, lease_to_wire
+from protos import registry_pb2 as pb
+
+
+def offer_to_wire(offer: Offer) -> pb.HelpOffer:
+    return pb.HelpOffer(**asdict(offer))
+
+
+def offer_from_wire(message: pb.HelpOffer) -> Offer:
+    return Offer(
+        message.holder, message.group, message.index, tuple(message.addresses), message.code_digest, message.team_id,
+        message.is_leaving,
+    )  # fmt: skip
+
+
+def orders_to_wire(orders: Orders) -> pb.OfferHelpResponse:
+    answer = pb.OfferHelpResponse(goes_on=orders.goes_on)
+    if orders.membership is not None:
+        found = orders.membership
+        lease = lease_to_wire(replace(found.lease, token=0))
+        sent = pb.Membership(team_id=found.team_id, lease=lease, addresses=found.addresses, rank=found.rank)
+        answer.membership.CopyFrom(sent)
+    return answer
+
+
+def orders_from_wire(message: pb.OfferHelpResponse) -> Orders:
+    membership: Membership | None = None
+    if message.HasField("membership"):
+        sent = message.membership
+        membership = Membership(sent.team_id, lease_from_wire(sent.lease), tuple(sent.addresses), sent.rank)
+    return Orders(message.goes_on, membership)
+
+
+def team_to_wire(team: TeamState) -> pb.Team:
+    return pb.Team(**asdict(team))
+
+
+def team_from_wire(message: pb.Team) -> TeamState:
+    return TeamState(
+        message.team_id, tuple(message.addresses), tuple(message.members),
+        message.free, message.known, message.lost, message.is_leaving,
+    )  # fmt: skip

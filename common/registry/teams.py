@@ -1,0 +1,87 @@
+"""Trainers that compute one round together: what they and the registry say to each other about it.
+
+The trainer that has the round's lease is the chief, the others are its members. A trainer that has nothing of its own
+to do offers its processes; the chief asks for a team out of those that are offered, and keeps it by asking again. What
+is not said again for OFFER_SECONDS is no longer so.
+"""
+
+from dataclasses import dataclass
+
+from common.registry.catalog import Lease
+
+OFFER_SECONDS = 6.0
+"""A trainer that has not been heard of for so long is lost to its team."""
+ASK_SECONDS = 0.5
+"""How often chiefs and members say that they are there."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Attributes:
+    holder: the trainer's name, as in leases.
+    group: teams are formed within a group; a digest of the cluster that TF_CONFIG describes, "" without one.
+    index: the place in the group's order.
+    addresses: host:port of each process that it would bring.
+    code_digest: of the code that it would run.
+    team_id: of the team that it computes for; "" while it is free.
+    is_leaving: it would like to be released at the next block's end.
+    """
+
+    holder: str
+    group: str
+    index: int
+    addresses: tuple[str, ...]
+    code_digest: str
+    team_id: str = ""
+    is_leaving: bool = False
+
+
+@dataclass(frozen=True)
+class Membership:
+    """What a member computes.
+
+    Attributes:
+        lease: the round and the resume point that all begin with; its token is 0.
+        addresses: of all processes, in order of rank.
+        rank: of the member's first process.
+    """
+
+    team_id: str
+    lease: Lease
+    addresses: tuple[str, ...]
+    rank: int
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What a trainer that offers itself is told.
+
+    Attributes:
+        goes_on: the team that it computes for still stands.
+        membership: what it shall compute; None while there is nothing, and where it has it already.
+    """
+
+    goes_on: bool = False
+    membership: Membership | None = None
+
+
+@dataclass(frozen=True)
+class TeamState:
+    """What a chief is told.
+
+    Attributes:
+        team_id: "" while there is none.
+        addresses, members: of the team; the chief's own come first.
+        free: processes that other trainers offer at this moment.
+        known: processes that the other trainers of the group have in all.
+        lost: why the team cannot go on; "" while it can.
+        is_leaving: who asks to be released.
+    """
+
+    team_id: str = ""
+    addresses: tuple[str, ...] = ()
+    members: tuple[str, ...] = ()
+    free: int = 0
+    known: int = 0
+    lost: str = ""
+    is_leaving: str = ""

@@ -1,0 +1,207 @@
+"""This trainer among others: under which addresses they reach it, and the teams of the rounds that it leads.
+
+The registry is where trainers meet (common/registry/teams.py). Who is in a team changes no bit of what comes out, so a
+round that loses a trainer, or that others could join, stops, goes back to its resume point and goes on with a new team.
+"""
+
+import hashlib
+import logging
+import os
+import socket
+import time
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from common.errors import Conflict, HeadraceError, InvalidInput
+from common.process.lifecycle import Stop
+from common.registry.catalog import Lease
+from common.registry.client import RegistryClient
+from common.registry.teams import ASK_SECONDS, Offer, TeamState
+from services.trainer.rounds.assignment import Progress, RoundAssignment
+from services.trainer.settings import TrainerSettings
+from services.trainer.shards.cluster_spec import ClusterSpec, free_ports
+from services.trainer.shards.tf_config import read_tf_config
+
+logger = logging.getLogger(__name__)
+AUTO = "auto"
+_GATHER_SECONDS = 60.0
+"""How long the tasks of a TF_CONFIG may take to come, all of them."""
+_MAX_FRUITLESS = 3
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where this trainer stands.
+
+    Attributes:
+        host: under which others reach it.
+        spec: of the cluster that TF_CONFIG describes; None without one.
+    """
+
+    host: str
+    spec: ClusterSpec | None = None
+
+    @property
+    def leads(self) -> bool:
+        """Whether it takes rounds of its own: in a cluster of TF_CONFIG the chief alone does."""
+        return self.spec is None or self.spec.is_chief
+
+    @property
+    def group(self) -> str:
+        return hashlib.sha256(",".join(self.spec.addresses).encode()).hexdigest() if self.spec else ""
+
+
+def place_of(settings: TrainerSettings) -> Place | None:
+    """None: this trainer computes its rounds alone.
+
+    Raises:
+        InvalidInput: TF_CONFIG, by its key.
+    """
+    text = os.environ.get("TF_CONFIG", "")
+    spec = read_tf_config(text) if text else None
+    if spec and len(spec.addresses) > 1:
+        if settings.workers > 1:
+            raise InvalidInput("TF_CONFIG gives each task one process; TRAINER_WORKERS must be 1 with it")
+        return Place(spec.addresses[spec.rank].rpartition(":")[0], spec)
+    if not settings.cluster_host:
+        return None
+    return Place(_own_address(settings.registry_address) if settings.cluster_host == AUTO else settings.cluster_host)
+
+
+class Cluster:
+    """Used by the thread of the lease loop.
+
+    Args:
+        code_digest: trainers with other code would compute something else, and are no company.
+    """
+
+    def __init__(
+        self, settings: TrainerSettings, registry: RegistryClient, place: Place, *, holder: str, code_digest: str
+    ) -> None:
+        self.leads = place.leads
+        self._settings, self._registry, self._place = settings, registry, place
+        self._holder, self._code_digest = holder, code_digest
+        self._fruitless = Counter[str]()  # by round: teams that were lost before they had saved anything
+        self._addresses: tuple[str, ...] = ()
+
+    def offer(self, *, team_id: str = "", is_leaving: bool = False) -> Offer:
+        """All processes of this trainer, on the same ports until `renew_ports`."""
+        if not self._addresses:
+            self._addresses = self._found_addresses()
+        spec = self._place.spec
+        return Offer(
+            self._holder, self._place.group, spec.rank if spec else 0, self._addresses, self._code_digest,
+            team_id, is_leaving,
+        )  # fmt: skip
+
+    def renew_ports(self) -> None:
+        """Servers of a round that has ended may still hold the ports."""
+        self._addresses = ()
+
+    def gathered(self, assignment: RoundAssignment, stop: Stop) -> tuple[RoundAssignment, TeamState]:
+        """The round with the team that computes it; as it is, where this trainer does alone.
+
+        Raises:
+            Conflict: the lease has ended.
+        """
+        lease, alone = assignment.lease, (assignment, TeamState())
+        if assignment.shards <= assignment.processes or self._fruitless[lease.round.round_id] >= _MAX_FRUITLESS:
+            return alone
+        self.renew_ports()
+        chief = self._chief(assignment)
+        try:
+            self._await_others(lease, chief, assignment.shards, stop)
+            team = self._registry.form_team(lease, chief, most=assignment.shards)
+        except Conflict:
+            raise
+        except HeadraceError as error:
+            logger.warning("a round begins without other trainers", extra={"error": error.message})
+            return alone
+        if not team.team_id:
+            return alone
+        logger.info("a round is computed together", extra={"trainers": team.members, "workers": len(team.addresses)})
+        return replace(
+            assignment, workers=len(team.addresses), addresses=team.addresses, trainers=team.members
+        ), team  # fmt: skip
+
+    def look_at(self, assignment: RoundAssignment, team: TeamState) -> TeamState:
+        """How the team stands now. Raises what the registry's client raises."""
+        return self._registry.keep_team(assignment.lease, self._chief(assignment), team)
+
+    def note_ended(self, assignment: RoundAssignment, progress: Progress) -> None:
+        """Several trainers did not bring the round to its end; one that gets nowhere with others goes on alone."""
+        round_id = assignment.round.round_id
+        if not progress.resume_points:
+            self._fruitless[round_id] += 1
+            if self._fruitless[round_id] == _MAX_FRUITLESS:
+                logger.warning("the round goes on without other trainers", extra={"round": round_id})
+
+    def forget(self, round_id: str) -> None:
+        self._fruitless.pop(round_id, None)
+
+    def _chief(self, assignment: RoundAssignment) -> Offer:
+        whole = self.offer()
+        return replace(whole, addresses=whole.addresses[: assignment.processes])
+
+    def _await_others(self, lease: Lease, chief: Offer, shards: int, stop: Stop) -> None:
+        """Until those that are known are free, or for as long as a round waits."""
+        spec, own = self._place.spec, len(chief.addresses)
+        began = time.monotonic()
+        wait_seconds = _GATHER_SECONDS if spec else self._settings.cluster_wait_seconds
+        renew_at = began + self._settings.lease_ttl_seconds / 3
+        while not stop.is_requested():
+            found = self._registry.keep_team(lease, chief, TeamState())
+            wanted = min(shards, len(spec.addresses) if spec else own + found.known)
+            now = time.monotonic()
+            if own + found.free >= wanted or now - began > wait_seconds:
+                return
+            if now > renew_at:
+                ttl = self._settings.lease_ttl_seconds
+                self._registry.renew_lease(lease, ttl_seconds=ttl, progress=lease.round.progress)
+                renew_at = now + ttl / 3
+            stop.wait(ASK_SECONDS / 2)
+
+    def _found_addresses(self) -> tuple[str, ...]:
+        if self._place.spec:
+            return (self._place.spec.addresses[self._place.spec.rank],)
+        first, count = self._settings.cluster_port, self._settings.workers
+        ports = range(first, first + count) if first else free_ports(count)
+        return tuple(f"{self._place.host}:{port}" for port in ports)
+
+
+def _own_address(registry_address: str) -> str:
+    """Of this machine, on the way to the registry. Raises InvalidInput."""
+    host, _, port = registry_address.rpartition(":")
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)  # sends nothing
+            found = str(probe.getsockname()[0])
+    except (OSError, ValueError) as error:
+        raise InvalidInput(
+            f"TRAINER_CLUSTER_HOST is auto, and no way to {registry_address} is found: {error}"
+        ) from error
+    return f"[{found}]" if ":" in found else found
+
+
+class TeamWatch:
+    """A round's team while it computes (attempt.Company)."""
+
+    def __init__(self, cluster: Cluster, team: TeamState, *, regroup_seconds: float) -> None:
+        self._cluster, self._team, self._regroup_seconds = cluster, team, regroup_seconds
+        self._look_at = 0.0
+
+    def look(self, assignment: RoundAssignment, progress: Progress, seconds: float) -> tuple[str, str]:
+        if time.monotonic() < self._look_at:
+            return "", ""
+        self._look_at = time.monotonic() + ASK_SECONDS
+        try:
+            found = self._cluster.look_at(assignment, self._team)
+        except HeadraceError as error:  # a lease that has ended is seen at its renewal
+            logger.debug("the team is not known", extra={"error": error.message})
+            return "", ""
+        change = f"trainer {found.is_leaving} leaves" if found.is_leaving else ""
+        can_join = found.free > 0 and assignment.workers < assignment.shards
+        if can_join and progress.stage == "train" and seconds > self._regroup_seconds:
+            change = change or f"{found.free} processes of other trainers are free"
+        return found.lost, change

@@ -1,0 +1,114 @@
+"""A trainer without a round of its own computes shards of another's: its control's side of it."""
+
+import logging
+import signal
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from common.errors import HeadraceError
+from common.process.lifecycle import Stop
+from common.registry.client import RegistryClient
+from common.registry.teams import ASK_SECONDS, Membership
+from services.trainer.rounds.assignment import Helped, Progress, Raised, RoundAssignment, Shrunk
+from services.trainer.rounds.attempt import LOOK_SECONDS, words_of
+from services.trainer.rounds.cluster import Cluster
+from services.trainer.rounds.zygote_handle import RoundChild, ZygoteHandle
+from services.trainer.settings import TrainerSettings
+
+logger = logging.getLogger(__name__)
+_KILL_SECONDS = 10.0
+
+
+@dataclass
+class Helping:
+    """One membership, until the round ends, the team is lost, or this trainer stops; for /v1/status too.
+
+    Args:
+        assignment: the chief's round, with this trainer's rank.
+    """
+
+    membership: Membership
+    assignment: RoundAssignment
+    progress: Progress = field(default_factory=lambda: Progress("fork"))
+    _released: str = ""
+    _left: str = ""
+
+    def shown(self) -> dict[str, Any]:
+        return {
+            "round_id": self.assignment.round.round_id,
+            "model": self.assignment.plan.model,
+            "rank": self.assignment.rank,
+            "workers": self.assignment.workers,
+            "stage": self.progress.stage,
+            "examples_done": self.progress.examples_done,
+        }
+
+    def see_through(
+        self, cluster: Cluster, registry: RegistryClient, zygote: ZygoteHandle, settings: TrainerSettings, stop: Stop
+    ) -> None:
+        """Raises Unavailable: the zygote could not fork; the team is told."""
+        team_id = self.membership.team_id
+        try:
+            child = zygote.spawn(self.assignment)
+        except HeadraceError as error:
+            self._tell(cluster, registry, left=error.message)
+            raise
+        heard_at = time.monotonic()
+        ask_at = 0.0
+        leave_by: float | None = None
+        try:
+            while not child.has_ended and not self._released:  # a member that has left is told of by the next line
+                self._listen(child, zygote)
+                now = time.monotonic()
+                if stop.is_requested() and leave_by is None:
+                    leave_by, ask_at = now + settings.stop_grace_seconds, 0.0
+                if leave_by is not None and now > leave_by:
+                    self._left = "the trainer was stopped"
+                    break
+                if now < ask_at:
+                    continue
+                ask_at = now + ASK_SECONDS
+                try:
+                    orders = registry.offer_help(cluster.offer(team_id=team_id, is_leaving=leave_by is not None))
+                    heard_at = now
+                    if not orders.goes_on:
+                        self._released = "the round has ended or goes on with another team"
+                except HeadraceError as error:
+                    if now - heard_at > settings.lease_grace_seconds:
+                        self._released = f"the registry does not answer: {error.message}"
+            if child.has_ended and not self._released:
+                self._listen(child, zygote)
+                self._left = self._left or words_of(child.status or 0)
+        finally:
+            self._end(child, zygote)
+        if self._left:
+            self._tell(cluster, registry, left=self._left)
+        cluster.renew_ports()
+        details = {"model": self.assignment.plan.model, "rank": self.assignment.rank}
+        logger.info("helped with a round", extra={**details, "reason": self._left or self._released})
+
+    def _listen(self, child: RoundChild, zygote: ZygoteHandle) -> None:
+        for message in zygote.wait(child, LOOK_SECONDS):
+            if isinstance(message, Progress):
+                self.progress = message
+            elif isinstance(message, Helped):
+                self.progress = Progress("done", self.progress.examples_done)
+            elif isinstance(message, Raised):
+                self._left = f"{message.error}: {message.message}"
+            elif isinstance(message, Shrunk):
+                self._left = message.reason
+
+    def _end(self, child: RoundChild, zygote: ZygoteHandle) -> None:
+        """Kills what still computes; nothing of it is kept."""
+        deadline = time.monotonic() + _KILL_SECONDS
+        while not child.has_ended and time.monotonic() < deadline:
+            zygote.signal(child, signal.SIGKILL)
+            zygote.wait(child, LOOK_SECONDS)
+        zygote.forget(child)
+
+    def _tell(self, cluster: Cluster, registry: RegistryClient, *, left: str) -> None:
+        try:
+            registry.offer_help(cluster.offer(team_id=self.membership.team_id), left=left)
+        except HeadraceError as error:
+            logger.warning("a team is not told that this trainer has left", extra={"error": error.message})

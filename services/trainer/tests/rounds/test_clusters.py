@@ -1,0 +1,196 @@
+"""Trainers that compute a round together: who is in it changes while it runs, and no bit of what comes out."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from common.registry.client import RegistryClient
+from services.trainer.tests.support.platform_processes import (
+    MODEL,
+    STREAM,
+    Events,
+    TrainerProcess,
+    definition,
+    last_round,
+)
+from testing.processes import free_port
+from testing.registry_server import RegistryServer
+from testing.waiting import wait_until
+
+_TRAINING = "{shards: 3, batch_size: 8, passes: 100}"
+
+
+@pytest.fixture
+def trainers(trainer: TrainerProcess, tmp_path: Path) -> Iterator[list[TrainerProcess]]:
+    """Three that know of each other, none started."""
+    together = {
+        "TRAINER_CLUSTER_HOST": "127.0.0.1", "TRAINER_CLUSTER_REGROUP_SECONDS": "1", "TRAINER_INTRA_OP_THREADS": "1",
+        "TRAINER_BLOCK_EXAMPLES": "50", "TRAINER_RESUME_INTERVAL_SECONDS": "0", "TRAINER_LEASE_TTL_SECONDS": "60",
+        "OPENBLAS_NUM_THREADS": "1",
+    }  # fmt: skip
+    trainer.behave("together")
+    found = [
+        replace(
+            trainer, environment=trainer.environment | together | {
+                "TRAINER_ID": name, "TRAINER_DATA_DIR": str(tmp_path / name), "TRAINER_HTTP_PORT": str(free_port()),
+            },
+        )
+        for name in ("a", "b", "c")
+    ]  # fmt: skip
+    yield found
+    for one in found:
+        if one.process is not None and one.process.poll() is None:
+            one.stop()
+
+
+def _trainers_of(trainer: TrainerProcess) -> list[str]:
+    attempt = trainer.status()["attempt"]
+    return list(attempt["trainers"]) if attempt else []
+
+
+def _register(registry: RegistryClient) -> None:
+    files = {"model.yaml": definition(gate="{}", training=_TRAINING)}
+    registry.register_model(MODEL, stream=STREAM, files=files, by="test")
+
+
+@pytest.mark.covers("dist-cluster")
+def test_a_round_takes_in_who_comes_lets_go_who_leaves_and_outlives_who_dies(
+    trainers: list[TrainerProcess], registry: RegistryClient, registry_process: RegistryServer, events: Events,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    _register(registry)
+    events.add(200)
+    a, b, c = trainers
+    a.start()
+    wait_until(a.is_training, "a trains alone")
+    b.start()
+    c.start()
+    wait_until(lambda: sorted(_all_trainers(trainers)) == ["a", "b", "c"], "all three compute the round", seconds=60)
+    chief = next(one for one in trainers if one.status()["attempt"])
+    leaver = next(one for one in trainers if one is not chief)
+    wait_until(lambda: _ranks(trainers) == [1, 2], "each has a rank")
+    registry_process.kill()
+    registry_process.start()
+    before = _regrouped(registry)
+    assert leaver.stop() == 0
+    wait_until(lambda: len(_all_trainers(trainers)) == 2, "the round goes on without the one that left", seconds=60)
+    assert _regrouped(registry) == before + 1, "the registry's restart has cost no team"
+    _member(trainers).kill()
+    wait_until(lambda: _alone(trainers), "the round goes on without the one that died", seconds=60)
+    (tmp_path / "finish").touch()
+    wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "the round is finished", seconds=60)
+    assert registry.get_version(MODEL, 1).environment == {"trainers": [], "addresses": []}
+
+
+def _regrouped(registry: RegistryClient) -> int:
+    found = last_round(registry)
+    assert found
+    return int(found.progress["regrouped"]["times"])
+
+
+def _ranks(trainers: list[TrainerProcess]) -> list[int]:
+    return sorted(found["rank"] for one in trainers if (found := one.status()["helping"]))
+
+
+def _alive(trainers: list[TrainerProcess]) -> list[TrainerProcess]:
+    return [one for one in trainers if one.process is not None and one.process.poll() is None]
+
+
+def _all_trainers(trainers: list[TrainerProcess]) -> list[str]:
+    return next((found for one in _alive(trainers) if (found := _trainers_of(one))), [])
+
+
+def _member(trainers: list[TrainerProcess]) -> TrainerProcess:
+    found = wait_until(
+        lambda: next((one for one in _alive(trainers) if one.status()["helping"]), None), "one helps", seconds=60
+    )
+    assert found
+    return found
+
+
+def _alone(trainers: list[TrainerProcess]) -> bool:
+    (left,) = _alive(trainers)
+    return left.is_training() and not _trainers_of(left)
+
+
+@pytest.mark.covers("dist-cluster", "dist-chief-evaluator")
+def test_a_chief_that_dies_is_replaced(
+    trainers: list[TrainerProcess], registry: RegistryClient, events: Events, tmp_path: Path
+) -> None:
+    _register(registry)
+    events.add(200)
+    for one in trainers[:2]:
+        one.environment |= {"TRAINER_LEASE_TTL_SECONDS": "2"}
+        one.start()
+    wait_until(lambda: len(_all_trainers(trainers)) == 2, "two compute the round", seconds=60)
+    chief = next(one for one in trainers[:2] if one.status()["attempt"])
+    chief.kill()
+    wait_until(lambda: _alone(trainers), "the other one has taken the round", seconds=60)
+    (tmp_path / "finish").touch()
+    wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "the round is finished", seconds=60)
+
+
+@pytest.mark.covers("dist-tf-config", "dist-cluster")
+def test_tf_config_says_who_leads_and_who_helps(
+    trainers: list[TrainerProcess], registry: RegistryClient, events: Events, tmp_path: Path
+) -> None:
+    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    cluster = {"chief": addresses[:1], "worker": addresses[1:]}
+    chief, worker, wrong = trainers
+    wrong.environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 1}})
+    with pytest.raises(AssertionError, match="ended at once"):
+        wrong.start()
+    _register(registry)
+    events.add(200)
+    worker.environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0}})
+    worker.start()
+    wait_until(lambda: worker.status()["zygote"]["ready"] and last_round(registry), "a round is planned", seconds=60)
+    chief.environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}})
+    chief.start()
+    wait_until(lambda: worker.status()["helping"], "the worker helps", seconds=60)
+    (tmp_path / "finish").touch()
+    wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "the round is finished", seconds=60)
+    found = last_round(registry)
+    assert found
+    assert (found.attempts, found.lease_holder) == (1, "a"), "the worker has not taken it"
+    assert registry.get_version(MODEL, 1).environment == {"trainers": ["a", "b"], "addresses": addresses}
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.covers("dist-cluster", "dist-multiworker")
+def test_two_trainers_train_what_one_rebuilds(
+    trainers: list[TrainerProcess], registry: RegistryClient, events: Events
+) -> None:
+    _register(registry)
+    events.add(200)
+    for one in trainers[:2]:
+        one.round_function = "services.trainer.rounds.process:run_round"
+        one.start()
+    helper = wait_until(
+        lambda: next((one for one in trainers[:2] if _is_training(one)), None), "both train", seconds=300
+    )
+    assert helper
+    helper.kill()
+    (chief,) = _alive(trainers)
+    helper.start()
+    wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "the round is finished", seconds=300)
+    version = registry.get_version(MODEL, 1)
+    assert version.environment["shards"] == 3
+    assert _regrouped(registry) >= 1
+    helper.stop()
+    rebuild = chief.post(f"/v1/models/{MODEL}/versions/1:rebuild", {})[1]["rebuild_id"]
+    ended = wait_until(lambda: _ended(chief, rebuild), "the rebuild ends", seconds=300)
+    assert ended == {"state": "done", "equal": True}
+
+
+def _is_training(trainer: TrainerProcess) -> bool:
+    helping = trainer.status()["helping"]
+    return bool(helping) and helping["stage"] == "train" and helping["examples_done"] > 100
+
+
+def _ended(trainer: TrainerProcess, rebuild_id: str) -> dict[str, object]:
+    found = trainer.get(f"/v1/rebuilds/{rebuild_id}")[1]
+    return {"state": found["state"], "equal": found.get("equal")} if found["state"] in ("done", "failed") else {}

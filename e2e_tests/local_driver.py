@@ -161,7 +161,7 @@ class LocalPlatform:
             self._more_trainers.append(self._start_trainer(len(self._more_trainers) + 1))
 
     def _start_trainer(self, index: int) -> "subprocess.Popen[bytes]":
-        spec = LocalProcesses(self.data_dir, self._port_offset()).trainer()
+        spec = LocalProcesses(self.data_dir, self._port_offset()).trainers()[0]
         environment = {**os.environ, **spec.environment, "TRAINER_DATA_DIR": str(self.data_dir / f"trainer-{index}")}
         environment |= {"TRAINER_HTTP_PORT": "0", "TRAINER_GRPC_PORT": "0"}
         with (self.data_dir / "logs" / f"trainer-{index}.log").open("ab") as log:

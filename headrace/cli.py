@@ -31,6 +31,7 @@ from headrace.commands import (
     rebuild,
     records,
     start,
+    tensorboard,
 )
 from headrace.commands.session import COMPOSE, KINDS, Session
 
@@ -218,6 +219,7 @@ app.command()(lifecycle.restore)
 app.command()(lifecycle.delete)
 app.command()(predict.predict)
 app.command()(bench.bench)
+app.command()(tensorboard.tensorboard)
 app.add_typer(model_files.app, name="model")
 app.add_typer(checkpoints.app, name="checkpoint")
 app.add_typer(records.app, name="records")

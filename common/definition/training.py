@@ -13,6 +13,7 @@ from typing import Literal
 from common.definition.fields import Fields, is_number
 from common.definition.keras_names import OPTIMIZERS, Value, read_options
 from common.definition.learning_rate import LearningRate, parse_learning_rate
+from common.definition.summaries import Summaries, parse_summaries
 from common.errors import InvalidInput
 
 Execution = Literal["graph", "eager"]
@@ -53,6 +54,7 @@ class Training:
     frozen: patterns of variables that do not learn (is_meant); a layer all of whose variables are meant runs as it does
         in inference.
     jit_compile: XLA compiles the loss and the gradients of a batch; once for each number of rows.
+    summaries: what is kept for TensorBoard.
     learning_rates: pattern to factor: those variables learn at the rate times the factor; the first pattern counts.
     """
 
@@ -65,6 +67,7 @@ class Training:
     learning_rates: Mapping[str, float] = field(default_factory=dict)
     shards: int = 1
     jit_compile: bool = False
+    summaries: Summaries = field(default_factory=Summaries)
 
 
 def is_meant(path: str, pattern: str) -> bool:
@@ -90,6 +93,7 @@ def parse_training(section: object, *, frozen: tuple[str, ...] = ()) -> Training
         learning_rates=_factors(fields.take("learning_rates", {})),
         shards=fields.integer("shards", Training.shards, maximum=64),
         jit_compile=fields.flag("jit_compile", Training.jit_compile),
+        summaries=parse_summaries(fields.take("summaries", {})),
     )
     fields.finish()
     if training.jit_compile and (training.shards > 1 or training.execution == "eager"):

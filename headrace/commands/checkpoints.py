@@ -1,6 +1,7 @@
 """checkpoint show, diff, export: what a version's next round starts from, tensor by tensor."""
 
 import io
+import json
 import tempfile
 import zipfile
 from pathlib import Path
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="What a version's next round starts from.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="MODEL[@VERSION]")]
-_WEIGHTS = "checkpoint/weights.npz"
+_WEIGHTS, _MEANING = "checkpoint/weights.npz", "checkpoint/identity.json"
 
 
 @app.command()
@@ -78,11 +79,21 @@ def export(
     context: typer.Context,
     name: Name,
     to: Annotated[Path, typer.Option("--to", metavar="PREFIX", help="Writes PREFIX.index and PREFIX.data-*.")],
+    projector: Annotated[
+        str,
+        typer.Option(metavar="TABLE", help="Write one embedding table for TensorBoard's projector into the folder TO."),
+    ] = "",
 ) -> None:
-    """Write a checkpoint that tf.train.Checkpoint and tf.train.load_checkpoint read. Needs TensorFlow here."""
+    """Write a checkpoint that tf.train.Checkpoint and tf.train.load_checkpoint read. Needs TensorFlow here.
+
+    With --projector: vectors, words and projector_config.pbtxt of one table, without TensorFlow.
+    """
     from headrace.local.inspect import run
 
     session: Session = context.obj
+    if projector:
+        _export_table(session, name, projector, to)
+        return
     title, arrays = _read(session, name)
     to.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -100,7 +111,59 @@ def export(
     )
 
 
+def _export_table(session: Session, name: str, table: str, to: Path) -> None:
+    title, arrays, meaning = _read_with_meaning(session, name)
+    path = _table_path(arrays, table, title)
+    vectors = arrays[path]
+    labels = labels_of(meaning, path.removeprefix("model/"), len(vectors))
+    to.mkdir(parents=True, exist_ok=True)
+    (to / "vectors.tsv").write_text("".join("\t".join(map(repr, row)) + "\n" for row in vectors.tolist()))
+    (to / "labels.tsv").write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
+    config = (
+        f'embeddings {{\n  tensor_name: "{table}"\n  tensor_path: "vectors.tsv"\n'
+        f'  tensor_shape: {vectors.shape[0]}\n  tensor_shape: {vectors.shape[1]}\n  metadata_path: "labels.tsv"\n}}\n'
+    )
+    (to / "projector_config.pbtxt").write_text(config)
+    session.show(
+        {"version": title, "table": path, "rows": len(vectors), "dimension": int(vectors.shape[1]), "folder": str(to)},
+        lambda: typer.echo(f"{len(vectors)} rows of {path} of {title}; see them: tensorboard --logdir {to}"),
+    )
+
+
+def _table_path(arrays: "Arrays", table: str, title: str) -> str:
+    tables = [path for path, array in arrays.items() if path.startswith("model/") and array.ndim == 2]
+    whole = [path for path in tables if table in (path, path.removeprefix("model/"))]
+    found = whole or [path for path in tables if table in path.split("/") or f"{table}_table" in path.split("/")]
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(path.removeprefix("model/") for path in tables) or "none"
+    said = f"{len(found)} tables are called {table}" if found else f"{title} has no table {table}"
+    raise NotFound(f"{said}; those with rows and columns are: {known}")
+
+
+def labels_of(meaning: "dict[str, Any]", path: str, count: int) -> list[str]:
+    """What each of `count` rows of a table is, in its order: the word, the id, or its number where nobody knows more.
+
+    One line each: tabs and line ends in words are written as spaces.
+    """
+    stored = meaning.get("variables", {}).get(path)
+    labels: list[str] = []
+    for run in stored["axes"][0] if stored else ():
+        kind = run["label"][0] if run["label"] else ""
+        keys = run["keys"] or [f"{kind} {number}" for number in range(run["count"])]
+        labels += [" ".join(str(key).split()) or kind for key in keys]
+    labels = [label.encode("utf-8", "replace").decode() for label in labels]
+    return labels if len(labels) == count else [str(number) for number in range(count)]
+
+
 def _read(session: Session, name: str) -> "tuple[str, Arrays]":
+    title, arrays, _ = _read_with_meaning(session, name, wants_meaning=False)
+    return title, arrays
+
+
+def _read_with_meaning(
+    session: Session, name: str, *, wants_meaning: bool = True
+) -> "tuple[str, Arrays, dict[str, Any]]":
     try:
         import numpy as np
     except ImportError as error:
@@ -112,9 +175,11 @@ def _read(session: Session, name: str) -> "tuple[str, Arrays]":
         if entry is None:
             raise NotFound(f"{title} has no {_WEIGHTS}; no round can start from it")
         content = client.file(entry)
+        identity = next((file for file in version.files if file.path == _MEANING and wants_meaning), None)
+        meaning = json.loads(client.file(identity)) if identity else {}
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
-            return title, {path: file[path] for path in sorted(file.files)}
+            return title, {path: file[path] for path in sorted(file.files)}, meaning
     except (ValueError, OSError, zipfile.BadZipFile) as error:
         raise DataLoss(f"{_WEIGHTS} of {title} cannot be read: {error}") from error
 

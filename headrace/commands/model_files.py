@@ -130,9 +130,15 @@ def graph(
     context: typer.Context,
     name: Name,
     op: Annotated[str, typer.Option(help="Only nodes of this operation.")] = "",
+    events: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write it there for TensorBoard. Needs TensorFlow here.")
+    ] = None,
 ) -> None:
     """List the nodes of the graph and of its functions; --json lists all of them."""
     session: Session = context.obj
+    if events is not None:
+        _write_graph(session, name, events)
+        return
     with tempfile.TemporaryDirectory() as folder:
         found = _fetched(session, name, Path(folder), "saved_model.pb").graph().graph_def
     parts = [("", found.node), *((one.signature.name, one.node_def) for one in found.library.function)]
@@ -151,6 +157,19 @@ def graph(
             typer.echo(f"and {len(rows) - _SHOWN_NODES:,} more; --json lists them all")
 
     session.show(nodes, told)
+
+
+def _write_graph(session: Session, name: str, events: Path) -> None:
+    from headrace.local.inspect import run
+
+    with tempfile.TemporaryDirectory() as folder:
+        files = _fetched(session, name, Path(folder))
+        run("graph", files.directory, events)
+    written = sorted(str(path) for path in events.glob("events.out.tfevents.*"))
+    session.show(
+        {"model": files.title, "files": written},
+        lambda: typer.echo(f"the graph of {files.title} is in {events}; see it: tensorboard --logdir {events}"),
+    )
 
 
 @app.command()

@@ -140,3 +140,60 @@ def test_what_needs_tensorflow_is_done_by_a_process_that_has_it(server: Server, 
         check=True, capture_output=True, text=True, timeout=200,
     )  # fmt: skip
     assert done.stdout.strip() == "[1.5, -2.0]"
+
+
+@pytest.mark.covers("tb-projector")
+def test_a_table_is_exported_for_the_projector_with_its_words_in_order(
+    server: Server,
+    run: Run,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    table = np.array([[0.1, -2.0], [1 / 3, 0.0], [5.0, 6.0]], np.float32)
+    words = {"label": ["word", "route"], "count": 2, "keys": ["LYS", "NCE\tEST"]}
+    bucket = {"label": ["bucket", "oov"], "count": 1, "keys": None}
+    identity = {"variables": {"route_table/table": {"axes": [[words, bucket], []], "is_kernel": False}}}
+    files = {
+        "checkpoint/weights.npz": weights(model__route_table__table=table),
+        "checkpoint/identity.json": json.dumps(identity).encode(),
+    }
+    server.will_answer(200, version(files))
+    for content in files.values():
+        server.will_answer(200, content)
+    result = run("--json", "checkpoint", "export", "m@2", "--projector", "route", "--to", str(tmp_path / "out"))
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.output)["rows"] == 3
+    rows = [line.split("\t") for line in (tmp_path / "out" / "vectors.tsv").read_text().splitlines()]
+    assert np.array_equal(np.array(rows, np.float64).astype(np.float32), table), "every bit"
+    assert (tmp_path / "out" / "labels.tsv").read_text().splitlines() == ["LYS", "NCE EST", "bucket 0"]
+    from google.protobuf import text_format
+    from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
+
+    config = text_format.Parse((tmp_path / "out" / "projector_config.pbtxt").read_text(), ProjectorConfig())
+    assert [(one.tensor_path, one.metadata_path) for one in config.embeddings] == [("vectors.tsv", "labels.tsv")]
+    server.will_answer(200, version(files))
+    for content in files.values():
+        server.will_answer(200, content)
+    refused = run("checkpoint", "export", "m@2", "--projector", "town", "--to", str(tmp_path / "out"))
+    assert (refused.exit_code, "route_table/table" in refused.output) == (4, True)
+
+
+_WRITE_A_KERAS_MODEL = """
+import sys, keras
+x = keras.Input((4,), name="x")
+model = keras.Model(x, keras.layers.Dense(1, name="answer")(keras.layers.Dense(3, name="hidden")(x)))
+model.export(sys.argv[1], verbose=False)
+"""
+
+
+@pytest.mark.covers("tb-graph")
+def test_the_graph_is_written_for_tensorboard_with_nodes_grouped_by_layer(run: Run, tmp_path: Path) -> None:  # noqa: F811
+    subprocess.run([sys.executable, "-c", _WRITE_A_KERAS_MODEL, str(tmp_path / "m")], check=True, capture_output=True)
+    result = run("--json", "model", "graph", str(tmp_path / "m"), "--events", str(tmp_path / "events"))
+    assert result.exit_code == 0, result.output
+    (path,) = json.loads(result.output)["files"]
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+    from tensorboard.compat.proto.graph_pb2 import GraphDef
+
+    (content,) = [event.graph_def for event in EventFileLoader(path).Load() if event.graph_def]
+    scopes = {part for node in GraphDef.FromString(content).node for part in node.name.split("/")[:-1]}
+    assert {"hidden", "answer"} <= {scope.rstrip("_1234567890") for scope in scopes}, scopes

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from common.process.health import Health
@@ -68,6 +69,12 @@ def create_http_app(
     def get_rebuild(rebuild_id: str) -> dict[str, Any]:
         """`state` is waiting, running, done or failed; `equal` is there when it is done."""
         return rebuild_as_json(rebuilds.find(rebuild_id))
+
+    @app.get("/v1/rounds/{round_id}/events", tags=["rounds"], response_class=Response)
+    def live_events(round_id: str) -> Response:
+        """The curve of a round that this trainer is running, as far as it is: a TensorBoard event file. 404 when it
+        runs no such round."""
+        return Response(rounds.live_events(round_id), media_type="application/octet-stream")
 
     @app.get("/v1/status", tags=["rounds"])
     def status() -> dict[str, Any]:

@@ -5,6 +5,7 @@
     checkpoint NPZ PREFIX    every array of a checkpoint's weights.npz as one of tf.train.Checkpoint's:
                              model/a/kernel is model/a/kernel/.ATTRIBUTES/VARIABLE_VALUE
     keras FILE FOLDER        a .keras file as the SavedModel that Keras's own export makes of it
+    graph FOLDER FOLDER      the graph of serving_default as a TensorBoard event file, functions written out
     load FOLDER FILE         why a replica could not load it, in a sentence; empty where it could
 
 The command line runs it as a process: it has no TensorFlow itself.
@@ -50,7 +51,25 @@ def flops(source: Path, target: Path) -> None:
     target.write_text(json.dumps({"flops": counted, "reasons": reasons}))
 
 
-def _flops_of(signature: Any) -> int:
+def graph(source: Path, target: Path) -> None:
+    """Nodes keep the scopes of their layers, by which TensorBoard groups them; the values of constants are left out."""
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    loaded = tf.saved_model.load(str(source))
+    signature = loaded.signatures.get("serving_default") or next(iter(loaded.signatures.values()))
+    written = _frozen(signature).graph.as_graph_def()
+    for node in written.node:
+        if node.op == "Const":
+            node.attr["value"].tensor.ClearField("tensor_content")
+    target.mkdir(parents=True, exist_ok=True)
+    writer = EventFileWriter(str(target))
+    writer.add_event(Event(graph_def=written.SerializeToString()))
+    writer.close()
+
+
+def _frozen(signature: Any) -> Any:
+    """The signature's graph for one row, without calls of functions and without variables."""
     from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
     specs = {
@@ -58,7 +77,11 @@ def _flops_of(signature: Any) -> int:
         for name, spec in signature.structured_input_signature[1].items()
     }
     one_row = tf.function(lambda **inputs: signature(**inputs)).get_concrete_function(**specs)
-    frozen = convert_variables_to_constants_v2(one_row)
+    return convert_variables_to_constants_v2(one_row)
+
+
+def _flops_of(signature: Any) -> int:
+    frozen = _frozen(signature)
     options = tf.compat.v1.profiler.ProfileOptionBuilder(tf.compat.v1.profiler.ProfileOptionBuilder.float_operation())
     with tf.Graph().as_default() as graph:
         tf.import_graph_def(frozen.graph.as_graph_def(), name="")
@@ -100,7 +123,7 @@ def load(source: Path, target: Path) -> None:
 
 
 _WHAT: Mapping[str, Callable[[Path, Path], None]] = {
-    "pbtxt": pbtxt, "flops": flops, "checkpoint": checkpoint, "keras": keras_file, "load": load,
+    "pbtxt": pbtxt, "flops": flops, "checkpoint": checkpoint, "keras": keras_file, "load": load, "graph": graph,
 }  # fmt: skip
 
 

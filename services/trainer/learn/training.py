@@ -78,6 +78,7 @@ class Training:
         self._seed = seed
         self._policy = model.definition.training.on_not_finite
         self._fault: _Fault | None = None
+        self._rate_of: Any = None
         self._compiled = self._compile()
 
     @property
@@ -159,8 +160,9 @@ class Training:
             return []
         if not isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
             return [float(self.optimizer.learning_rate)] * len(steps)
-        rate_of = tf.function(lambda step: tf.cast(rate(step), tf.float32))
-        return tf.map_fn(rate_of, tf.constant(steps, tf.int64), fn_output_signature=tf.float32).numpy().tolist()
+        if self._rate_of is None:
+            self._rate_of = tf.function(lambda step: tf.cast(rate(step), tf.float32))
+        return tf.map_fn(self._rate_of, tf.constant(steps, tf.int64), fn_output_signature=tf.float32).numpy().tolist()
 
     @contextmanager
     def _own_rates(self) -> Iterator[None]:

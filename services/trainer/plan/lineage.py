@@ -39,7 +39,7 @@ def configuration_of(definition: Definition, settings: TrainerSettings) -> dict[
         "heads": [asdict(head) for head in definition.heads],
         "parameters": asdict(parameters) if parameters else dict(definition.module_parameters),
         "features_digest": digest_of(features),
-        "training": asdict(definition.training),
+        "training": {key: value for key, value in asdict(definition.training).items() if key != "summaries"},
         **({"restart": list(definition.restart)} if definition.restart else {}),
         **({"warm_start": asdict(definition.warm_start)} if definition.warm_start else {}),
         "evaluation": definition.evaluation.to_configuration(),

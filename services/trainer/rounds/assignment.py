@@ -26,6 +26,9 @@ from typing import Any, Protocol
 from common.errors import InvalidInput
 from common.registry.catalog import FileEntry, Lease, OffsetRange, ResumePoint, Round, RoundPlan, RoundState
 
+LIVE_EVENTS = "live/events.out.tfevents.live"
+"""Below a round's folder: its curve as it grows, for TensorBoard."""
+
 
 @dataclass(frozen=True)
 class RoundAssignment:

@@ -24,7 +24,7 @@ from common.process.retry import Backoff
 from common.registry.catalog import Lease
 from common.registry.client import RegistryClient
 from services.trainer import metrics
-from services.trainer.rounds.assignment import RoundAssignment
+from services.trainer.rounds.assignment import LIVE_EVENTS, RoundAssignment
 from services.trainer.rounds.attempt import LOOK_SECONDS, Attempt, Ending, Outcome
 from services.trainer.rounds.cluster import Cluster, TeamWatch
 from services.trainer.rounds.helping import Helping
@@ -122,6 +122,18 @@ class RoundLoop:
             "trainers": list(attempt.assignment.trainers),
             **asdict(attempt.progress),
         }
+
+    def live_events(self, round_id: str) -> bytes:
+        """What the running round has written for TensorBoard so far; empty before its first block.
+
+        Raises:
+            NotFound: this trainer does not run that round.
+        """
+        running = [self.attempt, *(other.attempt for other in self.set_aside)]
+        if not any(attempt and attempt.assignment.round.round_id == round_id for attempt in running):
+            raise NotFound(f"this trainer does not run round {round_id}")
+        path = self._rounds_dir / round_id / LIVE_EVENTS
+        return path.read_bytes() if path.is_file() else b""
 
     def zygote_status(self) -> dict[str, Any]:
         return {

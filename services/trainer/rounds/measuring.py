@@ -5,15 +5,19 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from common.registry.catalog import JsonMap, VersionMetrics
 from services.trainer.families.heads import answered_by
 from services.trainer.families.port import Model, Outputs, TrainingSet
+from services.trainer.learn.metrics import binary
 from services.trainer.learn.metrics.collected import Slices, measured_heads
 from services.trainer.learn.metrics.comparison import Comparison, Side
 from services.trainer.learn.scoring import scored
 from services.trainer.rounds.blocks import PreparedBlock, RoundData
 from services.trainer.rounds.feature_counts import FeatureCounts
+from services.trainer.summaries import pr_curves
+from services.trainer.summaries.worst import WorstExamples
 
 SetAside = Mapping[tuple[int, int], str]
 """(block index, row of its trained examples) to the reason."""
@@ -24,6 +28,7 @@ class Measured:
     """Attributes:
     evaluation: slices, curves and intervals, as `Version.evaluation` says.
     sample: a few serialized examples that the model can answer.
+    pr_curves: of binary heads, by side, as summaries/pr_curves.py says.
     """
 
     metrics: VersionMetrics
@@ -33,6 +38,8 @@ class Measured:
     unusable: list[tuple[bytes, str]]
     sample: list[bytes]
     warnings: dict[str, str]
+    pr_curves: dict[str, NDArray[np.float64]]
+    worst: WorstExamples
 
 
 @dataclass
@@ -67,6 +74,7 @@ def measure(
     if [*answered] != [head.name for head in model.heads] or [*answered.values()] != [*answered]:
         own_of_parent = None
     tally = _Tally()
+    worst = WorstExamples(model.heads, model.definition.training.summaries.worst)
     for block in data.prepared(model):
         check_stop()
         outputs, bad = scored(score, block.held_out.columns, block.held_out.count)
@@ -78,6 +86,7 @@ def measure(
             trained_count=block.trained.count,
         )
         _add(compared, "candidate", block.held_out, outputs, without=bad)
+        worst.add(block.held_out, block.held_out_raw, outputs, without=bad)
         if own:
             own.add(_kept(block.held_out, bad))
         if parent and own_of_parent:
@@ -104,6 +113,12 @@ def measure(
         tally.unusable,
         tally.sample,
         features.warnings(),
+        {
+            tag: pr_curves.counts_of(data.labels, binary.probabilities(data.outputs), data.weights)
+            for tag, data in compared.judged()
+            if data.task == "binary" and data.weights.sum() > 0
+        },
+        worst,
     )
 
 

@@ -30,6 +30,7 @@ from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.learn.training import NotFiniteError
 from services.trainer.rounds import publishing, rebuild_check, teamwork
 from services.trainer.rounds.assignment import (
+    LIVE_EVENTS,
     Done,
     Failed,
     FailureKind,
@@ -49,6 +50,7 @@ from services.trainer.rounds.measuring import measure
 from services.trainer.rounds.publishing import Trained
 from services.trainer.rounds.resume import Place, Resumed, ResumePoints
 from services.trainer.shards.team import ALONE, Team, WorkerLostError
+from services.trainer.summaries.observing import Observer
 
 logger = logging.getLogger(__name__)
 _REGISTRY_TIMEOUT_SECONDS = 30.0
@@ -159,6 +161,7 @@ class _Round:
         self._statistics: Statistics = {}
         self._meaning: dict[str, VariableMeaning] = {}
         self._training: Trainable | None = None
+        self._observer: Observer | None = None
         self._final: Checkpoint | None = None  # what goes on; the model may hold averages then
         self._saved_place = Place()
         self.place = Place()
@@ -217,7 +220,11 @@ class _Round:
                 self._resume(training, resumed)
             else:
                 training.begin_round()
-        self._train(training, data)
+        try:
+            self._train(training, data)
+        finally:
+            if self._observer:
+                self._observer.close()
         final = self._final = self._captured(training)
         if self._team.is_chief and not self._assignment.rebuild_of:
             training.before_saving(final.arrays)
@@ -236,6 +243,7 @@ class _Round:
             learning_rates=training.rates(steps),
             set_aside=dict(training.set_aside),
             warm_start=started,
+            seen=self._observer.seen if self._observer else [],
         )
 
     @property
@@ -286,6 +294,8 @@ class _Round:
 
     def _train(self, training: Trainable, data: RoundData) -> None:
         self._training = training
+        if self._team.is_chief and not self._assignment.rebuild_of:
+            self._observer = Observer(training, self._work_dir / LIVE_EVENTS)
         is_left = self.place.pass_index < training.passes
         for pass_index in range(self.place.pass_index, training.passes):
             blocks = self._timed("read", data.prepared(training.model, self.place.position, self.place.block_index))
@@ -295,6 +305,8 @@ class _Round:
                 losses = training.train_block(block.trained, pass_index=pass_index, block_index=block.index)
                 self._seconds["train"] += time.monotonic() - began
                 self._curve.add(losses, training.added, pass_index=pass_index)
+                if self._observer:
+                    self._observer.after_block(block.trained, losses, training.added)
                 done = self.place.examples_done + block.trained.count
                 self.place = Place(pass_index, block.index + 1, dict(block.next_position), done)
                 if self._points.is_due() and self._team.is_chief and not self._assignment.rebuild_of:

@@ -4,12 +4,13 @@ import logging
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tensorboard.compat.proto.summary_pb2 import Summary
 
 from common.definition.model import Definition
 from common.errors import HeadraceError
@@ -24,12 +25,12 @@ from services.trainer.families.port import Model
 from services.trainer.families.reasons import blame_definition
 from services.trainer.learn import checkpoint
 from services.trainer.learn.checkpoint import Checkpoint
-from services.trainer.rounds import tensorboard_events
 from services.trainer.rounds.assignment import RoundAssignment
 from services.trainer.rounds.blocks import RoundData
 from services.trainer.rounds.environment import environment_of
 from services.trainer.rounds.format_rows import asked_of
 from services.trainer.rounds.measuring import Measured, SetAside
+from services.trainer.summaries import events as tensorboard_events
 
 logger = logging.getLogger(__name__)
 _NAMED_REASONS, _SAMPLES, _MAX_REASON = 20, 5, 300
@@ -43,6 +44,7 @@ class Trained:
         parent: None for a model's first round.
         steps: the round's, as many as there are `losses` (float32), `added` in each, and `learning_rates`.
         last_pass: its mean losses (curve.py).
+        seen: weights and gradients on the way, by step.
         warm_start: what was new or dropped, where the definition had changed.
     """
 
@@ -58,6 +60,7 @@ class Trained:
     learning_rates: list[float]
     set_aside: SetAside
     warm_start: dict[str, Any]
+    seen: list[tuple[int, Summary]]
 
 
 def write_files(
@@ -85,9 +88,30 @@ def write_files(
         trained.steps, trained.losses.tolist(), trained.learning_rates, trained.added.tolist()
     )
     tensorboard_events.write_events(
-        output / "tensorboard", curves, measured.metrics, wall_time=assignment.round.planned_at
+        output / "tensorboard",
+        curves,
+        measured.metrics,
+        wall_time=assignment.round.planned_at,
+        seen=tensorboard_events.Seen(
+            trained.seen, measured.pr_curves, measured.worst.summaries(), _hyperparameters(trained.definition)
+        ),
     )
     return output, formats
+
+
+def _hyperparameters(definition: Definition) -> dict[str, Any]:
+    """What one would compare versions by; numbers and names."""
+    training, parameters = definition.training, definition.estimator_parameters or definition.trees
+    chosen = asdict(parameters) if parameters else dict(definition.module_parameters)
+    named = {
+        "model": definition.estimator or definition.module or "",
+        "batch_size": training.batch_size,
+        "passes": training.passes,
+        "optimizer": training.optimizer.name,
+        "learning_rate": training.optimizer.learning_rate.initial,
+        "seed": definition.seed,
+    }
+    return named | {name: value for name, value in chosen.items() if isinstance(value, bool | int | float | str)}
 
 
 def _formats(trained: Trained, measured: Measured, output: Path, work_dir: Path) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from services.trainer.learn.metrics import bootstrap, curves
 from services.trainer.learn.metrics.bootstrap import Question
 from services.trainer.learn.metrics.by_feature import Cut, Part, Raw
 from services.trainer.learn.metrics.collected import Labels, Slices
+from services.trainer.learn.metrics.judged import Judged
 
 Side = Literal["candidate", "parent", "progressive"]
 _SIDES: tuple[Side, ...] = ("candidate", "parent", "progressive")
@@ -66,6 +67,14 @@ class Comparison:
 
     def count(self, side: Side) -> int:
         return self._sides[side].count
+
+    def judged(self) -> Iterator[tuple[str, Judged]]:
+        """What was collected of each head that has examples: "candidate", or "candidate/head" of several heads."""
+        for side in _SIDES:
+            part = self._sides[side]
+            for head in part.heads:
+                if data := part.judged(head.name):
+                    yield (f"{side}/{head.name}" if len(part.heads) > 1 else side), data
 
     def metrics(self) -> dict[str, dict[str, float]]:
         """Raises DefinitionFailedError when the definition's own metrics raise or are not finite numbers."""

@@ -15,7 +15,7 @@ from common.registry.catalog import VersionMetrics
 from services.trainer.families.port import Carrying
 from services.trainer.learn import checkpoint
 from services.trainer.learn.checkpoint import Checkpoint
-from services.trainer.rounds import tensorboard_events
+from services.trainer.summaries import events as tensorboard_events
 
 ARRAYS: dict[str, NDArray[Any]] = {
     "model/b": np.arange(3, dtype=np.float32),
@@ -127,6 +127,7 @@ def test_tensorboard_reads_the_curves_and_the_metrics(tmp_path: Path) -> None:
         (value.tag, event.step): value.tensor.float_val[0]
         for event in EventFileLoader(str(path)).Load()
         for value in event.summary.value
+        if value.metadata.plugin_data.plugin_name == "scalars"
     }
     assert scalars == {
         ("loss", 10): 0.5,

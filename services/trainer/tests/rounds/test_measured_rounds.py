@@ -50,6 +50,8 @@ def curves_of(platform: Platform) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {}
     for event in EventFileLoader(str(path)).Load():
         for value in event.summary.value:
+            if value.metadata.plugin_data.plugin_name != "scalars":
+                continue
             found.setdefault(value.tag, []).append(float(value.tensor.float_val[0]))
     return found
 

@@ -1,0 +1,58 @@
+"""tensorboard: every version's curves, and those of the round that is training, in TensorBoard."""
+
+import signal
+import subprocess
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from common.errors import InvalidInput, NotFound
+from headrace.commands.session import Session
+
+_STOP_SECONDS = 15.0
+
+
+def tensorboard(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(metavar="[MODEL]", help="One model; all without.")] = "",
+    port: Annotated[int, typer.Option(help="Where it listens, on this machine alone.", min=1, max=65535)] = 6006,
+    logdir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Keep the event files here; a temporary folder without.")
+    ] = None,
+    inspect: Annotated[bool, typer.Option("--inspect", help="Sum up what is in the event files, and end.")] = False,
+) -> None:
+    """Show losses, metrics, histograms and curves in TensorBoard, also while a round trains, until Ctrl-C."""
+    session: Session = context.obj
+    if find_spec("tensorboard") is None:
+        raise InvalidInput("this needs TensorBoard, which is not installed: pip install 'headrace[trainer]'")
+    with session.client() as client:
+        addresses, known = client.addresses, [one.name for one in client.models()]
+    if model and model not in known:
+        raise NotFound(f"there is no model {model}; there are {', '.join(known) or 'none yet'}")
+    with tempfile.TemporaryDirectory(prefix="headrace-tensorboard-") as temporary:
+        command = [
+            sys.executable, "-m", "services.trainer.summaries.board", f"--registry={addresses.registry}",
+            f"--trainer={addresses.trainer}", f"--model={model}", f"--logdir={logdir or temporary}", f"--port={port}",
+            *(["--inspect"] if inspect else []),
+        ]  # fmt: skip
+        status = _seen_through(command)
+    if status:
+        raise InvalidInput(f"TensorBoard ended with status {status}; what it said is above")
+
+
+def _seen_through(command: list[str]) -> int:
+    """Ctrl-C reaches the process by itself; this one waits for it."""
+    process = subprocess.Popen(command)
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        process.send_signal(signal.SIGTERM)
+        try:
+            return process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return 0

@@ -1,0 +1,141 @@
+"""TensorBoard over a platform: fetches the curves of every version, and of the round that is training, as they appear.
+
+    python -m services.trainer.summaries.board --registry URL [--trainer URL] [--model NAME] --logdir DIR \
+        [--host HOST] [--port PORT] [--inspect]
+
+A version is immutable, so its folder DIR/<model>/<version> is fetched once, aside, and then renamed. The file of a
+running round is fetched again at each look, into DIR/<model>/live, which goes when the round ends. A fetch that fails
+is tried again at the next look. Imports no TensorFlow.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from common.process.lifecycle import Stop
+
+_LOOK_EVERY_SECONDS = 2.0
+_TIMEOUT_SECONDS = 10.0
+_STOP_SECONDS = 5.0
+_CURVES = "tensorboard/"
+_LIVE = "live"
+
+
+def fetch_new_curves(registry: str, logdir: Path, *, model: str = "") -> None:
+    """Brings DIR up to date, of one model or of all.
+
+    Raises:
+        OSError: the registry does not answer, or not in time.
+    """
+    for known in _get_json(f"{registry}/v1/models")["models"]:
+        name = known["name"]
+        if model not in ("", name):
+            continue
+        for listed in _get_json(f"{registry}/v1/models/{name}/versions")["versions"]:
+            folder = logdir / name / str(listed["version"])
+            if not folder.exists() and listed["status"] != "archived":
+                version = _get_json(f"{registry}/v1/models/{name}/versions/{listed['version']}")
+                _fetch(registry, version["files"], folder)
+
+
+def fetch_live(trainer: str, logdir: Path, *, model: str = "") -> None:
+    """The curve of the round that the trainer runs, as far as it is; removes those of rounds that have ended.
+
+    Raises:
+        OSError: the trainer does not answer, or not in time.
+    """
+    attempt = _get_json(f"{trainer}/v1/status")["attempt"] or {}
+    running = attempt.get("model", "")
+    for folder in logdir.glob(f"*/{_LIVE}"):
+        if folder.parent.name != running:
+            shutil.rmtree(folder, ignore_errors=True)
+    if not running or model not in ("", running):
+        return
+    folder = logdir / running / _LIVE
+    content = _get(f"{trainer}/v1/rounds/{urllib.parse.quote(attempt['round_id'], safe='')}/events")
+    target = folder / f"events.out.tfevents.{attempt['round_id']}"
+    for old in folder.glob("events.*"):
+        if old != target:
+            old.unlink()
+    folder.mkdir(parents=True, exist_ok=True)
+    with target.open("r+b" if target.exists() else "wb") as file:  # in place: TensorBoard reads on where it was
+        file.write(content)
+
+
+def _fetch(registry: str, files: list[dict[str, Any]], folder: Path) -> None:
+    aside = folder.with_name(f".{folder.name}.new")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    for file in files:
+        if file["path"].startswith(_CURVES):
+            target = aside / file["path"].removeprefix(_CURVES)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(_get(f"{registry}/v1/files/{file['digest']}"))
+    aside.rename(folder)
+
+
+def _get_json(url: str) -> Any:
+    return json.loads(_get(url))
+
+
+def _get(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310  # an address of our own
+        content: bytes = answer.read()
+    return content
+
+
+def _look(given: argparse.Namespace) -> None:
+    try:
+        fetch_new_curves(given.registry, given.logdir, model=given.model)
+        if given.trainer:
+            fetch_live(given.trainer, given.logdir, model=given.model)
+    except OSError as error:
+        print(f"tensorboard: not up to date: {error}", file=sys.stderr, flush=True)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="board")
+    parser.add_argument("--registry", required=True)
+    parser.add_argument("--trainer", default="")
+    parser.add_argument("--model", default="")
+    parser.add_argument("--logdir", required=True, type=Path)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", default=6006, type=int)
+    parser.add_argument("--inspect", action="store_true")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Exit status 0 after SIGTERM, TensorBoard's own when it ends by itself."""
+    given = _arguments()
+    given.logdir.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "tensorboard.main", f"--logdir={given.logdir}"]
+    if given.inspect:
+        _look(given)
+        return subprocess.run([*command, "--inspect"], check=False).returncode
+    stop = Stop()
+    stop.listen_for_signals()
+    served = [*command, f"--host={given.host}", f"--port={given.port}", "--reload_interval=2"]
+    board = subprocess.Popen([*served, "--reload_multifile=true"])
+    while board.poll() is None:
+        _look(given)
+        if stop.wait(_LOOK_EVERY_SECONDS):
+            break
+    if board.poll() is not None:
+        return board.returncode
+    board.terminate()
+    try:
+        board.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        board.kill()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""What is looked at while a round trains: the curve, live; weights and gradients of each layer where asked.
+
+Looking changes nothing: what a forward pass moves (seeds of dropout, moving means) is put back.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+from tensorboard.compat.proto.summary_pb2 import Summary
+
+from services.trainer.families.model import BuiltModel
+from services.trainer.families.port import Losses, Model, Trainable, TrainingSet
+from services.trainer.summaries.events import Curves, LiveFile, curve_summaries, histogram, scalar, thinned
+
+_MOST_VARIABLES = 64
+"""Of more, the largest are left out."""
+_MOST_LOOKS = 100
+Arrays = dict[str, NDArray[Any]]
+
+
+class Observer:
+    """Of one attempt at a round, called after each of its blocks.
+
+    Attributes:
+        seen: summaries by step; the newest hundred looks.
+    """
+
+    def __init__(self, training: Trainable, live_path: Path) -> None:
+        """`live_path`: of the file that grows."""
+        self._training = training
+        self._every = training.model.definition.training.summaries.histograms
+        self._live = LiveFile(live_path, first_step=training.step, wall_time=time.time())
+        self._gradients = _gradient_function(training.model) if self._every else None
+        self._before = _weights(training.model) if self._every else {}
+        self._blocks = 0
+        self.seen: list[tuple[int, Summary]] = []
+
+    def after_block(self, examples: TrainingSet, losses: Losses, added: Losses) -> None:
+        """`losses`, `added`: of the block's batches, as train_block gave them."""
+        self._blocks += 1
+        looked = list(self._look(examples)) if self._every and self._blocks % self._every == 0 else []
+        self.seen = [*self.seen, *looked][-_MOST_LOOKS:]
+        self._live.add([*self._curve(losses, added), *looked], wall_time=time.time())
+
+    def _curve(self, losses: Losses, added: Losses) -> Sequence[tuple[int, Summary]]:
+        if not len(losses):
+            return []
+        steps, means = self._training.curve(losses)
+        _, means_added = self._training.curve(added)
+        kept = thinned(len(steps))
+        rates = self._training.rates(steps[kept])
+        return list(
+            curve_summaries(Curves(steps[kept].tolist(), means[kept].tolist(), rates, means_added[kept].tolist()))
+        )
+
+    def _look(self, examples: TrainingSet) -> Sequence[tuple[int, Summary]]:
+        step = self._training.step
+        weights = _weights(self._training.model)
+        gradients = self._gradients(examples) if self._gradients else {}
+        moved = _norm({name: array - self._before[name] for name, array in weights.items()})
+        values = [scalar("update_ratio", moved / (_norm(self._before) or 1.0))]
+        if gradients:
+            values.append(scalar("gradient_norm", _norm(gradients)))
+        drawn = [
+            histogram(f"{kind}/{name}", array)
+            for kind, arrays in (("weights", weights), ("gradients", gradients))
+            for name, array in _smallest(arrays).items()
+        ]
+        self._before = weights
+        one = Summary(value=[*values, *(value for summary in drawn for value in summary.value)])
+        return [(step, one)]
+
+    def close(self) -> None:
+        self._live.close()
+
+
+def _smallest(arrays: Arrays) -> Arrays:
+    kept = sorted(arrays, key=lambda name: arrays[name].size)[:_MOST_VARIABLES]
+    return {name: arrays[name] for name in arrays if name in kept}
+
+
+def _norm(arrays: Arrays) -> float:
+    return float(np.sqrt(sum(float(np.square(array.astype(np.float64)).sum()) for array in arrays.values())))
+
+
+def _weights(model: Model) -> Arrays:
+    if not isinstance(model, BuiltModel):
+        return {}
+    return {variable.path: variable.value.numpy() for variable in model.network.trainable_variables}
+
+
+def _gradient_function(model: Model) -> Callable[[TrainingSet], Arrays] | None:
+    """A block's first batch to the gradient of each variable that its loss depends on; None where the module takes its
+    steps itself, as only it knows what its loss is."""
+    if not isinstance(model, BuiltModel) or model.compiled_by_user.has_train_step:
+        return None
+    network, batch_size = model.network, model.definition.training.batch_size
+    variables = network.trainable_variables
+    moving = [*network.non_trainable_variables, model.seed_state]
+
+    def differentiated(columns: object, labels: object, weights: object) -> dict[str, tf.Tensor]:
+        with tf.GradientTape() as tape:
+            loss, _ = model.loss_and_added(columns, labels, weights)  # type: ignore[arg-type]  # as the specs say
+        found = tape.gradient(loss, variables)
+        return {
+            variable.path: tf.convert_to_tensor(gradient)
+            for variable, gradient in zip(variables, found, strict=True)
+            if gradient is not None
+        }
+
+    of_weights = {head.name: tf.TensorSpec([None], tf.float32) for head in model.heads}
+    compiled = model.compiled(differentiated, model.column_specs(), model.label_specs(), of_weights)
+
+    def gradients(examples: TrainingSet) -> Arrays:
+        if not examples.count:
+            return {}
+        kept = [variable.value.read_value() for variable in moving]
+        names = model.column_specs()
+        columns = {name: examples.columns[name][:batch_size] for name in names}
+        labels, weights = (
+            {name: values[:batch_size] for name, values in part.items()} for part in (examples.labels, examples.weights)
+        )
+        found = {name: gradient.numpy() for name, gradient in compiled(columns, labels, weights).items()}
+        for variable, value in zip(moving, kept, strict=True):
+            variable.assign(value)
+        return found
+
+    return gradients

@@ -1,0 +1,97 @@
+"""The held-out examples on which a version errs most: what they were, what it said, and how they look."""
+
+import heapq
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+from tensorboard.compat.proto.summary_pb2 import Summary
+
+from services.trainer.families.heads import BuiltHead
+from services.trainer.families.port import Outputs, TrainingSet
+from services.trainer.summaries.events import image, text
+
+_LONGEST = 200
+_MOST_PIXELS = 1024 * 1024
+_CHANNELS = (1, 3, 4)
+
+
+class WorstExamples:
+    """Keeps `limit` of them, whatever the number of examples."""
+
+    def __init__(self, heads: tuple[BuiltHead, ...], limit: int) -> None:
+        self._heads, self._limit = heads, limit
+        self._kept: list[tuple[float, int, dict[str, str], dict[str, NDArray[np.generic]]]] = []
+        self._seen = 0
+
+    def add(
+        self, examples: TrainingSet, raw: Mapping[str, tf.Tensor], outputs: Outputs, *, without: Mapping[int, str]
+    ) -> None:
+        """`outputs`: of all the examples; those in `without` have none."""
+        if not self._limit or not examples.count:
+            return
+        losses = np.zeros(examples.count)
+        for head in self._heads:
+            found = head.losses_of(examples.labels[head.name], tf.constant(outputs[head.name])).numpy()
+            losses += head.head.weight * found * examples.weights[head.name].numpy()
+        losses[[*without]] = -np.inf
+        losses[~np.isfinite(losses)] = -np.inf
+        for row in np.argsort(-losses, kind="stable")[: self._limit].tolist():
+            loss, place = float(losses[row]), self._seen + row
+            if np.isfinite(loss) and (len(self._kept) < self._limit or loss > self._kept[0][0]):
+                change = heapq.heappush if len(self._kept) < self._limit else heapq.heapreplace
+                change(self._kept, (loss, -place, self._told(examples, raw, outputs, row), self._images(raw, row)))
+        self._seen += examples.count
+
+    def _told(self, examples: TrainingSet, raw: Mapping[str, tf.Tensor], outputs: Outputs, row: int) -> dict[str, str]:
+        of_heads = {
+            f"head {head.name}": f"label {_shown(examples.labels[head.name][row].numpy())}, said "
+            + ", ".join(
+                f"{name} {_shown(value.numpy()[0])}"
+                for name, value in head.served(tf.constant(outputs[head.name][row : row + 1])).items()
+            )
+            for head in self._heads
+        }
+        return of_heads | {name: _shown(values[row].numpy()) for name, values in raw.items() if not _is_image(values)}
+
+    @staticmethod
+    def _images(raw: Mapping[str, tf.Tensor], row: int) -> dict[str, NDArray[np.generic]]:
+        return {name: values[row].numpy() for name, values in raw.items() if _is_image(values)}
+
+    def summaries(self) -> list[Summary]:
+        """Worst first: worst/0 is a table, worst/0/<feature> an image."""
+        found: list[Summary] = []
+        for place, (loss, _, told, images) in enumerate(sorted(self._kept, reverse=True, key=lambda one: one[:2])):
+            rows = [("loss", f"{loss:.6g}"), *told.items()]
+            table = "\n".join(["| what | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])
+            found.append(text(f"worst/{place}", table))
+            for name, pixels in images.items():
+                png = tf.io.encode_png(_as_bytes(pixels)).numpy()
+                height, width = pixels.shape[:2]
+                found.append(image(f"worst/{place}/{name}", png, height=height, width=width))
+        return found
+
+
+def _is_image(values: tf.Tensor) -> bool:
+    shape = values.shape
+    return shape.rank == 4 and shape[3] in _CHANNELS and 1 < shape[1] * shape[2] <= _MOST_PIXELS
+
+
+def _as_bytes(pixels: NDArray[np.generic]) -> NDArray[np.uint8]:
+    """Spread from the smallest to the largest value, unless they are bytes already."""
+    if pixels.dtype == np.uint8:
+        return pixels.astype(np.uint8)
+    values = pixels.astype(np.float64)
+    low, high = float(values.min()), float(values.max())
+    return np.asarray(np.round((values - low) * (255.0 / (high - low) if high > low else 0.0)), np.uint8)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, np.ndarray):
+        content = ", ".join(_shown(item) for item in value.ravel()[:20].tolist())
+        return f"[{content}{', ...' if value.size > 20 else ''}]"
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    shown = f"{value:.6g}" if isinstance(value, float | np.floating) else str(value)
+    return shown[:_LONGEST].replace("|", "\\|").replace("\n", " ")

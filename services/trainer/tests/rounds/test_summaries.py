@@ -1,0 +1,132 @@
+"""What TensorBoard is given of a round: what was asked for, bounded, and not one bit of the weights for it."""
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from tensorboard.plugins.custom_scalar import layout_pb2
+from tensorboard.util import tensor_util
+
+from common.definition.summaries import parse_summaries
+from common.errors import InvalidInput
+from services.trainer.rounds.assignment import LIVE_EVENTS, Done, Stopped
+from services.trainer.summaries import pr_curves
+from services.trainer.tests.support.small_rounds import SCHEMA, Platform, definition, event, serialized
+from services.trainer.tests.support.small_rounds import events as small_events
+
+Found = dict[str, dict[str, list[tuple[int, Any]]]]
+
+
+def events_in(folder: Path) -> Found:
+    """By plugin, by tag: (step, value), in the file's order."""
+    found: Found = defaultdict(lambda: defaultdict(list))
+    for path in sorted(folder.iterdir()):
+        for one in EventFileLoader(str(path)).Load():
+            for value in one.summary.value:
+                plugin = value.metadata.plugin_data.plugin_name
+                found[plugin][value.tag].append((one.step, tensor_util.make_ndarray(value.tensor)))
+    return found
+
+
+def of_version(platform: Platform, version: int = 1) -> Found:
+    return events_in(platform.directory / "cache" / "model" / str(version) / "tensorboard")
+
+
+@pytest.mark.covers("tb-scalar-hist", "tb-pr-curve", "tb-media")
+def test_histograms_curves_and_worst_examples_are_kept_and_change_no_bit(tmp_path: Path) -> None:
+    plain, watched = Platform(tmp_path / "plain"), Platform(tmp_path / "watched")
+    asked = {"batch_size": 8, "optimizer": {"name": "adam", "learning_rate": 0.01}}
+    for platform, summaries in ((plain, {}), (watched, {"summaries": {"histograms": 2, "worst": 3}})):
+        platform.append(small_events(240))
+        files = definition(training=asked | summaries)
+        assert isinstance(platform.train(platform.lease(files)), Done)
+    (without,), (version,) = plain.registry.versions, watched.registry.versions
+    assert version.weights_digest == without.weights_digest
+    found = of_version(watched)
+    with np.load(tmp_path / "watched/cache/model/1/checkpoint/weights.npz") as file:
+        sizes = {path.removeprefix("model/"): file[path].size for path in file.files if path.startswith("model/")}
+    drawn = found["histograms"]
+    kernels = {tag.partition("/")[2] for tag in drawn if tag.startswith("weights/")}
+    assert {"hidden_0/kernel", "tags_vector_table/table"} <= kernels, sorted(kernels)
+    assert {tag.partition("/")[2] for tag in drawn if tag.startswith("gradients/")} <= kernels
+    for tag, points in drawn.items():
+        assert len(points) == 3, "six blocks, every second one"
+        assert [buckets[:, 2].sum() for _, buckets in points] == [sizes[tag.partition("/")[2]]] * 3
+    steps = [step for step, _ in drawn["weights/hidden_0/kernel"]]
+    assert steps == sorted(set(steps))
+    assert all(norm > 0 for _, norm in found["scalars"]["gradient_norm"])
+    assert all(0 < ratio < 1 for _, ratio in found["scalars"]["update_ratio"])
+    assert {tag for tag in found["text"] if tag.startswith("worst/")} == {"worst/0", "worst/1", "worst/2"}
+    told = found["text"]["worst/0"][0][1].item().decode()
+    assert "| head late | label " in told
+    assert "| word | " in told
+    assert not of_version(plain)["histograms"]
+    assert not of_version(plain)["text"]
+    _, counts = found["pr_curves"]["candidate/pr_curves"][0]
+    assert counts.shape == (6, pr_curves.THRESHOLDS)
+    assert (counts[:4].sum(axis=0) == version.events_held_out).all()
+    layout = layout_pb2.Layout.FromString(found["custom_scalars"]["custom_scalars__config__"][0][1].item())
+    assert [category.title for category in layout.category] == ["losses", "metrics"]
+
+
+def test_points_of_a_pr_curve_are_those_of_a_hand_calculation() -> None:
+    labels, said = np.array([1.0, 0.0, 1.0, 0.0, 1.0]), np.array([0.9, 0.75, 0.5, 0.2, 0.1])
+    weights = np.array([1.0, 1.0, 2.0, 1.0, 1.0])
+    counts = pr_curves.counts_of(labels, said, weights, thresholds=5)
+    by_threshold = dict(zip((0.0, 0.25, 0.5, 0.75, 1.0), counts.T.tolist(), strict=True))
+    assert by_threshold[0.0] == [4.0, 2.0, 0.0, 0.0, pytest.approx(4 / 6), 1.0]
+    assert by_threshold[0.5] == [3.0, 1.0, 1.0, 1.0, 0.75, 0.75]
+    assert by_threshold[0.75] == [1.0, 1.0, 1.0, 3.0, 0.5, 0.25]
+    assert by_threshold[1.0] == [0.0, 0.0, 2.0, 4.0, 1.0, 0.0]
+
+
+@pytest.mark.covers("tb-events")
+def test_the_curve_can_be_seen_while_a_round_trains_and_its_steps_rise_across_a_resume(tmp_path: Path) -> None:
+    platform = Platform(tmp_path)
+    platform.append(small_events(240))
+    lease = platform.lease(definition())
+    assert isinstance(platform.train(lease, stop_requested=platform.after_blocks(2)), Stopped)
+    half = events_in(tmp_path / "work" / Path(LIVE_EVENTS).parent)["scalars"]["loss"]
+    assert half, "the round is not over"
+    assert isinstance(platform.train(platform.registry.taken_up(lease)), Done)
+    whole = events_in(tmp_path / "work" / Path(LIVE_EVENTS).parent)["scalars"]["loss"]
+    steps = [step for step, _ in whole]
+    assert whole[: len(half)] == half
+    assert steps == sorted(set(steps))
+    assert len(steps) > len(half)
+    curve = dict(of_version(platform)["scalars"]["loss"])
+    assert all(curve[step] == pytest.approx(loss) for step, loss in whole)
+
+
+@pytest.mark.covers("tb-media")
+def test_the_worst_images_are_shown_as_images(tmp_path: Path) -> None:
+    features = [{"name": "picture", "dtype": "float32", "shape": [4, 4, 1]}]
+    platform = Platform(tmp_path, {"features": features, "labels": SCHEMA["labels"]})
+    random = np.random.default_rng(5)
+    labels = [{name: event(random)[name] for name in ("late", "kind", "amount")} for _ in range(60)]
+    platform.append([serialized({"picture": random.random(16).tolist(), **label}) for label in labels])
+    module = """
+import keras
+
+def build_model(schema, params):
+    picture = keras.Input((4, 4, 1), name="picture")
+    return keras.Model({"picture": picture}, keras.layers.Dense(1)(keras.layers.Flatten()(picture)))
+"""
+    files = definition(
+        estimator=None, features=None, parameters=None, module="net.py", task="binary", net_py=module,
+        training={"batch_size": 8, "summaries": {"worst": 2}},
+    )  # fmt: skip
+    assert isinstance(platform.train(platform.lease(files)), Done)
+    images = of_version(platform)["images"]
+    assert set(images) == {"worst/0/picture", "worst/1/picture"}
+    ((_, (width, height, png)),) = images["worst/0/picture"]
+    assert (width, height, png[:4]) == (b"4", b"4", b"\x89PNG")
+
+
+@pytest.mark.parametrize("section", [{"histogram": 1}, {"worst": 65}, {"histograms": -1}])
+def test_what_cannot_be_kept_is_refused(section: dict[str, int]) -> None:
+    with pytest.raises(InvalidInput, match="summaries"):
+        parse_summaries(section)

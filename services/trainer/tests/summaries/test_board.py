@@ -1,0 +1,130 @@
+"""TensorBoard over a registry and a trainer: real event files, a real TensorBoard, doors that answer from a table."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+from services.trainer.summaries import board, events
+from services.trainer.summaries.events import Curves, LiveFile, Seen
+from testing.processes import free_port
+from testing.waiting import wait_until
+
+CURVES = Curves([0, 1], [0.5, 0.25], [0.1, 0.1])
+
+
+class Doors:
+    """Both services' doors in one: GET answers what `answers` has under the path."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Any] = {}
+        answers = self.answers
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                answer = answers.get(self.path)
+                self.send_response(404 if answer is None else 200)
+                self.end_headers()
+                self.wfile.write(answer if isinstance(answer, bytes) else json.dumps(answer).encode())
+
+            def log_message(self, *_: object) -> None:
+                """Nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def has_version(self, folder: Path) -> None:
+        files = {f"digest-{place}": path for place, path in enumerate(sorted(folder.iterdir()))}
+        self.answers["/v1/models"] = {"models": [{"name": "m"}]}
+        self.answers["/v1/models/m/versions"] = {"versions": [{"version": 1, "status": "accepted"}]}
+        listed = [{"path": f"tensorboard/{path.name}", "digest": digest} for digest, path in files.items()]
+        self.answers["/v1/models/m/versions/1"] = {"files": [*listed, {"path": "saved_model/x", "digest": "other"}]}
+        self.answers |= {f"/v1/files/{digest}": path.read_bytes() for digest, path in files.items()}
+        self.answers["/v1/status"] = {"attempt": None}
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def doors() -> Iterator[Doors]:
+    found = Doors()
+    yield found
+    found.close()
+
+
+def write_version(folder: Path) -> None:
+    seen = Seen(
+        [(1, events.histogram("weights/kernel", np.arange(7.0)))],
+        {"candidate": np.ones((6, 5))},
+        [events.text("worst/0", "| a | b |")],
+        {"batch_size": 8, "optimizer": "adam"},
+    )
+    events.write_events(folder, CURVES, {"candidate": {"auc": 0.75}}, wall_time=1000.0, seen=seen)
+
+
+@pytest.mark.covers("tb-serve")
+def test_tensorboard_shows_a_tab_for_each_kind_of_what_versions_have(doors: Doors, tmp_path: Path) -> None:
+    write_version(tmp_path / "written")
+    doors.has_version(tmp_path / "written")
+    port = free_port()
+    command = [sys.executable, "-m", "services.trainer.summaries.board", f"--registry={doors.url}"]
+    process = subprocess.Popen([*command, f"--logdir={tmp_path / 'logdir'}", f"--port={port}"])
+    wanted = {"scalars", "histograms", "distributions", "pr_curves", "text", "custom_scalars", "hparams"}
+
+    def active() -> bool:
+        assert process.poll() is None, "TensorBoard ended"
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/data/plugins_listing", timeout=5) as answer:
+                return wanted <= {name for name, told in json.load(answer).items() if told["enabled"]}
+        except (urllib.error.URLError, TimeoutError):
+            return False
+
+    try:
+        wait_until(active, "every tab is there", seconds=120.0)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        status = process.wait(30)
+    assert status == 0
+    summed = subprocess.run(
+        [*command, f"--logdir={tmp_path / 'logdir'}", "--inspect"], capture_output=True, text=True, check=True
+    )
+    assert "candidate/auc" in summed.stdout
+
+
+@pytest.mark.covers("tb-events")
+def test_a_running_rounds_curve_is_fetched_as_it_grows_and_goes_with_the_round(doors: Doors, tmp_path: Path) -> None:
+    write_version(tmp_path / "written")
+    doors.has_version(tmp_path / "written")
+    live = LiveFile(tmp_path / "live", first_step=0, wall_time=1.0)
+    doors.answers["/v1/status"] = {"attempt": {"model": "m", "round_id": "r-1"}}
+    logdir = tmp_path / "logdir"
+    losses = list(events.curve_summaries(CURVES))
+    counts = []
+    for place in range(2):
+        live.add(losses[place : place + 1], wall_time=1.0)
+        doors.answers["/v1/rounds/r-1/events"] = (tmp_path / "live").read_bytes()
+        board.fetch_live(doors.url, logdir)
+        (path,) = (logdir / "m" / "live").iterdir()
+        counts.append(sum(len(event.summary.value) > 0 for event in EventFileLoader(str(path)).Load()))
+    live.close()
+    assert counts == [1, 2]
+    doors.answers["/v1/status"] = {"attempt": None}
+    board.fetch_live(doors.url, logdir)
+    board.fetch_new_curves(doors.url, logdir, model="another")
+    assert list((logdir / "m").iterdir()) == []
+    board.fetch_new_curves(doors.url, logdir)
+    assert [path.name for path in (logdir / "m").iterdir()] == ["1"]

@@ -27,6 +27,7 @@ from headrace.commands import (
     platform,
     predict,
     predictions_log,
+    profile,
     push,
     rebuild,
     records,
@@ -219,6 +220,7 @@ app.command()(lifecycle.restore)
 app.command()(lifecycle.delete)
 app.command()(predict.predict)
 app.command()(bench.bench)
+app.command()(profile.profile)
 app.command()(tensorboard.tensorboard)
 app.add_typer(model_files.app, name="model")
 app.add_typer(checkpoints.app, name="checkpoint")

@@ -309,6 +309,17 @@ class Client(Lifecycle):
         asked = self._trainer.call("POST", path, repeatable=True).json()
         return wait_for(self._trainer, str(asked["rebuild_id"]), wait_seconds=wait_seconds)
 
+    def profile_next_round(self, model: str, *, first_step: int, steps: int) -> Mapping[str, Any]:
+        """Has steps of the model's next round traced; its version then has the files profile/*.
+
+        Raises:
+            Conflict: the next round is to be traced already.
+        """
+        body = _encode({"first_step": first_step, "steps": steps})
+        path = f"/v1/models/{_segment(model)}:profile"
+        found: Mapping[str, Any] = self._trainer.call("POST", path, body, headers=_JSON, repeatable=False).json()
+        return found
+
     def trainer_status(self) -> Mapping[str, Any]:
         """Per model: lag in examples, the running round and its progress, the next trigger. Sent once."""
         status: Mapping[str, Any] = self._get(self._trainer, "/v1/status", repeatable=False)

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from common.errors import NotFound
 from common.process.health import Health
 from common.process.web import BoundedBodies, create_app
 from common.registry.catalog import Round
@@ -35,6 +36,14 @@ class TrainRequest(BaseModel):
     reason: str = Field("", max_length=4096)
     start: Literal["head", "scratch"] | dict[Partition, Offset] = Field("head", alias="from")
     allow_signature_change: bool = Field(False, strict=True)
+
+
+class ProfileRequest(BaseModel):
+    """Which steps of a round to trace, counted from 0."""
+
+    model_config = ConfigDict(extra="forbid")
+    first_step: int = Field(10, ge=0, le=1_000_000, strict=True)
+    steps: int = Field(10, ge=1, le=100, strict=True)
 
 
 def create_http_app(
@@ -70,6 +79,15 @@ def create_http_app(
         """`state` is waiting, running, done or failed; `equal` is there when it is done."""
         return rebuild_as_json(rebuilds.find(rebuild_id))
 
+    @app.post("/v1/models/{model}:profile", status_code=202, tags=["rounds"])
+    def profile(model: str, request: ProfileRequest) -> dict[str, Any]:
+        """Has some steps of the next round of the model that this trainer takes traced by TensorFlow's profiler; its
+        version then has the files profile/*. No weight depends on it. 409 while one is asked for already."""
+        if model not in planner.known_models():
+            raise NotFound(f"there is no model {model}")
+        rounds.profile_next(model, first_step=request.first_step, steps=request.steps)
+        return {"model": model, "first_step": request.first_step, "steps": request.steps}
+
     @app.get("/v1/rounds/{round_id}/events", tags=["rounds"], response_class=Response)
     def live_events(round_id: str) -> Response:
         """The curve of a round that this trainer is running, as far as it is: a TensorBoard event file. 404 when it
@@ -88,6 +106,7 @@ def create_http_app(
             "models": planner.status(),
             "faults": planner.faults(),
             "zygote": rounds.zygote_status(),
+            "profiles": rounds.profiles(),
             "devices": _devices(),
             "threads": {
                 "intra_op": settings.usable_intra_op_threads(),

@@ -161,6 +161,9 @@ class Trainable(Protocol):
     def method(self) -> str:
         """What takes the steps: the optimizer's name."""
 
+    tracer: Any
+    """learn/tracing.py's StepTracer where some steps are to be traced, else None."""
+
     set_aside: dict[tuple[int, int], str]
     """(block index, row of the block's trained examples) to the reason; later passes leave these out."""
 

@@ -16,6 +16,7 @@ from services.trainer import determinism
 from services.trainer.families.port import Arrays, Carrying, Losses, TrainingSet
 from services.trainer.families.trees import engine
 from services.trainer.families.trees.model import BOOSTER, MEANING, STEP, TreesModel
+from services.trainer.learn.tracing import StepTracer
 
 _STEPS_PER_PASS = 10
 _OWNER = "trees"
@@ -31,6 +32,7 @@ class Boosting:
         self.step = 0
         self.set_aside: dict[tuple[int, int], str] = {}
         self.added: Losses = np.zeros(0, np.float32)
+        self.tracer: StepTracer | None = None  # XGBoost's steps are none of TensorFlow's
         self._seed = seed
         self._bounds = determinism.batch_bounds(model.parameters.trees_per_round, _STEPS_PER_PASS)
         self._examples: tuple[TrainingSet, Any] | None = None

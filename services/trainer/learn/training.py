@@ -32,6 +32,7 @@ from services.trainer.learn.freezing import freeze, rate_factors, scale_rates
 from services.trainer.learn.gradients import merge_before_apply
 from services.trainer.learn.hooks import RunningHooks
 from services.trainer.learn.optimizers import make_optimizer, slots_by_path
+from services.trainer.learn.tracing import StepTracer
 from services.trainer.shards.gradients import ShardedGradients
 from services.trainer.shards.team import ALONE, Team, WorkerLostError
 
@@ -79,6 +80,7 @@ class Training:
         self._policy = model.definition.training.on_not_finite
         self._fault: _Fault | None = None
         self._rate_of: Any = None
+        self.tracer: StepTracer | None = None
         self._compiled = self._compile()
 
     @property
@@ -231,10 +233,11 @@ class Training:
         batch = 0
         while batch < len(bounds) - 1:
             before = self._snapshot()
-            good, fault = self._attempt(examples, order, bounds[batch:])
+            good, fault, called = self._call(examples, order, bounds[batch:])
             if fault is None:
                 losses.append(good)
-                break
+                batch += called
+                continue
             if self._policy == "fail":
                 raise fault.raised(f" at step {self.step}" if fault.is_numeric else "")
             self._put_back(before)
@@ -243,6 +246,16 @@ class Training:
         self._seen += len(rows)
         found, self.added = np.concatenate(losses).T
         return found
+
+    def _call(
+        self, examples: TrainingSet, order: NDArray[np.int64], bounds: NDArray[np.int32]
+    ) -> tuple[Losses, _Fault | None, int]:
+        """As many of the batches as may go in one call, and how many those are."""
+        tracer, count = self.tracer, len(bounds) - 1
+        if tracer is None:
+            return *self._attempt(examples, order, bounds), count
+        count = tracer.batches(count)
+        return *tracer.call(lambda: self._attempt(examples, order, bounds[: count + 1]), batches=count), count
 
     def _past_the_fault(
         self,

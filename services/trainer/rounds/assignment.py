@@ -59,6 +59,9 @@ class RoundAssignment:
     """The names of those that compute the round, the chief first; empty: this one alone."""
     devices: int = 1
     """Devices of each process, the GPUs where there are any; no part of the plan."""
+    profile_first: int = 0
+    profile_steps: int = 0
+    """Steps of this attempt to trace, from 0; 0 steps: none. No part of the plan."""
     rebuild_of: int = 0
     """Not 0: train this version of the plan's model again and compare. The lease then is a form only (token 0): no
     resume point is saved and nothing is registered."""

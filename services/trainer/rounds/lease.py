@@ -85,6 +85,7 @@ class RoundLoop:
         )
         self._pauses = ModelPauses()
         self._workers_left = dict[str, int]()  # by round that has lost some
+        self._profiles = dict[str, tuple[int, int]]()  # by model: first step and steps of the next round
         self.set_aside: tuple[_Running, ...] = ()
         """Rounds whose processes are silent before they have trained anything; others run meanwhile."""
         self._wake = threading.Event()
@@ -122,6 +123,20 @@ class RoundLoop:
             "trainers": list(attempt.assignment.trainers),
             **asdict(attempt.progress),
         }
+
+    def profile_next(self, model: str, *, first_step: int, steps: int) -> None:
+        """Has the next round of the model that this trainer takes traced; forgotten when the trainer ends.
+
+        Raises:
+            Conflict: its rounds are asked to be traced already.
+        """
+        if model in self._profiles:
+            raise Conflict(f"the next round of {model} is to be traced already; wait until it is done")
+        self._profiles[model] = (first_step, steps)
+
+    def profiles(self) -> dict[str, dict[str, int]]:
+        """What is still to be traced, by model."""
+        return {model: {"first_step": first, "steps": steps} for model, (first, steps) in [*self._profiles.items()]}
 
     def live_events(self, round_id: str) -> bytes:
         """What the running round has written for TensorBoard so far; empty before its first block.
@@ -292,6 +307,8 @@ class RoundLoop:
 
     def _end(self, running: "_Running", ending: Ending) -> None:
         lease = running.lease
+        if ending.outcome is Outcome.DONE and running.attempt.assignment.profile_steps:
+            self._profiles.pop(running.model, None)
         self._note(running, ending, seconds=time.time() - running.attempt.began_at)
         details = {"version": ending.version, "decision": ending.decision} if ending.version else {}
         reason = {"reason": ending.reason} if ending.reason else {}
@@ -324,6 +341,7 @@ class RoundLoop:
         work_dir.mkdir(parents=True, exist_ok=True)
         self._cache_dir.mkdir(parents=True, exist_ok=True)
         configuration = lease.round.plan.configuration
+        first, steps = self._profiles.get(lease.round.plan.model, (0, 0))
         assignment = RoundAssignment(
             lease=lease,
             registry_address=self._settings.registry_address,
@@ -334,6 +352,8 @@ class RoundLoop:
             inter_op_threads=int(configuration["inter_op_threads"]),
             resume_interval_seconds=self._settings.resume_interval_seconds,
             devices=self._settings.devices,
+            profile_first=first,
+            profile_steps=steps,
         )
         workers = min(self._workers_left.get(lease.round.round_id, self._settings.workers), assignment.shards)
         return replace(assignment, workers=workers, processes=workers)

@@ -27,6 +27,7 @@ from services.trainer.features.statistics import Fitting, Statistics
 from services.trainer.features.words import row_counts
 from services.trainer.learn import adapters, warm_start
 from services.trainer.learn.checkpoint import Checkpoint
+from services.trainer.learn.tracing import StepTracer
 from services.trainer.learn.training import NotFiniteError
 from services.trainer.rounds import publishing, rebuild_check, teamwork
 from services.trainer.rounds.assignment import (
@@ -162,6 +163,7 @@ class _Round:
         self._meaning: dict[str, VariableMeaning] = {}
         self._training: Trainable | None = None
         self._observer: Observer | None = None
+        self._tracer: StepTracer | None = None
         self._final: Checkpoint | None = None  # what goes on; the model may hold averages then
         self._saved_place = Place()
         self.place = Place()
@@ -184,6 +186,8 @@ class _Round:
         assert self._fresh is not None, "a worker exports nothing"
         with self._stage("export"):
             output, formats = publishing.write_files(self._assignment, trained, measured, self._fresh)
+            if self._tracer:
+                publishing.write_profile(self._assignment, output, self._tracer.traced_steps, self._seconds)
         with self._stage("upload"):
             files = manifest_of(output)
             self._registry.upload(output, files)
@@ -225,6 +229,8 @@ class _Round:
         finally:
             if self._observer:
                 self._observer.close()
+            if self._tracer:
+                self._tracer.stop()
         final = self._final = self._captured(training)
         if self._team.is_chief and not self._assignment.rebuild_of:
             training.before_saving(final.arrays)
@@ -296,6 +302,10 @@ class _Round:
         self._training = training
         if self._team.is_chief and not self._assignment.rebuild_of:
             self._observer = Observer(training, self._work_dir / LIVE_EVENTS)
+            if steps := self._assignment.profile_steps:
+                self._tracer = training.tracer = StepTracer(
+                    self._work_dir / "profile", first_step=self._assignment.profile_first, steps=steps
+                )
         is_left = self.place.pass_index < training.passes
         for pass_index in range(self.place.pass_index, training.passes):
             blocks = self._timed("read", data.prepared(training.model, self.place.position, self.place.block_index))

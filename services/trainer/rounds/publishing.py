@@ -31,6 +31,7 @@ from services.trainer.rounds.environment import environment_of
 from services.trainer.rounds.format_rows import asked_of
 from services.trainer.rounds.measuring import Measured, SetAside
 from services.trainer.summaries import events as tensorboard_events
+from services.trainer.summaries import profile
 
 logger = logging.getLogger(__name__)
 _NAMED_REASONS, _SAMPLES, _MAX_REASON = 20, 5, 300
@@ -97,6 +98,16 @@ def write_files(
         ),
     )
     return output, formats
+
+
+def write_profile(assignment: RoundAssignment, output: Path, traced_steps: int, seconds: Mapping[str, float]) -> None:
+    """profile/: what was traced, as files of the version."""
+    traced = Path(assignment.work_dir) / "profile"
+    target = output / "profile"
+    if traced.is_dir():
+        shutil.copytree(traced, target)
+    profile.write(target, steps=traced_steps, first_step=assignment.profile_first, seconds=seconds)
+    shutil.rmtree(traced, ignore_errors=True)
 
 
 def _hyperparameters(definition: Definition) -> dict[str, Any]:

@@ -10,6 +10,7 @@ is tried again at the next look. Imports no TensorFlow.
 
 import argparse
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from common.process.lifecycle import Stop
 _LOOK_EVERY_SECONDS = 2.0
 _TIMEOUT_SECONDS = 10.0
 _STOP_SECONDS = 5.0
-_CURVES = "tensorboard/"
+_SHOWN = re.compile(r"(?:tensorboard|profile(?=/plugins/))/(.+)")
 _LIVE = "live"
 
 
@@ -73,8 +74,8 @@ def _fetch(registry: str, files: list[dict[str, Any]], folder: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     for file in files:
-        if file["path"].startswith(_CURVES):
-            target = aside / file["path"].removeprefix(_CURVES)
+        if shown := _SHOWN.fullmatch(file["path"]):
+            target = aside / shown[1]
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(_get(f"{registry}/v1/files/{file['digest']}"))
     aside.rename(folder)

@@ -306,6 +306,22 @@ def test_a_round_can_be_asked_for(trainer: TrainerProcess, registry: RegistryCli
     assert trainer.post(path, {"by": "ada", "colour": "red"})[0] == 400
 
 
+@pytest.mark.covers("perf-tfprof")
+def test_the_next_round_can_be_asked_to_be_traced_once(
+    trainer: TrainerProcess, registry: RegistryClient, events: Events
+) -> None:
+    trainer.start()
+    wait_until(lambda: trainer.get("/readyz")[0] == 200, "it is ready")
+    path, asked = f"/v1/models/{MODEL}:profile", {"first_step": 2, "steps": 3}
+    assert trainer.post(path, asked)[0] == 202
+    assert trainer.status()["profiles"] == {MODEL: asked}
+    assert trainer.post(path, asked)[0] == 409
+    assert trainer.post("/v1/models/nobody:profile", asked)[0] == 404
+    assert trainer.post(path, {"steps": 0})[0] == 400
+    events.add(12)
+    wait_until(lambda: not trainer.status()["profiles"], "the round is done")
+
+
 def test_one_data_dir_belongs_to_one_trainer(trainer: TrainerProcess, registry: RegistryClient) -> None:
     trainer.start()
     second = subprocess.run(

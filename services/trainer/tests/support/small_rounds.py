@@ -172,6 +172,7 @@ class Platform:
         resume_interval_seconds: float = 1000.0,
         stop_requested: Callable[[], bool] = lambda: False,
         work_dir: str = "work",
+        profile: tuple[int, int] = (0, 0),
     ) -> Done | Failed | Stopped | Shrunk:
         assignment = RoundAssignment(
             lease=lease,
@@ -182,6 +183,8 @@ class Platform:
             intra_op_threads=2,
             inter_op_threads=1,
             resume_interval_seconds=resume_interval_seconds,
+            profile_first=profile[0],
+            profile_steps=profile[1],
         )
         tf.config.experimental.enable_op_determinism()  # threads stay as they are: other tests have started TensorFlow
         return conduct(

@@ -1,0 +1,111 @@
+"""profile: has steps of the next round traced, and shows where a traced round's time went."""
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from common.errors import InvalidInput, NotFound
+from common.registry.catalog import Version
+from headrace.client.platform import Client
+from headrace.commands.look import reference
+from headrace.commands.session import Session, print_table
+
+_TABLE, _FOLDER = "profile/profile.json", "profile/"
+_VIEWS = ("node", "scope", "op")
+_ORDERS = ("micros", "count", "mean", "name")
+_LOOKED_AT = 50
+"""Newest versions among which the last traced one is looked for."""
+
+
+def profile(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="MODEL[@VERSION]", help="Its newest traced version without a number.")],
+    steps: Annotated[
+        int, typer.Option(help="Trace so many steps of the model's next round, and end.", min=0, max=100)
+    ] = 0,
+    first_step: Annotated[int, typer.Option(help="With --steps: the first to trace, counted from 0.", min=0)] = 10,
+    view: Annotated[str, typer.Option(help="Rows: node, scope (layers and what is in them) or op.")] = "node",
+    order_by: Annotated[str, typer.Option(help="micros, count, mean or name.")] = "micros",
+    min_micros: Annotated[float, typer.Option(help="Leave out what took less, over all traced steps.", min=0)] = 0.0,
+    op: Annotated[str, typer.Option(help="Only nodes of this operation.")] = "",
+    top: Annotated[int, typer.Option(help="Rows to print; --json has all.", min=1)] = 20,
+    to: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Fetch trace.json and the files of TensorBoard's profile plugin.")
+    ] = None,
+) -> None:
+    """Show where a round's time went: operations by time, and whether it waited for events or computed."""
+    session: Session = context.obj
+    if view not in _VIEWS or order_by not in _ORDERS:
+        raise InvalidInput(f"--view is one of {', '.join(_VIEWS)}, --order-by one of {', '.join(_ORDERS)}")
+    model, number = reference(name)
+    with session.client() as client:
+        if steps:
+            if number:
+                raise InvalidInput(f"--steps traces the next round of {model}; leave @{number} out")
+            asked = client.profile_next_round(model, first_step=first_step, steps=steps)
+            last = first_step + steps - 1
+            said = f"steps {first_step} to {last} of {model}'s next round are traced; then: headrace profile {model}"
+            session.show(asked, lambda: typer.echo(said))
+            return
+        version = _traced(client, model, number)
+        entries = {file.path: file for file in version.files if file.path.startswith(_FOLDER)}
+        told: dict[str, Any] = json.loads(client.file(entries[_TABLE]))
+        if to is not None:
+            for path, entry in entries.items():
+                client.fetch_file(entry, to / path.removeprefix(_FOLDER))
+    rows = _rows([one for one in told["nodes"] if op in ("", one["op"])], view)
+    rows = sorted((row for row in rows if row["micros"] >= min_micros), key=lambda row: _order(row, order_by))
+    document = {**told, "version": version.version, "view": view, "rows": rows}
+    del document["nodes"]
+
+    def print_it() -> None:
+        typer.echo(told["advice"])
+        columns = {view: "left", "times": "right", "micros": "right", "mean": "right"}
+        shown = [[row["name"], row["count"], f"{row['micros']:,.1f}", f"{row['mean']:,.1f}"] for row in rows[:top]]
+        title = f"{model}@{version.version}: {told['steps']} steps from step {told['first_step']}"
+        print_table(title, columns, shown)
+        if len(rows) > top:
+            typer.echo(f"and {len(rows) - top:,} more; --top or --json lists them")
+        if to is not None:
+            typer.echo(f"{to / 'trace.json'} opens in chrome://tracing and ui.perfetto.dev")
+
+    session.show(document, print_it)
+
+
+def _traced(client: Client, model: str, number: int) -> Version:
+    """The version, or the newest one that has a trace."""
+    if number:
+        version = client.version(model, number)
+        if _has_trace(version):
+            return version
+        raise NotFound(f"{model}@{number} was not traced; headrace profile {model} --steps 10 traces the next round")
+    for listed in [*client.versions(model)][:_LOOKED_AT]:
+        version = client.version(model, listed.version)
+        if _has_trace(version):
+            return version
+    raise NotFound(f"no version of {model} was traced; headrace profile {model} --steps 10 traces the next round")
+
+
+def _has_trace(version: Version) -> bool:
+    return any(file.path == _TABLE for file in version.files)
+
+
+def _rows(nodes: Sequence[dict[str, Any]], view: str) -> list[dict[str, Any]]:
+    counts, micros = defaultdict[str, int](int), defaultdict[str, float](float)
+    for node in nodes:
+        scope = node["name"].rpartition("/")[0] or "(none)"
+        name = {"node": f"{node['name']}:{node['op']}", "scope": scope, "op": node["op"]}[view]
+        counts[name] += node["count"]
+        micros[name] += node["micros"]
+    return [
+        {"name": name, "count": count, "micros": round(micros[name], 3), "mean": round(micros[name] / count, 3)}
+        for name, count in counts.items()
+    ]
+
+
+def _order(row: dict[str, Any], order_by: str) -> tuple[Any, str]:
+    return (row["name"] if order_by == "name" else -row[order_by], row["name"])

@@ -1,0 +1,74 @@
+"""`headrace profile` and `headrace tensorboard`: what is asked of the trainer, and what a table shows."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import Result
+
+from headrace.tests.answering_server import VERSION, Server
+from headrace.tests.test_cli import run  # noqa: F401  # a fixture
+from headrace.tests.test_model_files import version
+
+Run = Callable[..., Result]
+TABLE = {
+    "first_step": 10, "steps": 2, "seconds": {"read": 0.1, "train": 0.9}, "bound": "compute",
+    "advice": "compute-bound: 90%", "left_out": 0,
+    "nodes": [
+        {"name": "net/hidden/MatMul", "op": "MatMul", "count": 2, "micros": 30.0},
+        {"name": "net/hidden/BiasAdd", "op": "BiasAdd", "count": 2, "micros": 8.0},
+        {"name": "net/logits/MatMul", "op": "MatMul", "count": 4, "micros": 20.0},
+    ],
+}  # fmt: skip
+FILES = {"profile/profile.json": json.dumps(TABLE).encode(), "profile/trace.json": b"{}"}
+
+
+def answer(server: Server, *fetched: str) -> None:
+    server.will_answer(200, version(FILES))
+    for path in ("profile/profile.json", *fetched):
+        server.will_answer(200, FILES[path])
+
+
+@pytest.mark.covers("perf-tfprof")
+def test_a_trace_is_shown_by_node_scope_or_operation_and_filtered(server: Server, run: Run, tmp_path: Path) -> None:  # noqa: F811
+    def rows(*options: str) -> list[tuple[str, int, float]]:
+        answer(server)
+        result = run("--json", "profile", "m@2", *options)
+        assert result.exit_code == 0, result.output
+        return [(row["name"], row["count"], row["micros"]) for row in json.loads(result.output)["rows"]]
+
+    assert rows("--view", "op") == [("MatMul", 6, 50.0), ("BiasAdd", 2, 8.0)]
+    assert rows("--view", "scope", "--order-by", "name") == [("net/hidden", 4, 38.0), ("net/logits", 4, 20.0)]
+    assert [name for name, _, _ in rows("--min-micros", "10")] == [
+        "net/hidden/MatMul:MatMul",
+        "net/logits/MatMul:MatMul",
+    ]
+    assert [name for name, _, _ in rows("--op", "BiasAdd")] == ["net/hidden/BiasAdd:BiasAdd"]
+    answer(server, "profile/profile.json", "profile/trace.json")
+    told = run("profile", "m@2", "--to", str(tmp_path / "here"), "--top", "1")
+    assert "compute-bound" in told.output
+    assert "and 2 more" in told.output
+    assert (tmp_path / "here" / "trace.json").read_bytes() == b"{}"
+
+
+def test_a_round_is_asked_to_be_traced(server: Server, run: Run) -> None:  # noqa: F811
+    server.will_answer(202, {"model": "m", "first_step": 5, "steps": 3})
+    result = run("profile", "m", "--steps", "3", "--first-step", "5")
+    assert "steps 5 to 7 of m's next round are traced" in result.output
+    assert (server.requests[-1].path, json.loads(server.requests[-1].body)) == (
+        "/v1/models/m:profile", {"first_step": 5, "steps": 3}
+    )  # fmt: skip
+    refusals: list[tuple[tuple[str, ...], int]] = [(("m@2", "--steps", "3"), 3), (("m", "--view", "line"), 3)]
+    for words, status in refusals:
+        assert run("profile", *words).exit_code == status
+    server.will_answer(200, VERSION)
+    assert run("profile", "m@2").exit_code == 4
+
+
+def test_tensorboard_of_a_model_that_is_not_there_is_refused(server: Server, run: Run) -> None:  # noqa: F811
+    known: dict[str, Any] = {"models": []}
+    server.will_answer(200, known)
+    result = run("tensorboard", "nobody")
+    assert (result.exit_code, "there is no model nobody" in result.output) == (4, True)

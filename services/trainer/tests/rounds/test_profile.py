@@ -1,0 +1,75 @@
+"""A traced round: what is kept of it, what it is told to be bound by, and that nothing else changes."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
+
+from services.trainer.rounds.assignment import Done
+from services.trainer.tests.support.small_rounds import Platform, definition, events
+
+
+def folder_of(platform: Platform) -> Path:
+    return platform.directory / "cache" / "model" / "1" / "profile"
+
+
+@pytest.mark.covers("perf-tfprof", "perf-timeline")
+def test_the_steps_of_the_window_are_traced_and_no_bit_depends_on_it(tmp_path: Path) -> None:
+    plain, traced = Platform(tmp_path / "plain"), Platform(tmp_path / "traced")
+    for platform, window in ((plain, (0, 0)), (traced, (7, 3))):
+        platform.append(events(160))
+        assert isinstance(platform.train(platform.lease(definition()), profile=window), Done)
+    (without,), (version,) = plain.registry.versions, traced.registry.versions
+    assert version.weights_digest == without.weights_digest
+    assert not folder_of(plain).exists()
+    assert {"profile/profile.json", "profile/trace.json"} <= {file.path for file in version.files}
+    told = json.loads((folder_of(traced) / "profile.json").read_text())
+    assert (told["first_step"], told["steps"]) == (7, 3)
+    by_name = {(node["name"], node["op"]): node for node in told["nodes"]}
+    product = next(node for (name, op), node in by_name.items() if op.endswith("MatMul") and "hidden_0" in name)
+    assert product["count"] % 3 == 0, "as often in each step"
+    (xplane,) = folder_of(traced).glob("plugins/profile/*/*.xplane.pb")
+    marks = [
+        event
+        for plane in XSpace.FromString(xplane.read_bytes()).planes
+        for line in plane.lines
+        for event in line.events
+        if plane.event_metadata[event.metadata_id].name == "train_step"
+    ]
+    assert len(marks) == 3
+    trace = json.loads((folder_of(traced) / "trace.json").read_text())["traceEvents"]
+    assert any("hidden_0" in event["name"] for event in trace)
+    assert all({"name", "ts", "dur", "pid", "tid"} <= set(event) for event in trace if event["ph"] == "X")
+
+
+class SlowLog:
+    """A log whose reads take their time; all else is the log's."""
+
+    def __init__(self, log: Any, seconds: float) -> None:
+        self._log, self._seconds = log, seconds
+
+    def read(self, *args: Any, **named: Any) -> Iterator[Any]:
+        time.sleep(self._seconds)
+        found: Iterator[Any] = self._log.read(*args, **named)
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+
+@pytest.mark.covers("perf-tfprof")
+def test_a_round_that_waits_for_its_events_is_told_to_be_input_bound(tmp_path: Path) -> None:
+    quick, platform = Platform(tmp_path / "quick"), Platform(tmp_path / "slow")
+    for one in (quick, platform):
+        one.append(events(60))
+    assert isinstance(quick.train(quick.lease(definition())), Done)
+    seconds = 4.0 * quick.registry.versions[0].timings["train"]
+    platform.log = SlowLog(platform.log, seconds)  # type: ignore[assignment]  # it has the log's calls
+    assert isinstance(platform.train(platform.lease(definition()), profile=(1000, 5)), Done)
+    told = json.loads((folder_of(platform) / "profile.json").read_text())
+    assert (told["bound"], told["steps"], told["nodes"]) == ("input", 0, [])
+    assert "input-bound" in told["advice"]

@@ -68,7 +68,7 @@ def test_a_round_that_waits_for_its_events_is_told_to_be_input_bound(tmp_path: P
         one.append(events(60))
     assert isinstance(quick.train(quick.lease(definition())), Done)
     seconds = 4.0 * quick.registry.versions[0].timings["train"]
-    platform.log = SlowLog(platform.log, seconds)  # type: ignore[assignment]  # it has the log's calls
+    platform.log = SlowLog(platform.log, seconds)
     assert isinstance(platform.train(platform.lease(definition()), profile=(1000, 5)), Done)
     told = json.loads((folder_of(platform) / "profile.json").read_text())
     assert (told["bound"], told["steps"], told["nodes"]) == ("input", 0, [])

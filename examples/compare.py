@@ -1,7 +1,7 @@
 """`python -m examples.compare NAME... [--events COUNT]`: models of one stream, each in one real round, in one table.
 
 No platform is needed: every model learns from the same first events of its stream and is judged on the same held-out
-slice, as a round does (headrace check). A check goes over the events once, whatever `passes` says.
+slice, as a round does (headrace check), with the passes that its definition names unless --once is given.
 """
 
 import argparse
@@ -20,12 +20,12 @@ _EXAMPLES = Path(__file__).parent
 _LIMIT_SECONDS = 600.0
 
 
-def results(names: Sequence[str], count: int) -> dict[str, Mapping[str, Any]]:
+def results(names: Sequence[str], count: int, *, whole: bool) -> dict[str, Mapping[str, Any]]:
     """By name of the example, what services/trainer/rounds/check.py says of it."""
-    return {name: _checked(name, count) for name in names}
+    return {name: _checked(name, count, whole=whole) for name in names}
 
 
-def _checked(name: str, count: int) -> Mapping[str, Any]:
+def _checked(name: str, count: int, *, whole: bool) -> Mapping[str, Any]:
     folder = _EXAMPLES / name
     stream = str(yaml.safe_load((folder / "model.yaml").read_text())["stream"])
     described = yaml.safe_load((_EXAMPLES / stream / "stream.yaml").read_text())
@@ -40,15 +40,16 @@ def _checked(name: str, count: int) -> Mapping[str, Any]:
     with check.work_folder() as work_dir:
         (work_dir / "events.ndjson").write_text("".join(f"{json.dumps(event)}\n" for event in events))
         check.check_events(work_dir, Schema.from_mapping(described).to_json())
-        return check.check_round(work_dir, files, on_step=lambda step: None, limit_seconds=_LIMIT_SECONDS)
+        return check.check_round(work_dir, files, on_step=lambda step: None, limit_seconds=_LIMIT_SECONDS, whole=whole)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="+", help="folders of examples/, all of one stream")
     parser.add_argument("--events", type=int, default=20_000)
+    parser.add_argument("--once", action="store_true", help="one pass over the events, whatever the definition says")
     arguments = parser.parse_args()
-    found = results(arguments.names, arguments.events)
+    found = results(arguments.names, arguments.events, whole=not arguments.once)
     metrics = sorted({metric for one in found.values() for metric in one["metrics"]})
     print("".join(f"{title:>16}" for title in ("", *metrics, "version, kB")))
     for name, one in found.items():

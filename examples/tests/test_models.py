@@ -1,13 +1,19 @@
-"""Every example's model in one real round on its own events: trained, judged, exported, loaded and asked."""
+"""Every example in real rounds on its own events: trained, judged, exported, loaded and asked; what it has to reach."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 from examples import compare
+from examples.digits import replay as digit_replay
+from examples.tests.one_round import Example
+from examples.weather import replay as weather_replay
 
 
 @pytest.mark.covers("est-boosted-trees", "ex-classic")
 def test_trees_and_the_wide_and_deep_network_learn_the_same_flights() -> None:
-    found = compare.results(["flights", "flights_trees"], 4000)
+    found = compare.results(["flights", "flights_trees"], 4000, whole=True)
     trees, network = found["flights_trees"], found["flights"]
     assert (trees["trained"], trees["held_out"]) == (network["trained"], network["held_out"])
     assert trees["metrics"]["auc"] > 0.6
@@ -15,15 +21,114 @@ def test_trees_and_the_wide_and_deep_network_learn_the_same_flights() -> None:
 
 
 @pytest.mark.covers("est-model-fn", "ex-mnist")
-def test_a_model_fn_learns_digits() -> None:
-    found = compare.results(["digits_model_fn"], 1500)["digits_model_fn"]
-    assert found["metrics"]["accuracy"] > 0.6
-    assert found["metrics"]["top3"] > found["metrics"]["accuracy"]
+def test_a_model_fn_learns_digits(tmp_path: Path) -> None:
+    example = Example("digits_model_fn", tmp_path)
+    learned = example.learn(example.events(1500), {"training": {"passes": 1}})
+    assert learned.metrics["accuracy"] > 0.6
+    assert learned.metrics["top3"] > learned.metrics["accuracy"]
 
 
 @pytest.mark.covers("ex-nets")
-def test_an_autoencoder_gives_digits_back_without_their_labels() -> None:
-    found = compare.results(["autoencoder"], 2500)["autoencoder"]
-    assert found["metrics"]["rmse"] < 55, "the mean digit for every digit is wrong by about 65"
-    assert {"prediction", "code"} == set(found["answers"][0])
-    assert len(found["answers"][0]["code"]) == 24
+def test_an_autoencoder_gives_digits_back_without_their_labels(tmp_path: Path) -> None:
+    example = Example("autoencoder", tmp_path)
+    events = example.events(2500)
+    learned = example.learn(events, {"training": {"passes": 1}})
+    assert learned.metrics["rmse"] < 55, "the mean digit for every digit is wrong by about 65"
+    answers = learned.answer(events[:1])
+    assert {"prediction", "code"} == set(answers)
+    assert answers["code"].shape == (1, 24)
+
+
+@pytest.mark.covers("ex-mnist")
+@pytest.mark.parametrize("network", ["softmax", "dense", "convolution"])
+def test_three_networks_learn_small_digits(tmp_path: Path, network: str) -> None:
+    example = Example("small_digits", tmp_path)
+    learned = example.learn(example.events(1797), {"parameters": {"network": network}})
+    assert learned.metrics["accuracy"] > 0.9
+
+
+@pytest.mark.covers("ex-classic")
+@pytest.mark.parametrize(
+    ("method", "least", "changes"),
+    [
+        ("linear", 0.9, {}),
+        ("linear", 0.9, {"loss": "categorical_hinge"}),
+        ("nearest_neighbour", 0.93, {}),
+        ("random_forest", 0.85, {}),
+    ],
+    ids=["logistic", "support vector machine", "nearest neighbour", "random forest"],
+)
+def test_methods_older_than_deep_networks_learn_small_digits(
+    tmp_path: Path, method: str, least: float, changes: dict[str, object]
+) -> None:
+    example = Example("classic", tmp_path)
+    learned = example.learn(
+        example.events(1797), {"parameters": {"method": method}, "training": {"passes": 2}} | changes
+    )
+    assert learned.metrics["accuracy"] > least
+
+
+@pytest.mark.covers("ex-classic")
+def test_k_means_puts_digits_into_clusters_that_are_nearer_than_their_mean(tmp_path: Path) -> None:
+    example = Example("classic", tmp_path)
+    events = example.events(1797)
+    learned = example.learn(
+        events,
+        {
+            "parameters": {"method": "k_means"}, "label": "pixels", "task": "vector_regression",
+            "gate": {"metric": "rmse"}, "training": {"passes": 5, "optimizer": {"name": "sgd", "learning_rate": 8.0}},
+        },
+    )  # fmt: skip
+    assert learned.metrics["rmse"] < 3.6, "the mean digit for every digit is wrong by about 4.3"
+    assert len(set(learned.answer(events[:100])["cluster"].tolist())) > 8
+
+
+@pytest.mark.covers("ex-nets", "rec-sequence", "mode-multi-head")
+def test_a_recurrent_network_reads_the_hours_for_two_heads_one_of_which_is_not_always_known(tmp_path: Path) -> None:
+    example = Example("weather", tmp_path)
+    learned = example.learn(example.events(3000))
+    changes = [event["temperature_later"] - event["temperature"] for event in weather_replay.events(3000)]
+    assert learned.metrics["warmth/rmse"] < 0.8 * np.std(changes), "that nothing changes in three hours"
+    assert learned.metrics["rain/auc"] > 0.75
+
+
+def test_words_say_which_package_a_sentence_is_from(tmp_path: Path) -> None:
+    example = Example("texts", tmp_path)
+    learned = example.learn(example.events(1500))
+    assert learned.metrics["accuracy"] > 0.8
+
+
+@pytest.mark.covers("ex-speech")
+def test_tones_are_told_apart_from_their_pcm(tmp_path: Path) -> None:
+    example = Example("tones", tmp_path)
+    learned = example.learn(example.events(500))
+    assert learned.metrics["accuracy"] > 0.9
+
+
+@pytest.mark.covers("ex-vision")
+def test_served_vectors_of_one_digit_lie_closer_than_those_of_others(tmp_path: Path) -> None:
+    example = Example("digit_vectors", tmp_path)
+    events = example.events(1200)
+    vectors = example.learn(events[:1000]).answer(events[1000:])["vector"]
+    digits = np.array([event["digit"] for event in digit_replay.events(1200)][1000:])
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-5)
+    between, alike = vectors @ vectors.T, np.equal.outer(digits, digits)
+    assert between[alike].mean() > between[~alike].mean() + 0.15
+    np.fill_diagonal(between, -2.0)
+    assert np.mean(digits[between.argmax(axis=1)] == digits) > 0.8, "the nearest other one is of the same kind"
+
+
+@pytest.mark.covers("rec-image", "mode-fine-tune")
+def test_images_change_and_first_the_head_is_taught_then_all_of_it(tmp_path: Path) -> None:
+    example = Example("digit_images", tmp_path)
+    upright, turned = example.events(900), example.events(1797, is_turned=True)[900:]
+    first = example.learn(upright)
+    frozen = example.learn(turned[:450], {"training": {"frozen": ["trunk"]}})
+    whole = example.learn(turned[450:])
+    before, between, after = first.arrays(), frozen.arrays(), whole.arrays()
+    trunk = [path for path in before if path.startswith("model/trunk/")]
+    assert trunk
+    assert all(np.array_equal(before[path], between[path]) for path in trunk)
+    assert not any(np.array_equal(between[path], after[path]) for path in trunk)
+    assert first.metrics["accuracy"] > 0.9
+    assert whole.metrics["accuracy"] > frozen.metrics["accuracy"] + 0.05

@@ -1,0 +1,79 @@
+"""An example's own events through ingest's codec, then its model in real rounds, in this process."""
+
+import asyncio
+import importlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import yaml
+
+from common.registry.catalog import Stream
+from common.schema import Schema
+from services.ingest.codec.validation import Validator
+from services.trainer.rounds.assignment import Done
+from services.trainer.tests.support.small_rounds import Platform
+
+EXAMPLES = Path(__file__).parents[1]
+
+
+@dataclass
+class Learned:
+    """Attributes:
+    metrics: of the held-out slice.
+    directory: of the version, below which saved_model/ and checkpoint/ lie.
+    """
+
+    metrics: Mapping[str, float]
+    directory: Path
+    trained: int
+
+    def answer(self, examples: Sequence[bytes]) -> dict[str, np.ndarray]:
+        signature = tf.saved_model.load(str(self.directory / "saved_model")).signatures["serving_examples"]
+        return {name: value.numpy() for name, value in signature(examples=tf.constant(list(examples))).items()}
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        with np.load(self.directory / "checkpoint" / "weights.npz") as file:
+            return {path: file[path] for path in file.files if path.startswith("model/")}
+
+
+class Example:
+    """Rounds of one example, each going on from the one before it."""
+
+    def __init__(self, name: str, directory: Path) -> None:
+        self.files = {path.name: path.read_bytes() for path in (EXAMPLES / name).glob("model.*")}
+        self.stream = str(yaml.safe_load(self.files["model.yaml"])["stream"])
+        described = yaml.safe_load((EXAMPLES / self.stream / "stream.yaml").read_text())
+        described.pop("stream")
+        self.platform = Platform(directory, described)
+        schema_json = Schema.from_mapping(described).to_json()
+        self._validator = Validator(Stream(self.stream, 1, schema_json, 0.0), max_event_bytes=1 << 20)
+        self._versions = 0
+
+    def events(self, count: int, **options: Any) -> list[bytes]:
+        """Of its replay, as ingest writes them: every one is taken."""
+        replay = importlib.import_module(f"examples.{self.stream}.replay")
+        events = json.loads(json.dumps(list(replay.events(count, **options))))
+        checked = asyncio.run(self._validator.check_json(events, with_keys=False))
+        assert not checked.rejected, checked.rejected[0].reason
+        return checked.examples
+
+    def learn(self, examples: Sequence[bytes], changes: Mapping[str, Any] | None = None) -> Learned:
+        """A round over these events. `changes` replace sections of model.yaml; one level of a mapping is merged."""
+        definition = yaml.safe_load(self.files["model.yaml"])
+        for key, value in (changes or {}).items():
+            definition[key] = {**definition.get(key, {}), **value} if isinstance(value, Mapping) else value
+        self.platform.append(examples, per_record=100)
+        files = self.files | {"model.yaml": yaml.safe_dump(definition, sort_keys=False).encode()}
+        lease = self.platform.lease(files, block_examples=10_000, parent_version=self._versions)
+        ended = self.platform.train(lease)
+        assert isinstance(ended, Done), ended
+        self._versions += 1
+        draft = self.platform.registry.drafts[-1]
+        directory = self.platform.directory / "cache" / "model" / str(self._versions)
+        assert draft.events_unusable == 0
+        return Learned(draft.metrics["candidate"], directory, draft.events_trained)

@@ -51,10 +51,11 @@ def main() -> None:
     arguments = parser.parse_args()
     found = results(arguments.names, arguments.events, whole=not arguments.once)
     metrics = sorted({metric for one in found.values() for metric in one["metrics"]})
-    print("".join(f"{title:>16}" for title in ("", *metrics, "version, kB")))
+    width = max(16, 2 + max(map(len, found)))
+    print("".join(f"{title:>{width}}" for title in ("", *metrics, "version, kB")))
     for name, one in found.items():
         numbers = [f"{one['metrics'][metric]:.4f}" if metric in one["metrics"] else "" for metric in metrics]
-        print("".join(f"{cell:>16}" for cell in (name, *numbers, str(one["size_bytes"] // 1000))))
+        print("".join(f"{cell:>{width}}" for cell in (name, *numbers, str(one["size_bytes"] // 1000))))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@
 | vector_regression | float32 or int64 [k]                                            | k predictions             |
 | count             | a number from 0                                                 | the logarithm of the rate |
 | quantiles         | a number                                                        | a prediction per level    |
+| retrieval         | the feature that names the item (estimator two_tower alone)     | the item's rank           |
 """
 
 from collections.abc import Mapping
@@ -87,6 +88,8 @@ class Teaching:
 def teaching_of(estimator: str | None, *, classes: int = 0, loss: str = "") -> Teaching:
     if estimator is None:
         return Teaching(is_estimator=False)
+    if estimator == "two_tower":
+        return Teaching(("retrieval",), has_default=True, classes=classes)
     if estimator.endswith("_classifier"):
         return Teaching(_CLASSIFIERS, has_default=True, classes=classes)
     if estimator.endswith("_regressor"):
@@ -155,8 +158,9 @@ def _head(fields: Fields, name: str, label: str, teaching: Teaching, *, place: s
 
 def _task(fields: Fields, teaching: Teaching, classes: int, place: str) -> Task:
     default = "multiclass" if classes > 2 and "multiclass" in teaching.tasks else teaching.tasks[0]
-    task = fields.choice("task", TASKS, default) if teaching.has_default else fields.choice("task", TASKS)
-    found = next(one for one in TASKS if one == task)
+    known = tuple(dict.fromkeys((*TASKS, *teaching.tasks)))
+    task = fields.choice("task", known, default) if teaching.has_default else fields.choice("task", known)
+    found = next(one for one in known if one == task)
     if found not in teaching.tasks:
         raise InvalidInput(
             f"{place}: task {task} is none of the estimator's ({', '.join(teaching.tasks)}); an estimator whose name "
@@ -233,6 +237,9 @@ def check_head(head: Head, schema: Schema, *, place: str, is_estimator: bool) ->
 
     A module's head may learn a feature: a stream then needs no label.
     """
+    if head.task == "retrieval":
+        _check_item(head, schema, place)
+        return
     features = [feature.name for feature in schema.features]
     if head.label in features and is_estimator:
         raise InvalidInput(
@@ -260,6 +267,20 @@ def check_head(head: Head, schema: Schema, *, place: str, is_estimator: bool) ->
                                f"vocabulary or max")  # fmt: skip
         return
     _check_number_label(head, label, place)
+
+
+def _check_item(head: Head, schema: Schema, place: str) -> None:
+    names = [feature.name for feature in schema.features]
+    if head.label not in names:
+        raise InvalidInput(
+            f"{place}: the label of two_tower is the feature that names the item; the stream has no feature "
+            f"{head.label!r}{did_you_mean([head.label], names)}"
+        )
+    item = schema.feature(head.label)
+    if item.dtype not in ("string", "int64") or item.value_count != 1:
+        raise InvalidInput(
+            f"{place}: item {item.name} must be one string or int64, it is {item.dtype} {list(item.shape)}"
+        )
 
 
 def _check_classes_label(head: Head, label: Feature, place: str) -> None:

@@ -84,29 +84,59 @@ def variables_of(definition: Definition, schema: Schema, learned: Learned | None
     if parameters is None:
         return {}
     specs, variables = definition.features, dict[str, VariableMeaning]()
+    if parameters.towers:
+        for side, names in (("user", parameters.towers.user), ("item", parameters.towers.item)):
+            sizes = (*parameters.hidden_units, parameters.towers.dimension)
+            labels = [*(f"{side}_hidden_{index}" for index in range(len(sizes) - 1)), f"{side}_output"]
+            _add_tables(variables, specs, names, schema, learned)
+            inputs = _inputs(specs, names, schema, learned)
+            for label, size in zip(labels[:-1], sizes[:-1], strict=True):
+                inputs = _add_layer(variables, label, parameters.activation.label, size, inputs)
+            _add_layer(variables, labels[-1], "", sizes[-1], inputs)
+            variables.pop(f"{side}_output/bias")
+        return variables
     outputs = _outputs(definition, schema)
     for name in parameters.wide:
         variables[f"wide/{name}_weights"] = VariableMeaning((_rows(specs, name, schema, learned), outputs))
         if parameters.dimension:
             factors: Axis = (Run(("dimension",), parameters.dimension),)
             variables[f"factors/{name}_factors"] = VariableMeaning((_rows(specs, name, schema, learned), factors))
-    for name in parameters.deep:
-        spec = specs[name]
-        if isinstance(spec, Embedding):
-            # A shared table has one meaning for all that share it (features.py checks that): the first one's.
-            rows, dimension = _rows(specs, spec.of, schema, learned), (Run(("dimension",), spec.dimension),)
-            variables.setdefault(f"{spec.table}_table/table", VariableMeaning((rows, dimension)))
+    _add_tables(variables, specs, parameters.deep, schema, learned)
     if parameters.deep:
-        inputs: Axis = tuple(run for name in sorted(parameters.deep) for run in _columns(specs, name, schema, learned))
+        inputs = _inputs(specs, parameters.deep, schema, learned)
         for index, size in enumerate(parameters.hidden_units):
-            units = (Run(("units", f"hidden_{index}", parameters.activation.label), size),)
-            variables[f"hidden_{index}/kernel"] = VariableMeaning((inputs, units), is_kernel=True)
-            variables[f"hidden_{index}/bias"] = VariableMeaning((units,))
-            inputs = units
+            inputs = _add_layer(variables, f"hidden_{index}", parameters.activation.label, size, inputs)
         variables["deep/kernel"] = VariableMeaning((inputs, outputs), is_kernel=True)
     name = output_layer(definition)
     variables[f"{name}/bias"] = VariableMeaning((outputs,))
     return variables
+
+
+def _add_tables(
+    variables: dict[str, VariableMeaning],
+    specs: Mapping[str, FeatureSpec],
+    names: Sequence[str],
+    schema: Schema,
+    learned: Learned | None,
+) -> None:
+    for spec in (specs[name] for name in names):
+        if isinstance(spec, Embedding):
+            # A shared table has one meaning for all that share it (features.py checks that): the first one's.
+            rows, dimension = _rows(specs, spec.of, schema, learned), (Run(("dimension",), spec.dimension),)
+            variables.setdefault(f"{spec.table}_table/table", VariableMeaning((rows, dimension)))
+
+
+def _inputs(specs: Mapping[str, FeatureSpec], names: Sequence[str], schema: Schema, learned: Learned | None) -> Axis:
+    """Of a network's first kernel."""
+    return tuple(run for name in sorted(names) for run in _columns(specs, name, schema, learned))
+
+
+def _add_layer(variables: dict[str, VariableMeaning], layer: str, activation: str, size: int, inputs: Axis) -> Axis:
+    """A dense layer's kernel and bias; its units, which are the next one's inputs."""
+    units = (Run(("units", layer, activation), size),)
+    variables[f"{layer}/kernel"] = VariableMeaning((inputs, units), is_kernel=True)
+    variables[f"{layer}/bias"] = VariableMeaning((units,))
+    return units
 
 
 def statistics_of(definition: Definition) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """Losses by their names in Keras: which task each teaches, and what it takes of what the network gives.
 
 Names and options are those of keras_names.py, which is written from Keras's own signatures; this file adds what Keras
-does not say. Keras has no quantile loss: that formula is ours (services/trainer/families/losses.py names its source).
+does not say. Keras has no quantile loss and no sampled softmax: these are ours (families/losses.py and
+families/retrieval.py name their sources).
 """
 
 from collections.abc import Mapping
@@ -14,10 +15,13 @@ from common.definition.keras_names import KerasName, Option, Value, read_options
 from common.errors import InvalidInput
 from common.suggestions import did_you_mean
 
-Task = Literal["binary", "multiclass", "multilabel", "regression", "vector_regression", "count", "quantiles"]
+Task = Literal[
+    "binary", "multiclass", "multilabel", "regression", "vector_regression", "count", "quantiles", "retrieval"
+]
 TASKS: tuple[Task, ...] = (
     "binary", "multiclass", "multilabel", "regression", "vector_regression", "count", "quantiles",
 )  # fmt: skip
+"""What a head may say; retrieval is what the estimator two_tower does, and nothing else."""
 _YES_NO: tuple[Task, ...] = ("binary", "multilabel")
 _CLASSES: tuple[Task, ...] = ("binary", "multiclass", "multilabel")
 _NUMBERS: tuple[Task, ...] = ("regression", "vector_regression")
@@ -61,8 +65,12 @@ LOSSES: Mapping[str, LossKind] = {
     "cosine_similarity": LossKind(("vector_regression",), "predictions"),
     "poisson": LossKind(("count",), "predictions"),
     "quantile": LossKind(("quantiles", "regression"), "predictions"),
+    "sampled_softmax": LossKind(("retrieval",), "scores"),
 }
-_OWN: Mapping[str, KerasName] = {"quantile": KerasName("", {"level": Option("number")})}
+_OWN: Mapping[str, KerasName] = {
+    "quantile": KerasName("", {"level": Option("number")}),
+    "sampled_softmax": KerasName("", {}),
+}
 DEFAULT_LOSSES: Mapping[Task, str] = {
     "binary": "binary_crossentropy",
     "multiclass": "sparse_categorical_crossentropy",
@@ -71,6 +79,7 @@ DEFAULT_LOSSES: Mapping[Task, str] = {
     "vector_regression": "mean_squared_error",
     "count": "poisson",
     "quantiles": "quantile",
+    "retrieval": "sampled_softmax",
 }
 _ALIASES: Mapping[str, tuple[str, ...]] = {
     "crossentropy": ("binary_crossentropy", "sparse_categorical_crossentropy"),

@@ -60,8 +60,8 @@ class MetricKind:
     needs_groups: bool = False
 
 
-_B, _C, _L, _R, _V, _N, _Q = (
-    "binary", "multiclass", "multilabel", "regression", "vector_regression", "count", "quantiles",
+_B, _C, _L, _R, _V, _N, _Q, _I = (
+    "binary", "multiclass", "multilabel", "regression", "vector_regression", "count", "quantiles", "retrieval",
 )  # fmt: skip
 _CLASSES = (_B, _C, _L)
 _NUMBERS = (_R, _V, _N)
@@ -120,6 +120,8 @@ KINDS: Mapping[str, MetricKind] = {
     "quantile_coverage": MetricKind((_Q,), None, _QUANTILE),
     "ndcg": MetricKind(_ORDERED, "higher", Option("k", 10, 1, 100_000, is_whole=True), needs_groups=True),
     "mrr": MetricKind(_ORDERED, "higher", needs_groups=True),
+    "recall_at": MetricKind((_I,), "higher", Option("k", 10, 1, 100_000, is_whole=True)),
+    "reciprocal_rank": MetricKind((_I,), "higher"),
     "mean_label": MetricKind((_B, *_NUMBERS), None),
     "mean_prediction": MetricKind((_B, *_NUMBERS), None),
 }
@@ -132,6 +134,7 @@ DEFAULTS: Mapping[str, tuple[str, ...]] = {
     _V: ("rmse", "mae"),
     _N: ("rmse", "mae"),
     _Q: ("pinball", "coverage"),
+    _I: ("recall_at", "reciprocal_rank"),
 }
 """What is measured where a definition names no metrics, by task; the first is the gate's default."""
 

@@ -47,6 +47,7 @@ from common.definition.losses import Task
 from common.definition.metrics import check_head as check_head_metrics
 from common.definition.serving import ServingSpec, parse_serving
 from common.definition.strict_yaml import read_yaml
+from common.definition.towers import TWO_TOWER, TwoTower, check_towers, counting, read_towers
 from common.definition.training import Training, parse_training
 from common.definition.trees import (
     TREE_ESTIMATORS,
@@ -69,6 +70,7 @@ FACTORIZATION_MACHINES = ("factorization_machine_classifier", "factorization_mac
 ESTIMATORS = (
     "linear_classifier", "linear_regressor", "linear", "dnn_classifier", "dnn_regressor", "dnn",
     "wide_deep_classifier", "wide_deep_regressor", "wide_deep", *FACTORIZATION_MACHINES, *TREE_ESTIMATORS,
+    TWO_TOWER,
 )  # fmt: skip
 _KEYS = (
     "name", "stream", "label", *HEAD_KEYS, "heads", "seed", "estimator", "module", "features", "parameters", "training",
@@ -123,6 +125,7 @@ class EstimatorParameters:
         regularizer: of the hidden kernels, beside l1 and l2; None: none.
         dimension: of the factors of a factorization machine; 0 elsewhere.
         l1, l2: factors of the sums of absolute and of squared kernel and table weights, added to the loss.
+        towers: of two_tower, which has no other parts.
     """
 
     wide: tuple[str, ...] = ()
@@ -136,6 +139,7 @@ class EstimatorParameters:
     l1: float = 0.0
     l2: float = 0.0
     dimension: int = 0
+    towers: TwoTower | None = None
 
 
 @dataclass(frozen=True)
@@ -210,6 +214,8 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
     raw_parameters = fields.take("parameters", {})
     trees = parse_tree_parameters(raw_parameters, features, estimator) if estimator in TREE_ESTIMATORS else None
     parameters = _estimator_parameters(estimator, raw_parameters, features) if estimator and not trees else None
+    towers = parameters.towers if parameters else None
+    features = counting(features, towers)
     classes, loss = _of_one_label(estimator, raw_parameters)
     heads = read_heads(fields, teaching_of(estimator, classes=classes, loss=loss))
     evaluation, gate = _measured(fields, heads, own_metrics=module is not None)
@@ -243,6 +249,8 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
         and [head.task in ("binary", "regression", "count") for head in heads] != [True]
     ):
         raise InvalidInput(f"{estimator} answers with one number: one head, of task binary, regression or count")
+    if towers:
+        check_towers(towers, features, heads)
     if trees:
         check_trees(trees, features, heads, str(estimator))
         if definition.training != Training():
@@ -316,11 +324,12 @@ def _of_one_label(estimator: str | None, raw_parameters: object) -> tuple[int, s
 
 def _estimator_parameters(estimator: str, section: object, features: Mapping[str, FeatureSpec]) -> EstimatorParameters:
     fields = Fields("parameters", section)
-    has_wide, has_deep = not estimator.startswith("dnn"), not estimator.startswith(("linear", "factorization"))
+    has_wide, has_deep = not estimator.startswith(("dnn", TWO_TOWER)), not estimator.startswith(("linear", "factoriz"))
     is_factored = estimator in FACTORIZATION_MACHINES
+    towers = read_towers(fields, features) if estimator == TWO_TOWER else None
     parameters = EstimatorParameters(
         wide=_columns(fields, "wide", features, estimator) if has_wide else (),
-        deep=_columns(fields, "deep", features, estimator) if has_deep else (),
+        deep=_columns(fields, "deep", features, estimator) if has_deep and not towers else (),
         hidden_units=fields.integers("hidden_units", (64, 32), maximum=65_536) if has_deep else (),
         activation=read_named(fields, "activation", ACTIVATIONS, RELU, without=("glu",)) if has_deep else RELU,
         initializer=read_named(fields, "initializer", INITIALIZERS, GLOROT_UNIFORM) if has_deep else GLOROT_UNIFORM,
@@ -332,6 +341,7 @@ def _estimator_parameters(estimator: str, section: object, features: Mapping[str
         l1=fields.number("l1", 0.0, minimum=0.0),
         l2=fields.number("l2", 0.0, minimum=0.0),
         dimension=fields.integer("dimension", 8, maximum=4096) if is_factored else 0,
+        towers=towers,
     )
     if not estimator.endswith("_regressor"):
         fields.take("classes", None)  # read with the heads

@@ -7,7 +7,7 @@ parameters: {trees_per_round: 50, max_trees: 500, max_depth: 6, learning_rate: 0
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from common.definition.features import Embedding, FeatureSpec, Indicator, Numeric, Text
+from common.definition.features import Embedding, FeatureSpec, Indicator, Numeric, Text, Vocabulary
 from common.definition.fields import Fields
 from common.definition.heads import Head
 from common.errors import InvalidInput
@@ -99,6 +99,11 @@ def check_trees(
         raise InvalidInput(f"{estimator} takes no label_smoothing, class_weights or options of a loss; leave them out")
     for name in parameters.columns:
         spec = features[name]
+        if isinstance(spec, Vocabulary) and spec.forgetting:
+            raise InvalidInput(
+                f"features: {name}: {estimator} splits on ids, and a vocabulary that forgets gives them away; "
+                f"leave out expire_after_rounds, expire_after_examples and evict"
+            )
         if isinstance(spec, Numeric) and spec.normalize != "none":
             raise InvalidInput(
                 f"features: {name}: normalize does nothing for {estimator}: a tree compares values; leave it out"

@@ -14,7 +14,7 @@ import yaml
 
 from common.definition.fields import Asked, recording
 from common.definition.keras_names import OPTIMIZERS, SCHEDULES
-from common.definition.losses import DEFAULT_LOSSES, LOSSES, TASKS, keras_class_of, options_of
+from common.definition.losses import DEFAULT_LOSSES, LOSSES, keras_class_of, options_of
 from common.definition.metrics import DEFAULTS, KINDS
 from common.definition.model import parse_definition
 from docs.generate.markdown import bullet, code, page
@@ -194,6 +194,17 @@ _OF_KERAS = ("activation", "initializer", "embedding_initializer", "regularizer"
 """Options that keras-names.md has, and patterns that a definition makes up."""
 _TREES = "parameters of boosted_trees"
 _COSINE = "training: {optimizer: {learning_rate: {schedule: cosine, initial: 0.1, decay_steps: 10, floor: 0.1}}}\n"
+_TWO_TOWER = """\
+name: m
+stream: s
+label: dest
+estimator: two_tower
+features:
+  airport: {type: vocabulary, of: dest, max_words: 50, oov: drop}
+  route_vector: {type: embedding, of: airport, dimension: 8}
+  distance: {type: numeric}
+parameters: {user: [distance], item: [route_vector], dimension: 8, temperature: 0.1, top_k: 5}
+"""
 _FILES = {"airports.txt": b"EWR\nJFK\n", "vectors.npz": b"", "model.py": b"def build_model(schema, parameters): ...\n"}
 
 
@@ -219,6 +230,7 @@ def _samples() -> list[str]:
     ]
     whole.append(_TOP.replace("estimator: wide_deep_classifier\n", "") + _SECTIONS[_TREES])
     whole += [f"{_TOP}loss: {{name: {name}}}\n{_FEATURES}" for name in ("binary_focal_crossentropy",)]
+    whole.append(_TWO_TOWER)
     whole.append(_TOP.replace("wide_deep", "factorization_machine") + _FEATURES + "parameters: {dimension: 8}\n")
     return [_MODULE_TOP, *whole, _TOP.replace("wide_deep_classifier", "linear_regressor") + _FEATURES]
 
@@ -280,13 +292,17 @@ def _section(section: str, keys: Mapping[str, Asked]) -> str:
     return "\n\n".join(parts + ([code(example, "yaml")] if example else []))
 
 
+_OWN_LOSSES = {
+    "quantile": "Koenker and Bassett's check function",
+    "sampled_softmax": "over the items of a batch, corrected by their frequency",
+}
+
+
 def _loss_line(name: str) -> str:
     kind = LOSSES[name]
     keras_class = keras_class_of(name)
-    source = f"`keras.losses.{keras_class}`" if keras_class else "own: Koenker and Bassett's check function"
-    tasks = ", ".join(
-        f"{task} (default)" if DEFAULT_LOSSES[task] == name else task for task in TASKS if task in kind.tasks
-    )
+    source = f"`keras.losses.{keras_class}`" if keras_class else f"own: {_OWN_LOSSES[name]}"
+    tasks = ", ".join(f"{task} (default)" if DEFAULT_LOSSES[task] == name else task for task in kind.tasks)
     options = ", ".join(f"`{option}`" for option in options_of(name))
     return bullet(f"`{name}`: {tasks}. {source}{'; options ' * bool(options)}{options}.")
 

@@ -20,6 +20,16 @@ def test_trees_and_the_wide_and_deep_network_learn_the_same_flights() -> None:
     assert {"probability", "logits"} == set(trees["answers"][0])
 
 
+@pytest.mark.covers("mode-dynamic-embedding")
+def test_flight_numbers_with_rows_of_their_own_lead_to_more_destinations_than_as_many_hashed_rows() -> None:
+    found = compare.results(["flights_towers", "flights_towers_hashed"], 6000, whole=False)
+    own, hashed = (found[name] for name in ("flights_towers", "flights_towers_hashed"))
+    assert own["metrics"]["recall_at@1"] > hashed["metrics"]["recall_at@1"] + 0.03
+    assert own["metrics"]["recall_at@5"] > 0.5
+    assert own["size_bytes"] < 2 * hashed["size_bytes"]
+    assert len(own["answers"][0]["items"]) == 5
+
+
 @pytest.mark.covers("est-model-fn", "ex-mnist")
 def test_a_model_fn_learns_digits(tmp_path: Path) -> None:
     example = Example("digits_model_fn", tmp_path)

@@ -9,6 +9,7 @@
 | vector_regression | predictions [n, k]        | float32 [n, k]           | prediction [n, k]                  |
 | count             | log of rates [n], [n, 1]  | float32 [n]              | prediction [n], the rate; log_rate |
 | quantiles         | predictions [n, levels]   | float32 [n]              | quantiles [n, levels]              |
+| retrieval         | ranks [n]                 | float32 [n], zeros       | families/retrieval.py              |
 
 class_id is int64, all other outputs are float32. Of several heads each output is served as <head>/<output>. A label
 that is a word of the schema's vocabulary is its place there.
@@ -93,6 +94,8 @@ class BuiltHead:
         return tf.where(missing, tf.zeros_like(labels), labels)
 
     def _labels_of(self, raw: tf.Tensor) -> tf.Tensor:
+        if self.task == "retrieval":  # the item is a column of the model
+            return tf.zeros(tf.shape(raw)[:1])
         if self.task == "multilabel" and self.label.is_variable_length:
             return _many_hot(self.label, raw, self.class_count)
         spec = self.label_spec

@@ -5,10 +5,12 @@ from collections.abc import Mapping
 from common.definition.model import Definition
 from common.errors import DataLoss
 from common.schema import Schema
+from services.trainer import determinism
 from services.trainer.families import layer_state
 from services.trainer.families.model import BuiltModel
 from services.trainer.families.model import build as build_network
 from services.trainer.families.port import Arrays, Model, Trainable
+from services.trainer.families.retrieval import build_retrieval
 from services.trainer.families.trees.model import TreesModel
 from services.trainer.families.user_module import UserModule
 from services.trainer.features.statistics import Statistics
@@ -28,6 +30,9 @@ def build(
     """
     if definition.trees:
         return TreesModel(definition, schema, statistics)
+    parameters = definition.estimator_parameters
+    if parameters and parameters.towers:
+        return build_retrieval(definition, schema, statistics, determinism.start_from_seed(seed))
     return build_network(definition, schema, statistics, module, seed=seed)
 
 

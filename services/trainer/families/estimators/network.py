@@ -24,7 +24,7 @@ def build_network(definition: Definition, transform: Transform, heads: Sequence[
     """
     parameters = definition.estimator_parameters
     assert parameters is not None
-    inputs = {name: _input(definition.features, transform, name) for name in transform.outputs}
+    inputs = {name: column_input(definition.features, transform, name) for name in transform.outputs}
     units = sum(head.units for head in heads)
     parts = []
     if parameters.wide:
@@ -67,7 +67,7 @@ def needed_features(parameters: EstimatorParameters) -> tuple[str, ...]:
     return parameters.wide + parameters.deep
 
 
-def _input(specs: Mapping[str, FeatureSpec], transform: Transform, name: str) -> keras.KerasTensor:
+def column_input(specs: Mapping[str, FeatureSpec], transform: Transform, name: str) -> keras.KerasTensor:
     dtype = "float32" if name not in specs or isinstance(specs[name], Numeric) else "int32"
     return keras.Input(shape=(transform.width(name),), dtype=dtype, name=name)
 
@@ -82,7 +82,7 @@ def _wide_part(
 ) -> keras.KerasTensor:
     numeric = {name: transform.width(name) or 1 for name in parameters.wide if isinstance(specs[name], Numeric)}
     tables = {name: id_count(categorical(specs, name)) for name in parameters.wide if name not in numeric}
-    terms = LinearTerms(tables, numeric, units=units, regularizer=_regularizer(parameters), name="wide")
+    terms = LinearTerms(tables, numeric, units=units, regularizer=regularizer_for(parameters), name="wide")
     return terms({name: inputs[name] for name in parameters.wide})
 
 
@@ -100,7 +100,7 @@ def _factor_part(
         numeric,
         dimension=parameters.dimension,
         initializer=keras.initializers.RandomNormal(stddev=0.01) if given is None else initializer_of(given),
-        regularizer=_regularizer(parameters),
+        regularizer=regularizer_for(parameters),
         name="factors",
     )
     return terms({name: inputs[name] for name in parameters.wide})
@@ -113,9 +113,9 @@ def _deep_part(
     *,
     units: int,
 ) -> keras.KerasTensor:
-    columns = _dense_columns(specs, parameters, inputs)
+    columns = dense_columns(specs, parameters, parameters.deep, inputs, {})
     hidden = keras.layers.Concatenate(name="deep_columns")(columns) if len(columns) > 1 else columns[0]
-    regularizer = _regularizer(parameters)
+    regularizer = regularizer_for(parameters)
     for index, size in enumerate(parameters.hidden_units):
         hidden = keras.layers.Dense(
             size,
@@ -135,20 +135,24 @@ def _table_initializer(parameters: EstimatorParameters, dimension: int) -> keras
     return initializer_of(parameters.embedding_initializer)
 
 
-def _regularizer(parameters: EstimatorParameters) -> Regularizer:
+def regularizer_for(parameters: EstimatorParameters) -> Regularizer:
     """L2 alone is Keras's L2: L1L2 adds the terms in another order."""
     if parameters.l1:
         return keras.regularizers.L1L2(parameters.l1, parameters.l2)
     return keras.regularizers.L2(parameters.l2) if parameters.l2 else None
 
 
-def _dense_columns(
-    specs: Mapping[str, FeatureSpec], parameters: EstimatorParameters, inputs: Mapping[str, keras.KerasTensor]
+def dense_columns(
+    specs: Mapping[str, FeatureSpec],
+    parameters: EstimatorParameters,
+    names: Sequence[str],
+    inputs: Mapping[str, keras.KerasTensor],
+    tables: dict[str, EmbeddingTable],
 ) -> list[keras.KerasTensor]:
-    tables: dict[str, EmbeddingTable] = {}
+    """What a network of the named features takes. `tables`: those that are there; new ones are put in."""
     columns = []
     # By name: rows of the first kernel must not change places when a definition lists its features in another order.
-    for name in sorted(parameters.deep):
+    for name in sorted(names):
         spec, source = specs[name], inputs[ids_of(specs, name)]
         weighted = {"id_weights": inputs[weights_name(name)]} if weights_of(spec) else {}
         if isinstance(spec, Embedding):
@@ -158,7 +162,7 @@ def _dense_columns(
                     size,
                     spec.dimension,
                     initializer=_table_initializer(parameters, spec.dimension),
-                    regularizer=_regularizer(parameters),
+                    regularizer=regularizer_for(parameters),
                     name=f"{spec.table}_table",
                 )
             columns.append(tables[spec.table](source, combiner=spec.combiner, **weighted))

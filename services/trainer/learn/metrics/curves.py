@@ -9,6 +9,7 @@
 | numbers     | error_percentiles [[percent, absolute error]], residuals [[from, to, share]],                        |
 |             | predicted [[mean prediction, mean label, share]], tenths of the examples by prediction               |
 | quantiles   | levels [[level, share of labels at or below]]                                                        |
+| retrieval   | recall_at [[k, share of examples whose item is among the first k]]                                   |
 
 calibration: [[mean prediction, share of positives, share of all weight]], by tenths of probability, without empty ones.
 confusion: {classes, counts}: a row per label, a column per prediction, sums of weights; past 20 classes the most
@@ -26,6 +27,7 @@ from services.trainer.learn.metrics.judged import Floats, Judged, sums
 
 _POINTS, _BINS, _SHOWN_CLASSES = 50, 10, 20
 _PERCENTS = (1, 5, 10, 25, 50, 75, 90, 95, 99, 100)
+_RANKS = (1, 2, 5, 10, 20, 50, 100)
 Drawing = Mapping[str, Any]
 
 
@@ -100,6 +102,10 @@ def _quantiles(data: Judged) -> Drawing:
     return {"levels": [[level, share] for level, share in zip(data.levels, shares, strict=True)]}
 
 
+def _ranks(data: Judged) -> Drawing:
+    return {"recall_at": [[k, numbers.recall_at(data, k)(data.weights)] for k in _RANKS]}
+
+
 _DRAW: Mapping[str, Callable[[Judged], Drawing]] = {
     "binary": _binary,
     "multiclass": _multiclass,
@@ -108,6 +114,7 @@ _DRAW: Mapping[str, Callable[[Judged], Drawing]] = {
     "vector_regression": _numbers,
     "count": _numbers,
     "quantiles": _quantiles,
+    "retrieval": _ranks,
 }
 
 

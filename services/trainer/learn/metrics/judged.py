@@ -29,6 +29,7 @@ class Judged:
     | vector_regression | [n, k]         | predictions [n, k]             |                                          |
     | count             | [n]            | rates [n]                      |                                          |
     | quantiles         | [n]            | [n, levels]                    |                                          |
+    | retrieval         | [n], zeros     | ranks [n], from 1              |                                          |
 
     A column `group` says which examples belong together, where the definition says by what.
 

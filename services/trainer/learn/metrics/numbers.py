@@ -1,4 +1,4 @@
-"""Metrics of predicted numbers: errors, counts, quantiles."""
+"""Metrics of predicted numbers: errors, counts, quantiles, ranks."""
 
 from collections.abc import Callable
 
@@ -158,3 +158,16 @@ def _at_level(data: Judged, level: float | None, terms: Callable[[int], Floats])
     """Not defined for a level that the head does not have."""
     near = [index for index, one in enumerate(data.levels) if level is not None and abs(one - level) < 1e-9]
     return mean_of(terms(near[0])) if near else lambda weights: None
+
+
+# ranks
+
+
+def recall_at(data: Judged, k: float | None) -> Weighed:
+    """The share of examples whose own item is among the first k: one item is right, so recall is 0 or 1 for each."""
+    return mean_of(data.outputs <= float(k or 1))
+
+
+def reciprocal_rank(data: Judged, option: float | None) -> Weighed:
+    """The mean of 1 / rank of each example's own item (MRR)."""
+    return mean_of(1.0 / data.outputs)

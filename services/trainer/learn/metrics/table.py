@@ -83,6 +83,7 @@ _QUANTILES: Mapping[str, Prepare] = {
     "coverage": numbers.coverage,
     "quantile_coverage": numbers.quantile_coverage,
 }
+_RETRIEVAL: Mapping[str, Prepare] = {"recall_at": numbers.recall_at, "reciprocal_rank": numbers.reciprocal_rank}
 _ORDERED: Mapping[str, Prepare] = {"ndcg": groups.ndcg, "mrr": groups.mrr}
 PREPARE: Mapping[str, Mapping[str, Prepare]] = {
     "binary": {**_BINARY, **_ORDERED},
@@ -96,6 +97,7 @@ PREPARE: Mapping[str, Mapping[str, Prepare]] = {
         "poisson_deviance": numbers.poisson_deviance,
     },
     "quantiles": _QUANTILES,
+    "retrieval": _RETRIEVAL,
 }
 
 

@@ -34,6 +34,7 @@ EVENTS = RANDOM.poisson(3, COUNT)
 RATES = np.exp(RANDOM.normal(1, 0.3, COUNT))
 LEVELS = (0.1, 0.5, 0.9)
 QUANTILES = np.sort(RANDOM.normal(5, 2, (COUNT, 3)), axis=1)
+RANKS = (SCORES[np.arange(COUNT), CHOSEN][:, np.newaxis] <= SCORES).sum(axis=1).astype(np.float64)
 
 GIVEN: dict[str, tuple[Any, Any]] = {
     "binary": (TRUTH, LOGITS),
@@ -43,6 +44,7 @@ GIVEN: dict[str, tuple[Any, Any]] = {
     "vector_regression": (VECTORS, VECTOR_GUESSES),
     "count": (EVENTS, np.log(RATES)),
     "quantiles": (NUMBERS, QUANTILES),
+    "retrieval": (np.zeros(COUNT), RANKS),
 }
 
 
@@ -245,6 +247,12 @@ EXPECTED: dict[str, dict[str, Callable[[Any], Any]]] = {
         "quantile_loss@0.9": lambda w: sk.mean_pinball_loss(NUMBERS, QUANTILES[:, 2], alpha=0.9, sample_weight=w),
         "coverage": mean((QUANTILES[:, 0] <= NUMBERS) & (QUANTILES[:, 2] >= NUMBERS)),
         "quantile_coverage@0.5": mean(QUANTILES[:, 1] >= NUMBERS),
+    },
+    "retrieval": {
+        "recall_at@2": lambda w: sk.top_k_accuracy_score(CHOSEN, SCORES, k=2, sample_weight=w),
+        "reciprocal_rank": lambda w: sk.label_ranking_average_precision_score(
+            np.eye(CLASSES, dtype=int)[CHOSEN], SCORES, sample_weight=w
+        ),
     },
 }
 CASES = [(task, name) for task, names in EXPECTED.items() for name in names]

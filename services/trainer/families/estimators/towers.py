@@ -1,0 +1,72 @@
+"""two_tower: one tower of layers for who asks and one for the item, each ending in vectors of length 1."""
+
+from dataclasses import dataclass
+
+import keras
+
+from common.definition.model import Definition, EstimatorParameters
+from services.trainer.families.estimators.by_name import activation_of, initializer_of, regularizer_of
+from services.trainer.families.estimators.layers import EmbeddingTable
+from services.trainer.families.estimators.network import column_input, dense_columns, regularizer_for
+from services.trainer.features.transform import Transform, ids_of, weights_name, weights_of
+
+USER, ITEM, ITEM_ID = "user", "item", "item_id"
+"""Outputs of the whole network: float32 [n, dimension] twice, int32 [n]."""
+
+
+@dataclass(frozen=True)
+class Towers:
+    """Attributes:
+    network: both towers on the columns of both; its outputs are a dict of the three above.
+    user, item: each tower alone, on its own columns; the same layers.
+    """
+
+    network: keras.Model
+    user: keras.Model
+    item: keras.Model
+
+
+def build_towers(definition: Definition, transform: Transform) -> Towers:
+    parameters = definition.estimator_parameters
+    assert parameters is not None
+    assert parameters.towers is not None
+    towers = parameters.towers
+    inputs = {name: column_input(definition.features, transform, name) for name in transform.outputs}
+    tables: dict[str, EmbeddingTable] = {}
+    found = {}
+    for side, names in ((USER, towers.user), (ITEM, towers.item)):
+        columns = dense_columns(definition.features, parameters, names, inputs, tables)
+        taken = {name: inputs[name] for name in _columns_of(definition, names)}
+        found[side] = keras.Model(taken, _vectors(side, columns, parameters, towers.dimension), name=side)
+    ids = keras.layers.Reshape((), name="item_row")(inputs[towers.candidates])
+    outputs = {USER: found[USER].output, ITEM: found[ITEM].output, ITEM_ID: ids}
+    return Towers(keras.Model(inputs, outputs, name="network"), found[USER], found[ITEM])
+
+
+def _columns_of(definition: Definition, names: tuple[str, ...]) -> list[str]:
+    specs = definition.features
+    weighted = [weights_name(name) for name in names if weights_of(specs[name])]
+    return sorted({*(ids_of(specs, name) for name in names), *weighted})
+
+
+def _vectors(
+    side: str, columns: list[keras.KerasTensor], parameters: EstimatorParameters, dimension: int
+) -> keras.KerasTensor:
+    hidden = keras.layers.Concatenate(name=f"{side}_columns")(columns) if len(columns) > 1 else columns[0]
+    regularizer = regularizer_for(parameters)
+
+    def dense(size: int, name: str, **options: object) -> keras.layers.Layer:
+        return keras.layers.Dense(
+            size,
+            kernel_initializer=initializer_of(parameters.initializer),
+            kernel_regularizer=regularizer_of(parameters.regularizer, regularizer),
+            name=name,
+            **options,
+        )
+
+    for index, size in enumerate(parameters.hidden_units):
+        hidden = dense(size, f"{side}_hidden_{index}", activation=activation_of(parameters.activation))(hidden)
+        if parameters.dropout:
+            hidden = keras.layers.Dropout(parameters.dropout, name=f"{side}_dropout_{index}")(hidden)
+    vectors = dense(dimension, f"{side}_output", use_bias=False)(hidden)
+    return keras.layers.UnitNormalization(name=f"{side}_unit")(vectors)

@@ -31,10 +31,10 @@ from common.definition.model import parse_definition
 from common.eventlog import tfrecord
 from common.eventlog.base import NewRecord, RecordHeaders
 from common.eventlog.open import open_event_log
+from common.examples.codec import ExampleCodec
 from common.registry.catalog import Lease, OffsetRange, RoundPlan
 from common.registry.client import RegistryClient, manifest_of
 from common.schema import Schema
-from services.ingest.codec.examples import ExampleCodec
 from services.trainer.plan import lineage
 from services.trainer.settings import TrainerSettings
 

@@ -30,11 +30,11 @@ import psutil
 
 from benchmarks.report import Cell, publish
 from common.eventlog import tfrecord
+from common.examples.codec import ExampleCodec
 from common.registry.client import RegistryClient
 from common.schema import Schema
 from protos import ingest_pb2 as pb
 from protos import ingest_pb2_grpc
-from services.ingest.codec.examples import ExampleCodec
 
 STREAM = "flights"
 _CONNECTIONS = 4

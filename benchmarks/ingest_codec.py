@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks.report import Cell, publish
+from common.examples.codec import ExampleCodec
 from common.schema import Schema
 from protos.example_pb2 import Example
 from services.ingest.codec.columns import ColumnarEncoder
-from services.ingest.codec.examples import ExampleCodec
 
 _EVENTS = 2_000
 _TURNS = 15

@@ -21,9 +21,9 @@ import yaml
 from benchmarks.report import publish
 from common.errors import DataLoss
 from common.eventlog import tfrecord
+from common.examples.codec import ExampleCodec
 from common.schema import Feature, Schema
 from services.ingest.codec.columns import ColumnarEncoder
-from services.ingest.codec.examples import ExampleCodec
 from services.ingest.codec.layout import LockstepChecker
 
 _STREAM = Path(__file__).parents[1] / "examples" / "flights" / "stream.yaml"

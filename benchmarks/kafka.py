@@ -30,8 +30,8 @@ from benchmarks.ingest import SCHEMA, STREAM, Load, Platform, made_up_events, ov
 from benchmarks.report import Cell, publish
 from common.eventlog import tfrecord
 from common.eventlog.kafka_log import KafkaLog
+from common.examples.codec import ExampleCodec
 from common.schema import Schema
-from services.ingest.codec.examples import ExampleCodec
 from testing.kafka.kafka_server import KafkaServer
 
 _EVENTS = 5_000

@@ -18,6 +18,7 @@ As a mapping (YAML or JSON) it reads:
     weight: sample_weight        # optional: the name of a scalar float32 feature
     event_time: time_hour        # optional: the name of a scalar int64 or float32 feature, epoch seconds
     key: tailnum                 # optional: the name of a scalar feature; events of one key keep their order
+    source: {kafka: {topic: flights, format: json}}   # optional: somebody else's topic (common/topic_source.py)
 
 Vocabulary, min and max are the domain: an event outside it is refused. To let unknown words in and treat them in the
 model, leave `vocabulary` out here and name the words in the model's feature spec.
@@ -35,6 +36,7 @@ from typing import Any, Literal, Self
 from common.errors import InvalidInput
 from common.kinds import MAX_RANK, MAX_VALUES, ImageKind, TensorKind
 from common.suggestions import did_you_mean
+from common.topic_source import TopicSource
 
 Dtype = Literal["float32", "int64", "string", "bytes"]
 DTYPES: tuple[Dtype, ...] = ("float32", "int64", "string", "bytes")
@@ -69,6 +71,7 @@ SCHEMA_KEYS: Mapping[str, str] = {
     "weight": "the name of a scalar float32 feature; default: none",
     "event_time": "the name of a scalar int64 or float32 feature; default: none",
     "key": "the name of a scalar string or int64 feature; default: none",
+    "source": "{kafka: {topic, format, ...}}: an existing topic whose records are the events; default: ingest's",
 }
 """Every key of a stream and of a feature, with what it must be; the reference is made from them (docs/generate)."""
 
@@ -256,6 +259,7 @@ class Schema:
     weight: str | None = None
     event_time: str | None = None
     key: str | None = None
+    source: TopicSource | None = None
 
     @property
     def columns(self) -> tuple[Feature, ...]:
@@ -295,8 +299,12 @@ class Schema:
         repeated = sorted(name for name, count in counts.items() if count > 1)
         if repeated:
             raise InvalidInput(f"the schema names {', '.join(repeated)} more than once")
-        schema = cls(features, labels, mapping.get("weight"), mapping.get("event_time"), mapping.get("key"))
+        given = mapping.get("source")
+        source = None if given is None else TopicSource.from_mapping(given)
+        schema = cls(features, labels, mapping.get("weight"), mapping.get("event_time"), mapping.get("key"), source)
         schema._check_parts()
+        for name in source.fields if source else ():
+            schema.feature(name)
         schema._check_kinds()
         return schema
 
@@ -355,6 +363,8 @@ class Schema:
         }
         parts = {"weight": self.weight, "event_time": self.event_time, "key": self.key}
         mapping.update({key: value for key, value in parts.items() if value is not None})
+        if self.source:
+            mapping["source"] = self.source.to_mapping()
         return mapping
 
     def to_json(self) -> str:

@@ -31,6 +31,10 @@ def check_compatible(old: Schema, new: Schema) -> None:
     for part in ("weight", "event_time", "key"):
         if getattr(old, part) != getattr(new, part):
             reasons.append(f"{part} changed from {getattr(old, part)!r} to {getattr(new, part)!r}")
+    topics = [schema.source.topic if schema.source else None for schema in (old, new)]
+    if topics[0] != topics[1]:
+        here = [f"Kafka topic {topic}" if topic else "ingest" for topic in topics]
+        reasons.append(f"the events came from {here[0]} and would come from {here[1]}, where offsets mean others")
     if reasons:
         raise Conflict(
             f"the new schema is not compatible: {'; '.join(reasons)}. A schema may widen: new optional features, wider "

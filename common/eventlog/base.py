@@ -72,6 +72,8 @@ class Record:
     offset: int
     value: bytes
     headers: RecordHeaders
+    fault: str = ""
+    """Why its only event cannot be used, and is no Example: a record of somebody else's topic (sourced_log.py)."""
 
 
 class EventLog(Protocol):

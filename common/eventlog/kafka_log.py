@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, OffsetSpec, TopicPartition
+from kafka import IsolationLevel, KafkaAdminClient, KafkaConsumer, KafkaProducer, OffsetSpec, TopicPartition
 from kafka import errors as kafka_errors
 
 from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
@@ -44,9 +44,23 @@ KafkaMessage = Any  # kafka-python has no types
 class KafkaLog:
     """Thread-safe. Connects when first used; every wait has a timeout and ends in Unavailable."""
 
-    def __init__(self, servers: Sequence[str]) -> None:
-        """`servers` are host:port; the rest of the cluster is found through any of them."""
+    def __init__(
+        self,
+        servers: Sequence[str],
+        *,
+        record_of: "Callable[[KafkaMessage], Record] | None" = None,
+        info_of: "Callable[[KafkaMessage], RecordInfo] | None" = None,
+        committed_only: bool = False,
+    ) -> None:
+        """`servers` are host:port; the rest of the cluster is found through any of them.
+
+        Args:
+            record_of, info_of: what messages are that this class has not written.
+            committed_only: messages of Kafka's transactions are read when these are committed.
+        """
         self._servers = list(servers)
+        self._record_of, self._info_of = record_of or _record_of, info_of or _info_of
+        self._isolation = IsolationLevel.READ_COMMITTED if committed_only else IsolationLevel.READ_UNCOMMITTED
         self._probe = KafkaProbe(servers)
         # Its threads repeat themselves several times a second while a broker is away; the probe says it once, and
         # what concerns a caller is raised.
@@ -101,6 +115,20 @@ class KafkaLog:
                 self._replace_producer(producer)
             raise
 
+    def append_keyed(self, topic: str, messages: Sequence[tuple[bytes, bytes]]) -> None:
+        """Appends (key, value) pairs to somebody else's topic, by its keys' partitions; returns when they are there.
+
+        Raises:
+            NotFound: there is no such topic. Unavailable: some, all or none of them may be there.
+        """
+        self.partition_count(topic)
+        producer = self._produce()
+        deadline = time.monotonic() + _APPEND_TIMEOUT_SECONDS
+        with _kafka_errors(f"topic {topic!r}"):
+            futures = [producer.send(topic, value, key=key) for key, value in messages]
+            for future in futures:
+                wait_delivered(future, deadline, answers=self._answers)
+
     def _answers(self) -> bool:
         try:
             self._probe.check(timeout_seconds=_CONNECT_TIMEOUT_SECONDS)
@@ -117,18 +145,12 @@ class KafkaLog:
     def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[Record]:
         """See EventLog.read; a bad range is refused at the call. Up to 16 iterations at a time, then Overloaded."""
         self._check_range(topic, partition, start, end)
-        return (
-            Record(partition, message.offset, message.value, _decode_headers(message))
-            for message in self._messages(topic, partition, start, end)
-        )
+        return (self._record_of(message) for message in self._messages(topic, partition, start, end))
 
     def scan(self, topic: str, partition: int, start: int, end: int) -> Iterator[RecordInfo]:
         """See EventLog.scan. Kafka sends the values all the same."""
         self._check_range(topic, partition, start, end)
-        return (
-            RecordInfo(partition, message.offset, len(message.value), _decode_headers(message))
-            for message in self._messages(topic, partition, start, end)
-        )
+        return (self._info_of(message) for message in self._messages(topic, partition, start, end))
 
     def ping(self, *, timeout_seconds: float) -> None:
         self._probe.check(timeout_seconds=timeout_seconds)
@@ -203,7 +225,11 @@ class KafkaLog:
     def _offsets(self, topic: str, partitions: Sequence[int], spec: OffsetSpec) -> dict[int, int]:
         wanted = {TopicPartition(topic, partition): spec for partition in partitions}
         with _kafka_errors(f"topic {topic!r}"):
-            found = self._ask(lambda admin: admin.list_partition_offsets(wanted, timeout_ms=_REQUEST_TIMEOUT_MS))
+            found = self._ask(
+                lambda admin: admin.list_partition_offsets(
+                    wanted, isolation_level=self._isolation, timeout_ms=_REQUEST_TIMEOUT_MS
+                )
+            )
         return {source.partition: offset.offset for source, offset in found.items()}
 
     def _check_partition(self, topic: str, partition: int) -> None:
@@ -324,6 +350,7 @@ class KafkaLog:
             bootstrap_timeout_ms=_BOOTSTRAP_TIMEOUT_MS,
             group_id=None,
             enable_auto_commit=False,
+            isolation_level=self._isolation.name.lower(),
             auto_offset_reset="none",
             allow_auto_create_topics=False,
             max_partition_fetch_bytes=4 << 20,
@@ -331,6 +358,14 @@ class KafkaLog:
             request_timeout_ms=_REQUEST_TIMEOUT_MS,
             reconnect_backoff_max_ms=1_000,
         )
+
+
+def _record_of(message: KafkaMessage) -> Record:
+    return Record(message.partition, message.offset, message.value, _decode_headers(message))
+
+
+def _info_of(message: KafkaMessage) -> RecordInfo:
+    return RecordInfo(message.partition, message.offset, len(message.value), _decode_headers(message))
 
 
 def _send(

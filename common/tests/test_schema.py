@@ -142,6 +142,17 @@ def _words(*words: str, **rest: Any) -> Schema:
 
 
 @pytest.mark.covers("rec-schema")
+def test_a_stream_keeps_the_topic_that_it_reads() -> None:
+    def reading(**kafka: Any) -> Schema:
+        return Schema.from_mapping({**FULL, "source": {"kafka": {"topic": "a", "format": "json"} | kafka}})
+
+    check_compatible(reading(), reading(servers="other:9092", fields={"distance": "km"}))
+    with pytest.raises(Conflict, match="came from Kafka topic a and would come from Kafka topic b"):
+        check_compatible(reading(), reading(topic="b"))
+    with pytest.raises(Conflict, match="came from ingest and would come from Kafka topic a"):
+        check_compatible(Schema.from_mapping(FULL), reading())
+
+
 def test_a_schema_may_widen() -> None:
     check_compatible(_words("a", "b"), _words("c", "b", "a"))
     check_compatible(_words("a", "b"), _words("a", "b", required=False, default="a"))

@@ -6,6 +6,7 @@ import yaml
 
 from common.kinds import IMAGE_KEYS, TENSOR_KEYS
 from common.schema import FEATURE_KEYS, SCHEMA_KEYS, Schema
+from common.topic_source import SOURCE_KEYS
 from docs.generate.markdown import bullet, code, page
 
 _EXAMPLE = """\
@@ -26,6 +27,7 @@ labels:
 weight: importance
 event_time: scheduled_at
 key: tail
+source: {kafka: {topic: airline.departures, format: json, fields: {tail: aircraft.tail}}}
 """
 _STREAM = {"stream": "a name; required"}
 _MEANING = {
@@ -35,6 +37,7 @@ _MEANING = {
     "weight": "how much an example counts in training and in metrics.",
     "event_time": "when the event happened, in epoch seconds.",
     "key": "events of one key stay in one partition and keep their order.",
+    "source": "an existing Kafka topic that the stream reads, below. Such a stream takes no events at ingest.",
     "name": "of the feature, in events and requests.",
     "dtype": "what its values are.",
     "shape": "`[784]` holds 784 values, `[28, 28]` the same in C order.",
@@ -56,7 +59,7 @@ def document() -> str:
     return page(
         "stream.yaml", __name__, _INTRODUCTION, "## Top level", _keys(_STREAM | dict(SCHEMA_KEYS)),
         "## A feature or label", _keys(FEATURE_KEYS),
-        "## tensor", _table(TENSOR_KEYS), "## image", _table(IMAGE_KEYS),
+        "## tensor", _table(TENSOR_KEYS), "## image", _table(IMAGE_KEYS), "## source.kafka", _table(SOURCE_KEYS),
         "## An example with every key", code(_EXAMPLE, "yaml"),
     )  # fmt: skip
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from common.errors import HeadraceError, InvalidInput
+from common.examples.cells import column_name
 from common.schema import Schema
 from common.storage import Place, place_of
 from headrace.client.platform import Client, OnInvalid
 from headrace.commands.session import Session
-from headrace.files.cells import column_name
 from headrace.files.upload_state import UploadState
 
 if TYPE_CHECKING:

@@ -97,13 +97,16 @@ def streams(context: typer.Context) -> None:
         rows.append({
             "stream": stream.name, "schema_version": stream.schema_version, "features": len(schema.features),
             "labels": [label.name for label in schema.labels], "models": names, "archived": stream.archived,
+            "source": schema.source.to_mapping() if schema.source else None,
         })  # fmt: skip
 
     def table() -> None:
         columns = {"stream": "left", "schema": "right", "features": "right", "labels": "left", "models": "left"}
+        columns["events from"] = "left"
         cells = [
             [row["stream"] + (" (archived)" if row["archived"] else ""), row["schema_version"], row["features"],
-             ", ".join(row["labels"]), row["models"] or "-"]
+             ", ".join(row["labels"]), row["models"] or "-",
+             f"Kafka topic {row['source']['kafka']['topic']}" if row["source"] else "ingest"]
             for row in rows
         ]  # fmt: skip
         print_table("", columns, cells)

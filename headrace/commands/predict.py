@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from common.schema import Schema
     from headrace.client.prediction_types import Prediction
     from headrace.client.predictions import PredictionClient
+    from headrace.files.row_files import Rows
 
 _ROWS_AT_ONCE = 1000
 
@@ -34,10 +35,17 @@ def predict(
     file: Annotated[
         str | None,
         typer.Option(
-            help="Rows from a .csv, .parquet, .ndjson, .json or .npy file instead, by path or URL; with a label in "
-            "them, the metrics too."
+            help="Rows from a .csv, .parquet, .ndjson, .json or .npy file instead, by path or URL, or from "
+            "kafka://HOST:PORT/TOPIC; with a label in them, the metrics too."
         ),
     ] = None,
+    to: Annotated[
+        str,
+        typer.Option(
+            metavar="PLACE",
+            help="With --file: write each row's answer to a new file of NDJSON or to kafka://HOST:PORT/TOPIC.",
+        ),
+    ] = "",
     version: Annotated[int | None, typer.Option(help="Ask this version.", min=1)] = None,
     label: Annotated[str | None, typer.Option(help="Ask the version behind this alias.")] = None,
     signature: Annotated[str, typer.Option(help="The signature to call; none means serving_default.")] = "",
@@ -53,10 +61,15 @@ def predict(
     from headrace.client.prediction_types import Target
     from headrace.client.predictions import PredictionClient
     from headrace.client.tensor_values import read_json
+    from headrace.commands.predict_batch import answer_all, is_topic, sentence_of
 
     session: Session = context.obj
     if file is not None and request != "-":
         raise InvalidInput("predict takes JSON or --file, not both")
+    if to and file is None:
+        raise InvalidInput("--to takes the answers to the rows of --file")
+    if file is not None and is_topic(file) and not to:
+        raise InvalidInput("rows of a topic need --to, a file or a topic for their answers")
     if is_async and use_grpc:
         raise InvalidInput("asynchronous predictions have no gRPC door; leave out --grpc or --async")
     target = Target(model, version, label, signature)
@@ -68,11 +81,15 @@ def predict(
         if document is not None and not (use_grpc or is_async or output or url.startswith("grpc:")):
             _show(read_json(client.predict_raw(target, _body(document, signature))))
             return
-        asking = _Asking(client, target, tuple(output or ()), is_async=is_async, timeout_seconds=timeout)
+        asking = Asking(client, target, tuple(output or ()), is_async=is_async, timeout_seconds=timeout)
         if file is None:
             _show(asking.document(document))
             return
         known = None if url else _known(session, target)
+        if to:
+            totals = answer_all(asking, file, to, known)
+            session.show(totals, lambda: typer.echo(sentence_of(totals)))
+            return
         with place_of(file).as_local() as local:
             answer = asking.file(local, known)
         _show(answer)
@@ -103,7 +120,7 @@ def _told_why(session: Session, target: Any, *, is_ours: bool) -> Iterator[None]
 
 
 @dataclass(frozen=True)
-class _Known:
+class Known:
     """What the registry says of a model: its first head's task and label, its stream's schema.
 
     Attributes:
@@ -116,7 +133,7 @@ class _Known:
     schema: "Schema"
 
 
-def _known(session: Session, target: Any) -> _Known | None:
+def _known(session: Session, target: Any) -> Known | None:
     """Of the version that answers; None while the registry cannot tell."""
     from common.definition.model import parse_definition
     from common.schema import Schema
@@ -132,10 +149,10 @@ def _known(session: Session, target: Any) -> _Known | None:
         return None  # serving answers, or says what it lacks
     head = definition.heads[0]
     prefix = f"{head.name}/" if len(definition.heads) > 1 else ""
-    return _Known(head.task, head.label, prefix, Schema.from_json(stream.schema_json))
+    return Known(head.task, head.label, prefix, Schema.from_json(stream.schema_json))
 
 
-class _Asking:
+class Asking:
     """One command's way of asking."""
 
     def __init__(
@@ -152,24 +169,14 @@ class _Asking:
         self._output_filter = output_filter
         self._is_async = is_async
         self._timeout_seconds = timeout_seconds
+        self._types: Mapping[str, str] | None = None
 
-    def file(self, path: Path, known: _Known | None) -> dict[str, Any]:
+    def file(self, path: Path, known: Known | None) -> dict[str, Any]:
         """The predictions of all rows, the versions that answered, and the metrics where the rows have a label."""
-        from headrace.files.row_files import Wanted, read_rows
-
-        target = self._target
-        types = self._client.signature(
-            target.model, target.signature_name, version=target.version, label=target.label
-        ).inputs
-        found = read_rows(path, Wanted(types, known.schema, known.label) if known else Wanted(types))
-        rows = found.rows
-        predictions: list[Any] = []
-        versions: list[int] = []
-        for start in range(0, len(rows), _ROWS_AT_ONCE):
-            answer = self._rows(rows[start : start + _ROWS_AT_ONCE])
-            predictions += answer.rows()
-            if answer.version not in versions:
-                versions.append(answer.version)
+        found = self.rows_in(path, known)
+        answers = list(self.answers(found.rows))
+        predictions = [prediction for prediction, _ in answers]
+        versions = list(dict.fromkeys(version for _, version in answers))
         document = {"predictions": predictions, "version": versions[0] if len(versions) == 1 else versions}
         if known is None or not found.labels:
             return document
@@ -178,6 +185,23 @@ class _Asking:
         labelled = sum(label is not None for label in found.labels)
         metrics = metrics_of(known.task, predictions, found.labels, prefix=known.prefix)
         return document | ({"labelled": labelled, "metrics": metrics} if metrics else {})
+
+    def rows_in(self, path: Path, known: Known | None) -> "Rows":
+        """The rows of a file as the signature wants them. Raises InvalidInput: one does not fit; says which."""
+        from headrace.files.row_files import Wanted, read_rows
+
+        target = self._target
+        if self._types is None:
+            self._types = self._client.signature(
+                target.model, target.signature_name, version=target.version, label=target.label
+            ).inputs
+        return read_rows(path, Wanted(self._types, known.schema, known.label) if known else Wanted(self._types))
+
+    def answers(self, rows: list[Any]) -> Iterator[tuple[Any, int]]:
+        """(prediction, version) of each row, in order."""
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            answer = self._rows(rows[start : start + _ROWS_AT_ONCE])
+            yield from ((prediction, answer.version) for prediction in answer.rows())
 
     def document(self, document: Any) -> dict[str, Any]:
         if isinstance(document, dict) and "inputs" in document:

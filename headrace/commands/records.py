@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from common.errors import InvalidInput
+from common.errors import InvalidInput, NotFound, Unavailable
+from common.schema import Schema
 from common.storage import place_of
 from headrace.commands.session import LOCAL, Session
 
@@ -56,12 +57,16 @@ def archive(
     from contextlib import closing
 
     from common.eventlog.open import open_event_log
+    from common.eventlog.sourced_log import SourcedLog
     from headrace.files.shards import archive as write
 
     session: Session = context.obj
     if not log and session.kind != LOCAL:
         raise InvalidInput("archive needs --log kafka:HOST:PORT for a platform in containers")
-    with closing(open_event_log(log or f"segments:{session.data_dir / 'log'}")) as opened:
+    url = log or f"segments:{session.data_dir / 'log'}"
+    with closing(SourcedLog(open_event_log(url), url)) as opened:
+        if schema := _schema_of(session, stream):
+            opened.attach(stream, schema)
         made, position = write(opened, stream, place_of(to), shard_bytes=shard_bytes)
     examples = sum(shard.examples for shard in made)
     session.show(
@@ -70,6 +75,15 @@ def archive(
             f"{examples:,} events in {len(made)} new shards of {to}, {sum(shard.bytes for shard in made):,} bytes"
         ),
     )
+
+
+def _schema_of(session: Session, stream: str) -> Schema | None:
+    """None where no platform runs that could say whether the stream reads somebody else's topic."""
+    try:
+        with session.client() as client:
+            return Schema.from_json(client.stream(stream).schema_json)
+    except (NotFound, Unavailable):
+        return None
 
 
 def _example(record: bytes, place: str) -> dict[str, Any]:

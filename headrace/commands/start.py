@@ -27,7 +27,7 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Replace stream.yaml and model.yaml.")] = False,
 ) -> None:
     """Write a stream's schema and a first model from a file of data."""
-    from headrace.files.cells import column_name
+    from common.examples.cells import column_name
     from headrace.files.tables import rows_of
     from headrace.guess.columns import columns_of
     from headrace.guess.folder import model_yaml, stream_yaml, write_folder
@@ -155,7 +155,7 @@ def features(
         )
     event = _event(row)
     labels = {label.name for label in schema.labels}
-    asked = replace(schema, labels=(), weight=None, event_time=None, key=None)
+    asked = replace(schema, labels=(), weight=None, event_time=None, key=None, source=None)
     with work_folder() as work_dir:
         values = {name: value for name, value in event.items() if name not in labels}
         (work_dir / "events.ndjson").write_text(json.dumps(values))

@@ -1,5 +1,7 @@
 """A folder to apply: stream.yaml (a stream's name and schema) and model.yaml with the files it uses."""
 
+import base64
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -14,6 +16,7 @@ from headrace.files.own_files import own_files
 
 STREAM_FILE = "stream.yaml"
 MODEL_FILE = "model.yaml"
+_LONGEST_NAME = 255
 _NOT_OF_THE_MODEL = frozenset({"replay.py", "__init__.py"})
 
 
@@ -76,11 +79,29 @@ def read_folder(directory: Path) -> DefinitionFolder:
         schema = _mapping(stream_path)
         stream = _text(stream_path, schema, "stream")
         schema.pop("stream")
+        _read_named(directory, schema)
     if not model_path.is_file():
         return DefinitionFolder(stream, schema)
     model = _mapping(model_path)
     name, model_stream = _text(model_path, model, "name"), _text(model_path, model, "stream")
     return DefinitionFolder(stream, schema, name, model_stream, _files(directory, has_module="module" in model))
+
+
+def _read_named(directory: Path, schema: Mapping[str, Any]) -> None:
+    """Puts the content of the files in their place that a source names."""
+    source = schema.get("source")
+    kafka = source.get("kafka") if isinstance(source, dict) else None
+    if not isinstance(kafka, dict):
+        return
+    for key in ("avro_schema", "protobuf_descriptor"):
+        path = directory / str(kafka.get(key, ""))
+        if not isinstance(kafka.get(key), str) or len(kafka[key]) > _LONGEST_NAME or not path.is_file():
+            continue
+        content = path.read_bytes()
+        try:
+            kafka[key] = json.loads(content) if key == "avro_schema" else base64.b64encode(content).decode()
+        except ValueError as error:
+            raise InvalidInput(f"{path} is not JSON: {error}") from error
 
 
 def _files(directory: Path, *, has_module: bool) -> dict[str, bytes]:

@@ -7,9 +7,9 @@ from typing import Any, BinaryIO, Literal
 import orjson
 
 from common.errors import InvalidInput
+from common.examples.cells import column_name, features_of, fitted, is_missing, typed
 from common.schema import Feature, Schema
 from common.storage import Place
-from headrace.files.cells import column_name, features_of, fitted, is_missing, typed
 from headrace.files.tables import open_csv, parquet_batches
 
 NDJSON = "application/x-ndjson"

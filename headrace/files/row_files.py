@@ -9,8 +9,8 @@ import numpy as np
 import orjson
 
 from common.errors import InvalidInput
+from common.examples.cells import column_name, fitted, is_missing, typed
 from common.schema import Feature, Schema
-from headrace.files.cells import column_name, fitted, is_missing, typed
 from headrace.files.tables import rows_of
 
 SUFFIXES = (".json", ".ndjson", ".jsonl", ".csv", ".tsv", ".parquet", ".pq", ".npy")

@@ -100,7 +100,8 @@ def archive(log: EventLog, stream: str, directory: Place, *, shard_bytes: int) -
         number = sum(shard.partition == partition for shard in shards)
         writer = _Writer(directory, stream, partition, number, shard_bytes)
         for record in log.read(topic, partition, start, end[partition]):
-            writer.add(record.offset, cut(record.value)[0])
+            if not record.fault:
+                writer.add(record.offset, cut(record.value)[0])
         made += writer.finish()
         position[partition] = end[partition]
     _write_index(directory, stream, [*shards, *made], position)

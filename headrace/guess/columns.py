@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from common.errors import InvalidInput
-from headrace.files.cells import MISSING_WORDS, TRUTHS, column_name, epoch_seconds, parse_date
+from common.examples.cells import MISSING_WORDS, TRUTHS, column_name, epoch_seconds, parse_date
 from headrace.files.tables import Row
 
 MOST_DISTINCT = 100_000

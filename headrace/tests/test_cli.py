@@ -207,6 +207,22 @@ def test_apply_sends_the_stream_and_the_model_with_its_files_together(run: Run, 
     assert orjson.loads(base64.b64decode(files["restart.yaml"])) == ["hidden_1", "deep"]
 
 
+def test_apply_puts_the_avro_schema_into_the_streams_source(run: Run, server: Server, tmp_path: Path) -> None:
+    avro = {"type": "record", "name": "o", "fields": []}
+    (tmp_path / "o.avsc").write_text(json.dumps(avro))
+    (tmp_path / "stream.yaml").write_text(
+        "stream: s\nfeatures: [{name: distance, dtype: float32}]\n"
+        "source: {kafka: {topic: orders, format: avro, avro_schema: o.avsc}}\n"
+    )
+    answer = {"stream": STREAM, "stream_change": "new", "model": None, "model_change": ""}
+    server.will_answer(200, answer | {"learned": [], "changes": {}, "notes": []})
+    assert run("apply", str(tmp_path)).exit_code == 0
+    sent = orjson.loads(server.requests[-1].body)["stream"]["schema"]["source"]
+    assert sent == {"kafka": {"topic": "orders", "format": "avro", "avro_schema": avro}}
+    (tmp_path / "o.avsc").write_text("{")
+    assert "o.avsc is not JSON" in run("apply", str(tmp_path)).stderr
+
+
 def test_apply_of_a_folder_with_nothing_to_apply_says_so(run: Run, tmp_path: Path) -> None:
     (tmp_path / "nothing").mkdir()
     result = run("apply", str(tmp_path / "nothing"))

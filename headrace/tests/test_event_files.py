@@ -9,11 +9,11 @@ import pytest
 
 from common.errors import InvalidInput, NotFound
 from common.eventlog.tfrecord import cut, frame
+from common.examples.cells import column_name, fitted
 from common.schema import Schema
 from common.storage import place_of
 from headrace.files.batches import BATCH_EVENTS, Batch, SourceFile, batches_of_all
 from headrace.files.batches import batches as batches_of
-from headrace.files.cells import column_name, fitted
 from headrace.files.sources import source_of
 
 SCHEMA = Schema.from_mapping(

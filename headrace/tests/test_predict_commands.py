@@ -2,7 +2,9 @@
 
 import json
 import time
+import uuid
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from common.errors import HeadraceError, InvalidInput, NotFound, Unavailable
+from common.errors import Conflict, HeadraceError, InvalidInput, NotFound, Unavailable
 from common.eventlog import tfrecord
+from common.eventlog.base import Record, RecordHeaders
+from common.eventlog.kafka_log import KafkaLog
+from common.eventlog.tests.conftest import kafka_address
 from common.schema import Schema
+from common.storage import place_of
 from headrace.cli import EXIT_STATUS_OF, app
 from headrace.client.quality import metrics_of
 from headrace.client.tensor_protos import write_tensor
@@ -22,6 +28,7 @@ from headrace.files.row_files import Wanted, read_rows
 from headrace.tests.answering_server import Server
 from protos import prediction_log_pb2
 
+__all__ = ["kafka_address"]
 Run = Callable[..., Result]
 _FLOATS = {"x": "DT_FLOAT"}
 _EXTRA = '{"inputs": {"x": [1.5], "n": [1], "s": ["a"], "late": [0]}}'
@@ -66,6 +73,52 @@ def test_predict_reads_files_of_rows(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("s,x,n\nab,1.5,7\n,-4,8\n")
     answer = answer_of(run("predict", "m", "--file", str(tmp_path / "a.csv"), "--url", "http", "--signature", "mixed"))
     assert [(row["double"], row["n"], row["s"]) for row in answer["predictions"]] == [(3.0, 8, "ab"), (-8.0, 9, "")]
+
+
+@pytest.mark.covers("est-predict")
+def test_each_row_of_a_file_has_a_line_in_another(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("s,x,n\n" + "".join(f"w{n},{n},7\n" for n in range(2500)))
+    to = f"memory://{tmp_path.name}-answers.ndjson"
+    command = ("--json", "predict", "m", "--file", str(tmp_path / "a.csv"), "--url", "http", "--signature", "mixed")
+    told = answer_of(run(*command, "--output", "double", "--output", "n", "--version", "3", "--to", to))
+    assert told == {"rows": 2500, "refused": 0, "versions": [3], "to": to}
+    answers = [json.loads(line) for line in place_of(to).read().splitlines()]
+    assert answers[2047] == {"id": "2047", "prediction": {"double": 4094.0, "n": 8}, "version": 3}
+    assert len(answers) == 2500
+    assert run(*command, "--to", to).exit_code == EXIT_STATUS_OF[Conflict]
+    assert "--to takes the answers to the rows of --file" in run("predict", "m", "[1]", "--to", "x").stderr
+
+
+@pytest.mark.kafka
+@pytest.mark.covers("est-predict")
+def test_each_record_of_a_topic_has_one_in_another_under_its_key(run: Run, kafka_address: str) -> None:
+    rows, answers = f"rows-{uuid.uuid4().hex}", f"answers-{uuid.uuid4().hex}"
+    with closing(KafkaLog([kafka_address])) as log:
+        for topic in (rows, answers):
+            log.create_topic(topic, partition_count=2)
+        given = [(b"k%d" % n, b'{"s": "a", "x": %d, "n": %d}' % (n, n)) for n in range(1200)]
+        given[7], given[8] = (b"k7", b"{"), (b"", b'{"s": "a", "x": 1}')
+        log.append_keyed(rows, given)
+    command = ("--json", "predict", "m", "--file", f"kafka://{kafka_address}/{rows}", "--url", "http")
+    options = ("--signature", "mixed", "--output", "n", "--to", f"kafka://{kafka_address}/{answers}")
+    told = answer_of(run(*command, *options))
+    assert (told["rows"], told["refused"], told["versions"]) == (1200, 2, [3])
+
+    def record_of(message: Any) -> Record:
+        assert message.key.decode() == json.loads(message.value)["id"]
+        return Record(message.partition, message.offset, message.value, RecordHeaders(0, 1, 0.0, b""))
+
+    with closing(KafkaLog([kafka_address], record_of=record_of)) as log:
+        ends = log.end_position(answers)
+        found = [json.loads(record.value) for p, end in ends.items() for record in log.read(answers, p, 0, end)]
+    by_name = {answer["id"]: answer for answer in found}
+    assert len(found) == len(by_name) == 1200
+    assert by_name["k1100"] == {"id": "k1100", "prediction": 1101, "version": 3}
+    assert by_name["k7"]["error"].startswith("the record is not JSON")
+    (nameless,) = [answer for name, answer in by_name.items() if not name.startswith("k")]
+    assert "has no n" in nameless["error"]
+    assert "rows of a topic need --to" in run(*command).stderr
+    assert "a topic is kafka://HOST:PORT/TOPIC" in run(*command, "--to", "kafka:x").stderr
 
 
 def test_surplus_columns_are_left_out_and_what_is_optional_may_be_missing(tmp_path: Path) -> None:

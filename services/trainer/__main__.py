@@ -7,6 +7,7 @@ import time
 
 from common.errors import HeadraceError
 from common.eventlog.open import open_event_log
+from common.eventlog.sourced_log import SourcedLog
 from common.process import rpc
 from common.process.health import Health
 from common.process.lifecycle import Stop, close_all, raise_open_files_limit
@@ -53,7 +54,7 @@ def main(round_function: str = ROUND_FUNCTION) -> int:
 def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
     health = Health("registry", "event_log", "zygote")
     own_data_dir(settings.data_dir)
-    log = open_event_log(settings.event_log)
+    log = SourcedLog(open_event_log(settings.event_log), settings.event_log)
     call_seconds = min(_MAX_REGISTRY_CALL_SECONDS, settings.lease_ttl_seconds / 3)
     registry = RegistryClient(settings.registry_address, timeout_seconds=call_seconds)
     planner = Planner(settings, registry=registry, log=log, health=health, on_planned=lambda: rounds.wake())

@@ -10,7 +10,7 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any
 
-from services.ingest.codec.examples import INT64_MAX, INT64_MIN, ExampleCodec, FeatureCodec, as_int64, varint
+from common.examples.codec import INT64_MAX, INT64_MIN, ExampleCodec, FeatureCodec, as_int64, varint
 
 ColumnEncoder = Callable[[list[Any]], list[bytes]]
 _CACHE_LIMIT = 65_536

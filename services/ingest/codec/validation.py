@@ -14,10 +14,10 @@ import numpy as np
 
 from common.errors import DataLoss, InvalidInput
 from common.eventlog import tfrecord
+from common.examples.codec import ExampleCodec, varint
 from common.registry.catalog import Stream
 from common.schema import Schema
 from services.ingest.codec.columns import ColumnarEncoder
-from services.ingest.codec.examples import ExampleCodec, varint
 from services.ingest.codec.layout import LockstepChecker, Passed
 
 PayloadFormat = Literal["json", "example"]

@@ -25,7 +25,7 @@ from services.ingest.intake.budget import Budget
 from services.ingest.intake.chunks import Appended, Item
 from services.ingest.intake.log_watch import LogWatch
 from services.ingest.intake.places import by_partition, letters_of
-from services.ingest.intake.streams import OpenStream, open_stream
+from services.ingest.intake.streams import OpenStream, check_takes_events, open_stream
 from services.ingest.once.keys import Answer, KeyWindow, Refusal, RequestKey
 from services.ingest.once.shared_keys import SharedKeys
 from services.ingest.schemas import Schemas
@@ -293,6 +293,7 @@ class Intake:
 
     async def _check(self, stream: OpenStream, schema: Stream, request: AppendRequest) -> tuple[Validator, Checked]:
         validator = stream.validator(schema)
+        check_takes_events(stream.name, validator)
         with_keys = bool(validator.schema.key) and len(stream.writers) > 1
         if request.body_format == "tfrecord":
             checked = await validator.check_examples(request.body, with_keys=with_keys)
@@ -313,9 +314,12 @@ class Intake:
         """A stream's schema version, positions, and counts since this process started; raises as `open`."""
         stream = await self.open(name)
         letters = deadletter_topic(name)
+        schema = await self._schema(name)
+        source = stream.validator(schema).schema.source
         return {
             "stream": name,
-            "schema_version": (await self._schema(name)).schema_version,
+            "schema_version": schema.schema_version,
+            **({"source": source.to_mapping()} if source else {}),
             "topic": stream.topic,
             "start": await self.in_thread(self.log.start_position, stream.topic),
             "end": await self.in_thread(self.log.end_position, stream.topic),

@@ -17,7 +17,7 @@ from services.ingest.codec import bodies
 from services.ingest.codec.validation import Checked, Validator
 from services.ingest.intake.accept import Intake
 from services.ingest.intake.chunks import Appended, FramedEvents, Item
-from services.ingest.intake.streams import OpenStream
+from services.ingest.intake.streams import OpenStream, check_takes_events
 from services.ingest.once.keys import RequestKey
 
 _RECORDS_PER_PAGE = 64
@@ -48,7 +48,7 @@ async def replay(intake: Intake, stream_name: str) -> ReplayReport:
 
     Raises:
         NotFound: no such stream.
-        Conflict: it is archived.
+        Conflict: it is archived, or reads somebody else's topic.
         Unavailable: the log or the registry does not answer; what was appended stays, asking again goes on.
     """
     stream = await intake.open(stream_name)
@@ -56,6 +56,7 @@ async def replay(intake: Intake, stream_name: str) -> ReplayReport:
     if schema.archived:
         raise Conflict(f"stream {stream_name} is archived and takes no events; restore it first")
     validator = stream.validator(schema)
+    check_takes_events(stream_name, validator)
     topic = deadletter_topic(stream_name)
     start = (await intake.in_thread(intake.log.start_position, topic))[0]
     end = (await intake.in_thread(intake.log.end_position, topic))[0]

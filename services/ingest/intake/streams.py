@@ -3,7 +3,7 @@
 import itertools
 from concurrent.futures import Executor
 
-from common.errors import NotFound
+from common.errors import Conflict, NotFound
 from common.eventlog.base import EventLog
 from common.eventlog.tfrecord import masked_crc32c
 from common.eventlog.topics import deadletter_topic, examples_topic
@@ -56,6 +56,12 @@ class OpenStream:
 
     def partition_of_event(self, event_key: bytes) -> int:
         return masked_crc32c(event_key) % len(self.writers)
+
+
+def check_takes_events(name: str, validator: Validator) -> None:
+    """Raises Conflict: the stream's events are the records of somebody else's topic."""
+    if source := validator.schema.source:
+        raise Conflict(f"stream {name} reads Kafka topic {source.topic}; its events go there")
 
 
 def open_stream(

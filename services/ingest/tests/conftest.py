@@ -11,9 +11,9 @@ from common.errors import NotFound, Unavailable
 from common.eventlog import tfrecord
 from common.eventlog.base import EventLog, NewRecord, Record, RecordInfo
 from common.eventlog.segment_log import SegmentLog
+from common.examples.codec import ExampleCodec
 from common.registry.catalog import Change, Stream
 from common.schema import Schema
-from services.ingest.codec.examples import ExampleCodec
 from services.ingest.intake.accept import Intake
 from services.ingest.schemas import Schemas
 from services.ingest.settings import IngestSettings

@@ -12,12 +12,12 @@ import httpx
 import pytest
 
 from common.eventlog import tfrecord
+from common.examples.codec import ExampleCodec
 from common.process.health import Health
 from common.process.rpc_aio import open_aio_channel, start_aio_server
 from common.schema import Schema
 from protos import ingest_pb2 as pb
 from protos import ingest_pb2_grpc
-from services.ingest.codec.examples import ExampleCodec
 from services.ingest.doors.grpc_api import REFUSED_METADATA_KEY, SERVICE_NAME, IngestServicer
 from services.ingest.doors.http_api import create_ingest_app
 from services.ingest.intake.accept import Intake

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import InvalidInput
+from common.examples.codec import ExampleCodec, to_float32, varint
 from common.schema import PADDING, Schema
 from protos.example_pb2 import Example
 from services.ingest.codec.columns import ColumnarEncoder
-from services.ingest.codec.examples import ExampleCodec, to_float32, varint
 
 SCHEMA = Schema.from_mapping(
     {

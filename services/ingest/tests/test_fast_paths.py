@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from common.errors import InvalidInput
 from common.eventlog import tfrecord
+from common.examples.codec import ExampleCodec, delimited, varint
 from common.schema import Schema
 from protos.example_pb2 import Example
 from services.ingest.codec.columns import ColumnarEncoder
-from services.ingest.codec.examples import ExampleCodec, delimited, varint
 from services.ingest.codec.layout import LockstepChecker
 
 SCHEMA = Schema.from_mapping(

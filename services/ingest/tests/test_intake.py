@@ -11,8 +11,8 @@ import pytest
 
 from common.errors import Conflict, InvalidInput, NotFound, Overloaded, Unavailable
 from common.eventlog import tfrecord
+from common.examples.codec import ExampleCodec
 from common.schema import Schema
-from services.ingest.codec.examples import ExampleCodec
 from services.ingest.intake.accept import AppendRequest, Intake, OnInvalid
 from services.ingest.intake.replay import replay
 from services.ingest.once.keys import Answer, Refusal
@@ -68,6 +68,18 @@ def test_an_archived_stream_takes_no_events_until_it_is_restored(world: World) -
         _run(replay(intake, "flights"))
     streams[-1] = replace(streams[-1], archived=False)
     assert _run(world.intake().append(_json(event(0)))).accepted == 1
+
+
+def test_a_stream_that_reads_somebody_elses_topic_takes_no_events(world: World) -> None:
+    streams = world.registry.streams["flights"]
+    schema = orjson.loads(streams[-1].schema_json) | {"source": {"kafka": {"topic": "shop", "format": "json"}}}
+    streams[-1] = replace(streams[-1], schema_json=orjson.dumps(schema).decode())
+    intake = world.intake()
+    with pytest.raises(Conflict, match="stream flights reads Kafka topic shop; its events go there"):
+        _run(intake.append(_json(event(0))))
+    with pytest.raises(Conflict, match="reads Kafka topic shop"):
+        _run(replay(intake, "flights"))
+    assert _run(intake.status("flights"))["source"]["kafka"]["topic"] == "shop"
 
 
 def test_one_bad_event_keeps_all_others_out(world: World) -> None:

@@ -13,8 +13,8 @@ import pytest
 
 from common.eventlog import tfrecord
 from common.eventlog.segment_log import SegmentLog
+from common.examples.codec import ExampleCodec
 from common.schema import Schema
-from services.ingest.codec.examples import ExampleCodec
 from services.ingest.tests.conftest import SCHEMA, event
 from services.ingest.tests.processes import Process, get, register
 from services.ingest.tests.test_process import ports

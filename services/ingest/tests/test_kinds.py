@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from common.errors import InvalidInput
 from common.eventlog import tfrecord
+from common.examples.codec import ExampleCodec
 from common.schema import Schema
 from protos.example_pb2 import Example, FeatureLists, SequenceExample
 from services.ingest.codec.columns import ColumnarEncoder
-from services.ingest.codec.examples import ExampleCodec
 from services.ingest.codec.layout import LockstepChecker
 from testing.pictures import png
 

@@ -15,8 +15,8 @@ import redis as redis_py
 from common.errors import Conflict
 from common.eventlog import tfrecord
 from common.eventlog.segment_log import SegmentLog
+from common.examples.codec import ExampleCodec
 from common.schema import Schema
-from services.ingest.codec.examples import ExampleCodec
 from services.ingest.once.keys import Answer, Refusal, RequestKey
 from services.ingest.once.shared_keys import SharedKeys, SharedWindow
 from services.ingest.tests.conftest import SCHEMA, event

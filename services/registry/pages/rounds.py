@@ -14,6 +14,8 @@ STAGES = (
     "queue",
     "download",
     "build",
+    "extract",
+    "parse",
     "read",
     "train",
     "resume_points",

@@ -6,7 +6,7 @@ blocks that the undisturbed reader would have given, and a killed round arrives 
 """
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,7 @@ from common.errors import DataLoss, InvalidInput
 from common.eventlog.base import EventLog, Position, Record
 from common.eventlog.tfrecord import cut
 from common.registry.catalog import OffsetRange
+from services.trainer.data.read_ahead import ReadAhead
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -34,6 +35,8 @@ class Block:
     """Where reading goes on after this block: {partition: offset}, every partition of the ranges."""
     last_ingest_time: float
     """Of the newest record in the block, epoch seconds."""
+    faults: Mapping[int, str]
+    """By index, why an example is none: what the record of somebody else's topic was found to be."""
 
 
 def read_blocks(
@@ -43,13 +46,16 @@ def read_blocks(
     *,
     block_examples: int,
     start: Position | None = None,
+    readers: int = 1,
 ) -> Iterator[Block]:
     """Blocks of the ranges in their fixed order; a block closes at the first record boundary at or after the size.
 
-    Memory holds one block and one record per partition (plus what the log's reader buffers).
+    Memory holds one block and one record per partition (plus what the log's reader buffers, and 32 records of each
+    partition that is read ahead).
 
     Args:
         start: a block's `next_position`, to go on after that block.
+        readers: above 1, so many partitions are read ahead by threads; the blocks are the same.
 
     Raises:
         DataLoss: a record fails its checksum, or retention has removed part of the ranges.
@@ -61,20 +67,22 @@ def read_blocks(
     remaining = [OffsetRange(item.partition, position[item.partition], item.to_offset) for item in ranges]
     examples: list[bytes] = []
     crcs: list[NDArray[np.uint32]] = []
+    faults: dict[int, str] = {}
     last_ingest_time = 0.0
-    for record in _merged(log, topic, remaining):
+    for record in _merged(log, topic, remaining, readers):
         record_examples, record_crcs = _cut(topic, record)
+        if record.fault:
+            faults[len(examples)] = record.fault
         examples += record_examples
         crcs.append(record_crcs)
         position[record.partition] = record.offset + 1
         last_ingest_time = max(last_ingest_time, record.headers.ingest_time)
         if len(examples) >= block_examples:
-            yield Block(examples, np.concatenate(crcs), dict(position), last_ingest_time)
-            examples, crcs, last_ingest_time = [], [], 0.0
+            yield Block(examples, np.concatenate(crcs), dict(position), last_ingest_time, faults)
+            examples, crcs, faults, last_ingest_time = [], [], {}, 0.0
     if examples:
-        yield Block(
-            examples, np.concatenate(crcs), {item.partition: item.to_offset for item in ranges}, last_ingest_time
-        )
+        end = {item.partition: item.to_offset for item in ranges}
+        yield Block(examples, np.concatenate(crcs), end, last_ingest_time, faults)
 
 
 def holdout_mask(crcs: NDArray[np.uint32], *, seed: int, fraction: float) -> NDArray[np.bool_]:
@@ -124,13 +132,18 @@ def _start_of(ranges: Sequence[OffsetRange], start: Position | None) -> dict[int
     return position
 
 
-def _merged(log: EventLog, topic: str, ranges: Sequence[OffsetRange]) -> Iterator[Record]:
-    readers = [
+def _merged(log: EventLog, topic: str, ranges: Sequence[OffsetRange], readers: int) -> Iterator[Record]:
+    partitions = [
         log.read(topic, item.partition, item.from_offset, item.to_offset)
         for item in ranges
         if item.from_offset < item.to_offset
     ]
-    return heapq.merge(*readers, key=_merge_key)
+    ahead = [ReadAhead(records) for records in partitions[: readers if readers > 1 else 0]]
+    try:
+        yield from heapq.merge(*ahead, *partitions[len(ahead) :], key=_merge_key)
+    finally:
+        for one in ahead:
+            one.close()
 
 
 def _merge_key(record: Record) -> tuple[float, int, int]:

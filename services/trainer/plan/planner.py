@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 from common.definition.model import Definition, parse_definition
 from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
-from common.eventlog.base import EventLog, Position
+from common.eventlog.base import Position
+from common.eventlog.sourced_log import SourcedLog
 from common.eventlog.topics import examples_topic
 from common.process.health import Health
 from common.process.lifecycle import Stop
@@ -33,6 +34,7 @@ from common.registry.catalog import (
     ranges_as_json,
 )
 from common.registry.client import RegistryClient
+from common.schema import Schema
 from services.trainer import metrics
 from services.trainer.plan import lineage
 from services.trainer.plan.account import RangeCounts, entries_of
@@ -79,7 +81,7 @@ class Planner:
         settings: TrainerSettings,
         *,
         registry: RegistryClient,
-        log: EventLog,
+        log: SourcedLog,
         health: Health,
         on_planned: Callable[[], None],
         clock: Callable[[], float] = time.time,
@@ -252,6 +254,8 @@ class Planner:
         if model.definition_digest not in self._definitions:
             files = self._registry.get_definition(model.definition_digest)
             self._definitions[model.definition_digest] = parse_definition(files)
+        stream = self._registry.get_stream(model.stream)
+        self._log.attach(model.stream, Schema.from_json(stream.schema_json))
         listed = self._registry.list_rounds(name, limit=_LISTED_ROUNDS)
         rounds = tuple(found for found in listed if found.plan.trigger != PUSHED)
         head = model.head_version
@@ -260,7 +264,7 @@ class Planner:
         return ModelState(
             model=model,
             definition=self._definitions[model.definition_digest],
-            schema_version=self._registry.get_stream(model.stream).schema_version,
+            schema_version=stream.schema_version,
             rounds=rounds,
             head_end=self._ends[name, head] if head else {},
         )
@@ -275,6 +279,8 @@ class Planner:
             return f"stream {stream} has no events yet"
         except DataLoss as error:
             self._note_damage(stream, error)
+            return error.message
+        except InvalidInput as error:
             return error.message
         except (Unavailable, Overloaded) as error:
             self._health.fail("event_log", error.message)

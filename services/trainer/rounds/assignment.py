@@ -62,6 +62,8 @@ class RoundAssignment:
     profile_first: int = 0
     profile_steps: int = 0
     """Steps of this attempt to trace, from 0; 0 steps: none. No part of the plan."""
+    readers: int = 1
+    """Partitions that are read ahead by threads; no part of the plan."""
     rebuild_of: int = 0
     """Not 0: train this version of the plan's model again and compare. The lease then is a form only (token 0): no
     resume point is saved and nothing is registered."""

@@ -4,6 +4,7 @@ The split depends on an example's bytes, the schema and the model alone, so ever
 splits it the same way; nothing about it needs saving.
 """
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -90,6 +91,10 @@ class RoundData:
     block_examples: int
     schema: Schema
     definition: Definition
+    readers: int = 1
+    extract_seconds: float = field(default=0.0, init=False)
+    """Spent so far on waiting for the log and cutting its records, and on parsing and decoding them."""
+    parse_seconds: float = field(default=0.0, init=False)
     _kept: list[PreparedBlock] = field(default_factory=list)
     _is_complete: bool = False
     _parsed: list[ParsedBlock] = field(default_factory=list)
@@ -120,9 +125,17 @@ class RoundData:
             while kept:
                 yield kept.pop()
             return
-        blocks = read_blocks(self.log, self.topic, self.ranges, block_examples=self.block_examples, start=start)
-        for index, block in enumerate(blocks, first_index):
-            yield self._parse(index, block)
+        blocks = read_blocks(
+            self.log, self.topic, self.ranges, block_examples=self.block_examples, start=start, readers=self.readers
+        )
+        index, began = first_index, time.monotonic()
+        while (block := next(blocks, None)) is not None:
+            extracted = time.monotonic()
+            parsed = self._parse(index, block)
+            self.extract_seconds += extracted - began
+            self.parse_seconds += time.monotonic() - extracted
+            yield parsed
+            index, began = index + 1, time.monotonic()
 
     def prepared(self, model: Model, start: Position | None = None, first_index: int = 0) -> Iterator[PreparedBlock]:
         """The same, transformed for the model; from memory where a pass has been over all of it."""
@@ -151,11 +164,13 @@ class RoundData:
         ]
 
     def _parse(self, index: int, block: Block) -> ParsedBlock:
-        parsed = parse(block.examples, self.schema.columns)
+        rows = [row for row in range(len(block.examples)) if row not in block.faults]
+        parsed = parse([block.examples[row] for row in rows], self.schema.columns)
         raw, broken = self._decode(parsed.raw)
-        kept = [row for place, row in enumerate(parsed.kept) if place not in broken]
+        kept = [rows[row] for place, row in enumerate(parsed.kept) if place not in broken]
         examples = [block.examples[row] for row in kept]
-        refused = parsed.refused + [(parsed.kept[place], reason) for place, reason in broken.items()]
+        refused = [(rows[row], reason) for row, reason in parsed.refused] + list(block.faults.items())
+        refused += [(rows[parsed.kept[place]], reason) for place, reason in broken.items()]
         if broken:
             raw = _select(raw, np.array([place for place in range(len(parsed.kept)) if place not in broken], np.int64))
         fraction = self.definition.evaluation.holdout_fraction

@@ -354,6 +354,7 @@ class RoundLoop:
             devices=self._settings.devices,
             profile_first=first,
             profile_steps=steps,
+            readers=self._settings.readers,
         )
         workers = min(self._workers_left.get(lease.round.round_id, self._settings.workers), assignment.shards)
         return replace(assignment, workers=workers, processes=workers)

@@ -17,8 +17,10 @@ from common.definition.identity import VariableMeaning
 from common.errors import InvalidInput, Overloaded, Unavailable
 from common.eventlog.base import EventLog
 from common.eventlog.open import open_event_log
+from common.eventlog.sourced_log import SourcedLog
 from common.eventlog.topics import examples_topic
 from common.registry.client import RegistryClient, manifest_of
+from common.schema import Schema
 from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families.port import Trainable
 from services.trainer.families.reasons import DefinitionFailedError, describe
@@ -71,15 +73,26 @@ def run_round(assignment: RoundAssignment, report: Report, stop_requested: Calla
     fresh = FreshProcess.fork()  # first: nothing of TensorFlow runs yet
     with closing(fresh), teamwork.led_by_this(assignment, report, _help) as team:
         registry = RegistryClient(assignment.registry_address, timeout_seconds=_REGISTRY_TIMEOUT_SECONDS)
-        with closing(registry), closing(open_event_log(assignment.event_log)) as log:
+        with closing(registry), closing(_log_of(assignment, registry)) as log:
             act = rebuild if assignment.rebuild_of else conduct
             report(act(assignment, report, stop_requested, registry=registry, log=log, fresh=fresh, team=team))
+
+
+def _log_of(assignment: RoundAssignment, registry: RegistryClient) -> SourcedLog:
+    """With the stream's source as the round's version of the schema says it."""
+    plan = assignment.plan
+
+    def schema_of(stream: str) -> Schema:
+        version = plan.schema_version if stream == plan.stream else 0
+        return Schema.from_json(registry.get_stream(stream, schema_version=version).schema_json)
+
+    return SourcedLog(open_event_log(assignment.event_log), assignment.event_log, schema_of=schema_of)
 
 
 def _help(assignment: RoundAssignment, team: Team, report: Report) -> None:
     """What a worker does: it trains as the chief does, over the same range, and keeps the result to itself."""
     registry = RegistryClient(assignment.registry_address, timeout_seconds=_REGISTRY_TIMEOUT_SECONDS)
-    with closing(registry), closing(open_event_log(assignment.event_log)) as log:
+    with closing(registry), closing(_log_of(assignment, registry)) as log:
         _Round(assignment, report, lambda: False, registry, log, fresh=None, team=team).trained()
 
 
@@ -209,6 +222,7 @@ class _Round:
         self._carried = known.statistics_for(inputs.definition) if known else {}
         with self._stage("read"):
             self._statistics = resumed.checkpoint.statistics if resumed else self._fitted(inputs, data)
+            self._tell_apart("read", data, (0.0, 0.0))
         with self._stage("build"):
             parent = inputs.parent.built() if inputs.parent else None
             model = adapters.build(
@@ -267,6 +281,7 @@ class _Round:
             sys.maxsize if adapters.takes_whole_range(inputs.definition) else self._assignment.block_examples,
             inputs.schema,
             inputs.definition,
+            self._assignment.readers,
         )
 
     def _fitted(self, inputs: RoundInputs, data: RoundData) -> Statistics:
@@ -308,8 +323,8 @@ class _Round:
                 )
         is_left = self.place.pass_index < training.passes
         for pass_index in range(self.place.pass_index, training.passes):
-            blocks = self._timed("read", data.prepared(training.model, self.place.position, self.place.block_index))
-            for block in blocks:
+            blocks = data.prepared(training.model, self.place.position, self.place.block_index)
+            for block in self._timed("read", blocks, data):
                 self._check_stop("train")
                 began = time.monotonic()
                 losses = training.train_block(block.trained, pass_index=pass_index, block_index=block.index)
@@ -378,12 +393,22 @@ class _Round:
         finally:
             self._seconds[name] += time.monotonic() - began
 
-    def _timed(self, name: str, blocks: Iterator[PreparedBlock]) -> Iterator[PreparedBlock]:
+    def _tell_apart(self, name: str, data: RoundData, before: tuple[float, float]) -> None:
+        """Of a stage's seconds, those spent on the log are `extract` and those on parsing `parse`."""
+        for part, spent in (
+            ("extract", data.extract_seconds - before[0]),
+            ("parse", data.parse_seconds - before[1]),
+        ):
+            self._seconds[part] += spent
+            self._seconds[name] -= spent
+
+    def _timed(self, name: str, blocks: Iterator[PreparedBlock], data: RoundData) -> Iterator[PreparedBlock]:
         """The same blocks, the time to get each counted."""
         while True:
-            began = time.monotonic()
+            began, before = time.monotonic(), (data.extract_seconds, data.parse_seconds)
             block = next(blocks, None)
             self._seconds[name] += time.monotonic() - began
+            self._tell_apart(name, data, before)
             if block is None:
                 return
             yield block

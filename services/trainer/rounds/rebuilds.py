@@ -139,6 +139,7 @@ class Rebuilds:
             intra_op_threads=int(configuration["intra_op_threads"]),
             inter_op_threads=int(configuration["inter_op_threads"]),
             resume_interval_seconds=self._settings.resume_interval_seconds,
+            readers=self._settings.readers,
             rebuild_of=rebuild.version.version,
         )
 

@@ -1,7 +1,8 @@
 """A round's examples come in one fixed order, in blocks at which reading can be taken up again."""
 
+import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import numpy as np
@@ -150,3 +151,31 @@ def test_a_larger_fraction_holds_out_the_same_examples_and_more(crcs: list[int],
 def test_a_fraction_of_one_or_more_is_refused() -> None:
     with pytest.raises(InvalidInput, match="below 1"):
         holdout_mask(np.zeros(1, np.uint32), seed=1, fraction=1.0)
+
+
+@pytest.mark.covers("pipe-etl")
+def test_partitions_that_are_read_at_once_give_the_blocks_of_one_reader() -> None:
+    log = ListLog()
+    for number in range(400):
+        log.add(number % 5, float(number // 3), [b"%d" % number] * (number % 4))
+    alone = blocks_of(log, 37)
+    found = read_blocks(as_event_log(log), TOPIC, ranges_of(log), block_examples=37, readers=4)
+    for one, other in zip(alone, found, strict=True):
+        assert (one.examples, one.next_position, one.crcs.tolist()) == (
+            other.examples, other.next_position, other.crcs.tolist(),
+        )  # fmt: skip
+
+
+@pytest.mark.covers("pipe-etl")
+def test_a_reader_that_fails_or_is_left_ends_with_the_blocks() -> None:
+    log = ListLog()
+    for number in range(200):
+        log.add(number % 2, float(number), [b"x"])
+    left = read_blocks(as_event_log(log), TOPIC, ranges_of(log), block_examples=1, readers=2)
+    next(left)
+    left.close()  # type: ignore[attr-defined]  # a generator
+    log.add(0, 500.0, [b"x"])
+    log.partitions[0][-1] = replace(log.partitions[0][-1], value=b"damaged")
+    with pytest.raises(DataLoss):
+        list(read_blocks(as_event_log(log), TOPIC, ranges_of(log), block_examples=10, readers=2))
+    assert not [thread for thread in threading.enumerate() if thread.name == "read ahead"]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from common.definition.gate import Gate
 from common.errors import Conflict, InvalidInput
+from common.eventlog.sourced_log import SourcedLog
 from common.process.health import Health
 from common.registry.catalog import ChangeKind, VersionDraft
 from common.registry.client import RegistryClient, manifest_of
@@ -38,8 +39,8 @@ class _World:
         self._folder, self._chance = folder / str(number), random.Random(number)
         log = f"segments:{folder / 'log'}"
         self._planner_of: Callable[[], Planner] = lambda: Planner(
-            TrainerSettings(event_log=log), registry=client, log=events.log, health=Health("registry", "event_log"),
-            on_planned=lambda: None,
+            TrainerSettings(event_log=log), registry=client, log=SourcedLog(events.log, log),
+            health=Health("registry", "event_log"), on_planned=lambda: None,
         )  # fmt: skip
         self._planner = self._planner_of()
         self.apply("retry")

@@ -11,6 +11,7 @@ import pytest
 from common.definition.gate import Gate
 from common.errors import Conflict, InvalidInput, NotFound
 from common.eventlog.segment_log import SegmentLog
+from common.eventlog.sourced_log import SourcedLog
 from common.process.health import Health
 from common.registry.catalog import (
     LEFT_OUT,
@@ -38,7 +39,13 @@ def planners(registry: RegistryClient, events: Events, tmp_path: Path) -> Planne
 
     def make() -> Planner:
         health = Health("registry", "event_log")
-        return Planner(settings, registry=registry, log=events.log, health=health, on_planned=lambda: None)
+        return Planner(
+            settings,
+            registry=registry,
+            log=SourcedLog(events.log, settings.event_log),
+            health=health,
+            on_planned=lambda: None,
+        )
 
     return make
 
@@ -397,7 +404,7 @@ def test_a_damaged_log_is_shown_as_not_ready_until_it_can_be_read(
     index.write_bytes(whole[:middle] + bytes([whole[middle] ^ 0xFF]) + whole[middle + 1 :])
     health = Health("registry", "event_log")
     settings = TrainerSettings(event_log=f"segments:{tmp_path / 'log'}")
-    log = SegmentLog(tmp_path / "log")
+    log = SourcedLog(SegmentLog(tmp_path / "log"), settings.event_log)
     planner = Planner(settings, registry=registry, log=log, health=health, on_planned=lambda: None)
     look_again(planner)
     assert index.name in health.conditions()["event_log"]

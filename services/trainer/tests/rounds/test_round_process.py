@@ -86,7 +86,7 @@ def test_a_label_of_words_teaches_what_its_places_in_the_vocabulary_teach(tmp_pa
     assert digests[0] == digests[1]
 
 
-@pytest.mark.covers("est-train-evaluate", "loop-monitored")
+@pytest.mark.covers("est-train-evaluate", "loop-monitored", "pipe-etl")
 def test_a_first_round_registers_a_version_whose_counts_add_up(platform: Platform) -> None:
     platform.append(events(100))
     done = platform.train(platform.lease(definition()))
@@ -96,6 +96,7 @@ def test_a_first_round_registers_a_version_whose_counts_add_up(platform: Platfor
     assert 10 < version.events_held_out < 40
     assert set(version.metrics["candidate"]) == {"auc", "log_loss", "accuracy", "calibration"}
     assert version.metrics["parent"] == {}
+    assert all(version.timings[stage] > 0 for stage in ("extract", "parse", "train"))
     assert {"queue", "read", "train", "evaluate", "export", "upload"} <= set(version.timings)
     assert {entry.path.split("/")[0] for entry in version.files} == {"saved_model", "checkpoint", "tensorboard"}
 

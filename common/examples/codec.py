@@ -25,9 +25,9 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from common.errors import InvalidInput
+from common.examples.steps import flat_steps, values_of_steps
 from common.schema import PADDING, Feature, Schema
 from protos.example_pb2 import SequenceExample
-from services.ingest.codec.steps import flat_steps, values_of_steps
 
 Values = list[float] | list[int] | list[bytes]
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1

@@ -1,0 +1,193 @@
+"""Records of somebody else's topic to tf.train.Examples, by the source and the schema of a stream."""
+
+import base64
+import functools
+import io
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError, Message
+
+from common.errors import InvalidInput, Unavailable
+from common.examples.cells import fitted
+from common.examples.codec import ExampleCodec
+from common.schema import Schema
+from common.topic_source import TopicSource
+from protos.example_pb2 import Example
+
+Decode = Callable[[bytes], Mapping[str, Any]]
+_AVRO_HEADER_BYTES = 5
+_REGISTRY_TIMEOUT_SECONDS = 10.0
+_MOST_SCHEMA_BYTES = 1 << 20
+
+
+class RecordMapper:
+    """Of one schema version. The same record gives the same Example, bit by bit. Thread-safe."""
+
+    def __init__(self, schema: Schema, source: TopicSource) -> None:
+        """Raises InvalidInput: the format's schema cannot be used, or what it needs is not installed."""
+        self._source = source
+        self._codec = ExampleCodec(schema)
+        self._columns = {feature.name: (feature, source.path_of(feature.name)) for feature in schema.columns}
+        self._decode = _DECODERS[source.format](source) if source.format != "example" else None
+
+    def example(self, value: bytes | None) -> bytes:
+        """The record's event as a serialized Example with every feature of the schema.
+
+        Raises:
+            InvalidInput: it is no such event; says what was found and what was expected.
+            Unavailable: the schema registry does not answer.
+        """
+        if value is None:
+            raise InvalidInput("the record has no value")
+        if self._decode is None:
+            return self._codec.check(self._picked(value))
+        record = self._decode(value)
+        event = {
+            name: fitted(feature, found)
+            for name, (feature, path) in self._columns.items()
+            if (found := _at(record, path)) is not None
+        }
+        return self._codec.encode(event)
+
+    def _picked(self, value: bytes) -> bytes:
+        """The Example with the features of the schema only, under their names there."""
+        try:
+            given = Example.FromString(value)
+        except DecodeError as error:
+            raise InvalidInput("the record is no serialized tf.train.Example") from error
+        picked = Example()
+        for name, (_, path) in self._columns.items():
+            if ".".join(path) in given.features.feature:
+                picked.features.feature[name].CopyFrom(given.features.feature[".".join(path)])
+        return picked.SerializeToString(deterministic=True)
+
+
+def _at(record: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    """None where nothing is there."""
+    found: Any = record
+    for name in path:
+        if not isinstance(found, Mapping):
+            return None
+        found = found.get(name)
+    return found
+
+
+def _json(source: TopicSource) -> Decode:
+    def decode(value: bytes) -> Mapping[str, Any]:
+        try:
+            record = orjson.loads(value)
+        except orjson.JSONDecodeError as error:
+            raise InvalidInput(f"the record is not JSON: {error}") from error
+        if not isinstance(record, dict):
+            raise InvalidInput(f"the record is {type(record).__name__}, expected a JSON object")
+        return record
+
+    return decode
+
+
+def _avro(source: TopicSource) -> Decode:
+    try:
+        import fastavro
+    except ImportError as error:
+        raise InvalidInput(
+            "Avro records need fastavro, which is not installed: pip install 'headrace[avro]'"
+        ) from error
+
+    def parsed(schema: Any) -> Any:
+        try:
+            return fastavro.parse_schema(schema)
+        except Exception as error:  # fastavro has a dozen
+            raise InvalidInput(f"the Avro schema cannot be used: {error}") from error
+
+    given = source.options.get("avro_schema")
+    fixed = parsed(given) if given is not None else None
+    url = str(source.options.get("schema_registry", "")).rstrip("/")
+
+    @functools.lru_cache(maxsize=1000)
+    def registered(number: int) -> Any:
+        return parsed(_registered_schema(url, number))
+
+    def decode(value: bytes) -> Mapping[str, Any]:
+        start = 0
+        schema = fixed
+        if schema is None:
+            if len(value) < _AVRO_HEADER_BYTES or value[0]:
+                raise InvalidInput("the record does not begin with a zero and the number of its Avro schema")
+            schema, start = registered(int.from_bytes(value[1:_AVRO_HEADER_BYTES])), _AVRO_HEADER_BYTES
+        file = io.BytesIO(value[start:])
+        try:
+            record = fastavro.schemaless_reader(file, schema, None)
+        except Exception as error:  # whatever it stumbles over in foreign bytes
+            raise InvalidInput(f"the record is not of its Avro schema: {type(error).__name__}: {error}") from error
+        if rest := file.read():
+            raise InvalidInput(f"the record is not of its Avro schema: it has {len(rest)} bytes more")
+        if not isinstance(record, dict):
+            raise InvalidInput(f"the record is {type(record).__name__}, expected an Avro record")
+        return record
+
+    return decode
+
+
+def _registered_schema(url: str, number: int) -> Any:
+    try:
+        with urllib.request.urlopen(f"{url}/schemas/ids/{number}", timeout=_REGISTRY_TIMEOUT_SECONDS) as answer:  # noqa: S310 - the schema checks that it is http
+            return json.loads(json.loads(answer.read(_MOST_SCHEMA_BYTES))["schema"])
+    except urllib.error.HTTPError as error:
+        if error.code == 404:
+            raise InvalidInput(f"the schema registry {url} has no schema {number}") from error
+        raise Unavailable(f"the schema registry {url} answers {error.code}") from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Unavailable(f"the schema registry {url} does not answer: {error}") from error
+
+
+def _protobuf(source: TopicSource) -> Decode:
+    name = str(source.options["protobuf_message"])
+    try:
+        files = descriptor_pb2.FileDescriptorSet.FromString(base64.b64decode(source.options["protobuf_descriptor"]))
+        pool = descriptor_pool.DescriptorPool()
+        for file in files.file:
+            pool.Add(file)
+        message_class = message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
+    except (DecodeError, TypeError, KeyError) as error:
+        raise InvalidInput(f"the protobuf descriptor has no message {name} that can be used: {error}") from error
+
+    def decode(value: bytes) -> Mapping[str, Any]:
+        try:
+            message = message_class.FromString(value)
+        except DecodeError as error:
+            raise InvalidInput(f"the record is no {name}: {error}") from error
+        return _plain(message)
+
+    return decode
+
+
+def _plain(message: Message) -> dict[str, Any]:
+    """Fields by name: enums by theirs, messages as mappings; one that is not set only where it has a presence."""
+    found: dict[str, Any] = {}
+    for one in message.DESCRIPTOR.fields:
+        if one.has_presence and not message.HasField(one.name):
+            continue
+        value = getattr(message, one.name)
+        if one.message_type and one.message_type.GetOptions().map_entry:
+            found[one.name] = {str(key): _value(one, value[key]) for key in value}
+        else:
+            found[one.name] = [_value(one, item) for item in value] if one.is_repeated else _value(one, value)
+    return found
+
+
+def _value(descriptor: Any, value: Any) -> Any:
+    if isinstance(value, Message):
+        return _plain(value)
+    if descriptor.enum_type:
+        named = descriptor.enum_type.values_by_number.get(value)
+        return named.name if named else value
+    return value
+
+
+_DECODERS: Mapping[str, Callable[[TopicSource], Decode]] = {"json": _json, "avro": _avro, "protobuf": _protobuf}

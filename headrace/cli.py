@@ -32,6 +32,7 @@ from headrace.commands import (
     rebuild,
     records,
     start,
+    stats,
     tensorboard,
 )
 from headrace.commands.session import COMPOSE, KINDS, Session
@@ -221,6 +222,7 @@ app.command()(lifecycle.delete)
 app.command()(predict.predict)
 app.command()(bench.bench)
 app.command()(profile.profile)
+app.command()(stats.stats)
 app.command()(tensorboard.tensorboard)
 app.add_typer(model_files.app, name="model")
 app.add_typer(checkpoints.app, name="checkpoint")

@@ -17,10 +17,12 @@ class Summaries:
     """Attributes:
     histograms: after every so many blocks, of the weights and the gradients of each layer; 0: none.
     worst: held-out examples with the largest losses, as texts, and as images where a feature is one; 0: none.
+    statistics: counts, quantiles, distinct values and frequent words of every field of the trained examples.
     """
 
     histograms: int = 0
     worst: int = 0
+    statistics: bool = True
 
 
 def parse_summaries(section: object) -> Summaries:
@@ -29,6 +31,7 @@ def parse_summaries(section: object) -> Summaries:
     summaries = Summaries(
         histograms=fields.integer("histograms", 0, minimum=0, maximum=1_000_000),
         worst=fields.integer("worst", 0, minimum=0, maximum=_MOST_WORST),
+        statistics=fields.flag("statistics", True),
     )
     fields.finish()
     return summaries

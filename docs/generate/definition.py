@@ -118,7 +118,7 @@ training:
   frozen: [route_vector_table]
   learning_rates: {deep: 0.5}
 """,
-    "summaries": "training:\n  summaries: {histograms: 4, worst: 8}\n",
+    "summaries": "training:\n  summaries: {histograms: 4, worst: 8, statistics: true}\n",
     "optimizer": "training:\n  optimizer: {name: sgd, learning_rate: 0.01, momentum: 0.9, nesterov: true}\n",
     "learning_rate": """\
 training:

@@ -29,6 +29,7 @@ from common.schema import Schema
 from headrace.client.answers import build
 from headrace.client.connection import Answer, Door
 from headrace.client.lifecycle import Lifecycle
+from headrace.client.looking import Looking
 from headrace.client.rebuilds import Rebuild, wait_for
 from headrace.client.tables import Models, Versions
 from headrace.files.event_files import fitted_event
@@ -72,7 +73,7 @@ class ServiceStatus:
     conditions: Mapping[str, str]
 
 
-class Client(Lifecycle):
+class Client(Lifecycle, Looking):
     """One platform. Use as a context manager, or call close()."""
 
     def __init__(
@@ -308,17 +309,6 @@ class Client(Lifecycle):
         path = f"/v1/models/{_segment(model)}/versions/{version:d}:rebuild"
         asked = self._trainer.call("POST", path, repeatable=True).json()
         return wait_for(self._trainer, str(asked["rebuild_id"]), wait_seconds=wait_seconds)
-
-    def profile_next_round(self, model: str, *, first_step: int, steps: int) -> Mapping[str, Any]:
-        """Has steps of the model's next round traced; its version then has the files profile/*.
-
-        Raises:
-            Conflict: the next round is to be traced already.
-        """
-        body = _encode({"first_step": first_step, "steps": steps})
-        path = f"/v1/models/{_segment(model)}:profile"
-        found: Mapping[str, Any] = self._trainer.call("POST", path, body, headers=_JSON, repeatable=False).json()
-        return found
 
     def trainer_status(self) -> Mapping[str, Any]:
         """Per model: lag in examples, the running round and its progress, the next trigger. Sent once."""

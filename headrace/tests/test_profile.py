@@ -1,16 +1,21 @@
-"""`headrace profile` and `headrace tensorboard`: what is asked of the trainer, and what a table shows."""
+"""`headrace profile`, `tensorboard` and `stats`: what is asked of the services, and what tables show."""
 
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import Result
 
+from common.eventlog import tfrecord
+from common.statistics import sketches as statistics
 from headrace.tests.answering_server import VERSION, Server
-from headrace.tests.test_cli import run  # noqa: F401  # a fixture
+from headrace.tests.test_cli import STREAM, run  # noqa: F401  # a fixture
 from headrace.tests.test_model_files import version
+from protos.prediction_log_pb2 import PredictionLog
+from protos.tfserving_pb2 import DataType
 
 Run = Callable[..., Result]
 TABLE = {
@@ -72,3 +77,56 @@ def test_tensorboard_of_a_model_that_is_not_there_is_refused(server: Server, run
     server.will_answer(200, known)
     result = run("tensorboard", "nobody")
     assert (result.exit_code, "there is no model nobody" in result.output) == (4, True)
+
+
+@pytest.mark.covers("eco-tfdv")
+def test_a_stream_is_compared_with_a_versions_round_and_drift_is_an_exit_status(server: Server, run: Run) -> None:  # noqa: F811
+    def document(mean: float) -> dict[str, Any]:
+        return statistics.to_document(statistics.of_arrays({"x": np.random.default_rng(1).normal(mean, 1.0, 2000)}))
+
+    def answers(mean: float) -> None:
+        content = json.dumps(document(0.0)).encode()
+        server.will_answer(200, version({"statistics/round.json": content}))
+        server.will_answer(200, content)
+        server.will_answer(200, {"streams": [STREAM]})
+        server.will_answer(200, document(mean))
+
+    for mean, status, drift in ((0.0, 0, "none"), (2.0, 1, "large")):
+        answers(mean)
+        result = run("--json", "stats", "m@2", "--against", "s", "--last", "500", "--fail-at", "some")
+        assert (result.exit_code, json.loads(result.output)["fields"]["x"]["drift"]) == (status, drift)
+    assert server.requests[-1].path == "/v1/streams/s/statistics?last=500"
+    server.will_answer(200, {"streams": [STREAM]})
+    server.will_answer(200, document(3.0))
+    assert "2,000" in run("stats", "s").output
+    assert run("stats", "s", "--fail-at", "large").exit_code == 3
+    server.will_answer(200, version({}))
+    assert run("stats", "m@2").exit_code == 4
+
+
+@pytest.mark.covers("eco-tft", "eco-tfdv")
+def test_what_serving_was_asked_is_compared_with_what_was_trained_on(
+    server: Server,
+    run: Run,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "m"
+    folder.mkdir()
+    records = []
+    for place in range(300):
+        log = PredictionLog(request_id=str(place))
+        tensor = log.predict_log.request.inputs["x"]
+        tensor.dtype = DataType.DT_FLOAT
+        tensor.tensor_shape.dim.add(size=1)
+        tensor.float_val.append(5.0 + place % 10)
+        records.append(log.SerializeToString())
+    (folder / "1.tfrecord").write_bytes(tfrecord.frame(records))
+    trained = statistics.of_arrays({"x": np.arange(2000.0) % 10, "late": np.zeros(2000)})
+    content = json.dumps(statistics.to_document(trained)).encode()
+    server.will_answer(200, version({"statistics/round.json": content}))
+    server.will_answer(200, content)
+    result = run("--json", "stats", "m@2", "--against", f"requests:tfrecord:{tmp_path}")
+    assert result.exit_code == 0, result.output
+    fields = json.loads(result.output)["fields"]
+    assert list(fields) == ["x"], "requests have no label"
+    assert fields["x"]["drift"] == "large"

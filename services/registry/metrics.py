@@ -1,18 +1,28 @@
-"""What operators see at /metrics: read from the catalog at each scrape, so that a restart loses nothing."""
+"""What operators see at /metrics: read from the catalog at each scrape, so that a restart loses nothing.
 
-from collections.abc import Iterator
+Of a model only its version in production is told, with so many metrics and slices at most: what a scrape holds grows
+with the models that are in production and not with their versions.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator
 
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from common.registry.catalog import PRODUCTION, Model, Version
 from services.registry.catalog import Catalog
+
+_MOST_MODELS, _MOST_METRICS, _MOST_SLICES = 200, 20, 10
+_ALL = "all"
 
 
 class CatalogMetrics(Collector):
-    """Rounds by state, versions by status, watchers."""
+    """Rounds by state, versions by status, watchers; quality and freshness of what is in production."""
 
-    def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
+    def __init__(self, catalog: Catalog, clock: Callable[[], float] = time.time) -> None:
+        self._catalog, self._clock = catalog, clock
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         rounds = GaugeMetricFamily("headrace_registry_rounds", "Rounds by state", labels=["state"])
@@ -22,3 +32,45 @@ class CatalogMetrics(Collector):
         watchers = GaugeMetricFamily("headrace_registry_watchers", "Watchers connected")
         watchers.add_metric([], self._catalog.watcher_count)
         yield from (rounds, versions, watchers)
+        yield from self._of_production()
+
+    def _of_production(self) -> Iterator[GaugeMetricFamily]:
+        quality = GaugeMetricFamily(
+            "headrace_model_metric",
+            "A metric of the version in production on its own held-out slice, or on a part of it",
+            labels=["model", "version", "slice", "metric"],
+        )
+        freshness = GaugeMetricFamily(
+            "headrace_freshness_seconds",
+            "Age of the newest event that the version in production has learned from",
+            labels=["model"],
+        )
+        version_number = GaugeMetricFamily(
+            "headrace_model_production_version", "Number of the version in production", labels=["model"]
+        )
+        for model in self._in_production():
+            version = self._catalog.get_version(model.name, model.aliases[PRODUCTION])
+            version_number.add_metric([model.name], version.version)
+            if version.last_event_at:
+                freshness.add_metric([model.name], max(0.0, self._clock() - version.last_event_at))
+            for part, name, value in _metrics_of(version):
+                quality.add_metric([model.name, str(version.version), part, name], value)
+        yield from (quality, freshness, version_number)
+
+    def _in_production(self) -> list[Model]:
+        models = [one for one in self._catalog.list_models() if one.aliases.get(PRODUCTION) and not one.archived]
+        return models[:_MOST_MODELS]
+
+
+def _metrics_of(version: Version) -> Iterator[tuple[str, str, float]]:
+    """(slice, metric, value): of all held-out examples, then of the slices that the definition names."""
+    parts = [(_ALL, version.metrics.get("candidate", {}))]
+    for told in version.evaluation.get("slices", ())[:_MOST_SLICES]:
+        where = told.get("where")
+        if where:
+            name = ",".join(f"{key}={value}" for key, value in where.items())
+            parts.append((name, told["metrics"].get("candidate", {})))
+    for part, metrics in parts:
+        for name, value in list(metrics.items())[:_MOST_METRICS]:
+            if isinstance(value, int | float) and math.isfinite(value):
+                yield part, name, float(value)

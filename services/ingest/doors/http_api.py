@@ -15,7 +15,9 @@ from common.process.gzip_bodies import MOST_INFLATION, inflate
 from common.process.health import Health
 from common.process.strict_requests import refuse_unknown_query
 from common.process.web import create_app
+from common.schema import Schema
 from services.ingest.codec import bodies
+from services.ingest.intake import window
 from services.ingest.intake.accept import AppendRequest, BodyFormat, Intake, OnInvalid
 from services.ingest.intake.budget import Share
 from services.ingest.intake.replay import replay
@@ -80,6 +82,21 @@ def create_ingest_app(intake: Intake, service_health: Health) -> FastAPI:
         letters = await intake.in_thread(newest_letters, intake.log, stream, limit)
         return {"topic": deadletter_topic(stream), "dead_letters": letters}
 
+    @app.get("/v1/streams/{stream}/events", tags=["events"])
+    async def tail(stream: str, last: int = Query(100, ge=1, le=window.MOST_ROWS)) -> dict[str, Any]:
+        """The newest events, as rows, the newest last. Read back from the log."""
+        await intake.open(stream)
+        return {"events": await intake.in_thread(window.tail, intake.log, stream, last)}
+
+    @app.get("/v1/streams/{stream}/statistics", tags=["streams"])
+    async def statistics(stream: str, last: int = Query(10_000, ge=1, le=window.MOST_EVENTS)) -> dict[str, Any]:
+        """Of the newest events, by field: counts, missing, least, greatest, mean, quantiles, distinct values, frequent
+        words; with sketches that merge (Apache DataSketches, base64). Read back from the log, so that taking events
+        costs nothing more."""
+        await intake.open(stream)
+        schema = Schema.from_json((await intake.in_thread(intake.schemas.fetch, stream)).schema_json)
+        return await intake.in_thread(window.statistics, intake.log, stream, schema, last)
+
     @app.post("/v1/streams/{stream}/deadletters:replay", tags=["dead letters"])
     async def replay_deadletters(stream: str) -> dict[str, Any]:
         """Checks every kept dead letter under the newest schema and appends those that pass, each once for all time."""
@@ -110,7 +127,7 @@ def _add_events_route(app: FastAPI, intake: Intake) -> None:
 
     def openapi() -> dict[str, Any]:
         document = described()
-        document["paths"].setdefault(_EVENTS_PATH, {"post": _EVENTS_OPENAPI})
+        document["paths"].setdefault(_EVENTS_PATH, {})["post"] = _EVENTS_OPENAPI
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to extend the document

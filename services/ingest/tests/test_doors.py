@@ -357,3 +357,28 @@ def test_a_stream_that_is_refused_says_how_far_it_came(world: World) -> None:
     _with_stub(world, work)
     assert world.ids()[:2] == [0, 1]
     assert 2 not in world.ids()
+
+
+@pytest.mark.covers("eco-tfdv")
+def test_the_newest_events_and_their_statistics_are_read_back(world: World) -> None:
+    intake = world.intake()
+
+    async def work(client: httpx.AsyncClient) -> list[Any]:
+        for first in range(0, 40, 10):
+            body = _body(*(event(number) for number in range(first, first + 10)))
+            assert (await client.post(_URL, content=body, headers=JSON)).status_code == 200
+        paths = (
+            f"{_URL}?last=15",
+            "/v1/streams/flights/statistics?last=30",
+            f"{_URL}?last=0",
+            "/v1/streams/no/statistics",
+        )
+        return [await client.get(path) for path in paths]
+
+    rows, statistics, nothing, nobody = _with_client(intake, work)
+    assert [row["id"] for row in rows.json()["events"]] == list(range(25, 40))
+    found = statistics.json()
+    assert found["events"] == 30
+    assert (found["fields"]["id"]["min"], found["fields"]["id"]["max"]) == (10.0, 39.0)
+    assert found["fields"]["id"]["distinct"] == 30
+    assert (nothing.status_code, nobody.status_code) == (400, 404)

@@ -17,6 +17,7 @@ from services.trainer.learn.scoring import scored
 from services.trainer.rounds.blocks import PreparedBlock, RoundData
 from services.trainer.rounds.feature_counts import FeatureCounts
 from services.trainer.summaries import pr_curves
+from services.trainer.summaries.statistics import RoundStatistics
 from services.trainer.summaries.worst import WorstExamples
 
 SetAside = Mapping[tuple[int, int], str]
@@ -40,6 +41,7 @@ class Measured:
     warnings: dict[str, str]
     pr_curves: dict[str, NDArray[np.float64]]
     worst: WorstExamples
+    statistics: RoundStatistics
 
 
 @dataclass
@@ -75,8 +77,11 @@ def measure(
         own_of_parent = None
     tally = _Tally()
     worst = WorstExamples(model.heads, model.definition.training.summaries.worst)
+    statistics = RoundStatistics(model.schema)
     for block in data.prepared(model):
         check_stop()
+        if model.definition.training.summaries.statistics:
+            statistics.add((block.trained_raw, block.held_out_raw), absent=block.absent)
         outputs, bad = scored(score, block.held_out.columns, block.held_out.count)
         aside = {row: reason for (index, row), reason in set_aside.items() if index == block.index}
         compared.next_block(
@@ -119,6 +124,7 @@ def measure(
             if data.task == "binary" and data.weights.sum() > 0
         },
         worst,
+        statistics,
     )
 
 

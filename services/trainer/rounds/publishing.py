@@ -85,6 +85,7 @@ def write_files(
         export.write_warmup_requests(model, saved_model, trial)
     formats = _formats(trained, measured, output, work_dir)
     checkpoint.write(output, trained.final)
+    measured.statistics.write(output)
     curves = tensorboard_events.Curves(
         trained.steps, trained.losses.tolist(), trained.learning_rates, trained.added.tolist()
     )

@@ -1,5 +1,6 @@
 """What TensorBoard is given of a round: what was asked for, bounded, and not one bit of the weights for it."""
 
+import json
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -35,16 +36,25 @@ def of_version(platform: Platform, version: int = 1) -> Found:
     return events_in(platform.directory / "cache" / "model" / str(version) / "tensorboard")
 
 
-@pytest.mark.covers("tb-scalar-hist", "tb-pr-curve", "tb-media")
+@pytest.mark.covers("tb-scalar-hist", "tb-pr-curve", "tb-media", "eco-tfdv")
 def test_histograms_curves_and_worst_examples_are_kept_and_change_no_bit(tmp_path: Path) -> None:
     plain, watched = Platform(tmp_path / "plain"), Platform(tmp_path / "watched")
     asked = {"batch_size": 8, "optimizer": {"name": "adam", "learning_rate": 0.01}}
-    for platform, summaries in ((plain, {}), (watched, {"summaries": {"histograms": 2, "worst": 3}})):
+    for platform, summaries in (
+        (plain, {"summaries": {"statistics": False}}),
+        (watched, {"summaries": {"histograms": 2, "worst": 3}}),
+    ):
         platform.append(small_events(240))
         files = definition(training=asked | summaries)
         assert isinstance(platform.train(platform.lease(files)), Done)
     (without,), (version,) = plain.registry.versions, watched.registry.versions
     assert version.weights_digest == without.weights_digest
+    assert not (tmp_path / "plain/cache/model/1/statistics").exists()
+    statistics = json.loads((tmp_path / "watched/cache/model/1/statistics/round.json").read_text())["fields"]
+    assert {one["examples"] for one in statistics.values()} == {240}, "trained and held out"
+    assert (statistics["extra"]["missing"], statistics["tags"]["missing"] > 0) == (240, True)
+    assert sorted(word for word, _ in statistics["tags"]["top"]) == ["a", "b", "c"]
+    assert statistics["late"]["distinct"] == 2
     found = of_version(watched)
     with np.load(tmp_path / "watched/cache/model/1/checkpoint/weights.npz") as file:
         sizes = {path.removeprefix("model/"): file[path].size for path in file.files if path.startswith("model/")}

@@ -1,0 +1,101 @@
+"""How far two statistics of a field are apart. Plain Python over what sketches.py writes, so that it needs no library.
+
+| distance       | numbers                                                     | texts                               |
+|----------------|-------------------------------------------------------------|-------------------------------------|
+| psi            | sum of (q - p) ln(q / p) over the tenths of the reference   | over its frequent words, and others |
+| jensen_shannon | of the same shares, base 2: from 0 to 1                     | the same                            |
+| wasserstein    | mean distance of equal quantiles, in the reference's        | -                                   |
+|                | standard deviations                                         |                                     |
+
+`drift` is none, some or large: PSI above 0.1 and 0.25, as is usual, and above three times what chance alone gives two
+samples of these sizes (about (bins - 1) (1/n + 1/m): B. Yurdakul, Statistical properties of population stability index,
+2018).
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_SOME, _LARGE, _CHANCE = 0.1, 0.25, 3.0
+_TENTHS = 10
+_LEAST = 1e-4
+"""A share that stands for none, so that a logarithm is finite."""
+Told = Mapping[str, Any]
+
+
+def compare(reference: Told, other: Told) -> dict[str, dict[str, Any]]:
+    """By field of either document (sketches.to_document): distances, and what is in one of them alone."""
+    ours, theirs = reference["fields"], other["fields"]
+    return {name: _field(ours.get(name), theirs.get(name)) for name in dict.fromkeys((*ours, *theirs))}
+
+
+def _field(reference: Told | None, other: Told | None) -> dict[str, Any]:
+    if reference is None or other is None:
+        return {"only_in": "other" if reference is None else "reference"}
+    if reference["kind"] != other["kind"]:
+        return {"kinds": [reference["kind"], other["kind"]]}
+    missing = {"missing": [_share(one["missing"], one["examples"]) for one in (reference, other)]}
+    if not reference["values"] or not other["values"]:
+        return missing
+    before, after = (_words if reference["kind"] == "text" else _tenths)(reference, other)
+    psi = sum((q - p) * math.log(q / p) for p, q in zip(_positive(before), _positive(after), strict=True))
+    chance = _CHANCE * (len(before) - 1) * (1 / reference["values"] + 1 / other["values"])
+    drift = "large" if psi > max(_LARGE, chance) else "some" if psi > max(_SOME, chance) else "none"
+    found: dict[str, Any] = {"psi": psi, "jensen_shannon": _jensen_shannon(before, after), "drift": drift, **missing}
+    if reference["kind"] == "number":
+        found["wasserstein"] = _wasserstein(reference, other)
+    return found
+
+
+def _tenths(reference: Told, other: Told) -> tuple[list[float], list[float]]:
+    """Shares of both in the bins between the reference's tenths."""
+    grid: Sequence[float] = reference["quantiles"]
+    step = (len(grid) - 1) // _TENTHS
+    edges = sorted(set(grid[step:-1:step]))
+    found = []
+    for one in (reference, other):
+        below = [_share_below(one["quantiles"], edge) for edge in edges]
+        found.append([after - before for before, after in zip([0.0, *below], [*below, 1.0], strict=True)])
+    return found[0], found[1]
+
+
+def _share_below(grid: Sequence[float], value: float) -> float:
+    """Share of the values that are at most `value`, between two quantiles in a straight line."""
+    place = bisect_right(grid, value)
+    if place in (0, len(grid)):
+        return float(place > 0)
+    low, high = grid[place - 1], grid[place]
+    return (place - 1 + (value - low) / (high - low)) / (len(grid) - 1)
+
+
+def _words(reference: Told, other: Told) -> tuple[list[float], list[float]]:
+    counts = [dict(one["top"]) for one in (reference, other)]
+    named = list(dict.fromkeys((*counts[0], *counts[1])))
+    shares = []
+    for one, known in zip((reference, other), counts, strict=True):
+        listed = [_share(known.get(word, 0), one["values"]) for word in named]
+        shares.append([*listed, max(0.0, 1.0 - sum(listed))])
+    return shares[0], shares[1]
+
+
+def _positive(shares: Sequence[float]) -> list[float]:
+    return [max(share, _LEAST) for share in shares]
+
+
+def _jensen_shannon(one: Sequence[float], other: Sequence[float]) -> float:
+    def to_middle(shares: Sequence[float]) -> float:
+        pairs = zip(shares, one, other, strict=True)
+        return sum(share * math.log2(2 * share / (p + q)) for share, p, q in pairs if share > 0)
+
+    return max(0.0, (to_middle(one) + to_middle(other)) / 2)
+
+
+def _wasserstein(reference: Told, other: Told) -> float:
+    pairs = list(zip(reference["quantiles"], other["quantiles"], strict=True))
+    distance = sum(abs(p - q) for p, q in pairs) / len(pairs)
+    return float(distance / (reference["deviation"] or 1.0))
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0

@@ -1,0 +1,48 @@
+"""Statistics of serialized tf.train.Examples by a stream's schema, without TensorFlow."""
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from common.schema import Schema
+from common.statistics.sketches import FieldStatistics
+from protos.example_pb2 import Example
+
+_AT_ONCE = 2000
+_MOST_VALUES = 4096
+"""Per example; of larger ones (pictures) only what is missing is counted."""
+
+
+def of_examples(examples: Iterable[bytes], schema: Schema) -> dict[str, FieldStatistics]:
+    """By feature and label of the schema."""
+    features = (*schema.features, *schema.labels)
+    fields = {feature.name: FieldStatistics(feature.dtype == "string") for feature in features}
+    rest = iter(examples)
+    while batch := [Example.FromString(one).features.feature for one in islice(rest, _AT_ONCE)]:
+        for name, one in fields.items():
+            kept = [values for row in batch if (values := _values(row.get(name)))]
+            one.add_examples(len(batch), missing=len(batch) - len(kept))
+            flat = [value for values in kept if len(values) <= _MOST_VALUES for value in values]
+            if one.is_text:
+                one.add_words(flat)
+            else:
+                one.add_numbers(np.array(flat, np.int64 if flat and isinstance(flat[0], int) else np.float64))
+    return fields
+
+
+def as_row(example: bytes) -> dict[str, Any]:
+    """{name: value}, a list where there is not one value; bytes that are no UTF-8 with replacements."""
+    found: dict[str, Any] = {}
+    for name, feature in sorted(Example.FromString(example).features.feature.items()):
+        values = [
+            value.decode("utf-8", "replace") if isinstance(value, bytes) else value for value in _values(feature) or ()
+        ]
+        found[name] = values[0] if len(values) == 1 else values
+    return found
+
+
+def _values(feature: Any) -> Any:
+    kind = feature.WhichOneof("kind") if feature is not None else None
+    return getattr(feature, kind).value if kind else None

@@ -1,0 +1,81 @@
+"""Sketches that merge, and the distances between them: against numpy on the same values."""
+
+import json
+
+import numpy as np
+import pytest
+
+from common.schema import Schema
+from common.statistics.distances import compare
+from common.statistics.examples import of_examples
+from common.statistics.sketches import FieldStatistics, of_arrays, to_document
+from protos.example_pb2 import Example
+
+SCHEMA = Schema.from_mapping(
+    {
+        "features": [
+            {"name": "x", "dtype": "float32"},
+            {"name": "word", "dtype": "string"},
+            {"name": "extra", "dtype": "int64", "required": False, "default": 0},
+        ],
+        "labels": [{"name": "late", "dtype": "int64"}],
+    }
+)
+
+
+@pytest.mark.covers("eco-tfdv")
+def test_two_windows_merge_into_the_statistics_of_both_also_by_way_of_json() -> None:
+    random = np.random.default_rng(3)
+    parts = [random.normal(5.0, 2.0, 4000), random.normal(-1.0, 1.0, 1000)]
+    words = [[b"red"] * 60 + [b"blue"] * 30, [b"red"] * 5 + [f"rare{place}".encode() for place in range(400)]]
+    merged: dict[str, FieldStatistics] = {}
+    for numbers, texts in zip(parts, words, strict=True):
+        for name, one in of_arrays({"x": numbers, "word": np.array(texts, object)}).items():
+            read = FieldStatistics.from_mapping(json.loads(json.dumps(one.to_mapping())))
+            if name in merged:
+                merged[name].merge(read)
+            else:
+                merged[name] = read
+    whole = np.concatenate(parts)
+    found = merged["x"].to_mapping()
+    assert (found["examples"], found["values"], found["min"], found["max"]) == (5000, 5000, whole.min(), whole.max())
+    assert found["mean"] == pytest.approx(whole.mean())
+    assert found["deviation"] == pytest.approx(whole.std())
+    ranks = [np.mean(whole <= value) for value in found["quantiles"]]
+    assert np.abs(np.array(ranks) - np.linspace(0, 1, 101)).max() < 0.04
+    told = merged["word"].to_mapping()
+    assert dict(told["top"])["red"] == pytest.approx(65, abs=2)
+    assert told["distinct"] == pytest.approx(402, rel=0.06)
+
+
+@pytest.mark.covers("eco-tfdv")
+def test_examples_are_counted_by_field_and_what_is_missing_and_not_finite_is_told() -> None:
+    rows = []
+    for number in range(10):
+        example = Example()
+        example.features.feature["x"].float_list.value.append(float("nan") if number == 3 else number)
+        example.features.feature["word"].bytes_list.value.append(b"a" if number % 2 else b"b")
+        if number < 4:
+            example.features.feature["extra"].int64_list.value.append(7)
+        rows.append(example.SerializeToString())
+    fields = to_document(of_examples(rows, SCHEMA))["fields"]
+    assert (fields["x"]["not_finite"], fields["x"]["values"], fields["x"]["max"]) == (1, 9, 9.0)
+    assert (fields["extra"]["missing"], fields["extra"]["distinct"]) == (6, 1)
+    assert (fields["late"]["examples"], fields["late"]["missing"]) == (10, 10)
+    assert sorted(fields["word"]["top"]) == [["a", 5], ["b", 5]]
+
+
+@pytest.mark.covers("eco-tfdv")
+def test_drift_is_told_by_size_and_chance_alone_is_none() -> None:
+    random = np.random.default_rng(5)
+    reference = to_document(of_arrays({"x": random.normal(0, 1, 5000), "word": random.choice(["a", "b"], 5000)}))
+    alike = to_document(of_arrays({"x": random.normal(0, 1, 300), "word": random.choice(["a", "b"], 300)}))
+    moved = to_document(
+        of_arrays({"x": random.normal(1.5, 1, 5000), "word": random.choice(["a", "c"], 5000), "new": np.ones(3)})
+    )
+    assert {name: one["drift"] for name, one in compare(reference, alike).items()} == {"x": "none", "word": "none"}
+    found = compare(reference, moved)
+    assert (found["x"]["drift"], found["word"]["drift"], found["new"]) == ("large", "large", {"only_in": "other"})
+    assert found["x"]["wasserstein"] == pytest.approx(1.5, abs=0.1), "the mean has moved by 1.5 deviations"
+    assert found["word"]["jensen_shannon"] == pytest.approx(0.5, abs=0.02), "half of the words have nothing in common"
+    assert found["x"]["psi"] > compare(reference, alike)["x"]["psi"]

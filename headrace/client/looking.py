@@ -1,0 +1,66 @@
+"""The client's calls that look closer: newest events, statistics of streams and versions, traces of rounds.
+
+`Client` inherits them.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+
+from common.errors import NotFound
+from common.registry.catalog import FileEntry, Version
+from headrace.client.connection import Door
+
+_JSON = {"Content-Type": "application/json"}
+_STATISTICS = "statistics/round.json"
+
+
+class Looking:
+    """See above."""
+
+    _ingest: Door
+    _trainer: Door
+
+    def file(self, entry: FileEntry) -> bytes:
+        """A version's file."""
+        raise NotImplementedError
+
+    def version(self, model: str, version: int) -> Version:
+        raise NotImplementedError
+
+    def tail(self, stream: str, last: int = 100) -> list[dict[str, Any]]:
+        """The newest events of a stream as rows, the newest last; at most 1,000."""
+        path = f"/v1/streams/{quote(stream, safe='')}/events?last={last:d}"
+        found: list[dict[str, Any]] = self._ingest.call("GET", path, repeatable=True).json()["events"]
+        return found
+
+    def stream_statistics(self, stream: str, last: int = 10_000) -> Mapping[str, Any]:
+        """Of the newest events, by field, as common/statistics/sketches.py says; at most 20,000."""
+        path = f"/v1/streams/{quote(stream, safe='')}/statistics?last={last:d}"
+        found: Mapping[str, Any] = self._ingest.call("GET", path, repeatable=True).json()
+        return found
+
+    def version_statistics(self, model: str, version: int) -> Mapping[str, Any]:
+        """Of the events of the version's round, by field.
+
+        Raises:
+            NotFound: it has none; its definition may say so.
+        """
+        entry = next((file for file in self.version(model, version).files if file.path == _STATISTICS), None)
+        if entry is None:
+            raise NotFound(f"{model}@{version} has no statistics (training: {{summaries: {{statistics: true}}}})")
+        found: Mapping[str, Any] = orjson.loads(self.file(entry))
+        return found
+
+    def profile_next_round(self, model: str, *, first_step: int, steps: int) -> Mapping[str, Any]:
+        """Has steps of the model's next round traced; its version then has the files profile/*.
+
+        Raises:
+            Conflict: the next round is to be traced already.
+        """
+        body = orjson.dumps({"first_step": first_step, "steps": steps})
+        path = f"/v1/models/{quote(model, safe='')}:profile"
+        found: Mapping[str, Any] = self._trainer.call("POST", path, body, headers=_JSON, repeatable=False).json()
+        return found

@@ -1,0 +1,135 @@
+"""stats: what the values of a stream, a round or of requests look like, by field, and how far two of them are apart."""
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import Annotated, Any
+
+import typer
+
+from common.errors import InvalidInput, NotFound
+from common.registry.catalog import PRODUCTION
+from headrace.client.platform import Client
+from headrace.commands.look import reference
+from headrace.commands.session import Session, print_table
+
+_REQUESTS = "requests:"
+_SHOWN_WORDS = 3
+_DRIFTS = ("none", "some", "large")
+
+
+def stats(
+    context: typer.Context,
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="STREAM|MODEL[@VERSION]", help="A stream's newest events, or those of a version's round."
+        ),
+    ],
+    against: Annotated[
+        str,
+        typer.Option(
+            metavar="OTHER",
+            help="Compare with another stream or version, or with what serving was asked: requests:URL of its log.",
+        ),
+    ] = "",
+    last: Annotated[int, typer.Option(help="Of a stream or a log: so many events.", min=1, max=20_000)] = 10_000,
+    fail_at: Annotated[
+        str, typer.Option(metavar="DRIFT", help="With --against: exit status 1 at some or large drift of a field.")
+    ] = "",
+) -> None:
+    """Show counts, missing, mean, quantiles and words of each field; with --against, what has changed."""
+    session: Session = context.obj
+    if fail_at and (fail_at not in _DRIFTS[1:] or not against):
+        raise InvalidInput("--fail-at is some or large, and says nothing without --against")
+    with session.client() as client:
+        title, found = _told(client, name, last)
+        if against:
+            other_title, other = _told(client, against, last, model=reference(name)[0])
+    if not against:
+        session.show({"of": title, **found}, lambda: _print_fields(title, found["fields"]))
+        return
+    from common.statistics.distances import compare
+
+    distances = compare(found, other)
+    if against.startswith(_REQUESTS):  # requests have no labels, and only what the model takes
+        distances = {field: one for field, one in distances.items() if field in other["fields"]}
+    document = {"of": title, "against": other_title, "fields": distances}
+    session.show(document, lambda: _print_distances(f"{title} -> {other_title}", distances))
+    worst = max((_DRIFTS.index(one.get("drift", "none")) for one in distances.values()), default=0)
+    if fail_at and worst >= _DRIFTS.index(fail_at):
+        raise typer.Exit(1)
+
+
+def _told(client: Client, name: str, last: int, *, model: str = "") -> tuple[str, Mapping[str, Any]]:
+    if name.startswith(_REQUESTS):
+        return name, _of_requests(name.removeprefix(_REQUESTS), model, last)
+    if "@" not in name and name in [stream.name for stream in client.streams()]:
+        return f"stream {name}", client.stream_statistics(name, last)
+    named, number = reference(name)
+    number = number or client.model(named).aliases.get(PRODUCTION, 0)
+    if not number:
+        raise NotFound(f"model {named} has no version in production yet; name one, as in {named}@1")
+    return f"{named}@{number}", client.version_statistics(named, number)
+
+
+def _of_requests(url: str, model: str, last: int) -> Mapping[str, Any]:
+    """Of the inputs of the logged predictions of a model, the last ones that there are."""
+    try:
+        import numpy as np
+
+        from common.statistics.sketches import FieldStatistics, of_arrays, to_document
+        from headrace.client.prediction_log import read_prediction_log
+    except ImportError as error:
+        raise InvalidInput("reading a request log needs pip install 'headrace[client]'") from error
+    kept = list(read_prediction_log(url, model))[-last:]
+    fields: dict[str, FieldStatistics] = {}
+    for logged in kept:
+        for field, one in of_arrays({field: np.asarray(array) for field, array in logged.inputs.items()}).items():
+            if field in fields:
+                fields[field].merge(one)
+            else:
+                fields[field] = one
+    return {"predictions": len(kept), **to_document(fields)}
+
+
+def _print_fields(title: str, fields: Mapping[str, Any]) -> None:
+    rows = [
+        [
+            field, f"{one['examples']:,}", f"{one['missing']:,}", _number(one.get("distinct")), _number(one.get("min")),
+            _number(one.get("mean")), _number(_median(one)), _number(one.get("max")), _words(one),
+        ]
+        for field, one in fields.items()
+    ]  # fmt: skip
+    names = ("field", "events", "missing", "distinct", "min", "mean", "median", "max", "most frequent")
+    print_table(title, {one: "left" if one in ("field", "most frequent") else "right" for one in names}, rows)
+
+
+def _print_distances(title: str, distances: Mapping[str, Any]) -> None:
+    rows = [
+        [
+            field, one.get("drift") or _difference(one), _number(one.get("psi")), _number(one.get("jensen_shannon")),
+            _number(one.get("wasserstein")), " -> ".join(f"{share:.1%}" for share in one.get("missing", ())) or "-",
+        ]
+        for field, one in sorted(distances.items(), key=lambda item: -item[1].get("psi", 0.0))
+    ]  # fmt: skip
+    names = ("field", "drift", "PSI", "Jensen-Shannon", "Wasserstein", "missing")
+    print_table(title, {one: "left" if one in ("field", "drift") else "right" for one in names}, rows)
+
+
+def _difference(one: Mapping[str, Any]) -> str:
+    if "only_in" in one:
+        return f"only in the {one['only_in']}"
+    return " -> ".join(one["kinds"]) if "kinds" in one else "no values"
+
+
+def _median(one: Mapping[str, Any]) -> float | None:
+    grid = one.get("quantiles")
+    return grid[len(grid) // 2] if grid else None
+
+
+def _words(one: Mapping[str, Any]) -> str:
+    return ", ".join(f"{word} {count / one['values']:.0%}" for word, count in islice(one.get("top", ()), _SHOWN_WORDS))
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.4g}"

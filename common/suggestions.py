@@ -1,7 +1,7 @@
 """What a misspelt word was probably meant to be."""
 
 from collections.abc import Iterable
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 
 
 def did_you_mean(words: Iterable[object], known: Iterable[str]) -> str:
@@ -10,3 +10,16 @@ def did_you_mean(words: Iterable[object], known: Iterable[str]) -> str:
     close = [get_close_matches(str(word), choices, n=1, cutoff=0.7) for word in words]
     found = [matches[0] for matches in close if matches]
     return f"; did you mean {' and '.join(dict.fromkeys(found))}?" if found else ""
+
+
+def near(word: str, known: Iterable[str], *, count: int = 5) -> list[str]:
+    """Those most like it, or that hold it; where none is, the first ones."""
+    choices = list(dict.fromkeys(known))
+    likeness = {one: max(_likeness(word, part) for part in (one, one.rpartition("/")[2])) for one in choices}
+    holding = [one for one in choices if word.lower() in one.lower()]
+    close = sorted((one for one in choices if likeness[one] > 0.5), key=lambda one: -likeness[one])
+    return list(dict.fromkeys((*holding, *close)))[:count] or choices[:count]
+
+
+def _likeness(word: str, other: str) -> float:
+    return SequenceMatcher(None, word.lower(), other.lower()).ratio()

@@ -23,6 +23,7 @@ from headrace.commands import (
     lifecycle,
     look,
     model_files,
+    model_inside,
     models,
     platform,
     predict,
@@ -224,6 +225,9 @@ app.command()(bench.bench)
 app.command()(profile.profile)
 app.command()(stats.stats)
 app.command()(tensorboard.tensorboard)
+model_files.app.command()(model_inside.tap)
+model_files.app.command()(model_inside.optimize)
+model_files.app.command()(model_inside.tflite)
 app.add_typer(model_files.app, name="model")
 app.add_typer(checkpoints.app, name="checkpoint")
 app.add_typer(records.app, name="records")

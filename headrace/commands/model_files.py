@@ -67,7 +67,7 @@ def show(
 
     session: Session = context.obj
     with tempfile.TemporaryDirectory() as folder:
-        files = _fetched(session, name, Path(folder), "saved_model.pb", "variables/variables.index")
+        files = fetched(session, name, Path(folder), "saved_model.pb", "variables/variables.index")
         graph, variables = files.graph(tags), files.variables()
         if pbtxt is not None:
             from headrace.local.inspect import run
@@ -121,7 +121,7 @@ def signatures(context: typer.Context, name: Name) -> None:
 
     session: Session = context.obj
     with tempfile.TemporaryDirectory() as folder:
-        found = to_mapping(signatures_of(_fetched(session, name, Path(folder), "saved_model.pb").graph()))
+        found = to_mapping(signatures_of(fetched(session, name, Path(folder), "saved_model.pb").graph()))
     session.show(found, lambda: _print_signatures(found))
 
 
@@ -140,7 +140,7 @@ def graph(
         _write_graph(session, name, events)
         return
     with tempfile.TemporaryDirectory() as folder:
-        found = _fetched(session, name, Path(folder), "saved_model.pb").graph().graph_def
+        found = fetched(session, name, Path(folder), "saved_model.pb").graph().graph_def
     parts = [("", found.node), *((one.signature.name, one.node_def) for one in found.library.function)]
     nodes = [
         {"function": function, "name": node.name, "op": node.op, "inputs": list(node.input)}
@@ -163,7 +163,7 @@ def _write_graph(session: Session, name: str, events: Path) -> None:
     from headrace.local.inspect import run
 
     with tempfile.TemporaryDirectory() as folder:
-        files = _fetched(session, name, Path(folder))
+        files = fetched(session, name, Path(folder))
         run("graph", files.directory, events)
     written = sorted(str(path) for path in events.glob("events.out.tfevents.*"))
     session.show(
@@ -181,7 +181,7 @@ def ops(context: typer.Context, name: Name) -> None:
 
     session: Session = context.obj
     with tempfile.TemporaryDirectory() as folder:
-        files = _fetched(session, name, Path(folder), "saved_model.pb")
+        files = fetched(session, name, Path(folder), "saved_model.pb")
         found = files.graph()
     counted = dict(sorted(operations_of(found).items()))
     faults = list(faults_of(found, has_own_operations=OWN_OPERATIONS_FILE in files.sizes))
@@ -204,7 +204,7 @@ def cost(context: typer.Context, name: Name) -> None:
 
     session: Session = context.obj
     with tempfile.TemporaryDirectory() as folder:
-        files = _fetched(session, name, Path(folder))
+        files = fetched(session, name, Path(folder))
         target = Path(folder) / "flops.json"
         run("flops", files.directory, target)
         counted: dict[str, Any] = json.loads(target.read_text())
@@ -233,7 +233,7 @@ def chosen_version(client: Client, name: str) -> Version:
     return client.version(model, number)
 
 
-def _fetched(session: Session, name: str, folder: Path, *wanted: str) -> _Files:
+def fetched(session: Session, name: str, folder: Path, *wanted: str) -> _Files:
     """The SavedModel that is meant, its wanted files below `folder`; none named: all, and the checkpoint's weights."""
     local = Path(name)
     if local.is_dir():

@@ -7,6 +7,8 @@
     keras FILE FOLDER        a .keras file as the SavedModel that Keras's own export makes of it
     graph FOLDER FOLDER      the graph of serving_default as a TensorBoard event file, functions written out
     load FOLDER FILE         why a replica could not load it, in a sentence; empty where it could
+    tap, optimize, tflite    QUESTION FILE: JSON in and out, as tapping.py, optimizing.py and tflite.py say; where it
+                             cannot be done, {"failed": sentence}
 
 The command line runs it as a process: it has no TensorFlow itself.
 """
@@ -27,7 +29,8 @@ import tensorflow as tf
 from google.protobuf import text_format
 from tensorflow.core.protobuf import saved_model_pb2
 
-from services.trainer.export import answers
+from services.trainer.export import answers, optimizing, tapping, tflite
+from services.trainer.export.converting import NotMadeError
 
 
 def pbtxt(source: Path, target: Path) -> None:
@@ -122,8 +125,22 @@ def load(source: Path, target: Path) -> None:
         target.write_text(answers.compare(source, nothing, nothing, is_cautious=False))
 
 
+def _answered(answer: Callable[[Mapping[str, Any]], dict[str, Any]]) -> Callable[[Path, Path], None]:
+    def ask(source: Path, target: Path) -> None:
+        try:
+            found = answer(json.loads(source.read_text()))
+        except (tapping.TapFailedError, NotMadeError) as error:
+            found = {"failed": str(error)}
+        except (tf.errors.OpError, ValueError, RuntimeError, TypeError, OSError) as error:
+            found = {"failed": " ".join(str(error).split())[:600]}
+        target.write_text(json.dumps(found))
+
+    return ask
+
+
 _WHAT: Mapping[str, Callable[[Path, Path], None]] = {
     "pbtxt": pbtxt, "flops": flops, "checkpoint": checkpoint, "keras": keras_file, "load": load, "graph": graph,
+    "tap": _answered(tapping.tap), "optimize": _answered(optimizing.optimize), "tflite": _answered(tflite.describe),
 }  # fmt: skip
 
 

@@ -44,6 +44,18 @@ class Optimizer:
 
 
 @dataclass(frozen=True)
+class Prune:
+    """The share of zeros in each kernel: it rises from 0 at `from_step` to `target` at `to_step` and stays.
+
+    Steps are the model's, which go on from round to round.
+    """
+
+    target: float
+    from_step: int = 0
+    to_step: int = 1000
+
+
+@dataclass(frozen=True)
 class Training:
     """Attributes:
     passes: how often a round goes over its own range, each time in another order.
@@ -55,6 +67,7 @@ class Training:
         in inference.
     jit_compile: XLA compiles the loss and the gradients of a batch; once for each number of rows.
     summaries: what is kept for TensorBoard.
+    prune: zeros in kernels, from the smallest values on.
     learning_rates: pattern to factor: those variables learn at the rate times the factor; the first pattern counts.
     """
 
@@ -68,6 +81,7 @@ class Training:
     shards: int = 1
     jit_compile: bool = False
     summaries: Summaries = field(default_factory=Summaries)
+    prune: Prune | None = None
 
 
 def is_meant(path: str, pattern: str) -> bool:
@@ -94,12 +108,32 @@ def parse_training(section: object, *, frozen: tuple[str, ...] = ()) -> Training
         shards=fields.integer("shards", Training.shards, maximum=64),
         jit_compile=fields.flag("jit_compile", Training.jit_compile),
         summaries=parse_summaries(fields.take("summaries", {})),
+        prune=_prune(fields.take("prune", None)),
     )
     fields.finish()
+    if training.prune and training.optimizer.options.get("use_ema"):
+        raise InvalidInput(
+            "training: prune makes zeros in weights, and use_ema serves their averages; keep one of them"
+        )
     if training.jit_compile and (training.shards > 1 or training.execution == "eager"):
         other = "execution: eager" if training.execution == "eager" else f"shards: {training.shards}"
         raise InvalidInput(f"training: jit_compile compiles a whole batch's step, not with {other}; keep one of them")
     return training
+
+
+def _prune(section: object) -> Prune | None:
+    if section is None:
+        return None
+    fields = Fields("prune", section)
+    prune = Prune(
+        target=fields.number("target", minimum=1e-6, below=1.0),
+        from_step=fields.integer("from_step", Prune.from_step, minimum=0),
+        to_step=fields.integer("to_step", Prune.to_step),
+    )
+    fields.finish()
+    if prune.to_step <= prune.from_step:
+        raise InvalidInput(f"prune: to_step {prune.to_step} must be after from_step {prune.from_step}")
+    return prune
 
 
 def _factors(section: object) -> dict[str, float]:

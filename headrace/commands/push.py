@@ -29,14 +29,19 @@ def push(
         ),
     ],
     reason: Reason = "",
+    script: Annotated[
+        Path | None,
+        typer.Option("--run", metavar="SCRIPT", help="First run this script of TensorFlow 1, which exports to DIR."),
+    ] = None,
 ) -> None:
     """Register a SavedModel or .keras file made elsewhere as the model's next version.
 
     Its layout, tags, signatures and operations are checked, and it is loaded in a process of its own. No alias moves:
-    `headrace promote` takes it. No round starts from it, and it cannot be rebuilt.
+    `headrace promote` takes it. No round starts from it, and it cannot be rebuilt. With --run the script gets DIR as
+    its argument, in a process where `import tensorflow` is TensorFlow 1's; of new numbered folders the last is taken.
     """
     session: Session = context.obj
-    place = place_of(source)
+    place = place_of(str(exported_by(script, Path(source))) if script else source)
     with place.as_local() as local, saved_model_of(local) as directory:
         note = checked(directory)
         with session.client(timeout_seconds=_UPLOAD_SECONDS) as client:
@@ -51,6 +56,26 @@ def push(
             typer.echo(f"  {sentence}")
 
     session.show(asdict(version) | {"note": note}, told)
+
+
+def exported_by(script: Path, directory: Path) -> Path:
+    """What the script wrote: the folder itself, or the highest of its numbered ones.
+
+    Raises:
+        InvalidInput: the script fails, or there is no new SavedModel then.
+    """
+    from headrace.local.inspect import run_session_script
+
+    if (directory / "saved_model.pb").exists():
+        raise InvalidInput(f"{directory} holds a SavedModel already; --run writes a new one")
+    before = set(directory.glob("*/saved_model.pb"))
+    run_session_script(script, directory.absolute())
+    if (directory / "saved_model.pb").is_file():
+        return directory
+    written = [path.parent for path in set(directory.glob("*/saved_model.pb")) - before if path.parent.name.isdigit()]
+    if not written:
+        raise InvalidInput(f"{script} wrote no SavedModel to {directory}, which it got as its argument")
+    return max(written, key=lambda path: int(path.name))
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from pathlib import Path
 from common.errors import InvalidInput
 
 _LIMIT_SECONDS = 600
+_SCRIPT_LIMIT_SECONDS = 3600
 
 
 def run(what: str, source: Path, target: Path) -> None:
@@ -24,3 +25,21 @@ def run(what: str, source: Path, target: Path) -> None:
         raise InvalidInput(f"this needs TensorFlow, and {missing} is not installed: pip install 'headrace[trainer]'")
     last = done.stderr.strip().splitlines()[-1:] or [f"status {done.returncode}"]
     raise InvalidInput(f"TensorFlow cannot do that with {source}: {last[0][:500]}")
+
+
+def run_session_script(script: Path, target: Path) -> None:
+    """Runs a script of TensorFlow 1 in a process of its own, with `target` as its only argument; what it prints is
+    printed to standard error.
+
+    Raises:
+        InvalidInput: there is no such script, it ended otherwise than well, or not within an hour.
+    """
+    if not script.is_file():
+        raise InvalidInput(f"there is no script {script}")
+    command = [sys.executable, "-m", "services.trainer.export.session_script", str(script), str(target)]
+    try:
+        done = subprocess.run(command, stdout=2, check=False, timeout=_SCRIPT_LIMIT_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        raise InvalidInput(f"{script} did not end within {_SCRIPT_LIMIT_SECONDS} s") from error
+    if done.returncode:
+        raise InvalidInput(f"{script} ended with status {done.returncode}; what it said is above")

@@ -7,6 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from common.definition.gate import Gate
@@ -15,7 +16,8 @@ from common.registry.catalog import OffsetRange, RoundPlan, VersionDraft
 from common.registry.client import RegistryClient
 from common.registry.files import manifest_of
 from headrace import Addresses, Client
-from headrace.commands.push import checked, saved_model_of
+from headrace.commands.push import checked, exported_by, saved_model_of
+from headrace.local import inspect
 from testing.registry_server import RegistryServer
 
 _DEFINITION = b"name: m\nstream: s\nlabel: y\nestimator: linear_classifier\nfeatures: {x: {type: numeric}}\n"
@@ -143,3 +145,50 @@ def test_a_keras_file_made_elsewhere_is_pushed_as_a_saved_model_that_answers(
     (broken / "saved_model.pb").write_bytes(b"no graph")
     with pytest.raises(InvalidInput, match="is not a SavedModel"):
         checked(broken)
+
+
+_SESSION_SCRIPT = """
+import sys
+import tensorflow as tf
+
+x = tf.placeholder(tf.float32, [None, 1], name="x")
+w = tf.get_variable("w", [1, 1], initializer=tf.zeros_initializer())
+y = tf.matmul(x, w)
+loss = tf.reduce_mean(tf.square(y - 2.0 * x))
+train = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    for _ in range(50):
+        _, last = session.run([train, loss], {x: [[1.0], [2.0]]})
+    print("loss", last)
+    tf.saved_model.simple_save(session, sys.argv[1] + "/3", {"x": x}, {"y": y})
+"""
+
+
+@pytest.mark.covers("api-tf1-compat")
+@pytest.mark.timeout(300)
+def test_an_unmodified_script_of_tensorflow_1_trains_exports_and_is_registered_and_served(
+    registry: RegistryServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "script.py").write_text(_SESSION_SCRIPT)
+    directory = exported_by(tmp_path / "script.py", tmp_path / "out")
+    assert directory == tmp_path / "out" / "3"
+    assert "loss" in capfd.readouterr().err
+    url = registry.url
+    addresses = Addresses(url, url, url, (url,), registry_grpc=registry.address)
+    with Client(addresses, timeout_seconds=60.0) as client:
+        assert checked(directory) == "", "a process has loaded it as a replica does"
+        assert client.push("m", directory, origin="here", reason="trial").status == "accepted"
+    found = json.loads(_tapped(directory, tmp_path))
+    np.testing.assert_allclose(found["value"], [[6.0]], atol=0.05)
+    (tmp_path / "idle.py").write_text("import tensorflow as tf\ntf.Session().close()\n")
+    with pytest.raises(InvalidInput, match="wrote no SavedModel"):
+        exported_by(tmp_path / "idle.py", tmp_path / "out")
+
+
+def _tapped(directory: Path, folder: Path) -> str:
+    """What the version answers to 3."""
+    question = {"model": str(directory), "signature": "serving_default", "tensor": "MatMul", "feeds": {}}
+    (folder / "question.json").write_text(json.dumps(question | {"inputs": {"x": [[3.0]]}}))
+    inspect.run("tap", folder / "question.json", folder / "answer.json")
+    return (folder / "answer.json").read_text()

@@ -103,7 +103,7 @@ def _loaded(directory: Path, *, is_cautious: bool) -> Callable[[Question], Array
     for executor in executors:
         try:
             return _callables(directory, executor)
-        except tf.errors.InvalidArgumentError as error:
+        except tf.errors.OpError as error:
             if not executor or "ingle-threaded executor" not in str(error.message):
                 raise
     raise AssertionError("the default executor takes every graph or raises")

@@ -32,6 +32,7 @@ from services.trainer.learn.freezing import freeze, rate_factors, scale_rates
 from services.trainer.learn.gradients import merge_before_apply
 from services.trainer.learn.hooks import RunningHooks
 from services.trainer.learn.optimizers import make_optimizer, slots_by_path
+from services.trainer.learn.pruning import kernels_of, prune
 from services.trainer.learn.tracing import StepTracer
 from services.trainer.shards.gradients import ShardedGradients
 from services.trainer.shards.team import ALONE, Team, WorkerLostError
@@ -67,6 +68,7 @@ class Training:
         self._variables = model.network.trainable_variables
         if not self._variables:
             raise DefinitionFailedError("the model has nothing to train: no trainable variables")
+        self._kernels = self._pruned_kernels()
         self._optimizers = self._by_user.optimizers or (make_optimizer(model.definition.training.optimizer),)
         self._hooks = RunningHooks(model.hooks, str(model.definition.module), model.network)
         self._hooks.begin(self._optimizers[0])
@@ -433,9 +435,15 @@ class Training:
         gradients = [gradient for gradient, _ in moved]
         with tf.control_dependencies([loss]):
             self.optimizer.apply(gradients, [variable for _, variable in moved])
+        self._prune()
         if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
             return loss, added  # it leaves such gradients out and scales down by itself
         return _checked(loss, [*gradients, *self._running_values()]), added
+
+    def _prune(self) -> None:
+        said = self.model.definition.training.prune
+        if said:
+            prune(self._kernels, said, self.optimizer.iterations.value)
 
     def _gradients(self, *batch: Any) -> tuple[tf.Tensor, tf.Tensor, list[Any]]:
         """Columns, labels and weights to the loss, what was added, and a gradient for each variable that is taught."""
@@ -468,6 +476,15 @@ class Training:
                 f"{', '.join(words)}"
             )
         return tf.function(self._differentiated, jit_compile=True, autograph=definition.module is not None)
+
+    def _pruned_kernels(self) -> list[keras.Variable]:
+        if not self.model.definition.training.prune:
+            return []
+        if self._by_user.has_train_step:
+            raise DefinitionFailedError(
+                f"{self.model.definition.module}: training.prune is given, and the module's train_step takes the steps"
+            )
+        return kernels_of(self._variables)
 
     def _sharded_by(self, team: Team) -> ShardedGradients | None:
         """None where a batch is one piece."""

@@ -23,7 +23,7 @@ from services.trainer.export.formats import write_formats
 from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families.port import Model
 from services.trainer.families.reasons import blame_definition
-from services.trainer.learn import checkpoint
+from services.trainer.learn import checkpoint, pruning
 from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.rounds.assignment import RoundAssignment
 from services.trainer.rounds.blocks import RoundData
@@ -158,7 +158,8 @@ def draft_of(
         environment=environment_of(assignment)
         | ({"warm_start": trained.warm_start} if trained.warm_start else {})
         | ({"warnings": measured.warnings} if measured.warnings else {})
-        | ({"formats": dict(formats)} if formats else {}),
+        | ({"formats": dict(formats)} if formats else {})
+        | ({"pruned": pruning.report(trained.final.arrays)} if trained.definition.training.prune else {}),
     )
 
 

@@ -1,0 +1,63 @@
+"""Zeros in kernels: their share reaches the target, holds in the next round, and is the same bits after a kill."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common.definition.model import parse_definition
+from common.errors import InvalidInput
+from services.trainer.learn.checkpoint import read
+from services.trainer.rounds.assignment import Done, Stopped
+from services.trainer.tests.support.small_rounds import FEATURES, Platform, definition, events, rebuilt
+
+DENSE: dict[str, Any] = {
+    "estimator": "dnn_classifier",
+    "features": {name: FEATURES[name] for name in ("x", "pair")},
+    "parameters": {"hidden_units": [64]},
+}
+
+
+def pruned(**said: Any) -> dict[str, bytes]:
+    return definition(**DENSE, training={"batch_size": 8, "prune": said})
+
+
+@pytest.mark.covers("perf-prune")
+@pytest.mark.timeout(300)
+def test_zeros_reach_the_target_hold_in_the_next_round_and_are_rebuilt(tmp_path: Path) -> None:
+    platform, files = Platform(tmp_path), pruned(target=0.75, from_step=2, to_step=12)
+    platform.append(events(120))
+    lease = platform.lease(files)
+    stopped = platform.train(lease, stop_requested=platform.after_blocks(2), resume_interval_seconds=0.0)
+    assert isinstance(stopped, Stopped), stopped
+    assert isinstance(platform.train(platform.registry.taken_up(lease), work_dir="again"), Done)
+    assert rebuilt(platform, lease, 1).weights_digest == platform.registry.versions[0].weights_digest
+    platform.registry.resume_point = None
+    platform.append(events(40, seed=5))
+    assert isinstance(platform.train(platform.lease(files, parent_version=1)), Done)
+    for version in platform.registry.versions:
+        told = version.environment["pruned"]
+        assert told["zero_shares"].keys() == {"hidden_0/kernel", "deep/kernel"}
+        assert all(share == pytest.approx(0.75, abs=0.001) for share in told["zero_shares"].values())
+    kernel = read(tmp_path / "cache/model/2").arrays["model/hidden_0/kernel"]
+    assert np.mean(kernel == 0) == pytest.approx(0.75, abs=0.001)
+    platform = Platform(tmp_path / "whole")
+    platform.append(events(120))
+    assert isinstance(platform.train(platform.lease(pruned(target=0.75, from_step=2000, to_step=3000))), Done)
+    before = platform.registry.versions[0].environment["pruned"]
+    assert set(before["zero_shares"].values()) == {0.0}
+    assert told["compressed_bytes"] < 0.6 * before["compressed_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("training", "sentence"),
+    [
+        ({"prune": {"target": 1.0}}, "target"),
+        ({"prune": {"target": 0.5, "from_step": 9, "to_step": 9}}, "to_step 9 must be after from_step 9"),
+        ({"prune": {"target": 0.5}, "optimizer": {"name": "adam", "use_ema": True}}, "use_ema"),
+    ],
+)
+def test_what_could_not_hold_is_refused(training: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InvalidInput, match=sentence):
+        parse_definition(definition(**DENSE, training=training))

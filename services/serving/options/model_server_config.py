@@ -3,6 +3,7 @@
 The checks and their words are TensorFlow Serving's; what this platform cannot do is refused in its own words.
 """
 
+import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from google.protobuf import json_format, text_format
 
 from common.errors import InvalidInput
+from common.storage import Place, is_url, place_of
 from protos import tfserving_config_pb2 as config_pb2
 from services.serving.options.platform_names import TENSORFLOW
 from services.serving.options.version_policy import VersionPolicy
@@ -23,10 +25,11 @@ class ConfiguredModel:
 
     name: str
     base_path: Path
-    """Folder of its versions."""
+    """Folder of its versions; where `base` says that they are elsewhere, the name of the folder they are copied to."""
     platform: str = TENSORFLOW
     policy: VersionPolicy = field(default_factory=VersionPolicy)
     labels: Mapping[str, int] = field(default_factory=dict)
+    base: Place | None = None
 
 
 def read_config_file(path: Path) -> config_pb2.ModelServerConfig:
@@ -111,11 +114,11 @@ def check_platforms(new: Mapping[str, ConfiguredModel], old: Mapping[str, Config
 def _model_of(item: config_pb2.ModelConfig, platforms: Collection[str]) -> ConfiguredModel:
     if not item.name:
         raise InvalidInput("a model of the config list has no name")
-    if "://" in item.base_path:
-        raise InvalidInput(
-            f"model {item.name} has base_path {item.base_path}: only folders of this machine are served, so mount it"
-        )
-    if not item.base_path.startswith("/"):
+    try:
+        base = place_of(item.base_path) if is_url(item.base_path) else None
+    except InvalidInput as error:
+        raise InvalidInput(f"model {item.name}: base_path {error.message}") from error
+    if base is None and not item.base_path.startswith("/"):
         raise InvalidInput(
             f"Expected model {item.name} to have an absolute path or URI; got base_path()={item.base_path}"
         )
@@ -123,11 +126,18 @@ def _model_of(item: config_pb2.ModelConfig, platforms: Collection[str]) -> Confi
         raise InvalidInput(f"model {item.name} has the label {NEWEST_ALIAS}, which is reserved")
     return ConfiguredModel(
         name=item.name,
-        base_path=Path(item.base_path),
+        base_path=_folder_of(base) if base else Path(item.base_path),
         platform=_platform_of(item, platforms),
         policy=_policy_of(item),
         labels=dict(item.version_labels),
+        base=base if base and not base.is_local else None,
     )
+
+
+def _folder_of(base: Place) -> Path:
+    if base.is_local:
+        return Path(base.path)
+    return Path(hashlib.blake2b(str(base).encode(), digest_size=8).hexdigest())
 
 
 def _check_logging(item: config_pb2.ModelConfig) -> None:

@@ -109,6 +109,7 @@ class ConfiguredModels:
         self._on_wanted = on_wanted
         self._folders = FolderWatch(
             poll_seconds=settings.file_system_poll_wait_seconds,
+            mirrors_dir=settings.data_dir.absolute() / (settings.replica or "replica") / "mirrors",
             on_found=lambda found: post(lambda: self._on_found(found)),
         )
         self._models: Models = {}

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from services.serving.options.model_server_config import ConfiguredModel
+from services.serving.replica.sources.mirror import Mirror
 from services.serving.replica.sources.version_folders import Fingerprint, fingerprint, versions_in, what_is_missing
 from services.serving.replica.versions_wanted import VersionKey
 
@@ -39,9 +40,12 @@ class FolderWatch:
 
     Args:
         poll_seconds: time between two looks; 0: one look after each new configuration; negative: none at all.
+        mirrors_dir: where the versions of base paths of other storages are copied to.
     """
 
-    def __init__(self, *, poll_seconds: float, on_found: Callable[[Found], None]) -> None:
+    def __init__(self, *, poll_seconds: float, mirrors_dir: Path, on_found: Callable[[Found], None]) -> None:
+        self._mirrors_dir = mirrors_dir
+        self._mirrors: dict[Path, Mirror] = {}
         self._poll_seconds = poll_seconds
         self._settle_seconds = min(poll_seconds, _LONGEST_SETTLE_SECONDS) if poll_seconds > 0 else 1.0
         self._on_found = on_found
@@ -96,12 +100,12 @@ class FolderWatch:
         unreadable: set[Path] = set()
         for name, model in models.items():
             try:
-                found, notes = versions_in(model.base_path)
+                found, notes = versions_in(self._folder_of(model))
                 present |= set(found.values())
                 whole, waiting = self._whole_of(model, found)
             except OSError as error:
                 problems[name] = f"cannot read its folder: {error}"
-                unreadable.add(model.base_path)
+                unreadable.add(self._mirrors_dir / model.base_path if model.base else model.base_path)
                 versions[name] = before.versions.get(name, ())
                 directories |= {key: path for key, path in before.directories.items() if key[0] == name}
                 continue
@@ -111,14 +115,24 @@ class FolderWatch:
             directories |= {(name, version): found[version] for version in versions[name]}
             notes += waiting
             if not found:
-                notes.append(f"there is no version in {model.base_path}")
+                notes.append(f"there is no version in {model.base or model.base_path}")
             if missing := model.policy.missing(found):
-                notes.append(f"there is no version {', '.join(map(str, missing))} in {model.base_path}")
+                notes.append(f"there is no version {', '.join(map(str, missing))} in {model.base or model.base_path}")
             if notes:
                 problems[name] = "; ".join(notes)
         self._forget_gone(present, unreadable)
         self._tell(Found(versions, problems, directories, is_settled), models)
         return not waits
+
+    def _folder_of(self, model: ConfiguredModel) -> Path:
+        """The folder to look into. Raises OSError: what is elsewhere cannot be copied."""
+        if model.base is None:
+            return model.base_path
+        mirror = self._mirrors.get(model.base_path)
+        if mirror is None:
+            mirror = self._mirrors[model.base_path] = Mirror(model.base, self._mirrors_dir / model.base_path)
+        mirror.refresh(model)
+        return mirror.directory
 
     def _tell(self, found: Found, models: Mapping[str, ConfiguredModel]) -> None:
         if found == self._last or models is not self._models:

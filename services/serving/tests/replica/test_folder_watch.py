@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from services.serving.options.model_server_config import ConfiguredModel
+from common.storage import place_of
+from services.serving.options.model_server_config import ConfiguredModel, config_of_one, models_of
 from services.serving.options.version_policy import VersionPolicy
 from services.serving.replica.sources.folder_watch import FolderWatch, Found
 from services.serving.replica.sources.version_folders import versions_in, what_is_missing
@@ -31,9 +32,9 @@ def write_version(base: Path, name: str, *, graph: bytes = _GRAPH) -> Path:
 
 
 class Watcher:
-    def __init__(self, poll_seconds: float) -> None:
+    def __init__(self, poll_seconds: float, mirrors_dir: Path) -> None:
         self.found: queue.SimpleQueue[Found] = queue.SimpleQueue()
-        self.watch = FolderWatch(poll_seconds=poll_seconds, on_found=self.found.put)
+        self.watch = FolderWatch(poll_seconds=poll_seconds, mirrors_dir=mirrors_dir, on_found=self.found.put)
         self.watch.start()
 
     def wait_for(self, holds: Callable[[Found], bool]) -> Found:
@@ -47,11 +48,11 @@ class Watcher:
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[[float], Watcher]]:
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[float], Watcher]]:
     started: list[Watcher] = []
 
     def begin(poll_seconds: float = 0.1) -> Watcher:
-        started.append(Watcher(poll_seconds))
+        started.append(Watcher(poll_seconds, tmp_path_factory.mktemp("mirrors")))
         return started[-1]
 
     yield begin
@@ -235,3 +236,40 @@ def test_pipes_and_circles_of_links_stop_nobody(tmp_path: Path, start: Callable[
     assert (
         "version 2 is not taken yet: variables/variables.index is no file but a device or pipe" in found.problems["m"]
     )
+
+
+@pytest.mark.covers("fs-remote", "srv-hot-reload")
+def test_versions_of_another_storage_are_copied_kept_and_removed_with_theirs(
+    tmp_path: Path, start: Callable[[float], Watcher]
+) -> None:
+    there = place_of(f"memory://{tmp_path.name}/models")
+    there.make_dirs()
+
+    def put(number: str, *, without: str = "") -> None:
+        version = write_version(tmp_path / "made", number)
+        if without:
+            (version / without).unlink()
+        place_of(version).copy_tree(there / number)
+
+    put("1")
+    model = models_of(config_of_one("m", str(there)), platforms=["tensorflow"])["m"]
+    watcher = start(0.1)
+    watcher.watch.watch({"m": model})
+    first = watcher.wait_versions(m=(1,)).directories["m", 1]
+    assert (first / "variables/variables.index").read_bytes() == b"index"
+    put("2", without="variables/variables.index")
+    waiting = watcher.wait_for(lambda found: "lacks variables/variables.index" in found.problems.get("m", ""))
+    assert waiting.versions == {"m": (1,)}, "the one that is whole stays"
+    (there / "2" / "variables" / "variables.index").write(b"index")
+    assert watcher.wait_versions(m=(2,)).directories["m", 2].parent == first.parent
+    (there / "2").remove(with_content=True)
+    (there / "1").remove(with_content=True)
+    assert "there is no version in memory://" in watcher.wait_versions(m=()).problems["m"]
+    assert [path for path in first.parent.iterdir() if path.name.isdecimal()] == []
+    there.remove(with_content=True)
+    put("3")
+    watcher.wait_versions(m=(3,))
+    there.remove(with_content=True)
+    assert watcher.wait_for(lambda found: "cannot read its folder" in found.problems.get("m", "")).versions == {
+        "m": (3,)
+    }

@@ -87,12 +87,17 @@ def tflite(
     context: typer.Context,
     name: Name,
     target: Annotated[str, typer.Option(help="An accelerator whose operations are compared: nnapi.")] = "",
+    strip: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write it without the names of its tensors; it answers the same."),
+    ] = None,
     litert: Format = "tflite",
 ) -> None:
     """List the operations and tensors of a .tflite file or of a version's, and what an accelerator lacks of them."""
     session: Session = context.obj
     with tempfile.TemporaryDirectory() as folder:
-        question = {"model": str(_model(session, name, litert, Path(folder))), "target": target}
+        model = _model(session, name, litert, Path(folder))
+        question = {"model": str(model), "target": target, "strip": str(strip.absolute()) if strip else ""}
         found = _asked("tflite", question, Path(folder))
 
     def told() -> None:
@@ -100,6 +105,8 @@ def tflite(
         print_table(f"{found['bytes']:,} bytes", {"operation": "left", "times": "right"}, rows)
         listed = [[one["name"], one["dtype"], one["shape"]] for one in found["tensors"][:_SHOWN_TENSORS]]
         print_table("", {"tensor": "left", "dtype": "left", "shape": "left"}, listed)
+        if strip:
+            typer.echo(f"{strip}: {found['stripped_bytes']:,} bytes, without names")
         if target:
             typer.echo(f"covered: {', '.join(found['covered']) or 'none'}")
             typer.echo(f"missing: {', '.join(found['missing']) or 'none'}")

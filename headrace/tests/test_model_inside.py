@@ -104,6 +104,11 @@ def test_a_tflite_file_shows_its_operations_tensors_and_inner_values(
     assert found["covered"]["FULLY_CONNECTED"] == 27
     assert set(found["covered"]) | set(found["missing"]) == set(operations)
     assert "2021" in str(found["as_of"])
+    packed = _json(run, "tflite", str(models / "model.tflite"), "--strip", str(tmp_path / "packed.tflite"))
+    assert packed["stripped_bytes"] == (tmp_path / "packed.tflite").stat().st_size < packed["bytes"]
+    again = _json(run, "tflite", str(tmp_path / "packed.tflite"))
+    assert again["operations"] == found["operations"]
+    assert not any("inner" in one["name"] for one in again["tensors"])
     (tmp_path / "in.json").write_text('{"x": [[1, 1], [2, 0]]}')
     names = _json(run, "tap", str(models / "model.tflite"))["tensors"]
     inner = next(name for name in names if "inner" in name)

@@ -1,14 +1,18 @@
 """What is in a .tflite file, and how much of it an accelerator's operations cover.
 
-question   {"model": a .tflite file, "target": "" or "nnapi"}
+question   {"model": a .tflite file, "target": "" or "nnapi", "strip": "" or a file to write}
 answer     {"operations": {name: times}, "tensors": [{"name", "dtype", "shape"}], "signatures": {name: {"inputs",
-            "outputs"}}, "bytes": n}, with a target also {"as_of", "covered": {operation: level}, "missing": [...]}
+            "outputs"}}, "bytes": n}, with a target also {"as_of", "covered": {operation: level}, "missing": [...]};
+            where it was packed again, without the names of its tensors, {"stripped_bytes": n}
 """
 
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from common.errors import InvalidInput
 
@@ -29,7 +33,40 @@ def describe(question: Mapping[str, Any]) -> dict[str, Any]:
         "operations": dict(sorted(operations.items())), "tensors": tensors,
         "signatures": interpreter.get_signature_list(), "bytes": path.stat().st_size,
     }  # fmt: skip
+    if question["strip"]:
+        found |= {"stripped_bytes": strip(path, Path(question["strip"]))}
     return found | (coverage(question["target"], sorted(operations)) if question["target"] else {})
+
+
+def strip(source: Path, target: Path) -> int:
+    """Packs the file again without names and descriptions; how many bytes it then has.
+
+    Raises:
+        ValueError: it does not run, or answers otherwise.
+    """
+    from tensorflow.lite.tools import flatbuffer_utils
+
+    model = flatbuffer_utils.read_model(str(source))
+    flatbuffer_utils.strip_strings(model)
+    packed = bytes(flatbuffer_utils.convert_object_to_bytearray(model))
+    expected, got = _answers(source.read_bytes()), _answers(packed)
+    if not all(np.array_equal(one, other) for one, other in zip(expected, got, strict=True)):
+        raise ValueError("the file that was packed again answers otherwise")
+    target.write_bytes(packed)
+    return len(packed)
+
+
+def _answers(content: bytes) -> list[NDArray[Any]]:
+    """Of every output, to inputs drawn from a seed."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(model_content=content, num_threads=1)
+    interpreter.allocate_tensors()
+    draw = np.random.default_rng(7)
+    for one in interpreter.get_input_details():
+        interpreter.set_tensor(one["index"], draw.uniform(0, 4, one["shape"]).astype(one["dtype"]))
+    interpreter.invoke()
+    return [interpreter.get_tensor(one["index"]) for one in interpreter.get_output_details()]
 
 
 def coverage(target: str, operations: list[str]) -> dict[str, Any]:

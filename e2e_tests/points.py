@@ -31,12 +31,18 @@ _LINEAR = {
     "estimator": "linear_classifier",
     "features": {name: {"type": "numeric", "normalize": "none"} for name in "ab"},
 }
+_WIDE = {"hidden_units": [1024, 1024]}
 _TRAINING = {"batch_size": 50, "optimizer": {"name": "adam", "learning_rate": 0.05}}
 
 
-def write_definition(folder: Path, *, stream: str = STREAM, model: str = MODEL, passes: int = 1) -> None:
-    """`passes` makes rounds long: a hundred are about two seconds."""
-    _write(folder, stream, {"name": model, "stream": stream, **_TASK, **_LINEAR, "training": _training(passes)})
+def write_definition(
+    folder: Path, *, stream: str = STREAM, model: str = MODEL, passes: int = 1, shards: int = 1
+) -> None:
+    """`passes` makes rounds long: a hundred are about two seconds. With shards the network is a wide one and its steps
+    few: a pass is a tenth of a second and more."""
+    kind = _LINEAR if shards == 1 else {**_LINEAR, "estimator": "dnn_classifier", "parameters": _WIDE}
+    training = {**_training(passes), "shards": shards, "batch_size": 50 if shards == 1 else ROUND_EVENTS}
+    _write(folder, stream, {"name": model, "stream": stream, **_TASK, **kind, "training": training})
 
 
 def write_broken_definition(folder: Path, *, stream: str, model: str, body: str) -> None:

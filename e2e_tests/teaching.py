@@ -28,9 +28,9 @@ class Pupil:
         """Another model on the same stream."""
         return replace(self, model=f"{self.model}-{suffix}")
 
-    def apply(self, folder: Path, *, passes: int = 1) -> None:
+    def apply(self, folder: Path, *, passes: int = 1, shards: int = 1) -> None:
         """Registers the stream and the model."""
-        write_definition(folder, stream=self.stream, model=self.model, passes=passes)
+        write_definition(folder, stream=self.stream, model=self.model, passes=passes, shards=shards)
         read_folder(folder).apply(self.client)
 
     def teach(self, seed: int, *, noise: bool = False, count: int = ROUND_EVENTS) -> None:

@@ -111,6 +111,36 @@ def test_two_trainers_train_two_models_at_once(platform: Platform, make_pupil: M
         platform.scale("trainer", 1)
 
 
+@pytest.mark.covers("dist-cluster", "dist-multiworker")
+def test_three_trainers_compute_one_round_lose_one_of_them_and_one_rebuilds_it(
+    platform: Platform, make_pupil: MakePupil, tmp_path: Path
+) -> None:
+    try:
+        platform.scale("trainer", 3)
+        with platform.client() as client:
+            pupil = make_pupil(client)
+            pupil.apply(tmp_path / "points", passes=60, shards=3)
+
+            def at_work() -> list[dict[str, Any]]:
+                does = [one["does"] for one in client.instances() if one["service"] == "trainer"]
+                return [one for one in does if one.get("model") == pupil.model and one.get("stage") == "train"]
+
+            until(lambda: len([1 for one in client.instances() if one["service"] == "trainer"]) == 3, "three are there")
+            pupil.teach(seed=1)
+            until(lambda: len(at_work()) == 3, "all three are at the round", timeout_seconds=240)
+            assert sorted(one.get("rank", 0) for one in at_work()) == [0, 1, 2]
+            platform.kill("trainer")
+            until(lambda: pupil.is_judged(1), "the round ended", timeout_seconds=300)
+            version = client.version(pupil.model, 1)
+            assert version.environment["shards"] == 3
+            pupil.await_served(1)
+            platform.scale("trainer", 1)
+            rebuilt = client.rebuild(pupil.model, 1, wait_seconds=240)
+            assert rebuilt.equal, rebuilt.differences or rebuilt.missing
+    finally:
+        platform.scale("trainer", 1)
+
+
 @pytest.mark.parametrize("body", ["raise ValueError('no such layer')", "os.abort()"], ids=["raises", "aborts"])
 def test_a_bad_model_definition_hurts_nobody_else(
     platform: Platform, make_pupil: MakePupil, tmp_path: Path, body: str

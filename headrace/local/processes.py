@@ -96,8 +96,7 @@ class LocalPlatform:
     def _trainer(self, index: int) -> ProcessSpec:
         name = f"trainer-{index}" if index else "trainer"
         settings = {**self._log_and_registry(), "DATA_DIR": str(self.data_dir / name)}
-        if self.trainer_count > 1:
-            settings["CLUSTER_HOST"] = HOST
+        settings["CLUSTER_HOST"] = os.environ.get("TRAINER_CLUSTER_HOST", HOST)  # for others on this machine
         # Serving shares this machine's cores: training takes what nobody else wants.
         settings["SCHEDULING"] = os.environ.get("TRAINER_SCHEDULING", "idle")
         # A running round may take 20 s to save where it is.

@@ -110,8 +110,10 @@ class RoundLoop:
         self._zygote.stop()
 
     def doing(self) -> dict[str, Any]:
-        """The running attempt, for reports; {} while there is none."""
+        """The running attempt, or one that was set aside, for reports; {} while there is none."""
         attempt, helping = self.attempt, self.helping
+        if attempt is None and helping is None and self.set_aside:
+            attempt = self.set_aside[0].attempt
         if attempt is None:
             return {} if helping is None else {"helps": True, **helping.shown()}
         return {
@@ -269,7 +271,7 @@ class RoundLoop:
 
     def _kept(self, lease: Lease, ending: Ending, stop: Stop) -> Lease | None:
         if stop.is_requested():
-            self._registry.release_round(lease, reason="the trainer was stopped")
+            self._hand_back(lease, "the trainer was stopped")
             return None
         before = lease.round.progress.get("regrouped", {})
         regrouped = {"times": int(before.get("times", 0)) + 1, "because": ending.reason}
@@ -304,6 +306,8 @@ class RoundLoop:
             if ending is not None:
                 self.set_aside = tuple(other for other in self.set_aside if other is not running)
                 self._end(running, ending)
+                if ending.outcome in _GOES_ON:
+                    self._hand_back(running.lease, ending.reason)
 
     def _end(self, running: "_Running", ending: Ending) -> None:
         lease = running.lease
@@ -358,6 +362,12 @@ class RoundLoop:
         )
         workers = min(self._workers_left.get(lease.round.round_id, self._settings.workers), assignment.shards)
         return replace(assignment, workers=workers, processes=workers)
+
+    def _hand_back(self, lease: Lease, reason: str) -> None:
+        try:
+            self._registry.release_round(lease, reason=reason)
+        except HeadraceError as error:
+            logger.warning("a lease runs out instead of being given back", extra={"error": error.message})
 
     @property
     def _rounds_dir(self) -> Path:

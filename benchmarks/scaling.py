@@ -1,0 +1,328 @@
+"""One round's training on 1, 2 and 4 processes, beside TensorFlow's own mirrored strategies, and what more would give.
+
+Every figure is of a process of its own that trains a block over and over, with one thread for each process. The time of
+a step is parted into computing (the same shards in one process, divided by the processes), exchanging (the same floats
+gathered and nothing else) and the rest: waiting for the slower one, and cores that are not there.
+
+The exchange is a ring of P - 1 hops: seconds = (P - 1) * latency + bytes received / bandwidth. Both are fitted to what
+was measured here, on the loopback of one machine; a network has its own.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # a fork needs a process of one thread
+
+import keras
+import numpy as np
+import tensorflow as tf
+import yaml
+
+from benchmarks.report import publish
+from common.definition.model import parse_definition
+from common.schema import Schema
+from services.trainer import determinism
+from services.trainer.families.port import TrainingSet
+from services.trainer.families.user_module import load_user_module
+from services.trainer.learn import adapters
+from services.trainer.learn.training import Training
+from services.trainer.shards.cluster_spec import ClusterSpec, on_this_machine
+from services.trainer.shards.exchange import Collective
+from services.trainer.shards.team import Team
+from services.trainer.shards.workers import LocalWorkers, join_cluster
+
+_SHARDS, _BATCHES, _REPEATS = 4, 4, 5
+_SPEED_TARGET, _EXCHANGE_TARGET = 1.6, 0.1
+_EXTRAPOLATED = (2, 4, 8, 16, 32, 64)
+_EXCHANGED_FLOATS = (1_000, 100_000, 1_000_000)
+_TIMEOUT_SECONDS = 300
+_CONVOLUTION = """
+import keras
+
+def build_model(schema, parameters):
+    image = keras.Input((32, 32, 3), name="x")
+    hidden = image
+    for filters in (32, 64, 64):
+        hidden = keras.layers.Conv2D(filters, 3, activation="relu", padding="same", strides=2)(hidden)
+    return keras.Model(image, keras.layers.Dense(1)(keras.layers.Flatten()(hidden)))
+"""
+_DENSE = {"features": {"x": {"type": "numeric"}}, "estimator": "dnn_classifier"}
+_MODELS: dict[str, dict[str, Any]] = {
+    "dense, 1 M parameters": {
+        **_DENSE, "parameters": {"hidden_units": [512, 512, 1024]}, "batch": 2048, "shape": [256],
+    },
+    "dense, 20 k parameters": {**_DENSE, "parameters": {"hidden_units": [128, 64]}, "batch": 512, "shape": [64]},
+    "convolution": {"module": "model.py", "task": "binary", "batch": 128, "shape": [32, 32, 3]},
+    "embedding, 200 k rows": {
+        "estimator": "dnn_classifier", "parameters": {"hidden_units": [256, 128]}, "batch": 1024, "shape": [32],
+        "features": {
+            "x": {"type": "numeric"},
+            "item": {"type": "identity", "size": 200_000, "out_of_range": "clip"},
+            "item_vector": {"type": "embedding", "of": "item", "dimension": 32},
+        },
+    },
+}  # fmt: skip
+
+
+def main() -> None:
+    """Prints the tables and writes build/bench/scaling.json and scaling-exchange.json."""
+    rows = [row for name in _MODELS for row in _rows_of(name)]
+    heavy = next(iter(_MODELS))
+    rows += [_strategy_row(heavy, kind, processes) for kind, processes in (("mirrored", 1), ("multi-worker", 2))]
+    publish(
+        "scaling",
+        f"One round on several processes, {_SHARDS} shards",
+        rows,
+        notes=[
+            f"medians of {_REPEATS} blocks of {_BATCHES} batches after one that compiles; one thread for each process",
+            f"{os.cpu_count()} cores: 4 processes share them",
+            "MirroredStrategy: two logical CPUs of one process; loops of our own: Keras 3's fit fails under the other",
+        ],
+    )
+    _publish_exchange()
+
+
+def _rows_of(name: str) -> list[dict[str, str | int | float | None]]:
+    alone = _measured({"model": name, "processes": 1})
+    rows = [_row(name, 1, alone, alone, None)]
+    for processes in (2, 4):
+        found = _measured({"model": name, "processes": processes})
+        exchange = _measured({"floats": alone["floats"], "processes": processes})["seconds"]
+        rows.append(_row(name, processes, found, alone, exchange))
+    return rows
+
+
+def _row(
+    name: str, processes: int, found: dict[str, Any], alone: dict[str, Any], exchange: float | None
+) -> dict[str, str | int | float | None]:
+    is_aim = processes == 2 and name == next(iter(_MODELS))
+    seconds = found["seconds"]
+    computing = alone["seconds"] / processes
+    return {
+        "model": name,
+        "processes": processes,
+        "examples/s": round(found["batch"] / seconds),
+        "times one": alone["seconds"] / seconds,
+        "target": _SPEED_TARGET if is_aim else None,
+        "ms/step": seconds * 1000,
+        "computing": computing * 1000,
+        "exchange": None if exchange is None else exchange * 1000,
+        "share": None if exchange is None else exchange / seconds,
+        "limit": _EXCHANGE_TARGET if is_aim else None,
+        "rest": None if exchange is None else (seconds - computing - exchange) * 1000,
+        "MB received": None if exchange is None else _bytes_received(found["floats"], processes) / 1e6,
+    }
+
+
+def _bytes_received(floats: int, processes: int, shards: int = _SHARDS) -> float:
+    """By each process in a step: the others' shards, each whole, as they are added up in their order everywhere."""
+    return (processes - 1) * 4 * floats * shards / processes
+
+
+def _strategy_row(name: str, kind: str, processes: int) -> dict[str, str | int | float | None]:
+    found = _measured({"model": name, "strategy": kind, "processes": processes})
+    titles = {"mirrored": "MirroredStrategy", "multi-worker": "MultiWorkerMirroredStrategy"}
+    row = _row(f"  {titles[kind]}", processes, found, found, None)
+    return row | {"processes": 2, "times one": None, "computing": None}
+
+
+def _publish_exchange() -> None:
+    found = {
+        (processes, floats): _measured({"floats": floats, "processes": processes})["seconds"]
+        for processes in (2, 4)
+        for floats in _EXCHANGED_FLOATS
+    }
+    design = np.array([[p - 1, _bytes_received(floats, p)] for p, floats in found])
+    latency, seconds_per_byte = np.linalg.lstsq(design, np.array(list(found.values())), rcond=None)[0]
+    heavy = _measured({"model": next(iter(_MODELS)), "processes": 1})
+    rows: list[dict[str, str | int | float | None]] = []
+    for processes in _EXTRAPOLATED:
+        received = _bytes_received(heavy["floats"], processes, shards=max(processes, _SHARDS))
+        exchange = (processes - 1) * latency + received * seconds_per_byte
+        step = heavy["seconds"] / processes + exchange
+        measured = found.get((processes, 1_000_000))
+        rows.append({
+            "processes": processes,
+            "exchange of 1 M floats, ms": None if measured is None else measured * 1000,
+            "fitted": ((processes - 1) * latency + _bytes_received(1_000_000, processes) * seconds_per_byte) * 1000,
+            "expected times one": heavy["seconds"] / step,
+            "exchange share": exchange / step,
+        })  # fmt: skip
+    publish(
+        "scaling-exchange",
+        "What an exchange costs, and what it leaves of more processes with a core each",
+        rows,
+        notes=["the same global batch on all: the computing is divided, the exchange is not"],
+        facts={"latency us": latency * 1e6, "bandwidth MB/s": 1e-6 / seconds_per_byte},
+    )
+
+
+def _measured(question: dict[str, Any]) -> dict[str, Any]:
+    """In a process of its own: {"seconds": of a step, "batch", "floats": exchanged in a step}."""
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.scaling", json.dumps(question)],
+        stdout=subprocess.PIPE, timeout=_TIMEOUT_SECONDS, check=True, text=True,
+    )  # fmt: skip
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def _answer(question: dict[str, Any]) -> dict[str, Any]:
+    processes = question["processes"]
+    if processes == 1:
+        return _act(question, Team())
+    act = _act
+
+    def work(rank: int, cluster: ClusterSpec) -> None:
+        if "strategy" in question:
+            os.environ["TF_CONFIG"] = cluster.to_json()
+        else:
+            _set_up()
+            join_cluster(cluster)
+        act(question, Team(rank, processes))
+
+    workers = LocalWorkers(on_this_machine(processes), processes, work)
+    if "strategy" in question:
+        os.environ["TF_CONFIG"] = workers.cluster.to_json()
+    else:
+        _set_up()
+        workers.connect()
+    try:
+        return act(question, Team(0, processes))
+    finally:
+        workers.release()
+
+
+def _act(question: dict[str, Any], team: Team) -> dict[str, Any]:
+    if "strategy" in question:
+        return _strategy(question)
+    if "floats" in question:
+        return _exchange(question["floats"], team)
+    if team.workers == 1:
+        _set_up()
+    return _training(question["model"], team)
+
+
+def _set_up() -> None:
+    determinism.configure(intra_op_threads=1, inter_op_threads=1)
+
+
+def _training(name: str, team: Team) -> dict[str, Any]:
+    said = _MODELS[name]
+    batch, shape = said["batch"], said["shape"]
+    sections = {key: value for key, value in said.items() if key not in ("batch", "shape")}
+    training = {"batch_size": batch, "shards": _SHARDS}
+    mapping = {"name": "m", "stream": "s", "label": "y", **sections, "training": training}
+    files = {"model.yaml": yaml.safe_dump(mapping).encode()}
+    if "module" in said:
+        files["model.py"] = _CONVOLUTION.encode()
+    definition = parse_definition(files)
+    schema = Schema.from_mapping({
+        "features": [{"name": "item", "dtype": "int64"}, {"name": "x", "dtype": "float32", "shape": shape}],
+        "labels": [{"name": "y", "dtype": "int64", "min": 0, "max": 1}],
+    })  # fmt: skip
+    with tempfile.TemporaryDirectory() as directory:
+        module = load_user_module(definition, files, digest=f"d{team.rank}", directory=Path(directory))
+        model = adapters.build(definition, schema, {}, module, seed=1)
+        learner = adapters.trainable_of(model, seed=1, team=team)
+        assert isinstance(learner, Training)
+        rows = batch * _BATCHES
+        item, x, y = _arrays(rows, shape)
+        columns = model.transformed({"item": tf.constant(item), "x": tf.constant(x)}).columns
+        block = TrainingSet(columns, {"y": tf.constant(y)}, {"y": tf.ones(rows)}, rows)
+        seconds = _median(lambda: learner.train_block(block, pass_index=0, block_index=0)) / _BATCHES
+        floats = sum(int(np.prod(array.shape)) for path, array in learner.captured().items() if "optimizer" not in path)
+        if "item_vector" in said.get("features", {}):
+            floats += batch * 32 - 200_000 * 32  # rows travel, not the table
+        return {"seconds": seconds, "batch": batch, "floats": floats}
+
+
+def _arrays(rows: int, shape: list[int]) -> tuple[Any, Any, Any]:
+    draws = np.random.default_rng(1)
+    x = draws.normal(size=(rows, *shape)).astype(np.float32)
+    return draws.integers(0, 200_000, (rows, 1)), x, draws.integers(0, 2, rows)
+
+
+def _exchange(floats: int, team: Team) -> dict[str, Any]:
+    """The shards' rows, as a step gathers them, and nothing else."""
+    exchange = Collective(_SHARDS, rank=team.rank, workers=team.workers)
+    rows = [tf.ones([floats])] * len(exchange.owned)
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def steps() -> tf.Tensor:
+        exchange.begin()
+        total = tf.zeros([floats])
+        for _ in tf.range(10):
+            for row in exchange.all_rows(rows):
+                total = total + row
+        return tf.reduce_sum(total)
+
+    return {"seconds": _median(lambda: steps().numpy()) / 10}
+
+
+def _strategy(question: dict[str, Any]) -> dict[str, Any]:
+    """TensorFlow's own data parallelism over the heavy model, two replicas, in a loop of ours."""
+    said = _MODELS[question["model"]]
+    batch, shape = said["batch"], said["shape"]
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    if question["strategy"] == "mirrored":
+        whole = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(whole, [tf.config.LogicalDeviceConfiguration()] * 2)
+        strategy: Any = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    else:
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    with strategy.scope():
+        layers = [keras.layers.Dense(units, activation="relu") for units in said["parameters"]["hidden_units"]]
+        network = keras.Sequential([keras.Input(tuple(shape)), *layers, keras.layers.Dense(1)])
+        optimizer = keras.optimizers.Adam(1e-3)
+        optimizer.build(network.trainable_variables)
+    rows = batch * _BATCHES
+    _, x, y = _arrays(rows, shape)
+    data = tf.data.Dataset.from_tensor_slices((x, y[:, None].astype(np.float32))).batch(batch, drop_remainder=True)
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    halves = strategy.experimental_distribute_dataset(data.with_options(options))
+    loss_of = keras.losses.BinaryCrossentropy(from_logits=True, reduction="sum")
+
+    def step(inputs: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = loss_of(inputs[1], network(inputs[0], training=True)) / batch
+        optimizer.apply_gradients(
+            zip(tape.gradient(loss, network.trainable_variables), network.trainable_variables, strict=True)
+        )
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def one(inputs: Any) -> None:
+        strategy.run(step, args=(inputs,))
+
+    def block() -> None:
+        for inputs in halves:
+            one(inputs)
+
+    return {"seconds": _median(block) / _BATCHES, "batch": batch, "floats": 0}
+
+
+def _median(act: Callable[[], Any]) -> float:
+    act()
+    seconds = []
+    for _ in range(_REPEATS):
+        began = time.perf_counter()
+        act()
+        seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        print(json.dumps(_answer(json.loads(sys.argv[1]))), flush=True)
+    else:
+        main()

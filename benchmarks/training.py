@@ -113,7 +113,7 @@ def _keras_pass(model: BuiltModel, arrays: Arrays) -> Callable[[], None]:
     plain = keras.Model(inputs, model.network(network_inputs))
     is_binary = model.definition.task == "binary"
     loss_class = keras.losses.BinaryCrossentropy if is_binary else keras.losses.SparseCategoricalCrossentropy
-    plain.compile(make_optimizer(model.definition.training.optimizer), loss_class(from_logits=True))
+    plain.compile(make_optimizer(model.definition.training), loss_class(from_logits=True))
     raw = {feature.name: tf.constant(arrays[feature.name]) for feature in model.inputs}
     labels = arrays[model.definition.label]
 

@@ -19,7 +19,7 @@
 The same mapping travels with a version's draft and stands in its verdict, so it is read here and nowhere else.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -123,8 +123,11 @@ class Measurable:
     def names(self, task: str) -> tuple[str, ...]:
         return tuple(name for name in names_for(task) if direction_of(name))
 
-    def found(self, name: str) -> tuple[str, Metric] | None:
+    def found(self, name: str, *, place: str = "gate") -> tuple[str, Metric] | None:
         """Head and metric; None for one that only the module itself can measure.
+
+        Args:
+            place: which section names it.
 
         Raises:
             InvalidInput: there is none of that name.
@@ -132,21 +135,23 @@ class Measurable:
         head, slash, rest = name.rpartition("/")
         if slash and head not in self.heads:
             raise InvalidInput(
-                f"gate: metric {name} names the head {head!r}{did_you_mean([head], self.heads)}; "
+                f"{place}: metric {name} names the head {head!r}{did_you_mean([head], self.heads)}; "
                 f"there is {', '.join(self.heads)}"
             )
         if not slash and len(self.heads) > 1 and not self.own_metrics:
             raise InvalidInput(
-                f"gate: metric {name} must name its head: one of {', '.join(self.heads)}, as in "
+                f"{place}: metric {name} must name its head: one of {', '.join(self.heads)}, as in "
                 f"{next(iter(self.heads))}/{name}"
             )
         head = head or next(iter(self.heads))
         names = self.names(self.heads[head])
         if rest.partition("@")[0] in names:
-            return head, read_metric(rest, self.heads[head], place="gate: metric")
+            return head, read_metric(rest, self.heads[head], place=f"{place}: metric")
         if self.own_metrics and not slash:
             return None
-        raise InvalidInput(f"gate: metric must be one of {', '.join(names)}, got {rest!r}{did_you_mean([rest], names)}")
+        raise InvalidInput(
+            f"{place}: metric must be one of {', '.join(names)}, got {rest!r}{did_you_mean([rest], names)}"
+        )
 
 
 def read_gate(section: object, measurable: Measurable | None = None) -> Gate:
@@ -175,11 +180,11 @@ def read_gate(section: object, measurable: Measurable | None = None) -> Gate:
     return gate
 
 
-def measured_too(evaluation: Evaluation, gate: Gate, measurable: Measurable) -> dict[str, tuple[Metric, ...]]:
-    """What the definition measures, and what its gate asks for beside that."""
+def measured_too(evaluation: Evaluation, asked: Sequence[str], measurable: Measurable) -> dict[str, tuple[Metric, ...]]:
+    """What the definition measures, and the metrics that its rules ask for beside that."""
     metrics = dict(evaluation.metrics)
-    for rule in gate.asked:
-        found = measurable.found(rule.metric)
+    for name in asked:
+        found = measurable.found(name)
         if found and found[1] not in metrics[found[0]]:
             metrics[found[0]] += (found[1],)
     ordered = [one.name for asked in metrics.values() for one in asked if KINDS[one.kind].needs_groups]

@@ -44,6 +44,7 @@ from common.definition.keras_names import (
     read_named,
 )
 from common.definition.losses import Task
+from common.definition.metrics import KINDS, stored_name
 from common.definition.metrics import check_head as check_head_metrics
 from common.definition.serving import ServingSpec, parse_serving
 from common.definition.strict_yaml import read_yaml
@@ -218,8 +219,9 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
     features = counting(features, towers)
     classes, loss = _of_one_label(estimator, raw_parameters)
     heads = read_heads(fields, teaching_of(estimator, classes=classes, loss=loss))
-    evaluation, gate = _measured(fields, heads, own_metrics=module is not None)
     warm_start = parse_warm_start(fields.take("warm_start", None), files)
+    training = parse_training(fields.take("training", {}), frozen=warm_start.freeze if warm_start else ())
+    evaluation, gate, training = _measured(fields, heads, training, own_metrics=module is not None)
     definition = Definition(
         name=name,
         stream=stream,
@@ -231,7 +233,7 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
         estimator_parameters=parameters,
         trees=trees,
         module_parameters={} if estimator else _module_parameters(raw_parameters),
-        training=parse_training(fields.take("training", {}), frozen=warm_start.freeze if warm_start else ()),
+        training=training,
         triggers=_triggers(fields.take("triggers", {})),
         evaluation=evaluation,
         gate=gate,
@@ -403,13 +405,25 @@ def _triggers(section: object) -> Triggers:
     return triggers
 
 
-def _measured(fields: Fields, heads: Sequence[Head], *, own_metrics: bool) -> tuple[Evaluation, Gate]:
-    """How a version is measured and judged: what the gate asks for is measured too."""
+def _measured(
+    fields: Fields, heads: Sequence[Head], training: Training, *, own_metrics: bool
+) -> tuple[Evaluation, Gate, Training]:
+    """How a version is measured and judged: what the gate and an early stop ask for is measured too."""
     tasks = {head.name: head.task for head in heads}
     evaluation = parse_evaluation(fields.take("evaluation", {}), tasks)
     measurable = Measurable(tasks, evaluation, own_metrics)
     gate = read_gate(fields.take("gate", {}), measurable)
-    metrics = measured_too(evaluation, gate, measurable)
+    if training.evaluate_every_steps and not evaluation.holdout_fraction:
+        raise InvalidInput("training: evaluate_every_steps needs held-out examples; evaluation: holdout_fraction is 0")
+    if stopping := training.early_stopping:
+        found = measurable.found(stopping.metric, place="early_stopping")
+        if found and KINDS[found[1].kind].needs_groups:
+            raise InvalidInput(f"early_stopping: {stopping.metric} is measured at the end of a round only")
+        name = stored_name(tasks, found[0], found[1].name) if found else stopping.metric
+        training = replace(training, early_stopping=replace(stopping, metric=name))
+    asked = [rule.metric for rule in gate.asked]
+    asked += [stopping.metric] if stopping else []
+    metrics = measured_too(evaluation, asked, measurable)
     for head in heads:
         check_head_metrics(head.name, metrics[head.name], levels=head.levels, class_count=head.classes)
-    return replace(evaluation, metrics=metrics), gate
+    return replace(evaluation, metrics=metrics), gate, training

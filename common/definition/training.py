@@ -13,12 +13,14 @@ from typing import Literal
 from common.definition.fields import Fields, is_number
 from common.definition.keras_names import OPTIMIZERS, Value, read_options
 from common.definition.learning_rate import LearningRate, parse_learning_rate
+from common.definition.metrics import Direction, direction_of
 from common.definition.summaries import Summaries, parse_summaries
 from common.errors import InvalidInput
 
 Execution = Literal["graph", "eager"]
 ON_NOT_FINITE = ("fail", "skip_batch", "set_aside")
-_CLIPS = ("clip_norm", "clipnorm", "clipvalue", "global_clipnorm")
+PRECISIONS = ("float32", "bfloat16", "float16")
+_CLIPS = ("clip_norm", "clip_average_norm", "clipnorm", "clipvalue", "global_clipnorm")
 _BOUNDS: Mapping[str, tuple[float, float]] = {
     **dict.fromkeys(("beta_1", "beta_2", "adam_beta_1", "adam_beta_2", "rho", "momentum", "ema_momentum"), (0.0, 1.0)),
     **dict.fromkeys(("weight_decay", "adam_weight_decay", "epsilon", "epsilon_1", "epsilon_2"), (0.0, float("inf"))),
@@ -35,12 +37,30 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
 @dataclass(frozen=True)
 class Optimizer:
     """Keras's of that name. `clip_norm` is Keras's global_clipnorm: it scales the gradients down where their global
-    norm is above it."""
+    norm is above it. `clip_average_norm` does so with each gradient whose norm over its number of elements is above."""
 
     name: str = "adam"
     learning_rate: LearningRate = field(default_factory=LearningRate)
     options: Mapping[str, Value] = field(default_factory=dict)
     clip_norm: float | None = None
+    clip_average_norm: float | None = None
+
+
+@dataclass(frozen=True)
+class EarlyStopping:
+    """Attributes:
+    metric: of the evaluations on the way, as the version names it.
+    direction: higher or lower is better.
+    patience: so many evaluations in a row without an improvement end the round.
+    min_delta: less than this is no improvement.
+    restore_best: the version has the weights of the best evaluation, not those of the last step.
+    """
+
+    metric: str
+    direction: Direction
+    patience: int = 3
+    min_delta: float = 0.0
+    restore_best: bool = True
 
 
 @dataclass(frozen=True)
@@ -69,6 +89,14 @@ class Training:
     summaries: what is kept for TensorBoard.
     prune: zeros in kernels, from the smallest values on.
     learning_rates: pattern to factor: those variables learn at the rate times the factor; the first pattern counts.
+    max_steps: a round ends after so many steps; what it has not come to is left out.
+    evaluate_every_steps: the held-out examples are measured so often within a round, and at its end.
+    early_stopping: ends a round by these evaluations; what it has not come to is left out.
+    save_every_steps: a resume point after so many steps, at the end of their block, beside those by time.
+    mixed_precision: what layers compute in; their weights stay float32, and float16 has its loss scaled.
+    norms_every_steps: norms of gradients and updates per layer, in one step of every so many.
+    fixed_batch: every batch has batch_size rows; those that fill one up weigh nothing.
+    debug: where a loss or gradient is not finite, the step is taken again and the operation named that made it so.
     """
 
     batch_size: int = 256
@@ -82,6 +110,14 @@ class Training:
     jit_compile: bool = False
     summaries: Summaries = field(default_factory=Summaries)
     prune: Prune | None = None
+    max_steps: int | None = None
+    evaluate_every_steps: int | None = None
+    early_stopping: EarlyStopping | None = None
+    save_every_steps: int | None = None
+    mixed_precision: str = "float32"
+    norms_every_steps: int | None = None
+    fixed_batch: bool = False
+    debug: bool = False
 
 
 def is_meant(path: str, pattern: str) -> bool:
@@ -109,8 +145,21 @@ def parse_training(section: object, *, frozen: tuple[str, ...] = ()) -> Training
         jit_compile=fields.flag("jit_compile", Training.jit_compile),
         summaries=parse_summaries(fields.take("summaries", {})),
         prune=_prune(fields.take("prune", None)),
+        max_steps=fields.optional_integer("max_steps", None),
+        evaluate_every_steps=fields.optional_integer("evaluate_every_steps", None),
+        early_stopping=_early_stopping(fields),
+        save_every_steps=fields.optional_integer("save_every_steps", None),
+        mixed_precision=fields.choice("mixed_precision", PRECISIONS, Training.mixed_precision),
+        norms_every_steps=fields.optional_integer("norms_every_steps", None),
+        fixed_batch=fields.flag("fixed_batch", Training.fixed_batch),
+        debug=fields.flag("debug", Training.debug),
     )
     fields.finish()
+    _check_together(training)
+    return training
+
+
+def _check_together(training: Training) -> None:
     if training.prune and training.optimizer.options.get("use_ema"):
         raise InvalidInput(
             "training: prune makes zeros in weights, and use_ema serves their averages; keep one of them"
@@ -118,7 +167,37 @@ def parse_training(section: object, *, frozen: tuple[str, ...] = ()) -> Training
     if training.jit_compile and (training.shards > 1 or training.execution == "eager"):
         other = "execution: eager" if training.execution == "eager" else f"shards: {training.shards}"
         raise InvalidInput(f"training: jit_compile compiles a whole batch's step, not with {other}; keep one of them")
-    return training
+    if training.early_stopping and not training.evaluate_every_steps:
+        raise InvalidInput("training: early_stopping looks at evaluations on the way; say evaluate_every_steps too")
+    if training.fixed_batch and training.batch_size % training.shards:
+        raise InvalidInput(
+            f"training: fixed_batch cuts batch_size {training.batch_size} into {training.shards} shards of one size; "
+            f"make it a multiple of {training.shards}"
+        )
+    if training.mixed_precision == "float16" and training.optimizer.options.get("loss_scale_factor"):
+        raise InvalidInput("training: mixed_precision float16 scales the loss by itself; leave loss_scale_factor out")
+
+
+def _early_stopping(fields: Fields) -> EarlyStopping | None:
+    if not fields.has("early_stopping"):
+        fields.take("early_stopping", None)
+        return None
+    asked = Fields("early_stopping", fields.take("early_stopping"))
+    metric = asked.text("metric")
+    default = direction_of(metric)
+    if not asked.has("direction") and default is None:
+        raise InvalidInput(f"early_stopping: direction must say whether a higher or a lower {metric} is better")
+    stopping = EarlyStopping(
+        metric=metric,
+        direction="lower"
+        if asked.choice("direction", ("higher", "lower"), default or "higher") == "lower"
+        else "higher",
+        patience=asked.integer("patience", EarlyStopping.patience, maximum=100_000),
+        min_delta=asked.number("min_delta", EarlyStopping.min_delta, minimum=0.0),
+        restore_best=asked.flag("restore_best", EarlyStopping.restore_best),
+    )
+    asked.finish()
+    return stopping
 
 
 def _prune(section: object) -> Prune | None:
@@ -155,6 +234,7 @@ def _optimizer(section: object) -> Optimizer:
         learning_rate=parse_learning_rate(fields.take("learning_rate", LearningRate.initial)),
         options=options,
         clip_norm=fields.optional_number("clip_norm", None, minimum=1e-12),
+        clip_average_norm=fields.optional_number("clip_average_norm", None, minimum=1e-12),
     )
     fields.finish()
     _check_options(optimizer)
@@ -169,7 +249,8 @@ def _check_options(optimizer: Optimizer) -> None:
             expected = f"from {low:g} to {high:g}" if high < float("inf") > -low else f"from {low:g}"
             expected = f"at most {high:g}" if low == float("-inf") else expected
             raise InvalidInput(f"optimizer: {key} must be {expected}, got {value!r}")
-    clips = [key for key in _CLIPS if key in options or (key == "clip_norm" and optimizer.clip_norm is not None)]
+    own = {"clip_norm": optimizer.clip_norm, "clip_average_norm": optimizer.clip_average_norm}
+    clips = [key for key in _CLIPS if key in options or own.get(key) is not None]
     if len(clips) > 1:
         raise InvalidInput(f"optimizer: {' and '.join(clips)} are given; gradients are clipped in one way, keep one")
     idle = sorted(key for key in options if key.startswith("ema_"))

@@ -12,6 +12,7 @@ from common.errors import InvalidInput, NotFound
 from common.registry.catalog import Decision, Model, Round, RoundState, Version
 from common.schema import Schema
 from headrace.client.platform import Client
+from headrace.commands import training_facts
 from headrace.commands.session import Session, age, print_facts, print_table
 
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="How many, the newest first.")]
@@ -236,12 +237,13 @@ def _print_version(version: Version, model: Model) -> None:
         "status": version.status, "live as": live or "-", "parent": version.parent_version or "none",
         "verdict": f"{version.verdict.decision}{f': {reasons}' if reasons else ''}",
         "events": f"{version.events_trained:,} trained, {version.events_held_out:,} held out, "
-        f"{version.events_unusable:,} unusable",
+        f"{version.events_unusable:,} unusable" + training_facts.left_out(version),
         "range": ", ".join(f"{r.partition}: {r.from_offset} to {r.to_offset}" for r in version.ranges),
         "stream": f"{version.stream}, schema version {version.schema_version}",
         "created": _clock(version.created_at), "definition": version.definition_digest[:12],
         "weights": version.weights_digest[:12], "seed": version.seed, "step": version.step,
         "seconds": ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in version.timings.items()),
+        "training": training_facts.course(version),
         "files": f"{len(version.files)}, {sum(file.size_bytes for file in version.files) / 1e6:.1f} MB",
     }  # fmt: skip
     print_facts(f"{version.model}@{version.version}", facts)
@@ -266,6 +268,7 @@ def _print_version(version: Version, model: Model) -> None:
         rows = [[name, *(_number(metrics[part].get(name)) for part in whose)] for name in names]
         print_table("", {"metric": "left"} | dict.fromkeys(whose, "right"), rows)
     _print_losses(metrics.get("training", {}))
+    training_facts.print_evaluations(version)
     _print_slices(version)
     _print_rules(version)
 
@@ -365,6 +368,7 @@ def _print_account(found: Mapping[str, Any]) -> None:
         typer.echo(f"unusable: {count:,}, {reason}")
     for part in found["left_out"]:
         place = f"{part['partition']}:{part['from_offset']} to {part['to_offset']}"
+        place = f"version {part['version']}" if part["partition"] is None else place
         typer.echo(f"left out: {_count(part['examples'])} at {place}, {part['reason']}")
     waiting = found["waiting"]
     if waiting.get("waiting_for"):

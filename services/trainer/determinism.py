@@ -31,13 +31,18 @@ def block_order(seed: int, *, pass_index: int, block_index: int, count: int) -> 
     return np.random.Generator(np.random.Philox(key=np.array(key, np.uint64))).permutation(count)
 
 
-def batch_bounds(count: int, batch_size: int) -> NDArray[np.int32]:
+def batch_bounds(count: int, batch_size: int, *, is_fixed: bool = False) -> NDArray[np.int32]:
     """Cuts 0..count into the fewest batches of at most batch_size that differ by at most one example.
 
     No runt at a block's end, nothing to carry over into the next block.
+
+    Args:
+        is_fixed: all batches but the last are full instead; what the last one lacks is filled up later.
 
     Returns:
         batches + 1 increasing bounds; [0] when there is nothing.
     """
     batches = -(-count // batch_size)
+    if is_fixed:
+        return np.minimum(np.arange(batches + 1) * batch_size, count).astype(np.int32)
     return np.array([count * index // max(batches, 1) for index in range(batches + 1)], np.int32)

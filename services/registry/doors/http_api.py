@@ -130,7 +130,8 @@ def _add_versions(app: FastAPI, catalog: Catalog) -> None:
         {examples, in_round, round_id, judged_before, log_end, waiting_for}, versions, adds_up, problems: [sentence],
         model, stream, head_version, production_version}`. `total` and `waiting` are null until a trainer has reported;
         `version` is 0 for what the next round will leave out. Reasons to leave out: retention, rejection, rollback,
-        canary, held, failed, chosen.
+        canary, held, failed, chosen; and max_steps and early_stopping, where a round ended before its range did: these
+        lie in the version's own ranges, and their partition and offsets are null.
         """
         return json_answer(catalog.account(model))
 

@@ -1,8 +1,10 @@
 """The account of a model: where every event in its stream's log is, from where the model began to the log's end.
 
-Trained, held out and unusable ones are what the versions of the line say, from the head down to the first; left out is
-what their plans say and what the planner is about to leave out; waiting is the rest. Trainers count the log beyond the
-head and say so in their reports. A report may be of a head that has moved since: the log's total does not move with it.
+Trained, held out and unusable ones are what the versions of the line say, from the head down to the first. Left out is
+what their plans say, what their rounds ended before (max_steps, early_stopping: somewhere in the version's own range,
+so without a partition), and what the planner is about to leave out. Waiting is the rest. Trainers count the log beyond
+the head and say so in their reports. A report may be of a head that has moved since: the log's total does not move with
+it.
 """
 
 import json
@@ -108,6 +110,10 @@ def _add(line: _Line, number: int, plan: RoundPlan, draft: Mapping[str, Any], en
     line.samples += draft.get("unusable", {}).get("samples", [])
     skipped = _skipped(plan)
     line.left_out += [{**entry, "version": number} for entry in skipped]
+    untouched = draft.get("environment", {}).get("training", {}).get("left_out", {"examples": 0})
+    if untouched["examples"]:
+        nowhere = dict.fromkeys(("partition", "from_offset", "to_offset"))
+        line.left_out.append({**nowhere, **untouched, "version": number})
     line.versions.append(
         {
             "version": number,
@@ -115,13 +121,13 @@ def _add(line: _Line, number: int, plan: RoundPlan, draft: Mapping[str, Any], en
             "trained": trained,
             "held_out": held_out,
             "unusable": unusable,
+            "left_out": untouched["examples"],
             "ranges": plan.ranges,
         }
     )
-    if trained + held_out + unusable != plan.example_count:
-        line.problems.append(
-            f"version {number} accounts for {trained + held_out + unusable} of {plan.example_count} examples"
-        )
+    told = trained + held_out + unusable + untouched["examples"]
+    if told != plan.example_count:
+        line.problems.append(f"version {number} accounts for {told} of {plan.example_count} examples")
     line.problems += _gaps(number, plan, skipped, ends)
 
 

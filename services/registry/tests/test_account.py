@@ -68,6 +68,20 @@ def test_a_version_that_does_not_account_for_its_examples_is_named(catalog: Cata
     assert catalog.account("m")["problems"] == ["version 1 accounts for 999 of 1000 examples"]
 
 
+def test_what_a_round_ended_before_is_left_out_within_its_version(catalog: Catalog) -> None:
+    catalog.plan_round(next_plan(catalog))
+    held = lease(catalog)
+    untouched = {"examples": 300, "reason": "early_stopping"}
+    made = draft(catalog)
+    made = replace(made, events_trained=made.events_trained - 300, environment={"training": {"left_out": untouched}})
+    catalog.register_version(held.round.round_id, held.token, made)
+    report(catalog, head_version=1)
+    found = catalog.account("m")
+    assert (found["examples"]["total"], found["examples"]["left_out"], found["adds_up"]) == (1000, 300, True)
+    entry = {"partition": None, "from_offset": None, "to_offset": None, **untouched, "version": 1}
+    assert found["left_out"] == [entry]
+
+
 def test_unusable_ones_are_shown_with_reasons_and_samples(catalog: Catalog) -> None:
     catalog.plan_round(next_plan(catalog))
     held = lease(catalog)

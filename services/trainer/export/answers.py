@@ -18,7 +18,8 @@ from common.eventlog.tfrecord import cut
 from protos import tfserving_pb2, warmup_pb2
 
 Arrays = Mapping[str, NDArray[Any]]
-_TOLERANCE = 1e-4
+TOLERANCES: Mapping[str, float] = {"float32": 1e-4, "float16": 8 * 2.0**-11, "bfloat16": 8 * 2.0**-8}
+"""Relative and absolute, by what the model computes in: below float32 a few roundings."""
 _EXECUTOR_TYPE = "SINGLE_THREADED_EXECUTOR"
 
 
@@ -31,13 +32,14 @@ class Question:
     outputs: Arrays
 
 
-def compare(directory: Path, requests: Path, answers: Path, *, is_cautious: bool) -> str:
+def compare(directory: Path, requests: Path, answers: Path, *, is_cautious: bool, precision: str = "float32") -> str:
     """A sentence about the first request that is not answered as the model answers it; empty when all are.
 
     Args:
         directory: the SavedModel.
         requests, answers: TFRecord files of as many PredictionLog and PredictResponse messages.
         is_cautious: use the default executor from the start, as serving does after the single-threaded one has crashed.
+        precision: of TOLERANCES.
     """
     try:
         questions = _questions(requests, answers)
@@ -50,13 +52,13 @@ def compare(directory: Path, requests: Path, answers: Path, *, is_cautious: bool
             got = answer(question)
         except (tf.errors.OpError, ValueError, KeyError, TypeError) as error:
             return f"the export does not answer {place}: {_message_of(error)}"
-        found = difference(question.outputs, got)
+        found = difference(question.outputs, got, TOLERANCES[precision])
         if found:
             return f"the export does not answer as the model does: {place}: {found}"
     return ""
 
 
-def difference(expected: Arrays, got: Arrays) -> str:
+def difference(expected: Arrays, got: Arrays, tolerance: float) -> str:
     """Which output differs and by how much; empty when none does."""
     if expected.keys() != got.keys():
         return f"the outputs are {', '.join(sorted(got))}, the model's are {', '.join(sorted(expected))}"
@@ -67,7 +69,7 @@ def difference(expected: Arrays, got: Arrays) -> str:
         if value.dtype.kind != "f":
             if not np.array_equal(value, other):
                 return f"output {name} differs"
-        elif not np.allclose(other, value, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True):
+        elif not np.allclose(other, value, rtol=tolerance, atol=tolerance, equal_nan=True):
             return f"output {name} differs by up to {np.nanmax(np.abs(other - value)):.3g}"
     return ""
 

@@ -62,7 +62,15 @@ class FreshProcess:
         process.returncode = 0  # close() waits for it
         return cls(ours, process.pid)
 
-    def ask(self, directory: Path, requests: Path, answers: Path, *, timeout_seconds: float = TIMEOUT_SECONDS) -> str:
+    def ask(
+        self,
+        directory: Path,
+        requests: Path,
+        answers: Path,
+        *,
+        precision: str = "float32",
+        timeout_seconds: float = TIMEOUT_SECONDS,
+    ) -> str:
         """What answers.compare says of the export; or a sentence that it crashed, twice, or took too long.
 
         Raises:
@@ -76,6 +84,7 @@ class FreshProcess:
                     "requests": str(requests),
                     "answers": str(answers),
                     "is_cautious": is_cautious,
+                    "precision": precision,
                     "timeout_seconds": timeout_seconds,
                 }
             )
@@ -164,6 +173,7 @@ def _compared(question: Mapping[str, Any]) -> str:
         Path(question["requests"]),
         Path(question["answers"]),
         is_cautious=bool(question["is_cautious"]),
+        precision=str(question["precision"]),
     )[:4000]
 
 

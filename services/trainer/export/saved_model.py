@@ -114,10 +114,14 @@ def _write_serving_options(model: Model, directory: Path) -> None:
 
 @dataclass(frozen=True)
 class Trial:
-    """Requests made of a few of the round's examples, and the model's own answers to them, in the same order."""
+    """Requests made of a few of the round's examples, and the model's own answers to them, in the same order.
+
+    `precision`: what the model computes in.
+    """
 
     requests: list[warmup_pb2.PredictionLog]
     answers: list[tfserving_pb2.PredictResponse]
+    precision: str
 
 
 def trial_of(model: Model, examples: Sequence[bytes]) -> Trial:
@@ -150,7 +154,7 @@ def trial_of(model: Model, examples: Sequence[bytes]) -> Trial:
     for method, answered in by_methods.items():
         requests.append(_predict_request(method, {by_method.INPUTS: np.array(list(examples), object)}))
         answers.append(_predict_response({name: output.numpy() for name, output in answered.items()}))
-    return Trial(requests, answers)
+    return Trial(requests, answers, model.definition.training.mixed_precision)
 
 
 def write_warmup_requests(model: Model, directory: Path, trial: Trial) -> None:
@@ -174,7 +178,7 @@ def check(directory: Path, trial: Trial, fresh: FreshProcess, work_dir: Path) ->
     requests, answers = work_dir / "trial" / "requests", work_dir / "trial" / "answers"
     _write_records(requests, trial.requests)
     _write_records(answers, trial.answers)
-    said = fresh.ask(directory, requests, answers)
+    said = fresh.ask(directory, requests, answers, precision=trial.precision)
     if said:
         raise DefinitionFailedError(said)
 

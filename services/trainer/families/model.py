@@ -5,6 +5,7 @@ block and the network once per batch. A Keras module takes the raw features itse
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -278,7 +279,7 @@ class BuiltModel:
         returned = self.network(self.wiring.arranged(columns), training=False)
         taught = set(self.wiring.taught.values())
         served = {
-            name: tf.identity(output) for name, output in self.wiring.named(returned).items() if name not in taught
+            name: _as_float32(output) for name, output in self.wiring.named(returned).items() if name not in taught
         }
         answers = self.by_head(returned)
         for head in self.heads:
@@ -296,6 +297,28 @@ def build(
         DefinitionFailedError: a user's module does not give a usable model.
     """
     seed_state = determinism.start_from_seed(seed)
+    with _computing_in(definition.training.mixed_precision):
+        return _built(definition, schema, statistics, module, seed_state)
+
+
+@contextmanager
+def _computing_in(precision: str) -> Iterator[None]:
+    """Layers that are made inside compute in it and keep float32 weights; those with a dtype of their own keep that."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(precision if precision == "float32" else f"mixed_{precision}")
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+def _built(
+    definition: Definition,
+    schema: Schema,
+    statistics: Statistics,
+    module: UserModule | None,
+    seed_state: keras.Variable,
+) -> BuiltModel:
     if module is None:
         return _build_estimator(definition, schema, statistics, seed_state)
     path = str(definition.module)
@@ -303,6 +326,7 @@ def build(
     compiled = compiled_of(
         network, path, heads=definition.heads, optimizer=definition.training.optimizer, own_loss=module.loss
     )
+    _check_precision(definition, network, compiled)
     widths = {
         name: int(wiring.shape_of(name)[-1] or 0) if len(wiring.shape_of(name)) > 1 else 1 for name in wiring.taught
     }
@@ -333,6 +357,19 @@ def _build_estimator(
     return BuiltModel(definition, schema, inputs, transform, network, heads, None, None, seed_state, wiring)
 
 
+def _check_precision(definition: Definition, network: keras.Model, compiled: Compiled) -> None:
+    precision = definition.training.mixed_precision
+    if precision == "float32":
+        return
+    why = ""
+    if isinstance(network, ModelFnNetwork):
+        why = "model_fn has no layers that would follow it"
+    elif precision == "float16" and (compiled.optimizers or compiled.has_train_step):
+        why = "the module's own optimizer or train_step would have to scale the loss; bfloat16 needs no scaling"
+    if why:
+        raise DefinitionFailedError(f"{definition.module}: training.mixed_precision is {precision}, and {why}")
+
+
 def _check_width(head: BuiltHead, width: int, path: str) -> None:
     if head.class_count:
         check_classes(head.head, head.label, head.class_count, place=f"{path}: label {head.label.name}")
@@ -360,6 +397,11 @@ def _check_own_losses(module: UserModule, definition: Definition, path: str) -> 
                 f"{path}: head {name} has a loss of the module's, and model.yaml says its loss, positive_weight or "
                 f"label_smoothing; say it in one of them"
             )
+
+
+def _as_float32(output: tf.Tensor) -> tf.Tensor:
+    """Of a lower precision: answers are float32; anything else as it is."""
+    return tf.cast(output, tf.float32) if output.dtype in (tf.float16, tf.bfloat16) else tf.identity(output)
 
 
 class Scorer:

@@ -11,6 +11,7 @@ exports the model, which holds what was learned.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
@@ -143,6 +144,21 @@ class Model(Protocol):
         """The variables and resources that the signatures use, for TensorFlow to save."""
 
 
+class Pace(Protocol):
+    """Where training looks up on its way through a block, and whether it ends there."""
+
+    def steps_left(self, step: int) -> int | None:
+        """How many steps there are to the next such place; None: there is none in this round."""
+
+    def is_over(self, *, rows: int, losses: int) -> bool:
+        """At such a place: whether the round ends here.
+
+        Args:
+            rows: of the block's trained examples, gone through so far.
+            losses: of the block, so far.
+        """
+
+
 class Trainable(Protocol):
     """A model that learns. All of its state is in `captured` and `set_aside`, so it can stop after any block."""
 
@@ -176,12 +192,25 @@ class Trainable(Protocol):
     def before_saving(self, arrays: Arrays) -> None:
         """Of a resume point or the round's result, which are about to be written; changes nothing."""
 
-    def train_block(self, examples: TrainingSet, *, pass_index: int, block_index: int) -> Losses:
+    def train_block(
+        self, examples: TrainingSet, *, pass_index: int, block_index: int, pace: Pace | None = None
+    ) -> Losses:
         """Learns from a block and returns the loss of each step, in order; `set_aside` may have grown."""
+
+    @property
+    def rows_left(self) -> int:
+        """Examples of the last block that it did not come to, because the pace said that the round is over."""
 
     @property
     def added(self) -> Losses:
         """Of each loss that `train_block` returned last, what regularisers and layers added; NaN: nobody can say."""
+
+    @property
+    def norms(self) -> Losses:
+        """Of each of these losses, float32 [n, norms] as `norm_names` says; NaN where nothing was measured."""
+
+    @property
+    def norm_names(self) -> tuple[str, ...]: ...
 
     def captured(self) -> dict[str, NDArray[np.generic]]:
         """A copy of all that the next round starts from, by path; without the features' statistics."""
@@ -205,6 +234,9 @@ class Trainable(Protocol):
 
     def use_averages(self) -> None:
         """Has the model answer with the averages from now on; training ends here."""
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Inside, the model answers with the averages; afterwards training goes on."""
 
     def curve(self, losses: Losses) -> tuple[NDArray[np.int64], Losses]:
         """Of the losses that `train_block` returned last, together: the steps, and a loss for each."""

@@ -6,6 +6,7 @@ that is stopped goes on after its last finished pass.
 """
 
 import json
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from common.errors import DataLoss, InvalidInput
 from services.trainer import determinism
-from services.trainer.families.port import Arrays, Carrying, Losses, TrainingSet
+from services.trainer.families.port import Arrays, Carrying, Losses, Pace, TrainingSet
 from services.trainer.families.trees import engine
 from services.trainer.families.trees.model import BOOSTER, MEANING, STEP, TreesModel
 from services.trainer.learn.tracing import StepTracer
@@ -26,6 +27,8 @@ class Boosting:
     """`step` counts boosting steps since the first round, those that have left the model too."""
 
     method = "xgboost"
+    rows_left = 0
+    norm_names: tuple[str, ...] = ()
 
     def __init__(self, model: TreesModel, *, seed: int) -> None:
         self.model = model
@@ -50,8 +53,13 @@ class Boosting:
     def before_saving(self, arrays: Arrays) -> None:
         """Nor here."""
 
-    def train_block(self, examples: TrainingSet, *, pass_index: int, block_index: int) -> Losses:
+    def train_block(
+        self, examples: TrainingSet, *, pass_index: int, block_index: int, pace: Pace | None = None
+    ) -> Losses:
         """Returns XGBoost's own measure of the objective after each step.
+
+        Args:
+            pace: of no use: parameters say how many steps a round has.
 
         Raises:
             InvalidInput: XGBoost is not there, or refuses the examples.
@@ -104,6 +112,13 @@ class Boosting:
 
     def use_averages(self) -> None:
         """Trees have none."""
+
+    def averaged(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    @property
+    def norms(self) -> Losses:
+        return np.zeros((len(self.added), 0), np.float32)
 
     def curve(self, losses: Losses) -> tuple[NDArray[np.int64], Losses]:
         return np.arange(self.step - len(losses), self.step, dtype=np.int64), losses

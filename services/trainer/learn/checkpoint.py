@@ -60,7 +60,7 @@ class WarmStart:
     Attributes:
         new, dropped: lists of paths.
         restarted: paths that start anew because the definition says so.
-        rows: what changed within variables, one sentence each.
+        rows: what changed within variables, and which slots and hooks' values do not fit any more, one sentence each.
     """
 
     loaded: int
@@ -108,10 +108,15 @@ def restore(variables: Mapping[str, keras.Variable], arrays: Arrays, carrying: C
     owners = _owners(variables)
     shared = sorted(variables.keys() & stored.keys())
     restarted = tuple(path for path in shared if carrying.starts_anew(owners[path]))
+    misfits = {
+        path: _misfit(path, variables[path], stored[path])
+        for path in shared
+        if path not in restarted and _may_start_anew(path, owners[path], variables[path], stored[path], carrying)
+    }
     values = {
         path: _carried(path, owners[path], variables[path], stored[path], carrying)
         for path in shared
-        if path not in restarted
+        if path not in restarted and path not in misfits
     }
     report = compare.of_variables(
         carrying.before, carrying.after, restart=carrying.restart, has_changed=carrying.has_changed
@@ -121,8 +126,10 @@ def restore(variables: Mapping[str, keras.Variable], arrays: Arrays, carrying: C
     _check_restart_names(variables, carrying)
     for path, value in values.items():
         variables[path].assign(tf.constant(value))
-    new, dropped = sorted(variables.keys() - stored.keys()), sorted(stored.keys() - variables.keys())
+    new = sorted((variables.keys() - stored.keys()) | misfits.keys())
+    dropped = sorted(stored.keys() - variables.keys())
     in_place = [str(part) for part in report.parts if f"model/{part.part}" in values]
+    in_place += misfits.values()
     return WarmStart(len(values), tuple(new), tuple(dropped), restarted, tuple(in_place))
 
 
@@ -156,6 +163,21 @@ def _carried(
         raise InvalidInput(f"variable {path} has shape {tuple(variable.shape)}, its rows are known as {new.shape}")
     fresh = np.asarray(variable.value.numpy())
     return identity.move(fresh, stored.astype(fresh.dtype), old, new, is_slot=path.startswith("optimizer/"))
+
+
+def _may_start_anew(
+    path: str, owner: str, variable: keras.Variable, stored: NDArray[np.generic], carrying: Carrying
+) -> bool:
+    """A slot of the optimizer, or what a hook remembers, in another shape: weights would be refused."""
+    if not path.startswith(("optimizer/", "hook/")) or _is_of_kind(variable, stored):
+        return False
+    old = carrying.before.get(owner)
+    return old is None or carrying.after.get(owner) is None or old.shape != stored.shape
+
+
+def _misfit(path: str, variable: keras.Variable, stored: NDArray[np.generic]) -> str:
+    shapes = f"{stored.dtype} {stored.shape} does not fit {np.dtype(variable.dtype)} {tuple(variable.shape)}"
+    return f"{path}: the parent's {shapes}; it starts anew"
 
 
 def _check_restart_names(variables: Mapping[str, keras.Variable], carrying: Carrying) -> None:
@@ -197,12 +219,15 @@ def read(directory: Path) -> Checkpoint:
 
 
 def _check_same_kind(path: str, variable: keras.Variable, array: NDArray[np.generic]) -> None:
-    expected = (tuple(variable.shape), np.dtype(variable.dtype))
-    if expected != (array.shape, array.dtype):
+    if not _is_of_kind(variable, array):
         raise InvalidInput(
-            f"variable {path} is {expected[1]} {expected[0]}, the parent's checkpoint has {array.dtype} {array.shape}; "
-            f"apply the definition with --restart and the layer's name to start it anew"
+            f"variable {path} is {np.dtype(variable.dtype)} {tuple(variable.shape)}, the parent's checkpoint has "
+            f"{array.dtype} {array.shape}; apply the definition with --restart and the layer's name to start it anew"
         )
+
+
+def _is_of_kind(variable: keras.Variable, array: NDArray[np.generic]) -> bool:
+    return (tuple(variable.shape), np.dtype(variable.dtype)) == (array.shape, array.dtype)
 
 
 def _npz(arrays: Arrays) -> bytes:

@@ -9,16 +9,40 @@ import tensorflow as tf
 
 from common.definition.keras_names import OPTIMIZERS, SCHEDULES
 from common.definition.learning_rate import LearningRate
-from common.definition.training import Optimizer
+from common.definition.training import Training
 
 
-def make_optimizer(spec: Optimizer) -> keras.optimizers.Optimizer:
-    """Not yet built. Its `iterations` is the global step."""
+def make_optimizer(training: Training) -> keras.optimizers.Optimizer:
+    """Not yet built. Its `iterations` is the global step; float16 is trained under Keras's own scaling of the loss."""
+    spec = training.optimizer
     kind: Callable[..., keras.optimizers.Optimizer] = getattr(keras.optimizers, OPTIMIZERS[spec.name].keras_name)
     options: dict[str, Any] = dict(spec.options)
     if spec.clip_norm is not None:
         options["global_clipnorm"] = spec.clip_norm
-    return kind(learning_rate=_Schedule(spec.learning_rate), name=spec.name, **options)
+    optimizer = kind(learning_rate=_Schedule(spec.learning_rate), name=spec.name, **options)
+    if spec.clip_average_norm is not None:
+        limit = spec.clip_average_norm
+        optimizer._clip_gradients = lambda gradients: [clipped_by_average(one, limit) for one in gradients]
+    if training.mixed_precision == "float16":
+        return keras.optimizers.LossScaleOptimizer(optimizer, name="loss_scale")
+    return optimizer
+
+
+def inner_of(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+    """The one that takes the steps: inside a scaling of the loss, or itself."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def clipped_by_average(gradient: Any, limit: float) -> Any:
+    """The gradient, scaled down where its norm over its number of elements is above the limit; None stays None."""
+    if gradient is None:
+        return None
+    is_sparse = isinstance(gradient, tf.IndexedSlices)
+    values = gradient.values if is_sparse else gradient
+    size = tf.reduce_prod(gradient.dense_shape) if is_sparse else tf.size(values)
+    average = tf.norm(values) / tf.cast(size, values.dtype)
+    scaled = values * (limit / tf.maximum(average, limit))
+    return tf.IndexedSlices(scaled, gradient.indices, gradient.dense_shape) if is_sparse else scaled
 
 
 def slots_by_path(optimizer: keras.optimizers.Optimizer) -> dict[str, keras.Variable]:
@@ -27,6 +51,9 @@ def slots_by_path(optimizer: keras.optimizers.Optimizer) -> dict[str, keras.Vari
     Adafactor gives the slots of a variable, and of any other of its name, one path; they are told apart here by the
     lists that it keeps them in.
     """
+    inner = inner_of(optimizer)
+    if inner is not optimizer:
+        return {slot.path: slot for slot in optimizer._variables} | slots_by_path(inner)
     by_attribute = {
         id(slot): f"{optimizer.name}/{owner.path.replace('/', '_')}_{attribute.strip('_')}"
         for attribute, slots in vars(optimizer).items()

@@ -15,6 +15,8 @@ from common.definition.model import Definition
 from services.trainer.settings import TrainerSettings
 
 _LIBRARIES = ("keras", "numpy", ("tensorflow", "tensorflow-cpu"))
+_NO_NUMBERS = ("summaries", "save_every_steps", "debug")
+"""Keys of `training` that change no weight."""
 _COMMON_SOURCES = (
     "definition/*.py",
     "definition/*.json",
@@ -39,7 +41,7 @@ def configuration_of(definition: Definition, settings: TrainerSettings) -> dict[
         "heads": [asdict(head) for head in definition.heads],
         "parameters": asdict(parameters) if parameters else dict(definition.module_parameters),
         "features_digest": digest_of(features),
-        "training": {key: value for key, value in asdict(definition.training).items() if key != "summaries"},
+        "training": {key: value for key, value in asdict(definition.training).items() if key not in _NO_NUMBERS},
         **({"restart": list(definition.restart)} if definition.restart else {}),
         **({"warm_start": asdict(definition.warm_start)} if definition.warm_start else {}),
         "evaluation": definition.evaluation.to_configuration(),

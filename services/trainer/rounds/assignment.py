@@ -19,7 +19,7 @@ being stopped) the child saves a resume point, reports Stopped and returns. Ever
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -114,6 +114,13 @@ class Progress:
     loss: float | None = None
     resume_points: int = 0
     """Saved by this attempt."""
+    step: int = 0
+    """Since the model's first round; 0 where it does not train."""
+    steps_per_second: float = 0.0
+    examples_per_second: float = 0.0
+    """Both over the last block."""
+    evaluation: Mapping[str, float] = field(default_factory=dict)
+    """The newest on the way (training.evaluate_every_steps)."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from services.trainer.learn.metrics.comparison import Comparison, Side
 from services.trainer.learn.scoring import scored
 from services.trainer.rounds.blocks import PreparedBlock, RoundData
 from services.trainer.rounds.feature_counts import FeatureCounts
+from services.trainer.rounds.pace import LeftOut
 from services.trainer.summaries import pr_curves
 from services.trainer.summaries.statistics import RoundStatistics
 from services.trainer.summaries.worst import WorstExamples
@@ -35,6 +36,7 @@ class Measured:
     metrics: VersionMetrics
     evaluation: JsonMap
     trained_count: int
+    left_out_count: int
     held_out_count: int
     unusable: list[tuple[bytes, str]]
     sample: list[bytes]
@@ -47,6 +49,7 @@ class Measured:
 @dataclass
 class _Tally:
     trained: int = 0
+    left_out: int = 0
     unusable: list[tuple[bytes, str]] = field(default_factory=list)
     sample: list[bytes] = field(default_factory=list)
     faults: dict[int, dict[int, str]] = field(default_factory=dict)
@@ -60,6 +63,7 @@ def measure(
     features: FeatureCounts,
     *,
     set_aside: SetAside,
+    left_out: LeftOut | None,
     check_stop: Callable[[], None],
 ) -> Measured:
     """One pass over the range: candidate and parent on the held-out slice, the parent on the trained examples.
@@ -102,11 +106,12 @@ def measure(
                 predicted, unanswered = scored(score_parent, parent.transformed(raw).columns, examples.count)
                 ours = {name: predicted[theirs] for name, theirs in answered.items()}
                 _add(compared, side, examples, ours, without=dict(without) | unanswered)
-        _count(tally, block, aside=aside, bad=bad)
+        _count(tally, block, aside=aside, bad=bad, left_out=left_out)
         features.add(block)
     tally.unusable += data.serialized(tally.faults)
     held_out = compared.count("candidate")
     counts = {"trained": tally.trained, "held_out": held_out, "unusable": len(tally.unusable)}
+    counts |= {"left_out": tally.left_out} if tally.left_out else {}
     metrics = dict(compared.metrics())
     for name, one in (("candidate", own), ("parent", own_of_parent)):
         metrics[name] = (one.result() if one else {}) | dict(metrics[name])
@@ -114,6 +119,7 @@ def measure(
         {**metrics, "examples": counts, **features.metrics()},
         compared.details(),
         tally.trained,
+        tally.left_out,
         held_out,
         tally.unusable,
         tally.sample,
@@ -178,11 +184,20 @@ def _add(
     )
 
 
-def _count(tally: _Tally, block: PreparedBlock, *, aside: Mapping[int, str], bad: Mapping[int, str]) -> None:
+def _count(
+    tally: _Tally,
+    block: PreparedBlock,
+    *,
+    aside: Mapping[int, str],
+    bad: Mapping[int, str],
+    left_out: LeftOut | None,
+) -> None:
     faults = {int(block.trained_rows[row]): reason for row, reason in aside.items()}
     faults |= {int(block.held_out_rows[row]): reason for row, reason in bad.items()}
     if faults:
         tally.faults[block.index] = faults
-    tally.trained += block.trained.count - len(aside)
+    untouched = left_out.count(block.index, block.trained.count) if left_out else 0
+    tally.left_out += untouched
+    tally.trained += block.trained.count - len(aside) - untouched
     tally.unusable += block.unusable
     tally.sample = tally.sample or [example for row, example in block.sample.items() if row not in faults]

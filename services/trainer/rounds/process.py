@@ -6,6 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,8 @@ from services.trainer.features.statistics import Fitting, Statistics
 from services.trainer.features.words import row_counts
 from services.trainer.learn import adapters, warm_start
 from services.trainer.learn.checkpoint import Checkpoint
+from services.trainer.learn.steps import NotFiniteError
 from services.trainer.learn.tracing import StepTracer
-from services.trainer.learn.training import NotFiniteError
 from services.trainer.rounds import publishing, rebuild_check, teamwork
 from services.trainer.rounds.assignment import (
     LIVE_EVENTS,
@@ -50,8 +51,11 @@ from services.trainer.rounds.environment import environment_of
 from services.trainer.rounds.feature_counts import FeatureCounts
 from services.trainer.rounds.inputs import RoundInputs, fetch_inputs
 from services.trainer.rounds.measuring import measure
+from services.trainer.rounds.pace import RoundPace
 from services.trainer.rounds.publishing import Trained
+from services.trainer.rounds.rates import Rates
 from services.trainer.rounds.resume import Place, Resumed, ResumePoints
+from services.trainer.rounds.validation import Validation
 from services.trainer.shards.team import ALONE, Team, WorkerLostError
 from services.trainer.summaries.observing import Observer
 
@@ -171,6 +175,8 @@ class _Round:
         )
         self._seconds = defaultdict[str, float](float, queue=max(0.0, time.time() - assignment.round.planned_at))
         self._curve = LossCurve()
+        self._pace: RoundPace | None = None
+        self._rates = Rates()
         self._carried: Statistics = {}
         self._statistics: Statistics = {}
         self._meaning: dict[str, VariableMeaning] = {}
@@ -194,6 +200,7 @@ class _Round:
                     rows=row_counts(self._statistics),
                 ),
                 set_aside=trained.set_aside,
+                left_out=trained.left_out,
                 check_stop=lambda: self._check_stop("evaluate"),
             )
         assert self._fresh is not None, "a worker exports nothing"
@@ -234,12 +241,13 @@ class _Round:
             )
             training = adapters.trainable_of(model, seed=self._plan.seed, team=self._team)
             started = self._restored(training, inputs)
+            self._pace = self._paced(training, data)
             if resumed:
                 self._resume(training, resumed)
             else:
                 training.begin_round()
         try:
-            self._train(training, data)
+            self._train(training, self._pace, data)
         finally:
             if self._observer:
                 self._observer.close()
@@ -264,14 +272,23 @@ class _Round:
             set_aside=dict(training.set_aside),
             warm_start=started,
             seen=self._observer.seen if self._observer else [],
+            evaluations=self._pace.evaluations,
+            norms=self._curve.norms(training.norm_names),
+            course=self._pace.course() | self._rates.whole(),
+            left_out=self._pace.left_out,
         )
 
     @property
     def examples_trained(self) -> int:
         """Each counted once, however many passes went over it; without those that were set aside."""
-        if self._training is None:
+        if self._training is None or self._pace is None:
             return 0
-        return self.place.examples_done // self._training.passes - len(self._training.set_aside)
+        return self._pace.examples - len(self._training.set_aside)
+
+    def _paced(self, training: Trainable, data: RoundData) -> RoundPace:
+        asked = training.model.definition.training
+        validation = Validation(training.model, data) if asked.evaluate_every_steps else None
+        return RoundPace(asked, training, self._curve, partial(validation.metrics, training) if validation else None)
 
     def _data(self, inputs: RoundInputs) -> RoundData:
         return RoundData(
@@ -311,9 +328,14 @@ class _Round:
         training.restore(resumed.checkpoint.arrays)
         training.set_aside = {(block, row): reason for block, row, reason in resumed.checkpoint.state["set_aside"]}
         self.place = self._saved_place = resumed.place
-        self._curve = LossCurve(resumed.losses)
+        assert self._pace is not None, "a round has a pace before it is resumed"
+        self._curve = self._pace.curve = LossCurve(resumed.losses)
+        if "pace" in resumed.checkpoint.state:
+            self._pace.restore(resumed.checkpoint.state["pace"], resumed.best)
+        else:
+            self._pace.came_from(resumed.place.examples_done)
 
-    def _train(self, training: Trainable, data: RoundData) -> None:
+    def _train(self, training: Trainable, pace: RoundPace, data: RoundData) -> None:
         self._training = training
         if self._team.is_chief and not self._assignment.rebuild_of:
             self._observer = Observer(training, self._work_dir / LIVE_EVENTS)
@@ -321,29 +343,53 @@ class _Round:
                 self._tracer = training.tracer = StepTracer(
                     self._work_dir / "profile", first_step=self._assignment.profile_first, steps=steps
                 )
+        self._points.begin(training.step, interval_steps=pace.asked.save_every_steps)
+        self._rates.begin(training.step)
         is_left = self.place.pass_index < training.passes
         for pass_index in range(self.place.pass_index, training.passes):
             blocks = data.prepared(training.model, self.place.position, self.place.block_index)
             for block in self._timed("read", blocks, data):
                 self._check_stop("train")
-                began = time.monotonic()
-                losses = training.train_block(block.trained, pass_index=pass_index, block_index=block.index)
-                self._seconds["train"] += time.monotonic() - began
-                self._curve.add(losses, training.added, pass_index=pass_index)
-                if self._observer:
-                    self._observer.after_block(block.trained, losses, training.added)
-                done = self.place.examples_done + block.trained.count
-                self.place = Place(pass_index, block.index + 1, dict(block.next_position), done)
-                if self._points.is_due() and self._team.is_chief and not self._assignment.rebuild_of:
-                    self._save_point(training)
-                loss = float(losses.mean()) if len(losses) else None
-                self._report(Progress("train", done, loss, self._points.saved_count))
-            self.place = Place(pass_index + 1, 0, None, self.place.examples_done)
+                self._train_block(training, pace, block, pass_index)
+                if pace.ended:
+                    break
+            self.place = Place(training.passes if pace.ended else pass_index + 1, 0, None, self.place.examples_done)
+            if pace.ended:
+                break
         if is_left:  # a point after the last pass has what end_round changed
+            pace.finish()
             training.end_round()
         if self.examples_trained <= 0:
             why = next((f": {reason}" for reason in training.set_aside.values()), "")
             raise InvalidInput(f"none of the {self._plan.example_count} examples of the range can be trained on{why}")
+
+    def _train_block(self, training: Trainable, pace: RoundPace, block: PreparedBlock, pass_index: int) -> None:
+        began = time.monotonic()
+        pace.begin_block(pass_index, block.index)
+        losses = training.train_block(block.trained, pass_index=pass_index, block_index=block.index, pace=pace)
+        self._curve.add(losses, training.added, pass_index=pass_index, norms=training.norms)
+        if self._observer:
+            self._observer.after_block(block.trained, losses, training.added)
+        taken = block.trained.count - training.rows_left
+        pace.end_block(taken)
+        self._seconds["train"] += time.monotonic() - began
+        self._rates.add(training.step, taken)
+        done = self.place.examples_done + taken
+        self.place = Place(pass_index, block.index + 1, dict(block.next_position), done)
+        is_due = not pace.ended and self._points.is_due(training.step)
+        if is_due and self._team.is_chief and not self._assignment.rebuild_of:
+            self._save_point(training)
+        self._report(
+            Progress(
+                "train",
+                done,
+                float(losses.mean()) if len(losses) else None,
+                self._points.saved_count,
+                step=training.step,
+                **self._rates.lately(),
+                evaluation=dict(pace.evaluations[-1][1]) if pace.evaluations else {},
+            )
+        )
 
     def _captured(self, training: Trainable) -> Checkpoint:
         arrays = training.captured() | feature_statistics.to_arrays(self._statistics)
@@ -368,7 +414,8 @@ class _Round:
         try:
             point = self._final or self._captured(training)
             training.before_saving(point.arrays)
-            self._points.save(self.place, point, self._curve.rows)
+            assert self._pace is not None, "there is nothing to save before the training begins"
+            self._points.save(self.place, point, self._curve.rows, self._pace.state())
             self._saved_place = self.place
         except (Unavailable, Overloaded) as error:
             logger.warning("no resume point", extra={"model": self._plan.model, "error": error.message})

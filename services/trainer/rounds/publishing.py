@@ -30,6 +30,7 @@ from services.trainer.rounds.blocks import RoundData
 from services.trainer.rounds.environment import environment_of
 from services.trainer.rounds.format_rows import asked_of
 from services.trainer.rounds.measuring import Measured, SetAside
+from services.trainer.rounds.pace import LeftOut
 from services.trainer.summaries import events as tensorboard_events
 from services.trainer.summaries import profile
 
@@ -47,6 +48,10 @@ class Trained:
         last_pass: its mean losses (curve.py).
         seen: weights and gradients on the way, by step.
         warm_start: what was new or dropped, where the definition had changed.
+        evaluations: (step, metrics) on the way.
+        norms: (step, {name: norm}) of the steps that were measured.
+        course: how many steps, what ended them, how fast (pace.py, rates.py).
+        left_out: of the range.
     """
 
     definition: Definition
@@ -62,6 +67,10 @@ class Trained:
     set_aside: SetAside
     warm_start: dict[str, Any]
     seen: list[tuple[int, Summary]]
+    evaluations: Sequence[tuple[int, Mapping[str, float]]]
+    norms: Sequence[tuple[int, Mapping[str, float]]]
+    course: Mapping[str, Any]
+    left_out: LeftOut | None
 
 
 def write_files(
@@ -87,7 +96,10 @@ def write_files(
     checkpoint.write(output, trained.final)
     measured.statistics.write(output)
     curves = tensorboard_events.Curves(
-        trained.steps, trained.losses.tolist(), trained.learning_rates, trained.added.tolist()
+        trained.steps,
+        trained.losses.tolist(),
+        trained.learning_rates,
+        trained.added.tolist(),
     )
     tensorboard_events.write_events(
         output / "tensorboard",
@@ -95,7 +107,10 @@ def write_files(
         measured.metrics,
         wall_time=assignment.round.planned_at,
         seen=tensorboard_events.Seen(
-            trained.seen, measured.pr_curves, measured.worst.summaries(), _hyperparameters(trained.definition)
+            [*trained.seen, *_by_step_summaries(trained)],
+            measured.pr_curves,
+            measured.worst.summaries(),
+            _hyperparameters(trained.definition),
         ),
     )
     return output, formats
@@ -146,7 +161,7 @@ def draft_of(
     return VersionDraft(
         weights_digest=checkpoint.weights_digest(trained.final.arrays),
         metrics={**measured.metrics, **({"training": trained.last_pass} if trained.last_pass else {})},
-        evaluation=measured.evaluation,
+        evaluation={**measured.evaluation, **_by_step(trained)},
         gate=trained.definition.gate,
         events_trained=measured.trained_count,
         events_held_out=measured.held_out_count,
@@ -156,11 +171,34 @@ def draft_of(
         step=trained.final.step,
         timings={stage: round(spent, 4) for stage, spent in seconds.items()},
         environment=environment_of(assignment)
+        | {"training": _course_of(trained, measured)}
         | ({"warm_start": trained.warm_start} if trained.warm_start else {})
         | ({"warnings": measured.warnings} if measured.warnings else {})
         | ({"formats": dict(formats)} if formats else {})
         | ({"pruned": pruning.report(trained.final.arrays)} if trained.definition.training.prune else {}),
     )
+
+
+def _course_of(trained: Trained, measured: Measured) -> dict[str, Any]:
+    if trained.left_out is None:
+        return dict(trained.course)
+    return {**trained.course, "left_out": {"examples": measured.left_out_count, "reason": trained.left_out.reason}}
+
+
+def _by_step(trained: Trained) -> dict[str, Any]:
+    """Of the version's evaluation: what was measured on the way."""
+    found = [{"step": step, "metrics": dict(metrics)} for step, metrics in trained.evaluations]
+    return {"by_step": found} if found else {}
+
+
+def _by_step_summaries(trained: Trained) -> list[tuple[int, Summary]]:
+    found = [*trained.norms, *((step, _named("evaluation", metrics)) for step, metrics in trained.evaluations)]
+    scalars = [(step, [tensorboard_events.scalar(name, value) for name, value in one.items()]) for step, one in found]
+    return [(step, Summary(value=values)) for step, values in scalars]
+
+
+def _named(kind: str, values: Mapping[str, float]) -> dict[str, float]:
+    return {f"{kind}/{name}": value for name, value in values.items()}
 
 
 def after_registration(

@@ -4,9 +4,10 @@ A point is taken between two blocks: every variable, the statistics, the losses 
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +17,11 @@ from common.registry.catalog import Lease
 from common.registry.client import RegistryClient, manifest_of
 from services.trainer.learn import checkpoint
 from services.trainer.learn.checkpoint import Checkpoint
+from services.trainer.rounds.pace import BEST
 
 _LOSSES = "curve/losses"
+PaceState = tuple[Mapping[str, Any], Mapping[str, NDArray[np.generic]]]
+"""As RoundPace.state gives it."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +41,15 @@ class Place:
 
 @dataclass(frozen=True)
 class Resumed:
-    """`checkpoint` holds the arrays to restore, statistics included; `losses`: of this round, as in curve.py."""
+    """`checkpoint` holds the arrays to restore, statistics included; `losses`: of this round, as in curve.py.
+
+    `best`: the arrays of the best evaluation so far, as in pace.py.
+    """
 
     place: Place
     checkpoint: Checkpoint
     losses: NDArray[np.float32]
+    best: Mapping[str, NDArray[np.generic]]
 
 
 class ResumePoints:
@@ -59,21 +67,31 @@ class ResumePoints:
         self._registry, self._lease, self._directory = registry, lease, work_dir / "resume"
         self._interval_seconds, self._clock = interval_seconds, clock
         self._saved_at = clock()
+        self._saved_step = 0
+        self._interval_steps: int | None = None
         self.saved_count = 0
 
-    def is_due(self) -> bool:
+    def begin(self, step: int, *, interval_steps: int | None) -> None:
+        """Where this attempt starts, and after how many steps a point is due whatever the clock says."""
+        self._saved_step, self._interval_steps = step, interval_steps
+
+    def is_due(self, step: int) -> bool:
+        if self._interval_steps and step - self._saved_step >= self._interval_steps:
+            return True
         return self._clock() - self._saved_at >= self._interval_seconds
 
-    def save(self, place: Place, point: Checkpoint, losses: NDArray[np.float32]) -> None:
+    def save(self, place: Place, point: Checkpoint, losses: NDArray[np.float32], pace: PaceState) -> None:
         """Raises Unavailable, Overloaded or Conflict as the registry says; then the point before stays in force."""
-        self._saved_at = self._clock()
+        self._saved_at, self._saved_step = self._clock(), point.step
+        of_pace, best = pace
         state = dict(point.state) | {
+            "pace": of_pace,
             "pass_index": place.pass_index,
             "block_index": place.block_index,
             "position": None if place.position is None else {str(k): v for k, v in place.position.items()},
             "examples_done": place.examples_done,
         }
-        checkpoint.write(self._directory, Checkpoint(point.arrays | {_LOSSES: losses}, state, point.identity))
+        checkpoint.write(self._directory, Checkpoint(point.arrays | {_LOSSES: losses, **best}, state, point.identity))
         files = manifest_of(self._directory)
         self._registry.upload(self._directory, files)
         self._registry.put_resume_point(self._lease, state=state, files=files)
@@ -92,7 +110,8 @@ class ResumePoints:
         saved = checkpoint.read(self._directory)
         if _LOSSES not in saved.arrays:
             raise DataLoss("the resume point lacks its losses")
-        arrays = {path: array for path, array in saved.arrays.items() if path != _LOSSES}
+        best = {path: array for path, array in saved.arrays.items() if path.startswith(BEST)}
+        arrays = {path: array for path, array in saved.arrays.items() if path != _LOSSES and path not in best}
         position = saved.state["position"]
         place = Place(
             saved.state["pass_index"],
@@ -103,4 +122,4 @@ class ResumePoints:
         losses = saved.arrays[_LOSSES].astype(np.float32)
         if losses.ndim == 1:  # of an older trainer: the whole loss only
             losses = np.column_stack([losses, np.full_like(losses, np.nan), np.full_like(losses, place.pass_index)])
-        return Resumed(place, Checkpoint(arrays, saved.state), losses)
+        return Resumed(place, Checkpoint(arrays, saved.state), losses, best)

@@ -12,7 +12,7 @@ from pathlib import Path
 from common.errors import InvalidInput
 from services.trainer import determinism
 from services.trainer.families.reasons import DefinitionFailedError
-from services.trainer.learn.training import NotFiniteError
+from services.trainer.learn.steps import NotFiniteError
 from services.trainer.rounds.assignment import Helped, Message, RoundAssignment, Shrunk
 from services.trainer.shards.cluster_spec import ClusterSpec, on_this_machine
 from services.trainer.shards.team import Team, WorkerLostError, use_devices

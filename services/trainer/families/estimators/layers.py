@@ -20,7 +20,7 @@ class LinearTerms(keras.layers.Layer):
         self, tables: Mapping[str, int], numeric: Mapping[str, int], *, units: int, regularizer: Regularizer, name: str
     ) -> None:
         """`tables`: ids by categorical feature. `numeric`: columns by numeric feature."""
-        super().__init__(name=name)
+        super().__init__(name=name, dtype="float32")
         self._sizes = dict(tables)
         self._tables = {
             feature: self.add_weight(
@@ -67,7 +67,7 @@ class FactorTerms(keras.layers.Layer):
         name: str,
     ) -> None:
         """`tables`: ids by categorical feature. `numeric`: columns by numeric feature."""
-        super().__init__(name=name)
+        super().__init__(name=name, dtype="float32")
         self._tables = {
             feature: self.add_weight(
                 shape=(size, dimension), initializer=initializer, name=f"{feature}_factors", regularizer=regularizer
@@ -104,7 +104,7 @@ class EmbeddingTable(keras.layers.Layer):
         regularizer: Regularizer,
         name: str,
     ) -> None:
-        super().__init__(name=name)
+        super().__init__(name=name, dtype="float32")
         self._table = self.add_weight(
             shape=(size, dimension),
             initializer=initializer,
@@ -136,7 +136,7 @@ class Counts(keras.layers.Layer):
     """How often each id occurs: int32 ids [n, values] to float32 [n, size]."""
 
     def __init__(self, size: int, *, name: str) -> None:
-        super().__init__(name=name)
+        super().__init__(name=name, dtype="float32")
         self._size = size
 
     def call(self, ids: tf.Tensor, id_weights: tf.Tensor | None = None) -> tf.Tensor:

@@ -37,7 +37,7 @@ def test_the_losses_are_those_of_the_plain_step(tmp_path: Path) -> None:
         model, examples = built(PLAIN, tmp_path, jit_compile=jit_compile)
         training = Training(model, seed=5)
         found.append(training.train_block(examples, pass_index=0, block_index=0))
-        graph = training._whole_gradients
+        graph = training._steps._whole_gradients
         assert getattr(graph, "_jit_compile", None) is (True if jit_compile else None)
     np.testing.assert_allclose(found[0], found[1], atol=1e-5)
 

@@ -11,7 +11,7 @@ from common.definition import keras_names
 from common.definition.keras_names import OPTIMIZERS, SCHEDULES, Option, Value
 from common.definition.learning_rate import LearningRate, parse_learning_rate
 from common.definition.model import parse_definition
-from common.definition.training import Optimizer
+from common.definition.training import Training as Asked
 from common.errors import InvalidInput
 from services.trainer.learn import checkpoint
 from services.trainer.learn.optimizers import make_optimizer, rate_at
@@ -26,8 +26,8 @@ _GIVEN: dict[str, Value] = {
 }  # fmt: skip
 
 
-def parsed(**optimizer: Any) -> Optimizer:
-    return parse_definition(definition(training={"optimizer": optimizer})).training.optimizer
+def parsed(**optimizer: Any) -> Asked:
+    return parse_definition(definition(training={"optimizer": optimizer})).training
 
 
 def given(key: str, option: Option) -> Value:
@@ -86,6 +86,7 @@ def test_steps_equal_those_of_keras_and_a_restored_optimizer_goes_on_with_equal_
         ({"global_clipnorm": 1.0}, [-0.6, -0.8]),
         ({"clipnorm": 2.5}, [-1.5, -2.0]),
         ({"clipvalue": 3.5}, [-3.0, -3.5]),
+        ({"clip_average_norm": 1.0}, [-1.2, -1.6]),
         ({}, [-3.0, -4.0]),
     ],
 )
@@ -235,7 +236,7 @@ def test_a_schedule_that_says_nothing_or_nonsense_is_refused(section: Any, sente
 
 
 def test_a_rate_that_is_a_number_is_the_default_section() -> None:
-    assert parse_learning_rate(0.001) == LearningRate() == parsed(name="adam").learning_rate
+    assert parse_learning_rate(0.001) == LearningRate() == parsed(name="adam").optimizer.learning_rate
 
 
 def test_the_table_holds_what_this_keras_has() -> None:

@@ -1,5 +1,6 @@
 """The training loop: orders, batches, weights, optimizers, schedules, and equality between runs."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from common.schema import Schema
 from services.trainer import determinism
 from services.trainer.families.model import BuiltModel, Scorer, build
 from services.trainer.families.port import TrainingSet
-from services.trainer.learn.training import NotFiniteError, Training
+from services.trainer.learn.steps import NotFiniteError
+from services.trainer.learn.training import Training
 from services.trainer.tests.support.small_rounds import definition
 
 SCHEMA = Schema.from_mapping(
@@ -19,8 +21,15 @@ SCHEMA = Schema.from_mapping(
 )
 
 
-def line_model(*, seed: int = 1, batch_size: int = 4, policy: str = "set_aside", **optimizer: Any) -> BuiltModel:
-    """y = a x + b."""
+def line_model(
+    *,
+    seed: int = 1,
+    batch_size: int = 4,
+    policy: str = "set_aside",
+    training: Mapping[str, Any] | None = None,
+    **optimizer: Any,
+) -> BuiltModel:
+    """y = a x + b. `training`: more of the section."""
     spec = parse_definition(
         definition(
             estimator="linear_regressor",
@@ -31,6 +40,7 @@ def line_model(*, seed: int = 1, batch_size: int = 4, policy: str = "set_aside",
                 "batch_size": batch_size,
                 "on_not_finite": policy,
                 "optimizer": optimizer or {"name": "sgd", "learning_rate": 0.1},
+                **(training or {}),
             },
         )
     )

@@ -32,7 +32,9 @@ def _chief(trainer: TrainerProcess) -> int:
 def test_a_round_goes_on_without_the_worker_that_died_and_one_process_rebuilds_it(
     trainer: TrainerProcess, registry: RegistryClient, events: Events
 ) -> None:
-    training = "{shards: 3, batch_size: 8, passes: 100}"
+    # Every worker finds by itself that nothing has improved by ten for eight evaluations.
+    stopping = "early_stopping: {metric: log_loss, patience: 8, min_delta: 10, restore_best: false}"
+    training = f"{{shards: 3, batch_size: 8, passes: 100, evaluate_every_steps: 250, {stopping}}}"
     files = {"model.yaml": definition(gate="{}", training=training)}
     registry.register_model(MODEL, stream=STREAM, files=files, by="test")
     trainer.round_function = "services.trainer.rounds.process:run_round"
@@ -55,6 +57,7 @@ def test_a_round_goes_on_without_the_worker_that_died_and_one_process_rebuilds_i
     assert (found.attempts, found.progress["regrouped"]["times"]) == (1, 1)
     assert found.progress["regrouped"]["because"] == "worker 1 of 3 ended: signal 9 (SIGKILL)"
     assert (version.environment["shards"], version.environment["workers"]) == (3, 2)
+    assert version.environment["training"]["ended_by"] == "early_stopping"
     rebuild = trainer.post(f"/v1/models/{MODEL}/versions/1:rebuild", {})[1]["rebuild_id"]
     ended = wait_until(lambda: _ended(trainer, rebuild), "the rebuild ends", seconds=200)
     assert ended == {"state": "done", "equal": True}

@@ -1,0 +1,34 @@
+"""How a version was trained, for `headrace show`: its steps, what ended them, how fast, and its evaluations."""
+
+from common.registry.catalog import Version
+from headrace.commands.session import print_table
+
+_SHOWN_EVALUATIONS = 20
+
+
+def left_out(version: Version) -> str:
+    """Of the version's own range, what its training ended before; empty where that is nothing."""
+    found = version.environment.get("training", {}).get("left_out")
+    return f", {found['examples']:,} left out ({found['reason']})" if found else ""
+
+
+def course(version: Version) -> str:
+    told = version.environment.get("training")
+    if not told:
+        return "-"
+    best = f", the best evaluation at step {told['best_step']:,}" if "best_step" in told else ""
+    rates = f"{told['steps_per_second']:,.1f} steps and {told['examples_per_second']:,.0f} examples a second"
+    return f"{told['steps']:,} steps, ended by {told['ended_by']}{best}; {rates}"
+
+
+def print_evaluations(version: Version) -> None:
+    """Those on the way, the last of them."""
+    found = version.evaluation.get("by_step", [])[-_SHOWN_EVALUATIONS:]
+    names = list(dict.fromkeys(name for one in found for name in one["metrics"]))
+    if found:
+        rows = [[f"{one['step']:,}", *(_number(one["metrics"].get(name)) for name in names)] for one in found]
+        print_table("", {"step": "right"} | dict.fromkeys(names, "right"), rows)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.5g}"

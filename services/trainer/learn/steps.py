@@ -1,0 +1,307 @@
+"""The steps of a network: one compiled graph that loops over the batches of a block, with the hooks around each step.
+
+With `training.fixed_batch` every batch has one shape: rows that only fill it up repeat the batch's last example and
+weigh nothing, so a block of any size is the same program.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from services.trainer.families.heads import ByHead
+from services.trainer.families.hooks import HookFailedError
+from services.trainer.families.model import BuiltModel
+from services.trainer.families.port import Columns, Losses, TrainingSet
+from services.trainer.families.reasons import DefinitionFailedError, blame_definition, describe
+from services.trainer.learn.freezing import rate_factors, scale_rates
+from services.trainer.learn.gradients import merge_before_apply
+from services.trainer.learn.hooks import RunningHooks
+from services.trainer.learn.norms import Norms
+from services.trainer.learn.pruning import kernels_of, prune
+from services.trainer.shards.gradients import ShardedGradients
+from services.trainer.shards.team import Team, WorkerLostError
+
+_SMALL_VALUES = 65_536
+_UNKNOWN_TO_XLA = re.compile(r"(\w+) \(No registered '\w+' OpKernel for XLA")
+_PLACE = re.compile(r" \([^()]*, line \d+, in \w+\)$")
+
+
+class NotFiniteError(Exception):
+    """A loss or a weight is NaN or infinite; the message says which, and at which step."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    reason: str
+    is_numeric: bool
+
+    def raised(self, more: str = "") -> Exception:
+        return NotFiniteError(self.reason + more) if self.is_numeric else DefinitionFailedError(self.reason + more)
+
+
+class Steps:
+    """Args:
+    optimizers: the first one counts the steps; a module with a train_step of its own may have several.
+    """
+
+    def __init__(
+        self, model: BuiltModel, optimizers: Sequence[keras.optimizers.Optimizer], hooks: RunningHooks, team: Team
+    ) -> None:
+        self._model, self._asked, self._by_user = model, model.definition.training, model.compiled_by_user
+        self._optimizers, self._optimizer, self._hooks, self._team = optimizers, optimizers[0], hooks, team
+        self._variables = model.network.trainable_variables
+        self._norms = Norms(self._variables, every=self._asked.norms_every_steps)
+        self._refuse_padding()
+        self._kernels = self._pruned_kernels()
+        self._give_optimizer()
+        self._sharded = self._sharded_by(team)
+        self._whole_gradients = self._by_xla() if self._asked.jit_compile else self._differentiated
+        self._compiled = self._model.compiled(self._train_batches, *self._specs())
+
+    @property
+    def norm_names(self) -> tuple[str, ...]:
+        """Of the columns after the second of what `attempt` gives."""
+        return self._norms.names
+
+    def attempt(
+        self, examples: TrainingSet, order: NDArray[np.int64], bounds: NDArray[np.int32]
+    ) -> tuple[Losses, Fault | None]:
+        """A step per batch until one is at fault: float32 [n, 2 + norms], the losses before it, what was added in each,
+        and the norms. The variables then are of no use.
+        """
+        try:
+            losses = self._steps(examples, order, bounds)
+        except DefinitionFailedError as error:
+            return self.none, self._fault_of(error)
+        finite = np.isfinite(losses[:, 0])
+        if finite.all():
+            return losses, None
+        bad = int(np.argmin(finite))
+        return losses[:bad], Fault(f"the loss became {losses[bad, 0]}", is_numeric=True)
+
+    @property
+    def none(self) -> Losses:
+        return np.zeros((0, 2 + len(self.norm_names)), np.float32)
+
+    def _fault_of(self, error: DefinitionFailedError) -> Fault:
+        """Where a layer refuses an example; raises for everything that no example can be blamed for."""
+        cause = error.__cause__
+        if self._team.workers > 1 and isinstance(cause, tf.errors.OpError):
+            raise WorkerLostError(f"a step of {self._team.workers} workers failed: {describe(cause)}") from error
+        if isinstance(error, HookFailedError) or not isinstance(cause, tf.errors.InvalidArgumentError):
+            raise error
+        self._hooks.fail_if_at_fault(cause)
+        if missing := _UNKNOWN_TO_XLA.findall(str(cause.message)):
+            place = _PLACE.search(describe(cause))
+            raise DefinitionFailedError(
+                f"training.jit_compile is true, and XLA lacks {', '.join(dict.fromkeys(missing))}"
+                f"{place.group() if place else ''}"
+            ) from error
+        return Fault(describe(cause), is_numeric=False)
+
+    def _steps(self, examples: TrainingSet, order: NDArray[np.int64], bounds: NDArray[np.int32]) -> Losses:
+        with blame_definition(self._model.definition.module or "the estimator"):
+            return self._compiled(
+                examples.columns, examples.labels, examples.weights, tf.constant(order), tf.constant(bounds)
+            ).numpy()
+
+    def _give_optimizer(self) -> None:
+        """Builds the optimizers; those of a train_step of the user's own learn from it which variables are theirs."""
+        factors = rate_factors(self._variables, self._asked.learning_rates)
+        for optimizer in self._optimizers:
+            merge_before_apply(optimizer)
+            scale_rates(optimizer, factors)
+        if not self._by_user.has_train_step:
+            self._optimizer.build(self._variables)
+            return
+        if not self._by_user.optimizers:
+            self._model.network.compile(optimizer=self._optimizer)
+        with blame_definition(str(self._model.definition.module)):
+            self._model.graph_of(self._train_batches, *self._specs()).get_concrete_function()
+
+    def _specs(self) -> tuple[object, ...]:
+        """Of what `_train_batches` takes."""
+        return (
+            self._model.column_specs(),
+            self._model.label_specs(),
+            {head.name: tf.TensorSpec([None], tf.float32) for head in self._model.heads},
+            tf.TensorSpec([None], tf.int64),
+            tf.TensorSpec([None], tf.int32),
+        )
+
+    def _train_batches(
+        self, columns: dict[str, tf.Tensor], labels: ByHead, weights: ByHead, order: tf.Tensor, bounds: tf.Tensor
+    ) -> tf.Tensor:
+        columns, labels, weights = (
+            {name: tf.gather(values, order) for name, values in part.items()} for part in (columns, labels, weights)
+        )
+        steps = tf.size(bounds) - 1
+        cut = self._padded if self._asked.fixed_batch else _cut
+
+        def take_step(step: tf.Tensor, is_finite: tf.Tensor, losses: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            batch = cut((columns, labels, weights), bounds[step], bounds[step + 1])
+            loss, added, norms = self._train_batch_with_hooks(*batch)
+            row = tf.concat([tf.stack([loss, added]), norms], axis=0)
+            return step + 1, tf.math.is_finite(loss), losses.write(step, row)
+
+        losses = tf.TensorArray(tf.float32, size=steps, element_shape=[2 + len(self.norm_names)])
+        *_, losses = tf.while_loop(
+            lambda step, is_finite, losses: tf.logical_and(is_finite, step < steps),
+            take_step,
+            (tf.constant(0), tf.constant(True), losses),
+        )
+        return losses.stack()
+
+    def _padded(self, parts: Sequence[ByHead], start: tf.Tensor, end: tf.Tensor) -> list[dict[str, tf.Tensor]]:
+        """A batch of `batch_size` rows whatever there is: the last row again where there are fewer, without weight."""
+        size = self._asked.batch_size
+        rows = start + tf.range(size)
+        columns, labels, weights = (
+            {
+                name: tf.ensure_shape(tf.gather(values, tf.minimum(rows, end - 1)), [size, *values.shape[1:]])
+                for name, values in part.items()
+            }
+            for part in parts
+        )
+        is_real = tf.cast(rows < end, tf.float32)
+        return [columns, labels, {name: given * is_real for name, given in weights.items()}]
+
+    def _refuse_padding(self) -> None:
+        """Raises DefinitionFailedError where rows without weight would count: in what is summed over a whole batch."""
+        if not self._asked.fixed_batch:
+            return
+        path, why = self._model.definition.module, ""
+        if self._by_user.has_train_step:
+            why = "the module's own train_step takes the steps"
+        elif self._by_user.has_loss:
+            why = "a compiled loss is divided by the number of rows"
+        elif any(isinstance(one, keras.layers.BatchNormalization) for one in self._model.network._flatten_layers()):
+            why = "batch normalisation counts every row"
+        if why:
+            raise DefinitionFailedError(f"{path}: training.fixed_batch is true, and {why}")
+
+    def _train_batch_with_hooks(self, columns: Columns, labels: ByHead, weights: ByHead) -> tuple[tf.Tensor, ...]:
+        taught = next(iter(labels.values())) if len(labels) == 1 else labels
+        kept = self._hooks.before_step(columns, taught)
+        loss, added, norms = self._train_batch(columns, labels, weights)
+        self._hooks.after_step(loss, kept)
+        return loss, added, norms
+
+    def _train_batch(self, columns: Columns, labels: ByHead, weights: ByHead) -> tuple[tf.Tensor, ...]:
+        """The loss, NaN where a gradient is not finite; what was added in it, NaN where nobody can say; and norms."""
+        if self._by_user.has_train_step:
+            return self._users_step(columns, labels, weights), tf.constant(np.nan), self._norms.unknown
+        loss, added, gradients = self._gradients(columns, labels, weights)
+        found = zip(gradients, self._variables, strict=True)
+        moved = [(gradient, variable) for gradient, variable in found if gradient is not None]
+        if not moved:
+            raise DefinitionFailedError("the loss depends on none of the model's trainable variables")
+        given = [gradient for gradient, _ in moved]
+        with tf.control_dependencies([loss]):
+            norms = self._norms.around(self._optimizer, given, [variable for _, variable in moved])
+            self._prune()
+        if isinstance(self._optimizer, keras.optimizers.LossScaleOptimizer):
+            return loss, added, norms  # it leaves such gradients out and scales down by itself
+        return _checked(loss, [*given, *self._running_values()]), added, norms
+
+    def _prune(self) -> None:
+        if self._asked.prune:
+            prune(self._kernels, self._asked.prune, self._optimizer.iterations.value)
+
+    def _pruned_kernels(self) -> list[keras.Variable]:
+        if not self._asked.prune:
+            return []
+        if self._by_user.has_train_step:
+            raise DefinitionFailedError(
+                f"{self._model.definition.module}: training.prune is given, and the module's train_step takes the steps"
+            )
+        return kernels_of(self._variables)
+
+    def _gradients(self, *batch: Any) -> tuple[tf.Tensor, tf.Tensor, list[Any]]:
+        """Columns, labels and weights to the loss, what was added, and a gradient for each variable that is taught."""
+        scale = self._optimizer.scale_loss
+        if self._sharded:
+            losses, gradients = self._sharded(self._model.loss_and_added, *batch, scale=scale)
+            return losses[0], losses[1], gradients
+        return self._whole_gradients(*batch)
+
+    def _differentiated(self, *batch: Any) -> tuple[tf.Tensor, tf.Tensor, list[Any]]:
+        with tf.GradientTape() as tape:
+            loss, added = self._model.loss_and_added(*batch)
+            scaled = self._optimizer.scale_loss(loss)
+        return loss, added, tape.gradient(scaled, self._variables)
+
+    def _by_xla(self) -> Any:
+        """`_differentiated`, compiled; the optimizer's own operations stay outside.
+
+        Raises:
+            DefinitionFailedError: the module takes its steps itself, or the network takes strings.
+        """
+        definition = self._model.definition
+        if self._by_user.has_train_step:
+            raise DefinitionFailedError(
+                f"{definition.module}: training.jit_compile is true, and the module's own train_step takes the steps"
+            )
+        if words := [name for name, spec in self._model.column_specs().items() if spec.dtype == tf.string]:
+            raise DefinitionFailedError(
+                f"{definition.module}: training.jit_compile is true, and XLA cannot take the strings of "
+                f"{', '.join(words)}"
+            )
+        return tf.function(self._differentiated, jit_compile=True, autograph=definition.module is not None)
+
+    def _sharded_by(self, team: Team) -> ShardedGradients | None:
+        """None where a batch is one piece."""
+        shards = self._asked.shards
+        if shards == 1:
+            return None
+        if self._by_user.has_train_step:
+            raise DefinitionFailedError(
+                f"{self._model.definition.module}: training.shards is {shards}, and the module's own train_step cannot "
+                f"be cut into shards"
+            )
+        # What is rewritten across shards depends on how many of them a process computes, and so do its last bits.
+        tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
+        network = self._model.network
+        weights = {id(one) for layer in network._flatten_layers() for one in layer._trainable_variables}
+        moving = [one for one in network.non_trainable_variables if id(one) not in weights]
+        running = {id(one): one for one in (*moving, self._model.seed_state)}  # frozen weights do not move
+        return ShardedGradients(team.exchange(shards), self._variables, tuple(running.values()), team.devices)
+
+    def _users_step(self, columns: Columns, labels: ByHead, weights: ByHead) -> tf.Tensor:
+        """train_step of a module: the loss that it returns, or the first number; NaN where a weight is not finite."""
+        network = self._model.network
+        for metric in network.metrics:
+            metric.reset_state()
+        wiring = self._model.wiring
+        taught, weighted = wiring.by_output(labels), wiring.weights_by_output(weights)
+        logs = network.train_step((wiring.arranged(columns), taught, weighted))
+        if not isinstance(logs, dict) or not logs:
+            raise DefinitionFailedError("train_step must return a dict of numbers, one of them called loss")
+        loss = tf.reduce_mean(tf.cast(logs.get("loss", next(iter(logs.values()))), tf.float32))
+        with tf.control_dependencies([loss]):
+            values = [variable.value.read_value() for variable in self._variables]
+            return _checked(loss, [*values, *self._running_values()])
+
+    def _running_values(self) -> list[tf.Tensor]:
+        """What layers keep beside weights (moving means and variances), without large frozen tables."""
+        return [
+            variable.value.read_value()
+            for variable in self._model.network.non_trainable_variables
+            if str(variable.dtype).startswith("float") and int(np.prod(variable.shape)) <= _SMALL_VALUES
+        ]
+
+
+def _cut(parts: Sequence[ByHead], start: tf.Tensor, end: tf.Tensor) -> list[dict[str, tf.Tensor]]:
+    return [{name: values[start:end] for name, values in part.items()} for part in parts]
+
+
+def _checked(loss: tf.Tensor, tensors: list[Any]) -> tf.Tensor:
+    """The loss, or NaN where any of the tensors holds a value that is not finite (or values beyond any sum)."""
+    sums = [tf.reduce_sum(tf.cast(getattr(tensor, "values", tensor), tf.float32)) for tensor in tensors]
+    return tf.where(tf.math.is_finite(tf.add_n([tf.zeros([]), *sums])), loss, tf.constant(float("nan")))

@@ -1,0 +1,89 @@
+"""Where a round measures on its way and where it ends: by steps, and by evaluations that no longer improve."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from services.trainer.rounds.assignment import Done, Progress, Stopped
+from services.trainer.tests.rounds.test_measured_rounds import curves_of
+from services.trainer.tests.support.small_rounds import Platform, definition, events, rebuilt
+
+
+def trained(platform: Platform, training: dict[str, Any], *, stop_after: int = 0) -> Any:
+    """The version of one round over 240 events, stopped and taken up again where asked; the same bits if rebuilt."""
+    platform.append(events(240))
+    lease = platform.lease(definition(training={"batch_size": 8, **training}))
+    if stop_after:
+        stopped = platform.train(lease, stop_requested=platform.after_blocks(stop_after), work_dir="first")
+        assert isinstance(stopped, Stopped)
+        lease = platform.registry.taken_up(lease)
+    assert isinstance(platform.train(lease), Done)
+    version = platform.registry.versions[0]
+    if stop_after:
+        found = rebuilt(platform, lease, 1)
+        assert (found.missing, found.differences) == ((), ())
+    return version
+
+
+@pytest.mark.covers("est-train-evaluate", "loop-supervisor", "loop-global-step")
+def test_a_round_ends_after_max_steps_and_what_it_did_not_come_to_is_accounted_for(tmp_path: Path) -> None:
+    asked = {"max_steps": 10, "evaluate_every_steps": 3, "save_every_steps": 4}
+    whole, resumed = Platform(tmp_path / "whole"), Platform(tmp_path / "resumed")
+    version, other = trained(whole, asked), trained(resumed, asked, stop_after=1)
+    assert version.weights_digest == other.weights_digest
+    assert version.step == 10
+    course = version.environment["training"]
+    assert (course["steps"], course["ended_by"]) == (10, "max_steps")
+    left_out = course["left_out"]
+    assert left_out == other.environment["training"]["left_out"]
+    counts = version.metrics["examples"]
+    assert counts["left_out"] == left_out["examples"] > 50
+    assert left_out["reason"] == "max_steps"
+    assert version.events_trained + version.events_held_out + version.events_unusable + left_out["examples"] == 240
+    assert 72 < version.events_trained <= 80, "ten steps of at most 8 examples, somewhere in the third block"
+    assert [one["step"] for one in version.evaluation["by_step"]] == [3, 6, 9, 10]
+    assert version.evaluation["by_step"] == other.evaluation["by_step"]
+    last = version.evaluation["by_step"][-1]["metrics"]
+    assert last == pytest.approx(version.metrics["candidate"]), "the last evaluation is the version's own"
+    assert len(curves_of(whole)["evaluation/auc"]) == 4
+    told = [one for one in whole.messages if isinstance(one, Progress) and one.stage == "train" and one.step]
+    assert told[-1].step == 10
+    assert told[-1].resume_points >= 1, "by steps; the clock asks for none"
+    assert told[-1].steps_per_second > 0 < told[-1].examples_per_second
+    assert course["steps_per_second"] > 0 < course["examples_per_second"]
+    assert told[-1].evaluation
+
+
+@pytest.mark.covers("loop-supervisor", "est-run-config")
+def test_early_stopping_ends_a_round_with_the_weights_of_its_best_evaluation(tmp_path: Path) -> None:
+    """Nothing improves by ten: the first evaluation stays the best one."""
+    stopping = {"metric": "log_loss", "patience": 2, "min_delta": 10.0}
+    asked = {"evaluate_every_steps": 3, "early_stopping": stopping, "optimizer": {"name": "sgd", "use_ema": True}}
+    whole, resumed = Platform(tmp_path / "whole"), Platform(tmp_path / "resumed")
+    version, other = trained(whole, asked), trained(resumed, asked, stop_after=2)
+    assert version.weights_digest == other.weights_digest
+    assert version.step == 3
+    course = version.environment["training"]
+    assert (course["ended_by"], course["best_step"]) == ("early_stopping", 3)
+    assert [one["step"] for one in version.evaluation["by_step"]] == [3, 6, 9]
+    assert version.evaluation["by_step"][0]["metrics"] == pytest.approx(version.metrics["candidate"])
+    assert 15 <= version.events_trained <= 24
+    assert version.events_trained + version.events_held_out + course["left_out"]["examples"] == 240
+    assert len(curves_of(whole)["loss"]) == 3
+
+
+@pytest.mark.covers("loop-supervisor")
+def test_without_restore_best_a_round_that_stops_keeps_its_last_weights_and_a_second_pass_leaves_nothing_out(
+    tmp_path: Path,
+) -> None:
+    stopping = {"metric": "log_loss", "patience": 1, "min_delta": 10.0, "restore_best": False}
+    platform = Platform(tmp_path)
+    version = trained(platform, {"passes": 4, "evaluate_every_steps": 20, "early_stopping": stopping})
+    assert version.step == 40
+    course = version.environment["training"]
+    assert (course["ended_by"], course["best_step"]) == ("early_stopping", 20)
+    assert "left_out" not in course
+    assert version.events_trained + version.events_held_out == 240
+    assert np.isfinite(version.metrics["training"]["loss"])

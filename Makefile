@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help install protos docs screenshots format check test test-redis demo bench faults clean
+.PHONY: help install protos docs screenshots format check test test-redis demo bench faults definitions clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -77,6 +77,9 @@ bench: $(INSTALLED)  ## every benchmark (MODE=compose: those of the platform in 
 
 faults: $(INSTALLED)  ## faults at random, judged by six rules (MODE=local|compose, KILLS=25, LIMIT=seconds, SEED=, PAUSE=5:30, OVERLAP=0.5); Ctrl-C judges early; needs root
 	$(BIN)/python -m e2e_tests.faults --mode $(or $(MODE),local) --kills $(or $(KILLS),25) $(if $(LIMIT),--at-most-seconds $(LIMIT),) --pause-seconds $(or $(PAUSE),5:30) $(if $(SEED),--seed $(SEED),) $(if $(OVERLAP),--overlap $(OVERLAP),)
+
+definitions: $(INSTALLED)  ## definitions at random: each trains, resumes, is rebuilt and served with equal bits (COUNT=200)
+	HEADRACE_RANDOM_DEFINITIONS=$(or $(COUNT),200) $(BIN)/pytest -q -p no:cacheprovider services/trainer/tests/rounds/test_random_definitions.py
 
 clean:  ## build products, not the virtual environment
 	rm -rf build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -119,6 +119,12 @@ training:
   learning_rates: {deep: 0.5}
 """,
     "summaries": "training:\n  summaries: {histograms: 4, worst: 8, statistics: true}\n",
+    "early_stopping": """\
+training:
+  evaluate_every_steps: 200
+  early_stopping: {metric: auc, patience: 3, min_delta: 0.001}
+""",
+    "summaries": "training:\n  summaries: {histograms: 4, worst: 8}\n",
     "optimizer": "training:\n  optimizer: {name: sgd, learning_rate: 0.01, momentum: 0.9, nesterov: true}\n",
     "learning_rate": """\
 training:

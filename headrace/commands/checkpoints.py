@@ -4,12 +4,14 @@ import io
 import json
 import tempfile
 import zipfile
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from common.errors import DataLoss, InvalidInput, NotFound
+from common.suggestions import did_you_mean
 from headrace.commands.model_files import chosen_version
 from headrace.commands.session import Session, print_table
 
@@ -83,6 +85,9 @@ def export(
         str,
         typer.Option(metavar="TABLE", help="Write one embedding table for TensorBoard's projector into the folder TO."),
     ] = "",
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="PATTERN", help="Tensors by path, as in model/hidden_*.")
+    ] = None,
 ) -> None:
     """Write a checkpoint that tf.train.Checkpoint and tf.train.load_checkpoint read. Needs TensorFlow here.
 
@@ -91,10 +96,12 @@ def export(
     from headrace.local.inspect import run
 
     session: Session = context.obj
+    if projector and only:
+        raise InvalidInput("--projector names one table; leave --only out")
     if projector:
         _export_table(session, name, projector, to)
         return
-    title, arrays = _read(session, name)
+    title, arrays = _chosen(*_read(session, name), only or [])
     to.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         import numpy as np
@@ -154,6 +161,16 @@ def labels_of(meaning: "dict[str, Any]", path: str, count: int) -> list[str]:
         labels += [" ".join(str(key).split()) or kind for key in keys]
     labels = [label.encode("utf-8", "replace").decode() for label in labels]
     return labels if len(labels) == count else [str(number) for number in range(count)]
+
+
+def _chosen(title: str, arrays: "Arrays", patterns: list[str]) -> "tuple[str, Arrays]":
+    """Of the tensors those that a pattern means; all without patterns."""
+    for pattern in patterns:
+        if not any(fnmatchcase(path, pattern) for path in arrays):
+            raise NotFound(f"{title} has no tensor {pattern}{did_you_mean([pattern], arrays)}; see checkpoint show")
+    if not patterns:
+        return title, arrays
+    return title, {path: one for path, one in arrays.items() if any(fnmatchcase(path, given) for given in patterns)}
 
 
 def _read(session: Session, name: str) -> "tuple[str, Arrays]":

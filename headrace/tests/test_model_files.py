@@ -119,7 +119,7 @@ def test_a_damaged_checkpoint_is_reported_not_read(server: Server, run: Run) -> 
     assert "cannot be read" in result.output
 
 
-@pytest.mark.covers("fmt-metagraph", "fmt-ckpt-files", "perf-flops-params")
+@pytest.mark.covers("fmt-metagraph", "fmt-ckpt-files", "ckpt-save", "perf-flops-params")
 @pytest.mark.timeout(300)
 def test_what_needs_tensorflow_is_done_by_a_process_that_has_it(server: Server, run: Run, tmp_path: Path) -> None:  # noqa: F811
     model = tmp_path / "model"
@@ -133,8 +133,13 @@ def test_what_needs_tensorflow_is_done_by_a_process_that_has_it(server: Server, 
     content = weights(model__dense__kernel=np.array([1.5, -2.0], np.float32), optimizer__iteration=np.array(3))
     server.will_answer(200, version({"checkpoint/weights.npz": content}))
     server.will_answer(200, content)
-    result = run("checkpoint", "export", "m@2", "--to", str(tmp_path / "tf" / "ckpt"))
+    result = run("checkpoint", "export", "m@2", "--only", "model/*", "--to", str(tmp_path / "tf" / "ckpt"))
     assert result.exit_code == 0, result.output
+    assert "1 tensors of m@2" in result.output
+    server.will_answer(200, version({"checkpoint/weights.npz": content}))
+    server.will_answer(200, content)
+    result = run("checkpoint", "export", "m@2", "--only", "modle/dense/kernel", "--to", str(tmp_path / "no"))
+    assert "m@2 has no tensor modle/dense/kernel; did you mean model/dense/kernel?" in result.output
     done = subprocess.run(
         [sys.executable, "-c", _READ_A_CHECKPOINT, str(tmp_path / "tf" / "ckpt")],
         check=True, capture_output=True, text=True, timeout=200,

@@ -113,7 +113,9 @@ def _limits_of(settings: RegistrySettings) -> CatalogLimits:
     backoff = Backoff(settings.backoff_first_seconds, settings.backoff_ceiling_seconds)
     return CatalogLimits(
         lease_rules=LeaseRules(settings.max_lost_leases, backoff),
-        collection_rules=CollectionRules(settings.keep_versions, settings.upload_grace_seconds),
+        collection_rules=CollectionRules(
+            settings.keep_versions, settings.upload_grace_seconds, settings.keep_versions_every_seconds
+        ),
         keep_changes=settings.keep_changes,
         max_file_bytes=settings.max_file_bytes,
         max_watchers=settings.max_watchers,

@@ -44,6 +44,8 @@ class RegistrySettings(ServiceSettings):
     """Longest such pause."""
     keep_versions: int = Field(0, ge=0)
     """Newest versions of a model whose files are kept, besides those an alias or a round needs; 0 keeps all."""
+    keep_versions_every_seconds: float = Field(0.0, ge=0)
+    """Of the older versions the first in each such stretch of time is kept too (3600: hourly ones); 0: none."""
     upload_grace_seconds: float = Field(3600.0, ge=0)
     """How long a file stays that nothing refers to."""
     collect_every_seconds: float = Field(600.0, gt=0)

@@ -86,6 +86,21 @@ def test_old_versions_are_archived_but_not_those_that_are_needed(tmp_path: Path,
     catalog.close()
 
 
+@pytest.mark.covers("ckpt-save")
+def test_of_old_versions_the_first_of_each_hour_stays_however_often_it_is_collected(
+    tmp_path: Path, real_clock: Clock
+) -> None:
+    rules = CollectionRules(1, GRACE_SECONDS, keep_every_seconds=3600.0)
+    catalog = new_catalog(tmp_path, real_clock, replace(LIMITS, collection_rules=rules))
+    archived = []
+    for _ in range(7):
+        publish(catalog)
+        archived += catalog.collect().archived_versions
+        real_clock.pass_seconds(1500.0)
+    assert archived == [("m", 2), ("m", 3), ("m", 5), ("m", 6)], "not those of 0, 4500 and 9000 s; the last is the newest"
+    catalog.close()
+
+
 def test_a_resume_point_stays_as_long_as_its_round_is_open(tmp_path: Path, real_clock: Clock) -> None:
     catalog = new_catalog(tmp_path, real_clock)
     catalog.plan_round(next_plan(catalog))

@@ -24,11 +24,13 @@ class CollectionRules:
 
     Attributes:
         keep_versions: newest versions kept of each model, besides those an alias or an open round needs; 0 keeps all.
+        keep_every_seconds: of the older ones the first in each such stretch of time stays too; 0: none.
         grace_seconds: a file nobody refers to stays this long, since an upload comes before the version that names it.
     """
 
     keep_versions: int
     grace_seconds: float
+    keep_every_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,10 @@ class Collected:
 
 def collect(database: Database, blobs: Blobs, rules: CollectionRules) -> Collected:
     """Archives what is too old, then deletes what nothing refers to."""
-    if rules.keep_versions < 0 or rules.grace_seconds < 0:
-        raise InvalidInput("keep_versions and grace_seconds must not be negative")
+    if min(rules.keep_versions, rules.grace_seconds, rules.keep_every_seconds) < 0:
+        raise InvalidInput("keep_versions, grace_seconds and keep_every_seconds must not be negative")
     with database.write() as transaction:
-        archived = tuple(_archive_old(transaction, rules.keep_versions))
+        archived = tuple(_archive_old(transaction, rules))
     stored = blobs.digests()
     removed = freed = 0
     with database.write() as transaction:
@@ -75,22 +77,36 @@ def needed_digests(connection: Connection) -> set[str]:
     return digests
 
 
-def _archive_old(transaction: Transaction, keep_versions: int) -> Iterator[tuple[str, int]]:
-    if keep_versions == 0:
+def _archive_old(transaction: Transaction, rules: CollectionRules) -> Iterator[tuple[str, int]]:
+    if rules.keep_versions == 0:
         return
     connection = transaction.connection
     needed = {(row.model, row.version) for row in connection.execute(select(aliases))}
     for row in connection.execute(select(rounds).where(_is_open())):
         needed.add((row.model, plan_of(row).parent_version))
+    needed |= set(_periodic(connection, rules.keep_every_seconds))
     kept = versions.c.status != str(VersionStatus.ARCHIVED)
     newest_first = select(versions.c.model, versions.c.version).where(kept).order_by(versions.c.version.desc())
     seen: dict[str, int] = {}
     for model, version in connection.execute(newest_first).all():
         seen[model] = seen.get(model, 0) + 1
-        if seen[model] > keep_versions and (model, version) not in needed:
+        if seen[model] > rules.keep_versions and (model, version) not in needed:
             chosen = (versions.c.model == model) & (versions.c.version == version)
             connection.execute(update(versions).where(chosen).values(status=str(VersionStatus.ARCHIVED)))
             transaction.record(ChangeKind.VERSION, model, version=version)
+            yield model, version
+
+
+def _periodic(connection: Connection, every_seconds: float) -> Iterator[tuple[str, int]]:
+    """The first version of each model, and then each that is so much younger than the one before it here."""
+    if not every_seconds:
+        return
+    kept = versions.c.status != str(VersionStatus.ARCHIVED)
+    oldest_first = select(versions.c.model, versions.c.version, versions.c.created_at).where(kept)
+    before: dict[str, float] = {}
+    for model, version, created_at in connection.execute(oldest_first.order_by(versions.c.version)).all():
+        if model not in before or created_at - before[model] >= every_seconds:
+            before[model] = created_at
             yield model, version
 
 

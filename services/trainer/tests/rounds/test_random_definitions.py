@@ -1,4 +1,4 @@
-"""Definitions drawn at random: each trains, goes on after a stop, is rebuilt to the same bits and is served as it answers.
+"""Definitions drawn at random: each trains, goes on after a stop, is rebuilt to the same bits and served alike.
 
 A few with every run of the suite, the same ones each time; `make definitions COUNT=200` draws others.
 """
@@ -102,7 +102,7 @@ def definitions(draw: Callable[..., Any]) -> dict[str, bytes]:
 
 
 def _stopping(draw: Callable[..., Any], files: dict[str, bytes]) -> dict[str, bytes]:
-    """With early stopping by the first metric that the definition measures, in some of those that measure on the way."""
+    """With early stopping by the gate's metric, in some of those that measure on the way."""
     spec = parse_definition(files)
     if not spec.training.evaluate_every_steps or not draw(draws.booleans()):
         return files

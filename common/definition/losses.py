@@ -22,6 +22,8 @@ TASKS: tuple[Task, ...] = (
     "binary", "multiclass", "multilabel", "regression", "vector_regression", "count", "quantiles",
 )  # fmt: skip
 """What a head may say; retrieval is what the estimator two_tower does, and nothing else."""
+COMPARING: tuple[Task, ...] = ("retrieval",)
+"""Whose losses compare the examples of a batch with each other."""
 _YES_NO: tuple[Task, ...] = ("binary", "multilabel")
 _CLASSES: tuple[Task, ...] = ("binary", "multiclass", "multilabel")
 _NUMBERS: tuple[Task, ...] = ("regression", "vector_regression")

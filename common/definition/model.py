@@ -43,7 +43,7 @@ from common.definition.keras_names import (
     Named,
     read_named,
 )
-from common.definition.losses import Task
+from common.definition.losses import COMPARING, Task
 from common.definition.metrics import KINDS, stored_name
 from common.definition.metrics import check_head as check_head_metrics
 from common.definition.serving import ServingSpec, parse_serving
@@ -243,6 +243,7 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
         warm_start=warm_start,
     )
     fields.finish()
+    _check_whole_batches(definition)
     if trees and warm_start:
         raise InvalidInput(f"{estimator} grows its trees from the first round on; it takes no warm_start")
     if (
@@ -260,6 +261,18 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
     _check_every_file_is_used(files, definition, fields)
     _check_signatures_file(files)
     return definition
+
+
+def _check_whole_batches(definition: Definition) -> None:
+    """Raises InvalidInput where rows that fill a batch up would be compared with its examples."""
+    training, compared = definition.training, [head for head in definition.heads if head.task in COMPARING]
+    if compared and training.fixed_batch:
+        raise InvalidInput(
+            f"training: fixed_batch fills batches up, and head {compared[0].name} ({compared[0].task}) compares every "
+            f"two examples of one"
+        )
+    if definition.estimator == TWO_TOWER and training.mixed_precision != "float32":
+        raise InvalidInput(f"{TWO_TOWER} computes in float32; leave mixed_precision out")
 
 
 def _check_files(files: Mapping[str, bytes]) -> None:

@@ -124,7 +124,6 @@ training:
   evaluate_every_steps: 200
   early_stopping: {metric: auc, patience: 3, min_delta: 0.001}
 """,
-    "summaries": "training:\n  summaries: {histograms: 4, worst: 8}\n",
     "optimizer": "training:\n  optimizer: {name: sgd, learning_rate: 0.01, momentum: 0.9, nesterov: true}\n",
     "learning_rate": """\
 training:

@@ -145,6 +145,8 @@ def test_an_item_ranks_behind_its_equals_and_what_is_no_candidate_behind_all() -
         ({"task": "binary"}, "task binary is none of the estimator's"),
         ({"loss": "hinge"}, "cannot teach a retrieval head"),
         ({"gate": {"metric": "auc"}}, "metric must be one of recall_at, reciprocal_rank"),
+        ({"training": {"fixed_batch": True}}, "compares every two examples of one"),
+        ({"training": {"mixed_precision": "bfloat16"}}, "two_tower computes in float32"),
     ],
 )
 def test_what_does_not_fit_is_refused(changed: dict[str, Any], said: str) -> None:

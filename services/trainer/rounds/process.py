@@ -367,12 +367,12 @@ class _Round:
         began = time.monotonic()
         pace.begin_block(pass_index, block.index)
         losses = training.train_block(block.trained, pass_index=pass_index, block_index=block.index, pace=pace)
+        self._seconds["train"] += time.monotonic() - began
         self._curve.add(losses, training.added, pass_index=pass_index, norms=training.norms)
         if self._observer:
             self._observer.after_block(block.trained, losses, training.added)
         taken = block.trained.count - training.rows_left
         pace.end_block(taken)
-        self._seconds["train"] += time.monotonic() - began
         self._rates.add(training.step, taken)
         done = self.place.examples_done + taken
         self.place = Place(pass_index, block.index + 1, dict(block.next_position), done)

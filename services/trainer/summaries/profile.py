@@ -61,7 +61,7 @@ def write(folder: Path, *, steps: int, first_step: int, seconds: Mapping[str, fl
 
 def advice(seconds: Mapping[str, float], nodes: list[Node], *, steps: int) -> dict[str, str]:
     """`bound` is input or compute, over the whole round; `advice` says it in a sentence."""
-    read, train = seconds.get("read", 0.0), seconds.get("train", 0.0)
+    read, train = sum(seconds.get(part, 0.0) for part in ("extract", "parse", "read")), seconds.get("train", 0.0)
     share = read / (read + train) if read + train else 0.0
     if share > _INPUT_BOUND_SHARE:
         return {

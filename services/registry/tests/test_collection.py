@@ -92,7 +92,7 @@ def test_of_old_versions_the_first_of_each_hour_stays_however_often_it_is_collec
 ) -> None:
     rules = CollectionRules(1, GRACE_SECONDS, keep_every_seconds=3600.0)
     catalog = new_catalog(tmp_path, real_clock, replace(LIMITS, collection_rules=rules))
-    archived = []
+    archived: list[tuple[str, int]] = []
     for _ in range(7):
         publish(catalog)
         archived += catalog.collect().archived_versions

@@ -18,6 +18,7 @@
 | count             | a number from 0                                                 | the logarithm of the rate |
 | quantiles         | a number                                                        | a prediction per level    |
 | retrieval         | the feature that names the item (estimator two_tower alone)     | the item's rank           |
+| embedding         | int64 or a word: who or what it is; for modules                 | a vector                  |
 """
 
 from collections.abc import Mapping
@@ -90,11 +91,12 @@ def teaching_of(estimator: str | None, *, classes: int = 0, loss: str = "") -> T
         return Teaching(is_estimator=False)
     if estimator == "two_tower":
         return Teaching(("retrieval",), has_default=True, classes=classes)
+    of_estimators = tuple(task for task in TASKS if task != "embedding")
     if estimator.endswith("_classifier"):
         return Teaching(_CLASSIFIERS, has_default=True, classes=classes)
     if estimator.endswith("_regressor"):
         return Teaching(REGRESSORS, has_default=True, loss=loss)
-    return Teaching(classes=classes)
+    return Teaching(of_estimators, classes=classes)
 
 
 def read_heads(fields: Fields, teaching: Teaching) -> tuple[Head, ...]:
@@ -255,6 +257,9 @@ def check_head(head: Head, schema: Schema, *, place: str, is_estimator: bool) ->
         )
     label = schema.feature(head.label)
     place = f"{place}: label {label.name}"
+    if head.task == "embedding":
+        _check_identity_label(label, place)
+        return
     if head.task in _CLASSIFIERS:
         _check_classes_label(head, label, place)
         count = class_count(head, label)
@@ -315,6 +320,14 @@ def _check_classes_label(head: Head, label: Feature, place: str) -> None:
 
 
 _KINDS = {"string": "a string", "bytes": "bytes"}
+
+
+def _check_identity_label(label: Feature, place: str) -> None:
+    is_known = label.dtype == "int64" or (label.dtype == "string" and label.vocabulary)
+    if not is_known or label.value_count != 1:
+        raise InvalidInput(f"{place} must be one int64 or one word of a vocabulary: which examples belong together")
+    if label.may_be_missing:
+        raise InvalidInput(f"{place} may be missing, and an embedding compares every two examples of a batch")
 
 
 def _check_number_label(head: Head, label: Feature, place: str) -> None:

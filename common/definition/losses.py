@@ -1,8 +1,8 @@
 """Losses by their names in Keras: which task each teaches, and what it takes of what the network gives.
 
 Names and options are those of keras_names.py, which is written from Keras's own signatures; this file adds what Keras
-does not say. Keras has no quantile loss and no sampled softmax: these are ours (families/losses.py and
-families/retrieval.py name their sources).
+does not say. Keras has no quantile loss, no sampled softmax, and of pairs only the circle loss: the others are ours
+(families/losses.py and families/retrieval.py name their sources).
 """
 
 from collections.abc import Mapping
@@ -16,20 +16,22 @@ from common.errors import InvalidInput
 from common.suggestions import did_you_mean
 
 Task = Literal[
-    "binary", "multiclass", "multilabel", "regression", "vector_regression", "count", "quantiles", "retrieval"
-]
+    "binary", "multiclass", "multilabel", "regression", "vector_regression", "count", "quantiles", "embedding",
+    "retrieval",
+]  # fmt: skip
 TASKS: tuple[Task, ...] = (
     "binary", "multiclass", "multilabel", "regression", "vector_regression", "count", "quantiles",
+    "embedding",
 )  # fmt: skip
 """What a head may say; retrieval is what the estimator two_tower does, and nothing else."""
-COMPARING: tuple[Task, ...] = ("retrieval",)
+COMPARING: tuple[Task, ...] = ("retrieval", "embedding")
 """Whose losses compare the examples of a batch with each other."""
 _YES_NO: tuple[Task, ...] = ("binary", "multilabel")
 _CLASSES: tuple[Task, ...] = ("binary", "multiclass", "multilabel")
 _NUMBERS: tuple[Task, ...] = ("regression", "vector_regression")
 _SAID_ELSEWHERE = frozenset({"from_logits", "label_smoothing", "ignore_class", "axis"})
 """Options of Keras's that have one value here, or a key of the head."""
-_LEAST: Mapping[str, float] = {"gamma": 0.0, "alpha": 0.0, "beta": 0.0, "delta": 1e-12, "q": 1e-12}
+_LEAST: Mapping[str, float] = {"gamma": 0.0, "alpha": 0.0, "beta": 0.0, "delta": 1e-12, "q": 1e-12, "margin": 1e-12}
 
 
 @dataclass(frozen=True)
@@ -68,10 +70,16 @@ LOSSES: Mapping[str, LossKind] = {
     "poisson": LossKind(("count",), "predictions"),
     "quantile": LossKind(("quantiles", "regression"), "predictions"),
     "sampled_softmax": LossKind(("retrieval",), "scores"),
+    "circle": LossKind(("embedding",), "probabilities"),
+    "triplet": LossKind(("embedding",), "predictions"),
+    "contrastive": LossKind(("embedding",), "predictions"),
 }
+MARGINS: Mapping[str, float] = {"triplet": 0.2, "contrastive": 1.0}
+"""Of the losses of pairs, where none is given: distances of vectors of length 1 go from 0 to 2."""
 _OWN: Mapping[str, KerasName] = {
     "quantile": KerasName("", {"level": Option("number")}),
     "sampled_softmax": KerasName("", {}),
+    **{name: KerasName("", {"margin": Option("number", margin)}) for name, margin in MARGINS.items()},
 }
 DEFAULT_LOSSES: Mapping[Task, str] = {
     "binary": "binary_crossentropy",
@@ -82,6 +90,7 @@ DEFAULT_LOSSES: Mapping[Task, str] = {
     "count": "poisson",
     "quantiles": "quantile",
     "retrieval": "sampled_softmax",
+    "embedding": "triplet",
 }
 _ALIASES: Mapping[str, tuple[str, ...]] = {
     "crossentropy": ("binary_crossentropy", "sparse_categorical_crossentropy"),

@@ -60,8 +60,9 @@ class MetricKind:
     needs_groups: bool = False
 
 
-_B, _C, _L, _R, _V, _N, _Q, _I = (
-    "binary", "multiclass", "multilabel", "regression", "vector_regression", "count", "quantiles", "retrieval",
+_B, _C, _L, _R, _V, _N, _Q, _E, _I = (
+    "binary", "multiclass", "multilabel", "regression", "vector_regression", "count", "quantiles", "embedding",
+    "retrieval",
 )  # fmt: skip
 _CLASSES = (_B, _C, _L)
 _NUMBERS = (_R, _V, _N)
@@ -122,6 +123,7 @@ KINDS: Mapping[str, MetricKind] = {
     "mrr": MetricKind(_ORDERED, "higher", needs_groups=True),
     "recall_at": MetricKind((_I,), "higher", Option("k", 10, 1, 100_000, is_whole=True)),
     "reciprocal_rank": MetricKind((_I,), "higher"),
+    "nearest_accuracy": MetricKind((_E,), "higher"),
     "mean_label": MetricKind((_B, *_NUMBERS), None),
     "mean_prediction": MetricKind((_B, *_NUMBERS), None),
 }
@@ -135,6 +137,7 @@ DEFAULTS: Mapping[str, tuple[str, ...]] = {
     _N: ("rmse", "mae"),
     _Q: ("pinball", "coverage"),
     _I: ("recall_at", "reciprocal_rank"),
+    _E: ("nearest_accuracy",),
 }
 """What is measured where a definition names no metrics, by task; the first is the gate's default."""
 

@@ -273,6 +273,8 @@ def _check_whole_batches(definition: Definition) -> None:
         )
     if definition.estimator == TWO_TOWER and training.mixed_precision != "float32":
         raise InvalidInput(f"{TWO_TOWER} computes in float32; leave mixed_precision out")
+    if training.shards > 1 and "embedding" in [head.task for head in compared]:
+        raise InvalidInput(f"training: shards would cut the batches that head {compared[0].name} compares")
 
 
 def _check_files(files: Mapping[str, bytes]) -> None:

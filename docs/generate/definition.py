@@ -300,6 +300,8 @@ def _section(section: str, keys: Mapping[str, Asked]) -> str:
 _OWN_LOSSES = {
     "quantile": "Koenker and Bassett's check function",
     "sampled_softmax": "over the items of a batch, corrected by their frequency",
+    "triplet": "Hermans, Beyer and Leibe's triplets of the hardest pairs, `margin` 0.2 by default",
+    "contrastive": "Hadsell, Chopra and LeCun's, `margin` 1 by default",
 }
 
 

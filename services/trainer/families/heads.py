@@ -11,8 +11,8 @@
 | quantiles         | predictions [n, levels]   | float32 [n]              | quantiles [n, levels]              |
 | retrieval         | ranks [n]                 | float32 [n], zeros       | families/retrieval.py              |
 
-class_id is int64, all other outputs are float32. Of several heads each output is served as <head>/<output>. A label
-that is a word of the schema's vocabulary is its place there.
+An embedding is served with length 1, as its loss sees it. class_id is int64, all other outputs are float32. Of several
+heads each output is served as <head>/<output>. A label that is a word of the schema's vocabulary is its place there.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,7 +27,7 @@ from services.trainer.families import losses as head_losses
 from services.trainer.features.parsing import is_padding
 
 ByHead = Mapping[str, tf.Tensor]
-VECTORS: frozenset[Task] = frozenset({"multiclass", "multilabel", "vector_regression", "quantiles"})
+VECTORS: frozenset[Task] = frozenset({"multiclass", "multilabel", "vector_regression", "quantiles", "embedding"})
 """Tasks of which an example has a vector of outputs."""
 
 
@@ -64,7 +64,7 @@ class BuiltHead:
         """Of a batch of labels, as `labels_of` gives them."""
         if self.task in ("multilabel", "vector_regression") or self._is_distribution:
             return tf.TensorSpec([None, self.units], tf.float32)
-        is_class = self.task in ("binary", "multiclass") and self.label.dtype != "float32"
+        is_class = self.task in ("binary", "multiclass", "embedding") and self.label.dtype != "float32"
         return tf.TensorSpec([None], tf.int64 if is_class else tf.float32)
 
     @property
@@ -106,6 +106,8 @@ class BuiltHead:
 
     def is_label(self, labels: tf.Tensor) -> tf.Tensor:
         """bool [n]: the label is one that the task can have."""
+        if self.task == "embedding":
+            return labels >= 0
         if labels.dtype == tf.int64:
             return tf.logical_and(labels >= 0, labels < self.class_count)
         good = tf.math.is_finite(labels)
@@ -154,6 +156,8 @@ class BuiltHead:
                 return {"probabilities": predicted, "logits": tf.identity(outputs)}
             case "count":
                 return {"prediction": predicted, "log_rate": tf.identity(outputs)}
+            case "embedding":
+                return {"embedding": predicted}
             case "quantiles":
                 return {"quantiles": tf.identity(outputs)}
             case _:
@@ -171,7 +175,8 @@ def built_heads(
     for head in heads:
         label = schema.feature(head.label)
         classes = class_count(head, label) if widths is None or head.task != "multiclass" else widths[head.name]
-        built.append(BuiltHead(head, label, classes, unit_count(head, label, classes)))
+        units = unit_count(head, label, classes) if head.task != "embedding" else (widths or {})[head.name]
+        built.append(BuiltHead(head, label, classes, units))
     return tuple(built)
 
 

@@ -11,16 +11,17 @@ import keras
 import tensorflow as tf
 
 from common.definition.heads import Head
-from common.definition.losses import Loss, Task, keras_class_of
+from common.definition.losses import MARGINS, Loss, Task, keras_class_of
 
 LossOfHead: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 _OF_LOGITS: Mapping[Task, Callable[[tf.Tensor], tf.Tensor]] = {
     "binary": tf.sigmoid, "multilabel": tf.sigmoid, "multiclass": tf.nn.softmax, "count": tf.exp,
+    "embedding": lambda vectors: tf.math.l2_normalize(vectors, axis=-1),
 }  # fmt: skip
 
 
 def predictions_of(task: Task, outputs: tf.Tensor) -> tf.Tensor:
-    """Probabilities, rates or the outputs themselves, of the outputs' shape."""
+    """Probabilities, rates, vectors of length 1 or the outputs themselves, of the outputs' shape."""
     return _OF_LOGITS[task](outputs) if task in _OF_LOGITS else outputs
 
 
@@ -34,6 +35,8 @@ def losses_of(head: Head, labels: tf.Tensor, outputs: tf.Tensor, *, class_count:
     plain = _PLAIN.get((head.task, head.loss.name))
     if plain is not None and not head.label_smoothing and not labels.shape.rank == outputs.shape.rank == 2:
         return plain(labels, outputs)
+    if head.loss.name in MARGINS:
+        return _of_pairs(head.loss, labels, predictions_of(head.task, outputs))
     if head.loss.name == "quantile":
         return _quantile(head, labels, outputs)
     targets = _targets(head, labels, class_count)
@@ -92,6 +95,30 @@ def _quantile(head: Head, labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
     errors = labels[:, tf.newaxis] - predictions
     wanted = tf.constant(levels, tf.float32)
     return tf.reduce_mean(tf.maximum(wanted * errors, (wanted - 1.0) * errors), axis=1)
+
+
+def _of_pairs(loss: Loss, labels: tf.Tensor, vectors: tf.Tensor) -> tf.Tensor:
+    """Of each example over all others of its batch; 0 where there is none to compare it with.
+
+    triplet: how much farther the farthest of its own kind is than the nearest of another, plus the margin, from 0
+        (Hermans, Beyer, Leibe: In Defense of the Triplet Loss, 2017, batch hard).
+    contrastive: the mean of the squared distances to its own kind, and of the squares of what is missing to the margin
+        to others (Hadsell, Chopra, LeCun: Dimensionality Reduction by Learning an Invariant Mapping, 2006).
+    """
+    margin = loss.options.get("margin", MARGINS[loss.name])
+    squares = tf.maximum(2.0 - 2.0 * tf.matmul(vectors, vectors, transpose_b=True), 1e-12)  # a root has no slope at 0
+    distances = tf.sqrt(squares)
+    same = tf.equal(labels[:, tf.newaxis], labels[tf.newaxis, :])
+    own = tf.logical_and(same, tf.logical_not(tf.eye(tf.shape(labels)[0], dtype=tf.bool)))
+    others = tf.logical_not(same)
+    if loss.name == "contrastive":
+        terms = tf.where(own, squares, 0.0) + tf.where(others, tf.square(tf.maximum(margin - distances, 0.0)), 0.0)
+        compared = tf.reduce_sum(tf.cast(tf.logical_or(own, others), tf.float32), axis=1)
+        return tf.math.divide_no_nan(tf.reduce_sum(terms, axis=1), compared)
+    farthest = tf.reduce_max(tf.where(own, distances, 0.0), axis=1)
+    nearest = tf.reduce_min(tf.where(others, distances, 2.0), axis=1)
+    is_compared = tf.logical_and(tf.reduce_any(own, axis=1), tf.reduce_any(others, axis=1))
+    return tf.where(is_compared, tf.maximum(farthest - nearest + margin, 0.0), 0.0)
 
 
 def _plain_softmax(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:

@@ -30,6 +30,7 @@ class Judged:
     | count             | [n]            | rates [n]                      |                                          |
     | quantiles         | [n]            | [n, levels]                    |                                          |
     | retrieval         | [n], zeros     | ranks [n], from 1              |                                          |
+    | embedding         | [n], who it is | vectors [n, k]                 |                                          |
 
     A column `group` says which examples belong together, where the definition says by what.
 

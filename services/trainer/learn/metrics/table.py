@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from common.definition.metrics import Metric
-from services.trainer.learn.metrics import binary, classes, groups, numbers
+from services.trainer.learn.metrics import binary, classes, groups, neighbours, numbers
 from services.trainer.learn.metrics.judged import Judged, Weighed
 
 Prepare = Callable[[Judged, float | None], Weighed]
@@ -98,6 +98,7 @@ PREPARE: Mapping[str, Mapping[str, Prepare]] = {
     },
     "quantiles": _QUANTILES,
     "retrieval": _RETRIEVAL,
+    "embedding": {"nearest_accuracy": neighbours.nearest_accuracy},
 }
 
 

@@ -3,6 +3,7 @@
 import json
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,16 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from common.errors import InvalidInput
+from common.eventlog.tfrecord import frame
+from common.examples.codec import ExampleCodec
 from common.schema import Schema
 from common.storage import place_of
 from headrace.cli import app
 from headrace.files import event_files
+from headrace.files.batches import SourceFile
+from headrace.files.samples import write_sample
 from headrace.files.sources import Position, SourceRequest, open_source
+from headrace.local.check import check_events
 
 STREAM = """
 stream: s
@@ -121,3 +127,23 @@ def test_events_that_are_refused_end_the_run_before_it_trains(folder: Path) -> N
     result = fit(folder, "--data", str(folder / "bad.csv"), "--to", str(folder / "out"))
     assert (result.exit_code, (folder / "out").exists()) == (3, False)
     assert "1 of the 2 events of bad.csv are refused" in result.stderr
+
+
+@pytest.mark.covers("pipe-feed-modes")
+def test_shards_of_examples_are_checked_as_ingest_checks_them(folder: Path) -> None:
+    schema = Schema.from_mapping({"features": [{"name": "x", "dtype": "float32", "max": 5}]})
+    examples = [ExampleCodec(replace_max(schema)).encode({"x": float(number)}) for number in range(8)]
+    for name, part in (("a", examples[:3]), ("b", examples[3:])):
+        (folder / f"{name}.tfrecord").write_bytes(frame(part))
+    files = [SourceFile(place_of(folder / f"{name}.tfrecord"), "tfrecord") for name in "ab"]
+    assert write_sample(files, schema, folder, most=None, readers=2) == 8
+    checked = check_events(folder, schema.to_json())
+    assert (checked.accepted, [index for index, _ in checked.refused]) == (6, [6, 7])
+    mixed = [files[0], SourceFile(place_of(folder / "data" / "a.fix"), "fixed_width")]
+    with pytest.raises(InvalidInput, match="the files before it application/x-tfrecord"):
+        write_sample(mixed, schema, folder, most=None)
+
+
+def replace_max(schema: Schema) -> Schema:
+    """Without the bound, so that values past it can be written."""
+    return replace(schema, features=tuple(replace(feature, maximum=None) for feature in schema.features))

@@ -38,7 +38,7 @@ from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families.port import Model, Signature
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
 from services.trainer.features.decoding import decoded
-from services.trainer.features.parsing import parse, parse_spec, tensor_spec
+from services.trainer.features.parsing import parse, parse_in_graph, tensor_spec
 
 RAW_SIGNATURE, EXAMPLES_SIGNATURE = "serving_default", "serving_examples"
 WARMUP_PATH = Path("assets.extra/tf_serving_warmup_requests")
@@ -48,18 +48,17 @@ def export(model: Model, directory: Path) -> None:
     """Writes saved_model.pb and variables/ into `directory`, which must not hold them yet."""
     module = tf.Module(name="model")
     module.exported = model.exported
-    spec = parse_spec(model.inputs)
     is_module = model.definition.module is not None
     signatures = {name: _graph_of(one, is_module=is_module) for name, one in model.signatures().items()}
     by_features = signatures[RAW_SIGNATURE]
     signatures[EXAMPLES_SIGNATURE] = tf.function(
-        lambda examples: by_features(**tf.io.parse_example(examples, spec)), autograph=False
+        lambda examples: by_features(**parse_in_graph(examples, model.inputs)), autograph=False
     ).get_concrete_function(tf.TensorSpec([None], tf.string, name="examples"))
     words = _class_words(model)
     for name in by_method.names_for(_of_first_head(model, by_features.structured_outputs)):
         signatures[name] = tf.function(
             lambda inputs, name=name: by_method.answers_by_examples(
-                _of_first_head(model, by_features(**tf.io.parse_example(inputs, spec))), words
+                _of_first_head(model, by_features(**parse_in_graph(inputs, model.inputs))), words
             )[name],
             autograph=False,
         ).get_concrete_function(tf.TensorSpec([None], tf.string, name=by_method.INPUTS))

@@ -47,6 +47,25 @@ def parse_spec(features: Sequence[Feature]) -> dict[str, object]:
     return {feature.name: _parse_spec_of(feature) for feature in features}
 
 
+def parse_in_graph(serialized: tf.Tensor, features: Sequence[Feature]) -> dict[str, tf.Tensor]:
+    """string [n], Examples or SequenceExamples, to raw tensors; what does not parse fails the whole.
+
+    The context of a SequenceExample is read as an Example is. A list of any length comes from the feature lists where
+    there is one of its name with steps, else from the context.
+    """
+    raw = dict(tf.io.parse_example(serialized, parse_spec(features)))
+    lists = [feature for feature in features if feature.is_variable_length]
+    if not lists:
+        return raw
+    wanted = {feature.name: tf.io.RaggedFeature(DTYPES[feature.dtype]) for feature in lists}
+    _, found, _ = tf.io.parse_sequence_example(serialized, sequence_features=wanted)
+    for feature in lists:
+        flat = found[feature.name].merge_dims(1, 2).to_tensor(PADDING[feature.dtype])
+        steps = tf.reshape(flat, [tf.shape(flat)[0], tf.shape(flat)[1] // feature.step_size, *feature.shape[1:]])
+        raw[feature.name] = _first_filled(steps, raw[feature.name], feature)
+    return raw
+
+
 def is_padding(values: tf.Tensor) -> tf.Tensor:
     """bool, the shape of `values`, which are of a feature of any length."""
     return tf.math.is_nan(values) if values.dtype.is_floating else tf.equal(values, PADDING[values.dtype.name])
@@ -68,6 +87,20 @@ def parse(examples: Sequence[bytes], features: Sequence[Feature]) -> Parsed:
         return Parsed(raw, list(range(len(examples))), [])
     except (tf.errors.InvalidArgumentError, UnicodeDecodeError):
         return _parse_singly(examples, spec)
+
+
+def _first_filled(first: tf.Tensor, second: tf.Tensor, feature: Feature) -> tf.Tensor:
+    """Row by row the list of `first` where it has steps, else that of `second`; filled up to the longest of both."""
+    longest = tf.maximum(tf.shape(first)[1], tf.shape(second)[1])
+    rest = [[0, 0]] * (len(feature.shape) - 1)
+    padded = [
+        tf.pad(values, [[0, 0], [0, longest - tf.shape(values)[1]], *rest], constant_values=PADDING[feature.dtype])
+        for values in (first, second)
+    ]
+    has_steps = tf.reshape(lengths_of(padded[0]) > 0, [-1, *[1] * len(feature.shape)])
+    chosen = tf.where(has_steps, *padded)
+    chosen.set_shape([None, *feature.shape])
+    return chosen
 
 
 def absent_counts(examples: Sequence[bytes], features: Sequence[Feature]) -> dict[str, int]:

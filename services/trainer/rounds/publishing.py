@@ -216,13 +216,19 @@ def after_registration(
 
 
 def _set_aside(assignment: RoundAssignment, log: EventLog, unusable: Sequence[tuple[bytes, str]]) -> None:
-    """(serialized Example, reason) pairs. A crash before this leaves them unwritten; the version counts them."""
+    """(serialized Example or record of a topic, reason) pairs. A crash before this leaves them unwritten; the version
+    counts them."""
     stream, version = assignment.plan.stream, assignment.plan.schema_version
     letters = [
-        dead_letter(stream, example, reason, payload_format=DeadLetter.EXAMPLE, schema_version=version)
-        for example, reason in unusable
+        dead_letter(stream, payload, reason, payload_format=_format_of(payload), schema_version=version)
+        for payload, reason in unusable
     ]
     append_letters(log, stream, letters, written_by=assignment.round.round_id)
+
+
+def _format_of(payload: bytes) -> DeadLetter.Format:
+    """An Example begins with the tag of its only field, and never as JSON does."""
+    return DeadLetter.JSON if payload[:1] in (b"{", b"[") else DeadLetter.EXAMPLE
 
 
 def _reasons_of(unusable: Sequence[tuple[bytes, str]]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from common.schema import Schema
+from protos.example_pb2 import Example, SequenceExample
 from services.trainer.features.decoding import Decoder, decoded
 from services.trainer.features.parsing import parse
 from services.trainer.rounds.assignment import Done, Stopped
@@ -70,6 +71,21 @@ def example(random: np.random.Generator, *, steps: int = 2, **changed: Any) -> b
     return serialized(values | changed)
 
 
+def in_steps(serialized_example: bytes) -> bytes:
+    """The same event as a SequenceExample with a feature list per sequence."""
+    context = Example.FromString(serialized_example).features
+    made = SequenceExample()
+    for name, size in (("steps", 2), ("ids", 1)):
+        values = context.feature.pop(name)
+        kind = "float_list" if name == "steps" else "int64_list"
+        found = list(getattr(values, kind).value)
+        steps = made.feature_lists.feature_list[name]
+        for start in range(0, len(found), size):
+            getattr(steps.feature.add(), kind).value.extend(found[start : start + size])
+    made.context.CopyFrom(context)
+    return made.SerializeToString()
+
+
 @pytest.mark.covers("rec-raw-tensor", "rec-image", "rec-sequence")
 def test_kinds_train_resume_rebuild_and_are_served(tmp_path: Path) -> None:
     random = np.random.default_rng(3)
@@ -102,7 +118,11 @@ def _served_alone_and_together(platform: Platform, examples: list[bytes]) -> Non
     features = Schema.from_mapping(SCHEMA).features
     together = parse(examples, features).raw
     rows = export.signatures["serving_default"](**together)["logits"].numpy()
-    assert np.array_equal(export.signatures["serving_examples"](tf.constant(examples))["logits"].numpy(), rows)
+    by_examples = export.signatures["serving_examples"]
+    assert np.array_equal(by_examples(tf.constant(examples))["logits"].numpy(), rows)
+    sequences = [in_steps(one) for one in examples]
+    assert np.array_equal(by_examples(tf.constant(sequences))["logits"].numpy(), rows), "as feature lists"
+    assert np.array_equal(by_examples(tf.constant([sequences[0], *examples[1:]]))["logits"].numpy(), rows)
     for row, one in enumerate(examples):
         alone = export.signatures["serving_default"](**parse([one], features).raw)["logits"].numpy()
         np.testing.assert_allclose(alone, rows[row : row + 1], rtol=1e-5)

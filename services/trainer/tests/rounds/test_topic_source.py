@@ -17,6 +17,7 @@ from common.process.health import Health
 from common.registry.catalog import ChangeKind
 from common.registry.client import RegistryClient
 from common.schema import Schema
+from protos.example_pb2 import DeadLetter
 from services.trainer.plan.planner import Planner
 from services.trainer.rounds.assignment import Done, Stopped
 from services.trainer.settings import TrainerSettings
@@ -101,6 +102,7 @@ def test_offsets_of_the_topic_are_the_range_and_what_is_no_event_is_set_aside(or
     assert [(letter.payload, letter.reason.partition(": ")[0]) for letter in letters] == [
         (b"{", f"{place} 81"), (b"", f"{place} 82"), (b'{"late": 7}', f"{place} 83"),
     ]  # fmt: skip
+    assert [letter.format for letter in letters] == [DeadLetter.JSON, DeadLetter.EXAMPLE, DeadLetter.JSON]
     assert rebuilt(platform, lease, 1).weights_digest == version.weights_digest
 
     again = Platform(tmp_path / "again", orders.schema)

@@ -72,11 +72,16 @@ def trip(number: int) -> bytes:
     return json.dumps({"trip": {"km": number % 17}, "late": number % 17 > 8, "driver": "x"}).encode()
 
 
+def _topic(name: str) -> NewTopic:
+    """Keeps what is old by its timestamps, too."""
+    return NewTopic(name, num_partitions=1, replication_factor=1, topic_configs={"retention.ms": "-1"})
+
+
 @pytest.fixture
 def orders(kafka_address: str) -> Orders:
     found = Orders(kafka_address, f"shop.orders-{uuid.uuid4().hex}")
     admin = KafkaAdminClient(bootstrap_servers=[kafka_address])
-    admin.create_topics([NewTopic(found.topic, num_partitions=1, replication_factor=1)], timeout_ms=30_000)
+    admin.create_topics([_topic(found.topic)], timeout_ms=30_000)
     admin.close()
     return found
 

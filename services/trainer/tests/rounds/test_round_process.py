@@ -97,7 +97,12 @@ def test_a_first_round_registers_a_version_whose_counts_add_up(platform: Platfor
     assert set(version.metrics["candidate"]) == {"auc", "log_loss", "accuracy", "calibration"}
     assert version.metrics["parent"] == {}
     assert {"queue", "extract", "parse", "read", "train", "evaluate", "export", "upload"} <= set(version.timings)
-    assert {entry.path.split("/")[0] for entry in version.files} == {"saved_model", "checkpoint", "tensorboard"}
+    assert {entry.path.split("/")[0] for entry in version.files} == {
+        "saved_model",
+        "checkpoint",
+        "statistics",
+        "tensorboard",
+    }
 
 
 def test_an_export_carries_real_requests_and_serving_options_as_the_definition_says(platform: Platform) -> None:

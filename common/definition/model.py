@@ -75,7 +75,7 @@ ESTIMATORS = (
 )  # fmt: skip
 _KEYS = (
     "name", "stream", "label", *HEAD_KEYS, "heads", "seed", "estimator", "module", "features", "parameters", "training",
-    "triggers", "evaluation", "gate", "export", "serving", "warm_start",
+    "triggers", "evaluation", "gate", "export", "serving", "warm_start", "operations",
 )  # fmt: skip
 _FILE_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 _MAX_BUNDLE_BYTES = 16 * 1024 * 1024
@@ -151,6 +151,7 @@ class Definition:
         estimator_parameters, trees: of an estimator, one of them.
         heads: what it learns and answers, in the order of model.yaml; their names differ.
         restart: layers and tables that start anew where the parent has another definition (RESTART_FILE).
+        operations: libraries of TensorFlow operations among the definition's files, for the module and its exports.
     """
 
     name: str
@@ -171,6 +172,7 @@ class Definition:
     serving: ServingSpec
     restart: tuple[str, ...] = ()
     warm_start: WarmStart | None = None
+    operations: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -241,6 +243,7 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
         serving=parse_serving(fields.take("serving", {})),
         restart=_restart(files),
         warm_start=warm_start,
+        operations=_operations(fields, files, module),
     )
     fields.finish()
     _check_whole_batches(definition)
@@ -321,6 +324,19 @@ def _module_path(fields: Fields, files: Mapping[str, bytes]) -> str:
             f"model.yaml: module {module!r} is no Python file of the definition: {', '.join(sorted(files))}"
         )
     return module
+
+
+def _operations(fields: Fields, files: Mapping[str, bytes], module: str | None) -> tuple[str, ...]:
+    libraries = fields.texts("operations", (), may_be_empty=True)
+    for library in libraries:
+        if library not in files or not library.endswith(".so") or not library.removesuffix(".so").isidentifier():
+            raise InvalidInput(
+                f"model.yaml: operations names {library!r}, expected a library of the definition such as zero_out.so: "
+                f"{', '.join(sorted(files))}"
+            )
+    if libraries and not module:
+        raise InvalidInput("model.yaml: operations are used by a module; an estimator has none of its own")
+    return libraries
 
 
 def _module_parameters(section: object) -> Mapping[str, Any]:

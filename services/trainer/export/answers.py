@@ -16,6 +16,7 @@ from tensorflow.core.protobuf import config_pb2
 
 from common.eventlog.tfrecord import cut
 from protos import tfserving_pb2, warmup_pb2
+from services.trainer.families import own_operations
 
 Arrays = Mapping[str, NDArray[Any]]
 TOLERANCES: Mapping[str, float] = {"float32": 1e-4, "float16": 8 * 2.0**-11, "bfloat16": 8 * 2.0**-8}
@@ -43,6 +44,7 @@ def compare(directory: Path, requests: Path, answers: Path, *, is_cautious: bool
     """
     try:
         questions = _questions(requests, answers)
+        own_operations.load_listed(directory)
         answer = _loaded(directory, is_cautious=is_cautious)
     except (tf.errors.OpError, OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
         return f"the export cannot be loaded in a process of its own: {_message_of(error)}"

@@ -31,6 +31,7 @@ from common.definition.inputs import INPUTS_PATH, SignatureInputs
 from common.definition.serving import OPTIONS_PATH
 from common.eventlog.tfrecord import frame
 from common.saved_model.graph import MODEL_FILE, read, tagged
+from common.saved_model.layout import OWN_OPERATIONS_FILE
 from common.saved_model.operations import faults_of
 from protos import tfserving_pb2, warmup_pb2
 from services.trainer.export import signatures as by_method
@@ -185,7 +186,7 @@ def check(directory: Path, trial: Trial, fresh: FreshProcess, work_dir: Path) ->
 def _refuse_operations(directory: Path) -> None:
     """Raises DefinitionFailedError where the export cannot work, or must not, on another machine."""
     graph = tagged(read((directory / MODEL_FILE).read_bytes()))
-    fault = next(faults_of(graph, has_own_operations=False), "")
+    fault = next(faults_of(graph, has_own_operations=(directory / OWN_OPERATIONS_FILE).is_file()), "")
     if fault:
         raise DefinitionFailedError(f"the model cannot be served: {fault}")
 

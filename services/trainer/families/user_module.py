@@ -3,7 +3,7 @@
 import importlib
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from common.definition.model import Definition
 from common.schema import Schema
+from services.trainer.families import own_operations
 from services.trainer.families.hooks import hooks_of
 from services.trainer.families.package_name import PACKAGE_PREFIX
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
@@ -35,14 +36,21 @@ class UserModule:
     hooks: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
 
-def load_module(files: Mapping[str, bytes], path: str, *, digest: str, directory: Path) -> UserModule:
-    """Writes the files below `directory` and imports the one at `path`.
+def package_folder(directory: Path, digest: str) -> Path:
+    """Where the files of a definition are written below `directory`."""
+    return directory / f"{PACKAGE_PREFIX}{digest}"
+
+
+def load_module(
+    files: Mapping[str, bytes], path: str, *, digest: str, directory: Path, operations: Sequence[str] = ()
+) -> UserModule:
+    """Writes the files below `directory`, loads the libraries of `operations`, and imports the file at `path`.
 
     Raises:
-        DefinitionFailedError: it raises while being imported, or has no build_model.
+        DefinitionFailedError: it raises while being imported, or has no build_model; a library cannot be loaded.
     """
     package = f"{PACKAGE_PREFIX}{digest}"
-    folder = directory / package
+    folder = package_folder(directory, digest)
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
@@ -50,6 +58,7 @@ def load_module(files: Mapping[str, bytes], path: str, *, digest: str, directory
         namespace = types.ModuleType(package)
         namespace.__path__ = [str(folder)]
         sys.modules[package] = namespace
+    own_operations.load(operations, package, folder)
     importlib.invalidate_caches()
     with blame_definition(path):
         module = importlib.import_module(f"{package}.{path.removesuffix('.py').replace('/', '.')}")
@@ -98,4 +107,4 @@ def load_user_module(
     """The definition's module, or None for an estimator."""
     if definition.module is None:
         return None
-    return load_module(files, definition.module, digest=digest, directory=directory)
+    return load_module(files, definition.module, digest=digest, directory=directory, operations=definition.operations)

@@ -18,6 +18,8 @@ from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.learn.warm_start import Source, source_of_file, source_of_version
 from services.trainer.rounds.assignment import RoundAssignment
 
+DEFINITIONS = "definitions"
+
 
 @dataclass(frozen=True)
 class Parent:
@@ -105,7 +107,7 @@ def _version(
 def _definition(registry: RegistryClient, digest: str, work_dir: Path) -> tuple[Definition, UserModule | None]:
     files = registry.get_definition(digest)
     definition = parse_definition(files)
-    return definition, load_user_module(definition, files, digest=digest, directory=work_dir / "definitions")
+    return definition, load_user_module(definition, files, digest=digest, directory=work_dir / DEFINITIONS)
 
 
 def _schema(registry: RegistryClient, stream: str, schema_version: int) -> Schema:

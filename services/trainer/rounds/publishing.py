@@ -1,5 +1,6 @@
 """What becomes of a trained model: the version's files, the draft that is registered, and the events set aside."""
 
+import hashlib
 import logging
 import shutil
 from collections import Counter
@@ -21,14 +22,17 @@ from protos.example_pb2 import DeadLetter
 from services.trainer.export import saved_model as export
 from services.trainer.export.formats import write_formats
 from services.trainer.export.fresh_process import FreshProcess
+from services.trainer.families import own_operations
 from services.trainer.families.port import Model
 from services.trainer.families.reasons import blame_definition
+from services.trainer.families.user_module import package_folder
 from services.trainer.learn import checkpoint, pruning
 from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.rounds.assignment import RoundAssignment
 from services.trainer.rounds.blocks import RoundData
 from services.trainer.rounds.environment import environment_of
 from services.trainer.rounds.format_rows import asked_of
+from services.trainer.rounds.inputs import DEFINITIONS
 from services.trainer.rounds.measuring import Measured, SetAside
 from services.trainer.rounds.pace import LeftOut
 from services.trainer.summaries import events as tensorboard_events
@@ -88,6 +92,7 @@ def write_files(
     saved_model = output / "saved_model"
     with blame_definition(model.definition.module or "the estimator", doing="writing the export"):
         export.export(model, saved_model)
+    own_operations.add_to(saved_model, _libraries(assignment, trained.definition))
     if measured.sample:
         trial = export.trial_of(model, measured.sample)
         export.check(saved_model, trial, fresh, work_dir)
@@ -114,6 +119,18 @@ def write_files(
         ),
     )
     return output, formats
+
+
+def _libraries(assignment: RoundAssignment, definition: Definition) -> dict[str, bytes]:
+    """By name, as the definition was written out for its module."""
+    folder = package_folder(Path(assignment.work_dir) / DEFINITIONS, assignment.plan.definition_digest)
+    return {name: (folder / name).read_bytes() for name in definition.operations}
+
+
+def _digests(assignment: RoundAssignment, definition: Definition) -> dict[str, str]:
+    """SHA-256 by name."""
+    libraries = _libraries(assignment, definition)
+    return {name: hashlib.sha256(content).hexdigest() for name, content in libraries.items()}
 
 
 def write_profile(assignment: RoundAssignment, output: Path, traced_steps: int, seconds: Mapping[str, float]) -> None:
@@ -175,7 +192,8 @@ def draft_of(
         | ({"warm_start": trained.warm_start} if trained.warm_start else {})
         | ({"warnings": measured.warnings} if measured.warnings else {})
         | ({"formats": dict(formats)} if formats else {})
-        | ({"pruned": pruning.report(trained.final.arrays)} if trained.definition.training.prune else {}),
+        | ({"pruned": pruning.report(trained.final.arrays)} if trained.definition.training.prune else {})
+        | ({"operations": libraries} if (libraries := _digests(assignment, trained.definition)) else {}),
     )
 
 

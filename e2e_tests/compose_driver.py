@@ -41,7 +41,13 @@ class ComposePlatform:
     serving-1."""
 
     def __init__(
-        self, folder: Path, *, replicas: int = 1, tensorboard: bool = False, extra_files: Sequence[Path] = ()
+        self,
+        folder: Path,
+        *,
+        replicas: int = 1,
+        trainers: int = 1,
+        tensorboard: bool = False,
+        extra_files: Sequence[Path] = (),
     ) -> None:
         """Starts a platform and returns when it is ready; `folder` keeps what is ours of it. `extra_files` are Compose
         files on top of the others.
@@ -62,13 +68,13 @@ class ComposePlatform:
             services=self._services,
             is_temporary=True,
         )
-        self._scales = {"serving": replicas}
+        self._scales = {"serving": replicas, "trainer": trainers}
         try:
             self._engine = docker.from_env(timeout=_ENGINE_SECONDS)
         except DockerException as error:
             raise Unavailable(f"no container engine answers: {error}") from error
         try:
-            self._launcher.up(replicas=replicas, port_offset=None)
+            self._launcher.up(replicas=replicas, trainers=trainers, port_offset=None)
             self.wait_until_ready()
         except BaseException:
             self.close()

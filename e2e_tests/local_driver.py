@@ -16,11 +16,11 @@ from headrace.local.processes import LocalPlatform as LocalProcesses
 class LocalPlatform:
     """Fills driver.Platform. Logs are in <data>/logs; ports are free ones, kept over restarts."""
 
-    def __init__(self, data_dir: Path, *, replicas: int = 1) -> None:
+    def __init__(self, data_dir: Path, *, replicas: int = 1, trainers: int = 1) -> None:
         self._launcher = Launcher(data_dir)
-        self._replicas = replicas
+        self._replicas, self._trainers = replicas, trainers
         self._more_trainers: list[subprocess.Popen[bytes]] = []
-        self._launcher.up(replicas=replicas, port_offset=None)
+        self._launcher.up(replicas=replicas, trainers=trainers, port_offset=None)
         self.wait_until_ready()
 
     @property
@@ -124,7 +124,7 @@ class LocalPlatform:
     def restart_everything(self) -> None:
         offset = self._port_offset()
         self._launcher.down()
-        self._launcher.up(replicas=self._replicas, port_offset=offset)
+        self._launcher.up(replicas=self._replicas, trainers=self._trainers, port_offset=offset)
         self.wait_until_ready()
 
     def kill_everything(self) -> None:
@@ -136,7 +136,7 @@ class LocalPlatform:
                 process.kill()
         _, alive = psutil.wait_procs(processes, timeout=10)
         assert not alive, f"not gone after SIGKILL: {alive}"
-        self._launcher.up(replicas=self._replicas, port_offset=offset)
+        self._launcher.up(replicas=self._replicas, trainers=self._trainers, port_offset=offset)
         self.wait_until_ready()
 
     def wait_until_ready(self, *, timeout_seconds: float = 120.0) -> None:

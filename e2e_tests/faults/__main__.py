@@ -50,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--overlap", type=float, default=0.0, metavar="SHARE", help="of the strikes that hit two targets at once (0)"
     )
+    parser.add_argument("--trainers", type=int, default=1, help="several compute every round together (1)")
     parser.add_argument("--only", nargs="+", default=(), metavar="FAULT", help="such as 'kill -9: redis'; all of them")
     parser.add_argument("--folder", type=Path, help="where the history and the logs go (build/faults/MODE-SEED)")
     parser.add_argument("--judge", type=Path, nargs="+", metavar="HISTORY", help="run nothing, judge these")
@@ -78,6 +79,7 @@ def _options(arguments: argparse.Namespace) -> Options:
         arguments.pause_seconds,
         overlap=arguments.overlap,
         at_most_seconds=arguments.at_most_seconds,
+        trainers=arguments.trainers,
     )
 
 
@@ -95,10 +97,10 @@ def _run(options: Options) -> Judged:
 
 def _injector(options: Options) -> Injector:
     if options.mode == "local":
-        return LocalInjector(options.folder)
+        return LocalInjector(options.folder, trainers=options.trainers)
     from e2e_tests.faults.compose_injection import ComposeInjector  # only there is the docker SDK needed
 
-    return ComposeInjector(options.folder)
+    return ComposeInjector(options.folder, trainers=options.trainers)
 
 
 def _judged(path: Path) -> Judged:

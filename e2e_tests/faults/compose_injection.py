@@ -31,7 +31,7 @@ _PROXY = "proxy"
 class ComposeInjector:
     """Fills injection.Injector. The registry's and Kafka's volumes have a small disk each."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, trainers: int = 1) -> None:
         """Starts a platform. Raises Unavailable without root or an engine."""
         folder.mkdir(parents=True, exist_ok=True)
         self._disks = {
@@ -42,7 +42,7 @@ class ComposeInjector:
             yaml.safe_dump({"volumes": {name: _bound(disk.place) for name, disk in self._disks.items()}})
         )
         try:
-            self.platform = ComposePlatform(folder / "platform", extra_files=(volumes,))
+            self.platform = ComposePlatform(folder / "platform", trainers=trainers, extra_files=(volumes,))
         except BaseException:
             self._unmount()
             raise

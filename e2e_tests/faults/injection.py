@@ -124,13 +124,13 @@ class Disk:
 class LocalInjector:
     """Faults for processes of this machine, by signals."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, trainers: int = 1) -> None:
         """Starts a platform; it, its log and its registry have a small disk each. Raises Unavailable without root."""
         data_dir = folder / "platform"
         self._disks = {"platform": Disk(data_dir, megabytes=_PLATFORM_MEGABYTES)}
         self._disks |= {name: Disk(data_dir / name, megabytes=256) for name in ("log", "registry")}
         try:
-            self.platform = LocalPlatform(data_dir)
+            self.platform = LocalPlatform(data_dir, trainers=trainers)
         except BaseException:
             self._unmount()
             raise
@@ -191,11 +191,13 @@ class LocalInjector:
         return 0
 
     def _round_pid(self) -> int:
-        """A grandchild of the trainer: its zygote forks one process for each round."""
-        with contextlib.suppress(psutil.NoSuchProcess):
-            for zygote in psutil.Process(self.platform.pid("trainer")).children():
-                for child in zygote.children():
-                    return int(child.pid)
+        """A grandchild of a trainer: its zygote forks one process for each round, also for one that another leads."""
+        trainers = [name for name in self.platform.names if name.startswith("trainer")]
+        for trainer in random.sample(trainers, len(trainers)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for zygote in psutil.Process(self.platform.pid(trainer)).children():
+                    for child in zygote.children():
+                        return int(child.pid)
         return 0
 
     def _pause(self, target: str, seconds: float) -> None:

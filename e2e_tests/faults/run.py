@@ -62,6 +62,7 @@ class Options:
     recovery_seconds: what a recovery may take.
     overlap: the share of the strikes that hit two targets at once.
     at_most_seconds: after this long nothing more is struck; at least one fault is.
+    trainers: each computes a part of every round; the model has as many shards.
     """
 
     mode: str
@@ -74,6 +75,7 @@ class Options:
     recovery_seconds: float = 180.0
     overlap: float = 0.0
     at_most_seconds: float = math.inf
+    trainers: int = 1
     rates: Rates = field(default_factory=Rates)
 
 
@@ -106,7 +108,7 @@ class FaultRun:
         machine = f"{psutil.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB, {host.system()}"
         self._history.add(Run(time.time(), options.mode, options.seed, machine, str(options.rates)))
         with self._client() as client:
-            apply(client, options.folder / "definition")
+            apply(client, options.folder / "definition", shards=options.trainers)
         clock = partial(watch_the_clock, self._history)
         with self._going_on([clock, self._watcher.run, *(sender.run for sender in self._senders)]):
             until(

@@ -32,18 +32,18 @@ estimator: linear_classifier
 features:
   a: {{type: numeric, normalize: none}}
   b: {{type: numeric, normalize: none}}
-training: {{batch_size: 50, optimizer: {{name: adam, learning_rate: 0.01}}}}
+training: {{shards: SHARDS, batch_size: 50, optimizer: {{name: adam, learning_rate: 0.01}}}}
 triggers: {{min_examples: {ROUND_EVENTS}, max_interval_seconds: 3600, cooldown_seconds: 0, max_round_examples: 20000}}
 evaluation: {{holdout_fraction: 0.2}}
 gate: {{metric: auc, max_regression: 1.0, on_reject: retry}}
 """
 
 
-def apply(client: Client, folder: Path) -> None:
+def apply(client: Client, folder: Path, *, shards: int = 1) -> None:
     """Registers the stream and the model."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "stream.yaml").write_text(_STREAM_YAML)
-    (folder / "model.yaml").write_text(_MODEL_YAML)
+    (folder / "model.yaml").write_text(_MODEL_YAML.replace("SHARDS", str(shards)))
     read_folder(folder).apply(client)
 
 

@@ -24,6 +24,7 @@ from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 
 from services.serving.engines import onednn
 from services.serving.options.model_options import EngineOptions
+from services.serving.wire.codes import Code
 from services.serving.wire.prediction import Arrays, RequestFailed
 from services.serving.wire.replica_state import Signature, TensorSpec
 
@@ -70,6 +71,8 @@ class TensorFlowEngine:
             return call(inputs)
         except tf.errors.OpError as error:
             raise RequestFailed(int(error.error_code), str(error.message)) from error
+        except UnicodeDecodeError as error:  # TensorFlow's sentence holds bytes of the request
+            raise RequestFailed(Code.INVALID_ARGUMENT, error.object.decode(errors="replace")) from error
 
     def callable_signatures(self) -> tuple[str, ...]:
         """The signatures that can be asked for."""

@@ -180,6 +180,12 @@ def read_state(data_dir: Path) -> PlatformState:
     return state
 
 
+def own_folder(directory: Path) -> None:
+    """Made where it is missing; its owner's only, also where an older release made it for everybody."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    directory.chmod(0o700)
+
+
 def addresses_of(data_dir: Path) -> Addresses:
     """Raises NotFound when no platform runs on the directory."""
     return read_state(data_dir).addresses

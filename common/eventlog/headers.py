@@ -3,10 +3,11 @@
 A request mark is 28 bytes, little-endian: 16s key_digest, 8s body_digest, u32 accepted_count.
 """
 
+import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from common.errors import InvalidInput
+from common.errors import DataLoss, InvalidInput
 from common.eventlog.base import RecordHeaders, RequestMark
 
 MARK_BYTES = 28
@@ -40,3 +41,37 @@ def check_headers(headers: RecordHeaders) -> None:
         )
     if len(headers.requests) > _MARKS_LIMIT:
         raise InvalidInput(f"record names {len(headers.requests)} requests; at most {_MARKS_LIMIT} fit")
+
+
+def as_pairs(headers: RecordHeaders) -> list[tuple[str, bytes]]:
+    """As a Kafka message carries them."""
+    return [
+        ("schema_version", b"%d" % headers.schema_version),
+        ("example_count", b"%d" % headers.example_count),
+        ("ingest_time", repr(headers.ingest_time).encode()),
+        ("chunk_id", headers.chunk_id),
+        ("requests", pack_marks(headers.requests)),
+    ]
+
+
+def from_pairs(pairs: Iterable[tuple[str, bytes | None]], *, place: str) -> RecordHeaders:
+    """The inverse of as_pairs.
+
+    Raises:
+        DataLoss: they are not an event record's: anybody may write into a topic of Kafka.
+    """
+    found = {name: value for name, value in pairs if value is not None}
+    try:
+        headers = RecordHeaders(
+            schema_version=int(found["schema_version"]),
+            example_count=int(found["example_count"]),
+            ingest_time=float(found["ingest_time"]),
+            chunk_id=found["chunk_id"],
+            requests=unpack_marks(found["requests"]),
+        )
+        check_headers(headers)
+        if not math.isfinite(headers.ingest_time):
+            raise ValueError(f"ingest_time is {headers.ingest_time}")
+    except (KeyError, ValueError, struct.error, InvalidInput) as error:
+        raise DataLoss(f"{place} has headers that are not an event record's: {error}") from error
+    return headers

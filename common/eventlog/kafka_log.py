@@ -6,7 +6,6 @@ topics: the admin client. How long records are kept and how often they are copie
 """
 
 import logging
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +17,7 @@ from kafka import errors as kafka_errors
 
 from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
 from common.eventlog.base import NewRecord, Record, RecordHeaders, RecordInfo
-from common.eventlog.headers import check_headers, pack_marks, unpack_marks
+from common.eventlog.headers import as_pairs, check_headers, from_pairs
 from common.eventlog.kafka_delivery import wait_delivered
 from common.eventlog.kafka_probe import KafkaProbe
 from common.process.retry import Backoff, Pauses
@@ -361,11 +360,11 @@ class KafkaLog:
 
 
 def _record_of(message: KafkaMessage) -> Record:
-    return Record(message.partition, message.offset, message.value, _decode_headers(message))
+    return Record(message.partition, message.offset, _value(message), _headers(message))
 
 
 def _info_of(message: KafkaMessage) -> RecordInfo:
-    return RecordInfo(message.partition, message.offset, len(message.value), _decode_headers(message))
+    return RecordInfo(message.partition, message.offset, len(_value(message)), _headers(message))
 
 
 def _send(
@@ -375,7 +374,7 @@ def _send(
     futures: list[Any] = []
     try:
         for record in records:
-            headers = _encode_headers(record.headers)
+            headers = as_pairs(record.headers)
             futures.append(producer.send(topic, record.value, partition=partition, headers=headers))
     except kafka_errors.KafkaError:
         for future in futures:
@@ -385,31 +384,19 @@ def _send(
     return futures
 
 
-def _encode_headers(headers: RecordHeaders) -> list[tuple[str, bytes]]:
-    return [
-        ("schema_version", b"%d" % headers.schema_version),
-        ("example_count", b"%d" % headers.example_count),
-        ("ingest_time", repr(headers.ingest_time).encode()),
-        ("chunk_id", headers.chunk_id),
-        ("requests", pack_marks(headers.requests)),
-    ]
+def _value(message: KafkaMessage) -> bytes:
+    """Raises DataLoss: somebody else's message without a value."""
+    if not isinstance(message.value, bytes):
+        raise DataLoss(f"{_place(message)} has no value")
+    return message.value
 
 
-def _decode_headers(message: KafkaMessage) -> RecordHeaders:
-    headers = dict(message.headers)
-    try:
-        return RecordHeaders(
-            schema_version=int(headers["schema_version"]),
-            example_count=int(headers["example_count"]),
-            ingest_time=float(headers["ingest_time"]),
-            chunk_id=headers["chunk_id"],
-            requests=unpack_marks(headers["requests"]),
-        )
-    except (KeyError, ValueError, struct.error) as error:
-        raise DataLoss(
-            f"topic {message.topic!r}, partition {message.partition}: offset {message.offset} has headers that are not "
-            f"an event record's: {error}"
-        ) from error
+def _headers(message: KafkaMessage) -> RecordHeaders:
+    return from_pairs(message.headers, place=_place(message))
+
+
+def _place(message: KafkaMessage) -> str:
+    return f"topic {message.topic!r}, partition {message.partition}: offset {message.offset}"
 
 
 @contextmanager

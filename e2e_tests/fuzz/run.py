@@ -28,6 +28,8 @@ _CALL_SECONDS = 1.0
 _MOST_ANSWER_BYTES = 8 * 1024 * 1024
 _FAULTS = frozenset({500, 502})
 _BAD_CODES = frozenset({grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL})
+_AWAY, _AWAY_CODE = 503, grpc.StatusCode.UNAVAILABLE
+"""A fault of serving, too: nothing is away, so a request has ended the model's runner."""
 MOST_GROWTH_MB = 200
 
 
@@ -109,7 +111,7 @@ def _fuzz_http(report: Report, name: str, port: int, requests: int, seed: int) -
         statuses = list(_ask(port, request))
         for status in statuses or [0]:
             report.note(door, str(status) if status else "closed")
-        if _FAULTS & set(statuses):
+        if _FAULTS & set(statuses) or (name == "serving" and _AWAY in statuses):
             report.faults.append(f"{door}, request {number} of seed {seed}: {statuses} for {request[:300]!r}")
 
 
@@ -146,7 +148,7 @@ def _fuzz_grpc(report: Report, name: str, port: int, requests: int, seed: int) -
             request = request_of(method, random)
             code = _call(channel, method, request)
             report.note(door, code.name)
-            if code in _BAD_CODES:
+            if code in _BAD_CODES or (name == "serving" and code == _AWAY_CODE):
                 report.faults.append(
                     f"{door}, request {number} of seed {seed}: {code.name}, {method.path} {request[:200]!r}"
                 )

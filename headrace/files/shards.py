@@ -12,6 +12,7 @@ import gzip
 import hashlib
 import json
 import struct
+import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import IO
@@ -53,7 +54,7 @@ def records_of(path: Place) -> Iterator[bytes]:
             raw.seek(0)
             with gzip.open(raw) if is_gzip else raw as file:
                 yield from _records(file, path)  # type: ignore[arg-type]  # both are binary
-    except (NotFound, OSError, EOFError) as error:
+    except (NotFound, OSError, EOFError, zlib.error) as error:
         raise InvalidInput(f"{path} cannot be read: {error}") from error
 
 

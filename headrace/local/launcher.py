@@ -23,6 +23,7 @@ from headrace.places import (
     desired_path,
     is_supervisor,
     log_path,
+    own_folder,
     read_state,
     write_json,
 )
@@ -177,7 +178,7 @@ class Launcher:
     def _make_data_dir(self) -> None:
         try:
             self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            (self.data_dir / "logs").mkdir(exist_ok=True)
+            own_folder(self.data_dir / "logs")
         except OSError as error:
             raise InvalidInput(f"{self.data_dir} cannot be made a data directory: {error}") from error
 

@@ -11,7 +11,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from common.errors import NotFound
-from headrace.places import GRPC_PORT_OF, HOST, HTTP_PORT_OF, REPLICA_PORT_STEP, log_path
+from headrace.places import GRPC_PORT_OF, HOST, HTTP_PORT_OF, REPLICA_PORT_STEP, log_path, own_folder
 
 _LONGEST_SOCKET_PATH = 100
 """A Unix socket's path may have 107 bytes (unix(7)); some room for redis-server's own suffixes."""
@@ -65,7 +65,7 @@ class LocalPlatform:
     def redis(self) -> ProcessSpec:
         """Raises NotFound when there is no redis-server."""
         directory = self.data_dir / "redis"
-        directory.mkdir(parents=True, exist_ok=True)
+        own_folder(directory)
         options = ["--port", "0", "--unixsocket", str(self.redis_socket), "--unixsocketperm", "600", "--save", ""]
         options += ["--appendonly", "no", "--dir", str(directory)]
         return ProcessSpec(

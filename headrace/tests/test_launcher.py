@@ -47,7 +47,8 @@ def test_up_starts_redis_and_the_four_services_and_says_where_they_are(launcher:
     assert [process.name for process in state.processes] == ["redis", "registry", "ingest", "trainer", "serving-0"]
     assert state.is_ready
     assert all(process.ready_after_seconds > 0 for process in state.processes)
-    assert launcher.data_dir.stat().st_mode & 0o777 == 0o700, "what people sent is nobody else's to read"
+    for folder in (launcher.data_dir, launcher.data_dir / "logs", launcher.data_dir / "redis"):
+        assert folder.stat().st_mode & 0o777 == 0o700, "what people sent is nobody else's to read"
     with urllib.request.urlopen(f"{state.addresses.ingest}/readyz", timeout=5) as answer:
         assert answer.status == 200
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import struct
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
@@ -12,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from common.eventlog.base import EventLog, NewRecord, RecordHeaders
 from common.eventlog.open import open_event_log
-from common.eventlog.tfrecord import frame
+from common.eventlog.tfrecord import frame, masked_crc32c
 from common.storage import place_of
 from headrace.cli import app
 from headrace.files.shards import records_of
@@ -127,3 +128,21 @@ def test_a_damaged_record_is_named_by_number_and_place(tmp_path: Path, place: in
     assert f"record 1 at byte {len(first)}" in result.output
     assert words in result.output
     assert len(result.stdout.splitlines()) == 1, "the record before it was printed"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (gzip.compress(frame([example(0)]) * 50)[:-30], "cannot be read"),
+        (gzip.compress(frame([example(0)]) * 50, mtime=0)[:10] + b"\xff" * 40, "cannot be read"),
+        (struct.pack("<QI", 1 << 63, masked_crc32c(struct.pack("<Q", 1 << 63))), "claims 9223372036854775808 bytes"),
+        (struct.pack("<QI", 1 << 30, masked_crc32c(struct.pack("<Q", 1 << 30))), "is cut short"),
+        (frame([b"\x0a\x7f"]), "is no tf.train.Example"),
+    ],
+)
+def test_hostile_files_are_told_in_a_sentence(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(content)
+    result = run("records", "cat", str(path))
+    assert (result.exit_code != 0, words in result.output) == (True, True), result.output
+    assert result.exception is None or isinstance(result.exception, SystemExit)

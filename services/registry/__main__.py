@@ -119,6 +119,7 @@ def _limits_of(settings: RegistrySettings) -> CatalogLimits:
         keep_changes=settings.keep_changes,
         max_file_bytes=settings.max_file_bytes,
         max_watchers=settings.max_watchers,
+        max_parameters=settings.max_parameters,
         heartbeat_seconds=settings.heartbeat_seconds,
     )
 

@@ -31,6 +31,7 @@ from common.registry.catalog import (
 from common.registry.reporting import Report
 from common.registry.teams import Offer, Orders, TeamState
 from services.registry.definitions import models, streams
+from services.registry.definitions.size import check_parameters
 from services.registry.lifecycle import decisions as lifecycle
 from services.registry.lifecycle.apply import Applied, apply
 from services.registry.lifecycle.takeover import takeover
@@ -75,6 +76,7 @@ class CatalogLimits:
     keep_changes: int
     max_file_bytes: int
     max_watchers: int
+    max_parameters: int
     heartbeat_seconds: float
 
 
@@ -133,6 +135,7 @@ class Catalog:
             after = models.register_model(transaction, name, stream=stream, files=files, by=by)
             if before is not None and before.definition_digest != after.definition_digest:
                 takeover(transaction.connection, before, files)
+            check_parameters(transaction.connection, after.stream, files, most=self._limits.max_parameters)
             return after
 
     def apply(
@@ -143,6 +146,9 @@ class Catalog:
         try:
             with self._database.write() as transaction:
                 applied = apply(transaction, stream=stream, model=model, by=by)
+                if applied.model is not None and model is not None:
+                    most = self._limits.max_parameters
+                    check_parameters(transaction.connection, applied.model.stream, model[1], most=most)
                 if dry_run:
                     raise _Undo
         except _Undo:

@@ -14,6 +14,7 @@ from services.registry.store.history import check_author, remember
 from services.registry.store.tables import aliases, archived_streams, deleted, rounds, version_files, versions
 from services.registry.store.tables import models as models_table
 from services.registry.store.tables import streams as streams_table
+from services.registry.versions.published import get_version
 
 
 def pause(transaction: Transaction, name: str, *, by: str, reason: str) -> Model:
@@ -41,13 +42,14 @@ def pin(transaction: Transaction, name: str, version: int, *, by: str, reason: s
         version: what production names, as the caller has seen it; 0: whatever it names.
 
     Raises:
-        Conflict: production names another version, or none.
+        Conflict: production names another version, or none. NotFound: there is no such version.
     """
     check_author(by, reason)
     production = models.get_model(transaction.connection, name).aliases.get(PRODUCTION, 0)
     if not production:
         raise Conflict(f"production of {name} names no version that could be pinned")
     if version not in (0, production):
+        get_version(transaction.connection, name, version)
         raise Conflict(f"production of {name} is version {production}, not {version}; promote {version} first")
     return _changed(transaction, name, "pin", by=by, reason=reason, version=production, pinned_version=production)
 

@@ -24,6 +24,7 @@ LIMITS = CatalogLimits(
     keep_changes=1000,
     max_file_bytes=10_000_000,
     max_watchers=4,
+    max_parameters=1_000_000_000,
     heartbeat_seconds=0.05,
 )
 GATE = Gate(metric="auc", max_regression=0.01, min_value=0.5)

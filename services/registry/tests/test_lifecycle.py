@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,11 +52,13 @@ def test_resuming_forgives_failures_at_once(catalog: Catalog) -> None:
 
 def test_a_pinned_production_stays_and_rounds_go_on_from_what_is_held(catalog: Catalog) -> None:
     publish(catalog)
-    with pytest.raises(Conflict, match="is version 1, not 7"):
+    with pytest.raises(NotFound, match="has no version 7"):
         catalog.pin("m", 7, by="ada", reason="")
     assert catalog.pin("m", 0, by="ada", reason="audit").pinned_version == 1
     held = publish(catalog)
     assert held.verdict.decision is Decision.HOLD
+    with pytest.raises(Conflict, match="is version 1, not 2"):
+        catalog.pin("m", 2, by="ada", reason="")
     assert "pinned to version 1" in held.verdict.reasons[-1]
     model = catalog.get_model("m")
     assert (model.aliases[PRODUCTION], model.head_version) == (1, 2)
@@ -208,6 +211,29 @@ def deep(units: int, restart: bytes = b"") -> dict[str, bytes]:
     text = definition()["model.yaml"].replace(b"linear_classifier", b"dnn_classifier")
     files = {"model.yaml": text + f"parameters: {{hidden_units: [{units}, 4]}}\n".encode()}
     return files | ({"restart.yaml": restart} if restart else {})
+
+
+@pytest.mark.parametrize(
+    ("parameters", "features", "words"),
+    [
+        ({"hidden_units": [65_536] * 4}, {"x": {"type": "numeric"}}, "would have 12,885,295,105 parameters (51.5 GB"),
+        ({"hidden_units": [4]}, {"w": {"type": "hashed", "of": "w", "bins": 10_000_000},
+                                 "v": {"type": "embedding", "of": "w", "dimension": 65_536}}, "w_table/table alone"),
+    ],
+)  # fmt: skip
+def test_a_definition_of_more_parameters_than_are_taken_is_refused_with_the_figure(
+    catalog: Catalog, parameters: dict[str, Any], features: dict[str, Any], words: str
+) -> None:
+    schema = {"features": [{"name": "x", "dtype": "float32"}, {"name": "w", "dtype": "string"}],
+              "labels": [{"name": "y", "dtype": "int64", "min": 0, "max": 1}]}  # fmt: skip
+    model = {"name": "big", "stream": "large", "estimator": "dnn_classifier", "label": "y", "features": features,
+             "parameters": parameters}  # fmt: skip
+    files = {"model.yaml": json.dumps(model).encode()}
+    for dry_run in (False, True):
+        with pytest.raises(InvalidInput) as refused:
+            catalog.apply(stream=("large", json.dumps(schema)), model=("big", files), by="ada", dry_run=dry_run)
+        assert words in refused.value.message
+        assert "REGISTRY_MAX_PARAMETERS" in refused.value.message
 
 
 def test_a_layer_that_cannot_be_carried_is_refused_by_the_registry_whoever_asks(catalog: Catalog) -> None:

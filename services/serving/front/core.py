@@ -16,6 +16,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from google.protobuf.message import DecodeError
+
 from common.process.health import Health
 from protos import queue_pb2
 from services.serving.front.routing import Route, Routing
@@ -221,7 +223,13 @@ class Front:
 
     def _on_replies(self, batch: bytes) -> None:
         queue, in_time_count = None, 0
-        replies = queue_pb2.ReplyBatch.FromString(batch).replies
+        try:
+            replies = queue_pb2.ReplyBatch.FromString(batch).replies
+        except DecodeError as error:
+            logger.warning(
+                "what lies in the reply list is no answer", extra={"reason": str(error), "bytes": len(batch)}
+            )
+            return
         for reply in replies:
             request = self._open.pop(reply.request_id, None)
             if request is None:

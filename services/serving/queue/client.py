@@ -252,6 +252,8 @@ class QueueClient:
     def _popped(self, reply: Reply) -> None:
         if isinstance(reply, hiredis.ReplyError):
             logger.error("the reply list cannot be read", extra={"reason": str(reply)})
+            if str(reply).startswith("WRONGTYPE") and self._requests is not None:
+                self._requests.send(pack(b"DEL", self._replies_key), _ignore, now=True)
             self._lose()
             return
         self._waiting_pops -= 1

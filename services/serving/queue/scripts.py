@@ -67,11 +67,13 @@ COMPLETE = Script("""
 -- Hands out the answers of a batch and takes its requests off the queue. Answering a request twice is harmless:
 -- whoever asked ignores an answer to a request that is not open.
 -- The list of an asynchronous prediction keeps the lifetime it was made with (async_scripts.py).
+-- A reply list that is none (another program's key) takes no answer; the other requests of the batch have theirs.
 -- KEYS: queue, reply list...    ARGV: group, expiry of a reply list in ms, count, id x count, one ReplyBatch per list
 local count = tonumber(ARGV[3])
 for i = 2, #KEYS do
-  redis.call('RPUSH', KEYS[i], ARGV[2 + count + i])
-  if string.sub(KEYS[i], 1, 20) ~= 'headrace:prediction:' or redis.call('PTTL', KEYS[i]) < 0 then
+  local pushed = redis.pcall('RPUSH', KEYS[i], ARGV[2 + count + i])
+  if type(pushed) == 'number' and
+      (string.sub(KEYS[i], 1, 20) ~= 'headrace:prediction:' or redis.call('PTTL', KEYS[i]) < 0) then
     redis.call('PEXPIRE', KEYS[i], ARGV[2])
   end
 end

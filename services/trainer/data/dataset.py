@@ -6,7 +6,7 @@ blocks that the undisturbed reader would have given, and a killed round arrives 
 """
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -117,6 +117,20 @@ def count_examples(log: EventLog, topic: str, ranges: Sequence[OffsetRange]) -> 
     )
 
 
+def places_of(log: EventLog, topic: str, ranges: Sequence[OffsetRange], wanted: Iterable[bytes]) -> dict[bytes, str]:
+    """{example: "partition:offset" of the first record in the ranges that holds it}; reads on until all are found."""
+    left, found = set(wanted), dict[bytes, str]()
+    if not left:
+        return found
+    for record in _merged(log, topic, ranges):
+        for example in left.intersection(_cut(topic, record)[0]):
+            found[example] = f"{record.partition}:{record.offset}"
+        left -= found.keys()
+        if not left:
+            break
+    return found
+
+
 def _start_of(ranges: Sequence[OffsetRange], start: Position | None) -> dict[int, int]:
     if start is None:
         return {item.partition: item.from_offset for item in ranges}
@@ -151,7 +165,12 @@ def _merge_key(record: Record) -> tuple[float, int, int]:
 
 
 def _cut(topic: str, record: Record) -> tuple[list[bytes], NDArray[np.uint32]]:
+    """Raises DataLoss: the bytes are damaged, or hold another number of examples than the record says."""
+    place = f"{topic}, partition {record.partition}, offset {record.offset}"
     try:
-        return cut(record.value)
+        examples, crcs = cut(record.value)
     except DataLoss as error:
-        raise DataLoss(f"{topic}, partition {record.partition}, offset {record.offset}: {error.message}") from error
+        raise DataLoss(f"{place}: {error.message}") from error
+    if len(examples) != record.headers.example_count:
+        raise DataLoss(f"{place}: the record says {record.headers.example_count} examples and holds {len(examples)}")
+    return examples, crcs

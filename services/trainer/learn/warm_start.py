@@ -6,6 +6,8 @@ Optimizer slots start new. The bytes are fixed by the definition: a file's by it
 
 import hashlib
 import io
+import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +25,11 @@ from services.trainer.families.port import Arrays, Carrying, Trainable
 from services.trainer.learn.checkpoint import Checkpoint
 
 _MODEL = "model/"
+_NUMBERS = "fiub"
+_UNREADABLE = (OSError, ValueError, EOFError, RuntimeError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error)
+"""What numpy, h5py and zipfile raise for damaged files."""
+_MOST_TIMES, _ALWAYS_READ_BYTES = 100, 64 * 1024 * 1024
+"""A file may grow by so many times when it is read, and always to so many bytes."""
 
 
 @dataclass(frozen=True)
@@ -48,16 +55,24 @@ def source_of_version(checkpoint: Checkpoint, digest: str) -> Source:
 
 
 def source_of_file(path: str, content: bytes) -> Source:
-    """Raises InvalidInput: the file is not what its name says."""
+    """Raises InvalidInput: the file is not what its name says, or would take far more memory than it has bytes."""
     digest = hashlib.sha256(content).hexdigest()
     try:
         if path.endswith((".txt", ".vec")):
             return _word_vectors(path, content, digest)
         if path.endswith(".h5"):
             return Source(digest, _hdf5(content))
-        with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-            arrays = {name.removeprefix(_MODEL): stored[name] for name in stored.files}
-    except (OSError, ValueError) as error:
+        arrays = _npz(content)
+    except (
+        OSError,
+        ValueError,
+        EOFError,
+        RuntimeError,
+        KeyError,
+        MemoryError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
         raise InvalidInput(f"warm_start: {path} cannot be read: {error}") from error
     if arrays.keys() == {"words", "vectors"}:
         words = tuple(w.decode() if isinstance(w, bytes) else str(w) for w in arrays["words"].tolist())
@@ -85,6 +100,8 @@ def start(training: Trainable, said: WarmStart, source: Source, after: Mapping[s
     if source.words is not None:
         source = _as_table(source, said, wanted, after, own)
     renamed = {path: said.renamed(path) for path in source.arrays}
+    if said.file:
+        _check_values(source)
     arrays = {here: source.arrays[there] for there, here in renamed.items() if here in wanted}
     if not arrays:
         raise InvalidInput(
@@ -150,14 +167,41 @@ def _word_vectors(path: str, content: bytes, digest: str) -> Source:
     return Source(digest, {"": np.array([[float(v) for v in row[1:]] for row in rows], np.float32)}, words=words)
 
 
+def _npz(content: bytes) -> dict[str, NDArray[np.generic]]:
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        _check_size(sum(member.file_size for member in archive.infolist()), content)
+    with np.load(io.BytesIO(content), allow_pickle=False) as stored:
+        return {name.removeprefix(_MODEL): stored[name] for name in stored.files}
+
+
 def _hdf5(content: bytes) -> dict[str, NDArray[np.generic]]:
     """Datasets by their path in the file, as Keras's save_weights writes them: layers/dense/vars/0."""
     arrays: dict[str, NDArray[np.generic]] = {}
 
     def visit(name: str, item: object) -> None:
-        if isinstance(item, h5py.Dataset):
-            arrays[name] = np.asarray(item[()])
+        if not isinstance(item, h5py.Dataset):
+            return
+        if item.external or item.is_virtual:
+            raise ValueError(f"{name} takes its values from another file")
+        if item.dtype.kind not in _NUMBERS:
+            raise ValueError(f"{name} holds {item.dtype}, no numbers")
+        _check_size(sum(array.nbytes for array in arrays.values()) + item.nbytes, content)
+        arrays[name] = np.asarray(item[()])
 
     with h5py.File(io.BytesIO(content), "r") as file:
         file.visititems(visit)
     return arrays
+
+
+def _check_size(read_bytes: int, content: bytes) -> None:
+    """Raises ValueError where a file would grow without measure."""
+    most = max(_ALWAYS_READ_BYTES, _MOST_TIMES * len(content))
+    if read_bytes > most:
+        raise ValueError(f"its {len(content)} bytes would become {read_bytes}, at most {most} are read")
+
+
+def _check_values(source: Source) -> None:
+    """Raises InvalidInput: words among the numbers, or values that no training could go on from."""
+    for path, array in source.arrays.items():
+        if array.dtype.kind not in _NUMBERS or not np.isfinite(np.asarray(array, np.float64)).all():
+            raise InvalidInput(f"warm_start: {path or 'a vector'} holds values that are no finite numbers")

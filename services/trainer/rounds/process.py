@@ -213,7 +213,13 @@ class _Round:
             self._registry.upload(output, files)
         with self._stage("register"):
             draft = publishing.draft_of(
-                self._assignment, trained, measured, files=files, formats=formats, seconds=self._seconds
+                self._assignment,
+                trained,
+                measured,
+                files=files,
+                formats=formats,
+                seconds=self._seconds,
+                log=self._log,
             )
             version = self._registry.register_version(self._assignment.lease, draft)
         publishing.after_registration(self._assignment, self._log, version, output, measured)

@@ -16,9 +16,11 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from common.definition.model import Definition
 from common.errors import HeadraceError
 from common.eventlog.base import EventLog
-from common.eventlog.dead_letters import append_letters, dead_letter
-from common.registry.catalog import FileEntry, Version, VersionDraft
+from common.eventlog.dead_letters import MAX_PAYLOAD_BYTES, append_letters, dead_letter
+from common.eventlog.topics import examples_topic
+from common.registry.catalog import FileEntry, RoundPlan, Version, VersionDraft
 from protos.example_pb2 import DeadLetter
+from services.trainer.data.dataset import places_of
 from services.trainer.export import saved_model as export
 from services.trainer.export.formats import write_formats
 from services.trainer.export.fresh_process import FreshProcess
@@ -173,8 +175,9 @@ def draft_of(
     files: tuple[FileEntry, ...],
     formats: Mapping[str, Any],
     seconds: Mapping[str, float],
+    log: EventLog,
 ) -> VersionDraft:
-    """`formats`: as write_files gave them; `seconds`: by stage."""
+    """`formats`: as write_files gave them; `seconds`: by stage; `log`: where the samples of unusable events lie."""
     return VersionDraft(
         weights_digest=checkpoint.weights_digest(trained.final.arrays),
         metrics={**measured.metrics, **({"training": trained.last_pass} if trained.last_pass else {})},
@@ -183,7 +186,7 @@ def draft_of(
         events_trained=measured.trained_count,
         events_held_out=measured.held_out_count,
         events_unusable=len(measured.unusable),
-        unusable=_reasons_of(measured.unusable),
+        unusable=_reasons_of(assignment.plan, log, measured.unusable),
         files=files,
         step=trained.final.step,
         timings={stage: round(spent, 4) for stage, spent in seconds.items()},
@@ -241,6 +244,12 @@ def _set_aside(assignment: RoundAssignment, log: EventLog, unusable: Sequence[tu
         dead_letter(stream, payload, reason, payload_format=_format_of(payload), schema_version=version)
         for payload, reason in unusable
     ]
+    left_out = sum(letter.left_out_bytes > 0 for letter in letters)
+    if left_out:
+        logger.warning(
+            "dead letters without their event, which was too large",
+            extra={"model": assignment.plan.model, "stream": stream, "count": left_out},
+        )
     append_letters(log, stream, letters, written_by=assignment.round.round_id)
 
 
@@ -249,10 +258,24 @@ def _format_of(payload: bytes) -> DeadLetter.Format:
     return DeadLetter.JSON if payload[:1] in (b"{", b"[") else DeadLetter.EXAMPLE
 
 
-def _reasons_of(unusable: Sequence[tuple[bytes, str]]) -> dict[str, Any]:
-    """VersionDraft.unusable: the most frequent reasons with their counts, the rest together, and a few samples."""
+def _reasons_of(plan: RoundPlan, log: EventLog, unusable: Sequence[tuple[bytes, str]]) -> dict[str, Any]:
+    """VersionDraft.unusable: the most frequent reasons with their counts, the rest together, and a few samples.
+
+    A sample says where its event lies in the log; `without_payload` counts those too large for a dead letter.
+    """
+    if not unusable:
+        return {}
     counted = Counter(reason[:_MAX_REASON] for _, reason in unusable)
     named = dict(counted.most_common(_NAMED_REASONS))
     rest = counted.total() - sum(named.values())
-    samples = [{"reason": reason[:_MAX_REASON], "bytes": len(example)} for example, reason in unusable[:_SAMPLES]]
-    return {"reasons": named | ({"other reasons": rest} if rest else {}), "samples": samples} if unusable else {}
+    shown = unusable[:_SAMPLES]
+    places = places_of(log, examples_topic(plan.stream), plan.ranges, (example for example, _ in shown))
+    samples = [
+        {"reason": reason[:_MAX_REASON], "bytes": len(example), "at": places.get(example, "")}
+        for example, reason in shown
+    ]
+    too_large = sum(len(example) > MAX_PAYLOAD_BYTES for example, _ in unusable)
+    return (
+        {"reasons": named | ({"other reasons": rest} if rest else {}), "samples": samples}
+        | ({"without_payload": too_large} if too_large else {})
+    )  # fmt: skip

@@ -128,6 +128,19 @@ def test_a_late_or_repeated_answer_is_ignored(front: FrontThread, redis_server: 
         assert predict(front, [[2, 2]]).json() == {"predictions": [4.0]}
 
 
+def test_junk_among_the_answers_harms_no_request_that_is_open(front: FrontThread, redis_server: RedisServer) -> None:
+    key = queue_keys.replies_key("front")
+    with FakeRunner(redis_server.url, row_sums) as runner, redis.Redis.from_url(redis_server.url) as client:
+        runner.answers.clear()
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(predict, front, [[1, 2]])
+            client.rpush(key, b"\xff" * 9, b"", b"\x0a\xff\xff\xff\xff\x7f", b"\n" * 1_000_000)
+            runner.answers.set()
+            assert asked.result(timeout=30).json() == {"predictions": [3.0]}
+        client.set(key, "somebody else's")
+        wait_until(lambda: predict(front, [[2, 2]]).status_code == 200)
+
+
 def test_a_full_queue_refuses_with_429(redis_server: RedisServer) -> None:
     with (
         FrontThread(redis_server.url, replica_state(version()), queue_limit=2) as front,

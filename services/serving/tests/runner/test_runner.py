@@ -5,16 +5,21 @@ import shutil
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import redis
 
 from common.definition.inputs import INPUTS_PATH
+from protos import queue_pb2
 from services.serving.tests.support.queue_asker import Asker, request
 from services.serving.tests.support.runner_process import RunnerProcess, Zygote
 from services.serving.wire.codes import Code
+from services.serving.wire.keys import DEFAULT_TARGET, queue_key, replies_key
 from services.serving.wire.prediction import read_tensor
 from testing.redis_server import RedisServer
+from testing.waiting import wait_until
 
 
 def rows(*values: float) -> dict[str, np.ndarray]:
@@ -47,6 +52,32 @@ def test_requests_of_every_size_are_merged_and_cut_apart_in_order(affine: Runner
     expected = [[1000.0 + value for value in range(i, i + size)] for i, size in enumerate(sizes)]
     assert [read_tensor(reply.outputs[0]).tolist() for reply in replies] == expected
     assert asker.queue_length() == 0
+    assert affine.leave() == 0
+
+
+def test_junk_in_the_queue_is_passed_over_and_what_lies_behind_it_is_answered(
+    affine: RunnerProcess, asker: Asker, redis_server: RedisServer
+) -> None:
+    key = queue_key("m", DEFAULT_TARGET)
+    odd = [
+        queue_pb2.Tensor(name="x", dtype="<f4", shape=[1 << 40]), queue_pb2.Tensor(name="x", dtype="<f4", shape=[-1]),
+        queue_pb2.Tensor(name="x", dtype="|O", shape=[1], data=b"pickle"), queue_pb2.Tensor(name="x", dtype="V9" * 99),
+        queue_pb2.Tensor(name="x", dtype="<f4", shape=[1] * 200, data=b"1234"), queue_pb2.Tensor(name="\0"),
+    ]  # fmt: skip
+    entries: list[dict[Any, Any]] = [{"x": b"y"}, {"r": b""}, {"r": b"\xff" * 50}, {"r": b"\x0a\xff\xff\xff\x7f"}]
+    for reply_to in ("", key.decode(), "a set", replies_key("asker").decode()):
+        for tensor in odd:
+            message = queue_pb2.PredictionRequest(request_id=b"odd", reply_to=reply_to, inputs=[tensor, tensor],
+                                                  failed_attempts=-(2**31), deadline_at_micros=2**63 - 1)  # fmt: skip
+            entries.append({"r": message.SerializeToString()})
+    with redis.Redis.from_url(redis_server.url) as client:
+        client.sadd("a set", "member")
+        for entry in entries:
+            client.xadd(key, entry)
+    asker.enqueue(request(b"good", rows(1)), request(b"good", rows(1)))
+    (reply,) = asker.wait_for(b"good")
+    assert read_tensor(reply.outputs[0]).tolist() == [1001.0]
+    wait_until(lambda: asker.queue_length() == 0)
     assert affine.leave() == 0
 
 

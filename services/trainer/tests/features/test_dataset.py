@@ -119,6 +119,15 @@ def test_a_damaged_record_is_named() -> None:
         list(read_blocks(as_event_log(log), TOPIC, [OffsetRange(0, 41, 42)], block_examples=1))
 
 
+def test_a_record_that_claims_other_examples_than_it_holds_is_named() -> None:
+    log = ListLog()
+    log.add(0, 1.0, [b"a", b"b"])
+    record = log.partitions[0][0]
+    log.partitions[0][0] = replace(record, headers=replace(record.headers, example_count=1_000_000))
+    with pytest.raises(DataLoss, match="offset 0: the record says 1000000 examples and holds 2"):
+        list(read_blocks(cast(EventLog, log), TOPIC, [OffsetRange(0, 0, 1)], block_examples=10))
+
+
 def test_a_start_outside_the_ranges_is_refused() -> None:
     with pytest.raises(InvalidInput, match="offset 9 of partition 0"):
         list(read_blocks(as_event_log(ListLog()), TOPIC, [OffsetRange(0, 0, 5)], block_examples=1, start={0: 9}))

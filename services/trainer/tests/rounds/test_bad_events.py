@@ -89,6 +89,10 @@ def test_bad_events_are_set_aside_with_their_reason_and_the_round_goes_on(
     assert found.keys() == set(bad)
     assert all(any(part in said for part in reason.split("|")) for said in found.values()), found
     assert sum(undisturbed.registry.drafts[0].unusable["reasons"].values()) == len(bad)
+    for sample in undisturbed.registry.drafts[0].unusable["samples"]:
+        partition, offset = map(int, sample["at"].split(":"))
+        (record,) = undisturbed.log.read("examples.stream", partition, offset, offset + 1)
+        assert set(cut(record.value)[0]) & set(bad)
     assert np.isfinite(version.metrics["candidate"]["log_loss"])
     equal = rebuilt(undisturbed, lease, 1)
     assert (equal.missing, equal.differences) == ((), ())

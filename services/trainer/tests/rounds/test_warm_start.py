@@ -1,10 +1,12 @@
 """A first round that starts from another version's weights, or from a file of the definition."""
 
 import io
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -12,6 +14,7 @@ from numpy.typing import NDArray
 from common.definition.model import parse_definition
 from common.errors import InvalidInput
 from services.trainer.learn import checkpoint
+from services.trainer.learn.warm_start import source_of_file
 from services.trainer.rounds.assignment import Done, Stopped
 from services.trainer.tests.support.small_rounds import Platform, definition, events, rebuilt
 
@@ -181,3 +184,63 @@ def test_a_later_round_and_a_resumed_one_do_not_start_again(platform: Platform) 
     platform.append(events(60, seed=2))
     _, report = trained(platform, files, parent_version=2)
     assert report == {}
+
+
+def h5(make: Callable[[h5py.File], object]) -> bytes:
+    file = io.BytesIO()
+    with h5py.File(file, "w") as opened:
+        make(opened)
+    return file.getvalue()
+
+
+def header_of(shape: str) -> bytes:
+    """An npz of one array that claims a shape and has no values."""
+    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".ljust(117).encode() + b"\n"
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("x.npy", b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text)
+    return file.getvalue()
+
+
+def grown() -> bytes:
+    """160 MB of zeros in 160 kB."""
+    file = io.BytesIO()
+    np.savez_compressed(file, x=np.zeros(40_000_000, np.float32))
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "words"),
+    [
+        ("w.npz", npz({"x": np.array([{"a": 1}], object)}), "allow_pickle=False"),
+        ("w.npz", b"\x80\x04\x95 pickle", "not a zip file"),
+        ("w.npz", b"", "not a zip file"),
+        ("w.npz", npz({"x": np.zeros(1)})[:-30], "not a zip file"),
+        ("w.npz", grown(), "would become 16"),
+        ("w.npz", header_of("(1099511627776, 1048576)"), "cannot be read"),
+        ("w.npz", header_of("(1000000000,)"), "cannot be read"),
+        ("w.h5", b"", "cannot be read"),
+        ("w.h5", h5(lambda f: f.create_dataset("x", (4,), "u1", external=[("/etc/passwd", 0, 4)])), "another file"),
+        ("w.h5", h5(lambda f: f.create_dataset("x", (1 << 40,), "f4", chunks=(1024,))), "would become 4398046511104"),
+        ("w.h5", h5(lambda f: f.create_dataset("x", data=["a", "b"])), "holds object, no numbers"),
+        ("w.txt", b"red 1 2\nred 1 2", "each word once"),
+        ("w.txt", b"red 1 x", "cannot be read"),
+    ],
+)  # fmt: skip
+def test_a_hostile_file_is_refused_in_a_sentence(path: str, content: bytes, words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        source_of_file(path, content)
+
+
+@pytest.mark.parametrize("where", ["http://169.254.169.254/latest.npz", "file:///etc/passwd.npz", "../secret.npz"])
+def test_nothing_is_fetched_from_elsewhere(where: str) -> None:
+    with pytest.raises(InvalidInput, match="or a file of the definition"):
+        parse_definition(model(WORDS, warm_start={"from": where}))
+
+
+def test_weights_that_are_no_numbers_fail_the_round_by_name(platform: Platform) -> None:
+    table = np.full((3, 3), np.nan, np.float32)
+    files = model(WORDS, files={"w.npz": npz({"table": table})}, warm_start={"from": "w.npz", "variables": ["*table*"],
+                  "rename": {"table": "word_vector_table/table"}})  # fmt: skip
+    with pytest.raises(InvalidInput, match="table holds values that are no finite numbers"):
+        platform.train(platform.lease(files))

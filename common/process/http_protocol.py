@@ -230,7 +230,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.door.check_host(value)
 
     def check_head(self) -> None:
-        """Raises RefusedByDoor when the head is too large."""
+        """Raises RefusedByDoor when the head is too large, or does not name us."""
+        if not self._host and self.parser.get_http_version() == "1.1":
+            raise RefusedByDoor(400, "a request of HTTP/1.1 has a Host header")
+        if not self.url.startswith(b"/"):
+            _, separator, rest = self.url.partition(b"://")
+            if separator:  # The name in the URL is meant, whatever Host says (RFC 9112, 3.2.2).
+                self.door.check_host(rest.partition(b"/")[0])
         if len(self.url) > MAX_URL_BYTES:
             raise RefusedByDoor(_URI_TOO_LONG, f"the URL has {len(self.url)} bytes, expected at most {MAX_URL_BYTES}")
         if len(self.headers) > MAX_HEADERS:

@@ -33,11 +33,15 @@ async def refuse_what_is_ignored(request: Request) -> None:
 
 
 def refuse_unknown_query(request: Request, known: set[str]) -> None:
-    """Raises InvalidInput for a query parameter that is not in `known`."""
+    """Raises InvalidInput for a query parameter that is not in `known`, and for one that stands twice."""
     unknown = sorted(set(request.query_params) - known)
     if unknown:
         names = ", ".join(sorted(known)) or "none"
         raise InvalidInput(f"unknown query parameter {', '.join(unknown)}; known: {names}")
+    given = [name for name, _ in request.query_params.multi_items()]
+    twice = sorted({name for name in given if given.count(name) > 1}) if len(given) > 1 else []
+    if twice:
+        raise InvalidInput(f"query parameter {', '.join(twice)} is given more than once")
 
 
 def _has_body(request: Request) -> bool:

@@ -113,6 +113,9 @@ def test_an_upgrade_is_not_offered_and_the_body_of_its_request_is_its_body(port:
         (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\n", 400),
         (b"CONNECT a:1 HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost:\r\n\r\n", 421),
+        (b"GET http://evil.example/ HTTP/1.1\r\nHost: localhost\r\n\r\n", 421),
         (b"\x16\x03\x01\x02\x00\x01\x00", 400),
     ],
 )  # fmt: skip

@@ -89,6 +89,11 @@ def test_a_query_parameter_that_nobody_reads_is_refused(http: httpx.Client, path
     assert message.startswith("unknown query parameter limt; known: ")
 
 
+def test_a_query_parameter_given_twice_is_refused(http: httpx.Client) -> None:
+    answer = _refused(http.get("/items?limit=3&limit=4"))
+    assert answer == (400, "InvalidInput", "query parameter limit is given more than once")
+
+
 def test_known_query_parameters_are_read(http: httpx.Client) -> None:
     assert http.get("/items", params={"limit": 3}).json() == {"limit": 3}
     assert http.get("/readyz").status_code == 200

@@ -218,7 +218,7 @@ def deep(units: int, restart: bytes = b"") -> dict[str, bytes]:
     [
         ({"hidden_units": [65_536] * 4}, {"x": {"type": "numeric"}}, "would have 12,885,295,105 parameters (51.5 GB"),
         ({"hidden_units": [4]}, {"w": {"type": "hashed", "of": "w", "bins": 10_000_000},
-                                 "v": {"type": "embedding", "of": "w", "dimension": 65_536}}, "w_table/table alone"),
+                                 "v": {"type": "embedding", "of": "w", "dimension": 65_536}}, "v_table/table alone"),
     ],
 )  # fmt: skip
 def test_a_definition_of_more_parameters_than_are_taken_is_refused_with_the_figure(

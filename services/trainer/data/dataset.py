@@ -122,7 +122,7 @@ def places_of(log: EventLog, topic: str, ranges: Sequence[OffsetRange], wanted: 
     left, found = set(wanted), dict[bytes, str]()
     if not left:
         return found
-    for record in _merged(log, topic, ranges):
+    for record in _merged(log, topic, ranges, 1):
         for example in left.intersection(_cut(topic, record)[0]):
             found[example] = f"{record.partition}:{record.offset}"
         left -= found.keys()

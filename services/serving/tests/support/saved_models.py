@@ -71,6 +71,21 @@ class Examples(tf.Module):
         return {"score": parsed["x"] + tf.cast(parsed["k"], tf.float32)}
 
 
+class Scorer(tf.Module):
+    """score = x + 7 k, of tensors and of serialized Examples."""
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([None], tf.float32, name="x"), tf.TensorSpec([None], tf.int64, name="k")]
+    )
+    def by_tensors(self, x: tf.Tensor, k: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"score": x + 7.0 * tf.cast(k, tf.float32)}
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="examples")])
+    def by_examples(self, examples: tf.Tensor) -> dict[str, tf.Tensor]:
+        spec = {"x": tf.io.FixedLenFeature([], tf.float32), "k": tf.io.FixedLenFeature([], tf.int64)}
+        return self.by_tensors(**tf.io.parse_example(examples, spec))
+
+
 class Shapes(tf.Module):
     """Signatures whose tensors have no batch dimension."""
 
@@ -192,6 +207,12 @@ def save_all(directory: Path) -> None:
     vocabulary_path.write_text("\n".join(WORDS))
     tf.saved_model.save(Lookup(vocabulary_path), str(directory / "lookup"))
     tf.saved_model.save(Examples(), str(directory / "examples"))
+    scorer = Scorer()
+    tf.saved_model.save(
+        scorer,
+        str(directory / "scorer"),
+        signatures={"serving_default": scorer.by_tensors, "serving_examples": scorer.by_examples},
+    )
     tf.saved_model.save(
         shapes,
         str(directory / "shapes"),

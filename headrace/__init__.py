@@ -11,6 +11,7 @@ from headrace.places import Addresses
 if TYPE_CHECKING:
     from headrace.client.prediction_types import PendingPrediction, Prediction
     from headrace.client.predictions import PredictionClient
+    from headrace.notebook import connect, run
 
 __all__ = [
     "Addresses",
@@ -27,6 +28,8 @@ __all__ = [
     "PredictionClient",
     "ServiceStatus",
     "Unavailable",
+    "connect",
+    "run",
 ]
 
 
@@ -40,4 +43,8 @@ def __getattr__(name: str) -> Any:
         from headrace.client import prediction_types
 
         return getattr(prediction_types, name)
+    if name in ("connect", "run"):
+        from headrace import notebook
+
+        return getattr(notebook, name)
     raise AttributeError(f"module headrace has no attribute {name!r}")

@@ -55,12 +55,12 @@ def _tenths(reference: Told, other: Told) -> tuple[list[float], list[float]]:
     edges = sorted(set(grid[step:-1:step]))
     found = []
     for one in (reference, other):
-        below = [_share_below(one["quantiles"], edge) for edge in edges]
+        below = [share_below(one["quantiles"], edge) for edge in edges]
         found.append([after - before for before, after in zip([0.0, *below], [*below, 1.0], strict=True)])
     return found[0], found[1]
 
 
-def _share_below(grid: Sequence[float], value: float) -> float:
+def share_below(grid: Sequence[float], value: float) -> float:
     """Share of the values that are at most `value`, between two quantiles in a straight line."""
     place = bisect_right(grid, value)
     if place in (0, len(grid)):

@@ -28,6 +28,8 @@ from services.registry.pages.neighbours import Neighbours
 from services.registry.rounds.leases import LeaseRules
 from services.registry.settings import RegistrySettings
 from services.registry.versions.collection import CollectionRules
+from services.registry.webhooks.hooks import read_webhooks
+from services.registry.webhooks.sender import Webhooks
 
 logger = logging.getLogger(__name__)
 # Calls other than watches that run at once; an upload holds one from its first to its last byte.
@@ -66,7 +68,9 @@ def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> None:
     bounds = bounds_of(sock, allowed_hosts=settings.allowed_hosts, max_bodies_bytes=_MAX_BODIES_BYTES)
     neighbours = Neighbours(settings.ingest_url, settings.trainer_url, settings.serving_url)
     secret = read_secret(settings.data_dir / "pages.secret")
-    app = create_registry_app(catalog, service_health, neighbours=neighbours, secret=secret)
+    hooks = read_webhooks(settings.webhooks) if settings.webhooks else ()
+    webhooks = Webhooks(hooks, catalog, settings.data_dir / "webhooks", stop=stop)
+    app = create_registry_app(catalog, service_health, neighbours=neighbours, secret=secret, webhooks=webhooks.listed)
     web = WebServer(app, sock, bounds)
     server, grpc_port = start_server(
         f"{settings.host}:{settings.grpc_port}",
@@ -77,6 +81,7 @@ def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> None:
         max_concurrent_calls=settings.max_watchers + 2 * _CALLS,
     )
     web.start()
+    webhooks.start()
     logger.info(
         "ready",
         extra={

@@ -457,6 +457,11 @@ class Catalog:
     def watch(self, since_revision: int, *, is_active: Callable[[], bool], client: str = "") -> Iterator[Change]:
         return self._watch.follow(since_revision, is_active=is_active, client=client)
 
+    @property
+    def newest_revision(self) -> int:
+        """Of the change log; 0 before the first change."""
+        return self._watch.newest_revision
+
     def wake_watchers(self) -> None:
         self._watch.wake()
 

@@ -34,6 +34,9 @@ class RegistrySettings(ServiceSettings):
     serving_url: str = "http://127.0.0.1:8501"
     """Serving's HTTP door, which the pages ask for predictions to try; empty: they do without."""
 
+    webhooks: Path | None = None
+    """File that names who is told of versions, verdicts, promotions, rollbacks and failures; empty: nobody."""
+
     max_file_bytes: int = Field(16 * 1024**3, gt=0)
     """Largest file taken."""
     max_parameters: int = Field(1_000_000_000, ge=1)

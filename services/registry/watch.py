@@ -43,6 +43,10 @@ class Watch:
     def watcher_count(self) -> int:
         return len(self._places)
 
+    @property
+    def newest_revision(self) -> int:
+        return self._bounds()[1]
+
     def follow(self, since_revision: int, *, is_active: Callable[[], bool], client: str = "") -> Iterator[Change]:
         """Endless until `is_active` says no (call `wake` when it has changed) or the registry stops.
 

@@ -1,6 +1,7 @@
 """HTTP door, for people and the command line: JSON whose keys are the field names of common/registry/catalog.py."""
 
 import base64
+from collections.abc import Callable
 from dataclasses import asdict
 from secrets import token_bytes
 from typing import Annotated, Any
@@ -33,13 +34,19 @@ JsonObject = dict[str, Any]
 
 
 def create_registry_app(
-    catalog: Catalog, service_health: Health, *, neighbours: Neighbours | None = None, secret: bytes = b""
+    catalog: Catalog,
+    service_health: Health,
+    *,
+    neighbours: Neighbours | None = None,
+    secret: bytes = b"",
+    webhooks: Callable[[], list[dict[str, Any]]] = list,
 ) -> ASGIApp:
     """The registry's routes and pages beside health and metrics, with bodies bounded.
 
     Args:
         neighbours: whom the pages ask on a reader's behalf; nobody by default.
         secret: what the pages' forms are signed with; one of this process by default.
+        webhooks: what is known of each.
     """
     app = create_app("Headrace registry", service_health)
     _add_streams_and_models(app, catalog)
@@ -47,6 +54,13 @@ def create_registry_app(
     _add_files(app, catalog)
     _add_instances(app, catalog)
     add_lifecycle(app, catalog)
+
+    @app.get("/v1/webhooks")
+    def list_webhooks() -> Response:
+        """Who is told of what, and the newest results: `{webhooks: [{name, host, events, models, delivered, given_up,
+        trouble, results: [{event_id, kind, outcome, attempts, answer, at}]}]}`. Counts are since the registry began."""
+        return json_answer({"webhooks": webhooks()})
+
     add_pages(app, catalog, neighbours=neighbours or Neighbours(), secret=secret or token_bytes(32))
     return BoundedBodies(app, MAX_BODY_BYTES)
 

@@ -28,6 +28,20 @@ def spark(points: Points) -> str:
     return "".join(parts)
 
 
+def bars(shares: Sequence[float]) -> str:
+    """`d` of a path of bars in the same box, the highest as high as the box; "" for none."""
+    top = max(shares, default=0.0)
+    if top <= 0:
+        return ""
+    width = WIDTH / len(shares)
+    heights = [(HEIGHT - 2) * share / top for share in shares]
+    return "".join(
+        f"M{place * width:.1f} {HEIGHT:.0f}v{-height:.1f}h{max(0.5, width - 1):.1f}v{height:.1f}z"
+        for place, height in enumerate(heights)
+        if height > 0
+    )
+
+
 def added(rows: Sequence[Points], *, largest: bool = False) -> list[float | None]:
     """One series of several: their sum, or the largest, point by point."""
     found: list[float | None] = []

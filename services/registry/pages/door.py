@@ -120,6 +120,7 @@ class _Door:
             token=self._sessions.token(session),
             by=request.cookies.get(BY_COOKIE, "")[:200],
             base_url=str(request.base_url).rstrip("/"),
+            is_live=request.url.path.startswith("/live"),
         )
 
     def _rendered(self, template: str, context: Mapping[str, Any], place: Place, *, status: int = 200) -> Response:

@@ -35,6 +35,9 @@ class Neighbours:
     def stream_status(self, stream: str) -> Any:
         return self._ask("ingest", "GET", f"/v1/streams/{quote(stream)}")
 
+    def stream_statistics(self, stream: str, last: int) -> Any:
+        return self._ask("ingest", "GET", f"/v1/streams/{quote(stream)}/statistics?last={last}")
+
     def replay(self, stream: str) -> Any:
         return self._ask("ingest", "POST", f"/v1/streams/{quote(stream)}/deadletters:replay", {})
 

@@ -27,6 +27,8 @@ class Place:
     by: str
     """The name that the reader gave with the last change; "" before."""
     base_url: str
+    is_live: bool = False
+    """Whether an open page is kept up to date; what costs much is then left as it was."""
 
     def number(self, name: str) -> int:
         """A positive number of the path. Raises NotFound for anything else, as there is no such page."""

@@ -5,11 +5,13 @@ from typing import Any
 
 from common.errors import HeadraceError
 from common.schema import Schema
-from services.registry.pages import actions, charts
+from services.registry.pages import actions, charts, statistics
 from services.registry.pages.reading import Place, Reading
 
 _LETTERS = 50
 _PAYLOAD = 400
+_EVENTS = 2000
+"""Newest events that the page's statistics are of: few, as each look reads them."""
 
 
 def listed(reading: Reading, place: Place) -> dict[str, Any]:
@@ -34,6 +36,7 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
     name = place.names["stream"]
     stream = reading.catalog.get_stream(name)
     older = [reading.catalog.get_stream(name, number) for number in range(1, stream.schema_version)]
+    told, told_fault = (None, "") if place.is_live else _statistics(reading, name)
     letters, letters_fault = _letters(reading, name)
     status, status_fault = _status(reading, name)
     return {
@@ -43,6 +46,8 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
         "learners": [model for model in reading.catalog.list_models() if model.stream == name],
         "events": reading.now("accepted_events_per_second", service="ingest", stream=name),
         "refused": reading.now("refused_events_per_second", service="ingest", stream=name),
+        "statistics": statistics.rows(told),
+        "statistics_fault": told_fault,
         "letters": letters,
         "letters_fault": letters_fault,
         "status": status,
@@ -68,6 +73,13 @@ def _letters(reading: Reading, name: str) -> tuple[list[dict[str, Any]], str]:
     except HeadraceError as error:
         return [], error.message
     return [{**letter, "payload": str(letter.get("payload", ""))[:_PAYLOAD]} for letter in found], ""
+
+
+def _statistics(reading: Reading, name: str) -> tuple[dict[str, Any] | None, str]:
+    try:
+        return dict(reading.neighbours.stream_statistics(name, _EVENTS)), ""
+    except HeadraceError as error:
+        return None, error.message
 
 
 def _status(reading: Reading, name: str) -> tuple[dict[str, Any], str]:

@@ -7,7 +7,7 @@ from typing import Any
 from common.errors import HeadraceError, InvalidInput
 from common.registry.catalog import PRODUCTION, JsonMap, Version
 from common.schema import Feature, Schema
-from services.registry.pages import charts
+from services.registry.pages import charts, statistics
 from services.registry.pages.curves import loss_curve
 from services.registry.pages.measured import tables_of
 from services.registry.pages.model import main_metric, scalars
@@ -37,6 +37,12 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
         "tables": tables_of(version),
         "timings": charts.shares({stage: float(seconds) for stage, seconds in version.timings.items()}),
         "loss": loss_curve(catalog, version.files),
+        "statistics": statistics.rows(
+            statistics.of_version(catalog, version),
+            statistics.of_version(catalog, catalog.get_version(name, version.parent_version))
+            if version.parent_version
+            else None,
+        ),
         "configuration": json.dumps(plan.configuration, indent=2, sort_keys=True, ensure_ascii=False),
         "trigger": plan.trigger,
         "plan": plan,

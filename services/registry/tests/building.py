@@ -114,15 +114,23 @@ def lease(catalog: Catalog, holder: str = "trainer", *, models: Sequence[str] = 
 
 
 def publish(
-    catalog: Catalog, *, model: str = "m", auc: float = 0.7, gate: Gate = GATE, evaluation: JsonMap | None = None
+    catalog: Catalog,
+    *,
+    model: str = "m",
+    auc: float = 0.7,
+    gate: Gate = GATE,
+    evaluation: JsonMap | None = None,
+    contents: Mapping[str, bytes] | None = None,
 ) -> Version:
     """Plans, leases and registers the next version, whose files are its own."""
     planned = catalog.plan_round(next_plan(catalog, model=model))
     held = lease(catalog, models=[model])
     own = planned.round_id.encode()
-    contents = {
+    of_version = {
         "checkpoint/state": b"weights of " + own,
         "saved_model/saved_model.pb": saved_model(mark=planned.round_id),
     }
-    made = replace(draft(catalog, auc=auc, gate=gate, contents=contents), evaluation=evaluation or {})
+    made = replace(
+        draft(catalog, auc=auc, gate=gate, contents=of_version | dict(contents or {})), evaluation=evaluation or {}
+    )
     return catalog.register_version(held.round.round_id, held.token, made)

@@ -1,17 +1,21 @@
 """The pages as a browser gets them: what they say, what they refuse, and that nothing in them runs that is not ours."""
 
+import html
+import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
 import httpx
+import numpy as np
 import pytest
 
 from common.definition.gate import Gate, Rule
 from common.process.health import Health
 from common.process.web import WebServer, bind
 from common.registry.reporting import Part, Report, Served
+from common.statistics.sketches import of_arrays, to_document
 from services.registry.catalog import Catalog
 from services.registry.doors.http_api import create_registry_app
 from services.registry.pages.door import HEADERS, MAX_LIVE
@@ -148,6 +152,23 @@ def test_a_versions_page_shows_its_rules_slices_and_curves(browser: httpx.Client
         assert words in text, words
     assert "auc where carrier is AA 0.4321 is below the least allowed, 0.45" in text
     assert catalog.list_versions("m")[0].evaluation == {}
+
+
+@pytest.mark.covers("eco-tfdv")
+def test_the_fields_of_a_versions_round_are_shown_and_compared_with_its_parents(
+    browser: httpx.Client, catalog: Catalog
+) -> None:
+    random = np.random.default_rng(1)
+    for mean in (0.0, 3.0):
+        arrays = {"distance": random.normal(mean, 1.0, 500), "carrier": random.choice(["AA", "<b>"], 500)}
+        told = json.dumps(to_document(of_arrays(arrays))).encode()
+        publish(catalog, contents={"statistics/round.json": told})
+    first, second = (seen(browser.get(f"/models/m/versions/{number}")).text for number in (1, 2))
+    for words in ("Values of the fields", "distance", "Least", "AA ", "<b> "):
+        assert words in html.unescape(first), words
+    assert "Against the parent" not in first
+    assert "large" in second
+    assert 'class="bars"' in browser.get("/models/m/versions/2").text
 
 
 def test_a_round_is_shown_from_its_plan_on(browser: httpx.Client, catalog: Catalog) -> None:

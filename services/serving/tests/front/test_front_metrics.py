@@ -1,5 +1,6 @@
 """What /metrics and /headrace/status say about queues, refusals and the work of runners."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -95,3 +96,26 @@ def test_the_status_shows_what_the_objective_chose() -> None:
     assert shown["batch_size_limit"] == 1
     assert shown["predicted_p99_ms"] is None or shown["predicted_p99_ms"] > 0
     assert BatchingOptions(slo_ms=60_000).largest_batch == 64
+
+
+def test_ten_models_that_nobody_asks_are_a_small_scrape(report: dict[str, Any]) -> None:
+    asked = report["signatures"]["serving_default"]
+    zeros = {key: [0] * len(value) if isinstance(value, list) else value for key, value in asked.items()}
+    idle = zeros | {"requests": 0, "examples": 0, "batches": 0, "padding_rows": 0, "failed": {}}
+    names = ("serving_default", "classify", "regress", "embed")
+    work = report | {"signatures": dict.fromkeys(names, idle)}
+    versions = [replace(version(work=work), model=f"a-model-of-some-name-{number}") for number in range(10)]
+    front: Any = SimpleNamespace(
+        routes={
+            (one.model, "alias/production"): SimpleNamespace(queue=SimpleNamespace(load=QueueLoad(), depth=0))
+            for one in versions
+        },
+        admission=Admission(1),
+        cancelled={},
+        state=decode(encode(replica_state(*versions))),
+    )
+    registry = CollectorRegistry()
+    registry.register(FrontMetrics(front))
+    scrape = generate_latest(registry).decode()
+    assert scrape.count('signature="embed"') >= 10
+    assert len(scrape) < 50_000

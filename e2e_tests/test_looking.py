@@ -1,0 +1,54 @@
+"""What somebody sees who looks into a running platform: a notebook, statistics, a trace, TensorBoard's files."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e_tests.conftest import MakePupil
+from e2e_tests.driver import Platform
+
+NOTEBOOK = Path(__file__).parents[1] / "examples" / "notebooks" / "history_of_a_model.ipynb"
+pytestmark = [pytest.mark.slow, pytest.mark.local_only, pytest.mark.timeout(600, method="signal")]
+
+
+def executed(path: Path) -> dict[str, Any]:
+    """The names that the code cells leave, with each cell's last expression as `_`."""
+    names: dict[str, Any] = {}
+    for cell in json.loads(path.read_text())["cells"]:
+        if cell["cell_type"] == "code":
+            *lines, last = "".join(cell["source"]).splitlines()
+            exec("\n".join(lines), names)
+            names["_"] = eval(last, names)  # our own
+    return names
+
+
+@pytest.mark.covers("eco-tfdv", "perf-tfprof", "tb-serve")
+def test_a_models_history_its_data_and_its_time_can_be_seen(
+    platform: Platform, make_pupil: MakePupil, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = platform.client()
+    pupil = make_pupil(client)
+    pupil.apply(tmp_path / "definition")
+    pupil.learn_version(1)
+    client.profile_next_round(pupil.model, first_step=0, steps=2)
+    pupil.learn_version(2)
+
+    def run(*arguments: str) -> str:
+        command = [sys.executable, "-m", "headrace", "--data", str(platform.data_dir), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+    traced = json.loads(run("--json", "profile", pupil.model, "--view", "op"))
+    assert (traced["version"], traced["steps"]) == (2, 2)
+    assert any(row["name"].endswith("MatMul") for row in traced["rows"])
+    drift = json.loads(run("--json", "stats", f"{pupil.model}@1", "--against", pupil.stream))["fields"]
+    assert {one["drift"] for one in drift.values()} == {"none"}, "all rounds have points of one kind"
+    assert "candidate/" in run("tensorboard", pupil.model, "--inspect")
+    monkeypatch.setenv("HEADRACE_DATA", str(platform.data_dir))
+    monkeypatch.setenv("MODEL", pupil.model)
+    names = executed(NOTEBOOK)
+    assert list(names["model"].versions["version"]) == [1, 2]
+    assert len(names["events"]) == len(names["_"]) == 100

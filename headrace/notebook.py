@@ -1,0 +1,237 @@
+"""Headrace in a notebook: tables as DataFrames, a picture, predictions of a DataFrame, a round without a platform.
+
+    import headrace
+    hr = headrace.connect()
+    hr.model("flights-late").versions        # a DataFrame
+    hr.model("flights-late").plot("auc")     # a picture
+    hr.stream("flights").tail(100)           # a DataFrame
+    headrace.run(schema, definition, frame).metrics
+
+Needs pandas: pip install 'headrace[notebook]'.
+"""
+
+import html
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import yaml
+
+from common.errors import InvalidInput
+from common.schema import Schema
+from headrace.client.platform import Client
+from headrace.files.definition_folder import DefinitionFolder
+from headrace.files.row_files import values_of_frame
+from headrace.local.check import check_events, check_round
+from headrace.places import Addresses
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+_DATA = "HEADRACE_DATA"
+_WIDTH, _HEIGHT, _LEFT, _BELOW = 640, 240, 56, 28
+
+
+def connect(data: str | Path | None = None, *, addresses: Addresses | None = None) -> "Notebook":
+    """The platform on a data directory (default: HEADRACE_DATA, else ./data), or at addresses.
+
+    Raises:
+        NotFound: no platform runs there.
+    """
+    if addresses is not None:
+        return Notebook(Client(addresses, by="notebook"))
+    return Notebook(Client.of_platform(data or os.environ.get(_DATA, "data"), by="notebook"))
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """`client` has everything else."""
+
+    client: Client
+
+    @property
+    def models(self) -> "DataFrame":
+        return self.client.models().to_frame()
+
+    @property
+    def streams(self) -> list[str]:
+        return [stream.name for stream in self.client.streams()]
+
+    def model(self, name: str) -> "ModelView":
+        """Raises NotFound: there is none."""
+        self.client.model(name)
+        return ModelView(self.client, name)
+
+    def stream(self, name: str) -> "StreamView":
+        """Raises NotFound: there is none."""
+        self.client.stream(name)
+        return StreamView(self.client, name)
+
+
+@dataclass(frozen=True)
+class StreamView:
+    client: Client
+    name: str
+
+    def tail(self, last: int = 100) -> "DataFrame":
+        """The newest events, the newest last."""
+        return _pandas().DataFrame(self.client.tail(self.name, last))
+
+    def append(self, frame: "DataFrame") -> int:
+        """Sends the rows as events; how many were accepted."""
+        return self.client.append(self.name, frame).accepted
+
+    def statistics(self, last: int = 10_000) -> "DataFrame":
+        """A row per field, without the sketches and the grid of quantiles."""
+        fields = self.client.stream_statistics(self.name, last)["fields"]
+        left_out = ("sketches", "quantiles", "top")
+        rows = {name: {k: v for k, v in one.items() if k not in left_out} for name, one in fields.items()}
+        return _pandas().DataFrame.from_dict(rows, orient="index")
+
+
+@dataclass(frozen=True)
+class ModelView:
+    client: Client
+    name: str
+
+    @property
+    def versions(self) -> "DataFrame":
+        """Oldest first: metrics on the held-out slice, verdicts, counts."""
+        return self.client.versions(self.name).to_frame()
+
+    def plot(self, *metrics: str) -> "Picture":
+        """Metrics over versions; without names all that the newest version has.
+
+        Raises:
+            InvalidInput: no version has one of them.
+        """
+        versions = list(self.client.versions(self.name))
+        names = metrics or tuple(versions[-1].metrics.get("candidate", {})) if versions else metrics
+        lines = {
+            name: [
+                (float(one.version), float(one.metrics["candidate"][name]))
+                for one in versions
+                if one.metrics.get("candidate", {}).get(name) is not None
+            ]
+            for name in names
+        }
+        if missing := [name for name, points in lines.items() if not points]:
+            raise InvalidInput(f"no version of {self.name} has the metric {', '.join(missing)}")
+        return Picture(f"{self.name}: metrics by version", lines)
+
+    def load(self, version: int = 0) -> Any:
+        """A version as TensorFlow's object, in this process; 0: the one in production."""
+        return self.client.load_model(self.name, version)
+
+    def predict(self, frame: "DataFrame", *, version: int | None = None) -> "DataFrame":
+        """Asks serving; a row of outputs for each row, under the same index."""
+        answers = self.client.predict(self.name, instances=frame, version=version)
+        rows = [answer if isinstance(answer, Mapping) else {"prediction": answer} for answer in answers]
+        return _pandas().DataFrame(rows, index=frame.index)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What `run` trained.
+
+    Attributes:
+        metrics: on the held-out slice.
+        folder: the version's files: saved_model/, checkpoint/, tensorboard/, statistics/.
+    """
+
+    metrics: Mapping[str, float]
+    events_trained: int
+    folder: Path
+
+    def load(self) -> Any:
+        """The export as TensorFlow's object, in this process."""
+        from headrace.client.loading import load
+
+        return load(self.folder, [path for path in self.folder.rglob("*") if path.is_file()])
+
+
+def run(
+    schema: Mapping[str, Any],
+    definition: Mapping[str, Any],
+    frame: "DataFrame",
+    *,
+    files: Mapping[str, str] | None = None,
+    limit_seconds: float = 3600.0,
+) -> Run:
+    """Trains one version on the rows of a DataFrame, without a platform: the round that a platform would run.
+
+    Args:
+        schema: what stream.yaml says, with `stream`, `features` and `labels`.
+        definition: what model.yaml says.
+        files: further files of the definition by path, such as a module.
+
+    Raises:
+        InvalidInput: the schema, the definition or rows do not fit, or the round fails; the sentence says why.
+    """
+    stream = {key: value for key, value in schema.items() if key != "stream"}
+    contents = {"model.yaml": yaml.safe_dump(dict(definition), sort_keys=False).encode()}
+    contents |= {path: text.encode() for path, text in (files or {}).items()}
+    folder = DefinitionFolder(
+        str(schema.get("stream", "")),
+        stream,
+        str(definition.get("name", "")),
+        str(definition.get("stream", "")),
+        contents,
+    )
+    checked, _ = folder.checked()
+    work_dir = Path(tempfile.mkdtemp(prefix="headrace-run-"))
+    columns = [feature for feature in checked.columns if feature.name in frame.columns]
+    rows = values_of_frame(frame, {feature.name: feature.dtype for feature in columns})
+    (work_dir / "events.ndjson").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    check_events(work_dir, Schema.from_mapping(stream).to_json()).refuse(f"of the {len(frame):,} rows are refused")
+    done = check_round(work_dir, contents, on_step=lambda step: None, limit_seconds=limit_seconds, whole=True)
+    return Run(dict(done["metrics"]), int(done["trained"]), work_dir / "versions" / str(done["model"]) / "1")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Lines over versions, as SVG: a notebook shows it by itself; `lines` are (version, value) by name."""
+
+    title: str
+    lines: Mapping[str, Sequence[tuple[float, float]]]
+
+    def _repr_svg_(self) -> str:
+        points = [point for line in self.lines.values() for point in line]
+        xs, ys = [x for x, _ in points], [y for _, y in points]
+        wide, high = (max(xs) - min(xs)) or 1.0, (max(ys) - min(ys)) or 1.0
+
+        def place(x: float, y: float) -> str:
+            across = _LEFT + (x - min(xs)) / wide * (_WIDTH - _LEFT - 130)
+            return f"{across:.1f},{20 + (max(ys) - y) / high * (_HEIGHT - 20 - _BELOW):.1f}"
+
+        parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}" role="img">']
+        parts.append(f"<title>{html.escape(self.title)}</title>")
+        for number, (name, line) in enumerate(self.lines.items()):
+            dashes = " ".join(["6 3", "2 3", ""][(number + 2) % 3 : (number + 2) % 3 + 1])
+            path = " ".join(place(x, y) for x, y in line)
+            parts.append(
+                f'<polyline points="{path}" fill="none" stroke="currentColor" stroke-width="2" '
+                f'stroke-dasharray="{dashes}"/>'
+            )
+            across, down = place(*line[-1]).split(",")
+            label = f"{html.escape(name)} {line[-1][1]:.4g}"
+            parts.append(f'<text x="{float(across) + 6}" y="{float(down) + 4}" fill="currentColor">{label}</text>')
+        for x in (min(xs), max(xs)):
+            across = place(x, min(ys)).split(",")[0]
+            parts.append(f'<text x="{across}" y="{_HEIGHT - 8}" fill="currentColor">{x:g}</text>')
+        for y in (min(ys), max(ys)):
+            down = place(min(xs), y).split(",")[1]
+            parts.append(f'<text x="0" y="{down}" fill="currentColor">{y:.4g}</text>')
+        return "".join([*parts, "</svg>"])
+
+
+def _pandas() -> Any:
+    try:
+        import pandas
+    except ImportError as error:
+        raise InvalidInput("this needs pandas: pip install 'headrace[notebook]'") from error
+    return pandas

@@ -1,0 +1,62 @@
+"""`headrace.connect` and `headrace.run`, and the notebook that needs no platform, cell by cell."""
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pandas
+import pytest
+
+import headrace
+from common.errors import InvalidInput
+from headrace.places import Addresses
+from headrace.tests.answering_server import VERSION, Server
+from headrace.tests.test_cli import MODEL, STREAM
+
+NOTEBOOKS = Path(__file__).parents[2] / "examples" / "notebooks"
+
+
+def executed(path: Path) -> dict[str, Any]:
+    """The names that the code cells leave."""
+    names: dict[str, Any] = {}
+    for cell in json.loads(path.read_text())["cells"]:
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), str(path), "exec"), names)  # our own
+    return names
+
+
+def test_a_dataframe_becomes_a_model_that_answers() -> None:
+    names = executed(NOTEBOOKS / "from_a_dataframe.ipynb")
+    assert names["trained"].metrics["auc"] > 0.6
+    low, high = names["answer"]["probability"].numpy().tolist()
+    assert low < high, "AA is late beyond 1,500 miles"
+    broken = names["frame"].assign(late=7)
+    with pytest.raises(InvalidInput, match="600 of the 600 rows are refused"):
+        headrace.run(names["schema"], names["definition"], broken)
+
+
+def test_versions_and_events_are_frames_and_metrics_a_picture(server: Server) -> None:
+    hr = headrace.connect(addresses=Addresses(server.url, server.url, server.url, (server.url,)))
+    server.will_answer(200, MODEL)
+    model = hr.model("m")
+    versions = [
+        VERSION | {"version": number, "metrics": {"candidate": {"auc": 0.6 + number / 10}}} for number in (1, 2)
+    ]
+    server.will_answer(200, {"versions": versions})
+    frame = model.versions
+    assert isinstance(frame, pandas.DataFrame)
+    assert frame["auc"].round(2).tolist() == [0.7, 0.8]
+    server.will_answer(200, {"versions": versions})
+    picture = model.plot("auc")
+    assert picture.lines["auc"] == [(1.0, 0.7), (2.0, 0.8)]
+    assert "auc 0.8" in picture._repr_svg_()
+    server.will_answer(200, {"versions": versions})
+    with pytest.raises(InvalidInput, match="no version of m has the metric f1"):
+        model.plot("f1")
+    server.will_answer(200, STREAM)
+    stream = hr.stream("s")
+    server.will_answer(200, {"events": [{"distance": 1.0}, {"distance": 2.0}]})
+    assert stream.tail(2)["distance"].tolist() == [1.0, 2.0]
+    assert urlsplit(server.requests[-1].path).query == "last=2"
+    hr.client.close()

@@ -1,0 +1,172 @@
+"""Delivers to each webhook what it wants, in order, at least once: a thread for each, with its place in the change log.
+
+The place is written after a delivery, so a crash in between tells an event again, under the same id. A receiver that
+does not take it is asked again, ever later, and after so many attempts the event is given up; both are listed. A new
+webhook begins with what happens from then on.
+"""
+
+import hashlib
+import hmac
+import http.client
+import json
+import logging
+import os
+import threading
+import time
+from collections import deque
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from common.errors import HeadraceError
+from common.process.lifecycle import Stop
+from common.process.retry import Backoff
+from services.registry.catalog import Catalog
+from services.registry.webhooks.happened import Happened, happened
+from services.registry.webhooks.hooks import Webhook
+
+logger = logging.getLogger(__name__)
+SIGNATURE = "Headrace-Signature"
+_TIMEOUT_SECONDS, _MOST_ATTEMPTS, _LISTED, _REMEMBERED = 10.0, 10, 50, 500
+_BACKOFF = Backoff(first_seconds=1.0, longest_seconds=300.0)
+_TAKEN = range(200, 300)
+_GONE_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """`outcome` is delivered or given_up; `answer` the last status, or why there was none."""
+
+    event_id: str
+    kind: str
+    outcome: str
+    attempts: int
+    answer: str
+    at: float
+
+
+class Webhooks:
+    """`start` begins the threads; `listed` may be called by any."""
+
+    def __init__(
+        self,
+        hooks: tuple[Webhook, ...],
+        catalog: Catalog,
+        directory: Path,
+        *,
+        stop: Stop,
+        backoff: Backoff = _BACKOFF,
+    ) -> None:
+        self._senders = [_Sender(hook, catalog, directory, stop, backoff) for hook in hooks]
+
+    def start(self) -> None:
+        for sender in self._senders:
+            threading.Thread(target=sender.run, name=f"webhook-{sender.hook.name}", daemon=True).start()
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Without secrets."""
+        return [sender.to_mapping() for sender in self._senders]
+
+
+class _Sender:
+    def __init__(self, hook: Webhook, catalog: Catalog, directory: Path, stop: Stop, backoff: Backoff) -> None:
+        self.hook = hook
+        self._catalog, self._stop, self._backoff = catalog, stop, backoff
+        self._path = directory / f"{hook.name}.json"
+        self._results = deque[Result](maxlen=_LISTED)
+        self._counts = {"delivered": 0, "given_up": 0}
+        self._told = deque[str](maxlen=_REMEMBERED)
+        self._trouble = ""
+
+    def run(self) -> None:
+        while not self._stop.is_requested():
+            try:
+                self._follow()
+            except HeadraceError as error:
+                self._trouble = error.message
+                self._stop.wait(_GONE_SECONDS)
+            except Exception:  # outermost loop: the next turn may succeed
+                logger.exception("webhook failed", extra={"webhook": self.hook.name})
+                self._stop.wait(_GONE_SECONDS)
+
+    def _follow(self) -> None:
+        revision = self._read_place()
+        for change in self._catalog.watch(revision, is_active=lambda: not self._stop.is_requested()):
+            for event in happened(self._catalog, change):
+                if self.hook.wants(event.kind, event.model) and event.event_id not in self._told:
+                    if not self._deliver(event):
+                        return
+                    self._told.append(event.event_id)
+            if change.revision != revision:
+                revision = change.revision
+                self._write_place(revision)
+
+    def _deliver(self, event: Happened) -> bool:
+        """False where the registry stops before it is settled."""
+        body = json.dumps(event.to_cloud_event()).encode()
+        for attempt in range(1, _MOST_ATTEMPTS + 1):
+            answer, is_taken = self._send(body)
+            if is_taken or attempt == _MOST_ATTEMPTS:
+                outcome = "delivered" if is_taken else "given_up"
+                self._results.append(Result(event.event_id, event.kind, outcome, attempt, answer, time.time()))
+                self._counts[outcome] += 1
+                self._trouble = "" if is_taken else answer
+                return True
+            self._trouble = f"attempt {attempt} of {event.event_id}: {answer}"
+            if self._stop.wait(self._backoff.jittered_after(attempt)):
+                return False
+        return True
+
+    def _send(self, body: bytes) -> tuple[str, bool]:
+        parts = urlsplit(self.hook.url)
+        assert parts.hostname is not None
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        connection = kind(parts.hostname, parts.port, timeout=_TIMEOUT_SECONDS)
+        headers = {"Content-Type": "application/cloudevents+json", SIGNATURE: signature(self.hook.secret, body)}
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        try:
+            connection.request("POST", target, body, headers)
+            status = connection.getresponse().status
+        except (OSError, http.client.HTTPException) as error:
+            return f"no answer: {error}"[:300], False
+        finally:
+            connection.close()
+        return str(status), status in _TAKEN
+
+    def _read_place(self) -> int:
+        """A hook that has none yet begins at the newest change."""
+        try:
+            return int(json.loads(self._path.read_text())["revision"])
+        except FileNotFoundError:
+            newest = self._catalog.newest_revision
+            self._write_place(newest)
+            return newest
+
+    def _write_place(self, revision: int) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        aside = self._path.with_suffix(".new")
+        with aside.open("w") as file:
+            json.dump({"revision": revision}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.rename(self._path)
+
+    def to_mapping(self) -> dict[str, Any]:
+        parts = urlsplit(self.hook.url)
+        return {
+            "name": self.hook.name,
+            "host": parts.netloc.rpartition("@")[2],
+            "events": list(self.hook.events),
+            "models": list(self.hook.models),
+            **self._counts,
+            "trouble": self._trouble,
+            "results": [asdict(result) for result in reversed(list(self._results))],
+        }
+
+
+def signature(secret: str, body: bytes, *, at: float | None = None) -> str:
+    """`t=<epoch seconds>,v1=<hex>`: HMAC-SHA256 of "<epoch seconds>." and the body, so that an old one can be told."""
+    moment = int(time.time() if at is None else at)
+    digest = hmac.new(secret.encode(), f"{moment}.".encode() + body, hashlib.sha256).hexdigest()
+    return f"t={moment},v1={digest}"

@@ -25,7 +25,7 @@ from common.errors import InvalidInput
 from common.schema import Schema
 from headrace.client.platform import Client
 from headrace.files.definition_folder import DefinitionFolder
-from headrace.files.row_files import values_of_frame
+from headrace.files.event_files import fitted_event
 from headrace.local.check import check_events, check_round
 from headrace.places import Addresses
 
@@ -184,8 +184,8 @@ def run(
     )
     checked, _ = folder.checked()
     work_dir = Path(tempfile.mkdtemp(prefix="headrace-run-"))
-    columns = [feature for feature in checked.columns if feature.name in frame.columns]
-    rows = values_of_frame(frame, {feature.name: feature.dtype for feature in columns})
+    columns = {feature.name: feature for feature in checked.columns}
+    rows = [fitted_event(row, columns) for row in frame.to_dict("records")]
     (work_dir / "events.ndjson").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
     check_events(work_dir, Schema.from_mapping(stream).to_json()).refuse(f"of the {len(frame):,} rows are refused")
     done = check_round(work_dir, contents, on_step=lambda step: None, limit_seconds=limit_seconds, whole=True)

@@ -125,6 +125,13 @@ def _taught_outputs(names: tuple[str, ...], definition: Definition, path: str) -
 def _check_inputs(inputs: list[keras.KerasTensor], schema: Schema, path: str) -> None:
     for tensor in inputs:
         expected = _symbolic(schema, tensor.name, path)
+        feature = module_inputs.feature_behind(schema, tensor.name)
+        if module_inputs.is_list(tensor) and not (
+            feature and feature.is_variable_length and feature.name == tensor.name and len(feature.shape) == 1
+        ):
+            raise DefinitionFailedError(
+                f"{path}: input {tensor.name} is ragged or sparse, and only a feature of shape [null] is a list"
+            )
         if (tensor.dtype, tensor.shape) != (expected.dtype, expected.shape):
             raise DefinitionFailedError(
                 f"{path}: input {tensor.name} is {tensor.dtype} {tuple(tensor.shape[1:])}, "

@@ -81,6 +81,10 @@ class BuiltModel:
         missing = layer_state.restore(self.network, before)
         if not missing or self.adapt is None:
             return
+        if lists := sorted(module_inputs.list_names(self.wiring.columns)):
+            raise DefinitionFailedError(
+                f"{self.definition.module}: adapt gets plain batches, and {', '.join(lists)} is ragged or sparse"
+            )
         with blame_definition(str(self.definition.module), doing="adapt"):
             layer_state.adapt(self.network, self.adapt, self.column_specs(), blocks)
         if before:
@@ -112,7 +116,8 @@ class BuiltModel:
         """The transform takes the padding for "nothing there"; a user's layers know it where they ask for the mask."""
         lists = {feature.name for feature in self.inputs if feature.is_variable_length}
         if self.transform is None:
-            lists = module_inputs.masked_names(self.inputs, self.wiring.columns)
+            columns = self.wiring.columns
+            lists = module_inputs.masked_names(self.inputs, columns) | module_inputs.list_names(columns)
         return {feature.name: PADDING[feature.dtype] for feature in self.inputs if feature.name in lists}
 
     @property

@@ -3,6 +3,8 @@
     keras.Input((None, 3), name="steps")                       a feature of any length, filled up with 0.0, -1 or ""
     keras.Input((None,), dtype="bool", name="steps.mask")      for each step whether it is one
     keras.Input((), dtype="int64", name="steps.length")        how many there are
+    keras.Input((None,), ragged=True, name="tags")             a tf.RaggedTensor: nothing is filled up
+    keras.Input((None,), sparse=True, name="tags")             a tf.SparseTensor [n, longest] of the values
 
 0.0, -1 and the empty word are values like others; only the mask and the length say where a list ends. A module that
 asks for one of them gets at least one step, so that its recurrent layers can run over an empty list, and its rows are
@@ -66,17 +68,38 @@ def masked_names(features: Iterable[Feature], names: Iterable[str]) -> set[str]:
     }
 
 
-def given(features: Iterable[Feature], names: Iterable[str], raw: Raw) -> dict[str, tf.Tensor]:
-    """The inputs of these names, from decoded raw tensors of the features."""
-    asked, features = set(names), list(features)
+def list_names(inputs: Mapping[str, keras.KerasTensor]) -> set[str]:
+    """The inputs that are ragged or sparse; their columns stay filled up as raw features are, until a call."""
+    return {name for name, tensor in inputs.items() if is_list(tensor)}
+
+
+def is_list(tensor: keras.KerasTensor) -> bool:
+    return bool(getattr(tensor, "ragged", False) or getattr(tensor, "sparse", False))
+
+
+def as_asked(tensor: keras.KerasTensor, values: tf.Tensor) -> tf.Tensor | tf.RaggedTensor | tf.SparseTensor:
+    """A column in the form of its input."""
+    if not is_list(tensor):
+        return values
+    if tensor.ragged:
+        return tf.RaggedTensor.from_tensor(values, lengths=lengths_of(values))
+    places = tf.where(tf.logical_not(is_padding(values)))
+    return tf.SparseTensor(places, tf.gather_nd(values, places), tf.shape(values, tf.int64))
+
+
+def given(features: Iterable[Feature], columns: Mapping[str, keras.KerasTensor], raw: Raw) -> dict[str, tf.Tensor]:
+    """The inputs by name, from decoded raw tensors of the features."""
+    asked, features, lists = set(columns), list(features), list_names(columns)
     masked = masked_names(features, asked)
     inputs: dict[str, tf.Tensor] = {}
     for feature in features:
         values = raw[feature.name]
         if feature.is_variable_length:
             lengths = lengths_of(values)
-            values = tf.where(is_padding(values), tf.constant(FILLERS[feature.dtype], DTYPES[feature.dtype]), values)
-            if feature.name in masked:
+            if feature.name not in lists:
+                filler = tf.constant(FILLERS[feature.dtype], DTYPES[feature.dtype])
+                values = tf.where(is_padding(values), filler, values)
+            if feature.name in masked and feature.name not in lists:
                 values = _with_a_step(values, feature)
             inputs[feature.name + _LENGTH] = lengths
             inputs[feature.name + _MASK] = tf.sequence_mask(lengths, tf.shape(values)[1])

@@ -7,6 +7,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from services.trainer.families.module_inputs import as_asked
+
 
 @dataclass(frozen=True)
 class Wiring:
@@ -52,7 +54,7 @@ class Wiring:
 
     def arranged(self, columns: Mapping[str, tf.Tensor]) -> Any:
         """The columns in the structure that the network takes."""
-        return keras.tree.map_structure(lambda tensor: columns[tensor.name], self.inputs)
+        return keras.tree.map_structure(lambda tensor: as_asked(tensor, columns[tensor.name]), self.inputs)
 
     def named(self, outputs: Any) -> dict[str, tf.Tensor]:
         """What the network returned, by name."""

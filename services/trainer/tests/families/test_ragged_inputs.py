@@ -1,0 +1,85 @@
+"""Modules that ask for a list as a ragged or a sparse tensor: the same answers alone and in a batch."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from common.schema import PADDING
+from services.trainer.rounds.assignment import Done, Failed
+from services.trainer.tests.support.small_rounds import Platform, definition, events, rebuilt
+
+MODULE = """
+import keras
+import tensorflow as tf
+
+@keras.saving.register_keras_serializable()
+class Words(keras.layers.Layer):
+    def build(self, shape):
+        self.table = self.add_weight(shape=(16, 3), name="table")
+
+    def call(self, tags):
+        assert isinstance(tags, tf.RaggedTensor if KIND == "ragged" else tf.SparseTensor), type(tags)
+        ids = tf.strings.to_hash_bucket_fast(tags.values, 16)
+        rows = tf.gather(tf.convert_to_tensor(self.table), ids)
+        if KIND == "ragged":
+            return tf.reduce_sum(tags.with_values(rows), axis=1)
+        return tf.math.unsorted_segment_sum(rows, tags.indices[:, 0], tf.cast(tags.dense_shape[0], tf.int32))
+
+    def compute_output_shape(self, shape):
+        return (shape[0], 3)
+
+def build_model(schema, parameters):
+    tags = keras.Input((None,), dtype="string", name=parameters.get("of", "tags"), **{KIND: True})
+    x = keras.Input((), name="x")
+    both = keras.layers.Concatenate()([Words()(tags), keras.layers.Reshape((1,))(x)])
+    return keras.Model({"tags": tags, "x": x}, keras.layers.Dense(1)(both))
+"""
+
+
+def files(kind: str, more: str = "") -> dict[str, bytes]:
+    module = f'KIND = "{kind}"\n{MODULE}{more}'
+    return definition(
+        estimator=None, features=None, parameters={}, module="model.py", task="binary", model_py=module,
+        training={"batch_size": 8, "shards": 2},
+    )  # fmt: skip
+
+
+@pytest.mark.covers("rec-parse")
+@pytest.mark.parametrize("kind", ["ragged", "sparse"])
+def test_lists_reach_a_module_as_it_asks_for_them(tmp_path: Path, kind: str) -> None:
+    platform = Platform(tmp_path)
+    platform.append(events(90))
+    lease = platform.lease(files(kind))
+    done = platform.train(lease)
+    assert isinstance(done, Done), done
+    found = rebuilt(platform, lease, 1)
+    assert (found.missing, found.differences) == ((), ())
+    answer = tf.saved_model.load(str(tmp_path / "cache" / "model" / "1" / "saved_model")).signatures["serving_default"]
+    lists: list[list[str]] = [[], ["a"], ["b", "c", "a"]]
+    padded = [words + [str(PADDING["string"])] * (3 - len(words)) for words in lists]
+    together = answer(tags=tf.constant(padded), x=tf.zeros(3))["logits"].numpy()
+    alone = [
+        answer(tags=tf.constant([words], tf.string, shape=[1, len(words)]), x=tf.zeros(1))["logits"].numpy()[0]
+        for words in lists
+    ]
+    np.testing.assert_array_equal(together, alone)
+    assert len(set(together.tolist())) == 3
+
+
+def test_what_cannot_be_a_list_is_refused(tmp_path: Path) -> None:
+    platform = Platform(tmp_path)
+    platform.append(events(30))
+    word = (
+        files("ragged")["model.py"].replace(b'parameters.get("of", "tags")', b'"word"').replace(b'{"tags"', b'{"word"')
+    )
+    outcome = platform.train(platform.lease(files("ragged") | {"model.py": word}))
+    assert isinstance(outcome, Failed)
+    assert "only a feature of shape [null] is a list" in outcome.reason
+    known = b"keras.layers.Normalization(axis=None)(keras.layers.Reshape((1,))(x))"
+    adapted = files("ragged", "\ndef adapt(network, dataset):\n    pass\n")
+    adapted["model.py"] = adapted["model.py"].replace(b"keras.layers.Reshape((1,))(x)", known)
+    outcome = platform.train(platform.lease(adapted))
+    assert isinstance(outcome, Failed)
+    assert "adapt gets plain batches, and tags is ragged or sparse" in outcome.reason

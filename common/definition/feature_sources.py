@@ -88,6 +88,8 @@ def _check_shape(spec: FeatureSpec, feature: Feature) -> None:
         raise InvalidInput(f"feature {spec.name}: {name} has steps of several values; only a module takes them")
     if isinstance(spec, Numeric) and feature.is_variable_length:
         raise InvalidInput(f"feature {spec.name}: {name} has any length; numeric needs a fixed shape")
+    if isinstance(spec, Numeric):
+        spec.width(feature.seen_count or 1)
     if isinstance(spec, Crossed) and feature.value_count != 1:
         raise InvalidInput(
             f"feature {spec.name}: {name} must hold one value to be crossed, its shape is {feature.shape}"

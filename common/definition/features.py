@@ -2,6 +2,7 @@
 
     amount:        {type: numeric, clip: [0, 10000], log: true, normalize: zscore}
     distance:      {type: numeric, normalize: zscore}                  # of: distance, the raw feature of that name
+    speed:         {type: numeric, of: velocity, transform: [square, sum, {power: 0.5}]}      # steps.py
     dep_hour:      {type: bucketized, of: dep_minute, boundaries: [360, 720, 1080]}
     fare_decile:   {type: bucketized, of: fare, quantiles: 10}         # boundaries fitted in the first round
     carrier:       {type: vocabulary, max_words: 50, oov: bucket}      # words learned, later rounds append
@@ -25,6 +26,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from common.definition.fields import Fields
+from common.definition.steps import Step, columns_after, read_steps
 from common.definition.text import Cut, read_cut
 from common.errors import InvalidInput
 from common.schema import check_name
@@ -45,6 +47,7 @@ class Numeric:
         update: later rounds add their examples to the statistics (the default), or they stay those of the first.
         clip: (low, high): values outside are cut off there, first of all.
         log: sign(x) * log(1 + |x|) in place of x, before it is normalized.
+        steps: what happens after that to the columns of an example, before they are normalized (steps.py).
     """
 
     name: str
@@ -53,12 +56,17 @@ class Numeric:
     update: bool
     clip: tuple[float, float] | None = None
     log: bool = False
+    steps: tuple[Step, ...] = ()
 
     @property
     def shaping(self) -> tuple[str, ...]:
         """What is done to a value before statistics see it, in words; empty for nothing."""
         clip = () if self.clip is None else (f"clipped to {self.clip[0]!r}..{self.clip[1]!r}",)
-        return (*clip, *(("log",) if self.log else ()))
+        return (*clip, *(("log",) if self.log else ()), *map(str, self.steps))
+
+    def width(self, raw: int) -> int:
+        """Columns out of the raw feature's. Raises InvalidInput where a step does not fit them."""
+        return columns_after(self.steps, raw, f"feature {self.name}")
 
 
 @dataclass(frozen=True)
@@ -246,13 +254,15 @@ def _numeric(name: str, fields: Fields, files: Mapping[str, bytes]) -> Numeric:
     if update and normalize == "none":
         raise InvalidInput(f"feature {name}: update has nothing to update without normalize")
     of, log = fields.text("of", name), fields.flag("log", False)
+    steps = read_steps(fields.take("transform"), fields.where) if fields.has("transform") else ()
+    fields.take("transform", None)
     if not fields.has("clip"):
         fields.take("clip", None)
-        return Numeric(name, of, normalize, update, log=log)
+        return Numeric(name, of, normalize, update, log=log, steps=steps)
     bounds = fields.numbers("clip")
     if len(bounds) != 2 or bounds[0] >= bounds[1]:
         raise InvalidInput(f"feature {name}: clip must be [low, high], got {list(bounds)}")
-    return Numeric(name, of, normalize, update, (bounds[0], bounds[1]), log)
+    return Numeric(name, of, normalize, update, (bounds[0], bounds[1]), log, steps)
 
 
 def _bucketized(name: str, fields: Fields, files: Mapping[str, bytes]) -> Bucketized | Quantiles:

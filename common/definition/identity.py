@@ -348,7 +348,8 @@ def _columns(specs: Mapping[str, FeatureSpec], name: str, schema: Schema, learne
     """Of a kernel: one row per column that the feature gives."""
     spec = specs[name]
     if isinstance(spec, Numeric):
-        return (Run(("number", spec.of, spec.normalize, *spec.shaping), schema.feature(spec.of).seen_count or 1),)
+        width = spec.width(schema.feature(spec.of).seen_count or 1)
+        return (Run(("number", spec.of, spec.normalize, *spec.shaping), width),)
     if isinstance(spec, Embedding):
         ids = _rows(specs, spec.of, schema, learned)[0].label
         return (Run(("embedding", spec.table, spec.combiner, *ids), spec.dimension),)

@@ -26,7 +26,7 @@ _WORDS: Mapping[str, Mapping[str, Mapping[str, str]]] = yaml.safe_load(
 )
 _FEATURES = """\
 features:
-  distance: {type: numeric, normalize: zscore, update: false}
+  distance: {type: numeric, normalize: zscore, update: false, transform: [abs, {power: 0.5}]}
   hour: {type: bucketized, of: departure_minute, boundaries: [360, 720, 1080]}
   decile: {type: bucketized, of: departure_minute, quantiles: 10}
   carrier: {type: vocabulary, max_words: 50, min_count: 2, oov: bucket, oov_buckets: 2, update: true}

@@ -20,6 +20,7 @@ from common.schema import PADDING, Schema
 from services.trainer.features import words as vocabulary
 from services.trainer.features.cutting import pieces_of
 from services.trainer.features.plausible import FARTHEST, plausible
+from services.trainer.features.steps import applied
 from services.trainer.features.words import Seen, Words
 
 Arrays = Mapping[str, NDArray[np.generic]]
@@ -167,7 +168,8 @@ class Fitting:
                 if isinstance(before, Words) and isinstance(spec, Vocabulary):
                     fitted[spec.name] = Words(before.words[: spec.max_words])
             elif isinstance(spec, Numeric):
-                seen = self._moments.get(spec.name, Moments.of(np.zeros((0, self._widths[spec.of]))))
+                nothing = np.zeros((0, spec.width(self._widths[spec.of])))
+                seen = self._moments.get(spec.name, Moments.of(nothing))
                 fitted[spec.name] = before.merged(seen) if isinstance(before, Moments) else seen
             elif isinstance(spec, Quantiles):
                 values = self._values.get(spec.name, [np.zeros(0)])
@@ -249,7 +251,8 @@ def _shaped(spec: Numeric, values: NDArray[np.generic]) -> NDArray[np.float64]:
     shaped = values.astype(np.float64)
     if spec.clip is not None:
         shaped = np.clip(shaped, *spec.clip)
-    return np.sign(shaped) * np.log1p(np.abs(shaped)) if spec.log else shaped
+    shaped = np.sign(shaped) * np.log1p(np.abs(shaped)) if spec.log else shaped
+    return applied(spec.steps, tf.constant(shaped)).numpy() if spec.steps else shaped
 
 
 def _is_wanted(spec: _Fit, before: Fitted | None) -> bool:

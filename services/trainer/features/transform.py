@@ -31,6 +31,7 @@ from services.trainer.features.cutting import listed, pieces_of
 from services.trainer.features.parsing import Raw, is_padding
 from services.trainer.features.plausible import FARTHEST
 from services.trainer.features.statistics import Boundaries, Moments, Statistics
+from services.trainer.features.steps import applied
 from services.trainer.features.words import Words
 
 _SEPARATOR = "\x1f"
@@ -101,7 +102,10 @@ class Transform:
         spec = self._specs[name]
         if isinstance(spec, Text):
             return None
-        return 1 if isinstance(spec, Crossed) else self._schema.feature(str(spec.of)).seen_count
+        if isinstance(spec, Crossed):
+            return 1
+        width = self._schema.feature(str(spec.of)).seen_count
+        return spec.width(width) if isinstance(spec, Numeric) and width else width
 
     def _rule_in_words(self, name: str) -> str:
         if name in self._weighted:
@@ -150,6 +154,7 @@ class Transform:
             values = tf.clip_by_value(values, *spec.clip)
         if spec.log:
             values = tf.sign(values) * tf.math.log1p(tf.abs(values))
+        values = applied(spec.steps, values)
         if spec.normalize == "none":
             return values
         moments = self._statistics[spec.name]

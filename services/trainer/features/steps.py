@@ -1,0 +1,92 @@
+"""The steps of a numeric feature's `transform` (common/definition/steps.py), in statistics and in every export.
+
+float32 or float64 [n, columns] in and out. What has no number has 0: the reciprocal of 0, a row of zeros normalized. A
+power is that of the size, with the number's sign; exp takes 80 at most, whose power float32 holds.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+
+import tensorflow as tf
+
+from common.definition.steps import Step
+
+_MOST_EXPONENT = 80.0
+Given = tuple[float, ...]
+
+
+def applied(steps: Sequence[Step], values: tf.Tensor) -> tf.Tensor:
+    """All of them, in order."""
+    for step in steps:
+        values = tf.cast(APPLY[step.name](values, step.given), values.dtype)
+    return values
+
+
+def _per_row(function: Callable[..., tf.Tensor]) -> Callable[[tf.Tensor, Given], tf.Tensor]:
+    return lambda x, given: function(x, axis=1, keepdims=True)
+
+
+def _plain(function: Callable[..., tf.Tensor]) -> Callable[[tf.Tensor, Given], tf.Tensor]:
+    return lambda x, given: function(x)
+
+
+def _one(x: tf.Tensor, given: Given) -> tf.Tensor:
+    return tf.constant(given[0], x.dtype)
+
+
+def _over(x: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+    return tf.math.divide_no_nan(x, size)
+
+
+def _pair_products(x: tf.Tensor, given: Given) -> tf.Tensor:
+    """In the order (0, 1), (0, 2), ..., (1, 2), ..."""
+    pairs = list(combinations(range(int(x.shape[1])), 2))
+    first, second = (tf.gather(x, [pair[place] for pair in pairs], axis=1) for place in (0, 1))
+    return first * second
+
+
+APPLY: Mapping[str, Callable[[tf.Tensor, Given], tf.Tensor]] = {
+    "abs": _plain(tf.abs),
+    "sign": _plain(tf.sign),
+    "negative": _plain(tf.negative),
+    "square": _plain(tf.square),
+    "exp": lambda x, given: tf.exp(tf.minimum(x, tf.constant(_MOST_EXPONENT, x.dtype))),
+    "reciprocal": lambda x, given: _over(tf.ones_like(x), x),
+    "floor": _plain(tf.floor),
+    "ceil": _plain(tf.math.ceil),
+    "round": _plain(tf.round),
+    "cast_int": lambda x, given: tf.sign(x) * tf.floor(tf.abs(x)),
+    "sin": _plain(tf.sin),
+    "cos": _plain(tf.cos),
+    "tanh": _plain(tf.tanh),
+    "sigmoid": _plain(tf.sigmoid),
+    "relu": _plain(tf.nn.relu),
+    "add": lambda x, given: x + _one(x, given),
+    "multiply": lambda x, given: x * _one(x, given),
+    "power": lambda x, given: tf.sign(x) * tf.pow(tf.abs(x), _one(x, given)),
+    "minimum": lambda x, given: tf.minimum(x, _one(x, given)),
+    "maximum": lambda x, given: tf.maximum(x, _one(x, given)),
+    "modulo": lambda x, given: tf.math.floormod(x, _one(x, given)),
+    "greater": lambda x, given: x > _one(x, given),
+    "equal": lambda x, given: tf.equal(x, _one(x, given)),
+    "sum": _per_row(tf.reduce_sum),
+    "mean": _per_row(tf.reduce_mean),
+    "max": _per_row(tf.reduce_max),
+    "min": _per_row(tf.reduce_min),
+    "prod": _per_row(tf.reduce_prod),
+    "variance": _per_row(tf.math.reduce_variance),
+    "norm": _per_row(tf.norm),
+    "argmax": lambda x, given: tf.argmax(x, axis=1)[:, tf.newaxis],
+    "count_nonzero": _per_row(tf.math.count_nonzero),
+    "l1_normalize": lambda x, given: _over(x, tf.reduce_sum(tf.abs(x), axis=1, keepdims=True)),
+    "l2_normalize": lambda x, given: _over(x, tf.norm(x, axis=1, keepdims=True)),
+    "softmax": lambda x, given: tf.nn.softmax(x, axis=1),
+    "cumsum": lambda x, given: tf.cumsum(x, axis=1),
+    "reverse": lambda x, given: tf.reverse(x, axis=[1]),
+    "sort": lambda x, given: tf.sort(x, axis=1),
+    "clip": lambda x, given: tf.clip_by_value(x, *(tf.constant(one, x.dtype) for one in given)),
+    "take": lambda x, given: tf.gather(x, [int(one) for one in given], axis=1),
+    "mask": lambda x, given: x * tf.constant(given, x.dtype),
+    "difference": lambda x, given: x[:, 1:] - x[:, :-1],
+    "pair_products": _pair_products,
+}

@@ -1,0 +1,116 @@
+"""Every step of `transform` against numpy, in statistics as in the graph; whatever is not on the list is refused."""
+
+from collections.abc import Callable
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from common.definition.feature_sources import check_against_schema
+from common.definition.features import parse_features
+from common.definition.steps import STEPS, columns_after, read_steps
+from common.errors import InvalidInput
+from common.schema import Schema
+from services.trainer.features.statistics import Fitting, Moments
+from services.trainer.features.steps import APPLY, applied
+from services.trainer.features.transform import Transform
+
+VALUES = np.random.default_rng(3).normal(0, 2, (40, 4)).round(2)
+SCHEMA = Schema.from_mapping({"features": [{"name": "x", "dtype": "float32", "shape": [4]}]})
+EXPECTED: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "abs": ("abs", np.abs),
+    "sign": ("sign", np.sign),
+    "negative": ("negative", np.negative),
+    "square": ("square", np.square),
+    "exp": ("exp", np.exp),
+    "reciprocal": ("reciprocal", lambda x: np.divide(1.0, x, out=np.zeros_like(x), where=x != 0)),
+    "floor": ("floor", np.floor),
+    "ceil": ("ceil", np.ceil),
+    "round": ("round", np.round),
+    "cast_int": ("cast_int", lambda x: x.astype(np.int64)),
+    "sin": ("sin", np.sin),
+    "cos": ("cos", np.cos),
+    "tanh": ("tanh", np.tanh),
+    "sigmoid": ("sigmoid", lambda x: 1 / (1 + np.exp(-x))),
+    "relu": ("relu", lambda x: np.maximum(x, 0)),
+    "add": ({"add": 1.5}, lambda x: x + 1.5),
+    "multiply": ({"multiply": -2}, lambda x: x * -2),
+    "power": ({"power": 0.5}, lambda x: np.sign(x) * np.abs(x) ** 0.5),
+    "minimum": ({"minimum": 1}, lambda x: np.minimum(x, 1)),
+    "maximum": ({"maximum": 1}, lambda x: np.maximum(x, 1)),
+    "modulo": ({"modulo": 3}, lambda x: np.mod(x, 3)),
+    "greater": ({"greater": 0.5}, lambda x: x > 0.5),
+    "equal": ({"equal": float(VALUES[0, 0])}, lambda x: x == x[0, 0]),
+    "sum": ("sum", lambda x: x.sum(axis=1, keepdims=True)),
+    "mean": ("mean", lambda x: x.mean(axis=1, keepdims=True)),
+    "max": ("max", lambda x: x.max(axis=1, keepdims=True)),
+    "min": ("min", lambda x: x.min(axis=1, keepdims=True)),
+    "prod": ("prod", lambda x: x.prod(axis=1, keepdims=True)),
+    "variance": ("variance", lambda x: x.var(axis=1, keepdims=True)),
+    "norm": ("norm", lambda x: np.linalg.norm(x, axis=1, keepdims=True)),
+    "argmax": ("argmax", lambda x: x.argmax(axis=1)[:, np.newaxis]),
+    "count_nonzero": ("count_nonzero", lambda x: np.count_nonzero(x, axis=1, keepdims=True)),
+    "l1_normalize": ("l1_normalize", lambda x: x / np.abs(x).sum(axis=1, keepdims=True)),
+    "l2_normalize": ("l2_normalize", lambda x: x / np.linalg.norm(x, axis=1, keepdims=True)),
+    "softmax": ("softmax", lambda x: np.exp(x) / np.exp(x).sum(axis=1, keepdims=True)),
+    "cumsum": ("cumsum", lambda x: np.cumsum(x, axis=1)),
+    "reverse": ("reverse", lambda x: x[:, ::-1]),
+    "sort": ("sort", lambda x: np.sort(x, axis=1)),
+    "clip": ({"clip": [-1, 2]}, lambda x: np.clip(x, -1, 2)),
+    "take": ({"take": [3, 0, 0]}, lambda x: x[:, [3, 0, 0]]),
+    "mask": ({"mask": [1, 0, 0, 1]}, lambda x: x * np.array([1, 0, 0, 1])),
+    "difference": ("difference", lambda x: np.diff(x, axis=1)),
+    "pair_products": (
+        "pair_products",
+        lambda x: np.stack([x[:, i] * x[:, j] for i, j in combinations(range(4), 2)], axis=1),
+    ),
+}
+
+
+@pytest.mark.covers("api-tensor-ops")
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_does_what_numpy_does(name: str) -> None:
+    said, expected = EXPECTED[name]
+    steps = read_steps([said], "f")
+    found = applied(steps, tf.constant(VALUES))
+    np.testing.assert_allclose(found.numpy(), np.asarray(expected(VALUES), np.float64), rtol=1e-12, atol=1e-12)
+    assert found.shape[1] == columns_after(steps, 4, "f")
+
+
+@pytest.mark.covers("api-tensor-ops")
+def test_statistics_are_of_what_the_steps_give_and_the_graph_gives_the_same() -> None:
+    said = {"type": "numeric", "of": "x", "transform": ["square", "sum", {"power": 0.5}], "normalize": "zscore"}
+    specs = parse_features({"length": said}, {})
+    fitting = Fitting(specs, SCHEMA, {})
+    fitting.add({"x": VALUES.astype(np.float32)})
+    fitted = fitting.result()
+    lengths = np.linalg.norm(VALUES, axis=1, keepdims=True)
+    moments = fitted["length"]
+    assert isinstance(moments, Moments)
+    np.testing.assert_allclose(moments.mean, lengths.mean(axis=0), rtol=1e-6)
+    transform = Transform(specs, ["length"], fitted, SCHEMA)
+    call = tf.function(lambda x: transform({"x": x}).columns["length"])
+    np.testing.assert_allclose(
+        call(tf.constant(VALUES, tf.float32)), (lengths - lengths.mean()) / lengths.std(), rtol=1e-4, atol=1e-5
+    )
+    assert transform.width("length") == 1
+    assert set(APPLY) == set(STEPS)
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        (["unfold"], "there is no step 'unfold'; there are abs"),
+        ([{"power": "x"}], "power takes one number, got 'x'"),
+        ([{"abs": 1}], "abs takes nothing beside its name"),
+        ([{"mask": [1, 1]}], "mask has 2 values, and there are 4 columns"),
+        (["sum", {"take": [1]}], "there are columns 0 to 0"),
+        (["sum", "difference"], "difference leaves 0 columns"),
+        ([], "a list of 1 to 16 steps"),
+    ],
+)
+def test_what_is_not_on_the_list_or_does_not_fit_is_refused(steps: list[Any], said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        check_against_schema(parse_features({"f": {"type": "numeric", "of": "x", "transform": steps}}, {}), SCHEMA)

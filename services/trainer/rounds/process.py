@@ -62,6 +62,9 @@ from services.trainer.summaries.observing import Observer
 logger = logging.getLogger(__name__)
 _REGISTRY_TIMEOUT_SECONDS = 30.0
 """A registry that restarts within this time costs a round nothing but the wait."""
+_WATCH_SECONDS = 2.0
+"""A step that fails is heard of before the worker that was lost is seen to have ended; the watch ends this process with
+that word (teamwork.py)."""
 Report = Callable[[Message], None]
 
 
@@ -117,6 +120,7 @@ def conduct(
     except _StopRequestedError:
         return Stopped(work.place.examples_done)
     except WorkerLostError as error:
+        time.sleep(_WATCH_SECONDS)
         return Shrunk(assignment.processes if assignment.addresses else 1, str(error))
     except NotFiniteError as error:
         return Failed(str(error), FailureKind.NUMERIC)

@@ -139,6 +139,7 @@ def test_a_damaged_record_is_named_by_number_and_place(tmp_path: Path, place: in
         (struct.pack("<QI", 1 << 30, masked_crc32c(struct.pack("<Q", 1 << 30))), "is cut short"),
         (frame([b"\x0a\x7f"]), "is no tf.train.Example"),
     ],
+    ids=["gzip cut short", "gzip damaged", "length 2^63", "length of 1 GB", "no Example"],
 )
 def test_hostile_files_are_told_in_a_sentence(tmp_path: Path, content: bytes, words: str) -> None:
     path = tmp_path / "a.tfrecord"

@@ -38,6 +38,8 @@ from common.schema import Schema
 _WIDTHS = frozenset({"units", "dimension", "embedding"})
 """Runs whose rows mean nothing alone: of a narrower one none is carried."""
 _SPARE = "spare"
+MAX_PARAMETERS = 1_000_000_000
+"""That a model may have where no setting says otherwise: 4 GB of float32, without the optimizer's."""
 _T = TypeVar("_T")
 
 

@@ -1,6 +1,7 @@
 """Whether a folder is a SavedModel that can be served: its parts, its tags, its operations."""
 
 from collections.abc import Callable, Mapping
+from pathlib import PurePosixPath
 
 from common.errors import InvalidInput
 from common.saved_model.graph import MODEL_FILE, SERVE, GraphProto, nodes_of, read, signatures_of, tagged
@@ -52,9 +53,27 @@ def check_layout(sizes: Mapping[str, int], read_file: ReadFile, *, tags: tuple[s
     return graph
 
 
+def own_libraries(content: bytes) -> list[str]:
+    """The libraries of operations that a list names, one path per line; empty lines and those that begin with # do not
+    count.
+
+    Raises:
+        InvalidInput: a path is absolute or leads out of the version: it would load what nobody has looked at.
+    """
+    named = [line.strip() for line in content.decode(errors="replace").splitlines()]
+    paths = [path for path in named if path and not path.startswith("#")]
+    for path in paths:
+        # As written, not resolved: a version's files may themselves be links.
+        if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
+            raise InvalidInput(
+                f"{OWN_OPERATIONS_FILE} names {path[:200]}, which is none of the version's own files; "
+                "a path is relative to the version and does not lead out of it"
+            )
+    return paths
+
+
 def _check_libraries(content: bytes, sizes: Mapping[str, int]) -> None:
     """Raises InvalidInput: a library of own operations does not travel with the version."""
-    for line in content.decode(errors="replace").splitlines():
-        path = line.strip()
-        if path and not path.startswith("#") and path not in sizes:
+    for path in own_libraries(content):
+        if path not in sizes:
             raise InvalidInput(f"{OWN_OPERATIONS_FILE} names {path[:200]}, which is none of the version's own files")

@@ -153,6 +153,8 @@ def history(
     session: Session = context.obj
     with session.client() as client:
         found = client.history(model=model, stream=stream, by=by, action=action, limit=limit)
+    if model and not (found or stream or by or action):
+        raise NotFound(f"nothing is on record of a model {model}")  # a deletion would be
 
     def table() -> None:
         columns = {"age": "right", "what": "left", "of": "left", "by": "left", "why": "left"}

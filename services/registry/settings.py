@@ -5,6 +5,7 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from common.definition.identity import MAX_PARAMETERS
 from common.process.logs import LogFormat
 from common.process.settings import ServiceSettings
 
@@ -39,7 +40,7 @@ class RegistrySettings(ServiceSettings):
 
     max_file_bytes: int = Field(16 * 1024**3, gt=0)
     """Largest file taken."""
-    max_parameters: int = Field(1_000_000_000, ge=1)
+    max_parameters: int = Field(MAX_PARAMETERS, ge=1)
     """Most parameters that an estimator's definition may ask for; one of more is refused when it is applied."""
     max_lost_leases: int = Field(100, ge=1)
     """A round whose trainer died or fell silent this often fails at the next attempt."""

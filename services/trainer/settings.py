@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from common.definition.identity import MAX_PARAMETERS
 from common.process.logs import LogFormat
 from common.process.settings import ServiceSettings
 
@@ -52,6 +53,9 @@ class TrainerSettings(ServiceSettings):
     rebuild_timeout_seconds: float = Field(default=3600.0, ge=1, le=86_400)
     """A version that is trained again for a comparison is given up after so long."""
 
+    max_parameters: int = Field(default=MAX_PARAMETERS, ge=1)
+    """Most parameters that a round's model may have, whoever's code builds it; one of more fails the round before it
+    takes the memory. REGISTRY_MAX_PARAMETERS refuses an estimator earlier, when it is applied."""
     block_examples: int = Field(default=16_384, ge=1)
     """Examples per block of newly planned rounds; part of a round's configuration."""
     intra_op_threads: int = Field(default=0, ge=0)

@@ -14,6 +14,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from tensorflow.core.protobuf import config_pb2
 
+from common.errors import InvalidInput
 from common.eventlog.tfrecord import cut
 from protos import tfserving_pb2, warmup_pb2
 from services.trainer.families import own_operations
@@ -46,7 +47,7 @@ def compare(directory: Path, requests: Path, answers: Path, *, is_cautious: bool
         questions = _questions(requests, answers)
         own_operations.load_listed(directory)
         answer = _loaded(directory, is_cautious=is_cautious)
-    except (tf.errors.OpError, OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
+    except (InvalidInput, tf.errors.OpError, OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
         return f"the export cannot be loaded in a process of its own: {_message_of(error)}"
     for number, question in enumerate(questions, 1):
         place = f"{question.signature}, warm-up request {number} of {len(questions)} ({_rows_of(question)})"

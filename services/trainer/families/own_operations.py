@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from common.saved_model.layout import OWN_OPERATIONS_FILE
+from common.saved_model.layout import OWN_OPERATIONS_FILE, own_libraries
 from services.trainer.families.reasons import DefinitionFailedError
 
 _FOLDER = "assets.extra/operations"
@@ -50,8 +50,12 @@ def add_to(saved_model: Path, libraries: Mapping[str, bytes]) -> None:
 
 
 def load_listed(saved_model: Path) -> None:
-    """What an export lists, as a replica loads it. Raises OSError or tf.errors.OpError."""
+    """What an export lists, as a replica loads it.
+
+    Raises:
+        InvalidInput: the list names what is none of the export's own files.
+        OSError, tf.errors.OpError: one cannot be loaded.
+    """
     path = saved_model / OWN_OPERATIONS_FILE
-    for line in path.read_text().splitlines() if path.is_file() else ():
-        if line.strip() and not line.startswith("#"):
-            tf.load_op_library(str(saved_model / line.strip()))
+    for library in own_libraries(path.read_bytes()) if path.is_file() else ():
+        tf.load_op_library(str(saved_model / library))

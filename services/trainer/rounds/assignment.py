@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
+from common.definition.identity import MAX_PARAMETERS
 from common.errors import InvalidInput
 from common.registry.catalog import FileEntry, Lease, OffsetRange, ResumePoint, Round, RoundPlan, RoundState
 
@@ -64,6 +65,8 @@ class RoundAssignment:
     """Steps of this attempt to trace, from 0; 0 steps: none. No part of the plan."""
     readers: int = 1
     """Partitions that are read ahead by threads; no part of the plan."""
+    max_parameters: int = MAX_PARAMETERS
+    """Of the round's model; one of more fails the round before anything is trained."""
     rebuild_of: int = 0
     """Not 0: train this version of the plan's model again and compare. The lease then is a form only (token 0): no
     resume point is saved and nothing is registered."""

@@ -23,6 +23,7 @@ from common.eventlog.topics import examples_topic
 from common.registry.client import RegistryClient, manifest_of
 from common.schema import Schema
 from services.trainer.export.fresh_process import FreshProcess
+from services.trainer.families.parameter_bound import at_most
 from services.trainer.families.port import Trainable
 from services.trainer.families.reasons import DefinitionFailedError, describe
 from services.trainer.features import statistics as feature_statistics
@@ -242,9 +243,10 @@ class _Round:
             self._tell_apart("read", data, (0.0, 0.0))
         with self._stage("build"):
             parent = inputs.parent.built() if inputs.parent else None
-            model = adapters.build(
-                inputs.definition, inputs.schema, self._statistics, inputs.module, seed=self._plan.seed
-            )
+            with at_most(self._assignment.max_parameters):
+                model = adapters.build(
+                    inputs.definition, inputs.schema, self._statistics, inputs.module, seed=self._plan.seed
+                )
             before = resumed.checkpoint if resumed else known.checkpoint if known else None
             model.fit(
                 before.arrays if before else {}, lambda: (block.trained.columns for block in data.prepared(model))

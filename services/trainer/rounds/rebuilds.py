@@ -140,6 +140,7 @@ class Rebuilds:
             inter_op_threads=int(configuration["inter_op_threads"]),
             resume_interval_seconds=self._settings.resume_interval_seconds,
             readers=self._settings.readers,
+            max_parameters=self._settings.max_parameters,
             rebuild_of=rebuild.version.version,
         )
 

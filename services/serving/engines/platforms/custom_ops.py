@@ -1,17 +1,16 @@
 """Libraries of custom operations that a version needs, loaded into its runner before it.
 
-`<version>/assets.extra/custom_ops.txt` lists them, one path per line, relative to the version or absolute; empty lines
-and those that begin with # do not count.
+`<version>/assets.extra/custom_ops.txt` lists them (common/saved_model/layout.py).
 """
 
 from pathlib import Path
 
 import tensorflow as tf
 
+from common.errors import InvalidInput
+from common.saved_model.layout import OWN_OPERATIONS_FILE, own_libraries
 from services.serving.wire.codes import Code
 from services.serving.wire.prediction import RequestFailed
-
-LIST_PATH = Path("assets.extra/custom_ops.txt")
 
 
 def load_custom_ops(directory: Path) -> None:
@@ -21,28 +20,24 @@ def load_custom_ops(directory: Path) -> None:
         RequestFailed: one is not there, leads out of the version, or cannot be loaded; the message says which and why.
     """
     try:
-        lines = (directory / LIST_PATH).read_text().splitlines()
+        libraries = own_libraries((directory / OWN_OPERATIONS_FILE).read_bytes())
     except FileNotFoundError:
         return
-    except (OSError, UnicodeDecodeError) as error:
-        raise RequestFailed(Code.FAILED_PRECONDITION, f"cannot read {LIST_PATH}: {error}") from error
-    for line in (line.strip() for line in lines):
-        if line and not line.startswith("#"):
-            _load(directory, line)
+    except OSError as error:
+        raise RequestFailed(Code.FAILED_PRECONDITION, f"cannot read {OWN_OPERATIONS_FILE}: {error}") from error
+    except InvalidInput as error:
+        raise RequestFailed(Code.FAILED_PRECONDITION, error.message) from error
+    for library in libraries:
+        _load(directory, library)
 
 
-def _load(directory: Path, line: str) -> None:
-    path = Path(line)
-    if not path.is_absolute():
-        path = directory / path
-        # As written, not resolved: a version's files may themselves be links.
-        if ".." in path.relative_to(directory).parts:
-            raise RequestFailed(
-                Code.FAILED_PRECONDITION, f"custom op library {line} of {LIST_PATH} leads out of the version"
-            )
+def _load(directory: Path, library: str) -> None:
+    path = directory / library
     if not path.is_file():
-        raise RequestFailed(Code.FAILED_PRECONDITION, f"custom op library {line} of {LIST_PATH} is not there")
+        raise RequestFailed(
+            Code.FAILED_PRECONDITION, f"custom op library {library} of {OWN_OPERATIONS_FILE} is not there"
+        )
     try:
         tf.load_op_library(str(path))
     except (tf.errors.OpError, RuntimeError, OSError) as error:
-        raise RequestFailed(Code.FAILED_PRECONDITION, f"cannot load custom op library {line}: {error}") from error
+        raise RequestFailed(Code.FAILED_PRECONDITION, f"cannot load custom op library {library}: {error}") from error

@@ -1,5 +1,6 @@
 """A module's whole contract, each part in one small round: trained, tried elsewhere, rebuilt to the same bits."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -350,3 +351,53 @@ def test_a_step_of_a_gan_leaves_the_other_half_untouched(tmp_path: Path) -> None
         assert any(f"/{moves}/" in path for path in changed)
         assert not any(f"/{stays}/" in path or f"of_{stays}" in path for path in changed)
     assert training.curve(np.ones(2, np.float32))[0].tolist() == [0, 1], "each batch has a place in the curve"
+
+
+LARGE = {
+    "functional": """
+def build_model(schema, parameters):
+    x = keras.Input((), name="x", dtype="float32")
+    return keras.Model(x, keras.layers.Dense(1)(keras.layers.Dense(2_000)(keras.layers.Reshape((1,))(x))))
+""",
+    "subclassed, in its first call": """
+inputs = ["x"]
+
+class Net(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.wide, self.last = keras.layers.Dense(2_000), keras.layers.Dense(1)
+
+    def call(self, given):
+        return self.last(self.wide(given["x"][:, tf.newaxis]))
+
+def build_model(schema, parameters):
+    return Net()
+""",
+    "a code that hides what is raised": """
+def build_model(schema, parameters):
+    x = keras.Input((), name="x", dtype="float32")
+    try:
+        column = keras.layers.Dense(2_000)(keras.layers.Reshape((1,))(x))
+    except Exception:
+        column = keras.layers.Reshape((1,))(x)
+    return keras.Model(x, keras.layers.Dense(1)(column))
+""",
+}
+
+
+@pytest.mark.covers("perf-flops-params")
+@pytest.mark.parametrize("module", LARGE.values(), ids=LARGE.keys())
+def test_a_module_of_too_many_parameters_fails_the_round_before_it_takes_the_memory(
+    tmp_path: Path, module: str
+) -> None:
+    platform = Platform(tmp_path)
+    platform.append(events(60))
+    files = definition(
+        estimator=None, features=None, parameters={}, module="model.py", task="binary", model_py=HEAD + module
+    )
+    ended = platform.train(platform.lease(files), max_parameters=1_999)
+    assert isinstance(ended, Failed), ended
+    assert re.search(
+        r"would have [24],000 parameters or more \(.* alone 2,000\), at most 1,999 are taken", ended.reason
+    )
+    assert not platform.trained_blocks()

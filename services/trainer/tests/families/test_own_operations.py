@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from common.definition.model import parse_definition
 from common.errors import InvalidInput
+from services.trainer.export.answers import compare
 from services.trainer.rounds.assignment import Done
 from services.trainer.tests.support.small_rounds import Platform, definition, events, rebuilt
 from testing import triple_operation
@@ -53,3 +54,13 @@ def test_a_library_is_trained_with_listed_carried_and_needed(tmp_path: Path) -> 
     assert rebuilt(platform, lease, 1).weights_digest == version.weights_digest
     with pytest.raises(InvalidInput, match=r"operations names 'absent\.so'"):
         parse_definition(files | {"model.yaml": files["model.yaml"].replace(b"triple.so", b"absent.so")})
+
+
+@pytest.mark.covers("api-custom-op")
+@pytest.mark.parametrize("path", ["/tmp/x.so", "../x.so", "assets.extra/../../x.so"])
+def test_a_library_outside_the_version_is_none_that_is_loaded(tmp_path: Path, path: str) -> None:
+    (tmp_path / "saved_model/assets.extra").mkdir(parents=True)
+    (tmp_path / "saved_model/assets.extra/custom_ops.txt").write_text(f"# own\n{path}\n")
+    (tmp_path / "nothing").write_bytes(b"")
+    said = compare(tmp_path / "saved_model", tmp_path / "nothing", tmp_path / "nothing", is_cautious=False)
+    assert f"custom_ops.txt names {path}, which is none of the version's own files" in said

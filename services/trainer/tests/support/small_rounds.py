@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 import yaml
 
+from common.definition.identity import MAX_PARAMETERS
 from common.eventlog.base import EventLog, NewRecord, RecordHeaders
 from common.eventlog.open import open_event_log
 from common.eventlog.tfrecord import frame
@@ -173,6 +174,7 @@ class Platform:
         stop_requested: Callable[[], bool] = lambda: False,
         work_dir: str = "work",
         profile: tuple[int, int] = (0, 0),
+        max_parameters: int = MAX_PARAMETERS,
     ) -> Done | Failed | Stopped | Shrunk:
         assignment = RoundAssignment(
             lease=lease,
@@ -185,6 +187,7 @@ class Platform:
             resume_interval_seconds=resume_interval_seconds,
             profile_first=profile[0],
             profile_steps=profile[1],
+            max_parameters=max_parameters,
         )
         tf.config.experimental.enable_op_determinism()  # threads stay as they are: other tests have started TensorFlow
         return conduct(

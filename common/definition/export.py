@@ -25,12 +25,14 @@ class Export:
         formats: of FORMATS, each made of `serving_default` in every round, below exports/.
         on_unsupported: whether a format that cannot be made, or answers otherwise than the model, fails the round.
         max_difference: largest difference from the model's answers that a format of QUANTISED may have; None: any.
+        checkpoint_shard_bytes: weights past so many bytes are stored in several files with an index.
     """
 
     warmup_requests: int = MAX_WARMUP_REQUESTS
     formats: tuple[str, ...] = ()
     on_unsupported: Literal["fail", "warn"] = "fail"
     max_difference: float | None = None
+    checkpoint_shard_bytes: int = 268_435_456
 
 
 def parse_export(section: object) -> Export:
@@ -41,6 +43,7 @@ def parse_export(section: object) -> Export:
         fields.texts("formats", (), may_be_empty=True),
         "warn" if fields.choice("on_unsupported", ("fail", "warn"), "fail") == "warn" else "fail",
         fields.optional_number("max_difference", None, minimum=0.0),
+        fields.integer("checkpoint_shard_bytes", Export.checkpoint_shard_bytes, minimum=1024),
     )
     fields.finish()
     for name in export.formats:

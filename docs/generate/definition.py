@@ -179,7 +179,13 @@ gate:
     - {metric: accuracy, slice: {carrier: AA}, min_value: 0.6, min_examples: 50}
     - {metric: auc, direction: higher, slice: carrier, min_value: 0.5, max_value: null}
 """,
-    "export": "export: {warmup_requests: 16, formats: [tflite, tflite_int8, onnx], on_unsupported: fail}\n",
+    "export": """\
+export:
+  warmup_requests: 16
+  formats: [tflite, tflite_int8, onnx]
+  on_unsupported: fail
+  checkpoint_shard_bytes: 268435456
+""",
     "serving": "serving:\n  engine: auto\n  slo_ms: 20\n  batching: {max_batch_size: 64}\n",
     "serving: batching": """\
 serving:

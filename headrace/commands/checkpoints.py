@@ -2,8 +2,10 @@
 
 import io
 import json
+import re
 import tempfile
 import zipfile
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="What a version's next round starts from.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="MODEL[@VERSION]")]
-_WEIGHTS, _MEANING = "checkpoint/weights.npz", "checkpoint/identity.json"
+_WEIGHTS = re.compile(r"checkpoint/weights(-\d{5}-of-\d{5})?\.npz")
+_MEANING = "checkpoint/identity.json"
 
 
 @app.command()
@@ -31,13 +34,20 @@ def show(context: typer.Context, name: Name) -> None:
     """List every tensor: weights, the optimizer's slots, statistics; with type, shape and norm; and the rows of learned
     vocabularies."""
     session: Session = context.obj
-    title, arrays = _read(session, name)
+    stored = _read(session, name)
+    title, arrays, shards = stored.title, stored.arrays, stored.shards
     found = {path: _facts(array) for path, array in arrays.items()}
+    for path, one in found.items() if len(set(shards.values())) > 1 else ():
+        one["shard"] = shards[path]
     vocabularies = _vocabularies(arrays)
 
     def told() -> None:
-        rows = [[path, one["dtype"], one["shape"], _shown(one["norm"])] for path, one in found.items()]
-        print_table(title, {"tensor": "left", "dtype": "left", "shape": "left", "norm": "right"}, rows)
+        rows = [
+            [path, one["dtype"], one["shape"], _shown(one["norm"]), one.get("shard", "-")]
+            for path, one in found.items()
+        ]
+        columns = {"tensor": "left", "dtype": "left", "shape": "left", "norm": "right", "shard": "left"}
+        print_table(title, columns, rows)
         for feature, counts in vocabularies.items():
             typer.echo(f"{feature}: " + ", ".join(f"{count:,} {what}" for what, count in counts.items()))
         slots = sum(path.startswith("optimizer/") for path in found)
@@ -62,7 +72,8 @@ def diff(
         if not version.parent_version:
             raise NotFound(f"{version.model}@{version.version} has no parent; name the version to compare with")
         other = f"{version.model}@{version.parent_version}"
-    (title, arrays), (other_title, before) = _read(session, name), _read(session, other)
+    one, parent = _read(session, name), _read(session, other)
+    title, arrays, other_title, before = one.title, one.arrays, parent.title, parent.arrays
     found = {path: _moved(before.get(path), arrays.get(path)) for path in sorted({*arrays, *before})}
 
     def told() -> None:
@@ -101,7 +112,8 @@ def export(
     if projector:
         _export_table(session, name, projector, to)
         return
-    title, arrays = _chosen(*_read(session, name), only or [])
+    stored = _read(session, name)
+    title, arrays = stored.title, _chosen(stored, only or [])
     to.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         import numpy as np
@@ -119,7 +131,8 @@ def export(
 
 
 def _export_table(session: Session, name: str, table: str, to: Path) -> None:
-    title, arrays, meaning = _read_with_meaning(session, name)
+    stored = _read(session, name, wants_meaning=True)
+    title, arrays, meaning = stored.title, stored.arrays, stored.meaning
     path = _table_path(arrays, table, title)
     vectors = arrays[path]
     labels = labels_of(meaning, path.removeprefix("model/"), len(vectors))
@@ -163,42 +176,55 @@ def labels_of(meaning: "dict[str, Any]", path: str, count: int) -> list[str]:
     return labels if len(labels) == count else [str(number) for number in range(count)]
 
 
-def _chosen(title: str, arrays: "Arrays", patterns: list[str]) -> "tuple[str, Arrays]":
+@dataclass(frozen=True)
+class _Stored:
+    """Attributes:
+    arrays: in order of path.
+    shards: the file that each is in.
+    meaning: what the rows of variables mean, where it was asked for.
+    """
+
+    title: str
+    arrays: "Arrays"
+    shards: dict[str, str]
+    meaning: dict[str, Any]
+
+
+def _chosen(stored: _Stored, patterns: list[str]) -> "Arrays":
     """Of the tensors those that a pattern means; all without patterns."""
+    arrays = stored.arrays
     for pattern in patterns:
         if not any(fnmatchcase(path, pattern) for path in arrays):
-            raise NotFound(f"{title} has no tensor {pattern}{did_you_mean([pattern], arrays)}; see checkpoint show")
+            known = did_you_mean([pattern], arrays)
+            raise NotFound(f"{stored.title} has no tensor {pattern}{known}; see checkpoint show")
     if not patterns:
-        return title, arrays
-    return title, {path: one for path, one in arrays.items() if any(fnmatchcase(path, given) for given in patterns)}
+        return arrays
+    return {path: one for path, one in arrays.items() if any(fnmatchcase(path, given) for given in patterns)}
 
 
-def _read(session: Session, name: str) -> "tuple[str, Arrays]":
-    title, arrays, _ = _read_with_meaning(session, name, wants_meaning=False)
-    return title, arrays
-
-
-def _read_with_meaning(
-    session: Session, name: str, *, wants_meaning: bool = True
-) -> "tuple[str, Arrays, dict[str, Any]]":
+def _read(session: Session, name: str, *, wants_meaning: bool = False) -> _Stored:
     try:
         import numpy as np
     except ImportError as error:
         raise InvalidInput("checkpoints are numpy's files: pip install 'headrace[client]'") from error
     with session.client() as client:
         version = chosen_version(client, name)
-        entry = next((file for file in version.files if file.path == _WEIGHTS), None)
+        entries = sorted((file for file in version.files if _WEIGHTS.fullmatch(file.path)), key=lambda file: file.path)
         title = f"{version.model}@{version.version}"
-        if entry is None:
-            raise NotFound(f"{title} has no {_WEIGHTS}; no round can start from it")
-        content = client.file(entry)
+        if not entries:
+            raise NotFound(f"{title} has no checkpoint/weights.npz; no round can start from it")
+        arrays: Arrays = {}
+        shards: dict[str, str] = {}
+        for entry in entries:
+            try:
+                with np.load(io.BytesIO(client.file(entry)), allow_pickle=False) as file:
+                    arrays |= {path: file[path] for path in file.files}
+                    shards |= dict.fromkeys(file.files, entry.path.rpartition("/")[2])
+            except (ValueError, OSError, zipfile.BadZipFile) as error:
+                raise DataLoss(f"{entry.path} of {title} cannot be read: {error}") from error
         identity = next((file for file in version.files if file.path == _MEANING and wants_meaning), None)
         meaning = json.loads(client.file(identity)) if identity else {}
-    try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as file:
-            return title, {path: file[path] for path in sorted(file.files)}, meaning
-    except (ValueError, OSError, zipfile.BadZipFile) as error:
-        raise DataLoss(f"{_WEIGHTS} of {title} cannot be read: {error}") from error
+    return _Stored(title, {path: arrays[path] for path in sorted(arrays)}, shards, meaning)
 
 
 def _vocabularies(arrays: "Arrays") -> dict[str, dict[str, int]]:

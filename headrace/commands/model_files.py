@@ -208,7 +208,7 @@ def cost(context: typer.Context, name: Name) -> None:
         target = Path(folder) / "flops.json"
         run("flops", files.directory, target)
         counted: dict[str, Any] = json.loads(target.read_text())
-        layers = _parameters_by_layer(files.variables(), files.directory.parent / "checkpoint" / "weights.npz")
+        layers = _parameters_by_layer(files.variables(), files.directory.parent / "checkpoint")
     document = {"model": files.title, "bytes": sum(files.sizes.values()), "parameters": layers, **counted}
 
     def told() -> None:
@@ -246,7 +246,7 @@ def fetched(session: Session, name: str, folder: Path, *wanted: str) -> _Files:
             if not wanted or path in wanted:
                 client.fetch_file(entry, folder / _FOLDER / path)
         for file in version.files:
-            if not wanted and file.path == "checkpoint/weights.npz":
+            if not wanted and file.path.startswith("checkpoint/weights"):
                 client.fetch_file(file, folder / file.path)
     sizes = {path: entry.size_bytes for path, entry in entries.items()}
     return _Files(f"{version.model}@{version.version}", folder / _FOLDER, sizes)
@@ -255,10 +255,10 @@ def fetched(session: Session, name: str, folder: Path, *wanted: str) -> _Files:
 def _parameters_by_layer(variables: "Mapping[str, Variable]", checkpoint: Path) -> dict[str, int]:
     """By the names that the checkpoint has where there is one: an export numbers its variables."""
     counted: defaultdict[str, int] = defaultdict(int)
-    if checkpoint.is_file():
+    for weights in sorted(checkpoint.glob("weights*.npz")):
         import numpy as np
 
-        with np.load(checkpoint) as file:
+        with np.load(weights) as file:
             for path in file.files:
                 if path.startswith("model/"):
                     counted[path.split("/")[1]] += int(file[path].size)

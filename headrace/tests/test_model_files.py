@@ -107,6 +107,20 @@ def test_a_checkpoint_tells_the_rows_of_a_table_that_forgets(server: Server, run
 
 
 @pytest.mark.covers("fmt-ckpt-files")
+def test_a_checkpoint_in_shards_is_shown_with_the_shard_of_each_tensor(server: Server, run: Run) -> None:  # noqa: F811
+    shards = [weights(model__a=np.zeros(2)), weights(model__b=np.ones(3))]
+    files = {f"checkpoint/weights-0000{number}-of-00002.npz": shard for number, shard in enumerate(shards, 1)}
+    server.will_answer(200, version(files))
+    for shard in shards:
+        server.will_answer(200, shard)
+    shown = json.loads(run("--json", "checkpoint", "show", "m@2").output)["tensors"]
+    assert {path: one["shard"] for path, one in shown.items()} == {
+        "model/a": "weights-00001-of-00002.npz",
+        "model/b": "weights-00002-of-00002.npz",
+    }
+
+
+@pytest.mark.covers("fmt-ckpt-files")
 def test_a_damaged_checkpoint_is_reported_not_read(server: Server, run: Run) -> None:  # noqa: F811
     content = weights(model__a=np.zeros(4))
     server.will_answer(200, version({"checkpoint/weights.npz": content}))

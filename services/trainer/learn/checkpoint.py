@@ -1,7 +1,8 @@
 """What the next round starts from: every variable by its path, and a few facts.
 
     checkpoint/weights.npz    model/<path>, optimizer/<path>, statistics/<feature>/<part>, layers/<name>/<part>
-                              (families/layer_state.py): plain arrays, no pickle
+                              (families/layer_state.py): plain arrays, no pickle; or shards with an index
+                              (weights_files.py)
     checkpoint/state.json     step, position, optimizer, definition digest
     checkpoint/identity.json  what each row of an estimator's variables means (common/definition/identity.py)
 
@@ -10,9 +11,7 @@ The same files make up a resume point.
 """
 
 import hashlib
-import io
 import json
-import os
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -25,15 +24,17 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from common.definition import compare, identity
+from common.definition.export import Export
 from common.errors import DataLoss, InvalidInput
 from services.trainer.families import layer_state
 from services.trainer.families.port import Carrying
 from services.trainer.features import statistics as feature_statistics
 from services.trainer.features.statistics import Arrays, Statistics
+from services.trainer.learn import weights_files
+from services.trainer.learn.weights_files import write_aside
 
 WEIGHTS_PATH, STATE_PATH = "checkpoint/weights.npz", "checkpoint/state.json"
 IDENTITY_PATH = "checkpoint/identity.json"
-_EPOCH_OF_ZIP = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -199,21 +200,20 @@ def weights_digest(arrays: Arrays) -> str:
     return digest.hexdigest()
 
 
-def write(directory: Path, checkpoint: Checkpoint) -> None:
-    """Writes the three files below `directory`, aside first; equal checkpoints give equal bytes."""
-    _write_aside(directory / WEIGHTS_PATH, _npz(checkpoint.arrays))
-    _write_aside(directory / IDENTITY_PATH, json.dumps(checkpoint.identity, sort_keys=True).encode() + b"\n")
-    _write_aside(directory / STATE_PATH, json.dumps(checkpoint.state, sort_keys=True, indent=2).encode() + b"\n")
+def write(directory: Path, checkpoint: Checkpoint, *, shard_bytes: int = Export.checkpoint_shard_bytes) -> None:
+    """Writes the files below `directory`, aside first; equal checkpoints give equal bytes."""
+    weights_files.write((directory / WEIGHTS_PATH).parent, checkpoint.arrays, shard_bytes=shard_bytes)
+    write_aside(directory / IDENTITY_PATH, json.dumps(checkpoint.identity, sort_keys=True).encode() + b"\n")
+    write_aside(directory / STATE_PATH, json.dumps(checkpoint.state, sort_keys=True, indent=2).encode() + b"\n")
 
 
 def read(directory: Path) -> Checkpoint:
     """Raises DataLoss when a file is missing or not what `write` writes."""
     try:
-        with np.load(directory / WEIGHTS_PATH, allow_pickle=False) as stored:
-            arrays = {path: stored[path] for path in stored.files}
+        arrays = weights_files.read((directory / WEIGHTS_PATH).parent)
         state = json.loads((directory / STATE_PATH).read_bytes())
         meaning = json.loads((directory / IDENTITY_PATH).read_bytes())
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, DataLoss) as error:
         raise DataLoss(f"the checkpoint in {directory} cannot be read: {error}") from error
     return Checkpoint(arrays, state, meaning)
 
@@ -228,24 +228,3 @@ def _check_same_kind(path: str, variable: keras.Variable, array: NDArray[np.gene
 
 def _is_of_kind(variable: keras.Variable, array: NDArray[np.generic]) -> bool:
     return (tuple(variable.shape), np.dtype(variable.dtype)) == (array.shape, array.dtype)
-
-
-def _npz(arrays: Arrays) -> bytes:
-    """numpy's npz, uncompressed, with fixed dates: np.savez stamps the current time."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        for path in sorted(arrays):
-            content = io.BytesIO()
-            np.lib.format.write_array(content, np.asarray(arrays[path], order="C"), allow_pickle=False)
-            archive.writestr(zipfile.ZipInfo(f"{path}.npy", _EPOCH_OF_ZIP), content.getbuffer())
-    return buffer.getvalue()
-
-
-def _write_aside(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.part")
-    with aside.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.rename(path)

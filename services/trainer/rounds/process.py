@@ -427,7 +427,8 @@ class _Round:
             point = self._final or self._captured(training)
             training.before_saving(point.arrays)
             assert self._pace is not None, "there is nothing to save before the training begins"
-            self._points.save(self.place, point, self._curve.rows, self._pace.state())
+            shard_bytes = training.model.definition.export.checkpoint_shard_bytes
+            self._points.save(self.place, point, self._curve.rows, self._pace.state(), shard_bytes=shard_bytes)
             self._saved_place = self.place
         except (Unavailable, Overloaded) as error:
             logger.warning("no resume point", extra={"model": self._plan.model, "error": error.message})

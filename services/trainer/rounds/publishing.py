@@ -100,7 +100,7 @@ def write_files(
         export.check(saved_model, trial, fresh, work_dir)
         export.write_warmup_requests(model, saved_model, trial)
     formats = _formats(trained, measured, output, work_dir)
-    checkpoint.write(output, trained.final)
+    checkpoint.write(output, trained.final, shard_bytes=trained.definition.export.checkpoint_shard_bytes)
     measured.statistics.write(output)
     curves = tensorboard_events.Curves(
         trained.steps,

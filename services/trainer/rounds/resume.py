@@ -80,7 +80,9 @@ class ResumePoints:
             return True
         return self._clock() - self._saved_at >= self._interval_seconds
 
-    def save(self, place: Place, point: Checkpoint, losses: NDArray[np.float32], pace: PaceState) -> None:
+    def save(
+        self, place: Place, point: Checkpoint, losses: NDArray[np.float32], pace: PaceState, *, shard_bytes: int
+    ) -> None:
         """Raises Unavailable, Overloaded or Conflict as the registry says; then the point before stays in force."""
         self._saved_at, self._saved_step = self._clock(), point.step
         of_pace, best = pace
@@ -91,7 +93,8 @@ class ResumePoints:
             "position": None if place.position is None else {str(k): v for k, v in place.position.items()},
             "examples_done": place.examples_done,
         }
-        checkpoint.write(self._directory, Checkpoint(point.arrays | {_LOSSES: losses, **best}, state, point.identity))
+        whole = Checkpoint(point.arrays | {_LOSSES: losses, **best}, state, point.identity)
+        checkpoint.write(self._directory, whole, shard_bytes=shard_bytes)
         files = manifest_of(self._directory)
         self._registry.upload(self._directory, files)
         self._registry.put_resume_point(self._lease, state=state, files=files)
@@ -106,6 +109,7 @@ class ResumePoints:
         point = self._lease.resume_point
         if point is None:
             return None
+        self._remove_all_but({entry.path for entry in point.files})
         self._registry.download(point.files, self._directory)
         saved = checkpoint.read(self._directory)
         if _LOSSES not in saved.arrays:
@@ -123,3 +127,9 @@ class ResumePoints:
         if losses.ndim == 1:  # of an older trainer: the whole loss only
             losses = np.column_stack([losses, np.full_like(losses, np.nan), np.full_like(losses, place.pass_index)])
         return Resumed(place, Checkpoint(arrays, saved.state), losses, best)
+
+    def _remove_all_but(self, paths: set[str]) -> None:
+        """Of a point that was written here and not kept, other shards and their index would be read with this one."""
+        for path in [*self._directory.rglob("*")]:
+            if path.is_file() and path.relative_to(self._directory).as_posix() not in paths:
+                path.unlink()

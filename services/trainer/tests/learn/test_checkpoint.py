@@ -1,5 +1,6 @@
 """Checkpoints: bytes, digests, and what does not fit."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,35 @@ def test_a_damaged_file_is_data_loss(tmp_path: Path, damage: bytes) -> None:
     (tmp_path / checkpoint.WEIGHTS_PATH).write_bytes(damage)
     with pytest.raises(DataLoss, match="cannot be read"):
         checkpoint.read(tmp_path)
+
+
+@pytest.mark.covers("fmt-ckpt-files", "ckpt-save")
+def test_large_weights_lie_in_shards_and_a_damaged_one_is_named_with_what_it_holds(tmp_path: Path) -> None:
+    arrays: dict[str, np.ndarray[Any, Any]] = {
+        f"model/layer_{number}/kernel": np.full(300, number, np.float32) for number in range(5)
+    }
+    whole = Checkpoint(arrays, {"step": 7})
+    checkpoint.write(tmp_path, whole)
+    checkpoint.write(tmp_path, whole, shard_bytes=2500)
+    shards = sorted(path.name for path in (tmp_path / "checkpoint").glob("weights*"))
+    assert shards == [f"weights-0000{number}-of-00003.npz" for number in (1, 2, 3)]
+    index = json.loads((tmp_path / "checkpoint" / "index.json").read_bytes())["shards"]
+    assert index[shards[1]]["tensors"] == ["model/layer_2/kernel", "model/layer_3/kernel"]
+    assert checkpoint.weights_digest(checkpoint.read(tmp_path).arrays) == checkpoint.weights_digest(arrays)
+    first = (tmp_path / "checkpoint" / shards[0]).read_bytes()
+    changed = Checkpoint(arrays | {"model/layer_4/kernel": np.zeros(300, np.float32)}, {"step": 8})
+    checkpoint.write(tmp_path, changed, shard_bytes=2500)
+    assert (tmp_path / "checkpoint" / shards[0]).read_bytes() == first, "what has not changed is the same file"
+
+    damaged = tmp_path / "checkpoint" / shards[1]
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
+    with pytest.raises(DataLoss, match=r"weights-00002-of-00003.npz of 3 is damaged; it holds 2 tensors: model/l"):
+        checkpoint.read(tmp_path)
+    damaged.unlink()
+    with pytest.raises(DataLoss, match=r"shard weights-00002-of-00003.npz of 3 is missing"):
+        checkpoint.read(tmp_path)
+    checkpoint.write(tmp_path, whole)
+    assert checkpoint.read(tmp_path).step == 7, "one file again, and no index beside it"
 
 
 def test_no_pickle_is_ever_loaded(tmp_path: Path) -> None:

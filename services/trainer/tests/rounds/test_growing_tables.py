@@ -21,6 +21,7 @@ SECTIONS: dict[str, Any] = {
     "features": FEATURES,
     "estimator": "dnn_classifier",
     "parameters": {"hidden_units": [4]},
+    "export": {"checkpoint_shard_bytes": 1024},
     "training": {"batch_size": 8, "shards": 2, "optimizer": {"name": "adam", "learning_rate": 0.05}},
 }
 

@@ -137,7 +137,7 @@ class Planner:
                 stream = tracked.state.model.stream
                 if stream not in logs:
                     logs[stream] = self._look(stream)
-                self._consider(tracked, logs[stream])
+                self._consider(tracked, self._faults.get(tracked.state.model.name) or logs[stream])
             self._snapshot = tuple(_status_of(tracked) for _, tracked in sorted(self._tracked.items()))
 
     # doors

@@ -4,8 +4,13 @@ Signature `serving_default`: features, float32 [n, count of the model's features
 predictions, float32, as Booster.predict gives them: [n], or [n, classes]. Needs the extra serving-xgboost.
 """
 
+import json
+import os
+import select
+import signal
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 import xgboost
@@ -16,6 +21,7 @@ from services.serving.wire.prediction import Arrays, RequestFailed
 from services.serving.wire.replica_state import Signature, TensorSpec
 
 FILE_NAMES = ("model.json", "model.ubj")
+_TRY_SECONDS = 120.0
 _INPUT, _OUTPUT = "features", "predictions"
 
 
@@ -60,14 +66,76 @@ class XGBoostModel:
 
 
 def load(request: LoadRequest) -> XGBoostModel:
-    """Raises RequestFailed: there is no model file, or XGBoost cannot read it."""
+    """Raises RequestFailed: there is no model file, XGBoost cannot read it, or it is damaged."""
     path = _model_file(request.directory)
-    booster = xgboost.Booster({"nthread": request.options.engine.intra_op_threads})
-    try:
-        booster.load_model(path)
-    except xgboost.core.XGBoostError as error:
-        raise RequestFailed(Code.FAILED_PRECONDITION, f"xgboost cannot read {path.name}: {error}") from error
+    threads = request.options.engine.intra_op_threads
+    if path.read_bytes()[:1] != b"{":
+        raise RequestFailed(
+            Code.FAILED_PRECONDITION,
+            f"{path.name} is neither JSON nor UBJSON, as Booster.save_model writes them; a pickle is never opened",
+        )
+    reason = _tried(path)
+    if reason:
+        raise RequestFailed(Code.FAILED_PRECONDITION, f"xgboost cannot read {path.name}: {reason}")
+    booster = xgboost.Booster({"nthread": threads})
+    booster.load_model(path)
     return XGBoostModel(booster)
+
+
+def _tried(path: Path) -> str:
+    """Why it cannot be served; empty where it can. In a process of its own: XGBoost checks little of what it reads, and
+    a damaged tree ends the process that walks it."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reader)
+        _tell(path, writer)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as told:
+        is_told = bool(select.select([told], [], [], _TRY_SECONDS)[0])
+        if not is_told:
+            os.kill(child, signal.SIGKILL)
+        said = told.read().decode(errors="replace")
+    _, status = os.waitpid(child, 0)
+    if not is_told:
+        return f"it is not read within {_TRY_SECONDS:g} s"
+    if os.WIFSIGNALED(status):
+        return f"the file is damaged: reading it ends XGBoost with signal {os.WTERMSIG(status)}"
+    return said
+
+
+def _tell(path: Path, writer: int) -> NoReturn:
+    said = ""
+    try:
+        booster = xgboost.Booster({"nthread": 1})
+        booster.load_model(path)
+        said = _fault_of(json.loads(bytes(booster.save_raw("json"))), booster.num_features())
+    except Exception as error:  # damaged bytes raise what they like (UnicodeDecodeError, KeyError)
+        lines = str(error).splitlines() or [""]
+        said = f"{type(error).__name__}: {lines[0].rpartition('] ')[2][:300]}"
+    finally:
+        os.write(writer, said.encode())
+        os._exit(0)
+
+
+def _fault_of(model: Mapping[str, Any], width: int) -> str:
+    """Of its trees: every node is reached once from the root, and asks for a feature that there is."""
+    boosted = model["learner"]["gradient_booster"]
+    trees = boosted.get("gbtree", boosted)["model"].get("trees", ())  # dart has its trees below gbtree, gblinear none
+    for number, tree in enumerate(trees):
+        left, right, asked = tree["left_children"], tree["right_children"], tree["split_indices"]
+        seen, waiting = set(), [0]
+        while waiting:
+            node = waiting.pop()
+            if node in seen or not 0 <= node < len(left):
+                return f"the file is damaged: node {node} of tree {number} is none of its {len(left)}, or is met twice"
+            seen.add(node)
+            if left[node] == -1:
+                continue
+            if not 0 <= asked[node] < width:
+                return f"the file is damaged: tree {number} asks for feature {asked[node]} of {width}"
+            waiting += (left[node], right[node])
+    return ""
 
 
 def _model_file(directory: Path) -> Path:

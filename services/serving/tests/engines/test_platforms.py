@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -89,6 +90,36 @@ def test_an_xgboost_model_answers_what_xgboost_answers(
         Code.INVALID_ARGUMENT, "features has shape [9, 3], expected [n, 4]",
     )  # fmt: skip
     assert runner.leave() == 0
+
+
+def _damaged(booster: xgboost.Booster, key: str, value: int) -> bytes:
+    model = json.loads(bytes(booster.save_raw("json")))
+    model["learner"]["gradient_booster"]["model"]["trees"][0][key][0] = value
+    return json.dumps(model).encode()
+
+
+@pytest.mark.covers("srv-xgboost")
+def test_a_damaged_xgboost_file_is_an_error_and_ends_no_runner(
+    zygote: Zygote, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    rows = np.arange(40, dtype=np.float32).reshape(20, 2)
+    booster = xgboost.train({"nthread": 1}, xgboost.DMatrix(rows, rows[:, 0]), 1)
+    whole = bytes(booster.save_raw("ubj"))
+    cases = {
+        "a pickle is never opened": ("model.ubj", pickle.dumps(booster)),
+        "xgboost cannot read model.ubj: ": ("model.ubj", whole[:-1]),
+        "xgboost cannot read model.json: ": ("model.json", b"{}"),
+        "the file is damaged": ("model.json", _damaged(booster, "left_children", 10**6)),
+        "the file is damaged: ": ("model.json", _damaged(booster, "left_children", 0)),
+        "damaged": ("model.json", _damaged(booster, "split_indices", 10**6)),
+    }
+    for number, (words, (name, content)) in enumerate(cases.items()):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / name).write_bytes(content)
+        code, message = failure(start(zygote, redis_server, folder, "xgboost"))
+        assert code == Code.FAILED_PRECONDITION
+        assert words in message
 
 
 def test_an_xgboost_version_without_a_model_fails(zygote: Zygote, redis_server: RedisServer, tmp_path: Path) -> None:

@@ -265,6 +265,38 @@ def test_a_paused_model_says_so(
         planner.plan_now(MODEL, by="bob", reason="")
 
 
+class NewerRegistry(RegistryClient):
+    """From the moment of its upgrade its definitions have a key that this release does not know."""
+
+    is_upgraded = False
+
+    def get_definition(self, digest: str) -> dict[str, bytes]:
+        added = b"\nfrom_a_newer_release: 1\n" if self.is_upgraded else b""
+        return {name: content + added for name, content in super().get_definition(digest).items()}
+
+
+def test_a_definition_of_a_newer_release_stops_the_planning_of_its_model_with_the_key_named(
+    registry: RegistryClient, registry_process: RegistryServer, events: Events, tmp_path: Path
+) -> None:
+    settings = TrainerSettings(event_log=f"segments:{tmp_path / 'log'}")
+    newer = NewerRegistry(registry_process.address, timeout_seconds=10.0)
+    planner = Planner(
+        settings, registry=newer, log=SourcedLog(events.log, settings.event_log), on_planned=lambda: None,
+        health=Health("registry", "event_log"),
+    )  # fmt: skip
+    look_again(planner)
+    assert planner.faults() == {}
+    newer.is_upgraded = True
+    use(registry, triggers="{min_examples: 5, cooldown_seconds: 0}")
+    events.add(10)
+    assert_nothing_is_planned(planner, registry)
+    assert "from_a_newer_release" in planner.faults()[MODEL]
+    assert "from_a_newer_release" in planner.status()[0]["next_round"]["waiting_for"]
+    with pytest.raises(InvalidInput, match="from_a_newer_release"):
+        planner.plan_now(MODEL, by="ada", reason="")
+    newer.close()
+
+
 def test_skip_leaves_a_rejected_stretch_out_at_once(
     planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
 ) -> None:

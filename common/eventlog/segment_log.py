@@ -174,8 +174,9 @@ class SegmentLog:
             raise NotFound(f"there is no topic {topic!r} in {self._directory}") from error
         except ValueError as error:
             raise DataLoss(f"{self._directory / topic}/topic.json is not JSON: {error}") from error
-        if config.get("format") != _FORMAT:
-            raise DataLoss(f"topic {topic!r} has format {config.get('format')}; this release reads {_FORMAT}")
+        found = config.get("format") if isinstance(config, dict) else None
+        if found != _FORMAT:
+            raise DataLoss(f"topic {topic!r} has format {found}; this release reads {_FORMAT}")
         opened: list[_Partition] = []
         try:
             opened.extend(

@@ -188,3 +188,19 @@ def test_a_segment_missing_in_the_middle_is_reported(directory: Path) -> None:
     with pytest.raises(DataLoss, match=f"offset {int(middle.stem)}"):
         read_all(log, TOPIC)
     log.close()
+
+
+@pytest.mark.parametrize("written", ['{"format": 2, "partition_count": 1}', '{"partition_count": 1}', "[]"])
+def test_a_topic_of_another_format_is_refused_with_both_and_left_as_it_is(
+    log: SegmentLog, directory: Path, written: str
+) -> None:
+    log.append(TOPIC, 0, [record(b"kept")])
+    log.close()
+    (directory / TOPIC / "topic.json").write_text(written)
+    before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+    again = SegmentLog(directory)
+    for use in (lambda: again.end_position(TOPIC), lambda: again.append(TOPIC, 0, [record()])):
+        with pytest.raises(DataLoss, match=r"has format (2|None); this release reads 1"):
+            use()
+    again.close()
+    assert {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == before

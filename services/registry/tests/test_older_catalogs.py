@@ -3,11 +3,13 @@
 import json
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from common.definition.model import parse_definition
+from common.errors import DataLoss
 from common.registry.catalog import Decision, Lease, RoundState, VersionStatus
 from services.registry.catalog import Catalog
 from services.registry.rounds.leases import lease_number
@@ -185,3 +187,16 @@ def test_its_running_round_is_taken_over_when_the_lease_has_run_out(catalog: Cat
     clock.pass_seconds(10.0)
     held: Lease = lease(catalog, "b")
     assert (held.round.round_id, lease_number(held.token)) == ("m-000003", 1)
+
+
+def test_a_catalog_of_a_newer_format_is_refused_and_left_as_it_is(catalog: Catalog, older: Path, clock: Clock) -> None:
+    catalog.close()
+    path = older / "catalog.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version=2")
+        before = list(connection.iterdump())
+    with pytest.raises(DataLoss, match="of format 2, this registry reads format 1"):
+        Catalog(older, LIMITS, clock=clock)
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+        assert list(connection.iterdump()) == before

@@ -26,13 +26,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from common.definition.fields import Fields
+from common.definition.forgetting import Forgetting, read_forgetting
 from common.definition.steps import Step, columns_after, read_steps
 from common.definition.text import Cut, read_cut
 from common.errors import InvalidInput
 from common.schema import check_name
 
 MOST_QUANTILES = 10_000
-FORGETTING_KEYS = ("expire_after_rounds", "expire_after_examples", "evict")
+_MOST_PARTS = 1024
 EMBEDDING_COMBINERS = ("mean", "sum", "sqrtn")
 
 
@@ -89,25 +90,6 @@ class Quantiles:
     name: str
     of: str
     quantiles: int
-
-
-@dataclass(frozen=True)
-class Forgetting:
-    """How a learned vocabulary turns over; without it, who has a row keeps it.
-
-    With it, `min_count` counts over all rounds in which a word waits. At a round's begin what is too old leaves, then
-    what was seen often enough comes; who comes back later starts anew. Only trained examples count.
-
-    Attributes:
-        after_rounds: rounds in a row without the word after which it leaves; None: any number.
-        after_examples: trained examples since the last one with the word after which it leaves; None: any number.
-        evict: who makes room when the table is full: `least_recent` (seen longest ago), `least_frequent`, or `none`:
-            newcomers wait.
-    """
-
-    after_rounds: int | None
-    after_examples: int | None
-    evict: str
 
 
 @dataclass(frozen=True)
@@ -183,7 +165,7 @@ class Embedding:
 
     Features that name the same `table` share one table; they need the same number of ids and the same dimension.
     `weights` is a raw feature with a number for each id: mean divides by the sum of the weights, sqrtn by the root of
-    the sum of their squares (tf.nn.embedding_lookup_sparse).
+    the sum of their squares (tf.nn.embedding_lookup_sparse). `parts`: how many variables hold the rows.
     """
 
     name: str
@@ -192,6 +174,7 @@ class Embedding:
     combiner: str
     table: str
     weights: str | None = None
+    parts: int = 1
 
 
 @dataclass(frozen=True)
@@ -290,7 +273,7 @@ def _vocabulary(name: str, fields: Fields, files: Mapping[str, bytes]) -> Vocabu
     if fields.has("max_words"):
         max_words = fields.integer("max_words", maximum=10_000_000)
         min_count, update = fields.integer("min_count", 1), fields.flag("update", True)
-        forgetting = _forgetting(name, fields, update=update)
+        forgetting = read_forgetting(name, fields, update=update)
         return Vocabulary(name, of, None, max_words, min_count, oov, oov_buckets, update, forgetting)
     words = (
         _words_of_file(name, fields.text("file"), files)
@@ -300,25 +283,6 @@ def _vocabulary(name: str, fields: Fields, files: Mapping[str, bytes]) -> Vocabu
     if not words:
         raise InvalidInput(f"feature {name}: the vocabulary has no words")
     return Vocabulary(name, of, words, len(words), 1, oov, oov_buckets, False)
-
-
-def _forgetting(name: str, fields: Fields, *, update: bool) -> Forgetting | None:
-    is_said = any(fields.has(key) for key in FORGETTING_KEYS)
-    rule = Forgetting(
-        fields.optional_integer("expire_after_rounds", None),
-        fields.optional_integer("expire_after_examples", None),
-        fields.choice("evict", ("none", "least_recent", "least_frequent"), "none"),
-    )
-    if not is_said:
-        return None
-    if not update:
-        raise InvalidInput(
-            f"feature {name}: words that expire or are evicted change the table; leave out update: false"
-        )
-    if rule == Forgetting(None, None, "none"):
-        raise InvalidInput(f"feature {name}: evict: none alone forgets nothing; say expire_after_rounds, "
-                           f"expire_after_examples or another evict")  # fmt: skip
-    return rule
 
 
 def _words_of_file(name: str, path: str, files: Mapping[str, bytes]) -> tuple[str, ...]:
@@ -365,7 +329,8 @@ def _embedding(name: str, fields: Fields, files: Mapping[str, bytes]) -> Embeddi
     dimension = fields.integer("dimension", maximum=65_536)
     combiner = fields.choice("combiner", EMBEDDING_COMBINERS, "mean")
     table = check_name("table", fields.text("table", name))
-    return Embedding(name, fields.text("of"), dimension, combiner, table, _weights(fields))
+    parts = fields.integer("parts", 1, maximum=_MOST_PARTS)
+    return Embedding(name, fields.text("of"), dimension, combiner, table, _weights(fields), parts)
 
 
 def _indicator(name: str, fields: Fields, files: Mapping[str, bytes]) -> Indicator:
@@ -419,12 +384,17 @@ def _check_shared_tables(specs: Mapping[str, FeatureSpec]) -> None:
     """Those that share a table need the same ids: row 3 must mean the same word for each of them."""
     shapes: dict[str, tuple[str, tuple[int, int]]] = {}
     meanings: dict[str, object] = {}
+    parts: dict[str, int] = {}
     for spec in specs.values():
         if not isinstance(spec, Embedding):
             continue
         member = specs[spec.of]
         assert isinstance(member, Categorical)
         shape = (id_count(member), spec.dimension)
+        if spec.parts > shape[0]:
+            raise InvalidInput(f"feature {spec.name}: {spec.parts} parts of a table of {shape[0]} rows; some are empty")
+        if parts.setdefault(spec.table, spec.parts) != spec.parts:
+            raise InvalidInput(f"feature {spec.name} shares table {spec.table}: give all of its features as many parts")
         first, expected = shapes.setdefault(spec.table, (spec.name, shape))
         if shape != expected:
             raise InvalidInput(

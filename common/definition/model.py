@@ -46,6 +46,7 @@ from common.definition.keras_names import (
 from common.definition.losses import COMPARING, Task
 from common.definition.metrics import KINDS, stored_name
 from common.definition.metrics import check_head as check_head_metrics
+from common.definition.parts import check_parts
 from common.definition.serving import ServingSpec, parse_serving
 from common.definition.strict_yaml import read_yaml
 from common.definition.towers import TWO_TOWER, TwoTower, check_towers, counting, read_towers
@@ -255,6 +256,7 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
         and [head.task in ("binary", "regression", "count") for head in heads] != [True]
     ):
         raise InvalidInput(f"{estimator} answers with one number: one head, of task binary, regression or count")
+    check_parts(features, training.optimizer)
     if towers:
         check_towers(towers, features, heads)
     if trees:

@@ -17,13 +17,13 @@ from common.definition.features import (
     Crossed,
     Embedding,
     FeatureSpec,
-    Forgetting,
     Indicator,
     Numeric,
     Text,
     Vocabulary,
 )
 from common.definition.fields import Fields
+from common.definition.forgetting import Forgetting
 from common.definition.heads import Head
 from common.errors import InvalidInput
 from common.suggestions import did_you_mean

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from common.definition.features import Forgetting, Vocabulary
+from common.definition.features import Vocabulary
+from common.definition.forgetting import Forgetting
 
 _CANDIDATES_PER_ROW, _FEWEST_CANDIDATES = 4, 1000
 

@@ -31,6 +31,7 @@ from services.trainer.families.port import Carrying
 from services.trainer.features import statistics as feature_statistics
 from services.trainer.features.statistics import Arrays, Statistics
 from services.trainer.learn import weights_files
+from services.trainer.learn.partitions import whole_tables
 from services.trainer.learn.weights_files import write_aside
 
 WEIGHTS_PATH, STATE_PATH = "checkpoint/weights.npz", "checkpoint/state.json"
@@ -95,7 +96,7 @@ def variables_by_path(**kinds: Sequence[keras.Variable]) -> dict[str, keras.Vari
 
 def capture(variables: Mapping[str, keras.Variable]) -> dict[str, NDArray[np.generic]]:
     """Copies of all values, sorted by path."""
-    return {path: np.asarray(variable.value.numpy()) for path, variable in sorted(variables.items())}
+    return {path: np.asarray(one.value.numpy()) for path, one in sorted(whole_tables(variables).items())}
 
 
 def restore(variables: Mapping[str, keras.Variable], arrays: Arrays, carrying: Carrying | None = None) -> WarmStart:
@@ -104,7 +105,7 @@ def restore(variables: Mapping[str, keras.Variable], arrays: Arrays, carrying: C
     Raises:
         InvalidInput: a variable can neither be carried nor may it start anew.
     """
-    carrying = carrying or Carrying()
+    variables, carrying = whole_tables(variables), carrying or Carrying()
     stored = {path: array for path, array in arrays.items() if not path.startswith(("statistics/", layer_state.PREFIX))}
     owners = _owners(variables)
     shared = sorted(variables.keys() & stored.keys())

@@ -1,10 +1,12 @@
 """The layers between ids and numbers. Variables are named after the features they belong to, one table per feature."""
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import keras
+import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 Regularizer: TypeAlias = keras.regularizers.Regularizer | None
 
@@ -93,7 +95,10 @@ class FactorTerms(keras.layers.Layer):
 
 
 class EmbeddingTable(keras.layers.Layer):
-    """Rows of one learned table, combined over an example's ids; called once per feature that shares it."""
+    """Rows of one learned table, combined over an example's ids; called once per feature that shares it.
+
+    In parts, row r is row r // parts of variable part_<r % parts>: their sizes differ by one at most.
+    """
 
     def __init__(
         self,
@@ -103,21 +108,33 @@ class EmbeddingTable(keras.layers.Layer):
         initializer: keras.initializers.Initializer,
         regularizer: Regularizer,
         name: str,
+        parts: int = 1,
     ) -> None:
         super().__init__(name=name, dtype="float32")
-        self._table = self.add_weight(
-            shape=(size, dimension),
-            initializer=initializer,
-            regularizer=regularizer,
-            name="table",
-        )
+        self._dimension, self._parts = dimension, list[keras.Variable]()
+        if parts == 1:
+            self._parts.append(
+                self.add_weight(shape=(size, dimension), initializer=initializer, regularizer=regularizer, name="table")
+            )
+            return
+        whole = keras.ops.convert_to_numpy(initializer((size, dimension), dtype="float32"))
+        for number in range(parts):
+            rows = rows_of_part(whole, number, parts)
+            self._parts.append(
+                self.add_weight(
+                    shape=rows.shape,
+                    initializer=lambda shape, dtype, rows=rows: keras.ops.convert_to_tensor(rows, dtype),
+                    regularizer=regularizer,
+                    name=f"part_{number}",
+                )
+            )
 
     def call(self, ids: tf.Tensor, combiner: str, id_weights: tf.Tensor | None = None) -> tf.Tensor:
         """int32 ids [n, values], -1 for none, to float32 [n, dimension]; zeros when there is no id at all.
 
         `id_weights` float32 [n, values]: the combiners of tf.nn.embedding_lookup_sparse.
         """
-        rows = rows_of(tf.convert_to_tensor(self._table), ids)
+        rows = self._rows(ids)
         if id_weights is not None:
             return _weighted(rows, tf.where(ids >= 0, id_weights, 0.0), combiner)
         if ids.shape[1] == 1:
@@ -128,8 +145,20 @@ class EmbeddingTable(keras.layers.Layer):
         count = tf.reduce_sum(tf.cast(ids >= 0, tf.float32), axis=1, keepdims=True)
         return tf.math.divide_no_nan(total, count if combiner == "mean" else tf.sqrt(count))
 
+    def _rows(self, ids: tf.Tensor) -> tf.Tensor:
+        count = len(self._parts)
+        if count == 1:
+            return rows_of(tf.convert_to_tensor(self._parts[0]), ids)
+        found = [
+            rows_of(
+                tf.convert_to_tensor(part), tf.where(tf.logical_and(ids >= 0, ids % count == number), ids // count, -1)
+            )
+            for number, part in enumerate(self._parts)
+        ]
+        return tf.add_n(found)
+
     def compute_output_shape(self, ids_shape: Sequence[int | None]) -> tuple[int | None, int]:
-        return (ids_shape[0], self._table.shape[1])
+        return (ids_shape[0], self._dimension)
 
 
 class Counts(keras.layers.Layer):
@@ -148,6 +177,19 @@ class Counts(keras.layers.Layer):
 
     def compute_output_shape(self, ids_shape: Sequence[int | None]) -> tuple[int | None, int]:
         return (ids_shape[0], self._size)
+
+
+def rows_of_part(whole: NDArray[Any], number: int, parts: int) -> NDArray[Any]:
+    """The rows of one part, in order."""
+    return whole[number::parts]
+
+
+def joined_rows(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """The whole table of its parts."""
+    whole = np.empty((sum(map(len, parts)), *parts[0].shape[1:]), parts[0].dtype)
+    for number, rows in enumerate(parts):
+        whole[number :: len(parts)] = rows
+    return whole
 
 
 def _weighted(rows: tf.Tensor, weights: tf.Tensor, combiner: str) -> tf.Tensor:

@@ -164,6 +164,7 @@ def dense_columns(
                     initializer=_table_initializer(parameters, spec.dimension),
                     regularizer=regularizer_for(parameters),
                     name=f"{spec.table}_table",
+                    parts=spec.parts,
                 )
             columns.append(tables[spec.table](source, combiner=spec.combiner, **weighted))
         elif isinstance(spec, Indicator):

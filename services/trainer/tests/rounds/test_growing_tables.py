@@ -15,7 +15,7 @@ FEATURES: dict[str, Any] = {
     "x": {"type": "numeric"},
     "item": {"type": "vocabulary", "of": "word", "max_words": 4, "oov": "drop", "min_count": 3, "evict": "least_recent"}
     | {"expire_after_rounds": 1},
-    "item_vector": {"type": "embedding", "of": "item", "dimension": 3},
+    "item_vector": {"type": "embedding", "of": "item", "dimension": 3, "parts": 3},
 }
 SECTIONS: dict[str, Any] = {
     "features": FEATURES,
@@ -35,7 +35,7 @@ def stored(platform: Platform, version: int) -> checkpoint.Checkpoint:
     return checkpoint.read(platform.directory / "cache" / "model" / str(version))
 
 
-@pytest.mark.covers("mode-dynamic-embedding")
+@pytest.mark.covers("mode-dynamic-embedding", "mode-deeprec")
 def test_rows_come_and_go_with_their_slots_and_every_version_is_rebuilt_and_resumed_to_the_same_bits(
     tmp_path: Path,
 ) -> None:

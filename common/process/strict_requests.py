@@ -3,7 +3,9 @@
 FastAPI and Starlette ignore all three silently, so that a misspelt parameter looks as if it had worked.
 """
 
+from collections.abc import Container
 from email.message import Message as Headers
+from typing import get_args, get_origin
 
 from fastapi import Request
 from fastapi.routing import APIRoute
@@ -20,7 +22,9 @@ async def refuse_what_is_ignored(request: Request) -> None:
     route = request.scope.get("route")
     if not isinstance(route, APIRoute) or route.dependant.request_param_name is not None:
         return
-    refuse_unknown_query(request, {field.alias for field in route.dependant.query_params})
+    fields = route.dependant.query_params
+    lists = {field.alias for field in fields if _is_list(field.field_info.annotation)}
+    refuse_unknown_query(request, {field.alias for field in fields}, lists=lists)
     if not _has_body(request):
         return
     if route.body_field is None:
@@ -32,16 +36,22 @@ async def refuse_what_is_ignored(request: Request) -> None:
         raise InvalidInput(f"Content-Type is {content_type!r}, expected application/json")
 
 
-def refuse_unknown_query(request: Request, known: set[str]) -> None:
-    """Raises InvalidInput for a query parameter that is not in `known`, and for one that stands twice."""
+def refuse_unknown_query(request: Request, known: set[str], *, lists: Container[str] = ()) -> None:
+    """Raises InvalidInput for a query parameter that is not in `known`, and for one that stands twice and is not among
+    `lists`."""
     unknown = sorted(set(request.query_params) - known)
     if unknown:
         names = ", ".join(sorted(known)) or "none"
         raise InvalidInput(f"unknown query parameter {', '.join(unknown)}; known: {names}")
     given = [name for name, _ in request.query_params.multi_items()]
-    twice = sorted({name for name in given if given.count(name) > 1}) if len(given) > 1 else []
+    twice = sorted({name for name in given if given.count(name) > 1 and name not in lists}) if len(given) > 1 else []
     if twice:
         raise InvalidInput(f"query parameter {', '.join(twice)} is given more than once")
+
+
+def _is_list(annotation: object) -> bool:
+    """Also of a list that may be left out."""
+    return any(get_origin(part) is list for part in (annotation, *get_args(annotation)))
 
 
 def _has_body(request: Request) -> bool:

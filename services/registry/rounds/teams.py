@@ -108,7 +108,8 @@ class Teams:
             team = self._teams.get(lease.round.round_id)
             if known.team_id and (team is None or team.state.team_id != known.team_id):
                 ranks = dict.fromkeys(known.members[1:], 0)
-                team = _Team(known, lease, ranks, self._clock(), set(ranks))
+                since = max(self._clock(), self._started_at + _ADOPT_SECONDS - OFFER_SECONDS)
+                team = _Team(known, lease, ranks, since, set(ranks))
                 self._teams[lease.round.round_id] = team
             return self._situation(chief, team if known.team_id else None)
 

@@ -117,6 +117,8 @@ def test_a_restarted_registry_takes_up_what_chief_and_members_say(world: _World)
     assert world.teams.offer(at_work) == Orders(goes_on=True), "until its chief has told of it"
     kept = world.teams.keep(_LEASE, _offer("chief"), team)
     assert (kept.team_id, kept.lost) == (team.team_id, "")
+    world.now += OFFER_SECONDS + 1
+    assert world.teams.keep(_LEASE, _offer("chief"), team).lost == "", "a member may take longer to come back"
     world.held.clear()
     assert world.teams.offer(at_work) == Orders(), "that one has ended"
     assert world.teams.offer(_offer("b", team_id="unknown")) == Orders(goes_on=True)

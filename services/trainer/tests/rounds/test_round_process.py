@@ -404,7 +404,7 @@ def test_a_loss_that_is_not_finite_fails_the_round_with_the_step(platform: Platf
 
 def test_a_model_that_does_not_fit_fails_the_round_as_out_of_memory(platform: Platform) -> None:
     platform.append(events(20))
-    source = MODULE.replace("Dense(1)(hidden)", "Dense(1)(keras.layers.Dense(2**46)(hidden))")
+    source = MODULE.replace("Dense(1)(hidden)", "Dense(1)(hidden + tf.zeros([2**46])[:1])")
     outcome = failed(platform.train(platform.lease(module_definition(source))))
     assert outcome.kind is FailureKind.MEMORY
 

@@ -6,7 +6,7 @@ import pytest
 
 from e2e_tests.conftest import MakePlatform, MakePupil
 from e2e_tests.driver import Platform
-from e2e_tests.points import ROUND_EVENTS, STREAM
+from e2e_tests.points import ROUND_EVENTS
 from e2e_tests.teaching import Pupil
 from e2e_tests.waiting import until
 
@@ -96,7 +96,7 @@ def test_two_platforms_on_one_machine_do_not_meet(
 ) -> None:
     second = make_platform(name="second")
     with second.client() as other, platform.client() as one:
-        Pupil(other).apply(tmp_path / "points")
-        assert [stream.name for stream in other.streams()] == [STREAM]
-        assert STREAM not in [stream.name for stream in one.streams()]
+        Pupil(other, "apart", "apart").apply(tmp_path / "points")
+        assert [stream.name for stream in other.streams()] == ["apart"]
+        assert "apart" not in [stream.name for stream in one.streams()]
         assert platform.grpc_port("ingest") != second.grpc_port("ingest")

@@ -119,13 +119,18 @@ def test_three_trainers_compute_one_round_lose_one_of_them_and_one_rebuilds_it(
         platform.scale("trainer", 3)
         with platform.client() as client:
             pupil = make_pupil(client)
-            pupil.apply(tmp_path / "points", passes=60, shards=3)
+            pupil.apply(tmp_path / "points", passes=100, shards=3)
 
             def at_work() -> list[dict[str, Any]]:
                 does = [one["does"] for one in client.instances() if one["service"] == "trainer"]
                 return [one for one in does if one.get("model") == pupil.model and one.get("stage") == "train"]
 
-            until(lambda: len([1 for one in client.instances() if one["service"] == "trainer"]) == 3, "three are there")
+            def ready() -> float:
+                return sum(
+                    one["numbers"]["ready_to_train"] for one in client.instances() if one["service"] == "trainer"
+                )
+
+            until(lambda: ready() == 3, "three are ready to train")
             pupil.teach(seed=1)
             until(lambda: len(at_work()) == 3, "all three are at the round", timeout_seconds=240)
             assert sorted(one.get("rank", 0) for one in at_work()) == [0, 1, 2]

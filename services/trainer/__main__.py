@@ -109,6 +109,7 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
                 "lag_examples": float(sum(model["lag_examples"] for model in status)),
                 "running_rounds": float(rounds.attempt is not None),
                 "helped_rounds": float(rounds.helping is not None),
+                "ready_to_train": float(rounds.zygote_status()["ready"]),
             },
             parts=tuple(
                 Part(model=model["model"], numbers={"lag_examples": float(model["lag_examples"])}) for model in status

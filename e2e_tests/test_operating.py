@@ -125,10 +125,9 @@ def test_three_trainers_compute_one_round_lose_one_of_them_and_one_rebuilds_it(
                 does = [one["does"] for one in client.instances() if one["service"] == "trainer"]
                 return [one for one in does if one.get("model") == pupil.model and one.get("stage") == "train"]
 
-            def ready() -> float:
-                return sum(
-                    one["numbers"]["ready_to_train"] for one in client.instances() if one["service"] == "trainer"
-                )
+            def ready() -> int:
+                trainers = [one for one in client.instances() if one["service"] == "trainer"]
+                return sum(int(one["numbers"]["ready_to_train"]) for one in trainers)
 
             until(lambda: ready() == 3, "three are ready to train")
             pupil.teach(seed=1)

@@ -82,6 +82,7 @@ class Cluster:
         self._settings, self._registry, self._place = settings, registry, place
         self._holder, self._code_digest = holder, code_digest
         self._fruitless = Counter[str]()  # by round: teams that were lost before they had saved anything
+        self._comrades = dict[str, int]()  # by round: trainers that its last team had and that should come back
         self._addresses: tuple[str, ...] = ()
 
     def offer(self, *, team_id: str = "", is_leaving: bool = False) -> Offer:
@@ -131,6 +132,7 @@ class Cluster:
     def note_ended(self, assignment: RoundAssignment, progress: Progress) -> None:
         """Several trainers did not bring the round to its end; one that gets nowhere with others goes on alone."""
         round_id = assignment.round.round_id
+        self._comrades[round_id] = len(assignment.trainers) - 2  # without this one and the one that was lost
         if not progress.resume_points:
             self._fruitless[round_id] += 1
             if self._fruitless[round_id] == _MAX_FRUITLESS:
@@ -138,20 +140,23 @@ class Cluster:
 
     def forget(self, round_id: str) -> None:
         self._fruitless.pop(round_id, None)
+        self._comrades.pop(round_id, None)
 
     def _chief(self, assignment: RoundAssignment) -> Offer:
         whole = self.offer()
         return replace(whole, addresses=whole.addresses[: assignment.processes])
 
     def _await_others(self, lease: Lease, chief: Offer, shards: int, stop: Stop) -> None:
-        """Until those that are known are free, or for as long as a round waits."""
+        """Until those that are known are free, or for as long as a round waits. A registry that was started again
+        may not have heard yet of those that computed the round until now."""
         spec, own = self._place.spec, len(chief.addresses)
         began = time.monotonic()
         wait_seconds = _GATHER_SECONDS if spec else self._settings.cluster_wait_seconds
         renew_at = began + self._settings.lease_ttl_seconds / 3
         while not stop.is_requested():
             found = self._registry.keep_team(lease, chief, TeamState())
-            wanted = min(shards, len(spec.addresses) if spec else own + found.known)
+            known = max(found.known, self._comrades.get(lease.round.round_id, 0))
+            wanted = min(shards, len(spec.addresses) if spec else own + known)
             now = time.monotonic()
             if own + found.free >= wanted or now - began > wait_seconds:
                 return

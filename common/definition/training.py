@@ -81,6 +81,9 @@ class Training:
     passes: how often a round goes over its own range, each time in another order.
     execution: one compiled graph, or step by step in Python: slow, for a debugger or a print.
     shards: parts of each batch, whose gradients are added in their order; as many processes can compute them.
+    local_steps: steps that each shard takes by itself with its rows of so many batches, before the mean of all shards'
+        variables is what they go on from; 1: their gradients are added in every step.
+    compress: what each shard's gradients are rounded to before they are added, and travel as.
     on_not_finite: what a round does where a loss or a gradient is NaN or infinite, or a layer refuses an example:
         fail; skip_batch (all of its examples are unusable); set_aside (only the examples at fault are).
     frozen: patterns of variables that do not learn (is_meant); a layer all of whose variables are meant runs as it does
@@ -107,6 +110,8 @@ class Training:
     frozen: tuple[str, ...] = ()
     learning_rates: Mapping[str, float] = field(default_factory=dict)
     shards: int = 1
+    local_steps: int = 1
+    compress: str = "none"
     jit_compile: bool = False
     summaries: Summaries = field(default_factory=Summaries)
     prune: Prune | None = None
@@ -142,6 +147,8 @@ def parse_training(section: object, *, frozen: tuple[str, ...] = ()) -> Training
         frozen=tuple(dict.fromkeys((*fields.texts("frozen", ()), *frozen))),
         learning_rates=_factors(fields.take("learning_rates", {})),
         shards=fields.integer("shards", Training.shards, maximum=64),
+        local_steps=fields.integer("local_steps", Training.local_steps, maximum=1000),
+        compress=fields.choice("compress", ("none", "bfloat16"), Training.compress),
         jit_compile=fields.flag("jit_compile", Training.jit_compile),
         summaries=parse_summaries(fields.take("summaries", {})),
         prune=_prune(fields.take("prune", None)),
@@ -174,8 +181,29 @@ def _check_together(training: Training) -> None:
             f"training: fixed_batch cuts batch_size {training.batch_size} into {training.shards} shards of one size; "
             f"make it a multiple of {training.shards}"
         )
+    if training.compress != "none" and training.shards == 1:
+        raise InvalidInput("training: compress is for gradients of shards, and there is one; say shards: K")
+    _check_local_steps(training)
     if training.mixed_precision == "float16" and training.optimizer.options.get("loss_scale_factor"):
         raise InvalidInput("training: mixed_precision float16 scales the loss by itself; leave loss_scale_factor out")
+
+
+def _check_local_steps(training: Training) -> None:
+    if training.local_steps == 1:
+        return
+    if training.shards == 1:
+        raise InvalidInput(
+            "training: local_steps are those of shards, and there is one; say shards: K with K of 2 at least"
+        )
+    together = {
+        "compress": training.compress != "none",
+        "prune": training.prune is not None,
+        "norms_every_steps": training.norms_every_steps is not None,
+        "mixed_precision: float16": training.mixed_precision == "float16",
+    }
+    for key, is_given in together.items():
+        if is_given:
+            raise InvalidInput(f"training: {key} belongs to steps that all shards take together; not with local_steps")
 
 
 def _early_stopping(fields: Fields) -> EarlyStopping | None:

@@ -79,6 +79,9 @@ class TrainerSettings(ServiceSettings):
     cluster_regroup_seconds: float = Field(default=20.0, ge=1, le=86_400)
     """A round that trains for so long takes in trainers that have become free: it stops at a block's end and goes on
     with them from there."""
+    straggler_seconds: float = Field(default=120.0, ge=1, le=3600)
+    """A process that keeps the others of its round waiting in a step for so long is lost to them: the round goes on
+    from its resume point with one fewer."""
     readers: int = Field(default=1, ge=1, le=16)
     """Partitions of the log that a round reads ahead, by a thread each; 1: none. Part of no plan: the order stays."""
     nice: int = Field(default=10, ge=0, le=19)

@@ -35,6 +35,10 @@ class RunningHooks:
         """Before anything else is called."""
         self._run = Run(self._network, optimizer, self.state)
 
+    @property
+    def has_step_hooks(self) -> bool:
+        return not self._functions.keys().isdisjoint(("before_step", "after_step"))
+
     def on_round_begin(self) -> None:
         self._call("on_round_begin", self._run)
 

@@ -24,7 +24,9 @@ from services.trainer.learn.gradients import merge_before_apply
 from services.trainer.learn.hooks import RunningHooks
 from services.trainer.learn.norms import Norms
 from services.trainer.learn.pruning import kernels_of, prune
+from services.trainer.shards.exchange import Exchange
 from services.trainer.shards.gradients import ShardedGradients
+from services.trainer.shards.local_steps import BatchOf, LocalSteps
 from services.trainer.shards.team import Team, WorkerLostError
 
 _SMALL_VALUES = 65_536
@@ -60,7 +62,8 @@ class Steps:
         self._refuse_padding()
         self._kernels = self._pruned_kernels()
         self._give_optimizer()
-        self._sharded = self._sharded_by(team)
+        self._local = self._local_by(team)
+        self._sharded = None if self._local else self._sharded_by(team)
         self._whole_gradients = self._by_xla() if self._asked.jit_compile else self._differentiated
         self._compiled = self._model.compiled(self._train_batches, *self._specs())
 
@@ -144,9 +147,14 @@ class Steps:
         steps = tf.size(bounds) - 1
         cut = self._padded if self._asked.fixed_batch else _cut
 
+        def batch_of(step: tf.Tensor) -> list[Any]:
+            return cut((columns, labels, weights), bounds[step], bounds[step + 1])
+
+        if self._local:
+            return self._supersteps(self._local, batch_of, steps)
+
         def take_step(step: tf.Tensor, is_finite: tf.Tensor, losses: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            batch = cut((columns, labels, weights), bounds[step], bounds[step + 1])
-            loss, added, norms = self._train_batch_with_hooks(*batch)
+            loss, added, norms = self._train_batch_with_hooks(*batch_of(step))
             row = tf.concat([tf.stack([loss, added]), norms], axis=0)
             return step + 1, tf.math.is_finite(loss), losses.write(step, row)
 
@@ -157,6 +165,23 @@ class Steps:
             (tf.constant(0), tf.constant(True), losses),
         )
         return losses.stack()
+
+    def _supersteps(self, local: LocalSteps, batch_of: BatchOf, steps: tf.Tensor) -> tf.Tensor:
+        local.begin()
+        most = self._asked.local_steps
+
+        def superstep(first: tf.Tensor, is_finite: tf.Tensor, losses: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            end = tf.minimum(first + most, steps)
+            found = local.superstep(lambda *batch: self._train_batch(*batch)[:2], batch_of, first, end)
+            return end, tf.reduce_all(tf.math.is_finite(found[:, 0])), losses.write(first // most, found)
+
+        losses = tf.TensorArray(tf.float32, size=(steps + most - 1) // most, element_shape=[most, 2])
+        *_, losses = tf.while_loop(
+            lambda first, is_finite, losses: tf.logical_and(is_finite, first < steps),
+            superstep,
+            (tf.constant(0), tf.constant(True), losses),
+        )
+        return tf.reshape(losses.stack(), [-1, 2])[:steps]
 
     def _padded(self, parts: Sequence[ByHead], start: tf.Tensor, end: tf.Tensor) -> list[dict[str, tf.Tensor]]:
         """A batch of `batch_size` rows whatever there is: the last row again where there are fewer, without weight."""
@@ -255,11 +280,30 @@ class Steps:
             )
         return tf.function(self._differentiated, jit_compile=True, autograph=definition.module is not None)
 
+    def _local_by(self, team: Team) -> LocalSteps | None:
+        """None where shards go on together, step by step."""
+        if self._asked.local_steps == 1:
+            return None
+        if self._hooks.has_step_hooks:
+            raise DefinitionFailedError(
+                f"{self._model.definition.module}: training.local_steps is {self._asked.local_steps}, and before_step "
+                f"and after_step belong to steps that all shards take together"
+            )
+        exchange, running = self._exchange_of(team), self._running()
+        variables = [*self._variables, *running, *self._optimizer.variables]
+        return LocalSteps(exchange, variables, self._asked.local_steps)
+
     def _sharded_by(self, team: Team) -> ShardedGradients | None:
         """None where a batch is one piece."""
-        shards = self._asked.shards
-        if shards == 1:
+        if self._asked.shards == 1:
             return None
+        return ShardedGradients(
+            self._exchange_of(team), self._variables, self._running(), team.devices,
+            compress=self._asked.compress == "bfloat16",
+        )  # fmt: skip
+
+    def _exchange_of(self, team: Team) -> Exchange:
+        shards = self._asked.shards
         if self._by_user.has_train_step:
             raise DefinitionFailedError(
                 f"{self._model.definition.module}: training.shards is {shards}, and the module's own train_step cannot "
@@ -267,11 +311,14 @@ class Steps:
             )
         # What is rewritten across shards depends on how many of them a process computes, and so do its last bits.
         tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
+        return team.exchange(shards)
+
+    def _running(self) -> tuple[keras.Variable, ...]:
+        """What the network changes beside weights; frozen weights do not move."""
         network = self._model.network
         weights = {id(one) for layer in network._flatten_layers() for one in layer._trainable_variables}
         moving = [one for one in network.non_trainable_variables if id(one) not in weights]
-        running = {id(one): one for one in (*moving, self._model.seed_state)}  # frozen weights do not move
-        return ShardedGradients(team.exchange(shards), self._variables, tuple(running.values()), team.devices)
+        return tuple({id(one): one for one in (*moving, self._model.seed_state)}.values())
 
     def _users_step(self, columns: Columns, labels: ByHead, weights: ByHead) -> tf.Tensor:
         """train_step of a module: the loss that it returns, or the first number; NaN where a weight is not finite."""

@@ -270,7 +270,8 @@ class Training:
         tracer, count = self.tracer, len(bounds) - 1
         if tracer is None:
             return *self._steps.attempt(examples, order, bounds), count
-        count = tracer.batches(count)
+        together = self.model.definition.training.local_steps
+        count = min(count, -(-tracer.batches(count) // together) * together)
         return *tracer.call(lambda: self._steps.attempt(examples, order, bounds[: count + 1]), batches=count), count
 
     def _past_the_fault(

@@ -59,6 +59,8 @@ class RoundAssignment:
     trainers: tuple[str, ...] = ()
     """The names of those that compute the round, the chief first; empty: this one alone."""
     devices: int = 1
+    straggler_seconds: float = 120.0
+    """How long a step waits for the process that has not come to it."""
     """Devices of each process, the GPUs where there are any; no part of the plan."""
     profile_first: int = 0
     profile_steps: int = 0

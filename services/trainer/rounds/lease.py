@@ -356,6 +356,7 @@ class RoundLoop:
             inter_op_threads=int(configuration["inter_op_threads"]),
             resume_interval_seconds=self._settings.resume_interval_seconds,
             devices=self._settings.devices,
+            straggler_seconds=self._settings.straggler_seconds,
             profile_first=first,
             profile_steps=steps,
             readers=self._settings.readers,

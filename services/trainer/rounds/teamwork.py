@@ -63,7 +63,7 @@ def _joined(assignment: RoundAssignment, report: Report, help_with: Help) -> tup
 
     def work(rank: int, cluster: ClusterSpec) -> None:
         own = _of_worker(assignment, rank)
-        team = Team(rank, own.workers, _set_up(own))
+        team = Team(rank, own.workers, _set_up(own), own.straggler_seconds)
         join_cluster(cluster)
         _helped(own, team, lambda message: None, help_with)
 
@@ -76,7 +76,7 @@ def _joined(assignment: RoundAssignment, report: Report, help_with: Help) -> tup
     workers.watch(give_up)
     devices = _set_up(assignment)
     workers.connect()
-    return workers, Team(assignment.rank, assignment.workers, devices)
+    return workers, Team(assignment.rank, assignment.workers, devices, assignment.straggler_seconds)
 
 
 def _helped(assignment: RoundAssignment, team: Team, report: Report, help_with: Help) -> None:

@@ -14,8 +14,6 @@ from services.trainer.shards.cut import owned_shards
 
 _GROUP_KEY = 7_001
 _SIZE_CLASSES = 32
-_TIMEOUT_SECONDS = 120.0
-"""A worker that has nothing to say for so long is lost; its death is noticed earlier (workers.py)."""
 
 
 class Exchange(Protocol):
@@ -34,7 +32,7 @@ class Exchange(Protocol):
         """A new step is being traced: the operations of all workers are numbered from here on alike."""
 
     def all_rows(self, rows: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """One float32 [m] for each owned shard in, one for each shard out, in their order."""
+        """One float32 or bfloat16 [m] for each owned shard in, one for each shard out, in their order."""
 
     def all_slices(self, slices: tf.IndexedSlices) -> tf.IndexedSlices:
         """The rows of the owned shards in, those of all shards out, in their order."""
@@ -62,8 +60,8 @@ class Alone:
 class Collective:
     """Worker `rank` of several; TensorFlow's cluster is up (workers.py)."""
 
-    def __init__(self, shards: int, *, rank: int, workers: int) -> None:
-        self.shards, self.workers = shards, workers
+    def __init__(self, shards: int, *, rank: int, workers: int, timeout_seconds: float = 120.0) -> None:
+        self.shards, self.workers, self._timeout_seconds = shards, workers, timeout_seconds
         self.owned = owned_shards(rank, workers=workers, shards=shards)
         self._owners = [owned_shards(other, workers=workers, shards=shards) for other in range(workers)]
         self._instance = 0
@@ -96,7 +94,14 @@ class Collective:
         """[workers, ...]: every worker's, in order of rank. One after the other, in the same order everywhere.
 
         TensorFlow keeps the shape that an instance had the first time, so what has another size is another instance.
+        bfloat16, which the operation does not take, travels two by two as int32.
         """
+        if tensor.dtype == tf.bfloat16:
+            flat = tf.reshape(tensor, [-1])
+            even = tf.pad(flat, [[0, tf.size(flat) % 2]])
+            pairs = self._gathered(tf.bitcast(tf.reshape(even, [-1, 2]), tf.int32), size_class)
+            ones = tf.reshape(tf.bitcast(pairs, tf.bfloat16), [self.workers, -1])[:, : tf.size(flat)]
+            return tf.reshape(ones, tf.concat([[self.workers], tf.shape(tensor)], axis=0))
         self._instance += 1
         with tf.control_dependencies(self._last):
             found = tf.raw_ops.CollectiveGatherV2(
@@ -106,7 +111,7 @@ class Collective:
                 instance_key=self._instance * _SIZE_CLASSES + size_class,
                 ordering_token=[],
                 communication_hint="ring",
-                timeout_seconds=_TIMEOUT_SECONDS,
+                timeout_seconds=self._timeout_seconds,
             )
         self._last = [found.op]
         return found

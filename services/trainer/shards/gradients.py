@@ -1,6 +1,7 @@
 """The loss and the gradients of a batch, shard by shard.
 
     loss and dense gradients       each shard's part of the whole batch's mean, added in the order of the shards
+    compressed gradients           each shard's are rounded to bfloat16 before they are added, whoever adds them
     gradients of looked-up rows    the shards' rows in their order; equal ids are added up afterwards (learn)
     regularisation                 each shard has its share of rows of it: once in all
     moving averages (batch norm)   each shard goes on from the step's start; their mean, weighted by their rows
@@ -19,12 +20,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from services.trainer.shards.bits import as_floats, from_floats, keyed, rows_of
 from services.trainer.shards.cut import shard_bounds
 from services.trainer.shards.exchange import Exchange
-
-_KEY_STEP = 0x9E3779B1
-"""Odd, so that no two of 2^32 shards get the same key (Knuth's multiplicative constant, a prime near 2^32 / phi)."""
-_SEED_NAME = "seed_generator_state"
 
 
 @dataclass(frozen=True)
@@ -49,6 +47,7 @@ class ShardedGradients:
     taught: what gradients are for.
     running: what the network changes beside them: moving averages, generators of draws, counters.
     devices: where the shards are computed, in turns; empty: wherever TensorFlow puts them.
+    compress: gradients travel as bfloat16, half as many bytes.
     """
 
     def __init__(
@@ -57,7 +56,10 @@ class ShardedGradients:
         taught: Sequence[keras.Variable],
         running: Sequence[keras.Variable],
         devices: Sequence[str] = (),
+        *,
+        compress: bool = False,
     ) -> None:
+        self._travel_as = tf.bfloat16 if compress else tf.float32
         self._exchange, self._taught, self._devices = exchange, taught, devices
         self._averaged = [variable for variable in running if tf.as_dtype(variable.dtype).is_floating]
         self._counted = [variable for variable in running if not tf.as_dtype(variable.dtype).is_floating]
@@ -87,11 +89,11 @@ class ShardedGradients:
         parts = list[_Part]()
         for shard in self._exchange.owned:
             start, end = bounds[shard], bounds[shard + 1]
-            part = [_rows(values, start, end) for values in (columns, labels, weights)]
+            part = [rows_of(values, start, end) for values in (columns, labels, weights)]
             whole = Whole(totals, tf.cast(end - start, tf.float32) / tf.cast(tf.maximum(rows, 1), tf.float32))
             with tf.device(self._devices[shard % len(self._devices)] if self._devices else None):
                 for variable, value in zip([*self._averaged, *self._counted], starts, strict=True):
-                    variable.assign(_keyed(value, shard) if variable.name == _SEED_NAME else value)
+                    variable.assign(keyed(variable, value, shard))
                 with tf.GradientTape() as tape:
                     loss, added = loss_of(part[0], part[1], part[2], whole)
                     scaled = scale(loss)
@@ -100,52 +102,72 @@ class ShardedGradients:
 
     def _part(self, losses: tf.Tensor, gradients: Sequence[Any], whole: Whole) -> "_Part":
         dense = [None if isinstance(one, tf.IndexedSlices) else one for one in gradients]
-        summed = [losses, *(tf.reshape(one, [-1]) for one in dense if one is not None)]
+        taught = tuple(index for index, one in enumerate(dense) if one is not None)
+        rows = [tf.reshape(tf.cast(dense[index], tf.float32), [-1]) for index in taught]
         averaged = [
             whole.share * tf.reshape(tf.cast(variable.value.read_value(), tf.float32), [-1])
             for variable in self._averaged
         ]
-        counted = [_as_floats(variable.value.read_value()) for variable in self._counted]
-        sums = tf.concat([tf.cast(one, tf.float32) for one in [*summed, *averaged]], axis=0)
-        sums = tf.where(whole.share > 0, sums, tf.zeros_like(sums))  # without rows a mean is NaN
+        counted = [as_floats(variable.value.read_value()) for variable in self._counted]
         sparse = {index: one for index, one in enumerate(gradients) if isinstance(one, tf.IndexedSlices)}
-        taught = tuple(index for index, one in enumerate(dense) if one is not None)
-        return _Part(sums, tf.concat(counted, axis=0) if counted else tf.zeros([0]), sparse, taught)
+        return _Part(
+            _where_any(whole, rows or [tf.zeros([0])]),
+            _where_any(whole, [losses, *averaged]),
+            tf.concat(counted, axis=0) if counted else tf.zeros([0]),
+            sparse,
+            taught,
+        )
 
     def _summed(self, parts: Sequence["_Part"]) -> tuple[tf.Tensor, list[tf.Tensor | tf.IndexedSlices | None]]:
-        width = tf.size(parts[0].sums)
-        rows = self._exchange.all_rows([tf.concat([part.sums, part.counts], axis=0) for part in parts])
-        total = rows[0][:width]
-        for row in rows[1:]:
-            total = total + row[:width]
-        first = parts[0]
-        gradients: list[tf.Tensor | tf.IndexedSlices | None] = [None] * len(self._taught)
-        sizes = [2, *(int(np.prod(self._taught[index].shape)) for index in first.taught)]
-        sizes += [int(np.prod(variable.shape)) for variable in self._averaged]
-        pieces = tf.split(total, sizes)
-        for index, piece in zip(first.taught, pieces[1:], strict=False):
+        first, gradients = parts[0], list[tf.Tensor | tf.IndexedSlices | None]([None] * len(self._taught))
+        taught, others, counts = self._exchanged(parts)
+        pieces = tf.split(taught, [int(np.prod(self._taught[index].shape)) for index in first.taught])
+        for index, piece in zip(first.taught, pieces, strict=True):
             variable = self._taught[index]
             gradients[index] = tf.cast(tf.reshape(piece, variable.shape), variable.dtype)
-        for variable, piece in zip(self._averaged, pieces[1 + len(first.taught) :], strict=True):
+        losses, *averages = tf.split(others, [2, *(int(np.prod(variable.shape)) for variable in self._averaged)])
+        for variable, piece in zip(self._averaged, averages, strict=True):
             variable.assign(tf.cast(tf.reshape(piece, variable.shape), variable.dtype))
-        self._set_counters(rows[0][width:])
+        from_floats(counts, self._counted)
         for index in first.sparse:
             slices = [part.sparse[index] for part in parts]
-            gradients[index] = self._exchange.all_slices(
-                tf.IndexedSlices(
-                    tf.concat([one.values for one in slices], axis=0),
-                    tf.concat([one.indices for one in slices], axis=0),
-                    slices[0].dense_shape,
-                )
+            values = tf.cast(tf.concat([one.values for one in slices], axis=0), self._travel_as)
+            found = self._exchange.all_slices(
+                tf.IndexedSlices(values, tf.concat([one.indices for one in slices], axis=0), slices[0].dense_shape)
             )
-        return pieces[0], gradients
+            gradients[index] = tf.IndexedSlices(
+                tf.cast(found.values, slices[0].values.dtype), found.indices, found.dense_shape
+            )
+        return losses, gradients
 
-    def _set_counters(self, floats: tf.Tensor) -> None:
-        place = 0
-        for variable in self._counted:
-            size = int(np.prod(variable.shape)) * (2 if tf.as_dtype(variable.dtype).size == 8 else 1)
-            variable.assign(_from_floats(floats[place : place + size], variable))
-            place += size
+    def _exchanged(self, parts: Sequence["_Part"]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """The sums of dense gradients, those of the rest, and the counts of the first shard. What is not compressed
+        travels in one row."""
+        width, others = tf.size(parts[0].taught_sums), tf.size(parts[0].sums)
+        if self._travel_as == tf.float32:
+            rows = self._exchange.all_rows(
+                [tf.concat([part.taught_sums, part.sums, part.counts], axis=0) for part in parts]
+            )
+            total = _added([row[: width + others] for row in rows])
+            return total[:width], total[width:], rows[0][width + others :]
+        taught = self._exchange.all_rows([tf.cast(part.taught_sums, self._travel_as) for part in parts])
+        rows = self._exchange.all_rows([tf.concat([part.sums, part.counts], axis=0) for part in parts])
+        total = _added([row[:others] for row in rows])
+        return _added([tf.cast(row, tf.float32) for row in taught]), total, rows[0][others:]
+
+
+def _where_any(whole: Whole, rows: Sequence[tf.Tensor]) -> tf.Tensor:
+    """In a row; of a shard without rows, whose means are NaN, zeros."""
+    sums = tf.concat([tf.cast(one, tf.float32) for one in rows], axis=0)
+    return tf.where(whole.share > 0, sums, tf.zeros_like(sums))
+
+
+def _added(rows: Sequence[tf.Tensor]) -> tf.Tensor:
+    """In their order."""
+    total = rows[0]
+    for row in rows[1:]:
+        total = total + row
+    return total
 
 
 @dataclass(frozen=True)
@@ -153,40 +175,15 @@ class _Part:
     """Of one shard.
 
     Attributes:
-        sums: float32: losses, dense gradients, moving averages, in a row.
+        taught_sums: float32: dense gradients, in a row.
+        sums: float32: losses, moving averages, in a row.
         counts: the bits of counters and generators, as float32.
         sparse: by place in the list of variables.
-        taught: the places of the dense ones.
+        taught: the places of the dense gradients.
     """
 
+    taught_sums: tf.Tensor
     sums: tf.Tensor
     counts: tf.Tensor
     sparse: Mapping[int, tf.IndexedSlices]
     taught: tuple[int, ...]
-
-
-def _rows(values: Any, start: tf.Tensor, end: tf.Tensor) -> Any:
-    return tf.nest.map_structure(lambda tensor: tensor[start:end], values)
-
-
-def _keyed(state: tf.Tensor, shard: int) -> tf.Tensor:
-    """A generator's state [key, counter] for one shard: the first keeps the key."""
-    if not shard:
-        return state
-    key = (tf.cast(state[0], tf.int64) + shard * _KEY_STEP) % 2**32
-    return tf.stack([tf.cast(key, state.dtype), state[1]])
-
-
-def _as_floats(value: tf.Tensor) -> tf.Tensor:
-    """The bits of whole numbers or truth values as float32 [n]; they are moved, never added."""
-    whole = tf.cast(value, tf.int32) if value.dtype.size < 4 else value
-    return tf.reshape(tf.bitcast(whole, tf.float32), [-1])
-
-
-def _from_floats(floats: tf.Tensor, variable: keras.Variable) -> tf.Tensor:
-    dtype = tf.as_dtype(variable.dtype)
-    if dtype.size == 8:
-        return tf.reshape(tf.bitcast(tf.reshape(floats, [-1, 2]), dtype), variable.shape)
-    if dtype.size == 4:
-        return tf.reshape(tf.bitcast(floats, dtype), variable.shape)
-    return tf.cast(tf.reshape(tf.bitcast(floats, tf.int32), variable.shape), dtype)

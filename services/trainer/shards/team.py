@@ -19,11 +19,13 @@ class Team:
     Attributes:
         rank: of this process; the first is the chief.
         devices: TensorFlow's names; empty: wherever it puts an operation.
+        straggler_seconds: a worker that has nothing to say for so long is lost; its death is noticed earlier.
     """
 
     rank: int = 0
     workers: int = 1
     devices: tuple[str, ...] = ()
+    straggler_seconds: float = 120.0
 
     @property
     def is_chief(self) -> bool:
@@ -32,7 +34,7 @@ class Team:
     def exchange(self, shards: int) -> Exchange:
         if self.workers == 1:
             return Alone(shards)
-        return Collective(shards, rank=self.rank, workers=self.workers)
+        return Collective(shards, rank=self.rank, workers=self.workers, timeout_seconds=self.straggler_seconds)
 
 
 ALONE = Team()

@@ -24,16 +24,18 @@ class _Teams:
     directory: Path
     _alone: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def alone(self, model: str) -> dict[str, Any]:
+    def alone(self, model: str, **training: Any) -> dict[str, Any]:
         """What one process on one device trains."""
-        if model not in self._alone:
-            self._alone[model] = self.train(model=model)
-        return self._alone[model]
+        asked = f"{model} {training}"
+        if asked not in self._alone:
+            self._alone[asked] = self.train(model=model, training=training)
+        return self._alone[asked]
 
-    def train(self, **question: Any) -> dict[str, Any]:
+    def train(self, *, training: dict[str, Any] | None = None, **question: Any) -> dict[str, Any]:
         assert self.process.stdin
         assert self.process.stdout
-        whole = {"workers": 1, "devices": 1, "shards": _SHARDS, "directory": str(self.directory), **question}
+        asked = {"shards": _SHARDS} | (training or {})
+        whole = {"workers": 1, "devices": 1, "training": asked, "directory": str(self.directory), **question}
         self.process.stdin.write(json.dumps(whole) + "\n")
         self.process.stdin.flush()
         return dict(json.loads(self.process.stdout.readline()))
@@ -60,7 +62,7 @@ def teams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Teams]:
 @pytest.mark.parametrize("team", [{"devices": 3}, {"workers": 2}, {"workers": 3}], ids=str)
 @pytest.mark.parametrize("model", ["estimator", "module"])
 def test_several_devices_and_several_processes_train_what_one_does(
-    teams: _Teams, model: str, team: dict[str, int]
+    teams: _Teams, model: str, team: dict[str, Any]
 ) -> None:
     alone = teams.alone(model)
     assert len(alone["losses"]) == 18, "two blocks of 403 examples in batches of at most 50"
@@ -68,10 +70,33 @@ def test_several_devices_and_several_processes_train_what_one_does(
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.covers("dist-bsp")
+@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("model", ["estimator", "module"])
+def test_steps_of_each_shard_alone_end_in_the_same_mean_whoever_takes_them(
+    teams: _Teams, model: str, workers: int
+) -> None:
+    alone = teams.alone(model, local_steps=4)
+    assert alone["digest"] != teams.alone(model)["digest"]
+    assert len(alone["losses"]) == 18, "supersteps of 4, 4 and 1 steps in each of two blocks"
+    assert teams.train(model=model, training={"local_steps": 4}, workers=workers) == alone
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("model", ["estimator", "module"])
+def test_gradients_that_travel_as_bfloat16_are_rounded_whoever_computes_them(teams: _Teams, model: str) -> None:
+    alone = teams.alone(model, compress="bfloat16")
+    exact = teams.alone(model)
+    assert alone["digest"] != exact["digest"]
+    assert alone["losses"] == pytest.approx(exact["losses"], rel=0.02)
+    assert teams.train(model=model, training={"compress": "bfloat16"}, workers=2) == alone
+
+
+@pytest.mark.timeout(300)
 def test_the_number_of_shards_is_part_of_the_arithmetic_and_close_to_the_whole(teams: _Teams) -> None:
-    one, three = (teams.train(model="estimator", shards=shards) for shards in (1, 3))
+    one, three = (teams.train(model="estimator", training={"shards": shards}) for shards in (1, 3))
     assert one["digest"] != three["digest"]
-    one, three = (teams.train(model="plain", shards=shards) for shards in (1, 3))
+    one, three = (teams.train(model="plain", training={"shards": shards}) for shards in (1, 3))
     assert one["losses"] == pytest.approx(three["losses"], rel=1e-4), "without draws a sum is cut, nothing else"
 
 
@@ -79,6 +104,26 @@ def test_the_number_of_shards_is_part_of_the_arithmetic_and_close_to_the_whole(t
 @pytest.mark.covers("dist-multiworker")
 def test_a_worker_that_dies_is_named_and_holds_nobody_up(teams: _Teams) -> None:
     assert teams.train(model="estimator", workers=3, kill=2) == {"lost": "worker 2 of 3 ended: signal 9 (SIGKILL)"}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.covers("dist-bsp")
+def test_no_worker_begins_a_superstep_before_all_have_ended_the_one_before(teams: _Teams, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    trained = teams.train(model="plain", training={"local_steps": 4}, workers=3, log=str(log))
+    assert len(trained["losses"]) == 18
+    lines = [line.split() for line in log.read_text().splitlines()]
+    seconds = {(int(shard), int(number)): float(at) for shard, number, at in lines}
+    assert sorted(seconds) == [(shard, number) for shard in range(3) for number in range(12)], "6 supersteps"
+    for number in range(0, 12, 2):
+        given = max(seconds[shard, number] for shard in range(3))
+        assert given <= min(seconds[shard, number + 1] for shard in range(3)), "nobody goes on before all have given"
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.covers("dist-bsp", "dist-multiworker")
+def test_a_worker_that_stands_still_is_lost_after_its_time(teams: _Teams) -> None:
+    assert "workers failed" in teams.train(model="plain", workers=2, halt=1)["lost"]
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 3, 7, 64])

@@ -1,16 +1,20 @@
 """`python -m services.trainer.tests.support.sharded_training`: teams in, digests of what they trained out.
 
-One JSON object a line in: {"workers", "devices", "model": plain, estimator or module, "shards", "directory", "kill": a
-rank}. One a line out: {"digest", "losses"} of the chief, or {"lost": sentence}. Each team trains in processes of its
-own, forked from this one, which has imported TensorFlow and run nothing.
+One JSON object a line in: {"workers", "devices", "model": plain, estimator or module, "training": more keys of it,
+"directory", "kill" or "halt": a rank, "log": a file}. One a line out: {"digest", "losses"} of the chief, or {"lost":
+sentence}. The log has a line per worker for each beginning (even) and end (odd) of an exchange: first shard, number,
+seconds. Each team trains in processes of its own, forked from this one, which has imported TensorFlow and run nothing.
 """
 
 import hashlib
+import itertools
 import json
 import os
 import signal
 import sys
 import threading
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +31,9 @@ from services.trainer.features.parsing import Raw
 from services.trainer.learn import adapters
 from services.trainer.learn.training import Training
 from services.trainer.shards.cluster_spec import ClusterSpec, on_this_machine
-from services.trainer.shards.team import Team, use_devices
-from services.trainer.shards.workers import LocalWorkers, join_cluster
+from services.trainer.shards.exchange import Collective
+from services.trainer.shards.team import Team, WorkerLostError, use_devices
+from services.trainer.shards.workers import LOST_SECONDS, LocalWorkers, join_cluster
 
 _EXAMPLES = 403
 _SCHEMA = {
@@ -67,17 +72,18 @@ def after_step(run, loss, kept):
 """Beside dense weights: a sparse gradient, moving averages, draws, regularisation, hooks."""
 
 
-def _files(model: str, shards: int) -> dict[str, bytes]:
+def _files(model: str, training: dict[str, Any]) -> dict[str, bytes]:
     sections = {"module": "model.py", "task": "binary"} if model == "module" else _ESTIMATOR
     if model == "plain":
         sections = {**_ESTIMATOR, "parameters": {"hidden_units": [8]}}
-    mapping = {"name": "m", "stream": "s", "label": "y", **sections, "training": {**_TRAINING, "shards": shards}}
+    mapping = {"name": "m", "stream": "s", "label": "y", **sections, "training": _TRAINING | training}
     files = {"model.yaml": yaml.safe_dump(mapping).encode()}
-    return files | {"model.py": _MODULE.encode()} if model == "module" else files
+    source = _MODULE if "local_steps" not in training else _MODULE[: _MODULE.index("def hook_state")]
+    return files | {"model.py": source.encode()} if model == "module" else files
 
 
-def _trained(question: dict[str, Any], team: Team, *, kill: int) -> dict[str, Any]:
-    files, schema = _files(question["model"], question["shards"]), Schema.from_mapping(_SCHEMA)
+def _trained(question: dict[str, Any], team: Team) -> dict[str, Any]:
+    files, schema = _files(question["model"], question["training"]), Schema.from_mapping(_SCHEMA)
     definition = parse_definition(files)
     module = (
         load_module(files, "model.py", digest=f"r{team.rank}", directory=Path(question["directory"]))
@@ -89,8 +95,8 @@ def _trained(question: dict[str, Any], team: Team, *, kill: int) -> dict[str, An
     assert isinstance(training, Training)
     losses = list[float]()
     for block in range(2):
-        if kill and kill == team.rank and block == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if block == 1 and team.rank and team.rank in (question.get("kill"), question.get("halt")):
+            os.kill(os.getpid(), signal.SIGKILL if "kill" in question else signal.SIGSTOP)
         found = training.train_block(_block(model, block), pass_index=0, block_index=block)
         losses += found.tolist()
     digest = hashlib.sha256()
@@ -121,14 +127,16 @@ def _set_up(question: dict[str, Any]) -> tuple[str, ...]:
 
 def _answer(question: dict[str, Any]) -> dict[str, Any]:
     """In a process of its own, which has one thread."""
-    count, kill = question["workers"], question.get("kill", 0)
+    count, patience = question["workers"], 2.0 if "halt" in question else 120.0
+    if log := question.get("log"):
+        _log_exchanges(Path(log))
     if count == 1:
-        return _trained(question, Team(devices=_set_up(question)), kill=kill)
+        return _trained(question, Team(devices=_set_up(question)))
 
     def work(rank: int, cluster: ClusterSpec) -> None:
         devices = _set_up(question)
         join_cluster(cluster)
-        _trained(question, Team(rank, count, devices), kill=kill)
+        _trained(question, Team(rank, count, devices, patience))
 
     def lost(reason: str) -> None:
         print(json.dumps({"lost": reason}), flush=True)
@@ -139,12 +147,31 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     devices = _set_up(question)
     workers.connect()
     try:
-        return _trained(question, Team(0, count, devices), kill=kill)
-    except Exception:
-        threading.Event().wait(30.0)  # the watch says which worker it was
-        raise
+        return _trained(question, Team(0, count, devices, patience))
+    except WorkerLostError as error:
+        threading.Event().wait(LOST_SECONDS)  # the watch says which worker it was, where one has ended
+        return {"lost": str(error)}
     finally:
         workers.release()
+
+
+def _log_exchanges(path: Path) -> None:
+    """Has each worker write down when it began what it exchanges, and when it had all of it."""
+    exchanged = Collective.all_rows
+
+    def all_rows(self: Collective, rows: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        count = itertools.count()
+
+        def note(row: Any) -> Any:
+            with path.open("a") as file:
+                file.write(f"{self.owned.start} {next(count)} {time.monotonic()}\n")
+            return row
+
+        noted = [tf.ensure_shape(tf.numpy_function(note, [rows[0]], tf.float32), rows[0].shape), *rows[1:]]
+        found = exchanged(self, noted)
+        return [tf.ensure_shape(tf.numpy_function(note, [found[0]], tf.float32), found[0].shape), *found[1:]]
+
+    Collective.all_rows = all_rows  # type: ignore[method-assign]
 
 
 def main() -> None:

@@ -1,0 +1,101 @@
+"""Steps that each shard takes by itself, and the mean of where they end: local SGD (Stich, arXiv:1805.09767), in the
+supersteps of bulk-synchronous parallelism (Valiant, CACM 1990): compute, exchange, wait for all.
+
+    weights, slots, moving averages    each shard goes on from the superstep's start with its rows of every batch; then
+                                       their mean, weighted by the shards' rows, added in the order of the shards
+    the loss of a step                 the shards' own, weighted by their rows of its batch
+    draws (dropout)                    shard k draws from the generator's key plus k times a constant
+    counters, constant rates           those of the first shard
+    a shard without rows in a batch    takes no step with it
+
+A superstep ends early with its block, and where a round looks up (an evaluation, its last step, a batch at fault).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from services.trainer.shards.bits import as_floats, from_floats, keyed, rows_of
+from services.trainer.shards.cut import shard_bounds
+from services.trainer.shards.exchange import Exchange
+
+_RATE = "learning_rate"
+TakeStep = Callable[..., tuple[tf.Tensor, tf.Tensor]]
+"""Columns, labels and weights of a shard to its loss and what was added in it, float32 scalars; the variables move."""
+BatchOf = Callable[[tf.Tensor], Any]
+"""Number of a batch to its columns, labels and weights."""
+
+
+class LocalSteps:
+    """Args:
+    variables: all that a step changes.
+    most: steps of a superstep.
+    """
+
+    def __init__(self, exchange: Exchange, variables: Sequence[keras.Variable], most: int) -> None:
+        self._exchange, self._most = exchange, most
+        floats = [one for one in variables if tf.as_dtype(one.dtype).is_floating]
+        self._averaged = [one for one in floats if one.name != _RATE]
+        self._counted = [one for one in variables if not tf.as_dtype(one.dtype).is_floating]
+
+    def begin(self) -> None:
+        """The graph of all supersteps is being traced."""
+        self._exchange.begin()
+
+    def superstep(self, take_step: TakeStep, batch_of: BatchOf, first: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
+        """The batches from the first to the end, at most `most`: float32 [most, 2], losses and what was added in each;
+        beyond the end zeros."""
+        moved = [*self._averaged, *self._counted]
+        starts = [variable.value.read_value() for variable in moved]
+        parts = []
+        for shard in self._exchange.owned:
+            for variable, value in zip(moved, starts, strict=True):
+                variable.assign(keyed(variable, value, shard))
+            parts.append(self._of_shard(shard, take_step, batch_of, first, end))
+        rows = self._exchange.all_rows(parts)
+        size = int(sum(np.prod(variable.shape) for variable in self._averaged))
+        losses = 2 * self._most
+        counts = tf.add_n([row[losses] for row in rows])
+        total = tf.add_n([tf.zeros([losses]), rows[0][:losses]])
+        mean = rows[0][losses] / counts * rows[0][losses + 1 : losses + 1 + size]
+        for row in rows[1:]:
+            total = total + row[:losses]
+            mean = mean + row[losses] / counts * row[losses + 1 : losses + 1 + size]
+        self._assign(mean, rows[0][losses + 1 + size :])
+        return tf.reshape(total, [self._most, 2])
+
+    def _of_shard(
+        self, shard: int, take_step: TakeStep, batch_of: BatchOf, first: tf.Tensor, end: tf.Tensor
+    ) -> tf.Tensor:
+        """Its weighted losses, its rows, and where its variables have come to, in one row of float32."""
+
+        def step(number: tf.Tensor, seen: tf.Tensor, losses: tf.TensorArray) -> tuple[Any, ...]:
+            batch = batch_of(number)
+            rows = tf.shape(tf.nest.flatten(batch)[0])[0]
+            bounds = shard_bounds(rows, self._exchange.shards)
+            start, stop = bounds[shard], bounds[shard + 1]
+            share = tf.cast(stop - start, tf.float32) / tf.cast(tf.maximum(rows, 1), tf.float32)
+            taken = tf.cond(
+                stop > start,
+                lambda: tf.stack(take_step(*rows_of(batch, start, stop))),
+                lambda: tf.zeros([2]),
+            )
+            return number + 1, seen + stop - start, losses.write(number - first, share * taken)
+
+        array = tf.TensorArray(tf.float32, size=end - first, element_shape=[2])
+        _, seen, array = tf.while_loop(lambda number, *_: number < end, step, (first, tf.constant(0), array))
+        losses = tf.pad(array.stack(), [[0, self._most - (end - first)], [0, 0]])
+        with tf.control_dependencies([losses]):
+            ended = [tf.reshape(tf.cast(one.value.read_value(), tf.float32), [-1]) for one in self._averaged]
+            counted = [as_floats(one.value.read_value()) for one in self._counted]
+        row = [tf.reshape(losses, [-1]), tf.cast(seen, tf.float32)[tf.newaxis], *ended, *counted]
+        return tf.concat(row, axis=0)
+
+    def _assign(self, mean: tf.Tensor, counted: tf.Tensor) -> None:
+        pieces = tf.split(mean, [int(np.prod(variable.shape)) for variable in self._averaged])
+        for variable, piece in zip(self._averaged, pieces, strict=True):
+            variable.assign(tf.cast(tf.reshape(piece, variable.shape), variable.dtype))
+        from_floats(counted, self._counted)

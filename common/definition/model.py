@@ -248,6 +248,8 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
     )
     fields.finish()
     _check_whole_batches(definition)
+    if estimator and training.bottleneck:
+        raise InvalidInput(f"training: bottleneck names a layer of a module; {estimator} has none to name")
     if trees and warm_start:
         raise InvalidInput(f"{estimator} grows its trees from the first round on; it takes no warm_start")
     if (

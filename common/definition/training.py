@@ -100,6 +100,7 @@ class Training:
     norms_every_steps: norms of gradients and updates per layer, in one step of every so many.
     fixed_batch: every batch has batch_size rows; those that fill one up weigh nothing.
     debug: where a loss or gradient is not finite, the step is taken again and the operation named that made it so.
+    bottleneck: a layer of a module; nothing before it learns, and what it returns is computed once per block and kept.
     """
 
     batch_size: int = 256
@@ -123,6 +124,7 @@ class Training:
     norms_every_steps: int | None = None
     fixed_batch: bool = False
     debug: bool = False
+    bottleneck: str = ""
 
 
 def is_meant(path: str, pattern: str) -> bool:
@@ -160,6 +162,7 @@ def parse_training(section: object, *, frozen: tuple[str, ...] = ()) -> Training
         norms_every_steps=fields.optional_integer("norms_every_steps", None),
         fixed_batch=fields.flag("fixed_batch", Training.fixed_batch),
         debug=fields.flag("debug", Training.debug),
+        bottleneck=fields.text("bottleneck") if fields.has("bottleneck") else fields.take("bottleneck", "") or "",
     )
     fields.finish()
     _check_together(training)

@@ -71,12 +71,13 @@ def build_from_module(module: UserModule, schema: Schema, definition: Definition
 
 def _connected(network: keras.Model, module: UserModule, schema: Schema, path: str) -> tuple[Any, Any, tuple[str, ...]]:
     """Symbolic inputs and outputs, and the outputs' names. A subclassed model is called once to find out."""
+    is_sequential = isinstance(network, keras.Sequential)
     try:
-        inputs, outputs = network.input, network.output
-    except (AttributeError, ValueError):
+        inputs, outputs = (network.inputs[0], network.outputs[0]) if is_sequential else (network.input, network.output)
+    except (AttributeError, ValueError, TypeError, IndexError):
         inputs = None
     if inputs is None:
-        if isinstance(network, keras.Sequential):
+        if is_sequential:
             raise DefinitionFailedError(
                 f"{path}: the Sequential model has no inputs yet; begin it with keras.Input(shape, name=FEATURE)"
             )

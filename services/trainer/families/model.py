@@ -18,7 +18,8 @@ from common.definition.heads import check_classes
 from common.definition.model import Definition
 from common.schema import PADDING, Feature, Scalar, Schema
 from services.trainer import determinism
-from services.trainer.families import layer_state, module_inputs
+from services.trainer.families import bottleneck, layer_state, module_inputs
+from services.trainer.families.bottleneck import Bottleneck
 from services.trainer.families.compiled import Compiled, compiled_of
 from services.trainer.families.estimators.network import build_network, needed_features
 from services.trainer.families.heads import BuiltHead, ByHead, built_heads
@@ -46,6 +47,7 @@ class BuiltModel:
     compiled_by_user: what a module has compiled itself.
     adapt: a module's own; fits its preprocessing layers.
     hooks: a module's, by name (families/hooks.py).
+    bottleneck: what is computed before training (bottleneck.py); `wiring` then is of the network behind it.
     seed_state: of Keras's own generator; draws of layers without one follow from it.
     """
 
@@ -62,16 +64,28 @@ class BuiltModel:
     compiled_by_user: Compiled = _NOTHING_COMPILED
     adapt: AdaptFunction | None = None
     hooks: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    bottleneck: Bottleneck | None = None
+
+    @property
+    def _taught(self) -> keras.Model:
+        """What training calls; it shares its layers with the network."""
+        return self.bottleneck.tail if self.bottleneck else self.network
+
+    @property
+    def _asked(self) -> Wiring:
+        """How the network is called, from the stream's features on."""
+        return self.bottleneck.wiring if self.bottleneck else self.wiring
 
     def transformed(self, raw: Raw) -> Transformed:
         """What training works on: refuses nothing, says what it would refuse."""
-        if self.transform is None:
-            return Transformed(self._given(raw), {}, {})
-        return self.transform(raw)
+        if self.transform is not None:
+            return self.transform(raw)
+        given = self._given(raw)
+        return Transformed(self.bottleneck.columns_of(given) if self.bottleneck else given, {}, {})
 
     def _given(self, raw: Raw) -> dict[str, tf.Tensor]:
         """What a module's network takes: the raw inputs, lists of any length filled up with fillers of a module."""
-        return module_inputs.given(self.inputs, self.wiring.columns, raw)
+        return module_inputs.given(self.inputs, self._asked.columns, raw)
 
     def fit(self, before: Arrays, blocks: Callable[[], Iterator[Columns]]) -> None:
         """Preprocessing layers learn from the round's trained examples where `before` lacks what they learned.
@@ -116,7 +130,7 @@ class BuiltModel:
         """The transform takes the padding for "nothing there"; a user's layers know it where they ask for the mask."""
         lists = {feature.name for feature in self.inputs if feature.is_variable_length}
         if self.transform is None:
-            columns = self.wiring.columns
+            columns = self._asked.columns
             lists = module_inputs.masked_names(self.inputs, columns) | module_inputs.list_names(columns)
         return {feature.name: PADDING[feature.dtype] for feature in self.inputs if feature.name in lists}
 
@@ -131,7 +145,7 @@ class BuiltModel:
 
     def outputs(self, columns: Columns, *, training: bool) -> dict[str, tf.Tensor]:
         """By head, float32 [n] or [n, units]: logits or predictions, as families/heads.py says."""
-        return self.by_head(self.network(self.wiring.arranged(columns), training=training))
+        return self.by_head(self._taught(self.wiring.arranged(columns), training=training))
 
     def by_head(self, outputs: Any) -> dict[str, tf.Tensor]:
         """Of what the network returned, as `outputs` gives it."""
@@ -174,7 +188,7 @@ class BuiltModel:
         """
         share = 1.0 if whole is None else whole.share
         inputs = self.wiring.arranged(columns)
-        outputs = self.network(inputs, training=True)
+        outputs = self._taught(inputs, training=True)
         if self.compiled_by_user.has_loss:
             taught, weighted = self.wiring.by_output(labels), self.wiring.weights_by_output(weights)
             given = self.wiring.taught_outputs(outputs)
@@ -192,7 +206,7 @@ class BuiltModel:
 
     def _added(self, share: Any) -> list[tf.Tensor]:
         """What regularisers and layers add to the loss, each times the share."""
-        return [share * tf.cast(tf.reduce_sum(loss), tf.float32) for loss in self.network.losses]
+        return [share * tf.cast(tf.reduce_sum(loss), tf.float32) for loss in self._taught.losses]
 
     @staticmethod
     def _sum(losses: list[tf.Tensor]) -> tf.Tensor:
@@ -281,7 +295,7 @@ class BuiltModel:
     def serve(self, raw: Raw) -> dict[str, tf.Tensor]:
         """The exported function: raw features to named outputs."""
         columns = self.transform.strict(raw) if self.transform else self._given(raw)
-        returned = self.network(self.wiring.arranged(columns), training=False)
+        returned = self.network(self._asked.arranged(columns), training=False)
         taught = set(self.wiring.taught.values())
         served = {
             name: _as_float32(output) for name, output in self.wiring.named(returned).items() if name not in taught
@@ -340,9 +354,11 @@ def _built(
         _check_width(head, widths[head.name], path)
     _check_own_losses(module, definition, path)
     inputs = module_inputs.features_of(schema, wiring.columns)
+    cut_at = bottleneck.cut(definition, network, wiring, module, compiled)
+    wiring = bottleneck.tail_wiring(cut_at) if cut_at else wiring
     return BuiltModel(
         definition, schema, inputs, None, network, heads, module.loss, module.metrics, seed_state, wiring, compiled,
-        module.adapt, module.hooks,
+        module.adapt, module.hooks, cut_at,
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from common.errors import DataLoss
 from common.schema import Schema
 from services.trainer import determinism
 from services.trainer.families import layer_state
+from services.trainer.families.bottleneck import Bottleneck
 from services.trainer.families.model import BuiltModel
 from services.trainer.families.model import build as build_network
 from services.trainer.families.port import Arrays, Model, Trainable
@@ -41,6 +42,10 @@ def trainable_of(model: Model, *, seed: int, team: Team = ALONE) -> Trainable:
         return Boosting(model, seed=seed)
     assert isinstance(model, BuiltModel)
     return Training(model, seed=seed, team=team)
+
+
+def bottleneck_of(model: Model | None) -> Bottleneck | None:
+    return model.bottleneck if isinstance(model, BuiltModel) else None
 
 
 def takes_whole_range(definition: Definition) -> bool:

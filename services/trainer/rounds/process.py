@@ -66,6 +66,8 @@ _REGISTRY_TIMEOUT_SECONDS = 30.0
 _WATCH_SECONDS = 2.0
 """A step that fails is heard of before the worker that was lost is seen to have ended; the watch ends this process with
 that word (teamwork.py)."""
+_FEATURES = ".bottleneck"
+"""Below the cache, beside the models, none of which may have this name."""
 Report = Callable[[Message], None]
 
 
@@ -247,6 +249,8 @@ class _Round:
                 model = adapters.build(
                     inputs.definition, inputs.schema, self._statistics, inputs.module, seed=self._plan.seed
                 )
+            for one in filter(None, map(adapters.bottleneck_of, (model, parent))):
+                one.directory = Path(self._assignment.cache_dir) / _FEATURES
             before = resumed.checkpoint if resumed else known.checkpoint if known else None
             model.fit(
                 before.arrays if before else {}, lambda: (block.trained.columns for block in data.prepared(model))

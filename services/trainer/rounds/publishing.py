@@ -28,7 +28,7 @@ from services.trainer.families import own_operations
 from services.trainer.families.port import Model
 from services.trainer.families.reasons import blame_definition
 from services.trainer.families.user_module import package_folder
-from services.trainer.learn import checkpoint, pruning
+from services.trainer.learn import adapters, checkpoint, pruning
 from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.rounds.assignment import RoundAssignment
 from services.trainer.rounds.blocks import RoundData
@@ -189,15 +189,22 @@ def draft_of(
         unusable=_reasons_of(assignment.plan, log, measured.unusable),
         files=files,
         step=trained.final.step,
-        timings={stage: round(spent, 4) for stage, spent in seconds.items()},
+        timings={stage: round(spent, 4) for stage, spent in _timings(trained, seconds).items()},
         environment=environment_of(assignment)
         | {"training": _course_of(trained, measured)}
         | ({"warm_start": trained.warm_start} if trained.warm_start else {})
         | ({"warnings": measured.warnings} if measured.warnings else {})
         | ({"formats": dict(formats)} if formats else {})
         | ({"pruned": pruning.report(trained.final.arrays)} if trained.definition.training.prune else {})
+        | ({"bottleneck": cut_at.report()} if (cut_at := adapters.bottleneck_of(trained.model)) else {})
         | ({"operations": libraries} if (libraries := _digests(assignment, trained.definition)) else {}),
     )
+
+
+def _timings(trained: Trained, seconds: Mapping[str, float]) -> dict[str, float]:
+    """`bottleneck` is the part of `read` and `evaluate` in which the base ran or its features were read."""
+    cut_at = adapters.bottleneck_of(trained.model)
+    return {**seconds, **({"bottleneck": cut_at.seconds} if cut_at else {})}
 
 
 def _course_of(trained: Trained, measured: Measured) -> dict[str, Any]:

@@ -220,9 +220,8 @@ def test_a_data_file_lies_beside_its_module(tmp_path: Path) -> None:
         + """
 def build_model(schema, parameters):
     words = pathlib.Path(__file__).with_name(parameters["words"]).read_text().split()
-    word = keras.Input((), name="word", dtype="string")
-    ids = keras.layers.StringLookup(vocabulary=words)(word)
-    return keras.Model(word, keras.layers.Dense(1)(keras.layers.Embedding(len(words) + 1, 2)(ids)))
+    layers = [keras.layers.StringLookup(vocabulary=words), keras.layers.Embedding(len(words) + 1, 2)]
+    return keras.Sequential([keras.Input((), name="word", dtype="string"), *layers, keras.layers.Dense(1)])
 """
     )
     platform = Platform(tmp_path)

@@ -8,6 +8,7 @@ As a mapping (YAML or JSON) it reads:
       - {name: pixels, dtype: float32, shape: [784]}
       - {name: tags, dtype: string, shape: [null]}          # any length, the empty list too
       - {name: readings, dtype: float32, shape: [null, 3]}  # a sequence: any number of steps, 3 values each
+      - {name: sentences, dtype: string, shape: [null, null]}  # a list of lists: rows of different lengths
       - {name: blob, dtype: bytes}                          # any bytes; in JSON {"b64": "..."}
       - {name: scan, dtype: bytes, tensor: {dtype: uint8, shape: [28, 28]}}       # raw values (common/kinds.py)
       - {name: photo, dtype: bytes, image: {format: png, height: 28, width: 28}}  # decoded inside the model
@@ -22,6 +23,10 @@ As a mapping (YAML or JSON) it reads:
 
 Vocabulary, min and max are the domain: an event outside it is refused. To let unknown words in and treat them in the
 model, leave `vocabulary` out here and name the words in the model's feature spec.
+
+A list of lists is two lists in an Example, as tf.io.RaggedFeature with a RowLengths partition reads them: its values
+one after the other under its name, and under `<name>_row_lengths` (int64) how many of them each row has.
+Schema.features has both, one after the other; the mapping has the first alone.
 """
 
 import functools
@@ -50,11 +55,14 @@ PADDING: Mapping[str, float | int | str] = {
 """By dtype, what fills up a list of any length where lists of different lengths lie in one tensor. No event holds it in
 such a list: ingest refuses it. (The smallest int64 is NumPy's "not a time"; U+FFFF is no character, and Unicode leaves
 it to programs for such an end; NaN is refused in every float.)"""
+ROW_LENGTHS = "_row_lengths"
+"""Follows the name of a list of lists in that of its row lengths."""
 NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
 FEATURE_KEYS: Mapping[str, str] = {
     "name": "a name: a letter or _, then up to 127 letters, digits, _ . -; required",
     "dtype": "float32, int64, string or bytes; required",
-    "shape": "a list of sizes; the first may be null for any length, as in [null] or [null, 3]; default: a scalar",
+    "shape": "a list of sizes; the first may be null for any length, as in [null] or [null, 3], and [null, null] is a "
+    "list of lists; default: a scalar",
     "required": "true or false; default true",
     "default": "a value of the dtype (of bytes: a text, as UTF-8); only with required: false, and needed there unless "
     "the length is free (then the empty list), it is a tensor or an image (then zeros), or a label (then it may be "
@@ -106,12 +114,13 @@ class Feature:
 
     Attributes:
         shape: () for a scalar, (n, m, ...) for a fixed shape (values in C order), (None,) for any length, (None, m,
-            ...) for any number of steps of that shape.
+            ...) for any number of steps of that shape, (None, None) for a list of lists.
         required: an event without it is refused; otherwise `default` is filled in (a scalar repeated over the
             shape; an empty list where the length is free; no bytes, which decode to zeros, for a tensor or an image).
         minimum, maximum: inclusive bounds of every value (numbers only).
         vocabulary: the words allowed (strings only); empty means any.
         tensor, image: what the bytes are; at most one of them.
+        rows_of: the list of lists whose row lengths these are.
     """
 
     name: str
@@ -124,6 +133,17 @@ class Feature:
     vocabulary: tuple[str, ...] = ()
     tensor: TensorKind | None = None
     image: ImageKind | None = None
+    rows_of: str = ""
+
+    @property
+    def row_lengths_name(self) -> str:
+        """Of the row lengths of a list of lists; empty for any other feature."""
+        return self.name + ROW_LENGTHS if self.shape == (None, None) else ""
+
+    @property
+    def raw_shape(self) -> tuple[int | None, ...]:
+        """As an Example and a raw tensor hold it: a list of lists is one list of all its values."""
+        return (None,) if self.row_lengths_name else self.shape
 
     @property
     def is_scalar(self) -> bool:
@@ -289,7 +309,8 @@ class Schema:
         if unknown:
             meant = did_you_mean(unknown, SCHEMA_KEYS)
             raise InvalidInput(f"the schema has unknown keys {unknown}{meant}; known: {sorted(SCHEMA_KEYS)}")
-        features = tuple(Feature.from_mapping(item) for item in _items("features", mapping.get("features")))
+        given_features = (Feature.from_mapping(item) for item in _items("features", mapping.get("features")))
+        features = tuple(each for feature in given_features for each in _with_row_lengths(feature))
         labels = tuple(
             Feature.from_mapping(item, is_label=True) for item in _items("labels", mapping.get("labels", []))
         )
@@ -318,6 +339,8 @@ class Schema:
         for label in self.labels:
             if label.dtype == "bytes":
                 raise InvalidInput(f"label {label.name} is bytes, expected float32, int64 or string")
+            if label.row_lengths_name:
+                raise InvalidInput(f"label {label.name} is a list of lists, expected a scalar or a list of one")
         sized = {feature.name: feature for feature in self.features}
         for feature in self.features:
             name = feature.tensor.shape_field if feature.tensor else None
@@ -358,7 +381,7 @@ class Schema:
 
     def to_mapping(self) -> dict[str, Any]:
         mapping: dict[str, Any] = {
-            "features": [feature.to_mapping() for feature in self.features],
+            "features": [feature.to_mapping() for feature in self.features if not feature.rows_of],
             "labels": [feature.to_mapping() for feature in self.labels],
         }
         parts = {"weight": self.weight, "event_time": self.event_time, "key": self.key}
@@ -370,6 +393,13 @@ class Schema:
     def to_json(self) -> str:
         """Canonical: equal schemas give equal text."""
         return json.dumps(self.to_mapping(), sort_keys=True, separators=(",", ":"))
+
+
+def _with_row_lengths(feature: Feature) -> tuple[Feature, ...]:
+    if not feature.row_lengths_name:
+        return (feature,)
+    name = check_name("feature", feature.row_lengths_name)
+    return feature, Feature(name, "int64", (None,), required=False, minimum=0, rows_of=feature.name)
 
 
 def _kinds(name: str, dtype: Dtype, mapping: Mapping[str, Any]) -> tuple[TensorKind | None, ImageKind | None]:
@@ -395,11 +425,11 @@ def _shape(name: str, value: object) -> tuple[int | None, ...]:
     if not isinstance(value, list | tuple):
         raise InvalidInput(f"feature {name}: shape must be a list of sizes, got {value!r}")
     shape = tuple(value)
-    sizes = shape[1:] if shape[:1] == (None,) else shape
+    sizes = () if shape == (None, None) else shape[1:] if shape[:1] == (None,) else shape
     if not all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes):
         raise InvalidInput(
             f"feature {name}: shape {str(list(shape))[:100]} must be positive sizes; the first may be null for any "
-            f"length"
+            f"length, and [null, null] is a list of lists"
         )
     if len(shape) > MAX_RANK or math.prod(sizes) > MAX_VALUES:
         raise InvalidInput(

@@ -84,7 +84,7 @@ def _check_shape(spec: FeatureSpec, feature: Feature) -> None:
     name = feature.name
     if feature.tensor is not None and feature.tensor.shape_field is not None:
         raise InvalidInput(f"feature {spec.name}: {name} has a shape_field; only a module takes it")
-    if len(feature.shape) > 1 and feature.is_variable_length:
+    if len(feature.raw_shape) > 1 and feature.is_variable_length:
         raise InvalidInput(f"feature {spec.name}: {name} has steps of several values; only a module takes them")
     if isinstance(spec, Numeric) and feature.is_variable_length:
         raise InvalidInput(f"feature {spec.name}: {name} has any length; numeric needs a fixed shape")

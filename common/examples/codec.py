@@ -25,7 +25,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from common.errors import InvalidInput
-from common.examples.steps import flat_steps, values_of_steps
+from common.examples.steps import flat_steps, in_two_lists, row_lengths_of_steps, values_of_steps
 from common.schema import PADDING, Feature, Schema
 from protos.example_pb2 import SequenceExample
 
@@ -195,10 +195,12 @@ class ExampleCodec:
             if column.feature.tensor and column.feature.tensor.shape_field
         )
 
+        self._nested = tuple(feature for feature in schema.features if feature.row_lengths_name)
+
     @property
     def has_shape_fields(self) -> bool:
         """Whether one feature of an event says what another may hold, so that no column can be checked alone."""
-        return bool(self._with_shape_field)
+        return bool(self._with_shape_field or self._nested)
 
     def encode(self, event: object) -> bytes:
         """A serialized Example with every feature of the schema, in the schema's order.
@@ -210,6 +212,10 @@ class ExampleCodec:
         """
         if not isinstance(event, dict):
             raise InvalidInput(f"the event is {shown(event)}, expected an object of features")
+        try:
+            event = in_two_lists(event, self._nested) if self._nested else event
+        except ValueError as fault:
+            raise InvalidInput(str(fault)) from None
         faults: list[str] = []
         entries: list[bytes] = []
         found: dict[str, Values] = {}
@@ -227,6 +233,7 @@ class ExampleCodec:
             except ValueError as fault:
                 faults.append(f"{column.name} {fault}")
         faults += self._misshapen(found) + self._unknown(event)
+        faults = faults or self._uneven(found)
         if faults:
             raise InvalidInput("; ".join(faults))
         return delimited(b"\x0a", b"".join(entries))
@@ -271,6 +278,7 @@ class ExampleCodec:
         features, lists = given.context.feature, given.feature_lists.feature_list
         faults: list[str] = []
         values: dict[str, Values] = {}
+        lengths_of_rows: dict[str, Values] = {}
         for column in self.columns:
             if column.name not in features and column.name not in lists:
                 if column.feature.required:
@@ -286,9 +294,14 @@ class ExampleCodec:
                     found = list(getattr(features[column.name], kind).value) if kind else []
                 column.check_list(kind, found)
                 values[column.name] = found
+                if column.name in lists and column.feature.row_lengths_name:
+                    lengths_of_rows[column.feature.row_lengths_name] = row_lengths_of_steps(lists[column.name])
             except ValueError as fault:
                 faults.append(f"{column.name} {fault}")
+        faults += [f"{name} is said by the feature lists" for name in lengths_of_rows if name in features]
+        values |= lengths_of_rows
         faults += self._misshapen(values) + self._unknown({**features, **lists} if lists else features)
+        faults = faults or self._uneven(values)
         if faults:
             raise InvalidInput("; ".join(faults))
         return values
@@ -300,6 +313,15 @@ class ExampleCodec:
             if column.name in values and field in values and column.feature.tensor:
                 fault = column.feature.tensor.fault_of(values[column.name][0], values[field])
                 faults += [f"{column.name} {fault}"] if fault else []
+        return faults
+
+    def _uneven(self, values: Mapping[str, Any]) -> list[str]:
+        """Faults of lists of lists whose rows do not hold all values."""
+        faults = []
+        for feature in self._nested:
+            count, held = len(values.get(feature.name, ())), sum(values.get(feature.row_lengths_name, ()))
+            if count != held:
+                faults.append(f"{feature.name} holds {count} values, and its rows ({feature.row_lengths_name}) {held}")
         return faults
 
     def _unknown(self, given: Mapping[str, object]) -> list[str]:

@@ -1,5 +1,9 @@
-"""Lists of any length whose steps hold several values each, as JSON nests them and as a SequenceExample lists them."""
+"""Lists of any length whose steps hold several values each, as JSON nests them and as a SequenceExample lists them.
 
+The steps of a list of lists are its rows: as many values as they like each, and how many is a list of its own.
+"""
+
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from common.schema import Feature
@@ -12,7 +16,7 @@ def flat_steps(value: list[Any], feature: Feature) -> list[Any]:
     Raises:
         ValueError: the rest of a sentence that begins with the feature's name.
     """
-    step_shape = feature.shape[1:]
+    step_shape = feature.raw_shape[1:]
     if not step_shape:
         return value
     flat: list[Any] = []
@@ -38,16 +42,43 @@ def values_of_steps(steps: FeatureList, feature: Feature, *, is_in_context: bool
     if not feature.is_variable_length:
         raise ValueError("is a list of steps, expected a feature of the context: the schema has a fixed shape")
     kinds = {step.WhichOneof("kind") for step in steps.feature}
+    if feature.row_lengths_name:
+        kinds.discard(None)
     if None in kinds or len(kinds) > 1:
         raise ValueError("holds steps of different kinds, or without values, expected one kind")
     kind = next(iter(kinds), None)
     values: list[Any] = []
     for index, step in enumerate(steps.feature):
-        found = getattr(step, str(kind)).value
-        if len(found) != feature.step_size:
+        found = getattr(step, str(kind)).value if kind else []
+        if len(found) != feature.step_size and not feature.row_lengths_name:
             raise ValueError(f"holds {len(found)} values in step {index}, expected {feature.step_size}")
         values += found
     return kind, values
+
+
+def row_lengths_of_steps(steps: FeatureList) -> list[int]:
+    """How many values each step holds."""
+    kinds = [step.WhichOneof("kind") for step in steps.feature]
+    return [len(getattr(step, kind).value) if kind else 0 for step, kind in zip(steps.feature, kinds, strict=True)]
+
+
+def in_two_lists(event: Mapping[str, Any], nested: Sequence[Feature]) -> dict[str, Any]:
+    """The event with each list of lists as its values and its row lengths; what came as these two stays.
+
+    Raises:
+        ValueError: a row is no list; the sentence begins with the feature's name.
+    """
+    laid = dict(event)
+    for feature in nested:
+        rows = event.get(feature.name)
+        if not isinstance(rows, list) or not any(isinstance(row, list) for row in rows):
+            continue
+        wrong = next((place for place, row in enumerate(rows) if not isinstance(row, list)), None)
+        if wrong is not None:
+            raise ValueError(f"{feature.name} holds one value in row {wrong}, expected a list")
+        laid[feature.name] = [value for row in rows for value in row]
+        laid[feature.row_lengths_name] = list(map(len, rows))
+    return laid
 
 
 def _flat(value: Any, depth: int) -> list[Any]:

@@ -88,7 +88,7 @@ def _request_for(reading: Reading, version: Version) -> JsonMap:
     """One that the version should take: an instance with a value of the kind of every input, as far as is known."""
     schema = Schema.from_json(reading.catalog.get_stream(version.stream, version.schema_version).schema_json)
     wanted = _inputs(reading, version.model, version.version) or _inputs(reading, version.model, 0)
-    chosen = [feature for feature in schema.features if not wanted or feature.name in wanted]
+    chosen = [feature for feature in schema.features if not feature.rows_of and (not wanted or feature.name in wanted)]
     return {"instances": [{feature.name: _value(feature) for feature in chosen}]}
 
 

@@ -38,6 +38,7 @@ class InputContract:
                 *(_Gaps(feature.name, PADDING[feature.dtype]) for feature in one.features if _ends_lists(one, feature)),
                 *(_Check(feature, one.padding.get(feature.name)) for feature in one.features if _is_bound(feature)),
                 *(_Bytes(feature) for feature in one.features if feature.is_decoded),
+                *(_Rows(feature) for feature in one.features if feature.row_lengths_name in _names(one)),
             )
             for name, one in self._inputs.items()
         }
@@ -101,7 +102,14 @@ def _with_schema(name: str, signature: Signature, inputs: SignatureInputs) -> Si
         if dtype != _TENSORFLOW_TYPES[feature.dtype]:
             raise _unfit(f"input {feature.name} of signature {name} has type {dtype}, the schema {feature.dtype}")
     optional = {feature.name: feature.default for feature in inputs.features if not feature.required}
-    return dataclasses.replace(signature, optional=optional, padding=inputs.json_padding, has_schema=True)
+    nested = {feature.name: feature.row_lengths_name for feature in inputs.features if feature.row_lengths_name}
+    return dataclasses.replace(
+        signature, optional=optional, padding=inputs.json_padding, nested=nested, has_schema=True
+    )
+
+
+def _names(inputs: SignatureInputs) -> set[str]:
+    return {feature.name for feature in inputs.features}
 
 
 def _is_bound(feature: Feature) -> bool:
@@ -171,6 +179,28 @@ class _Bytes:
                 fault = feature.fault_of_bytes(value)
             if fault:
                 raise OutOfBounds(Code.INVALID_ARGUMENT, f'input "{feature.name}", row {row} {fault}')
+
+
+class _Rows:
+    """Of one list of lists: its rows hold as many values as there are."""
+
+    def __init__(self, feature: Feature) -> None:
+        self._name, self._lengths = feature.name, feature.row_lengths_name
+        padding = PADDING[feature.dtype]
+        self._padding = padding.encode() if isinstance(padding, str) else padding
+
+    def __call__(self, inputs: Arrays) -> None:
+        """Raises OutOfBounds."""
+        values, lengths = inputs[self._name], inputs[self._lengths]
+        is_padding = np.isnan(values) if is_nan(self._padding) else values == self._padding
+        counts = np.sum(~np.asarray(is_padding, bool), axis=1)
+        held = np.sum(np.where(lengths == PADDING["int64"], 0, lengths), axis=1)
+        for row in np.flatnonzero(counts != held)[:1]:
+            raise OutOfBounds(
+                Code.INVALID_ARGUMENT,
+                f'input "{self._name}", row {row}: {counts[row]} values, and its rows ({self._lengths}) hold '
+                f"{held[row]}",
+            )
 
 
 class _Check:

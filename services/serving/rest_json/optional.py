@@ -1,5 +1,6 @@
-"""Rows of JSON that leave inputs out: the schema's defaults go into the gaps, and lists that may be filled up get the
-same length. Used only for versions that came with a schema (common/definition/inputs.py).
+"""Rows of JSON that leave inputs out: the schema's defaults go into the gaps, lists that may be filled up get the same
+length, and lists of lists become the two lists that a signature takes. Used only for versions that came with a schema
+(common/definition/inputs.py).
 """
 
 import math
@@ -25,7 +26,7 @@ def filled_rows(
     Raises:
         RequestFailed: a list holds what lists are filled up with.
     """
-    rows = [dict(row) if isinstance(row, dict) and not is_base64(row) else row for row in instances]
+    rows = [in_two_lists(row, signature) if _has_names(row) else row for row in instances]
     named = [row for row in rows if isinstance(row, dict)]
     specs = dict(signature.inputs)
     defaulted: dict[str, int] = {}
@@ -50,6 +51,55 @@ def filled_rows(
         if name in specs:
             _even_out(named, name, padding, (specs[name].shape or ())[2:])
     return rows, specs, defaulted
+
+
+def in_two_lists(row: Mapping[str, Any], signature: Signature) -> _Row:
+    """The row with each list of lists as its values and, where they are an input, its row lengths.
+
+    Raises:
+        RequestFailed: one of its rows is no list.
+    """
+    laid = dict(row)
+    for name, lengths in signature.nested.items():
+        lists = row.get(name)
+        if not isinstance(lists, list) or not any(isinstance(one, list) for one in lists):
+            continue
+        if not all(isinstance(one, list) for one in lists):
+            raise invalid(f'input "{name}" is a list of lists, and one of its rows is no list')
+        laid[name] = [value for one in lists for value in one]
+        if lengths in signature.inputs:
+            laid[lengths] = list(map(len, lists))
+    return laid
+
+
+def columns_in_two_lists(inputs: Mapping[str, Any], signature: Signature) -> Mapping[str, Any]:
+    """The same for inputs by column: their rows are filled up to the longest where that is allowed.
+
+    Raises:
+        RequestFailed: one of the rows of a list of lists is no list.
+    """
+    laid = dict(inputs)
+    for name, lengths in signature.nested.items():
+        column = inputs.get(name)
+        if not isinstance(column, list) or not any(isinstance(one, list) for row in column for one in _listed(row)):
+            continue
+        rows = [in_two_lists({name: row}, signature) for row in column]
+        for part in (name, lengths):
+            if part in signature.inputs:
+                for row in rows:
+                    row.setdefault(part, [])
+                if part in signature.padding:
+                    _even_out(rows, part, signature.padding[part], ())
+                laid[part] = [row[part] for row in rows]
+    return laid
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _has_names(row: Any) -> bool:
+    return isinstance(row, dict) and not is_base64(row)
 
 
 def _fill(rows: Sequence[_Row], name: str, default: Any, signature: Signature) -> None:

@@ -12,7 +12,7 @@ import orjson
 from protos import queue_pb2
 from services.serving.rest_json import reader as json_reader
 from services.serving.rest_json.numbers import float_array, float_rows
-from services.serving.rest_json.optional import filled_rows
+from services.serving.rest_json.optional import columns_in_two_lists, filled_rows
 from services.serving.rest_json.values import invalid, is_base64, read_value, shown
 from services.serving.wire.keys import DEFAULT_SIGNATURE
 from services.serving.wire.prediction import Arrays, RequestFailed
@@ -91,6 +91,8 @@ def _read_columns(inputs: Any, signature: Signature, *, strict: bool) -> Arrays:
                 "as per tensorinfo_map"
             )
         return {name: read_value(inputs, spec, strict=strict) for name, spec in specs.items()}
+    if signature.nested:
+        inputs = columns_in_two_lists(inputs, signature)
     if optional:
         specs = {name: spec for name, spec in specs.items() if name not in optional or inputs.get(name) is not None}
     for name in specs:
@@ -116,7 +118,7 @@ def _read_rows(fields: Mapping[str, Any], signature: Signature, *, strict: bool)
     first = instances[0]
     has_names = isinstance(first, dict) and not is_base64(first)
     defaulted: Mapping[str, int] = {}
-    if signature.optional or signature.padding:
+    if signature.optional or signature.padding or signature.nested:
         if has_names:
             instances, specs, defaulted = filled_rows(instances, signature)
         else:

@@ -51,6 +51,8 @@ class Signature:
     values have, None for the empty list of an input of any length. Empty where no schema came with the version."""
     padding: Mapping[str, Any] = field(default_factory=dict)
     """Of inputs of any length, the value that the graph takes for "nothing there"."""
+    nested: Mapping[str, str] = field(default_factory=dict)
+    """Of inputs that are lists of lists, the name of their row lengths, which may be an input too."""
     has_schema: bool = False
     """Whether a schema came with the version: then its inputs have exactly the shapes that the signature says."""
 

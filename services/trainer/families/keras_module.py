@@ -81,7 +81,7 @@ def _connected(network: keras.Model, module: UserModule, schema: Schema, path: s
             raise DefinitionFailedError(
                 f"{path}: the Sequential model has no inputs yet; begin it with keras.Input(shape, name=FEATURE)"
             )
-        names = module.inputs or tuple(feature.name for feature in schema.features)
+        names = module.inputs or tuple(feature.name for feature in schema.features if not feature.rows_of)
         inputs = {name: _symbolic(schema, name, path) for name in names}
         with blame_definition(path, doing="calling the model with {name: tensor}"):
             outputs = network(inputs)
@@ -128,10 +128,11 @@ def _check_inputs(inputs: list[keras.KerasTensor], schema: Schema, path: str) ->
         expected = _symbolic(schema, tensor.name, path)
         feature = module_inputs.feature_behind(schema, tensor.name)
         if module_inputs.is_list(tensor) and not (
-            feature and feature.is_variable_length and feature.name == tensor.name and len(feature.shape) == 1
+            feature and feature.is_variable_length and feature.name == tensor.name and len(feature.raw_shape) == 1
         ):
             raise DefinitionFailedError(
-                f"{path}: input {tensor.name} is ragged or sparse, and only a feature of shape [null] is a list"
+                f"{path}: input {tensor.name} is ragged or sparse, and only a feature of shape [null] is a list, "
+                f"and one of shape [null, null]"
             )
         if (tensor.dtype, tensor.shape) != (expected.dtype, expected.shape):
             raise DefinitionFailedError(

@@ -132,7 +132,9 @@ class BuiltModel:
         if self.transform is None:
             columns = self._asked.columns
             lists = module_inputs.masked_names(self.inputs, columns) | module_inputs.list_names(columns)
-        return {feature.name: PADDING[feature.dtype] for feature in self.inputs if feature.name in lists}
+        return {
+            feature.name: PADDING[feature.dtype] for feature in self.inputs if lists & {feature.name, feature.rows_of}
+        }
 
     @property
     def exported(self) -> list[object]:

@@ -5,6 +5,8 @@
     keras.Input((), dtype="int64", name="steps.length")        how many there are
     keras.Input((None,), ragged=True, name="tags")             a tf.RaggedTensor: nothing is filled up
     keras.Input((None,), sparse=True, name="tags")             a tf.SparseTensor [n, longest] of the values
+    keras.Input((None, None), name="sentences")                a list of lists: [n, most rows, longest row], filled up;
+                                                               ragged, sparse and .mask likewise, .length is the rows
 
 0.0, -1 and the empty word are values like others; only the mask and the length say where a list ends. A module that
 asks for one of them gets at least one step, so that its recurrent layers can run over an empty list, and its rows are
@@ -16,11 +18,13 @@ from collections.abc import Iterable, Mapping
 import keras
 import tensorflow as tf
 
-from common.schema import Feature, Schema
-from services.trainer.features.parsing import DTYPES, Raw, is_padding, lengths_of
+from common.schema import PADDING, Feature, Schema
+from services.trainer.features.parsing import DTYPES, Raw, in_rows, is_padding, lengths_of
 
 FILLERS: Mapping[str, float | int | str] = {"float32": 0.0, "int64": -1, "string": "", "bytes": ""}
 _MASK, _LENGTH = ".mask", ".length"
+_ROWS = "/row_lengths"
+"""Of the column beside a ragged list of lists; no feature has a slash in its name."""
 
 
 def feature_behind(schema: Schema, name: str) -> Feature | None:
@@ -42,7 +46,7 @@ def symbolic(schema: Schema, name: str) -> keras.KerasTensor:
     if name == feature.name:
         return keras.Input(schema.seen_shape(feature), dtype=feature.seen_dtype, name=name)
     if name.endswith(_MASK):
-        return keras.Input((None,), dtype="bool", name=name)
+        return keras.Input((None, None) if feature.row_lengths_name else (None,), dtype="bool", name=name)
     return keras.Input((), dtype="int64", name=name)
 
 
@@ -50,11 +54,12 @@ def features_of(schema: Schema, names: Iterable[str]) -> tuple[Feature, ...]:
     """The features that inputs of these names are made of, in order of name; shapes in other features included."""
     found: dict[str, Feature] = {}
     for name in names:
-        feature = feature_behind(schema, name)
+        feature = feature_behind(schema, name.removesuffix(_ROWS))
         assert feature is not None
         found[feature.name] = feature
-        if feature.tensor is not None and feature.tensor.shape_field is not None:
-            found[feature.tensor.shape_field] = schema.feature(feature.tensor.shape_field)
+        field = feature.tensor.shape_field if feature.tensor is not None else feature.row_lengths_name
+        if field:
+            found[field] = schema.feature(field)
     return tuple(found[name] for name in sorted(found))
 
 
@@ -77,10 +82,23 @@ def is_list(tensor: keras.KerasTensor) -> bool:
     return bool(getattr(tensor, "ragged", False) or getattr(tensor, "sparse", False))
 
 
-def as_asked(tensor: keras.KerasTensor, values: tf.Tensor) -> tf.Tensor | tf.RaggedTensor | tf.SparseTensor:
+def row_columns(inputs: Iterable[keras.KerasTensor]) -> dict[str, keras.KerasTensor]:
+    """Columns beside the inputs: the row lengths of ragged lists of lists, which alone tell empty rows at the end."""
+    names = [tensor.name + _ROWS for tensor in inputs if is_list(tensor) and tensor.ragged and len(tensor.shape) > 2]
+    return {name: keras.KerasTensor((None, None), dtype="int64", name=name) for name in names}
+
+
+def as_asked(
+    tensor: keras.KerasTensor, columns: Mapping[str, tf.Tensor]
+) -> tf.Tensor | tf.RaggedTensor | tf.SparseTensor:
     """A column in the form of its input."""
+    values = columns[tensor.name]
     if not is_list(tensor):
         return values
+    if tensor.ragged and tensor.name + _ROWS in columns:
+        lengths = columns[tensor.name + _ROWS]
+        rows = tf.RaggedTensor.from_tensor(lengths, lengths=lengths_of(lengths))
+        return tf.RaggedTensor.from_tensor(values, lengths=(rows.row_lengths(), rows.flat_values))
     if tensor.ragged:
         return tf.RaggedTensor.from_tensor(values, lengths=lengths_of(values))
     places = tf.where(tf.logical_not(is_padding(values)))
@@ -93,22 +111,36 @@ def given(features: Iterable[Feature], columns: Mapping[str, keras.KerasTensor],
     masked = masked_names(features, asked)
     inputs: dict[str, tf.Tensor] = {}
     for feature in features:
-        values = raw[feature.name]
         if feature.is_variable_length:
-            lengths = lengths_of(values)
-            if feature.name not in lists:
-                filler = tf.constant(FILLERS[feature.dtype], DTYPES[feature.dtype])
-                values = tf.where(is_padding(values), filler, values)
-            if feature.name in masked and feature.name not in lists:
-                values = _with_a_step(values, feature)
-            inputs[feature.name + _LENGTH] = lengths
-            inputs[feature.name + _MASK] = tf.sequence_mask(lengths, tf.shape(values)[1])
-        inputs[feature.name] = values
+            is_plain = feature.name not in lists
+            inputs |= _of_list(feature, raw, is_filled=is_plain, needs_a_step=is_plain and feature.name in masked)
+        else:
+            inputs[feature.name] = raw[feature.name]
     return {name: inputs[name] for name in asked}
 
 
+def _of_list(feature: Feature, raw: Raw, *, is_filled: bool, needs_a_step: bool) -> dict[str, tf.Tensor]:
+    """Everything that a module may ask of a feature of any length."""
+    values, rows = raw[feature.name], None
+    lengths = lengths_of(values)
+    if feature.row_lengths_name:
+        rows = raw[feature.row_lengths_name]
+        values, lengths = in_rows(values, rows), lengths_of(rows)
+    if needs_a_step:
+        values = _with_a_step(values, feature)
+    mask = tf.sequence_mask(lengths, tf.shape(values)[1]) if rows is None else tf.logical_not(is_padding(values))
+    if is_filled:
+        filler = tf.constant(FILLERS[feature.dtype], DTYPES[feature.dtype])
+        values = tf.where(is_padding(values), filler, values)
+    found = {"": values, _MASK: mask, _LENGTH: lengths} | ({} if rows is None else {_ROWS: rows})
+    return {feature.name + suffix: value for suffix, value in found.items()}
+
+
 def _with_a_step(values: tf.Tensor, feature: Feature) -> tf.Tensor:
-    count = tf.shape(values)
-    missing = tf.maximum(1 - count[1], 0)
-    step = tf.fill([count[0], missing, *feature.shape[1:]], tf.constant(FILLERS[feature.dtype], values.dtype))
-    return tf.ensure_shape(tf.concat([values, step], axis=1), [None, None, *feature.shape[1:]])
+    """At least one; of a list of lists at least one row of one value."""
+    sizes = tf.shape(values)
+    free = 2 if feature.row_lengths_name else 1
+    missing = [tf.maximum(1 - sizes[axis], 0) if 0 < axis <= free else 0 for axis in range(values.shape.rank)]
+    paddings = tf.stack([tf.zeros_like(tf.stack(missing)), tf.stack(missing)], axis=1)
+    longer = tf.pad(values, paddings, constant_values=PADDING[feature.dtype])
+    return tf.ensure_shape(longer, [None, *feature.shape])

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from services.trainer.families.module_inputs import as_asked
+from services.trainer.families.module_inputs import as_asked, row_columns
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,8 @@ class Wiring:
     @property
     def columns(self) -> dict[str, keras.KerasTensor]:
         """By name."""
-        return {tensor.name: tensor for tensor in keras.tree.flatten(self.inputs)}
+        inputs = keras.tree.flatten(self.inputs)
+        return {tensor.name: tensor for tensor in inputs} | row_columns(inputs)
 
     def shape_of(self, head: str) -> tuple[int | None, ...]:
         """Of the head's output."""
@@ -54,7 +55,7 @@ class Wiring:
 
     def arranged(self, columns: Mapping[str, tf.Tensor]) -> Any:
         """The columns in the structure that the network takes."""
-        return keras.tree.map_structure(lambda tensor: as_asked(tensor, columns[tensor.name]), self.inputs)
+        return keras.tree.map_structure(lambda tensor: as_asked(tensor, columns), self.inputs)
 
     def named(self, outputs: Any) -> dict[str, tf.Tensor]:
         """What the network returned, by name."""

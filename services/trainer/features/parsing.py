@@ -2,7 +2,8 @@
 
 A raw tensor has shape [n] for a scalar feature, [n, *shape] for a fixed shape, and [n, longest, ...] for any length,
 filled up with what no event holds in such a list (common/schema.py). So -1, 0.0 and the empty word in a list are values
-like others, and a list answers the same alone, among longer ones, and in training. Absent optional features get the
+like others, and a list answers the same alone, among longer ones, and in training. A list of lists is two such tensors,
+its values and its row lengths (common/schema.py); `in_rows` puts them together. Absent optional features get the
 schema's default, and a label that may be missing what fills up lists. Tensors and images are bytes here; decoding.py
 makes values of them.
 """
@@ -39,7 +40,7 @@ class Parsed:
 
 def tensor_spec(feature: Feature) -> tf.TensorSpec:
     """Of a batch of the raw feature, any number of rows; named like the feature."""
-    return tf.TensorSpec([None, *feature.shape], DTYPES[feature.dtype], name=feature.name)
+    return tf.TensorSpec([None, *feature.raw_shape], DTYPES[feature.dtype], name=feature.name)
 
 
 def parse_spec(features: Sequence[Feature]) -> dict[str, object]:
@@ -54,16 +55,35 @@ def parse_in_graph(serialized: tf.Tensor, features: Sequence[Feature]) -> dict[s
     there is one of its name with steps, else from the context.
     """
     raw = dict(tf.io.parse_example(serialized, parse_spec(features)))
-    lists = [feature for feature in features if feature.is_variable_length]
+    lists = [feature for feature in features if feature.is_variable_length and not feature.rows_of]
     if not lists:
         return raw
     wanted = {feature.name: tf.io.RaggedFeature(DTYPES[feature.dtype]) for feature in lists}
     _, found, _ = tf.io.parse_sequence_example(serialized, sequence_features=wanted)
     for feature in lists:
         flat = found[feature.name].merge_dims(1, 2).to_tensor(PADDING[feature.dtype])
-        steps = tf.reshape(flat, [tf.shape(flat)[0], tf.shape(flat)[1] // feature.step_size, *feature.shape[1:]])
+        steps = tf.reshape(flat, [tf.shape(flat)[0], tf.shape(flat)[1] // feature.step_size, *feature.raw_shape[1:]])
         raw[feature.name] = _first_filled(steps, raw[feature.name], feature)
+        rows = next((one for one in features if one.name == feature.row_lengths_name), None)
+        if rows is not None:
+            lengths = tf.cast(found[feature.name].row_lengths(axis=2), tf.int64).to_tensor(PADDING["int64"])
+            raw[rows.name] = _first_filled(lengths, raw[rows.name], rows)
     return raw
+
+
+def in_rows(values: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
+    """[n, most rows, longest row] of the raw tensors of a list of lists, filled up as lists are.
+
+    Each example's rows take its own values only, whatever the lengths say.
+    """
+    sizes = tf.where(is_padding(lengths), tf.zeros_like(lengths), lengths)
+    places = tf.range(tf.maximum(tf.reduce_max(sizes), 0))
+    starts = tf.cumsum(sizes, axis=1, exclusive=True)
+    count = tf.shape(values, tf.int64)[1]
+    places_in_all = starts[:, :, tf.newaxis] + places
+    is_there = (places < sizes[:, :, tf.newaxis]) & (places_in_all < count)
+    ended = tf.pad(values, [[0, 0], [0, 1]], constant_values=PADDING[values.dtype.name])
+    return tf.gather(ended, tf.where(is_there, places_in_all, count), batch_dims=1)
 
 
 def is_padding(values: tf.Tensor) -> tf.Tensor:
@@ -92,14 +112,14 @@ def parse(examples: Sequence[bytes], features: Sequence[Feature]) -> Parsed:
 def _first_filled(first: tf.Tensor, second: tf.Tensor, feature: Feature) -> tf.Tensor:
     """Row by row the list of `first` where it has steps, else that of `second`; filled up to the longest of both."""
     longest = tf.maximum(tf.shape(first)[1], tf.shape(second)[1])
-    rest = [[0, 0]] * (len(feature.shape) - 1)
+    rest = [[0, 0]] * (len(feature.raw_shape) - 1)
     padded = [
         tf.pad(values, [[0, 0], [0, longest - tf.shape(values)[1]], *rest], constant_values=PADDING[feature.dtype])
         for values in (first, second)
     ]
-    has_steps = tf.reshape(lengths_of(padded[0]) > 0, [-1, *[1] * len(feature.shape)])
+    has_steps = tf.reshape(lengths_of(padded[0]) > 0, [-1, *[1] * len(feature.raw_shape)])
     chosen = tf.where(has_steps, *padded)
-    chosen.set_shape([None, *feature.shape])
+    chosen.set_shape([None, *feature.raw_shape])
     return chosen
 
 
@@ -137,7 +157,7 @@ def _parse_spec_of(feature: Feature) -> object:
     dtype = DTYPES[feature.dtype]
     if feature.is_variable_length:
         return tf.io.FixedLenSequenceFeature(
-            list(feature.shape[1:]), dtype, allow_missing=True, default_value=PADDING[feature.dtype]
+            list(feature.raw_shape[1:]), dtype, allow_missing=True, default_value=PADDING[feature.dtype]
         )
     default: object = None
     if not feature.required:

@@ -1,6 +1,7 @@
 """Tensors, images and steps at predict: what cannot be decoded is refused before the model, row by row."""
 
 import base64
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from services.serving.wire.prediction import Arrays, RequestFailed
 from services.serving.wire.replica_state import Signature, TensorSpec
 from testing.pictures import png
 
+END = -(2**63)
 PNG = png(np.zeros((3, 3), np.uint8))
 FEATURES: list[dict[str, Any]] = [
     {"name": "photo", "dtype": "bytes", "required": False, "image": {"height": 3, "width": 3}},
@@ -122,3 +124,31 @@ def test_rows_and_columns_of_json_hold_bytes_and_steps(contract: InputContract) 
     assert found["steps"].shape == (1, 2, 2)
     with pytest.raises(RequestFailed, match="base64"):
         read_inputs(Document(orjson.dumps({"instances": [first | {"grid": {"b64": "*"}}]})), signature)
+
+
+@pytest.mark.covers("rec-parse")
+def test_lists_of_lists_come_nested_in_json_and_as_two_inputs_elsewhere(tmp_path: Path) -> None:
+    features = [{"name": "visits", "dtype": "int64", "shape": [None, None]},
+                {"name": "visits_row_lengths", "dtype": "int64", "shape": [None], "required": False}]  # fmt: skip
+    padding = dict.fromkeys(("visits", "visits_row_lengths"), END)
+    path = tmp_path / INPUTS_PATH
+    path.parent.mkdir(parents=True)
+    path.write_bytes(orjson.dumps({"serving_default": {"features": features, "padding": padding}}))
+    both = Signature("", dict.fromkeys(padding, TensorSpec("DT_INT64", (-1, -1))), {})
+    contract = read_contract(tmp_path)
+    signature = contract.applied({"serving_default": both})["serving_default"]
+    rows = [[[1, 2], [], [3]], [], [[4], []], [[5]]]
+    by_row = {"instances": [{"visits": visits} for visits in rows]}
+    for body in (by_row, {"inputs": {"visits": rows}}):
+        arrays = read_inputs(Document(orjson.dumps(body)), signature).arrays
+        assert arrays["visits"].tolist() == [[1, 2, 3], [END] * 3, [4, END, END], [5, END, END]]
+        assert arrays["visits_row_lengths"].tolist() == [[2, 0, 1], [END] * 3, [1, 0, END], [1, END, END]]
+        contract.check("serving_default", arrays)
+    without_lengths = dataclasses.replace(signature, inputs={"visits": both.inputs["visits"]}, optional={})
+    only = read_inputs(Document(orjson.dumps(by_row)), without_lengths).arrays
+    assert list(only) == ["visits"], "an estimator takes the values of all rows"
+    arrays["visits_row_lengths"][3, 0] = 2
+    with pytest.raises(RequestFailed, match=r'input "visits", row 3: 1 values, .* \(visits_row_lengths\) hold 2'):
+        contract.check("serving_default", arrays)
+    with pytest.raises(RequestFailed, match='input "visits" is a list of lists, and one of its rows is no list'):
+        read_inputs(Document(orjson.dumps({"instances": [{"visits": [[1], 2]}]})), signature)

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -27,9 +28,11 @@ Card = tuple[str, str]
 KILL, PAUSE, RESTART, CUT, FULL = "kill -9", "pause", "restart", "network cut", "disk full"
 DEATH = "kill -9, disks full"
 EVERYTHING = "everything"
+ROUND, MEMBER, CHIEF = "the round's process", "a member of the round", "the chief of a cluster round"
+"""The last two are processes of a round that several trainers compute."""
 TOPIC = f"examples.{STREAM}"
 _REFILL_SECONDS = 0.1
-_CHILD_SECONDS = 30.0
+_CHILD_SECONDS = 120.0
 _FILL_BYTES = 1 << 20
 _PLATFORM_MEGABYTES = 512
 
@@ -126,7 +129,7 @@ class LocalInjector:
 
     def __init__(self, folder: Path, *, trainers: int = 1) -> None:
         """Starts a platform; it, its log and its registry have a small disk each. Raises Unavailable without root."""
-        data_dir = folder / "platform"
+        self._trainers, data_dir = trainers, folder / "platform"
         self._disks = {"platform": Disk(data_dir, megabytes=_PLATFORM_MEGABYTES)}
         self._disks |= {name: Disk(data_dir / name, megabytes=256) for name in ("log", "registry")}
         try:
@@ -138,7 +141,9 @@ class LocalInjector:
     def deck(self) -> list[Card]:
         names = self.platform.names
         cards = [(what, name) for what in (KILL, PAUSE, RESTART) for name in names]
-        cards += [(KILL, "serving's runner"), (KILL, "the round's process"), (KILL, EVERYTHING)]
+        cards += [(KILL, "serving's runner"), (KILL, ROUND), (KILL, EVERYTHING)]
+        if self._trainers > 1:
+            cards += [(what, target) for what in (KILL, PAUSE) for target in (MEMBER, CHIEF)]
         return cards + [(FULL, name) for name in self._disks] + [(DEATH, name) for name in names]
 
     def strike(self, card: Card, seconds: float) -> float:
@@ -174,10 +179,8 @@ class LocalInjector:
             at = time.time()
             self.platform.kill(target)
             return at
-        pid = until(
-            self._runner_pid if target == "serving's runner" else self._round_pid, f"{target} is there",
-            timeout_seconds=_CHILD_SECONDS,
-        )  # fmt: skip
+        find = self._runner_pid if target == "serving's runner" else lambda: self._round_pid(target)
+        pid = until(find, f"{target} is there", timeout_seconds=_CHILD_SECONDS)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         return time.time()
@@ -190,20 +193,25 @@ class LocalInjector:
                     return int(str(item["runner"]).rpartition("/")[2])
         return 0
 
-    def _round_pid(self) -> int:
+    def _round_pid(self, target: str = ROUND) -> int:
         """A grandchild of a trainer: its zygote forks one process for each round, also for one that another leads."""
         trainers = [name for name in self.platform.names if name.startswith("trainer")]
+        found = {MEMBER: list[int](), CHIEF: list[int]()}
         for trainer in random.sample(trainers, len(trainers)):
             with contextlib.suppress(psutil.NoSuchProcess):
-                for zygote in psutil.Process(self.platform.pid(trainer)).children():
-                    for child in zygote.children():
-                        return int(child.pid)
-        return 0
+                process = psutil.Process(self.platform.pid(trainer))
+                rounds = Path(process.environ()["TRAINER_DATA_DIR"]) / "rounds"
+                role = MEMBER if any(rounds.glob("*-help")) else CHIEF
+                found[role] += [child.pid for zygote in process.children() for child in zygote.children()]
+        if target == ROUND:
+            return next(iter(found[CHIEF] + found[MEMBER]), 0)
+        return next(iter(found[target]), 0) if found[MEMBER] else 0
 
     def _pause(self, target: str, seconds: float) -> None:
         stopped: list[psutil.Process] = []
         try:
-            self._stop_tree(psutil.Process(until(lambda: self.platform.pid(target), f"{target} runs")), stopped)
+            find = partial(self._round_pid, target) if target in (MEMBER, CHIEF) else partial(self.platform.pid, target)
+            self._stop_tree(psutil.Process(until(find, f"{target} runs", timeout_seconds=_CHILD_SECONDS)), stopped)
             threading.Event().wait(seconds)
         finally:
             for process in reversed(stopped):

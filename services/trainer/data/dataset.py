@@ -8,6 +8,7 @@ blocks that the undisturbed reader would have given, and a killed round arrives 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,13 @@ from services.trainer.data.read_ahead import ReadAhead
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
+
+
+class Reading(Protocol):
+    """An event log, or what reads it for several (divided_log.py)."""
+
+    def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[Record]:
+        """As EventLog.read says."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +48,7 @@ class Block:
 
 
 def read_blocks(
-    log: EventLog,
+    log: Reading,
     topic: str,
     ranges: Sequence[OffsetRange],
     *,
@@ -146,7 +154,7 @@ def _start_of(ranges: Sequence[OffsetRange], start: Position | None) -> dict[int
     return position
 
 
-def _merged(log: EventLog, topic: str, ranges: Sequence[OffsetRange], readers: int) -> Iterator[Record]:
+def _merged(log: Reading, topic: str, ranges: Sequence[OffsetRange], readers: int) -> Iterator[Record]:
     partitions = [
         log.read(topic, item.partition, item.from_offset, item.to_offset)
         for item in ranges

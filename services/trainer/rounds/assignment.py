@@ -126,6 +126,8 @@ class Progress:
     """Both over the last block."""
     evaluation: Mapping[str, float] = field(default_factory=dict)
     """The newest on the way (training.evaluate_every_steps)."""
+    members: tuple[Mapping[str, Any], ...] = ()
+    """What each of several has read, as data/divided_log.py counts."""
 
 
 @dataclass(frozen=True)
@@ -218,6 +220,8 @@ def decode_message(line: bytes) -> Message:
         kind = _MESSAGES[fields.pop("kind_of_message")]
         if kind is Failed:
             fields["kind"] = FailureKind(fields["kind"])
+        if kind is Progress:
+            fields["members"] = tuple(fields.get("members", ()))
         if kind is Rebuilt:
             fields |= {name: tuple(fields[name]) for name in ("missing", "differences", "warnings")}
         return kind(**fields)

@@ -13,10 +13,10 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from common.definition.model import Definition
-from common.eventlog.base import EventLog, Position
+from common.eventlog.base import Position
 from common.registry.catalog import OffsetRange
 from common.schema import Schema
-from services.trainer.data.dataset import Block, holdout_mask, read_blocks
+from services.trainer.data.dataset import Block, Reading, holdout_mask, read_blocks
 from services.trainer.families.heads import BuiltHead, ByHead
 from services.trainer.families.port import Model, TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError
@@ -85,7 +85,7 @@ class RoundData:
     """The range of one round. Blocks are kept in memory after the first pass where they fit: parsed ones after the
     pass that fits statistics, until the next has transformed them."""
 
-    log: EventLog
+    log: Reading
     topic: str
     ranges: Sequence[OffsetRange]
     block_examples: int

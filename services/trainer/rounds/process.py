@@ -22,6 +22,7 @@ from common.eventlog.sourced_log import SourcedLog
 from common.eventlog.topics import examples_topic
 from common.registry.client import RegistryClient, manifest_of
 from common.schema import Schema
+from services.trainer.data.divided_log import DividedLog
 from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families.parameter_bound import at_most
 from services.trainer.families.port import Trainable
@@ -102,7 +103,8 @@ def _log_of(assignment: RoundAssignment, registry: RegistryClient) -> SourcedLog
 def _help(assignment: RoundAssignment, team: Team, report: Report) -> None:
     """What a worker does: it trains as the chief does, over the same range, and keeps the result to itself."""
     registry = RegistryClient(assignment.registry_address, timeout_seconds=_REGISTRY_TIMEOUT_SECONDS)
-    with closing(registry), closing(_log_of(assignment, registry)) as log:
+    log = _log_of(assignment, registry)  # stays open: until the round ends, others may ask for parts of it
+    with closing(registry):
         _Round(assignment, report, lambda: False, registry, log, fresh=None, team=team).trained()
 
 
@@ -181,6 +183,7 @@ class _Round:
             registry, assignment.lease, self._work_dir, interval_seconds=assignment.resume_interval_seconds
         )
         self._seconds = defaultdict[str, float](float, queue=max(0.0, time.time() - assignment.round.planned_at))
+        self._input: DividedLog | None = None
         self._curve = LossCurve()
         self._pace: RoundPace | None = None
         self._rates = Rates()
@@ -234,6 +237,7 @@ class _Round:
 
     def trained(self) -> Trained:
         """From the plan, or the lease's resume point, to the final weights."""
+        self._input = teamwork.divided(self._log, self._team, self._assignment)
         with self._stage("download"):
             inputs = fetch_inputs(self._assignment, self._registry, self._work_dir)
             resumed = self._points.load()
@@ -292,7 +296,11 @@ class _Round:
             norms=self._curve.norms(training.norm_names),
             course=self._pace.course() | self._rates.whole(),
             left_out=self._pace.left_out,
+            members=self._members(),
         )
+
+    def _members(self, *, age_seconds: float = 0.0) -> list[dict[str, Any]]:
+        return self._input.counts_of_all(age_seconds=age_seconds) if self._input and self._team.is_chief else []
 
     @property
     def examples_trained(self) -> int:
@@ -308,7 +316,7 @@ class _Round:
 
     def _data(self, inputs: RoundInputs) -> RoundData:
         return RoundData(
-            self._log,
+            self._input or self._log,
             examples_topic(self._plan.stream),
             self._plan.ranges,
             sys.maxsize if adapters.takes_whole_range(inputs.definition) else self._assignment.block_examples,
@@ -404,6 +412,7 @@ class _Round:
                 step=training.step,
                 **self._rates.lately(),
                 evaluation=dict(pace.evaluations[-1][1]) if pace.evaluations else {},
+                members=tuple(self._members(age_seconds=1.0)),
             )
         )
 

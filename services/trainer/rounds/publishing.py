@@ -58,6 +58,7 @@ class Trained:
         norms: (step, {name: norm}) of the steps that were measured.
         course: how many steps, what ended them, how fast (pace.py, rates.py).
         left_out: of the range.
+        members: what each of several has read (data/divided_log.py).
     """
 
     definition: Definition
@@ -77,6 +78,7 @@ class Trained:
     norms: Sequence[tuple[int, Mapping[str, float]]]
     course: Mapping[str, Any]
     left_out: LeftOut | None
+    members: Sequence[Mapping[str, Any]]
 
 
 def write_files(
@@ -192,6 +194,7 @@ def draft_of(
         timings={stage: round(spent, 4) for stage, spent in _timings(trained, seconds).items()},
         environment=environment_of(assignment)
         | {"training": _course_of(trained, measured)}
+        | ({"members": list(trained.members)} if trained.members else {})
         | ({"warm_start": trained.warm_start} if trained.warm_start else {})
         | ({"warnings": measured.warnings} if measured.warnings else {})
         | ({"formats": dict(formats)} if formats else {})

@@ -10,11 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from common.errors import InvalidInput
+from common.eventlog.base import EventLog
 from services.trainer import determinism
+from services.trainer.data.divided_log import DividedLog
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.learn.steps import NotFiniteError
 from services.trainer.rounds.assignment import Helped, Message, RoundAssignment, Shrunk
 from services.trainer.shards.cluster_spec import ClusterSpec, on_this_machine
+from services.trainer.shards.introductions import introduce
 from services.trainer.shards.team import Team, WorkerLostError, use_devices
 from services.trainer.shards.workers import LOST_SECONDS, LocalWorkers, join_cluster
 
@@ -39,6 +42,22 @@ def led_by_this(assignment: RoundAssignment, report: Report, help_with: Help) ->
         yield team
     finally:
         workers.release()
+
+
+def divided(log: EventLog, team: Team, assignment: RoundAssignment) -> DividedLog | None:
+    """The log as this member reads it with the others, who all call this at once; None where it is alone.
+
+    Raises:
+        WorkerLostError: not all have come.
+    """
+    if team.workers == 1:
+        return None
+    host = "127.0.0.1"
+    if assignment.addresses:
+        host = assignment.addresses[team.rank].rpartition(":")[0]
+    found = DividedLog(log, rank=team.rank, members=team.workers, host=host)
+    found.meet(introduce(team, found.introduction))
+    return found
 
 
 def help_along(assignment: RoundAssignment, report: Report, help_with: Help) -> None:

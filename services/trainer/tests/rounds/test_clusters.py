@@ -179,6 +179,7 @@ def test_two_trainers_train_what_one_rebuilds(
     wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "the round is finished", seconds=300)
     version = registry.get_version(MODEL, 1)
     assert version.environment["shards"] == 3
+    assert [member["taken_over_records"] for member in version.environment["members"]] == [0, 0]
     assert _regrouped(registry) >= 1
     helper.stop()
     rebuild = chief.post(f"/v1/models/{MODEL}/versions/1:rebuild", {})[1]["rebuild_id"]

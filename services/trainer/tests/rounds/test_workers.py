@@ -28,7 +28,7 @@ def _chief(trainer: TrainerProcess) -> int:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.covers("dist-multiworker", "dist-chief-evaluator")
+@pytest.mark.covers("dist-multiworker", "dist-chief-evaluator", "dist-input")
 def test_a_round_goes_on_without_the_worker_that_died_and_one_process_rebuilds_it(
     trainer: TrainerProcess, registry: RegistryClient, events: Events
 ) -> None:
@@ -58,6 +58,10 @@ def test_a_round_goes_on_without_the_worker_that_died_and_one_process_rebuilds_i
     assert found.progress["regrouped"]["because"] == "worker 1 of 3 ended: signal 9 (SIGKILL)"
     assert (version.environment["shards"], version.environment["workers"]) == (3, 2)
     assert version.environment["training"]["ended_by"] == "early_stopping"
+    assert [(member["rank"], member["taken_over_records"]) for member in version.environment["members"]] == [
+        (0, 0),
+        (1, 0),
+    ]
     rebuild = trainer.post(f"/v1/models/{MODEL}/versions/1:rebuild", {})[1]["rebuild_id"]
     ended = wait_until(lambda: _ended(trainer, rebuild), "the rebuild ends", seconds=200)
     assert ended == {"state": "done", "equal": True}

@@ -27,6 +27,7 @@ from services.registry.pages.forms import read_secret
 from services.registry.pages.neighbours import Neighbours
 from services.registry.rounds.leases import LeaseRules
 from services.registry.settings import RegistrySettings
+from services.registry.store.shelf import claim
 from services.registry.versions.collection import CollectionRules
 from services.registry.webhooks.hooks import read_webhooks
 from services.registry.webhooks.sender import Webhooks
@@ -61,7 +62,8 @@ def main() -> int:
 
 def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> None:
     service_health = Health("catalog")
-    catalog = Catalog(settings.data_dir, _limits_of(settings))
+    shelf = claim(settings.data_dir, settings.blobs)
+    catalog = Catalog(settings.data_dir, _limits_of(settings), shelf=shelf)
     REGISTRY.register(CatalogMetrics(catalog))
     service_health.satisfy("catalog")
     sock = bind(settings.host, settings.http_port)
@@ -88,6 +90,7 @@ def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> None:
             "http_port": web.port,
             "grpc_port": grpc_port,
             "data_dir": str(settings.data_dir),
+            "blobs": settings.blobs or str(settings.data_dir),
             "seconds": round(time.monotonic() - started_at, 3),
         },
     )

@@ -2,13 +2,14 @@
 
 The catalog is copied first, at one moment (SQLite's backup), and the files that it names after it: files never change,
 so what the catalog of that moment refers to is still there, unless garbage collection has come in between. Then it is
-taken again. To restore, make TARGET the DATA_DIR of a registry. `--verify DIR` checks every file of a copy, or of the
-DATA_DIR of a registry that is stopped, against its digest. Exit status 1: something is missing or damaged. TARGET and
-the DIR of `--verify` may be URLs (common/storage.py).
+taken again. Files that are kept at a URL (REGISTRY_BLOBS) are copied from there. To restore, make TARGET the DATA_DIR
+of a registry. `--verify DIR` checks every file of a copy, or of the DATA_DIR of a registry that is stopped, against its
+digest. Exit status 1: something is missing or damaged. TARGET and the DIR of `--verify` may be URLs
+(common/storage.py).
 """
 
 import argparse
-import os
+import hashlib
 import shutil
 import sqlite3
 import sys
@@ -20,8 +21,9 @@ from pathlib import Path
 from sqlalchemy import create_engine
 
 from common.errors import Conflict, DataLoss, HeadraceError, NotFound
-from common.registry.files import digest_of
 from common.storage import LOCAL, Place, place_of
+from services.registry.store.blobs import CHUNK_BYTES
+from services.registry.store.shelf import elsewhere_of, path_of
 from services.registry.versions.collection import needed_digests
 
 _CATALOG = "catalog.sqlite"
@@ -83,10 +85,12 @@ def verify(directory: Path) -> tuple[int, list[str]]:
     faults = []
     needed = sorted(_needed(directory / _CATALOG))
     for digest in needed:
-        blob = _blob(directory, digest)
+        blob = _place_of(directory, digest)
         if not blob.is_file():
             faults.append(f"{digest} is missing")
-        elif (found := digest_of(blob)) != digest:
+            continue
+        found = _digest_of(blob)
+        if found != digest:
             faults.append(f"{digest} is damaged: its bytes hash to {found}")
     return len(needed), faults
 
@@ -109,19 +113,27 @@ def _needed(catalog: Path) -> set[str]:
 
 
 def _copy_blob(data_dir: Path, target: Path, digest: str) -> bool:
-    copy = _blob(target, digest)
+    copy = path_of(target, digest)
     copy.parent.mkdir(exist_ok=True)
     try:
-        shutil.copyfile(_blob(data_dir, digest), copy)
-    except FileNotFoundError:
+        _place_of(data_dir, digest).copy(place_of(copy))
+    except NotFound:
         return False
-    with copy.open("rb") as file:
-        os.fsync(file.fileno())
     return True
 
 
-def _blob(directory: Path, digest: str) -> Path:
-    return directory / "blobs" / digest[:2] / digest
+def _digest_of(blob: Place) -> str:
+    hashed = hashlib.sha256()
+    with blob.open() as file:
+        while chunk := file.read(CHUNK_BYTES):
+            hashed.update(chunk)
+    return hashed.hexdigest()
+
+
+def _place_of(directory: Path, digest: str) -> Place:
+    """Of a file of a registry or of a copy, wherever its files are."""
+    elsewhere = elsewhere_of(directory)
+    return place_of(path_of(directory, digest)) if elsewhere is None else elsewhere.place / digest[:2] / digest
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -46,6 +46,7 @@ from services.registry.store.blobs import Blobs
 from services.registry.store.database import Clock, Database, Transaction
 from services.registry.store.history import check_author, list_history, remember
 from services.registry.store.manifest import check_digest, check_manifest
+from services.registry.store.shelf import Shelf
 from services.registry.store.tables import rounds as rounds_table
 from services.registry.store.tables import versions as versions_table
 from services.registry.versions import aliases
@@ -83,8 +84,10 @@ class CatalogLimits:
 class Catalog:
     """Thread-safe. One per data folder: SQLite file, blobs and unfinished uploads live below it."""
 
-    def __init__(self, data_dir: Path, limits: CatalogLimits, *, clock: Clock = time.time) -> None:
-        """Raises DataLoss, Unavailable."""
+    def __init__(
+        self, data_dir: Path, limits: CatalogLimits, *, clock: Clock = time.time, shelf: Shelf | None = None
+    ) -> None:
+        """`shelf`: where the files are kept, if not in the folder. Raises DataLoss, Unavailable."""
         self.is_open = True
         """Until the watches are ended; what waits for changes looks at it."""
         self._limits = limits
@@ -92,7 +95,7 @@ class Catalog:
         self._reports = Reports(clock)
         self._series = Series(clock)
         self._teams = Teams(clock, self._is_held)
-        self._blobs = Blobs(data_dir, max_file_bytes=limits.max_file_bytes)
+        self._blobs = Blobs(data_dir, max_file_bytes=limits.max_file_bytes, shelf=shelf)
         self._database = Database(data_dir / "catalog.sqlite", keep_changes=limits.keep_changes, clock=clock)
         self._watch = Watch(
             self._database, heartbeat_seconds=limits.heartbeat_seconds, max_watchers=limits.max_watchers

@@ -28,6 +28,10 @@ class RegistrySettings(ServiceSettings):
     data_dir: Path = Path("data/registry")
     """Folder of the catalog, the files and unfinished uploads; one registry at a time."""
 
+    blobs: str = ""
+    """URL of the folder that holds the files (s3://bucket/registry), for a new registry; empty: `data_dir`. The catalog
+    and unfinished uploads stay in `data_dir`."""
+
     ingest_url: str = "http://127.0.0.1:8601"
     """Ingest's HTTP door, which the pages ask for dead letters; empty: they do without."""
     trainer_url: str = "http://127.0.0.1:8801"

@@ -1,7 +1,7 @@
 """Files by their SHA-256: `blobs/ab/<digest>`, complete and verified or not there; `uploads/<digest>.part` until then.
 
 A crash leaves at most a .part file, which the next upload takes up; a blob is renamed into place only after its bytes
-were hashed and flushed to disk.
+were hashed and flushed to disk. Where the files are kept at a URL it is copied there then (shelf.py).
 """
 
 import hashlib
@@ -12,10 +12,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Unavailable
 from common.registry.files import write_gently
 from services.registry.store.manifest import DIGEST_PATTERN, check_digest
+from services.registry.store.shelf import Shelf, path_of
 
 CHUNK_BYTES = 256 * 1024
 """A message of a download. Who receives it may be serving predictions on the same core: a megabyte took it for 3 ms."""
@@ -55,8 +57,12 @@ class _Upload:
 class Blobs:
     """Thread-safe; one process per folder."""
 
-    def __init__(self, directory: Path, *, max_file_bytes: int, takeover_seconds: float = 5.0) -> None:
+    def __init__(
+        self, directory: Path, *, max_file_bytes: int, takeover_seconds: float = 5.0, shelf: Shelf | None = None
+    ) -> None:
         """takeover_seconds: an upload that was silent for so long gives way to another of the same file."""
+        self._directory = directory
+        self._shelf: Shelf = shelf or InFolder(directory)
         self._blobs = directory / "blobs"
         self._uploads = directory / "uploads"
         self._max_file_bytes = max_file_bytes
@@ -69,7 +75,7 @@ class Blobs:
     def size_of(self, digest: str) -> int | None:
         """Bytes of a complete blob; None when there is none."""
         try:
-            return self._path(digest).stat().st_size
+            return self._shelf.size_of(digest)
         except FileNotFoundError:
             return None
 
@@ -121,15 +127,16 @@ class Blobs:
 
         Raises:
             NotFound, InvalidInput.
-            DataLoss: the bytes on disk are not what was stored.
+            DataLoss: the bytes are not what was stored.
+            Unavailable: they are at a URL that cannot be reached.
         """
-        path = self._path(check_digest(digest))
         try:
-            file = path.open("rb")
+            size = self._shelf.size_of(check_digest(digest))
+            file = self._shelf.open(digest)
         except FileNotFoundError:
             raise NotFound(f"there is no file {digest}") from None
         with file:
-            if not 0 <= offset <= os.fstat(file.fileno()).st_size:
+            if not 0 <= offset <= size:
                 raise InvalidInput(f"offset {offset} is outside file {digest}")
             hashed = hashlib.sha256()
             for _ in range(offset // CHUNK_BYTES):
@@ -158,8 +165,9 @@ class Blobs:
         with self._lock, suppress(FileNotFoundError):
             status = path.stat()
             if status.st_mtime <= unused_since:
-                path.unlink()
-                return status.st_size
+                size = self._shelf.size_of(digest)
+                self._shelf.remove(digest)
+                return size
         return None
 
     def remove_stale_uploads(self, *, unused_since: float) -> int:
@@ -173,7 +181,7 @@ class Blobs:
         return removed
 
     def _path(self, digest: str) -> Path:
-        return self._blobs / digest[:2] / digest
+        return path_of(self._directory, digest)
 
     def _part(self, digest: str) -> Path:
         return self._uploads / f"{digest}.part"
@@ -220,12 +228,31 @@ class Blobs:
         if found != digest:
             part.unlink()
             raise InvalidInput(f"the {size_bytes} bytes sent as {digest} hash to {found}")
-        target = self._path(digest)
+        self._shelf.put(digest, part)
+
+
+class InFolder:
+    """Below the data folder itself."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def size_of(self, digest: str) -> int:
+        return path_of(self._directory, digest).stat().st_size
+
+    def open(self, digest: str) -> BinaryIO:
+        return path_of(self._directory, digest).open("rb")
+
+    def put(self, digest: str, source: Path) -> None:
+        target = path_of(self._directory, digest)
         target.parent.mkdir(exist_ok=True)
-        os.utime(part)
-        part.rename(target)
+        os.utime(source)
+        source.rename(target)
         sync_directory(target.parent)
-        sync_directory(self._blobs)
+        sync_directory(target.parent.parent)
+
+    def remove(self, digest: str) -> None:
+        path_of(self._directory, digest).unlink()
 
 
 def sync_directory(directory: Path) -> None:

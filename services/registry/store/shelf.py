@@ -1,0 +1,141 @@
+"""Where the bytes of complete files lie: in the data folder, or at a URL (REGISTRY_BLOBS).
+
+Beside a URL the data folder keeps a note for each file, `blobs/ab/<digest>` with its size in digits, whose time of
+change says when it was last asked for. A note is written after the bytes and goes before them, so that a crash leaves
+at most bytes without a note: the next start notes them, and the collection finds that nobody needs them.
+
+`blobs_at.json` in the data folder and `owner` at the URL name each other. A registry removes what its own catalog does
+not need, so no two of them share a URL.
+"""
+
+import json
+import uuid
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from common.errors import Conflict, DataLoss, InvalidInput, NotFound
+from common.storage import LOCAL, Place, place_of
+from services.registry.store.manifest import DIGEST_PATTERN
+
+_AT, _OWNER = "blobs_at.json", "owner"
+
+
+class Shelf(Protocol):
+    """Files by digest. Methods raise Unavailable where the storage cannot be reached."""
+
+    def size_of(self, digest: str) -> int:
+        """Bytes. Raises FileNotFoundError."""
+
+    def open(self, digest: str) -> BinaryIO:
+        """To read; may be sought in. Raises FileNotFoundError; DataLoss: it is noted, and the bytes are not there."""
+
+    def put(self, digest: str, source: Path) -> None:
+        """Moves a whole file here, durably."""
+
+    def remove(self, digest: str) -> None:
+        """Raises FileNotFoundError."""
+
+
+def path_of(directory: Path, digest: str) -> Path:
+    """Of the file or its note below a data folder."""
+    return directory / "blobs" / digest[:2] / digest
+
+
+class Elsewhere:
+    """At a URL, with notes in the data folder."""
+
+    def __init__(self, directory: Path, place: Place) -> None:
+        self._directory, self.place = directory, place
+
+    def size_of(self, digest: str) -> int:
+        return int(path_of(self._directory, digest).read_text())
+
+    def open(self, digest: str) -> BinaryIO:
+        self.size_of(digest)
+        try:
+            return self._there(digest).open()
+        except NotFound:
+            raise DataLoss(f"file {digest} is not in {self.place}") from None
+
+    def put(self, digest: str, source: Path) -> None:
+        size = source.stat().st_size
+        target = self._there(digest)
+        target.parent.make_dirs()
+        Place(LOCAL, str(source.absolute())).copy(target, overwrite=True)
+        self._note(digest, size)
+        source.unlink()
+
+    def remove(self, digest: str) -> None:
+        path_of(self._directory, digest).unlink()
+        with suppress(NotFound):
+            self._there(digest).remove()
+
+    def note_all(self) -> None:
+        """Notes what is there without a note."""
+        if not self.place.is_dir():
+            return
+        for file in self.place.walk():
+            if DIGEST_PATTERN.fullmatch(file.name) and not path_of(self._directory, file.name).exists():
+                self._note(file.name, file.size())
+
+    def _there(self, digest: str) -> Place:
+        return self.place / digest[:2] / digest
+
+    def _note(self, digest: str, size: int) -> None:
+        path = path_of(self._directory, digest)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_name(f"{digest}.note")
+        aside.write_text(str(size))
+        aside.replace(path)
+
+
+def elsewhere_of(directory: Path) -> Elsewhere | None:
+    """What the data folder says; None: its files are in it. Raises InvalidInput: the scheme is not known here."""
+    with suppress(FileNotFoundError):
+        return Elsewhere(directory, place_of(json.loads((directory / _AT).read_text())["url"]))
+    return None
+
+
+def claim(directory: Path, url: str) -> Elsewhere | None:
+    """The place of a registry's files, claimed for its data folder; None where `url` is empty.
+
+    Raises:
+        InvalidInput: the scheme is not known.
+        Conflict: the folder's files are elsewhere, or another registry's are at the URL.
+        Unavailable: the URL cannot be reached.
+    """
+    before = elsewhere_of(directory)
+    if not url:
+        if before is not None:
+            raise Conflict(f"the files of {directory} are in {before.place}; set REGISTRY_BLOBS to it")
+        return None
+    place = place_of(url)
+    if place.is_local:
+        raise InvalidInput(f"REGISTRY_BLOBS is {url}, expected a URL of another storage: REGISTRY_DATA_DIR is local")
+    if before is None and any((directory / "blobs").glob("??/*")):
+        raise Conflict(f"the files of {directory} are in it; only a new registry keeps its files in {place}")
+    if before is not None and before.place != place:
+        raise Conflict(f"the files of {directory} are in {before.place}, and REGISTRY_BLOBS is {place}")
+    _own(directory, place)
+    found = Elsewhere(directory, place)
+    found.note_all()
+    return found
+
+
+def _own(directory: Path, place: Place) -> None:
+    said = directory / _AT
+    owner = json.loads(said.read_text())["owner"] if said.exists() else uuid.uuid4().hex
+    mark = place / _OWNER
+    if mark.exists():
+        theirs = mark.read().decode(errors="replace")
+        if theirs != owner:
+            raise Conflict(
+                f"{place} holds the files of another registry, which would be collected as nobody's; name another "
+                f"folder, or remove {mark} where that registry is gone"
+            )
+    else:
+        place.make_dirs()
+        mark.write(owner.encode())
+    directory.mkdir(parents=True, exist_ok=True)
+    said.write_text(json.dumps({"url": str(place), "owner": owner}) + "\n")

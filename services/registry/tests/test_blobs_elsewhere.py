@@ -1,0 +1,106 @@
+"""A registry whose files are at a URL: published, read back, restarted, collected and backed up as from its folder."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from common.errors import Conflict, DataLoss, InvalidInput
+from common.registry.client import RegistryClient
+from common.storage import place_of
+from services.registry.backup import back_up, main
+from services.registry.store.blobs import Blobs
+from services.registry.store.shelf import claim
+from services.registry.tests.over_the_wire import publish, register_all
+from testing.registry_server import RegistryServer
+from testing.s3_server import s3_bucket
+
+pytestmark = pytest.mark.covers("fs-gfile", "fs-remote")
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    with s3_bucket() as url:
+        yield url
+
+
+def test_a_registry_keeps_its_files_in_s3(bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"{bucket}/registry"
+    server = RegistryServer(tmp_path / "data", {"REGISTRY_BLOBS": url})
+    server.start()
+    try:
+        client = RegistryClient(server.address)
+        register_all(client)
+        publish(client, tmp_path / "work")
+        client.close()
+        server.kill()
+        server.start()
+        client = RegistryClient(server.address)
+        files = client.get_version("m", 1).files
+        client.download(files, tmp_path / "got")  # verifies each digest
+        client.close()
+    finally:
+        server.stop()
+    kept = {file.name for file in place_of(url).walk()} - {"owner"}
+    assert kept == {file.digest for file in files}
+    notes = [path for path in (tmp_path / "data" / "blobs").rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in notes) < 20 * len(notes), "a note has the size in digits"
+    assert back_up(tmp_path / "data", tmp_path / "copy") == len(kept)
+    assert main([str(tmp_path / "copy"), "--verify"]) == 0, "the copy has the files themselves"
+    (place_of(url) / files[0].digest[:2] / files[0].digest).write(b"other bytes", overwrite=True)
+    assert main([str(tmp_path / "data"), "--verify"]) == 1
+    assert f"{files[0].digest} is damaged" in capsys.readouterr().out
+
+
+def test_files_elsewhere_are_taken_up_verified_and_removed(tmp_path: Path) -> None:
+    url = f"memory://{tmp_path.name}/kept"
+    digest = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
+    shelf = claim(tmp_path, url)
+    assert shelf is not None
+    blobs = Blobs(tmp_path, max_file_bytes=100, shelf=shelf)
+    assert blobs.receive(digest, 5, 0, [b"hel", b"lo"]) == 5
+    assert (b"".join(blobs.read(digest, 2)), blobs.received_bytes(digest), blobs.digests()) == (
+        b"llo", (5, True), [digest],
+    )  # fmt: skip
+    (tmp_path / "blobs" / digest[:2] / digest).unlink()
+    assert blobs.missing([digest]) == [digest]
+    assert claim(tmp_path, url) is not None, "the next start notes what is there"
+    assert blobs.missing([digest]) == []
+    there = place_of(url) / digest[:2] / digest
+    there.write(b"other", overwrite=True)
+    with pytest.raises(DataLoss, match="is damaged"):
+        list(blobs.read(digest))
+    there.remove()
+    with pytest.raises(DataLoss, match=r"is not in memory://"):
+        list(blobs.read(digest))
+    there.write(b"hello")
+    assert blobs.remove(digest, unused_since=2e9) == 5
+    assert not there.exists()
+    assert blobs.digests() == []
+
+
+def test_a_place_belongs_to_one_registry_and_a_registry_to_one_place(tmp_path: Path) -> None:
+    url = f"memory://{tmp_path.name}/owned"
+    claim(tmp_path / "one", url)
+    with pytest.raises(Conflict, match="holds the files of another registry"):
+        claim(tmp_path / "two", url)
+    with pytest.raises(Conflict, match="set REGISTRY_BLOBS to it"):
+        claim(tmp_path / "one", "")
+    with pytest.raises(Conflict, match="and REGISTRY_BLOBS is"):
+        claim(tmp_path / "one", f"{url}/else")
+    (tmp_path / "old" / "blobs" / "ab").mkdir(parents=True)
+    (tmp_path / "old" / "blobs" / "ab" / "abc").write_bytes(b"x")
+    with pytest.raises(Conflict, match="only a new registry"):
+        claim(tmp_path / "old", f"{url}/new")
+    with pytest.raises(InvalidInput, match="REGISTRY_DATA_DIR is local"):
+        claim(tmp_path / "three", str(tmp_path))
+
+
+def test_an_unknown_scheme_ends_the_start_and_the_known_ones_are_listed(tmp_path: Path) -> None:
+    environment = RegistryServer(tmp_path / "data", {"REGISTRY_BLOBS": "s4://bucket/registry"}).environment()
+    command = [sys.executable, "-m", "services.registry"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "unknown scheme 's4'; known are file, memory, s3, gs" in done.stderr

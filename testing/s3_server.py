@@ -1,0 +1,35 @@
+"""A server that speaks S3 (moto's), in a thread of the test's process, with an empty bucket."""
+
+import logging
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import boto3
+import pytest
+from moto.moto_server.threaded_moto_server import ThreadedMotoServer
+from s3fs import S3FileSystem
+
+
+@contextmanager
+def s3_bucket() -> Iterator[str]:
+    """The bucket's URL. Meanwhile this process, and those that it starts, find the server by AWS's own variables."""
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    settings = {
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }  # fmt: skip
+    bucket = f"bucket-{uuid.uuid4().hex}"
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in settings.items():
+            patch.setenv(name, value)
+        S3FileSystem.clear_instance_cache()
+        try:
+            boto3.client("s3").create_bucket(Bucket=bucket)
+            yield f"s3://{bucket}"
+        finally:
+            S3FileSystem.clear_instance_cache()
+            server.stop()

@@ -1,6 +1,7 @@
 """`platform`: a running platform, by --mode; the tests of a session share it, each under names of its own."""
 
 import itertools
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -36,7 +37,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def start_platform(mode: str, folder: Path, *, replicas: int = 1) -> Platform:
-    """Returns when it is ready."""
+    """Returns when it is ready. Traced is what a test's traceparent asks for, and next to nothing else."""
+    os.environ.setdefault("TRACE_SAMPLE", "1e-9")
     if mode == "compose":
         return ComposePlatform(folder, replicas=replicas)
     return LocalPlatform(folder, replicas=replicas)

@@ -35,6 +35,7 @@ from headrace.commands import (
     start,
     stats,
     tensorboard,
+    trace,
 )
 from headrace.commands.session import COMPOSE, KINDS, Session
 
@@ -225,6 +226,7 @@ app.command()(bench.bench)
 app.command()(profile.profile)
 app.command()(stats.stats)
 app.command()(tensorboard.tensorboard)
+app.command()(trace.trace)
 model_files.app.command()(model_inside.tap)
 model_files.app.command()(model_inside.optimize)
 model_files.app.command()(model_inside.tflite)

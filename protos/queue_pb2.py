@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12protos/queue.proto\x12\x08headrace\"W\n\x06Tensor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\x11\n\x05shape\x18\x03 \x03(\x03\x42\x02\x10\x01\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\x12\x0f\n\x07strings\x18\x05 \x03(\x0c\"\xab\x02\n\x11PredictionRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x0c\x12\x10\n\x08reply_to\x18\x02 \x01(\t\x12\x11\n\tsignature\x18\x03 \x01(\t\x12 \n\x06inputs\x18\x04 \x03(\x0b\x32\x10.headrace.Tensor\x12\x15\n\routput_filter\x18\x05 \x03(\t\x12\x1a\n\x12\x64\x65\x61\x64line_at_micros\x18\x06 \x01(\x03\x12\x17\n\x0f\x66\x61iled_attempts\x18\x07 \x01(\x05\x12=\n\tdefaulted\x18\x08 \x03(\x0b\x32*.headrace.PredictionRequest.DefaultedEntry\x1a\x30\n\x0e\x44\x65\x66\x61ultedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\x84\x01\n\x0fPredictionReply\x12\x12\n\nrequest_id\x18\x01 \x01(\x0c\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12!\n\x07outputs\x18\x03 \x03(\x0b\x32\x10.headrace.Tensor\x12\x12\n\nerror_code\x18\x04 \x01(\x05\x12\x15\n\rerror_message\x18\x05 \x01(\t\"8\n\nReplyBatch\x12*\n\x07replies\x18\x01 \x03(\x0b\x32\x19.headrace.PredictionReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12protos/queue.proto\x12\x08headrace\"W\n\x06Tensor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\x11\n\x05shape\x18\x03 \x03(\x03\x42\x02\x10\x01\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\x12\x0f\n\x07strings\x18\x05 \x03(\x0c\"\xc0\x02\n\x11PredictionRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x0c\x12\x10\n\x08reply_to\x18\x02 \x01(\t\x12\x11\n\tsignature\x18\x03 \x01(\t\x12 \n\x06inputs\x18\x04 \x03(\x0b\x32\x10.headrace.Tensor\x12\x15\n\routput_filter\x18\x05 \x03(\t\x12\x1a\n\x12\x64\x65\x61\x64line_at_micros\x18\x06 \x01(\x03\x12\x17\n\x0f\x66\x61iled_attempts\x18\x07 \x01(\x05\x12=\n\tdefaulted\x18\x08 \x03(\x0b\x32*.headrace.PredictionRequest.DefaultedEntry\x12\x13\n\x0btraceparent\x18\t \x01(\t\x1a\x30\n\x0e\x44\x65\x66\x61ultedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"m\n\x05\x42\x61tch\x12\x17\n\x0f\x62\x65gan_at_micros\x18\x01 \x01(\x03\x12\x17\n\x0f\x65nded_at_micros\x18\x02 \x01(\x03\x12\x10\n\x08requests\x18\x03 \x01(\x05\x12\x0c\n\x04rows\x18\x04 \x01(\x05\x12\x12\n\nrunner_pid\x18\x05 \x01(\x05\"\xa4\x01\n\x0fPredictionReply\x12\x12\n\nrequest_id\x18\x01 \x01(\x0c\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12!\n\x07outputs\x18\x03 \x03(\x0b\x32\x10.headrace.Tensor\x12\x12\n\nerror_code\x18\x04 \x01(\x05\x12\x15\n\rerror_message\x18\x05 \x01(\t\x12\x1e\n\x05\x62\x61tch\x18\x06 \x01(\x0b\x32\x0f.headrace.Batch\"8\n\nReplyBatch\x12*\n\x07replies\x18\x01 \x03(\x0b\x32\x19.headrace.PredictionReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,11 +38,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TENSOR']._serialized_start=32
   _globals['_TENSOR']._serialized_end=119
   _globals['_PREDICTIONREQUEST']._serialized_start=122
-  _globals['_PREDICTIONREQUEST']._serialized_end=421
-  _globals['_PREDICTIONREQUEST_DEFAULTEDENTRY']._serialized_start=373
-  _globals['_PREDICTIONREQUEST_DEFAULTEDENTRY']._serialized_end=421
-  _globals['_PREDICTIONREPLY']._serialized_start=424
-  _globals['_PREDICTIONREPLY']._serialized_end=556
-  _globals['_REPLYBATCH']._serialized_start=558
-  _globals['_REPLYBATCH']._serialized_end=614
+  _globals['_PREDICTIONREQUEST']._serialized_end=442
+  _globals['_PREDICTIONREQUEST_DEFAULTEDENTRY']._serialized_start=394
+  _globals['_PREDICTIONREQUEST_DEFAULTEDENTRY']._serialized_end=442
+  _globals['_BATCH']._serialized_start=444
+  _globals['_BATCH']._serialized_end=553
+  _globals['_PREDICTIONREPLY']._serialized_start=556
+  _globals['_PREDICTIONREPLY']._serialized_end=720
+  _globals['_REPLYBATCH']._serialized_start=722
+  _globals['_REPLYBATCH']._serialized_end=778
 # @@protoc_insertion_point(module_scope)

@@ -21,7 +21,7 @@ class Tensor(_message.Message):
     def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., data: _Optional[bytes] = ..., strings: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class PredictionRequest(_message.Message):
-    __slots__ = ("request_id", "reply_to", "signature", "inputs", "output_filter", "deadline_at_micros", "failed_attempts", "defaulted")
+    __slots__ = ("request_id", "reply_to", "signature", "inputs", "output_filter", "deadline_at_micros", "failed_attempts", "defaulted", "traceparent")
     class DefaultedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,7 @@ class PredictionRequest(_message.Message):
     DEADLINE_AT_MICROS_FIELD_NUMBER: _ClassVar[int]
     FAILED_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     DEFAULTED_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     request_id: bytes
     reply_to: str
     signature: str
@@ -45,21 +46,38 @@ class PredictionRequest(_message.Message):
     deadline_at_micros: int
     failed_attempts: int
     defaulted: _containers.ScalarMap[str, int]
-    def __init__(self, request_id: _Optional[bytes] = ..., reply_to: _Optional[str] = ..., signature: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., output_filter: _Optional[_Iterable[str]] = ..., deadline_at_micros: _Optional[int] = ..., failed_attempts: _Optional[int] = ..., defaulted: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    traceparent: str
+    def __init__(self, request_id: _Optional[bytes] = ..., reply_to: _Optional[str] = ..., signature: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., output_filter: _Optional[_Iterable[str]] = ..., deadline_at_micros: _Optional[int] = ..., failed_attempts: _Optional[int] = ..., defaulted: _Optional[_Mapping[str, int]] = ..., traceparent: _Optional[str] = ...) -> None: ...
+
+class Batch(_message.Message):
+    __slots__ = ("began_at_micros", "ended_at_micros", "requests", "rows", "runner_pid")
+    BEGAN_AT_MICROS_FIELD_NUMBER: _ClassVar[int]
+    ENDED_AT_MICROS_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    RUNNER_PID_FIELD_NUMBER: _ClassVar[int]
+    began_at_micros: int
+    ended_at_micros: int
+    requests: int
+    rows: int
+    runner_pid: int
+    def __init__(self, began_at_micros: _Optional[int] = ..., ended_at_micros: _Optional[int] = ..., requests: _Optional[int] = ..., rows: _Optional[int] = ..., runner_pid: _Optional[int] = ...) -> None: ...
 
 class PredictionReply(_message.Message):
-    __slots__ = ("request_id", "version", "outputs", "error_code", "error_message")
+    __slots__ = ("request_id", "version", "outputs", "error_code", "error_message", "batch")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
     ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
     request_id: bytes
     version: int
     outputs: _containers.RepeatedCompositeFieldContainer[Tensor]
     error_code: int
     error_message: str
-    def __init__(self, request_id: _Optional[bytes] = ..., version: _Optional[int] = ..., outputs: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., error_code: _Optional[int] = ..., error_message: _Optional[str] = ...) -> None: ...
+    batch: Batch
+    def __init__(self, request_id: _Optional[bytes] = ..., version: _Optional[int] = ..., outputs: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., error_code: _Optional[int] = ..., error_message: _Optional[str] = ..., batch: _Optional[_Union[Batch, _Mapping]] = ...) -> None: ...
 
 class ReplyBatch(_message.Message):
     __slots__ = ("replies",)

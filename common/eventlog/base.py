@@ -39,7 +39,8 @@ class RequestMark:
 class RecordHeaders:
     """What travels beside the bytes.
 
-    On Kafka: headers schema_version, example_count, ingest_time (decimal text), chunk_id (raw), requests (raw).
+    On Kafka: headers schema_version, example_count, ingest_time (decimal text), chunk_id (raw), requests (raw), and a
+    traceparent (W3C Trace Context) for each of `traces`.
     """
 
     schema_version: int
@@ -49,6 +50,8 @@ class RecordHeaders:
     chunk_id: bytes
     """16 bytes, different for every record."""
     requests: tuple[RequestMark, ...] = ()
+    traces: tuple[bytes, ...] = ()
+    """Of requests that are traced and have events in the record: their spans, 24 bytes each, trace id and span id."""
 
 
 @dataclass(frozen=True)

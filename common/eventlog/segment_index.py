@@ -13,7 +13,7 @@ An entry, all integers little-endian:
     u32  example_count
     f64  ingest_time
     16s  chunk_id
-    u32  request_count, then for each request: 16s key_digest, 8s body_digest, u32 accepted_count
+    u32  mark_count, then for each request and trace: 16s key_digest, 8s body_digest, u32 accepted_count (headers.py)
     u32  CRC32C of everything before
 
 `commit_start` tells a torn tail from damage: entries of one commit may reach the disk in any order, so a bad entry is
@@ -65,11 +65,12 @@ def encode_entries(
 
 def _encode_entry(record: NewRecord, offset: int, value_start: int, commit_start: int) -> bytes:
     headers = record.headers
+    mark_count = len(headers.requests) + len(headers.traces)
     body = b"".join(
         (
             _HEAD.pack(
                 _MAGIC,
-                _SMALLEST_BYTES + MARK_BYTES * len(headers.requests),
+                _SMALLEST_BYTES + MARK_BYTES * mark_count,
                 commit_start,
                 offset,
                 value_start,
@@ -79,9 +80,9 @@ def _encode_entry(record: NewRecord, offset: int, value_start: int, commit_start
                 headers.example_count,
                 headers.ingest_time,
                 headers.chunk_id,
-                len(headers.requests),
+                mark_count,
             ),
-            pack_marks(headers.requests),
+            pack_marks(headers.requests, headers.traces),
         )
     )
     return body + _CHECKSUM.pack(crc32c(body))
@@ -92,15 +93,15 @@ def entry_at(data: bytes, start: int) -> IndexEntry | None:
     if len(data) - start < _SMALLEST_BYTES:
         return None
     (magic, entry_bytes, commit_start, offset, value_start, value_bytes, value_crc, schema_version, example_count,
-     ingest_time, chunk_id, request_count) = _HEAD.unpack_from(data, start)  # fmt: skip
+     ingest_time, chunk_id, mark_count) = _HEAD.unpack_from(data, start)  # fmt: skip
     end = start + entry_bytes
-    if magic != _MAGIC or entry_bytes != _SMALLEST_BYTES + request_count * MARK_BYTES or end > len(data):
+    if magic != _MAGIC or entry_bytes != _SMALLEST_BYTES + mark_count * MARK_BYTES or end > len(data):
         return None
     checksum_start = end - _CHECKSUM.size
     if crc32c(data[start:checksum_start]) != _CHECKSUM.unpack_from(data, checksum_start)[0]:
         return None
-    requests = unpack_marks(data[start + _HEAD.size : checksum_start]) if request_count else ()
-    headers = RecordHeaders(schema_version, example_count, ingest_time, chunk_id, requests)
+    requests, traces = unpack_marks(data[start + _HEAD.size : checksum_start]) if mark_count else ((), ())
+    headers = RecordHeaders(schema_version, example_count, ingest_time, chunk_id, requests, traces)
     return IndexEntry(offset, value_start, value_bytes, value_crc, headers, commit_start, entry_bytes)
 
 

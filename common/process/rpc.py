@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -15,6 +15,7 @@ from grpc_reflection.v1alpha import reflection
 
 from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
 from common.process.health import Health
+from common.process.tracing import OFF, REQUEST_ID, TRACEPARENT, Span, Tracing
 
 logger = logging.getLogger(__name__)
 
@@ -158,8 +159,8 @@ class Silence:
 class ErrorInterceptor(grpc.ServerInterceptor):
     """The one place where an error of ours becomes a gRPC status."""
 
-    def __init__(self, silence_seconds: float = _SILENCE_SECONDS) -> None:
-        self._silence = Silence(silence_seconds)
+    def __init__(self, silence_seconds: float = _SILENCE_SECONDS, tracing: Tracing = OFF) -> None:
+        self._silence, self._tracing = Silence(silence_seconds), tracing
 
     def intercept_service(self, continuation: Any, details: Any) -> Any:
         handler = continuation(details)
@@ -171,8 +172,10 @@ class ErrorInterceptor(grpc.ServerInterceptor):
             return grpc.stream_stream_rpc_method_handler(
                 _streaming(behaviour, method), response_serializer=handler.response_serializer
             )
+        call = _unary(behaviour, method)
         return grpc.stream_unary_rpc_method_handler(
-            _unary(behaviour, method), response_serializer=handler.response_serializer
+            _traced(call, method, self._tracing) if self._tracing.is_on else call,
+            response_serializer=handler.response_serializer,
         )
 
 
@@ -229,6 +232,37 @@ def _unary(behaviour: Callable[..., Any], method: str) -> Callable[..., Any]:
     return call
 
 
+def _traced(call: Callable[..., Any], method: str, tracing: Tracing) -> Callable[..., Any]:
+    """With a span for each call that is part of a trace; those that are not are our services' own, and begin none."""
+
+    def traced(request: Any, context: grpc.ServicerContext) -> Any:
+        metadata = context.invocation_metadata()
+        if not any(key == TRACEPARENT for key, _ in metadata):
+            return call(request, context)
+        span = begin_traced(tracing, method.rpartition("/")[2], metadata)
+        error = "the call failed"
+        try:
+            answer = call(request, context)
+            error = ""
+        finally:
+            if span is not None:
+                span.end(error)
+        return answer
+
+    return traced
+
+
+def begin_traced(tracing: Tracing, method: str, metadata: Any) -> Span | None:
+    """A server's span for a call with this metadata, where it is traced."""
+    told = {key: value for key, value in metadata or () if key in (TRACEPARENT, "x-request-id")}
+    span = tracing.start(
+        method, str(told.get(TRACEPARENT, "")), kind="server", attributes={"rpc.system": "grpc", "rpc.method": method}
+    )
+    if span is not None:
+        span.set({REQUEST_ID: str(told.get("x-request-id") or span.trace_id)})
+    return span
+
+
 def _streaming(behaviour: Callable[..., Any], method: str) -> Callable[..., Any]:
     def call(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         try:
@@ -249,6 +283,7 @@ def start_server(
     service_health: Health,
     max_workers: int = 32,
     max_concurrent_calls: int | None = None,
+    tracing: Tracing = OFF,
 ) -> tuple[grpc.Server, int]:
     """Starts a server with health and reflection; returns it and the port it listens on.
 
@@ -262,7 +297,7 @@ def start_server(
     """
     server = grpc.server(
         futures.ThreadPoolExecutor(max_workers=max_workers, thread_name_prefix="grpc"),
-        interceptors=[ErrorInterceptor()],
+        interceptors=[ErrorInterceptor(tracing=tracing)],
         options=SERVER_OPTIONS,
         maximum_concurrent_rpcs=max_concurrent_calls,
     )
@@ -285,5 +320,39 @@ def start_server(
     return server, int(port)
 
 
-def open_channel(address: str) -> grpc.Channel:
-    return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+class _OnBehalf(
+    grpc.UnaryUnaryClientInterceptor,
+    grpc.UnaryStreamClientInterceptor,
+    grpc.StreamUnaryClientInterceptor,
+    grpc.StreamStreamClientInterceptor,
+):
+    """Sends a traceparent with every call."""
+
+    def __init__(self, traceparent: str) -> None:
+        self._entry = (TRACEPARENT, traceparent)
+
+    def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
+        metadata = (*(details.metadata or ()), self._entry)
+        return continuation(_CallDetails(details.method, details.timeout, metadata, details.credentials), request)
+
+    # One behaviour for four kinds of calls, whose types differ.
+    intercept_unary_stream = intercept_unary_unary  # type: ignore[assignment]  # see above
+    intercept_stream_unary = intercept_unary_unary  # type: ignore[assignment]  # see above
+    intercept_stream_stream = intercept_unary_unary  # type: ignore[assignment]  # see above
+
+
+class _CallDetails(NamedTuple):
+    """What grpc.ClientCallDetails says of a call."""
+
+    method: str
+    timeout: float | None
+    metadata: Any
+    credentials: Any
+    wait_for_ready: bool | None = None
+    compression: Any = None
+
+
+def open_channel(address: str, *, traceparent: str = "") -> grpc.Channel:
+    """traceparent: of the span on whose behalf all calls are made."""
+    channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+    return grpc.intercept_channel(channel, _OnBehalf(traceparent)) if traceparent else channel

@@ -3,8 +3,8 @@
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from typing import Any, NoReturn
 
 import grpc
@@ -13,7 +13,16 @@ from grpc_reflection.v1alpha import reflection
 
 from common.errors import HeadraceError, InvalidInput, Unavailable
 from common.process.health import Health
-from common.process.rpc import CHANNEL_OPTIONS, SERVER_OPTIONS, behaviour_of, details_of, parser_of, status_of
+from common.process.rpc import (
+    CHANNEL_OPTIONS,
+    SERVER_OPTIONS,
+    begin_traced,
+    behaviour_of,
+    details_of,
+    parser_of,
+    status_of,
+)
+from common.process.tracing import Span, Tracing
 
 logger = logging.getLogger(__name__)
 _SILENCE_SECONDS = 60.0
@@ -153,6 +162,22 @@ def _streaming(behaviour: Callable[..., Any], method: str) -> Callable[..., Any]
             raise _freed(error) from None
 
     return call
+
+
+@contextmanager
+def traced_call(tracing: Tracing, method: str, context: Any) -> Iterator[Span | None]:
+    """The span of a call, where it is traced."""
+    span = begin_traced(tracing, method, context.invocation_metadata()) if tracing.is_on else None
+    error = "the call was not answered"
+    try:
+        yield span
+        error = ""
+    except HeadraceError as raised:
+        error = raised.message
+        raise
+    finally:
+        if span is not None:
+            span.end(error)
 
 
 async def start_aio_server(

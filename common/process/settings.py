@@ -6,7 +6,7 @@ pydantic-settings ignores a misspelt variable; here it stops the start.
 import os
 from typing import Self
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from common.errors import InvalidInput
@@ -20,6 +20,9 @@ class ServiceSettings(BaseSettings):
     allowed_hosts: str = ""
     """Names besides localhost, separated by commas: a request's Host may have them where the door listens on loopback,
     and pages of theirs may change something."""
+    trace_sample: float = Field(default=0.0, ge=0.0, le=1.0)
+    """The share of requests that are traced; those with a `traceparent` that says so are, too. 0: none is.
+    OpenTelemetry's own variables (OTEL_EXPORTER_OTLP_ENDPOINT and others) say where spans are sent."""
 
     @classmethod
     def from_environment(cls) -> Self:

@@ -12,7 +12,7 @@ import uvicorn
 from fastapi import Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
-from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, Gauge, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -32,6 +32,8 @@ from common.process.http_door import HttpBounds, host_names, is_loopback
 from common.process.http_protocol import protocol_of
 from common.process.lifecycle import open_files_limit
 from common.process.strict_requests import refuse_what_is_ignored
+from common.process.traced_http import TracedRequests, add_traces_door
+from common.process.tracing import OFF, Tracing
 
 HTTP_STATUS_OF: dict[type[HeadraceError], int] = {
     InvalidInput: 400,
@@ -107,8 +109,14 @@ def create_app(
     service_health: Health,
     *,
     lifespan: Callable[[FastAPI], object] | None = None,
+    tracing: Tracing = OFF,
+    traces_itself: bool = False,
 ) -> FastAPI:
-    """An app with /healthz, /readyz, /metrics, /docs and OpenAPI, to which a service adds its own routes."""
+    """An app with /healthz, /readyz, /metrics, /v1/traces, /docs and OpenAPI, to which a service adds its own routes.
+
+    Args:
+        traces_itself: the service makes the spans of its requests.
+    """
     app = FastAPI(
         title=title,
         docs_url=None,
@@ -142,11 +150,19 @@ def create_app(
         status = 200 if service_health.is_ready(exclude=exclude or ()) else 503
         return JSONResponse({"conditions": dict(service_health.conditions())}, status_code=status)
 
+    own = CollectorRegistry()
+    Gauge("headrace_ready", "1 where /readyz answers 200, else 0", registry=own).set_function(
+        lambda: float(service_health.is_ready())
+    )
+
     @app.get("/metrics", tags=["health"])
     async def metrics() -> Response:
         """Prometheus text format."""
-        return Response(generate_latest(REGISTRY), media_type=CONTENT_TYPE_LATEST)
+        return Response(generate_latest(REGISTRY) + generate_latest(own), media_type=CONTENT_TYPE_LATEST)
 
+    add_traces_door(app, tracing)
+    if tracing.is_on and not traces_itself:
+        app.add_middleware(TracedRequests, tracing=tracing)
     add_api_page(app)
     return app
 

@@ -45,12 +45,17 @@ class RegistryClient:
     Within that time a call that may be said twice is tried again while the registry is away (all but rollback).
     """
 
-    def __init__(self, address: str, *, timeout_seconds: float = 10.0) -> None:
-        """Connects in the background, at the first call; address: "host:port"."""
+    def __init__(self, address: str, *, timeout_seconds: float = 10.0, traceparent: str = "") -> None:
+        """Connects in the background, at the first call.
+
+        Args:
+            address: "host:port".
+            traceparent: of the span that all calls belong to.
+        """
         self._address = address
         self._timeout_seconds = timeout_seconds
         self._closed = False
-        self._channel = open_channel(address)
+        self._channel = open_channel(address, traceparent=traceparent)
         self._stub = registry_pb2_grpc.RegistryServiceStub(self._channel)
         self._files = FileTransfer(self._stub, timeout_seconds=timeout_seconds)
 

@@ -28,7 +28,7 @@ def test_a_misspelt_variable_stops_the_start_and_the_known_ones_are_named(monkey
         _Settings.from_environment()
     assert caught.value.message == (
         "unknown setting TESTSERVICE_PROT; _Settings knows TESTSERVICE_ALLOWED_HOSTS, "
-        "TESTSERVICE_NAME, TESTSERVICE_PORT"
+        "TESTSERVICE_NAME, TESTSERVICE_PORT, TESTSERVICE_TRACE_SAMPLE"
     )
 
 

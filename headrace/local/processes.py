@@ -134,6 +134,8 @@ class LocalPlatform:
         http_port = HTTP_PORT_OF[service] + self.port_offset + port_step
         grpc_port = GRPC_PORT_OF[service] + self.port_offset + port_step
         own = {"HOST": HOST, "HTTP_PORT": str(http_port), "GRPC_PORT": str(grpc_port), **settings}
+        if sample := os.environ.get("TRACE_SAMPLE"):
+            own["TRACE_SAMPLE"] = sample
         prefixed = {f"{service.upper()}_{key}": value for key, value in own.items()}
         return ProcessSpec(
             name=name,

@@ -23,6 +23,7 @@ from common.process.lifecycle import Stop, close_all, raise_open_files_limit
 from common.process.logs import configure_logs
 from common.process.retry import Backoff, Pauses
 from common.process.rpc_aio import start_aio_server
+from common.process.tracing import Tracing, open_tracing
 from common.process.web import bind, bounds_of
 from common.registry.client import RegistryClient
 from common.registry.reporting import Part, Report, Reporter
@@ -58,17 +59,27 @@ def main(open_log: Callable[[str], EventLog] = open_event_log) -> int:
     raise_open_files_limit()
     configure_logs("ingest", log_format=settings.log_format, level=settings.log_level)
     try:
-        uvloop.run(_serve(settings, open_log, started_at))
+        tracing = open_tracing("ingest", settings.trace_sample)
+        uvloop.run(_serve(settings, open_log, started_at, tracing))
+        tracing.close()
     except HeadraceError as error:
         logger.error("cannot run: %s", error.message)
         return 1
     return 0
 
 
-async def _serve(settings: IngestSettings, open_log: Callable[[str], EventLog], started_at: float) -> None:
+async def _serve(
+    settings: IngestSettings, open_log: Callable[[str], EventLog], started_at: float, tracing: Tracing
+) -> None:
     service_health = Health("registry", "log")
     registry = RegistryClient(settings.registry_address, timeout_seconds=_REGISTRY_TIMEOUT_SECONDS)
-    intake = Intake(settings, Schemas(registry), service_health=service_health, shared_keys=_shared_keys(settings))
+    intake = Intake(
+        settings,
+        Schemas(registry),
+        service_health=service_health,
+        shared_keys=_shared_keys(settings),
+        tracing=tracing,
+    )
     stop, stopped = Stop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
@@ -80,7 +91,7 @@ async def _serve(settings: IngestSettings, open_log: Callable[[str], EventLog], 
         service_health=service_health,
     )
     bounds = bounds_of(sock, allowed_hosts=settings.allowed_hosts, max_bodies_bytes=settings.max_in_flight_bytes // 2)
-    web = _WebInLoop(create_ingest_app(intake, service_health), protocol_of(bounds))
+    web = _WebInLoop(create_ingest_app(intake, service_health, tracing), protocol_of(bounds))
     serving = asyncio.create_task(web.serve(sockets=[sock]))
     follower = threading.Thread(target=intake.schemas.follow, args=(stop, service_health), name="registry", daemon=True)
     follower.start()

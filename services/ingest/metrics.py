@@ -19,3 +19,4 @@ KEYS = Counter(
     "headrace_ingest_shared_keys", "Idempotency keys asked for in Redis, and what came of it", ["outcome"]
 )  # outcome: claimed | answered | waited | conflict | given_up | unavailable | not_noted
 BYTES_IN_FLIGHT = Gauge("headrace_ingest_bytes_in_flight", "Estimated memory of requests that are being taken")
+BYTES_IN_FLIGHT_LIMIT = Gauge("headrace_ingest_bytes_in_flight_limit", "INGEST_MAX_IN_FLIGHT_BYTES")

@@ -17,6 +17,7 @@ from common.process.lifecycle import Stop, close_all, raise_open_files_limit
 from common.process.logs import configure_logs
 from common.process.retry import Backoff
 from common.process.rpc import start_server
+from common.process.tracing import open_tracing
 from common.process.web import WebServer, bind, bounds_of
 from protos import registry_pb2_grpc
 from services.registry.catalog import Catalog, CatalogLimits
@@ -62,9 +63,10 @@ def main() -> int:
 
 def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> None:
     service_health = Health("catalog")
+    tracing = open_tracing("registry", settings.trace_sample)
     shelf = claim(settings.data_dir, settings.blobs)
     catalog = Catalog(settings.data_dir, _limits_of(settings), shelf=shelf)
-    REGISTRY.register(CatalogMetrics(catalog))
+    REGISTRY.register(CatalogMetrics(catalog, data_dir=settings.data_dir))
     service_health.satisfy("catalog")
     sock = bind(settings.host, settings.http_port)
     bounds = bounds_of(sock, allowed_hosts=settings.allowed_hosts, max_bodies_bytes=_MAX_BODIES_BYTES)
@@ -72,7 +74,9 @@ def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> None:
     secret = read_secret(settings.data_dir / "pages.secret")
     hooks = read_webhooks(settings.webhooks) if settings.webhooks else ()
     webhooks = Webhooks(hooks, catalog, settings.data_dir / "webhooks", stop=stop)
-    app = create_registry_app(catalog, service_health, neighbours=neighbours, secret=secret, webhooks=webhooks.listed)
+    app = create_registry_app(
+        catalog, service_health, neighbours=neighbours, secret=secret, webhooks=webhooks.listed, tracing=tracing
+    )
     web = WebServer(app, sock, bounds)
     server, grpc_port = start_server(
         f"{settings.host}:{settings.grpc_port}",
@@ -81,6 +85,7 @@ def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> None:
         service_health=service_health,
         max_workers=settings.max_watchers + _CALLS,
         max_concurrent_calls=settings.max_watchers + 2 * _CALLS,
+        tracing=tracing,
     )
     web.start()
     webhooks.start()
@@ -99,7 +104,7 @@ def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> None:
     logger.info("stopping")
     service_health.stop()
     catalog.end_watches()
-    close_all(lambda: _stop_grpc(server), web.stop, catalog.close)
+    close_all(lambda: _stop_grpc(server), web.stop, catalog.close, tracing.close)
 
 
 def _stop_grpc(server: grpc.Server) -> None:

@@ -5,8 +5,10 @@ with the models that are in production and not with their versions.
 """
 
 import math
+import shutil
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -21,8 +23,11 @@ _ALL = "all"
 class CatalogMetrics(Collector):
     """Rounds by state, versions by status, watchers; quality and freshness of what is in production."""
 
-    def __init__(self, catalog: Catalog, clock: Callable[[], float] = time.time) -> None:
-        self._catalog, self._clock = catalog, clock
+    def __init__(
+        self, catalog: Catalog, clock: Callable[[], float] = time.time, *, data_dir: Path | None = None
+    ) -> None:
+        """data_dir: whose disk is looked at."""
+        self._catalog, self._clock, self._data_dir = catalog, clock, data_dir
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         rounds = GaugeMetricFamily("headrace_registry_rounds", "Rounds by state", labels=["state"])
@@ -32,7 +37,15 @@ class CatalogMetrics(Collector):
         watchers = GaugeMetricFamily("headrace_registry_watchers", "Watchers connected")
         watchers.add_metric([], self._catalog.watcher_count)
         yield from (rounds, versions, watchers)
+        if self._data_dir is not None:
+            disk = shutil.disk_usage(self._data_dir)
+            used = GaugeMetricFamily(
+                "headrace_registry_disk_used_ratio", "Of the disk with the registry's files, 0 to 1"
+            )
+            used.add_metric([], disk.used / disk.total)
+            yield used
         yield from self._of_production()
+        yield from self._at_a_glance()
 
     def _of_production(self) -> Iterator[GaugeMetricFamily]:
         quality = GaugeMetricFamily(
@@ -56,6 +69,33 @@ class CatalogMetrics(Collector):
             for part, name, value in _metrics_of(version):
                 quality.add_metric([model.name, str(version.version), part, name], value)
         yield from (quality, freshness, version_number)
+
+    def _at_a_glance(self) -> Iterator[GaugeMetricFamily]:
+        """What the overview says of each model that is not archived."""
+        waiting = GaugeMetricFamily(
+            "headrace_model_waiting_examples", "Examples that no round of the model has taken yet", labels=["model"]
+        )
+        converged = GaugeMetricFamily(
+            "headrace_model_converged",
+            "1 where every replica answers with the version in production, else 0",
+            labels=["model"],
+        )
+        made = GaugeMetricFamily(
+            "headrace_model_versions_last_hour", "Versions registered in the last hour", labels=["model"]
+        )
+        state = GaugeMetricFamily(
+            "headrace_model_state", "1 for what the model is: ok, paused, or what is wrong", labels=["model", "state"]
+        )
+        shown = [model for model in self._catalog.overview() if not model["archived"]]
+        for model in shown[:_MOST_MODELS]:
+            name = model["name"]
+            if model["waiting_examples"] is not None:
+                waiting.add_metric([name], model["waiting_examples"])
+            if model["production"]:
+                converged.add_metric([name], float(model["serving"]["converged_at"] is not None))
+            made.add_metric([name], model["versions_last_hour"])
+            state.add_metric([name, str(model["why"]["state"])], 1.0)
+        yield from (waiting, converged, made, state)
 
     def _in_production(self) -> list[Model]:
         models = [one for one in self._catalog.list_models() if one.aliases.get(PRODUCTION) and not one.archived]

@@ -31,6 +31,7 @@ from common.process.http_door import HttpBounds
 from common.process.lifecycle import Stop, raise_open_files_limit
 from common.process.logs import configure_logs
 from common.process.rpc_aio import start_aio_server
+from common.process.tracing import Tracing, open_tracing
 from common.process.web import bind, bounds_of
 from common.registry.client import RegistryClient
 from common.registry.reporting import Reporter
@@ -118,7 +119,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     make_data_dir(settings.data_dir)
     try:
         sock = bind(settings.host, settings.http_port) if settings.enable_rest else None
-        uvloop.run(_serve(start, sock))
+        tracing = open_tracing("serving", settings.trace_sample)
+        uvloop.run(_serve(start, sock, tracing))
+        tracing.close()
     except HeadraceError as error:
         logger.error("cannot serve: %s", error.message)
         return 1
@@ -170,7 +173,7 @@ def _version() -> str:
         return "(not installed)"
 
 
-async def _serve(start: Start, sock: socket.socket | None) -> None:
+async def _serve(start: Start, sock: socket.socket | None, tracing: Tracing) -> None:
     """Wires the front and runs it until SIGTERM or SIGINT, or until a part of it fails."""
     settings = start.settings
     loop = asyncio.get_running_loop()
@@ -187,7 +190,7 @@ async def _serve(start: Start, sock: socket.socket | None) -> None:
         request_log.start()
     latency = ApiLatency() if start.monitoring.path else None
     counts = _counts_of(front)
-    journal = Journal(counts, request_log, latency)
+    journal = Journal(counts, request_log, latency, tracing)
     predict = RestPredict(front, journal, timeout_seconds=settings.rest_timeout_seconds)
     bounds = (
         bounds_of(
@@ -199,7 +202,7 @@ async def _serve(start: Start, sock: socket.socket | None) -> None:
         if sock is not None
         else None
     )
-    web_server = _web_server(start, front, predict, asynchronous, health, latency, bounds)
+    web_server = _web_server(start, front, predict, asynchronous, health, latency, bounds, tracing)
     manager = ManagerProcess(on_state=following(front.update, request_log, settings), health=health)
     await manager.start()
     grpc_server, grpc_port = await _start_grpc(start, front, journal, manager, health)
@@ -315,10 +318,17 @@ def _web_server(
     health: Health,
     latency: ApiLatency | None,
     bounds: HttpBounds | None,
+    tracing: Tracing,
 ) -> _WebServer:
     settings = start.settings
     app = create_serving_app(
-        front, predict, asynchronous, health, max_body_bytes=settings.max_body_bytes, enable_cors=settings.enable_cors
+        front,
+        predict,
+        asynchronous,
+        health,
+        max_body_bytes=settings.max_body_bytes,
+        enable_cors=settings.enable_cors,
+        tracing=tracing,
     )
     add_model_doors(app, front)
     add_metrics_route(app, start.monitoring, latency)

@@ -12,6 +12,7 @@ from common.process import rpc
 from common.process.health import Health
 from common.process.lifecycle import Stop, close_all, raise_open_files_limit
 from common.process.logs import configure_logs
+from common.process.tracing import open_tracing
 from common.process.web import WebServer, bind, bounds_of
 from common.registry.catalog import Change, ChangeKind
 from common.registry.client import RegistryClient
@@ -53,6 +54,7 @@ def main(round_function: str = ROUND_FUNCTION) -> int:
 
 def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
     health = Health("registry", "event_log", "zygote")
+    tracing = open_tracing("trainer", settings.trace_sample)
     own_data_dir(settings.data_dir)
     log = SourcedLog(open_event_log(settings.event_log), settings.event_log)
     call_seconds = min(_MAX_REGISTRY_CALL_SECONDS, settings.lease_ttl_seconds / 3)
@@ -72,6 +74,7 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
         known_models=planner.known_models,
         on_ended=planner.wake,
         cluster=cluster,
+        tracing=tracing,
     )
 
     def on_change(change: Change) -> None:
@@ -85,7 +88,7 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
 
     sock = bind(settings.host, settings.http_port)
     bounds = bounds_of(sock, allowed_hosts=settings.allowed_hosts, max_bodies_bytes=_MAX_BODIES_BYTES)
-    web = WebServer(create_http_app(planner, rounds, rebuilds, health, settings), sock, bounds)
+    web = WebServer(create_http_app(planner, rounds, rebuilds, health, settings, tracing), sock, bounds)
     grpc_server, grpc_port = rpc.start_server(
         f"{settings.host}:{settings.grpc_port}",
         lambda server: None,
@@ -127,7 +130,7 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
     def stop_grpc() -> None:
         grpc_server.stop(_GRPC_STOP_SECONDS).wait(_GRPC_STOP_SECONDS)
 
-    close_all(web.stop, stop_grpc, registry.close, log.close)
+    close_all(web.stop, stop_grpc, registry.close, log.close, tracing.close)
     logger.info("trainer stopped")
 
 

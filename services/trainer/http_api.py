@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 
 from common.errors import NotFound
 from common.process.health import Health
+from common.process.tracing import OFF, Tracing
 from common.process.web import BoundedBodies, create_app
 from common.registry.catalog import Round
 from services.trainer.plan.planner import Planner
@@ -47,9 +48,14 @@ class ProfileRequest(BaseModel):
 
 
 def create_http_app(
-    planner: Planner, rounds: RoundLoop, rebuilds: Rebuilds, health: Health, settings: TrainerSettings
+    planner: Planner,
+    rounds: RoundLoop,
+    rebuilds: Rebuilds,
+    health: Health,
+    settings: TrainerSettings,
+    tracing: Tracing = OFF,
 ) -> ASGIApp:
-    app = create_app("Headrace trainer", health)
+    app = create_app("Headrace trainer", health, tracing=tracing)
 
     @app.post("/v1/models/{model}:train", status_code=202, tags=["rounds"])
     def train(model: str, request: TrainRequest) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from common.eventlog.base import EventLog, NewRecord, Record, RecordHeaders, Req
 def record(*examples: bytes, writer: str = "test", requests: int = 0) -> NewRecord:
     examples = examples or (f"{writer} says something".encode(),)
     marks = tuple(RequestMark(bytes([number]) * 16, b"body-----"[:8], number) for number in range(requests))
-    headers = RecordHeaders(3, len(examples), round(time.time(), 6), uuid.uuid4().bytes, marks)
+    traces = tuple(bytes([number + 1]) * 24 for number in range(requests))
+    headers = RecordHeaders(3, len(examples), round(time.time(), 6), uuid.uuid4().bytes, marks, traces)
     return NewRecord(tfrecord.frame(examples), headers)
 
 

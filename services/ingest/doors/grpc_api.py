@@ -10,6 +10,8 @@ from typing import Any
 
 from common.errors import HeadraceError, InvalidInput
 from common.eventlog import tfrecord
+from common.process.rpc_aio import traced_call
+from common.process.tracing import Span
 from protos import ingest_pb2 as pb
 from protos import ingest_pb2_grpc
 from services.ingest.intake.accept import AppendRequest, Intake, OnInvalid
@@ -32,16 +34,23 @@ class IngestServicer(ingest_pb2_grpc.IngestServiceServicer):
         self._intake = intake
 
     async def Append(self, request: pb.AppendRequest, context: Any) -> pb.AppendResponse:  # noqa: N802
-        try:
-            return _response(await self._take(request))
-        except InvalidInput as error:
-            _name_refused(context, error, 0)
-            raise
+        with traced_call(self._intake.tracing, "IngestService/Append", context) as span:
+            try:
+                return _response(await self._take(request, span))
+            except InvalidInput as error:
+                _name_refused(context, error, 0)
+                raise
 
     async def AppendStream(  # noqa: N802
         self, requests: AsyncIterator[pb.AppendRequest], context: Any
     ) -> pb.AppendResponse:
         """A few messages are under way at a time, each behind the one before it; the first error ends the call."""
+        with traced_call(self._intake.tracing, "IngestService/AppendStream", context) as span:
+            return await self._append_all(requests, context, span)
+
+    async def _append_all(
+        self, requests: AsyncIterator[pb.AppendRequest], context: Any, span: Span | None
+    ) -> pb.AppendResponse:
         total = Answer(accepted=0, refused=(), position={}, duplicate=True)
         first_index = 0
         message_count = 0
@@ -49,7 +58,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServiceServicer):
         try:
             async for request in requests:
                 message_count += 1
-                open_messages.append((first_index, await self._queued(request)))
+                open_messages.append((first_index, await self._queued(request, span)))
                 first_index += len(request.examples)
                 if len(open_messages) >= _OPEN_MESSAGES:
                     total = await _added(total, *open_messages.popleft())
@@ -62,19 +71,19 @@ class IngestServicer(ingest_pb2_grpc.IngestServiceServicer):
             raise
         return _response(total if message_count else Answer(0, (), {}))
 
-    async def _take(self, request: pb.AppendRequest) -> Answer:
+    async def _take(self, request: pb.AppendRequest, span: Span | None) -> Answer:
         """Goes on to its end also when the caller has gone away, and holds its share of memory until then."""
-        return await asyncio.shield(asyncio.create_task(self._append(request, lambda: None)))
+        return await asyncio.shield(asyncio.create_task(self._append(request, lambda: None, span)))
 
-    async def _queued(self, request: pb.AppendRequest) -> asyncio.Task[Answer]:
+    async def _queued(self, request: pb.AppendRequest, span: Span | None) -> asyncio.Task[Answer]:
         """The request under way, as soon as its events have their place in line."""
         queued = asyncio.Event()
-        task = asyncio.create_task(self._append(request, queued.set))
+        task = asyncio.create_task(self._append(request, queued.set, span))
         task.add_done_callback(lambda _: queued.set())
         await queued.wait()
         return task
 
-    async def _append(self, request: pb.AppendRequest, on_queued: Callable[[], None]) -> Answer:
+    async def _append(self, request: pb.AppendRequest, on_queued: Callable[[], None], span: Span | None) -> Answer:
         with self._intake.budget.open() as share:
             size = request.ByteSize()
             if size > self._intake.settings.max_body_bytes:
@@ -93,6 +102,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServiceServicer):
                     body_format="tfrecord",
                     on_invalid=on_invalid,
                     idempotency_key=request.idempotency_key,
+                    span=span,
                 ),
                 on_queued=on_queued,
             )

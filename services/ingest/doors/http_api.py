@@ -14,6 +14,8 @@ from common.eventlog.topics import deadletter_topic
 from common.process.gzip_bodies import MOST_INFLATION, inflate
 from common.process.health import Health
 from common.process.strict_requests import refuse_unknown_query
+from common.process.traced_http import SPAN_KEY
+from common.process.tracing import OFF, Tracing
 from common.process.web import create_app
 from common.schema import Schema
 from services.ingest.codec import bodies
@@ -60,8 +62,8 @@ _EVENTS_OPENAPI: dict[str, Any] = {
 }
 
 
-def create_ingest_app(intake: Intake, service_health: Health) -> FastAPI:
-    app = create_app("Headrace ingest", service_health)
+def create_ingest_app(intake: Intake, service_health: Health, tracing: Tracing = OFF) -> FastAPI:
+    app = create_app("Headrace ingest", service_health, tracing=tracing)
 
     _add_events_route(app, intake)
 
@@ -157,6 +159,7 @@ async def _append_request(stream: str, request: Request, share: Share, intake: I
         body_format=body_format,
         on_invalid=cast("OnInvalid", on_invalid),
         idempotency_key=idempotency_key or "",
+        span=request.scope.get(SPAN_KEY),
     )
 
 

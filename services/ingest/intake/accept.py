@@ -17,6 +17,7 @@ from common.errors import Conflict, HeadraceError, InvalidInput, Unavailable
 from common.eventlog.base import EventLog
 from common.eventlog.topics import deadletter_topic
 from common.process.health import Health
+from common.process.tracing import OFF, Span, Tracing
 from common.registry.catalog import Stream
 from services.ingest import metrics
 from services.ingest.codec import bodies
@@ -52,6 +53,8 @@ class AppendRequest:
     body_format: BodyFormat
     on_invalid: OnInvalid = "reject"
     idempotency_key: str = ""
+    span: Span | None = None
+    """Of the request, where it is traced."""
 
 
 @dataclass
@@ -70,11 +73,14 @@ class Intake:
         *,
         service_health: Health | None = None,
         shared_keys: SharedKeys | None = None,
+        tracing: Tracing = OFF,
     ) -> None:
         """`shared_keys`: where there are other replicas."""
+        self.tracing = tracing
         self.settings = settings
         self.schemas = schemas
         self.budget = Budget(settings.max_in_flight_bytes)
+        metrics.BYTES_IN_FLIGHT_LIMIT.set(settings.max_in_flight_bytes)
         self._window = KeyWindow(window_seconds=settings.key_window_seconds, window_count=settings.key_window_count)
         self._log: EventLog | None = None
         self._log_reason = "the event log is not open yet"
@@ -238,11 +244,12 @@ class Intake:
             raise _refusal(refused, len(refused) + len(checked.examples))
         self.watch.check()
         waits: list[tuple[int, asyncio.Future[Appended]]] = []
+        trace, put_at = request.span.link if request.span else b"", time.time()
         if refused:
             letters = letters_of(stream.name, checked.rejected, validator.schema_version)
             waits.append((-1, stream.deadletter_writer.put(Item(letters, validator.schema_version, key))))
         for partition, events in by_partition(stream, checked, key):
-            waits.append((partition, stream.writers[partition].put(Item(events, validator.schema_version, key))))
+            waits.append((partition, stream.writers[partition].put(Item(events, validator.schema_version, key, trace))))
         on_queued()
         places = await _all(waits, timeout_seconds=self.settings.append_timeout_seconds)
         answer = Answer(
@@ -251,6 +258,8 @@ class Intake:
             position={partition: place.end_offset for partition, place in places if partition >= 0},
             duplicate=bool(places) and not any(place.added for _, place in places),
         )
+        if request.span is not None:
+            self._note_append(request, request.span, answer, put_at)
         stream.refused_count += len(refused)
         stream.accepted_count += (added := sum(place.added for partition, place in places if partition >= 0))
         metrics.EVENTS_ACCEPTED.labels(stream.name).inc(added)
@@ -258,6 +267,11 @@ class Intake:
         if key is not None:
             self._window.keep_answer(stream.name, key, answer, schema_version=validator.schema_version)
         return answer
+
+    def _note_append(self, request: AppendRequest, span: Span, answer: Answer, put_at: float) -> None:
+        position = ", ".join(f"{partition}:{offset}" for partition, offset in answer.position.items())
+        told = {"headrace.stream": request.stream, "headrace.position": position, "headrace.accepted": answer.accepted}
+        self.tracing.note("append to the log", span.traceparent, put_at, time.time(), told)
 
     async def _checked(
         self, stream: OpenStream, request: AppendRequest, key: RequestKey | None

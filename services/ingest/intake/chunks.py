@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from common.eventlog import tfrecord
 from common.eventlog.base import EventLog, NewRecord, RecordHeaders, RecordInfo, RequestMark
+from common.eventlog.headers import MOST_TRACES
 from services.ingest import metrics
 from services.ingest.once.keys import KeyWindow, RequestKey
 
@@ -52,6 +53,8 @@ class Item:
     events: FramedEvents
     schema_version: int
     request: RequestKey | None = None
+    trace: bytes = b""
+    """Of the request's span, where it is traced."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ class _Chunk:
     schema_version: int
     parts: list[memoryview] = field(default_factory=list)
     marks: list[RequestMark] = field(default_factory=list)
+    traces: list[bytes] = field(default_factory=list)
     byte_count: int = 0
     event_count: int = 0
 
@@ -83,11 +87,16 @@ class _Chunk:
         if item.request is not None:
             self.byte_count += _MARK_BYTES
             self.marks.append(RequestMark(item.request.key_digest, item.request.body_digest, last - first))
+        if item.trace and len(self.traces) < MOST_TRACES:
+            self.byte_count += _MARK_BYTES
+            self.traces.append(item.trace)
 
     def record(self, ingest_time: float) -> NewRecord:
         metrics.CHUNK_BYTES.observe(self.byte_count)
         metrics.CHUNK_EVENTS.observe(self.event_count)
-        headers = RecordHeaders(self.schema_version, self.event_count, ingest_time, os.urandom(16), tuple(self.marks))
+        headers = RecordHeaders(
+            self.schema_version, self.event_count, ingest_time, os.urandom(16), tuple(self.marks), tuple(self.traces)
+        )
         return NewRecord(b"".join(self.parts), headers)
 
 

@@ -12,6 +12,7 @@ from common.eventlog import tfrecord
 from common.eventlog.base import EventLog, NewRecord, Record, RecordInfo
 from common.eventlog.segment_log import SegmentLog
 from common.examples.codec import ExampleCodec
+from common.process.tracing import OFF, Tracing
 from common.registry.catalog import Change, Stream
 from common.schema import Schema
 from services.ingest.intake.accept import Intake
@@ -127,10 +128,10 @@ class World:
         self.log = LogThatFails(SegmentLog(directory))
         self._intakes: list[Intake] = []
 
-    def intake(self, **settings: Any) -> Intake:
+    def intake(self, *, tracing: Tracing = OFF, **settings: Any) -> Intake:
         """A new process's intake, in effect: it knows nothing but what the log and the registry hold."""
         settings_now = IngestSettings.model_validate(self.settings.model_dump() | settings)
-        intake = Intake(settings_now, Schemas(self.registry))
+        intake = Intake(settings_now, Schemas(self.registry), tracing=tracing)
         intake.attach_log(self.log)
         self._intakes.append(intake)
         return intake

@@ -15,6 +15,7 @@ from common.eventlog import tfrecord
 from common.examples.codec import ExampleCodec
 from common.process.health import Health
 from common.process.rpc_aio import open_aio_channel, start_aio_server
+from common.process.tracing import open_tracing
 from common.schema import Schema
 from protos import ingest_pb2 as pb
 from protos import ingest_pb2_grpc
@@ -33,7 +34,7 @@ TFRECORD = {"content-type": "application/x-tfrecord"}
 
 def _with_client(intake: Intake, work: Callable[[httpx.AsyncClient], Awaitable[Any]]) -> Any:
     async def run() -> Any:
-        transport = httpx.ASGITransport(create_ingest_app(intake, Health()))
+        transport = httpx.ASGITransport(create_ingest_app(intake, Health(), intake.tracing))
         async with httpx.AsyncClient(transport=transport, base_url="http://ingest") as client:
             return await asyncio.wait_for(work(client), _TIMEOUT_SECONDS)
 
@@ -382,3 +383,33 @@ def test_the_newest_events_and_their_statistics_are_read_back(world: World) -> N
     assert (found["fields"]["id"]["min"], found["fields"]["id"]["max"]) == (10.0, 39.0)
     assert found["fields"]["id"]["distinct"] == 30
     assert (nothing.status_code, nobody.status_code) == (400, 404)
+
+
+@pytest.mark.parametrize("over_grpc", [False, True])
+def test_a_traced_requests_events_carry_its_trace_into_the_log(world: World, *, over_grpc: bool) -> None:
+    tracing = open_tracing("ingest", 1e-9)
+    intake = world.intake(tracing=tracing)
+    trace_id = "0af7651916cd43dd8448eb211c80319c"
+    told = {"traceparent": f"00-{trace_id}-b7ad6b7169203331-01", "x-request-id": "order-17"}
+    untraced = {"traceparent": "00-0af7651916cd43dd8448eb211c80319d-b7ad6b7169203331-00"}
+
+    async def over_http(client: httpx.AsyncClient) -> None:
+        for headers in (told, untraced):
+            answer = await client.post(_URL, content=_body(event(1)), headers=JSON | headers)
+            assert answer.headers.get("x-request-id") == headers.get("x-request-id")
+
+    async def in_calls() -> None:
+        async with _stub(intake) as stub:
+            for headers in (told, untraced):
+                await stub.Append(_request(1), metadata=tuple(headers.items()), timeout=_TIMEOUT_SECONDS)
+
+    if over_grpc:
+        asyncio.run(in_calls())
+    else:
+        _with_client(intake, over_http)
+    assert [[trace[:16].hex() for trace in record.headers.traces] for record in world.records()] == [[trace_id], []]
+    asked, append = tracing.kept("order-17")
+    assert (asked["parent_id"], append["parent_id"]) == ("b7ad6b7169203331", asked["span_id"])
+    assert (append["name"], append["attributes"]["headrace.position"]) == ("append to the log", "0:1")
+    assert world.records()[0].headers.traces[0][16:].hex() == asked["span_id"]
+    tracing.close()

@@ -11,6 +11,7 @@ from fastapi.responses import Response, StreamingResponse
 from starlette.types import ASGIApp
 
 from common.process.health import Health
+from common.process.tracing import OFF, Tracing
 from common.process.web import BoundedBodies, create_app
 from common.registry.catalog import Model
 from common.registry.wire import json_text
@@ -40,6 +41,7 @@ def create_registry_app(
     neighbours: Neighbours | None = None,
     secret: bytes = b"",
     webhooks: Callable[[], list[dict[str, Any]]] = list,
+    tracing: Tracing = OFF,
 ) -> ASGIApp:
     """The registry's routes and pages beside health and metrics, with bodies bounded.
 
@@ -48,7 +50,7 @@ def create_registry_app(
         secret: what the pages' forms are signed with; one of this process by default.
         webhooks: what is known of each.
     """
-    app = create_app("Headrace registry", service_health)
+    app = create_app("Headrace registry", service_health, tracing=tracing)
     _add_streams_and_models(app, catalog)
     _add_versions(app, catalog)
     _add_files(app, catalog)

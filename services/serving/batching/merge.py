@@ -3,6 +3,7 @@
 A request that fails never takes another one with it: a merged batch that fails is run again one by one.
 """
 
+import os
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -227,9 +228,15 @@ class Batcher:
 
     def answer(self, group: Group) -> list[Answer]:
         """Runs a group; every request of it gets one answer, one that was split with the last of its parts."""
+        traced = [member for member in group.members if member.taken.request.traceparent]
+        began_at = time.time_ns() if traced else 0
         if group.has_parts:
-            return self._answer_with_parts(group)
-        return self._answer_members(group.members, self._begin(group.members, group.members))
+            answers = self._answer_with_parts(group)
+        else:
+            answers = self._answer_members(group.members, self._begin(group.members, group.members))
+        if traced:
+            _note_batch(group, answers, began_at)
+        return answers
 
     def _answer_members(self, members: Sequence[Member], wait_seconds: float) -> list[Answer]:
         """As `answer`, for whole requests that have left the queue."""
@@ -391,6 +398,20 @@ class Batcher:
         except RequestFailed as error:
             return self._fail(member, error)
         return Answer(taken, reply)
+
+
+def _note_batch(group: Group, answers: Sequence[Answer], began_at: int) -> None:
+    """Says in the answers to requests that are traced where they ran. began_at: epoch nanoseconds."""
+    batch = queue_pb2.Batch(
+        began_at_micros=began_at // 1000,
+        ended_at_micros=time.time_ns() // 1000,
+        requests=len(group.members),
+        rows=sum(max(member.prediction.rows, 1) for member in group.members),
+        runner_pid=os.getpid(),
+    )
+    for answer in answers:
+        if answer.taken.request.traceparent:
+            answer.reply.batch.CopyFrom(batch)
 
 
 def _limit_of(options: BatchingOptions) -> BatchSizeLimit | None:

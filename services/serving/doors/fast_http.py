@@ -16,6 +16,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from common.process.http_door import Door, HttpBounds
 from common.process.http_protocol import BODY, HEAD, NONE, BoundedHttpProtocol
+from common.process.tracing import TRACEPARENT
 from services.serving.doors.rest_predict import VERSION_HEADER, ModelPath, RestPredict, error_body, predict_path
 from services.serving.front.journal import MAX_TAG_BYTES, REQUEST_ID_HEADER, log_fields
 from services.serving.wire.prediction import RequestFailed
@@ -23,6 +24,7 @@ from services.serving.wire.prediction import RequestFailed
 logger = logging.getLogger(__name__)
 
 TIMEOUT_HEADER = b"x-request-timeout-ms"
+_TRACEPARENT = TRACEPARENT.encode()
 URL_KEY = "headrace.url"
 """Of an ASGI scope: the URL as it came, with what uvicorn drops (a fragment, an empty query)."""
 _ORDINARY_WAY = frozenset({b"expect", b"transfer-encoding", b"content-encoding", b"upgrade", b"connection", b"origin"})
@@ -46,12 +48,20 @@ class _Prediction:
 
     __slots__ = (
         "body", "disconnected", "has_body", "is_its_turn", "keep_alive", "more_body", "path", "protocol", "request_id",
-        "response_complete", "tag", "timeout_seconds",
+        "response_complete", "tag", "timeout_seconds", "traceparent",
     )  # fmt: skip
     message_event = _NoEvent()
 
-    def __init__(self, protocol: "PredictProtocol", path: ModelPath, timeout_seconds: float | None, tag: bytes) -> None:
+    def __init__(
+        self,
+        protocol: "PredictProtocol",
+        path: ModelPath,
+        timeout_seconds: float | None,
+        tag: bytes,
+        traceparent: bytes,
+    ) -> None:
         self.protocol = protocol
+        self.traceparent = traceparent
         self.tag = tag
         self.path = path
         self.timeout_seconds = timeout_seconds
@@ -70,7 +80,12 @@ class _Prediction:
         self.protocol.current = self
         try:
             self.request_id = self.protocol.predict.start(
-                self.path, bytes(self.body), self.answer, timeout_seconds=self.timeout_seconds, tag=self.tag
+                self.path,
+                bytes(self.body),
+                self.answer,
+                timeout_seconds=self.timeout_seconds,
+                tag=self.tag,
+                traceparent=self.traceparent,
             )
         except Exception:
             logger.exception("a prediction failed unexpectedly", extra=log_fields(self.tag, self.path.model))
@@ -121,7 +136,7 @@ class PredictProtocol(BoundedHttpProtocol):
         self.headers = []
         self._content_length = -1
         self._timeout_seconds: float | None = None
-        self._tag = b""
+        self._tag = self._traceparent = b""
         self._is_plain = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -143,6 +158,8 @@ class PredictProtocol(BoundedHttpProtocol):
             self._timeout_seconds = int(value) / 1000 if is_number else None
         elif name == REQUEST_ID_HEADER and len(value) <= MAX_TAG_BYTES:
             self._tag = value
+        elif name == _TRACEPARENT:
+            self._traceparent = value
 
     def on_headers_complete(self) -> None:
         self.check_head()
@@ -153,7 +170,8 @@ class PredictProtocol(BoundedHttpProtocol):
             return
         self.stage = BODY
         waits_for = self.cycle
-        prediction = _Prediction(self, path, self._timeout_seconds, self._tag or self.predict.tags.new())
+        tag = self._tag or self.predict.tags.new()
+        prediction = _Prediction(self, path, self._timeout_seconds, tag, self._traceparent)
         self.cycle = prediction  # type: ignore[assignment]  # quacks like uvicorn's cycle
         if waits_for is None or waits_for.response_complete:
             prediction.is_its_turn = True

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
+from common.process.tracing import TRACEPARENT
 from protos import queue_pb2, tfserving_config_pb2, tfserving_pb2
 from services.serving.doors.reload_door import Reload, ReloadDoor
 from services.serving.doors.rest_predict import VERSION_HEADER
@@ -202,11 +203,15 @@ class _Door:
     @contextlib.contextmanager
     def _entry(self, model: str, context: Any, api: str) -> Iterator[Entry]:
         """One request in the journal; its tag and the version that answered go back as trailing metadata."""
-        tag = b""
+        tag, traceparent = b"", ""
         for key, value in context.invocation_metadata() or ():
             if key == _REQUEST_ID and len(value) <= MAX_TAG_BYTES:
                 tag = value.encode("latin-1")
+            elif key == TRACEPARENT:
+                traceparent = value
         entry = Entry(model, "grpc", tag or self._tags.new(), api)
+        if self._journal.is_tracing:
+            self._journal.trace(entry, traceparent)
         try:
             yield entry
         except RequestFailed as error:
@@ -260,12 +265,14 @@ class _Door:
                 answered.set_result(reply)
 
         is_sampled = self._journal.takes(entry.model)
+        if entry.span is not None:
+            request.traceparent = entry.span.traceparent
         request_id = self._front.submit(route, request, answer, timeout_seconds=timeout_seconds)
         try:
             reply = await answered
         finally:
             self._front.forget(request_id)
-        entry.version = reply.version
+        entry.take(reply)
         entry.signature = request.signature or DEFAULT_SIGNATURE
         if is_sampled:
             self._journal.sample(entry, request, reply)

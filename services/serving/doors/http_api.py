@@ -20,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 from common.errors import InvalidInput
 from common.process.gzip_bodies import inflate
 from common.process.health import Health
+from common.process.tracing import OFF, TRACEPARENT, Tracing
 from common.process.web import create_app
 from services.serving.doors.async_api import AsyncDoor
 from services.serving.doors.fast_http import TIMEOUT_DIGITS, TIMEOUT_HEADER, URL_KEY
@@ -116,7 +117,10 @@ class _Door:
             if not answered.done():
                 answered.set_result(_response(status, content, version=version))
 
-        request_id = self._predict.start(path, body, answer, tag=tag, timeout_seconds=_timeout_of(request))
+        traceparent = request.headers.get(TRACEPARENT, "").encode("latin-1")
+        request_id = self._predict.start(
+            path, body, answer, tag=tag, timeout_seconds=_timeout_of(request), traceparent=traceparent
+        )
         gone = asyncio.ensure_future(_until_gone(request))
         try:
             await asyncio.wait((answered, gone), return_when=asyncio.FIRST_COMPLETED)
@@ -227,9 +231,10 @@ def create_serving_app(
     *,
     max_body_bytes: int,
     enable_cors: bool = False,
+    tracing: Tracing = OFF,
 ) -> FastAPI:
     """The FastAPI app with TensorFlow Serving's routes, asynchronous predictions and GET /headrace/status."""
-    app = create_app("Headrace serving", service_health)
+    app = create_app("Headrace serving", service_health, tracing=tracing, traces_itself=True)
     door = _Door(front, predict, asynchronous, max_body_bytes=max_body_bytes, enable_cors=enable_cors)
 
     @app.get("/headrace/status", tags=["replica"])

@@ -97,17 +97,27 @@ class RestPredict:
         self._write_rows, self._write_columns = partial(write_answer, rows=True), partial(write_answer, rows=False)
 
     def start(
-        self, path: ModelPath, body: bytes, on_answer: OnAnswer, *, tag: bytes, timeout_seconds: float | None = None
+        self,
+        path: ModelPath,
+        body: bytes,
+        on_answer: OnAnswer,
+        *,
+        tag: bytes,
+        timeout_seconds: float | None = None,
+        traceparent: bytes = b"",
     ) -> bytes | None:
         """Begins one prediction; `on_answer` is called once, possibly before this returns.
 
         Args:
             tag: what the request is called in logs (journal.py).
+            traceparent: of the client's span, where it says one.
 
         Returns:
             What `abandon` takes to forget the request, or None when it is answered already.
         """
         entry = Entry(path.model, "http", tag, _APIS[path.method])
+        if self._journal.is_tracing:
+            self._journal.trace(entry, traceparent.decode("latin-1"))
         try:
             timeout_seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
             self._front.check_room(path.model, path.version, path.label, timeout_seconds)
@@ -119,6 +129,8 @@ class RestPredict:
                 write = self._write_rows if rows else self._write_columns
             if self._journal.takes(path.model):
                 entry.request = request
+            if entry.span is not None:
+                request.traceparent = entry.span.traceparent
             entry.signature = request.signature
             finish = partial(self._finish, entry, on_answer, write)
             return self._front.submit(route, request, finish, timeout_seconds=timeout_seconds)
@@ -168,7 +180,7 @@ class RestPredict:
             except RequestFailed as error:
                 code, message = error.code, error.message
                 status, body = Code.of(code).http_status, error_body(message)
-        entry.version = reply.version
+        entry.take(reply)
         self._journal.answered(entry, code, message)
         if entry.request is not None:
             self._journal.sample(entry, entry.request, reply)

@@ -3,6 +3,7 @@
 The runners count per batch (work.py); their counts come with the manager's snapshots, about a second old.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from prometheus_client.registry import Collector
 
 from services.serving.front.core import Front
 from services.serving.front.request_counts import cumulative
+from services.serving.wire.replica_state import VersionState
 from services.serving.wire.work import BATCH_SIZE_BUCKETS, SECONDS_BUCKETS
 
 _QUEUE = ("model", "target")
@@ -82,6 +84,12 @@ class FrontMetrics(Collector):
 
     def _runners(self) -> Iterator[Metric]:
         versions = self._front.state.versions if self._front.state is not None else ()
+        states = GaugeMetricFamily(
+            "headrace_serving_versions", "Versions of this replica by state; error: ended with one", labels=["state"]
+        )
+        for state, count in sorted(Counter(_state_of(version) for version in versions).items()):
+            states.add_metric([state], count)
+        yield states
         worked = [(version, version.work) for version in versions if version.work]
         works = [
             ([version.model, str(version.version), name], work)
@@ -116,6 +124,10 @@ class FrontMetrics(Collector):
                     histogram.add_metric(labels, cumulative(bounds, work[field]), _SUMS[field](work))
             yield histogram
         yield from _limits([([version.model, str(version.version)], report) for version, report in worked])
+
+
+def _state_of(version: VersionState) -> str:
+    return "error" if version.error_code else version.state.value.lower()
 
 
 def _limits(reports: list[tuple[list[str], Mapping[str, Any]]]) -> Iterator[Metric]:

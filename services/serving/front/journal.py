@@ -10,6 +10,7 @@ import logging
 import secrets
 import time
 
+from common.process.tracing import OFF, REQUEST_ID, Span, Tracing
 from protos import queue_pb2
 from services.serving.front.request_counts import PREDICT, ApiLatency, RequestCounts
 from services.serving.front.request_log import RequestLog, Sample
@@ -45,7 +46,7 @@ def log_fields(tag: bytes, model: str, version: int = 0, **others: object) -> di
 class Entry:
     """One request, from its first look on. `door` is http or grpc."""
 
-    __slots__ = ("api", "door", "model", "request", "signature", "started_at", "tag", "version")
+    __slots__ = ("api", "batch", "door", "model", "request", "signature", "span", "started_at", "tag", "version")
 
     def __init__(self, model: str, door: str, tag: bytes, api: str = PREDICT) -> None:
         self.model = model
@@ -59,18 +60,59 @@ class Entry:
         """The one that was asked for, once it is known that the model has it."""
         self.version = 0
         """The version that answered; 0 before, and where none did."""
+        self.span: Span | None = None
+        """Where the request is traced."""
+        self.batch: queue_pb2.Batch | None = None
+        """In which it was run; only where it is traced."""
+
+    def take(self, reply: queue_pb2.PredictionReply) -> None:
+        """Who answered, and where it ran."""
+        self.version = reply.version
+        if self.span is not None and reply.HasField("batch"):
+            self.batch = reply.batch
 
 
 class Journal:
     """Not thread-safe; about a microsecond per request where nothing is sampled."""
 
     def __init__(
-        self, counts: RequestCounts, request_log: RequestLog | None = None, latency: ApiLatency | None = None
+        self,
+        counts: RequestCounts,
+        request_log: RequestLog | None = None,
+        latency: ApiLatency | None = None,
+        tracing: Tracing = OFF,
     ) -> None:
         """latency: where the time of each is kept by API, too."""
+        self.tracing, self.is_tracing = tracing, tracing.is_on
         self._counts = counts
         self._latency = latency
         self._request_log = request_log
+
+    def trace(self, entry: Entry, traceparent: str) -> None:
+        """Begins the request's span, where it is traced. Asked only where `is_tracing`."""
+        entry.span = self.tracing.start(
+            f"{entry.api} {entry.model}", traceparent, kind="server",
+            attributes={
+                REQUEST_ID: entry.tag.decode("latin-1"), "headrace.model": entry.model, "headrace.door": entry.door,
+            },
+        )  # fmt: skip
+
+    def _end_span(self, entry: Entry, span: Span, message: str) -> None:
+        """With what the request went through: the queue, and its batch in a runner."""
+        if entry.version:
+            span.set({"headrace.version": entry.version, "headrace.signature": entry.signature})
+        batch = entry.batch
+        if batch is not None:
+            began, ended = batch.began_at_micros / 1e6, batch.ended_at_micros / 1e6
+            queued_at = time.time() - (time.perf_counter() - entry.started_at)
+            told = {
+                "headrace.model": entry.model, "headrace.version": entry.version,
+                "headrace.runner_pid": batch.runner_pid, "headrace.batch_requests": batch.requests,
+                "headrace.batch_rows": batch.rows,
+            }  # fmt: skip
+            self.tracing.note("wait in the queue", span.traceparent, min(queued_at, began), began)
+            self.tracing.note("batch in the runner", span.traceparent, began, ended, told)
+        span.end(message)
 
     def takes(self, model: str) -> bool:
         """Whether this request is one for the request log: then `sample` is called with its answer."""
@@ -86,6 +128,8 @@ class Journal:
         """It was answered with an error before it came to a queue. A model that is not known gets no counter."""
         self._counts.add(entry.model if is_known else "", entry.door, code, 0.0)
         self._tell(entry, code, message, 0.0)
+        if entry.span is not None:
+            self._end_span(entry, entry.span, message)
 
     def answered(self, entry: Entry, code: int, message: str) -> None:
         """It went through a queue; the code may be an error of the runner, of the queue or of writing the answer."""
@@ -94,6 +138,8 @@ class Journal:
         if self._latency is not None and not code:
             self._latency.add(entry.model, entry.api, entry.door, seconds)
         self._tell(entry, code, message, seconds)
+        if entry.span is not None:
+            self._end_span(entry, entry.span, message)
 
     def _tell(self, entry: Entry, code: int, message: str, seconds: float) -> None:
         level = logging.ERROR if code in _FOR_A_HUMAN else logging.DEBUG

@@ -22,6 +22,7 @@ from services.trainer.data.read_ahead import ReadAhead
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
+_MOST_TRACES = 64
 
 
 class Reading(Protocol):
@@ -55,6 +56,7 @@ def read_blocks(
     block_examples: int,
     start: Position | None = None,
     readers: int = 1,
+    traces: dict[bytes, None] | None = None,
 ) -> Iterator[Block]:
     """Blocks of the ranges in their fixed order; a block closes at the first record boundary at or after the size.
 
@@ -64,6 +66,7 @@ def read_blocks(
     Args:
         start: a block's `next_position`, to go on after that block.
         readers: above 1, so many partitions are read ahead by threads; the blocks are the same.
+        traces: gets those of the records that are read, in order, 64 and a record's at most.
 
     Raises:
         DataLoss: a record fails its checksum, or retention has removed part of the ranges.
@@ -79,6 +82,8 @@ def read_blocks(
     last_ingest_time = 0.0
     for record in _merged(log, topic, remaining, readers):
         record_examples, record_crcs = _cut(topic, record)
+        if traces is not None and len(traces) < _MOST_TRACES:
+            traces.update(dict.fromkeys(record.headers.traces))
         if record.fault:
             faults[len(examples)] = record.fault
         examples += record_examples

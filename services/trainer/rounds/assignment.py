@@ -69,6 +69,8 @@ class RoundAssignment:
     """Partitions that are read ahead by threads; no part of the plan."""
     max_parameters: int = MAX_PARAMETERS
     """Of the round's model; one of more fails the round before anything is trained."""
+    traceparent: str = ""
+    """Of the attempt's span, where it is traced; no part of the plan."""
     rebuild_of: int = 0
     """Not 0: train this version of the plan's model again and compare. The lease then is a form only (token 0): no
     resume point is saved and nothing is registered."""
@@ -136,6 +138,8 @@ class Done:
     decision: str
     """The verdict: promote, canary, reject or hold."""
     events_trained: int = 0
+    traces: tuple[str, ...] = ()
+    """Traceparents of events of the range that are traced."""
 
 
 @dataclass(frozen=True)
@@ -222,6 +226,8 @@ def decode_message(line: bytes) -> Message:
             fields["kind"] = FailureKind(fields["kind"])
         if kind is Progress:
             fields["members"] = tuple(fields.get("members", ()))
+        if kind is Done:
+            fields["traces"] = tuple(fields["traces"])
         if kind is Rebuilt:
             fields |= {name: tuple(fields[name]) for name in ("missing", "differences", "warnings")}
         return kind(**fields)

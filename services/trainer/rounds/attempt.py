@@ -25,6 +25,7 @@ from services.trainer.rounds.assignment import (
     Shrunk,
     Stopped,
 )
+from services.trainer.rounds.round_trace import RoundTrace
 from services.trainer.rounds.zygote_handle import RoundChild, ZygoteHandle
 from services.trainer.settings import TrainerSettings
 
@@ -67,6 +68,8 @@ class Ending:
     events_trained: int = 0
     workers: int = 0
     """Where it is SHRUNK: how many are left."""
+    traces: tuple[str, ...] = ()
+    """Where it is DONE: traceparents of what was learned."""
 
 
 class Company(Protocol):
@@ -92,7 +95,9 @@ class Attempt:
         settings: TrainerSettings,
         company: "Company | None" = None,
         end_grace_seconds: float = _END_GRACE_SECONDS,
+        trace: RoundTrace | None = None,
     ) -> None:
+        self._trace = trace
         self.assignment = assignment
         self.progress = Progress("fork")
         self.began_at = time.time()
@@ -206,6 +211,8 @@ class Attempt:
         self._heard_at = time.monotonic()
         if isinstance(message, Progress):
             self.progress = message
+            if self._trace is not None:
+                self._trace.hear(message)
             return
         self._last_word = message
         self._kill_by(self._end_grace_seconds)
@@ -264,7 +271,7 @@ class Attempt:
     def _settle(self, child: RoundChild, *, asked_to_stop: bool) -> Ending:
         word = self._last_word
         if isinstance(word, Done):
-            return Ending(Outcome.DONE, "", word.version, word.decision, word.events_trained)
+            return Ending(Outcome.DONE, "", word.version, word.decision, word.events_trained, traces=word.traces)
         if self._lost_because:
             return Ending(Outcome.LOST, self._lost_because)
         if self._overdue_because and not isinstance(word, Failed | Raised):

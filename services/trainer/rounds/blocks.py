@@ -95,6 +95,8 @@ class RoundData:
     extract_seconds: float = field(default=0.0, init=False)
     """Spent so far on waiting for the log and cutting its records, and on parsing and decoding them."""
     parse_seconds: float = field(default=0.0, init=False)
+    traces: dict[bytes, None] = field(default_factory=dict, init=False)
+    """Of the records that were read, as read_blocks says."""
     _kept: list[PreparedBlock] = field(default_factory=list)
     _is_complete: bool = False
     _parsed: list[ParsedBlock] = field(default_factory=list)
@@ -126,7 +128,13 @@ class RoundData:
                 yield kept.pop()
             return
         blocks = read_blocks(
-            self.log, self.topic, self.ranges, block_examples=self.block_examples, start=start, readers=self.readers
+            self.log,
+            self.topic,
+            self.ranges,
+            block_examples=self.block_examples,
+            start=start,
+            readers=self.readers,
+            traces=self.traces,
         )
         index, began = first_index, time.monotonic()
         while (block := next(blocks, None)) is not None:

@@ -21,6 +21,7 @@ from common.errors import Conflict, HeadraceError, NotFound, Unavailable
 from common.process.health import Health
 from common.process.lifecycle import Stop
 from common.process.retry import Backoff
+from common.process.tracing import OFF, Tracing
 from common.registry.catalog import Lease
 from common.registry.client import RegistryClient
 from services.trainer import metrics
@@ -29,6 +30,7 @@ from services.trainer.rounds.attempt import LOOK_SECONDS, Attempt, Ending, Outco
 from services.trainer.rounds.cluster import Cluster, TeamWatch
 from services.trainer.rounds.helping import Helping
 from services.trainer.rounds.rebuilds import Rebuilds
+from services.trainer.rounds.round_trace import RoundTrace
 from services.trainer.rounds.zygote_handle import ZygoteHandle
 from services.trainer.settings import TrainerSettings
 
@@ -67,8 +69,9 @@ class RoundLoop:
         known_models: Callable[[], Sequence[str]],
         on_ended: Callable[[], None],
         cluster: Cluster | None = None,
+        tracing: Tracing = OFF,
     ) -> None:
-        self.holder = holder
+        self.holder, self._tracing = holder, tracing
         self.attempt: Attempt | None = None
         """The one that is running; for /v1/status."""
         self.helping: Helping | None = None
@@ -246,16 +249,24 @@ class RoundLoop:
             Unavailable: the registry is away; the lease runs out, or comes back to this trainer.
         """
         plan = lease.round.plan
+        trace = RoundTrace(self._tracing, lease) if self._tracing.is_on else None
         assignment, company = self._assignment(lease), None
+        if trace is not None:
+            assignment = replace(assignment, traceparent=trace.traceparent)
         if self._cluster is not None:
             assignment, team = self._cluster.gathered(assignment, stop)
             company = TeamWatch(self._cluster, team, regroup_seconds=self._settings.cluster_regroup_seconds)
         attempt = Attempt(
-            assignment, registry=self._registry, zygote=self._zygote, settings=self._settings, company=company
+            assignment,
+            registry=self._registry,
+            zygote=self._zygote,
+            settings=self._settings,
+            company=company,
+            trace=trace,
         )
         named = {"model": plan.model, "round": lease.round.round_id, "attempt": lease.round.attempts}
         logger.info("round taken", extra={**named, "examples": plan.example_count, "trigger": plan.trigger})
-        running = _Running(lease, attempt)
+        running = _Running(lease, attempt, trace)
         self.attempt = attempt
         try:
             attempt.start()
@@ -314,6 +325,11 @@ class RoundLoop:
         if ending.outcome is Outcome.DONE and running.attempt.assignment.profile_steps:
             self._profiles.pop(running.model, None)
         self._note(running, ending, seconds=time.time() - running.attempt.began_at)
+        if running.trace is not None:
+            running.trace.end(
+                version=ending.version, decision=ending.decision, traces=ending.traces,
+                error="" if ending.version else f"{ending.outcome}: {ending.reason}",
+            )  # fmt: skip
         details = {"version": ending.version, "decision": ending.decision} if ending.version else {}
         reason = {"reason": ending.reason} if ending.reason else {}
         named = {"model": running.model, "round": lease.round.round_id, "attempt": lease.round.attempts}
@@ -386,6 +402,7 @@ class _Running:
 
     lease: Lease
     attempt: Attempt
+    trace: RoundTrace | None = None
 
     @property
     def model(self) -> str:

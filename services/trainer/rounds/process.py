@@ -20,6 +20,7 @@ from common.eventlog.base import EventLog
 from common.eventlog.open import open_event_log
 from common.eventlog.sourced_log import SourcedLog
 from common.eventlog.topics import examples_topic
+from common.process.tracing import traceparent_of
 from common.registry.client import RegistryClient, manifest_of
 from common.schema import Schema
 from services.trainer.data.divided_log import DividedLog
@@ -83,7 +84,11 @@ def run_round(assignment: RoundAssignment, report: Report, stop_requested: Calla
         return
     fresh = FreshProcess.fork()  # first: nothing of TensorFlow runs yet
     with closing(fresh), teamwork.led_by_this(assignment, report, _help) as team:
-        registry = RegistryClient(assignment.registry_address, timeout_seconds=_REGISTRY_TIMEOUT_SECONDS)
+        registry = RegistryClient(
+            assignment.registry_address,
+            timeout_seconds=_REGISTRY_TIMEOUT_SECONDS,
+            traceparent=assignment.traceparent,
+        )
         with closing(registry), closing(_log_of(assignment, registry)) as log:
             act = rebuild if assignment.rebuild_of else conduct
             report(act(assignment, report, stop_requested, registry=registry, log=log, fresh=fresh, team=team))
@@ -233,7 +238,8 @@ class _Round:
             )
             version = self._registry.register_version(self._assignment.lease, draft)
         publishing.after_registration(self._assignment, self._log, version, output, measured)
-        return Done(version.version, str(version.verdict.decision), measured.trained_count)
+        learned = tuple(map(traceparent_of, trained.data.traces)) if self._assignment.traceparent else ()
+        return Done(version.version, str(version.verdict.decision), measured.trained_count, learned)
 
     def trained(self) -> Trained:
         """From the plan, or the lease's resume point, to the final weights."""

@@ -1,5 +1,6 @@
 """Batching parameters do what TensorFlow Serving's documentation says, seen from the calls that a model gets."""
 
+import os
 from typing import Any
 
 import numpy as np
@@ -156,3 +157,13 @@ def test_the_work_of_a_signature_is_counted_per_batch() -> None:
 def test_options_that_make_no_sense_are_refused_by_name(options: dict[str, Any], reason: str) -> None:
     with pytest.raises(InvalidInput, match=reason):
         BatchingOptions(**options)
+
+
+def test_the_answer_to_a_traced_request_says_in_which_batch_it_ran() -> None:
+    asked = requests_of(rows(1), rows(2, 3), rows(4))
+    asked[1].traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    replies, _ = answers_of(RecordingModel(), asked, max_batch_size=8)
+    assert [reply.HasField("batch") for reply in replies] == [False, True, False]
+    batch = replies[1].batch
+    assert (batch.requests, batch.rows, batch.runner_pid) == (3, 4, os.getpid())
+    assert batch.began_at_micros <= batch.ended_at_micros

@@ -1,12 +1,15 @@
 """Every answer has a request id: whichever way the request came, and whatever the answer is."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
+import grpc
 import httpx
 import numpy as np
 import pytest
 
-from protos import queue_pb2
+from common.process.tracing import open_tracing
+from protos import queue_pb2, tfserving_pb2
 from services.serving.front.journal import MAX_TAG_BYTES, Tags
 from services.serving.tests.support.fake_runner import FakeRunner
 from services.serving.tests.support.front_process import FrontThread
@@ -72,3 +75,47 @@ def test_without_one_and_for_one_that_is_too_long_an_id_is_made(client: httpx.Cl
 def test_two_processes_make_different_ids() -> None:
     one, other = Tags(), Tags()
     assert len({one.new(), one.new(), other.new(), other.new()}) == 4
+
+
+def test_a_traced_prediction_is_followed_to_its_batch_on_every_way_in(tmp_path: Path) -> None:
+    redis = RedisServer(tmp_path)
+    redis.start()
+    tracing = open_tracing("serving", 1e-12)
+
+    def told(way: str) -> dict[str, str]:
+        return {"traceparent": f"00-{32 * '1'}-{16 * '2'}-01", _HEADER: way}
+
+    content = b'{"instances": [[1, 2]]}'
+    with (
+        FrontThread(redis.url, replica_state(version()), tracing=tracing) as front,
+        FakeRunner(redis.url, row_sums, expiry_milliseconds=60_000),
+        httpx.Client(base_url=front.url, timeout=60) as client,
+        grpc.insecure_channel(f"127.0.0.1:{front.grpc_port}") as channel,
+    ):
+        for way, body in (("short", content), ("ordinary", iter([content]))):
+            assert client.post("/v1/models/m:predict", content=body, headers=told(way)).status_code == 200
+        asked = tfserving_pb2.PredictRequest(model_spec=tfserving_pb2.ModelSpec(name="m"))
+        asked.inputs["x"].CopyFrom(
+            tfserving_pb2.TensorProto(
+                dtype="DT_FLOAT",
+                float_val=[1, 2],
+                tensor_shape=tfserving_pb2.TensorShapeProto(
+                    dim=[tfserving_pb2.TensorShapeProto.Dim(size=size) for size in (1, 2)]
+                ),
+            )
+        )
+        predict = channel.unary_unary("/tensorflow.serving.PredictionService/Predict")
+        predict(asked.SerializeToString(), metadata=tuple(told("grpc").items()), timeout=60)
+        client.post("/v1/models/m:predict", content=content)
+        refused = client.post("/v1/models/none:predict", content=content, headers=told("refused"))
+        spans = client.get("/v1/traces/short").json()["spans"]
+    redis.stop()
+    assert refused.status_code == 404
+    asked_spans = {span["attributes"]["headrace.request_id"]: span for span in spans if span["parent_id"] == 16 * "2"}
+    assert asked_spans.keys() == {"short", "ordinary", "grpc", "refused"}
+    assert "none" in asked_spans["refused"]["error"]
+    for way in ("short", "ordinary", "grpc"):
+        below = [span for span in spans if span["parent_id"] == asked_spans[way]["span_id"]]
+        assert {span["name"] for span in below} == {"wait in the queue", "batch in the runner"}
+        ran = next(span["attributes"] for span in below if "batch" in span["name"])
+        assert (ran["headrace.model"], ran["headrace.version"], ran["headrace.batch_requests"]) == ("m", 3, 1)

@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
@@ -87,6 +88,9 @@ class FakeRunner(threading.Thread):
 
     def _answer(self, request: queue_pb2.PredictionRequest) -> queue_pb2.PredictionReply:
         reply = queue_pb2.PredictionReply(request_id=request.request_id, version=self._version)
+        if request.traceparent:
+            now = time.time_ns() // 1000
+            reply.batch.CopyFrom(queue_pb2.Batch(began_at_micros=now, ended_at_micros=now + 1, requests=1, rows=1))
         try:
             outputs = self._model({tensor.name: read_tensor(tensor) for tensor in request.inputs}, request)
             for name, array in outputs.items():

@@ -10,6 +10,7 @@ import uvloop
 
 from common.process.health import Health
 from common.process.rpc_aio import start_aio_server
+from common.process.tracing import OFF, Tracing
 from common.process.web import bind
 from services.serving.doors import grpc_api
 from services.serving.doors.fast_http import protocol_for
@@ -35,8 +36,9 @@ class FrontThread:
         self, redis_url: str, state: ReplicaState | None, *, queue_limit: int = 64, in_flight_limit: int = 64,
         timeout_seconds: float = 10.0, max_body_bytes: int = 1 << 20, keep_alive_seconds: int = 5,
         enable_cors: bool = False, request_log: RequestLog | None = None,
-        async_limits: AsyncLimits = _ASYNC_LIMITS,
+        async_limits: AsyncLimits = _ASYNC_LIMITS, tracing: Tracing = OFF,
     ) -> None:  # fmt: skip
+        self._tracing = tracing
         self._redis_url = redis_url
         self._state = state
         self._queue_limit, self._in_flight_limit = queue_limit, in_flight_limit
@@ -92,13 +94,14 @@ class FrontThread:
             self.front.update(self._state)
         counts = RequestCounts(lambda: self.front.open_count)
         self.asynchronous = AsyncPredictions(self._redis_url, queue_limit=self._queue_limit, limits=self._async_limits)
-        journal = Journal(counts, self.request_log, self.latency)
+        journal = Journal(counts, self.request_log, self.latency, self._tracing)
         predict = RestPredict(self.front, journal)
         self.server = uvicorn.Server(
             uvicorn.Config(
                 create_serving_app(
                     self.front, predict, self.asynchronous, self.health,
                     max_body_bytes=self._max_body_bytes, enable_cors=self._enable_cors,
+                    tracing=self._tracing,
                 ),
                 http=protocol_for(
                     predict,

@@ -16,6 +16,7 @@ import pytest
 
 from common.errors import InvalidInput, Unavailable
 from common.process.lifecycle import Stop
+from common.process.tracing import open_tracing
 from common.registry.catalog import Lease, OffsetRange, Round, RoundPlan, RoundState
 from services.trainer.rounds.assignment import (
     Done,
@@ -32,6 +33,7 @@ from services.trainer.rounds.assignment import (
 )
 from services.trainer.rounds.attempt import MAX_DEATHS, Attempt, Outcome
 from services.trainer.rounds.rebuilds import Rebuild, Rebuilds, RebuildState
+from services.trainer.rounds.round_trace import RoundTrace
 from services.trainer.rounds.zygote import CRASHED
 from services.trainer.rounds.zygote_handle import RoundChild, ZygoteHandle
 from services.trainer.settings import TrainerSettings
@@ -357,6 +359,39 @@ def test_a_round_that_ends_before_the_first_look_has_said_how(assignment: RoundA
     attempt = Attempt(assignment, registry=None, zygote=quick, settings=settings)  # type: ignore[arg-type]  # nothing is asked of the registry
     ending = attempt.run(Stop())
     assert (ending.outcome, ending.version) == (Outcome.DONE, 7)
+
+
+class StagedZygote(QuickZygote):
+    """Its child tells two stages before its last word."""
+
+    def __init__(self, word: Message) -> None:
+        super().__init__(word)
+        self._words = [Progress("read"), Progress("train"), Progress("train", 5), word]
+
+
+def test_an_attempt_is_traced_by_stages_and_the_events_that_it_learned_to_the_version(
+    assignment: RoundAssignment, tmp_path: Path
+) -> None:
+    tracing = open_tracing("trainer", 1e-12)
+    posted = f"00-{32 * '1'}-{16 * '2'}-01"
+    trace = RoundTrace(tracing, assignment.lease)
+    settings = TrainerSettings(data_dir=tmp_path, event_log="segments:/nowhere")
+    zygote = StagedZygote(Done(7, "promote", 5, (posted,)))
+    attempt = Attempt(assignment, registry=None, zygote=zygote, settings=settings, trace=trace)  # type: ignore[arg-type]  # nothing is asked of the registry
+    ending = attempt.run(Stop())
+    trace.end(version=ending.version, decision=ending.decision, traces=ending.traces, error="")
+    spans = tracing.kept("late-000001")
+    assert sorted(span["name"] for span in spans) == ["read", "round of late", "train"]
+    whole = next(span for span in spans if span["name"] == "round of late")
+    assert {span["parent_id"] for span in spans} == {"", whole["span_id"]}
+    assert (whole["attributes"]["headrace.version"], whole["attributes"]["headrace.decision"]) == (7, "promote")
+    (learned,) = tracing.kept(32 * "1")
+    assert (learned["name"], learned["parent_id"], learned["links"]) == (
+        "learned by late@7",
+        16 * "2",
+        [whole["trace_id"]],
+    )
+    tracing.close()
 
 
 class SilentZygote(DeafZygote):

@@ -1,0 +1,110 @@
+"""A Prometheus with the rules and dashboards of the profile `observe`, on a platform that runs."""
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e_tests.conftest import MakePupil
+from e2e_tests.driver import Platform
+from e2e_tests.waiting import until
+
+OBSERVE = Path(__file__).parents[1] / "docker" / "observe"
+ONLY_IN_TROUBLE = re.compile(r"refused|deadletter|code!=|slice!=|outcome=~|rejected")
+"""Queries for what a platform that is well does not have."""
+pytestmark = [pytest.mark.slow, pytest.mark.local_only, pytest.mark.timeout(600, method="signal")]
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+@contextmanager
+def prometheus_on(platform: Platform, folder: Path) -> Iterator[str]:
+    """Its URL; the files of the profile, with this platform's doors in place of the containers' names."""
+    addresses = platform.addresses
+    doors = {"registry": addresses.registry, "ingest": addresses.ingest, "trainer": addresses.trainer}
+    targets = {job: [url.removeprefix("http://")] for job, url in doors.items()}
+    targets["serving"] = [url.removeprefix("http://") for url in addresses.serving]
+    config = yaml.safe_load((OBSERVE / "prometheus.yml").read_text())
+    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    config["rule_files"] = [str(OBSERVE / "alerts.yml")]
+    config["scrape_configs"] = [
+        {"job_name": job["job_name"], "static_configs": [{"targets": targets[job["job_name"]]}]}
+        for job in config["scrape_configs"]
+    ]
+    path = folder / "prometheus.yml"
+    path.write_text(yaml.safe_dump(config))
+    port = free_port()
+    binary = shutil.which("prometheus")
+    assert binary, "install Prometheus (on Debian: prometheus)"
+    command = [binary, f"--config.file={path}", f"--storage.tsdb.path={folder / 'tsdb'}",
+               f"--web.listen-address=127.0.0.1:{port}"]  # fmt: skip
+    with (folder / "prometheus.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+def asked(url: str, path: str, **query: str) -> Any:
+    """The data of an answer. Raises what urllib raises for a query that is refused."""
+    with urllib.request.urlopen(f"{url}/api/v1/{path}?{urllib.parse.urlencode(query)}", timeout=30) as answer:
+        return json.load(answer)["data"]
+
+
+def is_there(url: str) -> bool:
+    try:
+        return len(asked(url, "query", query="up == 1")["result"]) >= 4
+    except OSError:
+        return False
+
+
+@pytest.mark.covers("srv-monitoring")
+def test_every_query_of_the_dashboards_and_rules_answers(
+    platform: Platform, make_pupil: MakePupil, tmp_path: Path
+) -> None:
+    pupil = make_pupil(platform.client())
+    pupil.apply(tmp_path / "definition")
+    pupil.learn_version(1)
+    pupil.probabilities()
+    queries = {
+        target["expr"]
+        for path in (OBSERVE / "grafana" / "dashboards").glob("*.json")
+        for panel in json.loads(path.read_text())["panels"]
+        for target in panel["targets"]
+    }
+    with prometheus_on(platform, tmp_path) as url:
+        until(lambda: is_there(url), "every service is scraped")
+        expected = {query for query in queries if not ONLY_IN_TROUBLE.search(query)}
+        assert len(expected) > 25
+
+        def silent() -> set[str]:
+            return {query for query in expected if not asked(url, "query", query=query)["result"]}
+
+        until(lambda: not silent(), "every dashboard has something to show")
+        for query in queries - expected:
+            asked(url, "query", query=query)
+        rules = [rule for group in asked(url, "rules")["groups"] for rule in group["rules"]]
+        assert len(rules) > 12
+        until(
+            lambda: all(rule["health"] == "ok" for group in asked(url, "rules")["groups"] for rule in group["rules"]),
+            "every rule was evaluated",
+        )
+        down = [rule["name"] for rule in rules if rule["alerts"]]
+        assert "InstanceDown" not in down

@@ -143,7 +143,14 @@ class _Immediate(RestPredict):
         self.tags = Tags()
 
     def start(
-        self, path: ModelPath, body: bytes, on_answer: OnAnswer, *, tag: bytes, timeout_seconds: float | None = None
+        self,
+        path: ModelPath,
+        body: bytes,
+        on_answer: OnAnswer,
+        *,
+        tag: bytes,
+        timeout_seconds: float | None = None,
+        traceparent: bytes = b"",
     ) -> bytes | None:
         on_answer(200, _ANSWER, 1)
         return None

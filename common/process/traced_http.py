@@ -15,6 +15,7 @@ REQUEST_ID_HEADER = "x-request-id"
 MAX_REQUEST_ID_BYTES = 128
 _UNTRACED = ("/healthz", "/readyz", "/metrics", "/v1/traces/", "/docs", "/openapi.json", "/static/")
 _FAILED = 500
+_TRACEPARENT = TRACEPARENT.encode()
 
 
 class TracedRequests:
@@ -27,15 +28,16 @@ class TracedRequests:
         if scope["type"] != "http" or scope["path"].startswith(_UNTRACED):
             await self._app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
-        span = self._tracing.start(
-            f"{scope['method']} {scope['path']}", headers.get(TRACEPARENT, ""), kind="server",
-            attributes={"http.request.method": scope["method"], "url.path": scope["path"]},
-        )  # fmt: skip
-        if span is None:
+        parent = next((value.decode("latin-1") for name, value in scope["headers"] if name == _TRACEPARENT), "")
+        if not self._tracing.takes(parent):
             await self._app(scope, receive, send)
             return
-        named = headers.get(REQUEST_ID_HEADER, "")
+        span = self._tracing.start(
+            f"{scope['method']} {scope['path']}", parent, kind="server", always=True,
+            attributes={"http.request.method": scope["method"], "url.path": scope["path"]},
+        )  # fmt: skip
+        assert span is not None
+        named = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
         request_id = named if 0 < len(named) <= MAX_REQUEST_ID_BYTES else span.trace_id
         span.set({REQUEST_ID: request_id})
         scope[SPAN_KEY] = span

@@ -77,6 +77,10 @@ class Tracing:
 
     is_on = False
 
+    def takes(self, parent: str) -> bool:
+        """Whether a request with this traceparent, "" for none, is to be traced; then `start` it with `always`."""
+        return False
+
     def start(
         self,
         name: str,
@@ -95,7 +99,7 @@ class Tracing:
             kind: internal, server, client, producer or consumer.
             links: spans of other traces that it goes back to.
             at: epoch seconds at which it began; None for now.
-            always: also without a parent.
+            always: without asking `takes`.
         """
         return None
 
@@ -119,6 +123,12 @@ OFF = Tracing()
 
 class _OpenTelemetry(Tracing):
     is_on = True
+
+    def takes(self, parent: str) -> bool:
+        above = _FORM.fullmatch(parent) if parent else None
+        if above is not None:
+            return bool(int(above[3], 16) & _IS_SAMPLED)
+        return random.random() < self._sample  # noqa: S311  no secret
 
     def __init__(self, service: str, sample: float) -> None:
         # Imported where it is used: a service that does not trace starts without it.
@@ -155,12 +165,9 @@ class _OpenTelemetry(Tracing):
         at: float | None = None,
         always: bool = False,
     ) -> Span | None:
-        above = _FORM.fullmatch(parent) if parent else None
-        if above is not None:
-            if not int(above[3], 16) & _IS_SAMPLED:
-                return None
-        elif not always and random.random() >= self._sample:  # noqa: S311  no secret
+        if not always and not self.takes(parent):
             return None
+        above = _FORM.fullmatch(parent) if parent else None
         told: dict[str, Any] = dict(attributes or {})
         return Span(
             self._tracer.start_span(

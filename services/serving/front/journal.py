@@ -90,8 +90,10 @@ class Journal:
 
     def trace(self, entry: Entry, traceparent: str) -> None:
         """Begins the request's span, where it is traced. Asked only where `is_tracing`."""
+        if not self.tracing.takes(traceparent):
+            return
         entry.span = self.tracing.start(
-            f"{entry.api} {entry.model}", traceparent, kind="server",
+            f"{entry.api} {entry.model}", traceparent, kind="server", always=True,
             attributes={
                 REQUEST_ID: entry.tag.decode("latin-1"), "headrace.model": entry.model, "headrace.door": entry.door,
             },

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import grpc
 import httpx
@@ -104,7 +105,7 @@ def test_a_traced_prediction_is_followed_to_its_batch_on_every_way_in(tmp_path: 
                 ),
             )
         )
-        predict = channel.unary_unary("/tensorflow.serving.PredictionService/Predict")
+        predict: Any = channel.unary_unary("/tensorflow.serving.PredictionService/Predict")
         predict(asked.SerializeToString(), metadata=tuple(told("grpc").items()), timeout=60)
         client.post("/v1/models/m:predict", content=content)
         refused = client.post("/v1/models/none:predict", content=content, headers=told("refused"))

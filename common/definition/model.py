@@ -83,6 +83,8 @@ _MAX_BUNDLE_BYTES = 16 * 1024 * 1024
 
 
 OnFailure = Literal["wait", "leave_out"]
+OnDrift = Literal["ignore", "warn", "hold"]
+_ON_DRIFT: Mapping[str, OnDrift] = {"ignore": "ignore", "warn": "warn", "hold": "hold"}
 DEFAULT_FIRST_EXAMPLES = 1_000
 
 
@@ -96,6 +98,8 @@ class Triggers:
             many as min_examples, or DEFAULT_FIRST_EXAMPLES where that is off.
         max_failures: rounds that may fail in a row on the same events.
         on_failure: what then: wait for a person, or leave the events out.
+        on_drift: where what waits has moved far away from what the head has learned: whether anybody looks, and whether
+            the round is planned with a note or waits for a person.
     """
 
     min_examples: int | None = 10_000
@@ -105,6 +109,7 @@ class Triggers:
     min_first_examples: int | None = None
     max_failures: int = 3
     on_failure: OnFailure = "wait"
+    on_drift: OnDrift = "ignore"
 
     @property
     def first_examples(self) -> int:
@@ -426,6 +431,7 @@ def _triggers(section: object) -> Triggers:
         min_first_examples=fields.optional_integer("min_first_examples", Triggers.min_first_examples),
         max_failures=fields.integer("max_failures", Triggers.max_failures, minimum=1, maximum=20),
         on_failure="leave_out" if fields.choice("on_failure", ("wait", "leave_out"), "wait") == "leave_out" else "wait",
+        on_drift=_ON_DRIFT[fields.choice("on_drift", tuple(_ON_DRIFT), "ignore")],
     )
     fields.finish()
     if triggers.min_first_examples is not None and triggers.min_first_examples > triggers.max_round_examples:

@@ -40,6 +40,7 @@ from services.trainer.plan import lineage
 from services.trainer.plan.account import RangeCounts, entries_of
 from services.trainer.plan.backlog import Backlog, Stretch
 from services.trainer.plan.chain import Beginning, ModelState, beginning_of, left_out
+from services.trainer.plan.drift import Drifts
 from services.trainer.plan.triggers import MANUAL, Fire, Situation, Wait, decide
 from services.trainer.settings import TrainerSettings
 
@@ -59,6 +60,8 @@ class _Tracked:
     backlog: Backlog = field(default_factory=Backlog)
     is_stale: bool = False
     waiting: Wait = field(default_factory=lambda: Wait("starting"))
+    drift: str = ""
+    """Of what waits, as Drifts says; "" where nobody asked."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,7 @@ class Planner:
         self._faults: dict[str, str] = {}
         self._counted: dict[str, Any] = {}
         self._counts = RangeCounts(log)
+        self._drifts = Drifts(registry, log, clock)
         self._reasons: dict[tuple[str, int], str] = {}
         self._refresh_at = 0.0
         self._snapshot: tuple[dict[str, Any], ...] = ()
@@ -310,6 +314,8 @@ class Planner:
                 tracked.waiting = Wait(_stopped(tracked.state.model))
                 return
             decision = decide(tracked.state.definition.triggers, self._situation(tracked, fresh))
+            if isinstance(decision, Fire) and self._is_held_by_drift(tracked, beginning):
+                decision = Wait(f"{tracked.drift}; it waits for somebody to ask for a round")
             if isinstance(decision, Wait):
                 tracked.waiting = decision
                 return
@@ -326,6 +332,21 @@ class Planner:
                 )
             tracked.waiting = Wait(error.message)
             tracked.is_stale = True
+
+    def _is_held_by_drift(self, tracked: _Tracked, beginning: Beginning) -> bool:
+        """Looks how far what waits has drifted, where the definition says so."""
+        state, triggers = tracked.state, tracked.state.definition.triggers
+        tracked.drift = ""
+        if triggers.on_drift == "ignore" or not state.head:
+            return False
+        waits = tracked.backlog.cut(beginning.judged_to, max_examples=triggers.max_round_examples)
+        topic = examples_topic(state.model.stream)
+        tracked.drift = self._drifts.reason(
+            state.model.name, state.head, topic, waits.ranges, count=waits.example_count
+        )
+        if tracked.drift and tracked.waiting.reason.partition(";")[0] != tracked.drift:
+            logger.warning("the events have drifted", extra={"model": state.model.name, "reason": tracked.drift})
+        return bool(tracked.drift) and triggers.on_drift == "hold"
 
     def _count(self, tracked: _Tracked, log: _Log) -> tuple[Beginning, int]:
         """Where the next round begins and how many fresh examples there are; takes up what has come since."""
@@ -396,7 +417,8 @@ class Planner:
         beginning = Beginning(beginning.chain_end, begin, beginning.judged_to)
         judged_again = backlog.examples_from(begin) - backlog.examples_from(beginning.judged_to)
         stretch = backlog.cut(begin, max_examples=limit + judged_again)
-        plan = self._plan_of(tracked.state, log, beginning, stretch, fired, requested=requested)
+        drift = {"drift": tracked.drift} if tracked.drift else {}
+        plan = self._plan_of(tracked.state, log, beginning, stretch, fired, requested=requested, notes=drift)
         planned = self._registry.plan_round(plan)
         tracked.state = _with_round(tracked.state, planned)
         tracked.waiting = Wait(f"the end of {_shown(planned)}")
@@ -419,11 +441,12 @@ class Planner:
         fired: Fire,
         *,
         requested: Mapping[str, Any] | None,
+        notes: Mapping[str, Any],
     ) -> RoundPlan:
         configuration = lineage.configuration_of(state.definition, self._settings)
         skipped = left_out(beginning)
         # What is left out, and who asked, are on record with the plan, but no part of what the digest names.
-        notes: dict[str, Any] = {}
+        notes = dict(notes)
         start = (requested or {}).get("from", "head")
         if skipped:
             topic, reason = examples_topic(state.model.stream), "chosen" if start != "head" else self._reason_of(state)

@@ -1,8 +1,9 @@
 """Rounds are planned along the chain of production versions: contiguous, bounded, once, whoever plans."""
 
+import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import httpx
@@ -12,6 +13,7 @@ from common.definition.gate import Gate
 from common.errors import Conflict, InvalidInput, NotFound
 from common.eventlog.segment_log import SegmentLog
 from common.eventlog.sourced_log import SourcedLog
+from common.eventlog.tfrecord import cut
 from common.process.health import Health
 from common.registry.catalog import (
     LEFT_OUT,
@@ -22,14 +24,18 @@ from common.registry.catalog import (
     VersionDraft,
 )
 from common.registry.client import RegistryClient, manifest_of
+from common.schema import Schema
+from common.statistics.examples import of_examples
+from common.statistics.sketches import to_document
 from services.trainer.plan.planner import Planner
 from services.trainer.settings import TrainerSettings
-from services.trainer.tests.support.platform_processes import MODEL, STREAM, TOPIC, Events, definition
+from services.trainer.tests.support.platform_processes import MODEL, SCHEMA, STREAM, TOPIC, Events, definition
 from testing.registry_server import RegistryServer
 from testing.saved_models import saved_model
 from testing.waiting import wait_until
 
 PlannerFactory = Callable[[], Planner]
+NO_FILES: Mapping[str, bytes] = {}
 
 
 @pytest.fixture
@@ -58,8 +64,10 @@ def use(registry: RegistryClient, *, triggers: str, on_reject: str = "retry") ->
     registry.register_model(MODEL, stream=STREAM, files=files, by="test")
 
 
-def finish(registry: RegistryClient, tmp_path: Path, *, auc: float = 0.9) -> None:
-    """Leases the planned round and registers a version with this AUC; the gate wants 0.5."""
+def finish(
+    registry: RegistryClient, tmp_path: Path, *, auc: float = 0.9, files: Mapping[str, bytes] = NO_FILES
+) -> None:
+    """Leases the planned round and registers a version with this AUC and more files; the gate wants 0.5."""
     lease = registry.lease_round("test", ttl_seconds=30.0)
     assert lease is not None
     output = tmp_path / lease.round.round_id
@@ -67,11 +75,12 @@ def finish(registry: RegistryClient, tmp_path: Path, *, auc: float = 0.9) -> Non
     for name, content in {
         "saved_model/saved_model.pb": saved_model(mark=mark),
         "checkpoint/weights": mark.encode(),
+        **files,
     }.items():
         (output / name).parent.mkdir(parents=True, exist_ok=True)
         (output / name).write_bytes(content)
-    files = manifest_of(output)
-    registry.upload(output, files)
+    manifest = manifest_of(output)
+    registry.upload(output, manifest)
     draft = VersionDraft(
         weights_digest="0" * 64,
         metrics={"candidate": {"auc": auc}, "parent": {"auc": 0.9}, "progressive": {}},
@@ -79,7 +88,7 @@ def finish(registry: RegistryClient, tmp_path: Path, *, auc: float = 0.9) -> Non
         events_trained=lease.round.plan.example_count,
         events_held_out=0,
         events_unusable=0,
-        files=files,
+        files=manifest,
         step=1,
         timings={},
         environment={},
@@ -448,3 +457,39 @@ def test_a_damaged_log_is_shown_as_not_ready_until_it_can_be_read(
     look_again(planner)
     assert health.is_ready()
     log.close()
+
+
+@pytest.mark.covers("eco-tfdv")
+def test_a_round_of_events_that_have_drifted_is_held_with_the_fields_until_somebody_asks(
+    planners: PlannerFactory, registry: RegistryClient, events: Events, tmp_path: Path
+) -> None:
+    use(registry, triggers="{min_examples: 200, cooldown_seconds: 0, on_drift: hold}")
+    planner = planners()
+    events.add(200, per_record=50)
+    first = next_plan(planner, registry)
+    learned = [one for record in events.log.read(TOPIC, 0, 0, 4) for one in cut(record.value)[0]]
+    schema = Schema.from_mapping(SCHEMA)
+    told = json.dumps(to_document(of_examples(learned, schema))).encode()
+    finish(registry, tmp_path, files={"statistics/round.json": told})
+
+    events.add(200, per_record=50)  # of distances that the first round has not seen
+    assert_nothing_is_planned(planner, registry)
+    reason = planner.status()[0]["next_round"]["waiting_for"]
+    assert reason.startswith("the new events have drifted from those that version 1 learned from: distance (PSI ")
+    assert "late" not in reason
+    assert reason.endswith("; it waits for somebody to ask for a round")
+    asked = planner.plan_now(MODEL, by="me", reason="it is meant").plan
+    assert (asked.trigger, asked.ranges[0].from_offset) == ("manual", first.ranges[0].to_offset)
+    assert asked.configuration["drift"] in reason
+    finish(registry, tmp_path, files={"statistics/round.json": told})
+
+    events.appended = 0
+    events.add(200, per_record=50)
+    alike = next_plan(planner, registry)
+    assert "drift" not in alike.configuration
+    assert alike.configuration_digest == first.configuration_digest
+    finish(registry, tmp_path, files={"statistics/round.json": told})
+
+    use(registry, triggers="{min_examples: 200, cooldown_seconds: 0, on_drift: warn}")
+    events.add(200, per_record=50)
+    assert "distance" in next_plan(planner, registry).configuration["drift"]

@@ -1,4 +1,4 @@
-"""Writes every generated page: docs/reference and docs/internals/coverage.md. `python -m docs.generate` (make docs)."""
+"""Writes all that is generated: docs/reference, and coverage.md and scaling.svg of docs/internals (make docs)."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,6 +14,7 @@ from docs.generate import (
     keras_names,
     metrics,
     names,
+    scaling_plot,
     settings,
     stream,
 )
@@ -38,6 +39,7 @@ def main() -> None:
     for name, document in _PAGES.items():
         (_REFERENCE / name).write_text(document())
     (_REFERENCE.parent / "internals" / "coverage.md").write_text(coverage.document())
+    scaling_plot.PLOT.write_text(scaling_plot.document())
     names.check()
 
 

@@ -5,6 +5,7 @@
 The optimizer is Keras's of that name with Keras's options (keras_names.py), the learning rate learning_rate.py's.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -20,6 +21,7 @@ from common.errors import InvalidInput
 Execution = Literal["graph", "eager"]
 ON_NOT_FINITE = ("fail", "skip_batch", "set_aside")
 PRECISIONS = ("float32", "bfloat16", "float16")
+_DEVICE = re.compile(r"(CPU|GPU):\d{1,2}")
 _CLIPS = ("clip_norm", "clip_average_norm", "clipnorm", "clipvalue", "global_clipnorm")
 _BOUNDS: Mapping[str, tuple[float, float]] = {
     **dict.fromkeys(("beta_1", "beta_2", "adam_beta_1", "adam_beta_2", "rho", "momentum", "ema_momentum"), (0.0, 1.0)),
@@ -101,6 +103,8 @@ class Training:
     fixed_batch: every batch has batch_size rows; those that fill one up weigh nothing.
     debug: where a loss or gradient is not finite, the step is taken again and the operation named that made it so.
     bottleneck: a layer of a module; nothing before it learns, and what it returns is computed once per block and kept.
+    devices: pattern of layers to where they compute, as TensorFlow names it; the first pattern counts.
+    missing_device: what a round does on a trainer that has no such device: fail, or compute on the CPU.
     """
 
     batch_size: int = 256
@@ -125,6 +129,8 @@ class Training:
     fixed_batch: bool = False
     debug: bool = False
     bottleneck: str = ""
+    devices: Mapping[str, str] = field(default_factory=dict)
+    missing_device: str = "fail"
 
 
 def is_meant(path: str, pattern: str) -> bool:
@@ -163,13 +169,26 @@ def parse_training(section: object, *, frozen: tuple[str, ...] = ()) -> Training
         fixed_batch=fields.flag("fixed_batch", Training.fixed_batch),
         debug=fields.flag("debug", Training.debug),
         bottleneck=fields.text("bottleneck") if fields.has("bottleneck") else fields.take("bottleneck", "") or "",
+        devices=_devices(fields.take("devices", {})),
+        missing_device=fields.choice("missing_device", ("fail", "cpu"), Training.missing_device),
     )
     fields.finish()
     _check_together(training)
     return training
 
 
+def _devices(section: object) -> dict[str, str]:
+    fields = Fields("devices", section)
+    found = {str(pattern): fields.text(str(pattern)) for pattern in (section if isinstance(section, Mapping) else ())}
+    fields.finish()
+    if wrong := [device for device in found.values() if not _DEVICE.fullmatch(device)]:
+        raise InvalidInput(f"devices: {wrong[0]!r} is no device; TensorFlow names them CPU:0, GPU:0, GPU:1")
+    return found
+
+
 def _check_together(training: Training) -> None:
+    if training.devices and training.shards > 1:
+        raise InvalidInput("training: devices places layers, and shards places parts of a batch; keep one of them")
     if training.prune and training.optimizer.options.get("use_ema"):
         raise InvalidInput(
             "training: prune makes zeros in weights, and use_ema serves their averages; keep one of them"

@@ -25,6 +25,7 @@ from services.trainer.families.estimators.network import build_network, needed_f
 from services.trainer.families.heads import BuiltHead, ByHead, built_heads
 from services.trainer.families.keras_module import build_from_module
 from services.trainer.families.model_fn import ModelFnEvaluation, ModelFnNetwork
+from services.trainer.families.placement import Placement
 from services.trainer.families.port import Arrays, Columns, Signature
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
 from services.trainer.families.user_module import AdaptFunction, LossFunction, MetricsFunction, UserModule
@@ -48,6 +49,7 @@ class BuiltModel:
     adapt: a module's own; fits its preprocessing layers.
     hooks: a module's, by name (families/hooks.py).
     bottleneck: what is computed before training (bottleneck.py); `wiring` then is of the network behind it.
+    placement: where layers compute (placement.py).
     seed_state: of Keras's own generator; draws of layers without one follow from it.
     """
 
@@ -65,6 +67,7 @@ class BuiltModel:
     adapt: AdaptFunction | None = None
     hooks: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     bottleneck: Bottleneck | None = None
+    placement: Placement = field(default_factory=Placement)
 
     @property
     def _taught(self) -> keras.Model:
@@ -297,7 +300,8 @@ class BuiltModel:
     def serve(self, raw: Raw) -> dict[str, tf.Tensor]:
         """The exported function: raw features to named outputs."""
         columns = self.transform.strict(raw) if self.transform else self._given(raw)
-        returned = self.network(self._asked.arranged(columns), training=False)
+        with self.placement.ignored():
+            returned = self.network(self._asked.arranged(columns), training=False)
         taught = set(self.wiring.taught.values())
         served = {
             name: _as_float32(output) for name, output in self.wiring.named(returned).items() if name not in taught

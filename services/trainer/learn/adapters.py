@@ -1,6 +1,7 @@
 """Which adapter of the port (families/port.py) a definition takes."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from common.definition.model import Definition
 from common.errors import DataLoss
@@ -46,6 +47,11 @@ def trainable_of(model: Model, *, seed: int, team: Team = ALONE) -> Trainable:
 
 def bottleneck_of(model: Model | None) -> Bottleneck | None:
     return model.bottleneck if isinstance(model, BuiltModel) else None
+
+
+def placement_of(model: Model) -> dict[str, Any]:
+    """Where layers were to compute and did; empty where nothing was asked for."""
+    return model.placement.report() if isinstance(model, BuiltModel) else {}
 
 
 def takes_whole_range(definition: Definition) -> bool:

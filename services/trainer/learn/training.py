@@ -42,6 +42,7 @@ class Training:
         asked = model.definition.training
         self.model = model
         freeze(model.network, asked.frozen)
+        model.placement.place(model.network, asked.devices, falls_back=asked.missing_device == "cpu")
         if not model.network.trainable_variables:
             raise DefinitionFailedError("the model has nothing to train: no trainable variables")
         self._optimizers = model.compiled_by_user.optimizers or (make_optimizer(asked),)
@@ -222,6 +223,10 @@ class Training:
         order = rows[
             determinism.block_order(self._seed, pass_index=pass_index, block_index=block_index, count=len(rows))
         ]
+        self.model.placement.look(
+            lambda columns: self.model.outputs(columns, training=False),
+            {name: examples.columns[name][:1] for name in self.model.column_specs()},
+        )
         asked = self.model.definition.training
         bounds = determinism.batch_bounds(len(rows), asked.batch_size, is_fixed=asked.fixed_batch)
         losses: list[Losses] = []

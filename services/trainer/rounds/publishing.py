@@ -200,6 +200,7 @@ def draft_of(
         | ({"formats": dict(formats)} if formats else {})
         | ({"pruned": pruning.report(trained.final.arrays)} if trained.definition.training.prune else {})
         | ({"bottleneck": cut_at.report()} if (cut_at := adapters.bottleneck_of(trained.model)) else {})
+        | ({"placement": placed} if (placed := adapters.placement_of(trained.model)) else {})
         | ({"operations": libraries} if (libraries := _digests(assignment, trained.definition)) else {}),
     )
 

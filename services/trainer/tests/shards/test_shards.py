@@ -126,6 +126,21 @@ def test_a_worker_that_stands_still_is_lost_after_its_time(teams: _Teams) -> Non
     assert "workers failed" in teams.train(model="plain", workers=2, halt=1)["lost"]
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.covers("api-device")
+def test_layers_compute_where_the_definition_puts_them_and_to_the_same_bits(teams: _Teams) -> None:
+    plain = teams.train(model="module", training={"shards": 1})
+    asked = {"dense": "CPU:0", "dense*": "CPU:1", "embedding": "CPU:1"}
+    placed = teams.train(model="module", training={"shards": 1, "devices": asked}, devices=2)
+    report = placed.pop("placement")
+    assert placed == plain
+    expected = {"dense": "CPU:0", "dense_1": "CPU:1", "embedding": "CPU:1"}
+    assert report["asked"] == expected, "the first pattern counts"
+    assert {name: [*ran] for name, ran in report["operations"].items()} == {
+        name: [device] for name, device in expected.items()
+    }
+
+
 @pytest.mark.parametrize("rows", [0, 1, 2, 3, 7, 64])
 @pytest.mark.parametrize("shards", [1, 2, 3, 8])
 def test_shards_differ_by_one_row_and_the_first_has_one_where_there_is_any(rows: int, shards: int) -> None:

@@ -1,9 +1,10 @@
 """`python -m services.trainer.tests.support.sharded_training`: teams in, digests of what they trained out.
 
 One JSON object a line in: {"workers", "devices", "model": plain, estimator or module, "training": more keys of it,
-"directory", "kill" or "halt": a rank, "log": a file}. One a line out: {"digest", "losses"} of the chief, or {"lost":
-sentence}. The log has a line per worker for each beginning (even) and end (odd) of an exchange: first shard, number,
-seconds. Each team trains in processes of its own, forked from this one, which has imported TensorFlow and run nothing.
+"directory", "kill" or "halt": a rank, "log": a file}. One a line out: {"digest", "losses"} of the chief, "placement"
+where layers have devices, or {"lost": sentence}. The log has a line per worker for each beginning (even) and end (odd)
+of an exchange: first shard, number, seconds. Each team trains in processes of its own, forked from this one, which has
+imported TensorFlow and run nothing.
 """
 
 import hashlib
@@ -90,9 +91,9 @@ def _trained(question: dict[str, Any], team: Team) -> dict[str, Any]:
         if (definition.module)
         else None
     )
-    model = adapters.build(definition, schema, {}, module, seed=3)
-    training = adapters.trainable_of(model, seed=3, team=team)
+    training = adapters.trainable_of(adapters.build(definition, schema, {}, module, seed=3), seed=3, team=team)
     assert isinstance(training, Training)
+    model = training.model
     losses = list[float]()
     for block in range(2):
         if block == 1 and team.rank and team.rank in (question.get("kill"), question.get("halt")):
@@ -102,7 +103,8 @@ def _trained(question: dict[str, Any], team: Team) -> dict[str, Any]:
     digest = hashlib.sha256()
     for path, array in sorted(training.captured().items()):
         digest.update(path.encode() + array.tobytes())
-    return {"digest": digest.hexdigest(), "losses": losses}
+    placed = model.placement.report() if training.model.definition.training.devices else {}
+    return {"digest": digest.hexdigest(), "losses": losses} | ({"placement": placed} if placed else {})
 
 
 def _block(model: Any, index: int) -> TrainingSet:

@@ -37,8 +37,10 @@ from services.trainer.families.user_module import load_user_module
 from services.trainer.learn import adapters
 from services.trainer.learn.training import Training
 from services.trainer.shards.cluster_spec import ClusterSpec, on_this_machine
+from services.trainer.shards.cut import owned_shards
 from services.trainer.shards.exchange import Collective
 from services.trainer.shards.team import Team
+from services.trainer.shards.tree import parts_of, whole
 from services.trainer.shards.workers import LocalWorkers, join_cluster
 
 _SHARDS, _BATCHES, _REPEATS = 4, 4, 5
@@ -78,6 +80,7 @@ def main() -> None:
     """Prints the tables and writes build/bench/scaling.json and scaling-exchange.json."""
     rows = [row for name in _MODELS for row in _rows_of(name)]
     heavy = next(iter(_MODELS))
+    rows += [_lighter_row(heavy, {"compress": "bfloat16"}), _lighter_row(heavy, {"local_steps": _BATCHES})]
     rows += [_strategy_row(heavy, kind, processes) for kind, processes in (("mirrored", 1), ("multi-worker", 2))]
     publish(
         "scaling",
@@ -125,8 +128,19 @@ def _row(
 
 
 def _bytes_received(floats: int, processes: int, shards: int = _SHARDS) -> float:
-    """By each process in a step: the others' shards, each whole, as they are added up in their order everywhere."""
-    return (processes - 1) * 4 * floats * shards / processes
+    """By each process in a step: what each of the others has added up of the tree of shards, as many parts of it as the
+    one with the most."""
+    parts = max(
+        len(parts_of(whole(shards), owned_shards(rank, workers=processes, shards=shards))) for rank in range(processes)
+    )
+    return (processes - 1) * 4 * floats * parts
+
+
+def _lighter_row(name: str, training: dict[str, Any]) -> dict[str, str | int | float | None]:
+    """With less to exchange, on two processes; against one that computes the same."""
+    alone, found = (_measured({"model": name, "processes": count, "training": training}) for count in (1, 2))
+    said = ", ".join(f"{key}: {value}" for key, value in training.items())
+    return _row(f"  {said}", 2, found, alone, None) | {"target": _SPEED_TARGET}
 
 
 def _strategy_row(name: str, kind: str, processes: int) -> dict[str, str | int | float | None]:
@@ -209,18 +223,18 @@ def _act(question: dict[str, Any], team: Team) -> dict[str, Any]:
         return _exchange(question["floats"], team)
     if team.workers == 1:
         _set_up()
-    return _training(question["model"], team)
+    return _training(question["model"], team, question.get("training", {}))
 
 
 def _set_up() -> None:
     determinism.configure(intra_op_threads=1, inter_op_threads=1)
 
 
-def _training(name: str, team: Team) -> dict[str, Any]:
+def _training(name: str, team: Team, more: dict[str, Any]) -> dict[str, Any]:
     said = _MODELS[name]
     batch, shape = said["batch"], said["shape"]
     sections = {key: value for key, value in said.items() if key not in ("batch", "shape")}
-    training = {"batch_size": batch, "shards": _SHARDS}
+    training = {"batch_size": batch, "shards": _SHARDS, **more}
     mapping = {"name": "m", "stream": "s", "label": "y", **sections, "training": training}
     files = {"model.yaml": yaml.safe_dump(mapping).encode()}
     if "module" in said:
@@ -262,8 +276,7 @@ def _exchange(floats: int, team: Team) -> dict[str, Any]:
         exchange.begin()
         total = tf.zeros([floats])
         for _ in tf.range(10):
-            for row in exchange.all_rows(rows):
-                total = total + row
+            total = total + exchange.combined(rows, tf.add)
         return tf.reduce_sum(total)
 
     return {"seconds": _median(lambda: steps().numpy()) / 10}

@@ -1,7 +1,7 @@
 """Which rows of a batch a shard has, and which shards a worker computes.
 
 The number of shards K is part of a round's definition and fixes its arithmetic. The number of workers P is not: each
-computes a run of neighbouring shards, and whoever computes them, they are summed in the order of their numbers.
+computes a run of neighbouring shards, and whoever computes them, they are summed along one tree (tree.py).
 """
 
 import tensorflow as tf

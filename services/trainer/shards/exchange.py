@@ -1,19 +1,27 @@
 """How what each worker has computed reaches all of them: one port, two adapters.
 
 `Alone` computes all shards itself. `Collective` is one of several processes that TensorFlow's collective operations
-connect (CollectiveGatherV2: whole copies travel, and each process adds them up itself, in the order of the shards; the
-sum that a ring forms on its way depends on the rank from three workers on).
+connect (CollectiveGatherV2: whole copies travel, and each process adds them up itself; the sum that a ring forms on
+its way depends on the rank from three workers on).
+
+Sums are formed along one tree over the shards, whoever computes them. A worker adds up what its shards make whole of
+the tree, so that it sends the fewest rows that it can.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import tensorflow as tf
 
 from services.trainer.shards.cut import owned_shards
+from services.trainer.shards.tree import Node, children, parts_of, whole
 
 _GROUP_KEY = 7_001
 _SIZE_CLASSES = 32
+
+
+Combine = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+"""Two rows, [m] each, to the one of all their shards."""
 
 
 class Exchange(Protocol):
@@ -31,8 +39,8 @@ class Exchange(Protocol):
     def begin(self) -> None:
         """A new step is being traced: the operations of all workers are numbered from here on alike."""
 
-    def all_rows(self, rows: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """One float32 or bfloat16 [m] for each owned shard in, one for each shard out, in their order."""
+    def combined(self, rows: Sequence[tf.Tensor], combine: Combine) -> tf.Tensor:
+        """One float32 or bfloat16 [m] for each owned shard in; out: all shards' along the tree."""
 
     def all_slices(self, slices: tf.IndexedSlices) -> tf.IndexedSlices:
         """The rows of the owned shards in, those of all shards out, in their order."""
@@ -50,8 +58,8 @@ class Alone:
     def begin(self) -> None:
         pass
 
-    def all_rows(self, rows: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        return list(rows)
+    def combined(self, rows: Sequence[tf.Tensor], combine: Combine) -> tf.Tensor:
+        return _at(whole(self.shards), dict(enumerate(rows)), {}, combine)
 
     def all_slices(self, slices: tf.IndexedSlices) -> tf.IndexedSlices:
         return slices
@@ -63,18 +71,22 @@ class Collective:
     def __init__(self, shards: int, *, rank: int, workers: int, timeout_seconds: float = 120.0) -> None:
         self.shards, self.workers, self._timeout_seconds = shards, workers, timeout_seconds
         self.owned = owned_shards(rank, workers=workers, shards=shards)
-        self._owners = [owned_shards(other, workers=workers, shards=shards) for other in range(workers)]
+        owners = [owned_shards(other, workers=workers, shards=shards) for other in range(workers)]
+        self._sent = [parts_of(whole(shards), owner) for owner in owners]
+        self._rank = rank
         self._instance = 0
         self._last: list[tf.Operation] = []
 
     def begin(self) -> None:
         self._last = []
 
-    def all_rows(self, rows: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        most = max(map(len, self._owners))
-        filler = [tf.zeros_like(rows[0])] * (most - len(rows))
-        gathered = self._gathered(tf.stack([*rows, *filler]))
-        return [gathered[rank][index] for rank, owned in enumerate(self._owners) for index in range(len(owned))]
+    def combined(self, rows: Sequence[tf.Tensor], combine: Combine) -> tf.Tensor:
+        own = dict(zip(self.owned, rows, strict=True))
+        parts = [_at(node, own, {}, combine) for node in self._sent[self._rank]]
+        filler = [tf.zeros_like(rows[0])] * (max(map(len, self._sent)) - len(parts))
+        gathered = self._gathered(tf.stack([*parts, *filler]))
+        known = {node: gathered[rank][index] for rank, sent in enumerate(self._sent) for index, node in enumerate(sent)}
+        return _at(whole(self.shards), {}, known, combine)
 
     def all_slices(self, slices: tf.IndexedSlices) -> tf.IndexedSlices:
         counts = self._gathered(tf.reshape(tf.size(slices.indices), [1]))[:, 0]
@@ -115,6 +127,16 @@ class Collective:
             )
         self._last = [found.op]
         return found
+
+
+def _at(node: Node, rows: Mapping[int, tf.Tensor], known: Mapping[Node, tf.Tensor], combine: Combine) -> tf.Tensor:
+    """A part of the tree, from what is known of it and the rows of single shards."""
+    if node in known:
+        return known[node]
+    if len(node) == 1:
+        return rows[node.start]
+    left, right = children(node)
+    return combine(_at(left, rows, known, combine), _at(right, rows, known, combine))
 
 
 def _doublings(count: tf.Tensor) -> tf.Tensor:

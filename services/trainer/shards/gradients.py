@@ -1,7 +1,7 @@
 """The loss and the gradients of a batch, shard by shard.
 
-    loss and dense gradients       each shard's part of the whole batch's mean, added in the order of the shards
-    compressed gradients           each shard's are rounded to bfloat16 before they are added, whoever adds them
+    loss and dense gradients       each shard's part of the whole batch's mean, added along one tree (tree.py)
+    compressed gradients           bfloat16: each shard's, and each sum of the tree
     gradients of looked-up rows    the shards' rows in their order; equal ids are added up afterwards (learn)
     regularisation                 each shard has its share of rows of it: once in all
     moving averages (batch norm)   each shard goes on from the step's start; their mean, weighted by their rows
@@ -20,7 +20,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from services.trainer.shards.bits import as_floats, from_floats, keyed, rows_of
+from services.trainer.shards.bits import adding, as_floats, from_floats, keyed, rows_of
 from services.trainer.shards.cut import shard_bounds
 from services.trainer.shards.exchange import Exchange
 
@@ -144,30 +144,24 @@ class ShardedGradients:
         """The sums of dense gradients, those of the rest, and the counts of the first shard. What is not compressed
         travels in one row."""
         width, others = tf.size(parts[0].taught_sums), tf.size(parts[0].sums)
+        plain = [tf.concat([part.sums, part.counts], axis=0) for part in parts]
         if self._travel_as == tf.float32:
-            rows = self._exchange.all_rows(
-                [tf.concat([part.taught_sums, part.sums, part.counts], axis=0) for part in parts]
-            )
-            total = _added([row[: width + others] for row in rows])
-            return total[:width], total[width:], rows[0][width + others :]
-        taught = self._exchange.all_rows([tf.cast(part.taught_sums, self._travel_as) for part in parts])
-        rows = self._exchange.all_rows([tf.concat([part.sums, part.counts], axis=0) for part in parts])
-        total = _added([row[:others] for row in rows])
-        return _added([tf.cast(row, tf.float32) for row in taught]), total, rows[0][others:]
+            rows = [tf.concat([part.taught_sums, row], axis=0) for part, row in zip(parts, plain, strict=True)]
+            total = self._exchange.combined(rows, adding(width + others))
+            return total[:width], total[width : width + others], total[width + others :]
+        rounded = [tf.cast(part.taught_sums, self._travel_as) for part in parts]
+        taught = self._exchange.combined(rounded, self._rounding)
+        total = self._exchange.combined(plain, adding(others))
+        return tf.cast(taught, tf.float32), total[:others], total[others:]
+
+    def _rounding(self, one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+        return tf.cast(tf.cast(one, tf.float32) + tf.cast(other, tf.float32), self._travel_as)
 
 
 def _where_any(whole: Whole, rows: Sequence[tf.Tensor]) -> tf.Tensor:
     """In a row; of a shard without rows, whose means are NaN, zeros."""
     sums = tf.concat([tf.cast(one, tf.float32) for one in rows], axis=0)
     return tf.where(whole.share > 0, sums, tf.zeros_like(sums))
-
-
-def _added(rows: Sequence[tf.Tensor]) -> tf.Tensor:
-    """In their order."""
-    total = rows[0]
-    for row in rows[1:]:
-        total = total + row
-    return total
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 supersteps of bulk-synchronous parallelism (Valiant, CACM 1990): compute, exchange, wait for all.
 
     weights, slots, moving averages    each shard goes on from the superstep's start with its rows of every batch; then
-                                       their mean, weighted by the shards' rows, added in the order of the shards
+                                       their mean, weighted by the shards' rows, added along one tree (tree.py)
     the loss of a step                 the shards' own, weighted by their rows of its batch
     draws (dropout)                    shard k draws from the generator's key plus k times a constant
     counters, constant rates           those of the first shard
@@ -18,7 +18,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from services.trainer.shards.bits import as_floats, from_floats, keyed, rows_of
+from services.trainer.shards.bits import adding, as_floats, from_floats, keyed, rows_of
 from services.trainer.shards.cut import shard_bounds
 from services.trainer.shards.exchange import Exchange
 
@@ -55,22 +55,16 @@ class LocalSteps:
             for variable, value in zip(moved, starts, strict=True):
                 variable.assign(keyed(variable, value, shard))
             parts.append(self._of_shard(shard, take_step, batch_of, first, end))
-        rows = self._exchange.all_rows(parts)
         size = int(sum(np.prod(variable.shape) for variable in self._averaged))
         losses = 2 * self._most
-        counts = tf.add_n([row[losses] for row in rows])
-        total = tf.add_n([tf.zeros([losses]), rows[0][:losses]])
-        mean = rows[0][losses] / counts * rows[0][losses + 1 : losses + 1 + size]
-        for row in rows[1:]:
-            total = total + row[:losses]
-            mean = mean + row[losses] / counts * row[losses + 1 : losses + 1 + size]
-        self._assign(mean, rows[0][losses + 1 + size :])
-        return tf.reshape(total, [self._most, 2])
+        total = self._exchange.combined(parts, adding(losses + 1 + size))
+        self._assign(total[losses + 1 : losses + 1 + size] / total[losses], total[losses + 1 + size :])
+        return tf.reshape(total[:losses], [self._most, 2])
 
     def _of_shard(
         self, shard: int, take_step: TakeStep, batch_of: BatchOf, first: tf.Tensor, end: tf.Tensor
     ) -> tf.Tensor:
-        """Its weighted losses, its rows, and where its variables have come to, in one row of float32."""
+        """One row of float32: its weighted losses, its rows, and where its variables have come to, times its rows."""
 
         def step(number: tf.Tensor, seen: tf.Tensor, losses: tf.TensorArray) -> tuple[Any, ...]:
             batch = batch_of(number)
@@ -89,7 +83,7 @@ class LocalSteps:
         _, seen, array = tf.while_loop(lambda number, *_: number < end, step, (first, tf.constant(0), array))
         losses = tf.pad(array.stack(), [[0, self._most - (end - first)], [0, 0]])
         with tf.control_dependencies([losses]):
-            ended = [tf.reshape(tf.cast(one.value.read_value(), tf.float32), [-1]) for one in self._averaged]
+            ended = [tf.cast(seen, tf.float32) * _flat(one.value.read_value()) for one in self._averaged]
             counted = [as_floats(one.value.read_value()) for one in self._counted]
         row = [tf.reshape(losses, [-1]), tf.cast(seen, tf.float32)[tf.newaxis], *ended, *counted]
         return tf.concat(row, axis=0)
@@ -99,3 +93,7 @@ class LocalSteps:
         for variable, piece in zip(self._averaged, pieces, strict=True):
             variable.assign(tf.cast(tf.reshape(piece, variable.shape), variable.dtype))
         from_floats(counted, self._counted)
+
+
+def _flat(value: tf.Tensor) -> tf.Tensor:
+    return tf.reshape(tf.cast(value, tf.float32), [-1])

@@ -9,16 +9,16 @@ import tensorflow as tf
 
 from common.definition.training import parse_training
 from common.errors import InvalidInput
-from services.trainer.shards.exchange import Alone
+from services.trainer.shards.exchange import Alone, Combine
 from services.trainer.shards.local_steps import LocalSteps
 
 
 class _Counted(Alone):
     exchanges = 0
 
-    def all_rows(self, rows: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    def combined(self, rows: Sequence[tf.Tensor], combine: Combine) -> tf.Tensor:
         self.exchanges += 1
-        return super().all_rows(rows)
+        return super().combined(rows, combine)
 
 
 @pytest.mark.covers("dist-bsp")

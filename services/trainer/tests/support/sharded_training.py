@@ -32,7 +32,7 @@ from services.trainer.features.parsing import Raw
 from services.trainer.learn import adapters
 from services.trainer.learn.training import Training
 from services.trainer.shards.cluster_spec import ClusterSpec, on_this_machine
-from services.trainer.shards.exchange import Collective
+from services.trainer.shards.exchange import Collective, Combine
 from services.trainer.shards.team import Team, WorkerLostError, use_devices
 from services.trainer.shards.workers import LOST_SECONDS, LocalWorkers, join_cluster
 
@@ -159,9 +159,9 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
 
 def _log_exchanges(path: Path) -> None:
     """Has each worker write down when it began what it exchanges, and when it had all of it."""
-    exchanged = Collective.all_rows
+    exchanged = Collective.combined
 
-    def all_rows(self: Collective, rows: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    def combined(self: Collective, rows: Sequence[tf.Tensor], combine: Combine) -> tf.Tensor:
         count = itertools.count()
 
         def note(row: Any) -> Any:
@@ -170,10 +170,10 @@ def _log_exchanges(path: Path) -> None:
             return row
 
         noted = [tf.ensure_shape(tf.numpy_function(note, [rows[0]], tf.float32), rows[0].shape), *rows[1:]]
-        found = exchanged(self, noted)
-        return [tf.ensure_shape(tf.numpy_function(note, [found[0]], tf.float32), found[0].shape), *found[1:]]
+        found = exchanged(self, noted, combine)
+        return tf.ensure_shape(tf.numpy_function(note, [found], tf.float32), found.shape)
 
-    Collective.all_rows = all_rows  # type: ignore[method-assign]
+    Collective.combined = combined  # type: ignore[method-assign]
 
 
 def main() -> None:

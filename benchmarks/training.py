@@ -41,7 +41,7 @@ def main() -> None:
     """Prints the table and writes build/bench/training.json."""
     threads = len(os.sched_getaffinity(0))
     determinism.configure(intra_op_threads=threads, inter_op_threads=1)
-    rows = [_row("flights", _flights(65_536)), _row("digits", _digits(4_096))]
+    rows = [_row("flights", flights(65_536)), _row("digits", digits(4_096))]
     publish(
         "training",
         "Training, examples per second",
@@ -56,9 +56,9 @@ def main() -> None:
 
 def _row(name: str, arrays: Arrays) -> dict[str, str | int | float | None]:
     with tempfile.TemporaryDirectory() as directory:
-        model = _built(name, arrays, Path(directory))
+        model = built(name, arrays, Path(directory))
         count = len(next(iter(arrays.values())))
-        of_platform, of_keras = _seconds(_platform_pass(model, arrays, count), _keras_pass(model, arrays))
+        of_platform, of_keras = _seconds(platform_pass(model, arrays, count), _keras_pass(model, arrays))
     ours, plain = statistics.median(of_platform[1:]), statistics.median(of_keras[1:])
     return {
         "model": name,
@@ -73,11 +73,11 @@ def _row(name: str, arrays: Arrays) -> dict[str, str | int | float | None]:
     }
 
 
-def _built(name: str, arrays: Arrays, directory: Path) -> BuiltModel:
+def built(name: str, arrays: Arrays, directory: Path) -> BuiltModel:
     folder = _EXAMPLES / name
     files = {path.name: path.read_bytes() for path in folder.iterdir() if path.name in ("model.yaml", "model.py")}
     definition = parse_definition(files)
-    schema = _schema(name)
+    schema = schema_of(name)
     fitting = Fitting(definition.features, schema, {})
     if fitting.needs_data:
         fitting.add(arrays)
@@ -85,12 +85,12 @@ def _built(name: str, arrays: Arrays, directory: Path) -> BuiltModel:
     return build(definition, schema, fitting.result(), module, seed=1)
 
 
-def _schema(name: str) -> Schema:
+def schema_of(name: str) -> Schema:
     stream = yaml.safe_load((_EXAMPLES / name / "stream.yaml").read_text())
     return Schema.from_mapping({key: value for key, value in stream.items() if key != "stream"})
 
 
-def _platform_pass(model: BuiltModel, arrays: Arrays, count: int) -> Callable[[], None]:
+def platform_pass(model: BuiltModel, arrays: Arrays, count: int) -> Callable[[], None]:
     training = Training(model, seed=1)
     raw = {feature.name: tf.constant(arrays[feature.name]) for feature in model.inputs}
     label = model.definition.label
@@ -143,7 +143,7 @@ def _seconds(one_pass: Callable[[], None], other: Callable[[], None]) -> tuple[l
     return seconds
 
 
-def _flights(count: int) -> Arrays:
+def flights(count: int) -> Arrays:
     """Made-up flights with the real ones' columns and cardinalities."""
     random = np.random.default_rng(1)
     departs, lasts = random.integers(300, 1380, count), random.integers(60, 400, count)
@@ -162,7 +162,7 @@ def _flights(count: int) -> Arrays:
     }
 
 
-def _digits(count: int) -> Arrays:
+def digits(count: int) -> Arrays:
     random = np.random.default_rng(1)
     pixels = random.integers(0, 256, (count, 784)).astype(np.float32)
     return {"pixels": pixels, "digit": random.integers(0, 10, count)}

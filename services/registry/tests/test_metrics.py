@@ -1,11 +1,68 @@
 """/metrics of the registry: what is in production, bounded whatever the number of versions and slices."""
 
+import re
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 
 from services.registry.metrics import CatalogMetrics
+from services.registry.pages import model, overview, serving, streams
+from services.registry.pages.neighbours import Neighbours
+from services.registry.pages.reading import Place, Reading
 from services.registry.tests.building import Clock, definition, new_catalog, publish
+
+METRIC_OF_REPORTED = {
+    "accepted_events_per_second": "headrace_ingest_events_accepted_total",
+    "refused_events_per_second": "headrace_ingest_events_refused_total",
+    "lag_examples": "headrace_trainer_lag_examples",
+    "requests_per_second": "headrace_serving_requests_total",
+    "failed_requests_per_second": "headrace_serving_requests_total",
+    "request_p50_seconds": "headrace_serving_request_seconds",
+    "request_p99_seconds": "headrace_serving_request_seconds",
+    "open_requests": "headrace_serving_open_requests",
+    "queue_requests": "headrace_serving_queue_requests",
+}
+METRIC_OF_FLOW = {
+    "waiting": "headrace_model_waiting_examples",
+    "training": "headrace_registry_rounds",
+    "versions": "headrace_model_versions_last_hour",
+    "stalest": "headrace_freshness_seconds",
+}
+"""Numbers on the overview that no instance reports; `stage` is a word and `sparks` are what is reported, drawn."""
+REPORTED_IN_FLOW = {"events", "refused", "predictions", "errors", "p50", "p99", "open"}
+
+
+@dataclass(frozen=True)
+class NotingReading(Reading):
+    """Notes which of the numbers that instances report are asked for."""
+
+    asked: set[str] = field(default_factory=set)
+
+    def now(self, name: str, **where: Any) -> float | None:
+        self.asked.add(name)
+        return super().now(name, **where)
+
+    def over_time(self, name: str, **where: Any) -> list[float | None]:
+        self.asked.add(name)
+        return super().over_time(name, **where)
+
+
+def test_every_number_on_the_pages_is_a_metric_too(tmp_path: Path) -> None:
+    catalog = new_catalog(tmp_path, Clock())
+    publish(catalog)
+    reading = NotingReading(catalog, Neighbours())
+    place = Place("/", {"model": "m", "stream": "s"}, {}, "", "", "", "")
+    flow = overview.page(reading, place)["flow"]
+    for page in (model.page, serving.page, streams.listed, streams.page):
+        page(reading, place)
+    known = (Path(__file__).parents[3] / "docs/reference/metrics.md").read_text()
+    assert reading.asked == METRIC_OF_REPORTED.keys()
+    assert flow.keys() == METRIC_OF_FLOW.keys() | REPORTED_IN_FLOW | {"stage", "sparks"}
+    for metric in (*METRIC_OF_REPORTED.values(), *METRIC_OF_FLOW.values()):
+        assert re.search(rf"`{metric}` \(", known), metric
+    catalog.close()
 
 
 def test_quality_and_freshness_of_what_is_in_production_are_told_and_ten_models_are_a_small_scrape(
@@ -24,13 +81,17 @@ def test_quality_and_freshness_of_what_is_in_production_are_told_and_ten_models_
             publish(catalog, model=name, auc=0.75, evaluation={"slices": slices})
     clock.pass_seconds(30.5)
     registry = CollectorRegistry()
-    registry.register(CatalogMetrics(catalog, clock))
+    registry.register(CatalogMetrics(catalog, clock, data_dir=tmp_path))
     scrape = generate_latest(registry).decode()
     assert 'headrace_model_metric{metric="auc",model="model-3",slice="all",version="2"} 0.75' in scrape
     assert 'headrace_model_metric{metric="auc",model="model-3",slice="x=9",version="2"} 0.5' in scrape
     assert 'slice="x=10"' not in scrape, "ten slices of a model at most"
     assert 'headrace_freshness_seconds{model="model-3"} 31.0' in scrape
     assert 'headrace_model_production_version{model="model-3"} 2.0' in scrape
+    assert 'headrace_model_versions_last_hour{model="model-3"} 2.0' in scrape
+    assert 'headrace_model_converged{model="model-3"} 0.0' in scrape, "no replica has reported"
+    assert re.search(r'headrace_model_state{model="model-3",state="\w+"} 1.0', scrape)
+    assert 0 < float(re.findall(r"^headrace_registry_disk_used_ratio (\S+)", scrape, re.MULTILINE)[0]) <= 1
     assert 'version="1"' not in scrape
     assert len(scrape) < 50_000
     catalog.close()

@@ -1,5 +1,7 @@
 """Instances: who is there, what each does and serves, how fast, and what it could not do."""
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from services.registry.pages import charts
@@ -29,12 +31,29 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
         for one in instance["serves"]
     ]
     return {
-        "instances": instances,
+        "instances": [{**one, "doing": _doing(one)} for one in instances],
         "served": sorted(served, key=lambda one: (one["model"], -one["version"], one["instance_id"])),
         "queues": _queues(instances),
         "sparks": {name: charts.spark(reading.over_time(name, service="serving")) for name in _CHARTS},
         "now": {name: reading.now(name, service="serving") for name in (*_CHARTS, "request_p50_seconds")},
     }
+
+
+def _doing(instance: Mapping[str, Any]) -> str:
+    """In words; of a trainer in a cluster its task, and how long its round's members were waited for."""
+    does = instance["does"]
+    if not does:
+        idle = {"serving": f"{len(instance['serves'])} versions", "trainer": "free"}
+        return idle.get(instance["service"], "–")
+    said = f"{does.get('round_id')}: {does.get('stage')}"
+    if does.get("helps"):
+        return f"{said}, worker {does.get('rank')} of {does.get('workers')}"
+    if does.get("trainers"):
+        said += f", leads {does.get('workers')} workers of {', '.join(map(str, does['trainers']))}"
+    waits = Counter[str]()
+    for member in does.get("members", ()):
+        waits.update(member.get("waited_seconds", {}))
+    return said + "".join(f"; waited {waits[rank]:.1f} s for worker {rank}" for rank in sorted(waits))
 
 
 def _queues(instances: list[Any]) -> list[dict[str, Any]]:

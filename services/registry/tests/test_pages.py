@@ -259,6 +259,21 @@ def test_hostile_words_are_words(browser: httpx.Client, catalog: Catalog, clock:
     assert shown >= 6, "the words were not shown at all"
 
 
+@pytest.mark.covers("dist-cluster", "dist-input")
+def test_the_tasks_of_a_cluster_are_listed_with_what_they_do_and_whom_they_wait_for(
+    catalog: Catalog, browser: httpx.Client
+) -> None:
+    does = {"round_id": "r1", "stage": "train", "workers": 2}
+    waits = [{"rank": 0, "waited_seconds": {"1": 2.5}}, {"rank": 1, "waited_seconds": {}}]
+    catalog.report(Report("a", "trainer", "a:1", 5.0, does={**does, "trainers": ["a", "b"], "members": waits}))
+    catalog.report(Report("b", "trainer", "b:1", 5.0, does={**does, "helps": True, "rank": 1}))
+    catalog.report(Report("c", "trainer", "c:1", 5.0, does={}))
+    text = seen(browser.get("/serving")).text
+    assert "r1: train, leads 2 workers of a, b; waited 2.5 s for worker 1" in text
+    assert "r1: train, worker 1 of 2" in text
+    assert "free" in text
+
+
 def test_a_change_is_confirmed_with_what_it_will_do_and_stands_in_the_history(
     browser: httpx.Client, catalog: Catalog, clock: Clock
 ) -> None:

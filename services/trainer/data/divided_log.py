@@ -45,7 +45,7 @@ class InputCounts:
         read_records, read_bytes: from the log, for all members.
         received_bytes: from the other members.
         taken_over_records: of the read ones, those that a member which was lost should have read.
-        waited_seconds: for other members' stretches.
+        waited_seconds: for stretches, by the rank of the member that they came from.
     """
 
     rank: int
@@ -53,7 +53,7 @@ class InputCounts:
     read_bytes: int = 0
     received_bytes: int = 0
     taken_over_records: int = 0
-    waited_seconds: float = 0.0
+    waited_seconds: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -221,7 +221,8 @@ class DividedLog:
             logger.warning("a member's part of the input is read here", extra={"rank": owner, "error": str(error)})
             return None
         finally:
-            self.counts.waited_seconds += time.monotonic() - began
+            before = self.counts.waited_seconds.get(str(owner), 0.0)
+            self.counts.waited_seconds[str(owner)] = round(before + time.monotonic() - began, 4)
         self.counts.received_bytes += len(answer)
         return answer
 

@@ -80,6 +80,7 @@ def test_members_read_disjoint_parts_that_are_complete_together_and_see_the_exam
     ]
     assert min(one["read_records"] for one in counts) > 0
     assert not any(one["taken_over_records"] for one in counts)
+    assert [sorted(one["waited_seconds"]) for one in counts] == [["1", "2"], ["0", "2"], ["0", "1"]]
 
 
 @pytest.mark.covers("dist-input")

@@ -5,8 +5,8 @@ others' from them over gRPC; so a record leaves the log once, and the records th
 those of one reader. A member that cannot be asked any more is done without: the others read its stretches themselves.
 
     request   JSON: {"topic", "partition", "start", "end", "rank"}
-    answer    JSON line: {"next": offset, "records": [[offset, schema version, examples, ingest time, chunk id, fault,
-              bytes], ...]}, and then the records' values in a row
+    answer    JSON line: {"next": offset, "records": [[offset, schema version, examples, ingest time, chunk id, traces,
+              fault, bytes], ...]}, and then the records' values in a row
 """
 
 import hmac
@@ -265,7 +265,8 @@ def _packed(batch: _Batch) -> bytes:
     records = [
         (
             record.offset, record.headers.schema_version, record.headers.example_count, record.headers.ingest_time,
-            record.headers.chunk_id.hex(), record.fault, len(record.value),
+            record.headers.chunk_id.hex(), [trace.hex() for trace in record.headers.traces], record.fault,
+            len(record.value),
         )
         for record in batch.records
     ]  # fmt: skip
@@ -278,8 +279,9 @@ def _unpacked(partition: int, answer: bytes) -> tuple[int, list[Record]]:
     place = answer.index(b"\n") + 1
     about = json.loads(answer[:place])
     records = list[Record]()
-    for offset, version, examples, ingest_time, chunk_id, fault, size in about["records"]:
-        headers = RecordHeaders(version, examples, ingest_time, bytes.fromhex(chunk_id))
+    for offset, version, examples, ingest_time, chunk_id, traces, fault, size in about["records"]:
+        spans = tuple(map(bytes.fromhex, traces))
+        headers = RecordHeaders(version, examples, ingest_time, bytes.fromhex(chunk_id), traces=spans)
         records.append(Record(partition, offset, answer[place : place + size], headers, fault))
         place += size
     return int(about["next"]), records

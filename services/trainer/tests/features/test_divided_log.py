@@ -37,7 +37,8 @@ def log(tmp_path: Path) -> Reading:
     log.create_topic(TOPIC, partition_count=PARTITIONS)
     for offset in range(RECORDS):
         for partition in range(PARTITIONS):
-            headers = RecordHeaders(1, 2, 1000.0 + offset * PARTITIONS - partition, b"%016d" % offset)
+            time = 1000.0 + offset * PARTITIONS - partition
+            headers = RecordHeaders(1, 2, time, b"%016d" % offset, traces=(b"%024d" % offset,))
             values = [b"%d:%d:%d" % (partition, offset, row) * 20_000 for row in range(2)]
             log.append(TOPIC, partition, [NewRecord(frame(values), headers)])
     return log
@@ -80,6 +81,7 @@ def test_members_read_disjoint_parts_that_are_complete_together_and_see_the_exam
     ]
     assert min(one["read_records"] for one in counts) > 0
     assert not any(one["taken_over_records"] for one in counts)
+    assert list(members[2][1].read(TOPIC, 0, 3, RECORDS)) == list(log.read(TOPIC, 0, 3, RECORDS))
     assert [sorted(one["waited_seconds"]) for one in counts] == [["1", "2"], ["0", "2"], ["0", "1"]]
 
 

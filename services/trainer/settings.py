@@ -84,6 +84,9 @@ class TrainerSettings(ServiceSettings):
     from its resume point with one fewer."""
     readers: int = Field(default=1, ge=1, le=16)
     """Partitions of the log that a round reads ahead, by a thread each; 1: none. Part of no plan: the order stays."""
+    evaluator: Literal["chief", "process"] = "chief"
+    """Who scores a round's checkpoints (`training: {evaluate_every_steps: N}`): its chief, between two steps, or a
+    process beside it, while it trains on. Part of no plan: the scores are the same. With early_stopping, the chief."""
     nice: int = Field(default=10, ge=0, le=19)
     """Niceness of a round's process, so that training takes what serving leaves over."""
     scheduling: Scheduling = "normal"

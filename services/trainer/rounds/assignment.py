@@ -71,6 +71,8 @@ class RoundAssignment:
     """Of the round's model; one of more fails the round before anything is trained."""
     traceparent: str = ""
     """Of the attempt's span, where it is traced; no part of the plan."""
+    evaluator: str = "chief"
+    """Who scores what training.evaluate_every_steps asks for: chief, or process, one of its own beside the chief."""
     rebuild_of: int = 0
     """Not 0: train this version of the plan's model again and compare. The lease then is a form only (token 0): no
     resume point is saved and nothing is registered."""

@@ -1,5 +1,6 @@
-"""What a round starts from: the definition, the schema, and the parent's checkpoint."""
+"""What a round starts from: the definition, the schema, the parent's checkpoint, and the range's examples."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,8 +9,12 @@ from common.definition import identity
 from common.definition.identity import VariableMeaning
 from common.definition.model import Definition, parse_definition
 from common.errors import InvalidInput, NotFound
+from common.eventlog.open import open_event_log
+from common.eventlog.sourced_log import SourcedLog
+from common.eventlog.topics import examples_topic
 from common.registry.client import RegistryClient
 from common.schema import Schema
+from services.trainer.data.dataset import Reading
 from services.trainer.families.port import Carrying, Model
 from services.trainer.families.user_module import UserModule, load_user_module
 from services.trainer.features.statistics import Statistics
@@ -17,8 +22,11 @@ from services.trainer.learn import adapters, checkpoint
 from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.learn.warm_start import Source, source_of_file, source_of_version
 from services.trainer.rounds.assignment import RoundAssignment
+from services.trainer.rounds.blocks import RoundData
 
 DEFINITIONS = "definitions"
+_REGISTRY_TIMEOUT_SECONDS = 30.0
+"""A registry that restarts within this time costs a round nothing but the wait."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +69,35 @@ class RoundInputs:
     source_version: Parent | None = None
     """What the definition's warm_start names, where this round is the first one under it; a version also as a parent,
     whose statistics are taken over."""
+
+
+def registry_of(assignment: RoundAssignment, *, traceparent: str = "") -> RegistryClient:
+    return RegistryClient(
+        assignment.registry_address, timeout_seconds=_REGISTRY_TIMEOUT_SECONDS, traceparent=traceparent
+    )
+
+
+def log_of(assignment: RoundAssignment, registry: RegistryClient) -> SourcedLog:
+    """With the stream's source as the round's version of the schema says it."""
+    plan = assignment.plan
+
+    def schema_of(stream: str) -> Schema:
+        version = plan.schema_version if stream == plan.stream else 0
+        return Schema.from_json(registry.get_stream(stream, schema_version=version).schema_json)
+
+    return SourcedLog(open_event_log(assignment.event_log), assignment.event_log, schema_of=schema_of)
+
+
+def data_of(assignment: RoundAssignment, inputs: RoundInputs, log: Reading) -> RoundData:
+    return RoundData(
+        log,
+        examples_topic(assignment.plan.stream),
+        assignment.plan.ranges,
+        sys.maxsize if adapters.takes_whole_range(inputs.definition) else assignment.block_examples,
+        inputs.schema,
+        inputs.definition,
+        assignment.readers,
+    )
 
 
 def fetch_inputs(assignment: RoundAssignment, registry: RegistryClient, work_dir: Path) -> RoundInputs:

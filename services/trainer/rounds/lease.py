@@ -377,6 +377,7 @@ class RoundLoop:
             profile_steps=steps,
             readers=self._settings.readers,
             max_parameters=self._settings.max_parameters,
+            evaluator=self._settings.evaluator,
         )
         workers = min(self._workers_left.get(lease.round.round_id, self._settings.workers), assignment.shards)
         return replace(assignment, workers=workers, processes=workers)

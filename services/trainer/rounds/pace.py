@@ -17,7 +17,8 @@ from services.trainer.families.port import Trainable
 from services.trainer.rounds.curve import LossCurve
 
 Ended = Literal["", "max_steps", "early_stopping"]
-Evaluate = Callable[[], Mapping[str, float]]
+Evaluate = Callable[[], dict[str, float]]
+"""Of the weights as they are; what is returned may be filled in later where no early_stopping waits for it."""
 BEST = "best/"
 """Before the paths of the best evaluation's arrays, in a resume point."""
 
@@ -194,7 +195,7 @@ class RoundPace:
 
     def _measure(self, at: Reached) -> None:
         assert self.evaluate is not None, "evaluations are due only where there is something to measure"
-        metrics, stopping = dict(self.evaluate()), self.asked.early_stopping
+        metrics, stopping = self.evaluate(), self.asked.early_stopping
         self.evaluations.append((self.training.step, metrics))
         if stopping is None or stopping.metric not in metrics:
             return

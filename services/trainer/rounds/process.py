@@ -1,12 +1,10 @@
 """One round, from its assignment to a registered version, in a process of its own. The happy path is `_Round.run`."""
 
 import logging
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +15,8 @@ from common.definition import identity
 from common.definition.identity import VariableMeaning
 from common.errors import InvalidInput, Overloaded, Unavailable
 from common.eventlog.base import EventLog
-from common.eventlog.open import open_event_log
-from common.eventlog.sourced_log import SourcedLog
-from common.eventlog.topics import examples_topic
 from common.process.tracing import traceparent_of
 from common.registry.client import RegistryClient, manifest_of
-from common.schema import Schema
 from services.trainer.data.divided_log import DividedLog
 from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families.parameter_bound import at_most
@@ -51,20 +45,18 @@ from services.trainer.rounds.assignment import (
 from services.trainer.rounds.blocks import PreparedBlock, RoundData
 from services.trainer.rounds.curve import LossCurve
 from services.trainer.rounds.environment import environment_of
+from services.trainer.rounds.evaluating import BY_CHIEF, Evaluator, Scores
 from services.trainer.rounds.feature_counts import FeatureCounts
-from services.trainer.rounds.inputs import RoundInputs, fetch_inputs
+from services.trainer.rounds.inputs import RoundInputs, data_of, fetch_inputs, log_of, registry_of
 from services.trainer.rounds.measuring import measure
 from services.trainer.rounds.pace import RoundPace
 from services.trainer.rounds.publishing import Trained
 from services.trainer.rounds.rates import Rates
 from services.trainer.rounds.resume import Place, Resumed, ResumePoints
-from services.trainer.rounds.validation import Validation
 from services.trainer.shards.team import ALONE, Team, WorkerLostError
 from services.trainer.summaries.observing import Observer
 
 logger = logging.getLogger(__name__)
-_REGISTRY_TIMEOUT_SECONDS = 30.0
-"""A registry that restarts within this time costs a round nothing but the wait."""
 _WATCH_SECONDS = 2.0
 """A step that fails is heard of before the worker that was lost is seen to have ended; the watch ends this process with
 that word (teamwork.py)."""
@@ -82,33 +74,21 @@ def run_round(assignment: RoundAssignment, report: Report, stop_requested: Calla
     if assignment.rank:
         teamwork.help_along(assignment, report, _help)
         return
-    fresh = FreshProcess.fork()  # first: nothing of TensorFlow runs yet
-    with closing(fresh), teamwork.led_by_this(assignment, report, _help) as team:
-        registry = RegistryClient(
-            assignment.registry_address,
-            timeout_seconds=_REGISTRY_TIMEOUT_SECONDS,
-            traceparent=assignment.traceparent,
-        )
-        with closing(registry), closing(_log_of(assignment, registry)) as log:
-            act = rebuild if assignment.rebuild_of else conduct
-            report(act(assignment, report, stop_requested, registry=registry, log=log, fresh=fresh, team=team))
-
-
-def _log_of(assignment: RoundAssignment, registry: RegistryClient) -> SourcedLog:
-    """With the stream's source as the round's version of the schema says it."""
-    plan = assignment.plan
-
-    def schema_of(stream: str) -> Schema:
-        version = plan.schema_version if stream == plan.stream else 0
-        return Schema.from_json(registry.get_stream(stream, schema_version=version).schema_json)
-
-    return SourcedLog(open_event_log(assignment.event_log), assignment.event_log, schema_of=schema_of)
+    fresh, evaluator = FreshProcess.fork(), Evaluator.of(assignment)  # first: nothing of TensorFlow runs yet
+    with closing(fresh), closing(evaluator), teamwork.led_by_this(assignment, report, _help) as team:
+        registry = registry_of(assignment, traceparent=assignment.traceparent)
+        with closing(registry), closing(log_of(assignment, registry)) as log:
+            given: dict[str, Any] = {"registry": registry, "log": log, "fresh": fresh, "team": team}
+            if assignment.rebuild_of:
+                report(rebuild(assignment, report, stop_requested, **given))
+            else:
+                report(conduct(assignment, report, stop_requested, evaluator=evaluator, **given))
 
 
 def _help(assignment: RoundAssignment, team: Team, report: Report) -> None:
     """What a worker does: it trains as the chief does, over the same range, and keeps the result to itself."""
-    registry = RegistryClient(assignment.registry_address, timeout_seconds=_REGISTRY_TIMEOUT_SECONDS)
-    log = _log_of(assignment, registry)  # stays open: until the round ends, others may ask for parts of it
+    registry = registry_of(assignment)
+    log = log_of(assignment, registry)  # stays open: until the round ends, others may ask for parts of it
     with closing(registry):
         _Round(assignment, report, lambda: False, registry, log, fresh=None, team=team).trained()
 
@@ -122,9 +102,10 @@ def conduct(
     log: EventLog,
     fresh: FreshProcess,
     team: Team = ALONE,
+    evaluator: Evaluator = BY_CHIEF,
 ) -> Done | Failed | Stopped | Shrunk:
     """The round with its two neighbours given; reports progress and returns the last word."""
-    work = _Round(assignment, report, stop_requested, registry, log, fresh, team)
+    work = _Round(assignment, report, stop_requested, registry, log, fresh, team, evaluator)
     try:
         return work.run()
     except _StopRequestedError:
@@ -179,6 +160,7 @@ class _Round:
         log: EventLog,
         fresh: FreshProcess | None,
         team: Team,
+        evaluator: Evaluator = BY_CHIEF,
     ) -> None:
         self._assignment, self._plan = assignment, assignment.plan
         self._report, self._stop_requested = report, stop_requested
@@ -189,6 +171,8 @@ class _Round:
         )
         self._seconds = defaultdict[str, float](float, queue=max(0.0, time.time() - assignment.round.planned_at))
         self._input: DividedLog | None = None
+        self._evaluator = evaluator
+        self._scores: Scores | None = None
         self._curve = LossCurve()
         self._pace: RoundPace | None = None
         self._rates = Rates()
@@ -247,7 +231,7 @@ class _Round:
         with self._stage("download"):
             inputs = fetch_inputs(self._assignment, self._registry, self._work_dir)
             resumed = self._points.load()
-        data = self._data(inputs)
+        data = data_of(self._assignment, inputs, self._input or self._log)
         known = inputs.parent or inputs.source_version
         self._carried = known.statistics_for(inputs.definition) if known else {}
         with self._stage("read"):
@@ -300,7 +284,7 @@ class _Round:
             seen=self._observer.seen if self._observer else [],
             evaluations=self._pace.evaluations,
             norms=self._curve.norms(training.norm_names),
-            course=self._pace.course() | self._rates.whole(),
+            course=self._pace.course() | self._rates.whole() | (self._scores.told() if self._scores else {}),
             left_out=self._pace.left_out,
             members=self._members(),
         )
@@ -317,19 +301,12 @@ class _Round:
 
     def _paced(self, training: Trainable, data: RoundData) -> RoundPace:
         asked = training.model.definition.training
-        validation = Validation(training.model, data) if asked.evaluate_every_steps else None
-        return RoundPace(asked, training, self._curve, partial(validation.metrics, training) if validation else None)
-
-    def _data(self, inputs: RoundInputs) -> RoundData:
-        return RoundData(
-            self._input or self._log,
-            examples_topic(self._plan.stream),
-            self._plan.ranges,
-            sys.maxsize if adapters.takes_whole_range(inputs.definition) else self._assignment.block_examples,
-            inputs.schema,
-            inputs.definition,
-            self._assignment.readers,
-        )
+        if not asked.evaluate_every_steps:
+            return RoundPace(asked, training, self._curve, None)
+        if self._team.is_chief or asked.early_stopping:
+            self._scores = Scores(training, data, feature_statistics.to_arrays(self._statistics), self._evaluator)
+            return RoundPace(asked, training, self._curve, self._scores.of_this_step)
+        return RoundPace(asked, training, self._curve, dict)  # the chief's scores are the round's
 
     def _fitted(self, inputs: RoundInputs, data: RoundData) -> Statistics:
         """Statistics from the parent, and from this round's trained examples what the parent lacks or has updated."""
@@ -388,6 +365,7 @@ class _Round:
                 break
         if is_left:  # a point after the last pass has what end_round changed
             pace.finish()
+            self._settle_scores()
             training.end_round()
         if self.examples_trained <= 0:
             why = next((f": {reason}" for reason in training.set_aside.values()), "")
@@ -417,10 +395,14 @@ class _Round:
                 self._points.saved_count,
                 step=training.step,
                 **self._rates.lately(),
-                evaluation=dict(pace.evaluations[-1][1]) if pace.evaluations else {},
+                evaluation=next((dict(scores) for _, scores in reversed(pace.evaluations) if scores), {}),
                 members=tuple(self._members(age_seconds=1.0)),
             )
         )
+
+    def _settle_scores(self) -> None:
+        if self._scores:
+            self._scores.settle()
 
     def _captured(self, training: Trainable) -> Checkpoint:
         arrays = training.captured() | feature_statistics.to_arrays(self._statistics)
@@ -441,6 +423,7 @@ class _Round:
 
     def _save_point(self, training: Trainable) -> None:
         """Without a registry the round goes on; a crash then costs what was done since the point before."""
+        self._settle_scores()
         began = time.monotonic()
         try:
             point = self._final or self._captured(training)

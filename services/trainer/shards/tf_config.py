@@ -18,7 +18,7 @@ _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9_.-]+):(\d{1,5})")
 _JOBS = ("chief", "worker")
 _REFUSED = {
     "ps": "a round's variables are held by each of its workers; there are no parameter servers",
-    "evaluator": "the chief evaluates",
+    "evaluator": "the chief evaluates, with TRAINER_EVALUATOR=process beside it",
 }
 
 

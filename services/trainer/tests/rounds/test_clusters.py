@@ -160,13 +160,16 @@ def test_tf_config_says_who_leads_and_who_helps(
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.covers("dist-cluster", "dist-multiworker")
+@pytest.mark.covers("dist-cluster", "dist-multiworker", "dist-chief-evaluator", "dist-input")
 def test_two_trainers_train_what_one_rebuilds(
     trainers: list[TrainerProcess], registry: RegistryClient, events: Events
 ) -> None:
-    _register(registry)
+    training = _TRAINING.replace("}", ", evaluate_every_steps: 500}")
+    files = {"model.yaml": definition(gate="{}", training=training)}
+    registry.register_model(MODEL, stream=STREAM, files=files, by="test")
     events.add(200)
     for one in trainers[:2]:
+        one.environment["TRAINER_EVALUATOR"] = "process"
         one.round_function = "services.trainer.rounds.process:run_round"
         one.start()
     helper = wait_until(
@@ -179,6 +182,9 @@ def test_two_trainers_train_what_one_rebuilds(
     wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "the round is finished", seconds=300)
     version = registry.get_version(MODEL, 1)
     assert version.environment["shards"] == 3
+    assert version.environment["training"]["evaluated_by"] == "evaluator"
+    assert len(version.evaluation["by_step"]) >= 4
+    assert all(found["metrics"] for found in version.evaluation["by_step"])
     assert [member["taken_over_records"] for member in version.environment["members"]] == [0, 0]
     assert _regrouped(registry) >= 1
     helper.stop()

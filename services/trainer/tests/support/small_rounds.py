@@ -29,6 +29,7 @@ from services.trainer.rounds.assignment import (
     Shrunk,
     Stopped,
 )
+from services.trainer.rounds.evaluating import BY_CHIEF, Evaluator
 from services.trainer.rounds.process import conduct, rebuild
 from services.trainer.tests.support.local_registry import LocalRegistry
 
@@ -166,6 +167,18 @@ class Platform:
     def trained_blocks(self) -> list[Progress]:
         return [m for m in self.messages if isinstance(m, Progress) and m.stage == "train" and m.examples_done]
 
+    def assignment(self, lease: Lease, work_dir: str = "work") -> RoundAssignment:
+        return RoundAssignment(
+            lease=lease,
+            registry_address="",
+            event_log="",
+            work_dir=str(self.directory / work_dir),
+            cache_dir=str(self.directory / "cache"),
+            intra_op_threads=2,
+            inter_op_threads=1,
+            resume_interval_seconds=1000.0,
+        )
+
     def train(
         self,
         lease: Lease,
@@ -175,15 +188,10 @@ class Platform:
         work_dir: str = "work",
         profile: tuple[int, int] = (0, 0),
         max_parameters: int = MAX_PARAMETERS,
+        evaluator: Evaluator = BY_CHIEF,
     ) -> Done | Failed | Stopped | Shrunk:
-        assignment = RoundAssignment(
-            lease=lease,
-            registry_address="",
-            event_log="",
-            work_dir=str(self.directory / work_dir),
-            cache_dir=str(self.directory / "cache"),
-            intra_op_threads=2,
-            inter_op_threads=1,
+        assignment = replace(
+            self.assignment(lease, work_dir),
             resume_interval_seconds=resume_interval_seconds,
             profile_first=profile[0],
             profile_steps=profile[1],
@@ -197,6 +205,7 @@ class Platform:
             registry=self.registry,  # type: ignore[arg-type] # LocalRegistry has the calls that a round makes
             log=self.log,
             fresh=fresh_process(),
+            evaluator=evaluator,
         )
 
 

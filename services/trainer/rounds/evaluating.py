@@ -1,0 +1,225 @@
+"""A process beside a round's chief that scores its checkpoints while the chief trains on.
+
+It is forked before TensorFlow runs an operation, builds the model and reads the held-out examples as the chief would,
+and from then on takes in checkpoints and gives out metrics. It trains nothing and writes nothing; the chief alone puts
+the scores where they belong. What it is asked: JSON {"path": a checkpoint's folder}; what it answers: {"metrics"} or
+{"error"}. When it is gone, or takes too long, the chief scores what is due and everything after it by itself.
+"""
+
+import json
+import logging
+import os
+import shutil
+import signal
+import socket
+from collections import deque
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from common.errors import HeadraceError
+from common.eventlog.base import EventLog
+from common.process.lifecycle import die_with_parent
+from common.registry.client import RegistryClient
+from services.trainer import determinism
+from services.trainer.families.port import Arrays, Trainable
+from services.trainer.learn import adapters, checkpoint
+from services.trainer.learn.checkpoint import Checkpoint
+from services.trainer.rounds.assignment import RoundAssignment
+from services.trainer.rounds.blocks import RoundData
+from services.trainer.rounds.inputs import data_of, fetch_inputs, log_of, registry_of
+from services.trainer.rounds.validation import Validation
+
+logger = logging.getLogger(__name__)
+_ANSWER_SECONDS = 120.0
+"""For one checkpoint; the first also waits until the evaluator has built its model."""
+_MOST_WAITING = 2
+_PACKET_BYTES = 64 * 1024
+
+
+class Connection(Protocol):
+    """A socket of packets."""
+
+    def send(self, packet: bytes, /) -> int: ...
+    def recv(self, size: int, /) -> bytes: ...
+    def settimeout(self, seconds: float, /) -> None: ...
+    def close(self) -> None: ...
+
+
+class Evaluator:
+    """The chief's side of it.
+
+    Args:
+        connection: to a process that a Scorer answers for; None: there is none.
+        directory: where checkpoints lie until they are scored.
+        pid: of the process, 0 where it is not to be ended.
+    """
+
+    def __init__(self, connection: Connection | None, directory: Path = Path(), *, pid: int = 0) -> None:
+        self._connection, self._directory, self._pid = connection, directory, pid
+        self._count = 0
+        self.lost_because = ""
+
+    @classmethod
+    def of(cls, assignment: RoundAssignment) -> "Evaluator":
+        """In a process of one thread that has run no operation; BY_CHIEF where this round has nothing for it to do.
+
+        Where scores can end a round, the next step waits for them: the chief measures them itself.
+        """
+        asked = dict(assignment.plan.configuration.get("training", {}))
+        is_wanted = asked.get("evaluate_every_steps") and not asked.get("early_stopping")
+        if assignment.evaluator != "process" or not is_wanted or assignment.rebuild_of:
+            return BY_CHIEF
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                ours.close()
+                die_with_parent(parent)
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                _live(theirs, assignment)
+            except BaseException:
+                logger.exception("the evaluator failed")
+            finally:
+                os._exit(0)
+        theirs.close()
+        return cls(ours, Path(assignment.work_dir) / "to-evaluate", pid=pid)
+
+    @property
+    def is_there(self) -> bool:
+        return self._connection is not None and not self.lost_because
+
+    def ask(self, point: Checkpoint) -> Path:
+        """Has it scored; the folder is there until it is removed."""
+        assert self._connection is not None, "the chief has nobody to ask"
+        path = self._directory / str(self._count)
+        self._count += 1
+        checkpoint.write(path, point)
+        try:
+            self._connection.settimeout(_ANSWER_SECONDS)
+            self._connection.send(json.dumps({"path": str(path)}).encode())
+        except OSError as error:
+            self._lose(str(error))
+        return path
+
+    def answer(self) -> dict[str, float] | None:
+        """To the oldest question; None: it is gone."""
+        if self._connection is None or self.lost_because:
+            return None
+        try:
+            packet = self._connection.recv(_PACKET_BYTES)
+            answer: dict[str, Any] = json.loads(packet) if packet else {"error": "its process ended"}
+        except (OSError, ValueError) as error:
+            answer = {"error": str(error)}
+        if "metrics" in answer:
+            return {str(name): float(value) for name, value in answer["metrics"].items()}
+        self._lose(answer["error"])
+        return None
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        if self._pid:
+            with suppress(ProcessLookupError, ChildProcessError):
+                os.kill(self._pid, signal.SIGKILL)
+                os.waitpid(self._pid, 0)
+
+    def _lose(self, reason: str) -> None:
+        self.lost_because = reason
+        logger.warning("the chief evaluates from here on", extra={"reason": reason})
+
+
+BY_CHIEF = Evaluator(None)
+
+
+class Scores:
+    """What a round's checkpoints are worth, by an evaluator or by the chief; the numbers are the same.
+
+    Args:
+        statistics: the features', as a checkpoint has them.
+    """
+
+    def __init__(self, training: Trainable, data: RoundData, statistics: Arrays, evaluator: Evaluator) -> None:
+        self._training, self._data, self._statistics = training, data, statistics
+        self._evaluator = evaluator
+        self._validation: Validation | None = None
+        self._waiting = deque[tuple[Path, dict[str, float]]]()
+        if not evaluator.is_there:
+            self._own()
+
+    def of_this_step(self) -> dict[str, float]:
+        """Filled in by `settle` at the latest, where an evaluator measures them."""
+        if not self._evaluator.is_there:
+            return self._own().metrics(self._training)
+        scores = dict[str, float]()
+        arrays = {**self._training.captured(), **self._statistics}
+        self._waiting.append((self._evaluator.ask(Checkpoint(arrays, {"step": self._training.step}, {})), scores))
+        self.settle(most_waiting=_MOST_WAITING)
+        return scores
+
+    def settle(self, *, most_waiting: int = 0) -> None:
+        """Until so many scores at most are still to come; none, once the evaluator is gone."""
+        while len(self._waiting) > (most_waiting if self._evaluator.is_there else 0):
+            path, scores = self._waiting[0]
+            answer = self._evaluator.answer()
+            scores |= self._of_earlier(path) if answer is None else answer
+            self._waiting.popleft()
+            shutil.rmtree(path, ignore_errors=True)
+
+    def told(self) -> dict[str, str]:
+        """For the version's record."""
+        if self._evaluator is BY_CHIEF:
+            return {"evaluated_by": "chief"}
+        lost = self._evaluator.lost_because
+        return {"evaluated_by": f"evaluator, then chief: {lost}" if lost else "evaluator"}
+
+    def _of_earlier(self, path: Path) -> dict[str, float]:
+        """The chief goes back to a checkpoint, and to where it was."""
+        here = self._training.captured()
+        self._training.restore(checkpoint.read(path).arrays)
+        try:
+            return self._own().metrics(self._training)
+        finally:
+            self._training.restore(here)
+
+    def _own(self) -> Validation:
+        self._validation = self._validation or Validation(self._training.model, self._data)
+        return self._validation
+
+
+class Scorer:
+    """The evaluator's side: a model like the chief's, made when the first checkpoint comes."""
+
+    def __init__(self, assignment: RoundAssignment, registry: RegistryClient, log: EventLog) -> None:
+        self._assignment, self._registry, self._log = assignment, registry, log
+        self._built: tuple[Trainable, Validation] | None = None
+
+    def answer(self, question: bytes) -> bytes:
+        try:
+            point = checkpoint.read(Path(json.loads(question)["path"]))
+            self._built = self._built or self._build(point)
+            training, validation = self._built
+            training.restore(point.arrays)
+            return json.dumps({"metrics": validation.metrics(training)}).encode()
+        except HeadraceError as error:
+            return json.dumps({"error": error.message}).encode()
+
+    def _build(self, point: Checkpoint) -> tuple[Trainable, Validation]:
+        """From the checkpoint's statistics."""
+        work_dir = Path(self._assignment.work_dir) / "evaluator"
+        work_dir.mkdir(parents=True, exist_ok=True)
+        inputs = fetch_inputs(self._assignment, self._registry, work_dir)
+        seed, data = self._assignment.plan.seed, data_of(self._assignment, inputs, self._log)
+        model = adapters.build(inputs.definition, inputs.schema, point.statistics, inputs.module, seed=seed)
+        model.fit(point.arrays, lambda: (block.trained.columns for block in data.prepared(model)))
+        return adapters.trainable_of(model, seed=seed), Validation(model, data)
+
+
+def _live(connection: socket.socket, assignment: RoundAssignment) -> None:
+    determinism.configure(intra_op_threads=assignment.intra_op_threads, inter_op_threads=assignment.inter_op_threads)
+    registry = registry_of(assignment)
+    with closing(registry), closing(log_of(assignment, registry)) as log:
+        scorer = Scorer(assignment, registry, log)
+        while packet := connection.recv(_PACKET_BYTES):
+            connection.send(scorer.answer(packet))

@@ -33,7 +33,7 @@ _SERVICE = "headrace.trainer.Input"
 _BATCH_BYTES = 1 << 20
 _KEPT_BYTES = 64 << 20
 _CALL_SECONDS = 30.0
-_COUNTS_SECONDS = 1.0
+_COUNTS_SECONDS = 10.0
 
 
 @dataclass

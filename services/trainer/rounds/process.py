@@ -396,7 +396,7 @@ class _Round:
                 step=training.step,
                 **self._rates.lately(),
                 evaluation=next((dict(scores) for _, scores in reversed(pace.evaluations) if scores), {}),
-                members=tuple(self._members(age_seconds=1.0)),
+                members=tuple(self._members(age_seconds=2.0)),
             )
         )
 

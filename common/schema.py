@@ -7,6 +7,7 @@ As a mapping (YAML or JSON) it reads:
       - {name: carrier, dtype: string, vocabulary: [AA, UA]}
       - {name: pixels, dtype: float32, shape: [784]}
       - {name: tags, dtype: string, shape: [null]}          # any length, the empty list too
+      - {name: counts, dtype: float32, shape: [null], weights_of: tags}   # as many as there are tags in the event
       - {name: readings, dtype: float32, shape: [null, 3]}  # a sequence: any number of steps, 3 values each
       - {name: sentences, dtype: string, shape: [null, null]}  # a list of lists: rows of different lengths
       - {name: blob, dtype: bytes}                          # any bytes; in JSON {"b64": "..."}
@@ -40,6 +41,7 @@ from typing import Any, Literal, Self
 
 from common.errors import InvalidInput
 from common.kinds import MAX_RANK, MAX_VALUES, ImageKind, TensorKind
+from common.schema_links import check_links
 from common.suggestions import did_you_mean
 from common.topic_source import TopicSource
 
@@ -70,6 +72,8 @@ FEATURE_KEYS: Mapping[str, str] = {
     "min": "a number; default: no bound",
     "max": "a number; default: no bound",
     "vocabulary": "a list of different strings; strings only; default: any",
+    "weights_of": "the name of the feature of shape [null] whose values these weigh: an event with more or fewer of "
+    "them is refused; float32 or int64 of shape [null] only",
     "tensor": "what raw bytes hold: dtype and shape or shape_field; bytes only; default: any bytes",
     "image": "how an encoded image is decoded: height, width, format, channels, resize, scale; bytes only",
 }
@@ -119,6 +123,7 @@ class Feature:
             shape; an empty list where the length is free; no bytes, which decode to zeros, for a tensor or an image).
         minimum, maximum: inclusive bounds of every value (numbers only).
         vocabulary: the words allowed (strings only); empty means any.
+        weights_of: the feature of which an event holds as many values as of this one.
         tensor, image: what the bytes are; at most one of them.
         rows_of: the list of lists whose row lengths these are.
     """
@@ -131,6 +136,7 @@ class Feature:
     minimum: float | None = None
     maximum: float | None = None
     vocabulary: tuple[str, ...] = ()
+    weights_of: str | None = None
     tensor: TensorKind | None = None
     image: ImageKind | None = None
     rows_of: str = ""
@@ -246,6 +252,7 @@ class Feature:
             minimum=_bound(name, "min", dtype, mapping.get("min")),
             maximum=_bound(name, "max", dtype, mapping.get("max")),
             vocabulary=_vocabulary(name, dtype, mapping.get("vocabulary", ())),
+            weights_of=_weights_of(name, dtype, shape, mapping.get("weights_of")),
             tensor=tensor,
             image=image,
         )
@@ -260,7 +267,7 @@ class Feature:
             mapping["shape"] = list(self.shape)
         if not self.required:
             mapping["required"] = False
-        optional: dict[str, Any] = {"min": self.minimum, "max": self.maximum}
+        optional: dict[str, Any] = {"min": self.minimum, "max": self.maximum, "weights_of": self.weights_of}
         optional["default"] = None if self.is_decoded else self.default
         for key, kind in (("tensor", self.tensor), ("image", self.image)):
             optional[key] = kind.to_mapping() if kind else None
@@ -326,7 +333,7 @@ class Schema:
         schema._check_parts()
         for name in source.fields if source else ():
             schema.feature(name)
-        schema._check_kinds()
+        check_links(schema.features, schema.labels)
         return schema
 
     def seen_shape(self, feature: Feature) -> tuple[int | None, ...]:
@@ -334,30 +341,6 @@ class Schema:
         if feature.tensor is None or feature.tensor.shape_field is None:
             return feature.seen_shape
         return (None,) * self.feature(feature.tensor.shape_field).step_size
-
-    def _check_kinds(self) -> None:
-        for label in self.labels:
-            if label.dtype == "bytes":
-                raise InvalidInput(f"label {label.name} is bytes, expected float32, int64 or string")
-            if label.row_lengths_name:
-                raise InvalidInput(f"label {label.name} is a list of lists, expected a scalar or a list of one")
-        sized = {feature.name: feature for feature in self.features}
-        for feature in self.features:
-            name = feature.tensor.shape_field if feature.tensor else None
-            if name is None:
-                continue
-            sizes = sized.get(name)
-            if sizes is None:
-                raise InvalidInput(
-                    f"feature {feature.name}: shape_field {name!r} is no feature; there are {', '.join(sized)}"
-                    f"{did_you_mean([name], sized)}"
-                )
-            if sizes.dtype != "int64" or len(sizes.shape) != 1 or sizes.is_variable_length or not sizes.required:
-                raise InvalidInput(
-                    f"feature {feature.name}: shape_field {name} must be a required int64 feature of shape [rank]"
-                )
-            if not feature.required:
-                raise InvalidInput(f"feature {feature.name}: a tensor with a shape_field is required")
 
     def _check_parts(self) -> None:
         for part, name, dtypes in (
@@ -437,6 +420,14 @@ def _shape(name: str, value: object) -> tuple[int | None, ...]:
             f"{MAX_VALUES} values in all"
         )
     return shape
+
+
+def _weights_of(name: str, dtype: Dtype, shape: tuple[int | None, ...], value: object) -> str | None:
+    if value is None:
+        return None
+    if dtype not in ("float32", "int64") or shape != (None,):
+        raise InvalidInput(f"feature {name}: weights_of needs float32 or int64 of shape [null]")
+    return check_name(f"feature {name}: weights_of", value)
 
 
 def _bound(name: str, part: str, dtype: Dtype, value: object) -> float | None:

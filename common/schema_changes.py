@@ -51,6 +51,8 @@ def _narrowings(before: Feature, after: Feature) -> list[str]:
     reasons = [f"{name} is required now"] if after.required and not before.required else []
     if before.image and after.image and after.image.format not in ("any", before.image.format):
         reasons.append(f"{name} takes {after.image.format} images now and took {before.image.format} before")
+    if after.weights_of not in (None, before.weights_of):
+        reasons.append(f"{name} is weights_of {after.weights_of} now and could hold any number before")
     if after.minimum is not None and (before.minimum is None or after.minimum > before.minimum):
         reasons.append(f"the range of {name} is narrower: its min was {before.minimum} and is {after.minimum}")
     if after.maximum is not None and (before.maximum is None or after.maximum < before.maximum):

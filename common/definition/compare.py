@@ -85,7 +85,7 @@ def compare(old: Definition, new: Definition, old_schema: Schema, new_schema: Sc
     """What a round of `new` takes over from a version of `old`."""
     before, after = identity.variables_of(old, old_schema), identity.variables_of(new, new_schema)
     if not before or not after:
-        return _of_modules(old, new)
+        return _of_modules(old, new, _changed_inputs(old_schema, new_schema))
     report = of_variables(before, after, restart=new.restart, has_changed=old != new)
     statistics = [p for p in _statistics(identity.statistics_of(old), identity.statistics_of(new)) if p.is_change]
     notes = tuple(_learned_notes(old, new))
@@ -110,11 +110,11 @@ def of_variables(
         if old is None:
             parts.append(PartChange(path, 0, 0, _learned_rows(meaning.axes[0]), 0, "not in the parent"))
         elif has_changed and identity.is_named(path, restart):
-            restarted.add(path.split("/")[0])
+            restarted.add(path.rsplit("/", 1)[0])
         else:
             parts.append(_part(path, old, meaning))
             if _is_lost(old, meaning):
-                needs.append(path.split("/")[0].removesuffix("_table"))
+                needs.append(path.rsplit("/", 1)[0].removesuffix("_table"))
     for path, meaning in before.items():
         if path not in after:
             parts.append(PartChange(path, 0, 0, 0, _learned_rows(meaning.axes[0]), "not in the new definition"))
@@ -186,7 +186,7 @@ def _learned_notes(old: Definition, new: Definition) -> list[str]:
     return notes
 
 
-def _of_modules(old: Definition, new: Definition) -> Report:
+def _of_modules(old: Definition, new: Definition, inputs: Sequence[str]) -> Report:
     if (old.module is None) != (new.module is None):
         note = "an estimator and a module share no variables: unless names and shapes agree, everything starts new"
     elif old.trees or new.trees:
@@ -196,8 +196,19 @@ def _of_modules(old: Definition, new: Definition) -> Report:
         )
     else:
         note = (
-            "a module's variables are carried by path and shape; one whose shape changed fails the round unless its "
-            "layer is named in --restart, and the version says what was new and dropped"
+            "what a module's layers learned about an input's columns moves with the input, of a new input it starts "
+            "new; all else is carried by path and shape, and a layer whose shape changed fails the round unless it is "
+            "named in --restart; the version says what was kept, moved, new and dropped"
         )
     restarted = new.restart if old != new else ()
-    return Report((), 0, (), restarted, (note,))
+    return Report((), 0, (), restarted, (note, *inputs))
+
+
+def _changed_inputs(old: Schema, new: Schema) -> list[str]:
+    """What a module that takes every feature of its stream gets from now on, in sentences."""
+    before, after = ({feature.name: feature.shape for feature in schema.features} for schema in (old, new))
+    return [
+        f"feature {name} of the stream {'is new' if name not in before else 'has another shape'} since the parent"
+        for name, shape in after.items()
+        if name not in before or before[name] != shape
+    ]

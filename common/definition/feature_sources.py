@@ -48,6 +48,11 @@ def _check_weights(spec: Embedding | Indicator, ids: FeatureSpec, raw: Mapping[s
         )
     if weights.dtype not in ("float32", "int64"):
         raise InvalidInput(f"feature {spec.name}: weights {spec.weights} is {weights.dtype}, expected float32 or int64")
+    if weights.weights_of and ids.of != weights.weights_of:
+        raise InvalidInput(
+            f"feature {spec.name}: weights {spec.weights} are those of {weights.weights_of} (weights_of), "
+            f"its ids are of {ids.of}"
+        )
     shape = () if isinstance(ids, Crossed) else raw[str(ids.of)].shape
     if weights.shape != shape:
         raise InvalidInput(

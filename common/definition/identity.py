@@ -5,7 +5,8 @@ Rows of two definitions are the same when their run's label and their key are eq
 interval of a bucket, the number of an identity, a bin of a hash with as many bins, a column of a source. A row that has
 no equal in the parent starts new. `variables_of` says the meaning, `carried` is the rule, and nothing else decides.
 
-The variables of a Keras module have no such meaning: they are carried by path and shape.
+Of a Keras module the trainer finds the meaning in the network (families/module_meaning.py), as far as it can be seen
+there; the others of its variables are carried by path and shape.
 """
 
 from collections import deque

@@ -189,6 +189,9 @@ class ExampleCodec:
         self.columns = tuple(FeatureCodec(feature) for feature in schema.columns)
         self.column_of = {column.name: column for column in self.columns}
         self.key_column = self.column_of[schema.key] if schema.key else None
+        self._weights = tuple(
+            (feature.name, feature.weights_of) for feature in schema.features if feature.weights_of is not None
+        )
         self._with_shape_field = tuple(
             (column, column.feature.tensor.shape_field)
             for column in self.columns
@@ -198,9 +201,9 @@ class ExampleCodec:
         self._nested = tuple(feature for feature in schema.features if feature.row_lengths_name)
 
     @property
-    def has_shape_fields(self) -> bool:
+    def has_links(self) -> bool:
         """Whether one feature of an event says what another may hold, so that no column can be checked alone."""
-        return bool(self._with_shape_field or self._nested)
+        return bool(self._with_shape_field or self._nested or self._weights)
 
     def encode(self, event: object) -> bytes:
         """A serialized Example with every feature of the schema, in the schema's order.
@@ -316,8 +319,16 @@ class ExampleCodec:
         return faults
 
     def _uneven(self, values: Mapping[str, Any]) -> list[str]:
-        """Faults of lists of lists whose rows do not hold all values."""
+        """Faults of lists of lists whose rows do not hold all values, and of weights that are not one for each.
+
+        Args:
+            values: of an event whose features are right by themselves; without those that are absent.
+        """
         faults = []
+        for name, ids in self._weights:
+            count, expected = len(values.get(name, ())), len(values.get(ids, ()))
+            if count != expected:
+                faults.append(f"{name} holds {count} weights, {ids} {expected} values; expected one weight for each")
         for feature in self._nested:
             count, held = len(values.get(feature.name, ())), sum(values.get(feature.row_lengths_name, ()))
             if count != held:

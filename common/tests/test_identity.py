@@ -210,12 +210,17 @@ def test_a_meaning_survives_its_json() -> None:
     assert identity.from_mapping(identity.to_mapping(variables, statistics)) == (variables, statistics)
 
 
-def test_a_module_says_that_shapes_decide() -> None:
+def test_a_module_says_what_moves_and_which_features_came() -> None:
     module = parse_definition(
         files(estimator=None, features=None, module="m.py", task="binary") | {"m.py": b"def build_model(): ..."}
     )
     report = compare(module, module, SCHEMA, SCHEMA)
-    assert "by path and shape" in report.lines()[0]
+    assert "moves with the input" in report.lines()[0]
+    wider = Schema.from_mapping(
+        {"features": [{"name": "x", "dtype": "float32"}, {"name": "more", "dtype": "int64"}],
+         "labels": [{"name": "late", "dtype": "int64"}]}
+    )  # fmt: skip
+    assert "feature more of the stream is new" in compare(module, module, SCHEMA, wider).lines()[1]
 
 
 @pytest.mark.parametrize(("content", "reason"), [(b"[]", "names no layer"), (b"deep", "must be a list of texts")])

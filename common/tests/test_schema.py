@@ -97,6 +97,9 @@ def test_features_know_how_many_values_they_hold() -> None:
         (_one(dtype="string", vocabulary=["x", "x"]), "feature a: vocabulary must be different strings"),
         (_one(dtype="string", vocabulary=[1]), "feature a: vocabulary must be different strings"),
         (_one(dtype="int64", required=False, default=2**63), "is not a int64"),
+        (_one(weights_of="b"), "feature a: weights_of needs float32 or int64 of shape [null]"),
+        (_one(shape=[None], weights_of="b"), "feature a: weights_of 'b' is no feature; there are a"),
+        (_one(shape=[None], weights_of="a"), "weights_of a must be an int64 or string feature of shape [null]"),
     ],
 )
 def test_a_bad_schema_is_refused_in_words(mapping: Any, sentence: str) -> None:
@@ -261,3 +264,12 @@ def test_kinds_survive_json_and_widen_only_where_what_was_written_can_be_read() 
         with pytest.raises(Conflict) as caught:
             check_compatible(jpeg, Schema.from_mapping(narrower))
         assert reason in caught.value.message
+
+
+def test_weights_may_be_untied_from_their_ids_but_not_tied_to_them_later() -> None:
+    ids, counts = {"name": "ids", "dtype": "int64", "shape": [None]}, {"name": "c", "dtype": "int64", "shape": [None]}
+    free, tied = (Schema.from_mapping({"features": [ids, counts | link]}) for link in ({}, {"weights_of": "ids"}))
+    assert Schema.from_json(tied.to_json()) == tied
+    check_compatible(tied, free)
+    with pytest.raises(Conflict, match="c is weights_of ids now and could hold any number before"):
+        check_compatible(free, tied)

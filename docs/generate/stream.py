@@ -18,6 +18,7 @@ features:
   - {name: distance, dtype: float32, min: 0, max: 10000}
   - {name: pixels, dtype: float32, shape: [784]}
   - {name: tags, dtype: string, shape: [null]}
+  - {name: counts, dtype: float32, shape: [null], weights_of: tags}
   - {name: scan, dtype: bytes, tensor: {dtype: uint8, shape: [28, 28]}}
   - {name: photo, dtype: bytes, image: {format: jpeg, height: 96, width: 96, channels: 3}}
   - {name: delay, dtype: float32, required: false, default: 0.0}
@@ -45,6 +46,8 @@ _MEANING = {
     "default": "one value, repeated over the shape.",
     "min": "lower bound of every value, inclusive. An event below it is refused.",
     "max": "upper bound of every value, inclusive. An event above it is refused.",
+    "weights_of": "the feature of shape [null] of which an event holds as many values; an event with more or fewer is "
+    "refused.",
     "tensor": "what the bytes are the values of, little-endian and in C order; a model gets the values.",
     "image": "how the bytes are decoded; a model gets float32 [height, width, channels].",
     "vocabulary": "the words allowed. An event with another one is refused.",

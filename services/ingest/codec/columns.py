@@ -36,7 +36,7 @@ class ColumnarEncoder:
         self._known = frozenset(self._names)
         self._pick = itemgetter(*self._names) if len(self._names) > 1 else lambda event: (event[self._names[0]],)
         self._heads = _Heads()
-        self._is_one_by_one = codec.has_shape_fields
+        self._is_one_by_one = codec.has_links
 
     def encode(self, events: Sequence[Any]) -> list[bytes] | None:
         """Serialized Examples with every feature of the schema in its order, or None: look at them one by one."""

@@ -217,3 +217,37 @@ def test_the_lockstep_passes_tensors_of_integers_without_a_closer_look() -> None
     codec = ExampleCodec(plain)
     good = codec.encode({"blob": b64(b"\x00\xff"), "small": GOOD["small"]})
     assert _passed(codec, [good, good]) == [True, True]
+
+
+@pytest.mark.covers("feat-weighted")
+@pytest.mark.parametrize(
+    ("event", "sentence"),
+    [
+        ({"counts": [0.5]}, "counts holds 1 weights, ids 0 values; expected one weight for each"),
+        ({"ids": [7, 7]}, "counts holds 0 weights, ids 2 values; expected one weight for each"),
+        ({"ids": [7, 8], "counts": [0.5]}, "counts holds 1 weights, ids 2 values; expected one weight for each"),
+        ({"ids": [7, 8], "counts": [0.5, 2]}, ""),
+        ({"ids": [], "counts": []}, ""),
+        ({}, ""),
+    ],
+)
+def test_every_id_has_its_weight_by_every_way_in(event: dict[str, list[float]], sentence: str) -> None:
+    ids = {"name": "ids", "dtype": "int64", "shape": [None], "required": False}
+    counts = {"name": "counts", "dtype": "float32", "shape": [None], "required": False}
+    free = ExampleCodec(Schema.from_mapping({"features": [ids, counts]}))
+    tied = ExampleCodec(Schema.from_mapping({"features": [ids, counts | {"weights_of": "ids"}]}))
+    serialized = free.encode(event)
+    sparse = Example.FromString(serialized)
+    for name in {"ids", "counts"} - event.keys():
+        del sparse.features.feature[name]
+    framed = tfrecord.frame([serialized])
+    is_passed = LockstepChecker(tied).passed(framed, np.array([len(serialized)])).mask[0]
+    columns = ColumnarEncoder(tied).encode([event, event])
+    if not sentence:
+        assert tied.encode(event) == tied.check(serialized) == tied.check(sparse.SerializeToString()) == serialized
+        return
+    assert columns is None
+    assert not is_passed
+    for refused in (lambda: tied.encode(event), lambda: tied.check(serialized), lambda: tied.check(framed[12:-4])):
+        with pytest.raises(InvalidInput, match=sentence):
+            refused()

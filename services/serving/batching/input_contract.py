@@ -6,7 +6,7 @@ sets. Only where that fails is it found out whose row it was.
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ class InputContract:
                 *(_Check(feature, one.padding.get(feature.name)) for feature in one.features if _is_bound(feature)),
                 *(_Bytes(feature) for feature in one.features if feature.is_decoded),
                 *(_Rows(feature) for feature in one.features if feature.row_lengths_name in _names(one)),
+                *_weights_checks(one),
             )
             for name, one in self._inputs.items()
         }
@@ -249,6 +250,45 @@ class _Check:
         if math.isinf(self._low):
             return f"at most {self._high:g}"
         return f"at least {self._low:g}" if math.isinf(self._high) else f"from {self._low:g} to {self._high:g}"
+
+
+class _Weights:
+    """Of one input that weighs the values of another: as many in every row."""
+
+    def __init__(self, name: str, padding: Scalar, ids: str, padding_of_ids: Scalar) -> None:
+        self._name, self._ids = name, ids
+        self._count, self._count_ids = _Counts(name, padding), _Counts(ids, padding_of_ids)
+
+    def __call__(self, inputs: Arrays) -> None:
+        """Raises OutOfBounds."""
+        counts, expected = self._count(inputs), self._count_ids(inputs)
+        for row in np.flatnonzero(counts != expected)[:1].tolist():
+            raise OutOfBounds(
+                Code.INVALID_ARGUMENT,
+                f'input "{self._name}", row {row} holds {counts[row]} weights, {self._ids} {expected[row]} values; '
+                "expected one weight for each",
+            )
+
+
+class _Counts:
+    """How many values each row of one input of any length holds: int64 [n]."""
+
+    def __init__(self, name: str, padding: Scalar) -> None:
+        self._name = name
+        self._padding = padding.encode() if isinstance(padding, str) else padding
+
+    def __call__(self, inputs: Arrays) -> np.ndarray:
+        array = inputs[self._name]
+        is_padding = np.asarray(np.isnan(array) if is_nan(self._padding) else array == self._padding)
+        return np.asarray((~is_padding).sum(axis=1))
+
+
+def _weights_checks(inputs: SignatureInputs) -> Iterator[_Weights]:
+    lists = {feature.name: feature for feature in inputs.features if _ends_lists(inputs, feature)}
+    for feature in lists.values():
+        ids = lists.get(feature.weights_of or "")
+        if ids is not None:
+            yield _Weights(feature.name, PADDING[feature.dtype], ids.name, PADDING[ids.dtype])
 
 
 def _limits(feature: Feature) -> tuple[float, float]:

@@ -197,7 +197,7 @@ def warnings_of(before: Statistics, after: Statistics) -> dict[str, str]:
     return told
 
 
-def meaning_of(definition: Definition, schema: Schema, statistics: Statistics) -> dict[str, VariableMeaning]:
+def meaning_of_estimator(definition: Definition, schema: Schema, statistics: Statistics) -> dict[str, VariableMeaning]:
     """What the rows of an estimator's variables mean, learned words included (identity.py)."""
     words = {name: fitted.words for name, fitted in statistics.items() if isinstance(fitted, Words)}
     boundaries = {name: fitted.values for name, fitted in statistics.items() if isinstance(fitted, Boundaries)}

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from common.definition.identity import VariableMeaning
 from common.definition.model import Definition
 from common.errors import DataLoss
 from common.schema import Schema
@@ -11,11 +12,12 @@ from services.trainer.families import layer_state
 from services.trainer.families.bottleneck import Bottleneck
 from services.trainer.families.model import BuiltModel
 from services.trainer.families.model import build as build_network
+from services.trainer.families.module_meaning import meaning_of as meaning_of_module
 from services.trainer.families.port import Arrays, Model, Trainable
 from services.trainer.families.retrieval import build_retrieval
 from services.trainer.families.trees.model import TreesModel
 from services.trainer.families.user_module import UserModule
-from services.trainer.features.statistics import Statistics
+from services.trainer.features.statistics import Statistics, meaning_of_estimator
 from services.trainer.learn import checkpoint
 from services.trainer.learn.boosting import Boosting
 from services.trainer.learn.training import Training
@@ -52,6 +54,13 @@ def bottleneck_of(model: Model | None) -> Bottleneck | None:
 def placement_of(model: Model) -> dict[str, Any]:
     """Where layers were to compute and did; empty where nothing was asked for."""
     return model.placement.report() if isinstance(model, BuiltModel) else {}
+
+
+def meaning_of(model: Model, statistics: Statistics) -> dict[str, VariableMeaning]:
+    """What the rows of its variables mean, by path; without those that are carried by path and shape."""
+    if model.definition.module and isinstance(model, BuiltModel):
+        return meaning_of_module(model.network)
+    return meaning_of_estimator(model.definition, model.schema, statistics)
 
 
 def takes_whole_range(definition: Definition) -> bool:

@@ -115,16 +115,16 @@ def restore(variables: Mapping[str, keras.Variable], arrays: Arrays, carrying: C
         for path in shared
         if path not in restarted and _may_start_anew(path, owners[path], variables[path], stored[path], carrying)
     }
-    values = {
-        path: _carried(path, owners[path], variables[path], stored[path], carrying)
-        for path in shared
-        if path not in restarted and path not in misfits
-    }
     report = compare.of_variables(
         carrying.before, carrying.after, restart=carrying.restart, has_changed=carrying.has_changed
     )
     if report.refusal:
         raise InvalidInput(report.refusal)
+    values = {
+        path: _carried(path, owners[path], variables[path], stored[path], carrying)
+        for path in shared
+        if path not in restarted and path not in misfits
+    }
     _check_restart_names(variables, carrying)
     for path, value in values.items():
         variables[path].assign(tf.constant(value))

@@ -319,9 +319,7 @@ class _Round:
 
     def _restored(self, training: Trainable, inputs: RoundInputs) -> dict[str, Any]:
         """Continues from the parent; what changed, where the definition or a vocabulary had changed in between."""
-        self._meaning = feature_statistics.meaning_of(
-            training.model.definition, training.model.schema, self._statistics
-        )
+        self._meaning = adapters.meaning_of(training.model, self._statistics)
         report: dict[str, Any] = {}
         parent, said = inputs.parent, inputs.definition.warm_start
         if parent:

@@ -1,5 +1,6 @@
 """What a version's schema says of its inputs holds before they reach the model, alone and in a batch with others."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -7,10 +8,10 @@ import numpy as np
 import orjson
 import pytest
 
-from common.definition.inputs import INPUTS_PATH
-from common.schema import PADDING
+from common.definition.inputs import INPUTS_PATH, SignatureInputs
+from common.schema import PADDING, Feature
 from protos import queue_pb2
-from services.serving.batching.input_contract import InputContract, read_contract
+from services.serving.batching.input_contract import InputContract, OutOfBounds, read_contract
 from services.serving.batching.merge import Batcher
 from services.serving.options.model_options import BatchingOptions
 from services.serving.rest_json.predict import Document, read_inputs
@@ -219,3 +220,17 @@ def test_rows_that_say_nothing_at_all_are_rows_of_defaults() -> None:
     grown = Signature("", {"y": TensorSpec("DT_FLOAT", (-1,))}, {}, optional={"y": 1.5}, has_schema=True)
     found = read_inputs(Document(b'{"instances":[{},{}]}'), grown)
     assert (found.arrays["y"].tolist(), found.defaulted) == ([1.5, 1.5], {"y": 2})
+
+
+@pytest.mark.covers("feat-weighted")
+def test_a_row_with_more_or_fewer_weights_than_ids_is_refused() -> None:
+    ids = {"name": "ids", "dtype": "int64", "shape": [None]}
+    counts = {"name": "counts", "dtype": "float32", "shape": [None], "weights_of": "ids"}
+    features = (Feature.from_mapping(ids), Feature.from_mapping(counts))
+    contract = InputContract({"s": SignatureInputs(features, {"ids": PADDING["int64"], "counts": math.nan})})
+    end = int(PADDING["int64"])
+    given = {"ids": np.array([[1, 2], [3, end], [end, end]])}
+    contract.check("s", given | {"counts": np.array([[0.5, 2.0], [1.0, math.nan], [math.nan] * 2], np.float32)})
+    with pytest.raises(OutOfBounds) as caught:
+        contract.check("s", given | {"counts": np.array([[1.0, 2.0], [1.0, 1.0], [math.nan] * 2], np.float32)})
+    assert caught.value.message == 'input "counts", row 1 holds 2 weights, ids 1 values; expected one weight for each'

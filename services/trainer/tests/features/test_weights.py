@@ -91,6 +91,13 @@ def test_weights_that_do_not_fit_their_ids_are_refused(weights: str, sentence: s
         check_against_schema(specs, SCHEMA)
 
 
+def test_weights_of_other_ids_are_refused() -> None:
+    features = [{"name": name, "dtype": "int64", "shape": [None]} for name in ("codes", "others")]
+    counts = {"name": "counts", "dtype": "float32", "shape": [None], "weights_of": "others"}
+    with pytest.raises(InvalidInput, match=r"weights counts are those of others .* its ids are of codes"):
+        check_against_schema(parse_features(FEATURES, {}), Schema.from_mapping({"features": [*features, counts]}))
+
+
 @pytest.mark.covers("feat-weighted")
 def test_a_round_learns_from_weighted_ids_and_sets_aside_what_lacks_a_weight(tmp_path: Path) -> None:
     schema = SCHEMA.to_mapping() | {"labels": [{"name": "late", "dtype": "int64"}]}

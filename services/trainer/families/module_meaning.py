@@ -1,0 +1,96 @@
+"""What rows of a module's variables mean: which input's column each of them takes.
+
+Known of a functional or Sequential network, for layers that its inputs reach unmixed: Dense kernels, the numbers that
+BatchNormalization, LayerNormalization and Normalization keep per column, rows of an Embedding. All other variables,
+and those of a subclassed network, are carried by path and shape.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+
+from common.definition.identity import Axis, Run, VariableMeaning
+
+_KEEPS_COLUMNS = frozenset(
+    {"Activation", "Cast", "Dropout", "GaussianDropout", "GaussianNoise", "Identity", "LeakyReLU", "ReLU", "Rescaling"}
+)
+"""Of layers and of keras.ops, beside those of _PER_COLUMN: number k of what goes in becomes number k."""
+_RESHAPES = frozenset({"ExpandDims", "Flatten", "Reshape", "Squeeze"})
+_PER_COLUMN = (keras.layers.BatchNormalization, keras.layers.LayerNormalization, keras.layers.Normalization)
+
+
+def meaning_of(network: keras.Model) -> dict[str, VariableMeaning]:
+    """By path of the variable."""
+    if isinstance(network, keras.Sequential):
+        network = getattr(network, "_functional", None)
+    if not hasattr(network, "_nodes_by_depth"):
+        return {}
+    axes, calls = dict[int, Axis](), dict[int, int]()
+    nodes = [node for depth in sorted(network._nodes_by_depth, reverse=True) for node in network._nodes_by_depth[depth]]
+    for node in nodes:
+        calls[id(node.operation)] = calls.get(id(node.operation), 0) + 1
+    found = dict[str, VariableMeaning]()
+    for node in nodes:
+        given = [axes.get(id(tensor)) for tensor in node.input_tensors]
+        for tensor in node.outputs if node.is_input else ():
+            axes[id(tensor)] = _columns_of(tensor)
+        if not given or None in given:
+            continue
+        known = [axis for axis in given if axis is not None]
+        if calls[id(node.operation)] == 1:  # a layer that is called twice has rows of two meanings
+            found |= dict(_variables(node.operation, known[0]))
+        axis = _passed_on(node, known)
+        if axis is not None:
+            axes[id(node.outputs[0])] = axis
+    return found
+
+
+def _columns_of(tensor: keras.KerasTensor) -> Axis:
+    """The last axis of an input; of [n] one column. Of any length: 0."""
+    count = tensor.shape[-1] if len(tensor.shape) > 1 else 1
+    return (Run(("column", tensor.name), count or 0),)
+
+
+def _width(axis: Axis) -> int:
+    return sum(run.count for run in axis)
+
+
+def _passed_on(node: Any, given: list[Axis]) -> Axis | None:
+    """The columns of what the operation gives; None where it mixes them."""
+    name, before, after = type(node.operation).__name__, node.input_tensors[0].shape, node.outputs[0].shape
+    if name == "Concatenate":
+        is_last = node.operation.axis in (-1, len(after) - 1)
+        return tuple(run for axis in given for run in axis) if is_last else None
+    if len(given) > 1:
+        return None
+    (axis,) = given
+    if name in _KEEPS_COLUMNS:
+        return axis
+    if isinstance(node.operation, _PER_COLUMN):
+        return axis if _axis(node.operation) in ((-1,), (len(before) - 1,)) else None
+    if name not in _RESHAPES or len(after) < 2 or None in after[1:]:
+        return None
+    if len(axis) == 1 and None not in before[1:] and len(after) == 2:
+        return (Run(axis[0].label, after[1]),)  # one input: its numbers in their order
+    return axis if after[-1] == _width(axis) and (len(before) <= 2 or before[-1] == after[-1]) else None
+
+
+def _axis(layer: Any) -> tuple[int, ...]:
+    return tuple(layer.axis) if isinstance(layer.axis, list | tuple) else (layer.axis,)
+
+
+def _variables(layer: Any, axis: Axis) -> Iterator[tuple[str, VariableMeaning]]:
+    is_kernel = isinstance(layer, keras.layers.Dense)
+    found = list[tuple[Any, tuple[Axis, ...]]]()
+    if is_kernel:
+        found.append((layer._kernel, (axis, (Run(("units", layer.name, str(layer.units)), layer.units),))))
+    elif isinstance(layer, _PER_COLUMN):
+        found += [(variable, (axis,)) for variable in layer.variables]
+    elif isinstance(layer, keras.layers.Embedding) and len(axis) == 1:
+        rows, numbers = Run(("id", axis[0].label[1]), layer.input_dim), Run(("dimension",), layer.output_dim)
+        found.append((layer._embeddings, ((rows,), (numbers,))))
+    for variable, axes in found:
+        meaning = VariableMeaning(axes, is_kernel=is_kernel)
+        if meaning.shape == tuple(variable.shape):
+            yield variable.path, meaning

@@ -19,6 +19,7 @@ class Health:
     def __init__(self, *conditions: str) -> None:
         self._lock = threading.Lock()
         self._reasons: dict[str, str] = dict.fromkeys(conditions, "starting")
+        self._buts: dict[str, str] = {}
         self._stopping = False
         self._listeners: list[Callable[[bool], None]] = []
 
@@ -28,8 +29,9 @@ class Health:
             self._listeners.append(listener)
         listener(self.is_ready())
 
-    def satisfy(self, condition: str) -> None:
-        self._set(condition, "")
+    def satisfy(self, condition: str, *, but: str = "") -> None:
+        """Marks a condition as holding. `but`: what is wrong all the same, shown by /readyz."""
+        self._set(condition, "", but=but)
 
     def fail(self, condition: str, reason: str) -> None:
         """Marks a condition as not holding; `reason` is shown by /readyz."""
@@ -53,13 +55,15 @@ class Health:
             return frozenset(self._reasons)
 
     def conditions(self) -> Mapping[str, str]:
-        """{condition: "ok" or the reason why it does not hold}."""
+        """{condition: "ok", "ok, but ..." or the reason why it does not hold}."""
         with self._lock:
-            shown = {name: reason or "ok" for name, reason in self._reasons.items()}
+            buts = {name: f"ok, but {but}" for name, but in self._buts.items() if but}
+            shown = {name: reason or buts.get(name, "ok") for name, reason in self._reasons.items()}
             return shown | ({"stopping": "draining"} if self._stopping else {})
 
-    def _set(self, condition: str, reason: str) -> None:
+    def _set(self, condition: str, reason: str, *, but: str = "") -> None:
         with self._lock:
+            self._buts[condition] = but
             changed = bool(self._reasons.get(condition, "new")) != bool(reason)
             self._reasons[condition] = reason
         if changed:

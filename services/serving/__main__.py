@@ -265,6 +265,7 @@ def _start_reports(start: Start, front: Front, counts: RequestCounts, sock: sock
         lambda: front.state,
         counts,
         queues=lambda: {target: route.queue.depth for target, route in tuple(front.routes.items())},
+        queue_faults=lambda: front.queue_client.faults,
         instance_id=settings.replica or f"{socket.gethostname()}-{os.getpid()}",
         address=address,
         started_at=time.time(),

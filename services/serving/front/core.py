@@ -103,6 +103,7 @@ class Front:
             on_replies=self._on_replies,
             on_connected=self._on_connected,
             on_lost=self._on_lost,
+            on_faults=self._on_faults,
         )
 
     @property
@@ -283,7 +284,7 @@ class Front:
             return Code.UNAVAILABLE, f"nobody serves model {queue.model} ({queue.target}) right now; try again"
         if taken == REFUSED:
             self.admission.refusals[queue.model, "redis"] += 1
-            return Code.UNAVAILABLE, "the request queue (Redis) refuses to write; try again"
+            return Code.UNAVAILABLE, f"the request queue (Redis) refuses to write: {queue.refusal}; try again"
         if queue.load.most_rows:
             self.admission.refusals[queue.model, "batches full"] += 1
             return Code.UNAVAILABLE, BATCHES_FULL
@@ -295,6 +296,13 @@ class Front:
         self._abandoned.difference_update(written)
         if gone:
             self.queue_client.cancel(queue, span, gone, partial(self._on_cancelled, queue.model))
+
+    def _on_faults(self) -> None:
+        faults = "; ".join(self.queue_client.faults)
+        if self.queue_client.is_of_use:
+            self._health.satisfy(CONDITION, but=faults)
+        else:
+            self._health.fail(CONDITION, faults)
 
     def _on_connected(self) -> None:
         self._health.satisfy(CONDITION)
@@ -312,7 +320,7 @@ class Front:
                 self.queue_client.enqueue(request.queue, request_id, request.request)
 
     def _on_lost(self) -> None:
-        self._health.fail(CONDITION, "Redis is away")
+        self._on_faults()
         self._abandoned.clear()
         self._to_cancel.clear()
         if self._outage_timer is None:

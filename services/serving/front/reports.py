@@ -15,6 +15,7 @@ class ReplicaReports:
     Args:
         state: what the manager said last; None before it has spoken.
         queues: {(model, target): requests in its queue, of all fronts}.
+        queue_faults: what is wrong with Redis, in sentences.
     """
 
     def __init__(
@@ -23,11 +24,13 @@ class ReplicaReports:
         counts: RequestCounts,
         *,
         queues: Callable[[], Mapping[tuple[str, str], int]],
+        queue_faults: Callable[[], Sequence[str]],
         instance_id: str,
         address: str,
         started_at: float,
     ) -> None:
         self._state, self._counts, self._queues = state, counts, queues
+        self._queue_faults = queue_faults
         self._instance_id, self._address, self._started_at = instance_id, address, started_at
         self._before: dict[tuple[str, int], Totals] = {}
 
@@ -42,7 +45,10 @@ class ReplicaReports:
             address=self._address,
             started_at=self._started_at,
             serves=tuple(_served(version) for version in versions),
-            faults=tuple(f"{v.model} version {v.version}: {v.error_message}" for v in versions if v.error_code),
+            faults=(
+                *(f"{v.model} version {v.version}: {v.error_message}" for v in versions if v.error_code),
+                *self._queue_faults(),
+            ),
             numbers={
                 **_numbers(_sum(now), _sum(before)),
                 "open_requests": float(self._counts.open_count()),

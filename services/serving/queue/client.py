@@ -31,13 +31,16 @@ _TICK_SECONDS = 0.25
 _SILENCE_SECONDS = 1.0
 """A Redis that has owed a reply for this long, at two looks in a row, counts as lost. (At one look it may be this loop
 that was kept from reading.)"""
+_STEADY_SECONDS = 1.0
+"""A connection that was lost sooner is not made again at once."""
+_PROBE_MILLISECONDS = 5000
 _BACKOFF = Backoff(first_seconds=0.02, longest_seconds=1.0)
 
 
 class Queue:
     """One queue as a front sees it: its keys, its bounds, and the requests of this turn that were not written yet."""
 
-    __slots__ = ("depth", "key", "limit", "load", "model", "serving_key", "target", "unwritten")
+    __slots__ = ("depth", "fault", "key", "limit", "load", "model", "refusal", "serving_key", "target", "unwritten")
 
     def __init__(self, model: str, target: str, *, namespace: str = "") -> None:
         self.model = model
@@ -50,6 +53,10 @@ class Queue:
         """Requests that the queue may hold by its model's options; 0: the front's limit for all queues."""
         self.depth = 0
         """Requests in the queue, waiting and running, of all fronts; as of the last tick."""
+        self.fault = ""
+        """Why Redis has no queue under the key, as of the last tick; empty: it has, or nothing was written yet."""
+        self.refusal = ""
+        """What Redis said when it refused a write the last time."""
 
 
 Span = tuple[bytes, bytes]
@@ -66,6 +73,7 @@ class QueueClient:
         on_taken: told how many requests of a write were taken.
         on_replies: given each ReplyBatch, serialized.
         on_connected, on_lost: told when the queue comes and goes.
+        on_faults: told when `faults` may have changed.
     """
 
     def __init__(
@@ -78,6 +86,7 @@ class QueueClient:
         on_replies: Callable[[bytes], None],
         on_connected: Callable[[], None],
         on_lost: Callable[[], None],
+        on_faults: Callable[[], None],
     ) -> None:
         self._url = url
         self._replies_key = replies_key(front_id)
@@ -86,6 +95,9 @@ class QueueClient:
         self._on_replies = on_replies
         self._on_connected = on_connected
         self._on_lost = on_lost
+        self._on_faults = on_faults
+        self._probe = pack(b"SET", self._replies_key + b":probe", b"", b"PX", _PROBE_MILLISECONDS)
+        self._away, self._read_only = "", ""
         self._loop = asyncio.get_running_loop()
         self._unwritten: list[Queue] = []
         self._watched: Collection[Queue] = ()
@@ -97,6 +109,18 @@ class QueueClient:
         self.is_connected = False
         self.was_silent = False
         """The connection was given up because Redis said nothing, not lost."""
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """What is wrong with Redis, in sentences: with all of it, or with single queues."""
+        whole = self._away or self._read_only
+        return (whole,) if whole else tuple(queue.fault for queue in self._watched if queue.fault)
+
+    @property
+    def is_of_use(self) -> bool:
+        """Whether it takes requests, as of the last tick: of one model at least."""
+        is_usable = self.is_connected and not self._read_only
+        return is_usable and (not self._watched or not all(queue.fault for queue in self._watched))
 
     def enqueue(self, queue: Queue, request_id: bytes, request: bytes) -> None:
         """Puts a request (serialized PredictionRequest) into the write of this turn.
@@ -140,10 +164,10 @@ class QueueClient:
             raise Unavailable("Redis is away")
         length = await connection.ask(b"XLEN", queue.key)
         seconds = await connection.ask(b"TIME")
-        assert isinstance(length, int)
-        assert isinstance(seconds, list)
-        runners = await connection.ask(b"ZCOUNT", queue.serving_key, b"(%b000" % seconds[0], b"+inf")
-        assert isinstance(runners, int)
+        since = seconds[0] if isinstance(seconds, list) and seconds else b""
+        runners = await connection.ask(b"ZCOUNT", queue.serving_key, b"(%b000" % since, b"+inf")
+        if not isinstance(length, int) or not isinstance(runners, int):
+            raise Unavailable(f"Redis answered XLEN and ZCOUNT with {length!r:.50} and {runners!r:.50}")
         return length, runners
 
     async def run(self) -> None:
@@ -156,11 +180,17 @@ class QueueClient:
                 except Unavailable as error:
                     self._close()
                     logger.warning("the queue is away", extra={"reason": error.message})
+                    self._away = f"Redis is away: {error.message}"
+                    self._on_faults()
                     await asyncio.sleep(pauses.next_seconds())
                     continue
-                pauses.begin_again()
+                connected_at = self._loop.time()
                 await self._until_lost()
                 logger.warning("the connection to the queue was lost")
+                if self._loop.time() - connected_at < _STEADY_SECONDS:
+                    await asyncio.sleep(pauses.next_seconds())
+                else:
+                    pauses.begin_again()
         finally:
             self._close()
 
@@ -169,11 +199,14 @@ class QueueClient:
         self.was_silent = False
         self._requests = await connect(self._url, self._lose)
         for script in (ENQUEUE, CANCEL):
-            await self._requests.ask(b"SCRIPT", b"LOAD", script.text)
+            name = await self._requests.ask(b"SCRIPT", b"LOAD", script.text)
+            if name != script.sha:
+                raise Unavailable(f"what is there is no Redis: it answered SCRIPT LOAD with {name!r:.100}")
         self._replies = await connect(self._url, self._lose)
         if self._lost.is_set():
             raise Unavailable("the connection to Redis was lost while it was made")
         self.is_connected = True
+        self._away = self._read_only = ""
         logger.info("connected to the queue")
         self._waiting_pops = 0
         self._wait_for_replies(self._replies)
@@ -187,15 +220,30 @@ class QueueClient:
             try:
                 await asyncio.wait_for(self._lost.wait(), _TICK_SECONDS)
             except TimeoutError:
-                self._requests.send(pack(b"PING"), _ignore)
+                self._requests.send(self._probe, self._probed)
                 for queue in self._watched:
-                    self._requests.send(pack(b"XLEN", queue.key), partial(_note_depth, queue))
+                    self._requests.send(pack(b"XLEN", queue.key), partial(self._note_depth, queue))
                 late = self._requests.silent_seconds() > _SILENCE_SECONDS
                 late = late or self._replies.silent_seconds() > _SILENCE_SECONDS + _BLPOP_SECONDS
                 if late and was_late:
                     self.was_silent = True
                     self._close()
                 was_late = late
+
+    def _probed(self, reply: Reply) -> None:
+        """Redis may be there and take nothing: full, a replica, without its disk."""
+        before, self._read_only = self._read_only, "" if reply == b"OK" else f"Redis takes no writes: {_shown(reply)}"
+        if self._read_only != before:
+            self._on_faults()
+
+    def _note_depth(self, queue: Queue, reply: Reply) -> None:
+        before = queue.fault
+        if isinstance(reply, int):
+            queue.depth, queue.fault = reply, ""
+        else:
+            queue.fault = f"Redis has no queue under {queue.key.decode()}: {_shown(reply)}"
+        if queue.fault != before:
+            self._on_faults()
 
     def _lose(self) -> None:
         self._lost.set()
@@ -210,6 +258,7 @@ class QueueClient:
             for queue in self._unwritten:
                 queue.unwritten = []
             self._unwritten = []
+            self._away = "Redis is away: it fell silent" if self.was_silent else "Redis is away"
             self._on_lost()
 
     def _write(self) -> None:
@@ -233,7 +282,7 @@ class QueueClient:
         self._requests.send(command, partial(self._answered, queue, requests), now=now)
 
     def _answered(self, queue: Queue, requests: list[tuple[bytes, bytes]], reply: Reply) -> None:
-        if isinstance(reply, list):
+        if isinstance(reply, list) and len(reply) == 3 and isinstance(reply[0], int):
             taken, first, last = reply
             self._on_taken(queue, requests, taken, (first, last))
             return
@@ -241,7 +290,8 @@ class QueueClient:
             self._requests.send(pack(b"SCRIPT", b"LOAD", ENQUEUE.text), _ignore)
             self._send(queue, requests)
             return
-        logger.error("the queue refused a write", extra={"queue": queue.key.decode(), "reason": str(reply)})
+        queue.refusal = _shown(reply)
+        logger.error("the queue refused a write", extra={"queue": queue.key.decode(), "reason": queue.refusal})
         self._on_taken(queue, requests, REFUSED, (b"", b""))
 
     def _wait_for_replies(self, connection: RedisConnection) -> None:
@@ -250,8 +300,9 @@ class QueueClient:
         connection.send(self._blpop * count, *[self._popped] * count)
 
     def _popped(self, reply: Reply) -> None:
-        if isinstance(reply, hiredis.ReplyError):
-            logger.error("the reply list cannot be read", extra={"reason": str(reply)})
+        is_answer = isinstance(reply, list) and len(reply) == 2 and isinstance(reply[1], bytes)
+        if reply is not None and not is_answer:
+            logger.error("the reply list cannot be read", extra={"reason": _shown(reply)})
             if str(reply).startswith("WRONGTYPE") and self._requests is not None:
                 self._requests.send(pack(b"DEL", self._replies_key), _ignore, now=True)
             self._lose()
@@ -259,7 +310,8 @@ class QueueClient:
         self._waiting_pops -= 1
         if self._waiting_pops <= _FEWEST_POPS and self._replies is not None:
             self._wait_for_replies(self._replies)
-        if isinstance(reply, list):
+        if is_answer:
+            assert isinstance(reply, list)
             self._on_replies(reply[1])
 
 
@@ -267,9 +319,9 @@ def _is_unknown_script(reply: Reply) -> bool:
     return isinstance(reply, hiredis.ReplyError) and str(reply).startswith("NOSCRIPT")
 
 
-def _note_depth(queue: Queue, reply: Reply) -> None:
-    if isinstance(reply, int):
-        queue.depth = reply
+def _shown(reply: Reply) -> str:
+    """The text of an error, or what came instead of an answer."""
+    return str(reply)[:200] if isinstance(reply, hiredis.ReplyError) else f"it answers with {reply!r:.100}"
 
 
 def _ignore(reply: Reply) -> None:

@@ -4,7 +4,8 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 
 from common.errors import Unavailable
 from common.process.retry import Backoff, Pauses
@@ -50,12 +51,20 @@ class RecoveryWorker:
                 dead = self._dead.get(timeout=max(sweep_at - time.monotonic(), 0.0))
             except queue.Empty:
                 sweep_at = time.monotonic() + _SWEEP_SECONDS
-                self._sweep()
+                self._guarded(self._sweep)
                 continue
             if dead is None:
                 self._recovery.close()
                 return
-            self._recover(dead)
+            self._guarded(partial(self._recover, dead))
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        """Redis may answer what it never answers; a sweep finds later what was not put back."""
+        try:
+            act()
+        except Exception:
+            logger.exception("recovery failed")
+            self._recovery.close()
 
     def _recover(self, dead: tuple[str, Collection[str], str]) -> None:
         model, targets, runner = dead

@@ -106,6 +106,9 @@ class RedisConnection(asyncio.Protocol):
         reader.feed(data)
         try:
             while (reply := reader.gets()) is not False:
+                if not self._callbacks:  # an answer that nobody asked for
+                    self.close()
+                    return
                 self._callbacks.popleft()(reply)
         except hiredis.ProtocolError:
             self.close()

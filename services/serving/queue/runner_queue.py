@@ -80,10 +80,13 @@ class RunnerQueue:
         self.connection_id = 0
         self._known_targets.clear()
         self._redis.connect()
-        self._redis.demand("SCRIPT", "LOAD", COMPLETE.text)
-        self.connection_id = int(str(self._redis.demand("CLIENT", "ID")))
-        now = self._redis.demand("TIME")
-        assert isinstance(now, list)
+        name, number, now = (
+            self._redis.demand(*command) for command in (("SCRIPT", "LOAD", COMPLETE.text), ("CLIENT", "ID"), ("TIME",))
+        )
+        if name != COMPLETE.sha or not isinstance(number, int) or not isinstance(now, list) or len(now) != 2:
+            self._redis.close()
+            raise Unavailable(f"what is there is no Redis: it answered SCRIPT LOAD with {name!r:.100}")
+        self.connection_id = number
         self.ahead_seconds = int(now[0]) + int(now[1]) / 1e6 - time.time()
 
     def close(self) -> None:
@@ -166,15 +169,19 @@ class RunnerQueue:
         if isinstance(answer, RedisRefused):
             self._known_targets.clear()
             raise Unavailable(f"Redis refused to read the queue: {answer}")
-        if not isinstance(answer, list):
+        if answer is None:
             return []
         targets = {queue_key(self._model, target): target for target in self._known_targets}
-        return [
-            Taken(targets[key], entry_id, parse_request(fields))
-            for key, entries in answer
-            for entry_id, fields in entries
-            if fields
-        ]
+        try:
+            return [
+                Taken(targets[key], entry_id, parse_request(fields))
+                for key, entries in answer  # type: ignore[attr-defined]  # else a TypeError
+                for entry_id, fields in entries
+                if fields
+            ]
+        except (KeyError, TypeError, ValueError) as error:
+            self._redis.close()
+            raise Unavailable(f"Redis answered a read of the queue with {answer!r:.100}") from error
 
 
 class ServingMembership:
@@ -208,8 +215,18 @@ def make_group(redis: BlockingRedis, key: bytes) -> None:
     try:
         redis.call("XGROUP", "CREATE", key, CONSUMER_GROUP, "0", "MKSTREAM")
     except RedisRefused as error:
-        if error.code != "BUSYGROUP":
+        is_there = error.code == "BUSYGROUP" or (error.code == "OOM" and _has_group(redis, key))
+        if not is_there:
             raise Unavailable(f"Redis refused to make the group of {key.decode()}: {error}") from error
+
+
+def _has_group(redis: BlockingRedis, key: bytes) -> bool:
+    """A full Redis refuses to make a group before it sees that there is one."""
+    try:
+        groups = redis.call("XINFO", "GROUPS", key)
+    except RedisRefused:
+        return False
+    return isinstance(groups, list) and any(CONSUMER_GROUP in group for group in groups)
 
 
 def parse_request(fields: Sequence[bytes]) -> queue_pb2.PredictionRequest:

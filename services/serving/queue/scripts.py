@@ -68,22 +68,23 @@ COMPLETE = Script("""
 -- whoever asked ignores an answer to a request that is not open.
 -- The list of an asynchronous prediction keeps the lifetime it was made with (async_scripts.py).
 -- A reply list that is none (another program's key) takes no answer; the other requests of the batch have theirs.
+-- The requests go first: a full Redis refuses what grows only until a script has written something.
 -- KEYS: queue, reply list...    ARGV: group, expiry of a reply list in ms, count, id x count, one ReplyBatch per list
 local count = tonumber(ARGV[3])
+local ids = {}
+for i = 1, count do
+  ids[i] = ARGV[3 + i]
+end
+if count > 0 then
+  redis.pcall('XACK', KEYS[1], ARGV[1], unpack(ids))
+  redis.pcall('XDEL', KEYS[1], unpack(ids))
+end
 for i = 2, #KEYS do
   local pushed = redis.pcall('RPUSH', KEYS[i], ARGV[2 + count + i])
   if type(pushed) == 'number' and
       (string.sub(KEYS[i], 1, 20) ~= 'headrace:prediction:' or redis.call('PTTL', KEYS[i]) < 0) then
     redis.call('PEXPIRE', KEYS[i], ARGV[2])
   end
-end
-local ids = {}
-for i = 1, count do
-  ids[i] = ARGV[3 + i]
-end
-if count > 0 then
-  redis.call('XACK', KEYS[1], ARGV[1], unpack(ids))
-  redis.call('XDEL', KEYS[1], unpack(ids))
 end
 return count
 """)
@@ -96,9 +97,9 @@ REQUEUE = Script("""
 local moved = 0
 for i = 3, #ARGV, 2 do
   if #redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[i], ARGV[i], 1, ARGV[2]) > 0 then
-    redis.call('XADD', KEYS[1], '*', 'r', ARGV[i + 1])
     redis.call('XACK', KEYS[1], ARGV[1], ARGV[i])
     redis.call('XDEL', KEYS[1], ARGV[i])
+    redis.call('XADD', KEYS[1], '*', 'r', ARGV[i + 1])
     moved = moved + 1
   end
 end
@@ -109,11 +110,12 @@ return moved
 """)
 
 RENEW = Script("""
--- Says that a runner serves some queues for the next `ttl` milliseconds.
+-- Says that a runner serves some queues for the next `ttl` milliseconds, also in a full Redis (see COMPLETE).
 -- KEYS: serving set...    ARGV: runner id, ttl in ms
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 for i = 1, #KEYS do
+  redis.call('ZREM', KEYS[i], '')
   redis.call('ZADD', KEYS[i], now + ARGV[2], ARGV[1])
 end
 return now

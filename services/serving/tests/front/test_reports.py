@@ -15,7 +15,13 @@ def test_a_replica_says_what_it_serves_what_it_gave_up_and_how_fast_it_is() -> N
     state = ReplicaState("r", {}, {"m": {"production": 1}}, versions)
     counts = RequestCounts(lambda: 2)
     report = ReplicaReports(
-        lambda: state, counts, queues=lambda: {("m", "production"): 3}, instance_id="r", address="h:1", started_at=5.0
+        lambda: state,
+        counts,
+        queues=lambda: {("m", "production"): 3},
+        queue_faults=lambda: ("Redis is away",),
+        instance_id="r",
+        address="h:1",
+        started_at=5.0,
     )
     assert "request_p99_seconds" not in report().numbers
     for seconds in [0.0009] * 98 + [0.04] * 2:
@@ -24,7 +30,7 @@ def test_a_replica_says_what_it_serves_what_it_gave_up_and_how_fast_it_is() -> N
     said = report()
     assert [served.given_up for served in said.serves] == [False, False, True, False]
     assert (said.serves[0].since, said.serves[0].aliases, said.serves[2].reason) == (7.0, ("production",), "no such op")
-    assert said.faults == ("m version 2: try 1: no such op", "m version 3: no such op")
+    assert said.faults == ("m version 2: try 1: no such op", "m version 3: no such op", "Redis is away")
     assert (said.numbers["requests_total"], said.numbers["failed_requests_total"], said.numbers["open_requests"]) == (
         101.0,
         1.0,
@@ -42,7 +48,13 @@ def test_a_replica_says_what_it_serves_what_it_gave_up_and_how_fast_it_is() -> N
 
 def test_before_the_manager_speaks_nothing_is_served() -> None:
     report = ReplicaReports(
-        lambda: None, RequestCounts(lambda: 0), queues=dict, instance_id="r", address="", started_at=5.0
+        lambda: None,
+        RequestCounts(lambda: 0),
+        queues=dict,
+        queue_faults=tuple,
+        instance_id="r",
+        address="",
+        started_at=5.0,
     )
     assert (report().serves, report().faults) == ((), ())
 

@@ -32,11 +32,14 @@ from common.suggestions import did_you_mean
 
 HEAD_KEYS = (
     "task", "loss", "weight", "classes", "class_weights", "positive_weight", "label_smoothing", "levels",
+    "standardize",
 )  # fmt: skip
 """Of a head beside `label`; in the short form they stand at the top of model.yaml."""
 _CLASSIFIERS: tuple[Task, ...] = ("binary", "multiclass", "multilabel")
 REGRESSORS: tuple[Task, ...] = ("regression", "vector_regression", "count", "quantiles")
 _MAX_CLASSES = 100_000
+_STANDARDIZED_TASKS: tuple[Task, ...] = ("regression", "vector_regression", "quantiles")
+_STANDARDIZED_LOSSES = ("mean_squared_error", "mean_absolute_error", "huber", "log_cosh", "quantile")
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ class Head:
     positive_weight: factor of the positive term of a cross-entropy.
     label_smoothing: share of a label that is spread evenly over all classes.
     levels: of a quantiles head, increasing.
+    mean, deviation: of the label, as the definition says them: the network gives (label - mean) / deviation, and its
+        loss is of that. Everything else is in units of the label.
     """
 
     name: str
@@ -60,6 +65,8 @@ class Head:
     positive_weight: float | None = None
     label_smoothing: float = 0.0
     levels: tuple[float, ...] = ()
+    mean: float = 0.0
+    deviation: float = 1.0
 
     @property
     def is_plain(self) -> bool:
@@ -141,6 +148,7 @@ def _head(fields: Fields, name: str, label: str, teaching: Teaching, *, place: s
     task = _task(fields, teaching, classes, place)
     _refuse_classes(task, teaching, classes, place)
     loss = _loss(fields, teaching, task, place)
+    mean, deviation = _standardized(fields, teaching, task, loss, place)
     head = Head(
         name=name,
         label=label,
@@ -152,6 +160,8 @@ def _head(fields: Fields, name: str, label: str, teaching: Teaching, *, place: s
         positive_weight=_positive_weight(fields, task, loss, place),
         label_smoothing=_label_smoothing(fields, loss, place),
         levels=_levels(fields, task, place),
+        mean=mean,
+        deviation=deviation,
     )
     if fields.where == place and place == "model.yaml" and not head.weight:
         raise InvalidInput("model.yaml: weight 0 of the only head leaves nothing to learn")
@@ -232,6 +242,21 @@ def _levels(fields: Fields, task: Task, place: str) -> tuple[float, ...]:
     if not all(0.0 < level < 1.0 for level in levels) or list(levels) != sorted(set(levels)):
         raise InvalidInput(f"{place}: levels must increase, each above 0 and below 1, got {list(levels)}")
     return levels
+
+
+def _standardized(fields: Fields, teaching: Teaching, task: Task, loss: Loss, place: str) -> tuple[float, float]:
+    if not fields.has("standardize"):
+        fields.take("standardize", None)
+        return Head.mean, Head.deviation
+    said = fields.numbers("standardize")
+    if len(said) != 2 or said[1] <= 0:
+        raise InvalidInput(f"{place}: standardize must be [mean, deviation], deviation above 0, got {list(said)}")
+    if not teaching.is_estimator or task not in _STANDARDIZED_TASKS or loss.name not in _STANDARDIZED_LOSSES:
+        raise InvalidInput(
+            f"{place}: standardize is for estimators with task {', '.join(_STANDARDIZED_TASKS)} and loss "
+            f"{', '.join(_STANDARDIZED_LOSSES)}; this head is {task} with {loss.name}"
+        )
+    return said[0], said[1]
 
 
 def check_head(head: Head, schema: Schema, *, place: str, is_estimator: bool) -> None:

@@ -287,7 +287,8 @@ def _outputs_of(head: Head, schema: Schema) -> Run:
         return Run(("class", head.label, *own_name), count, label.vocabulary or None)
     keys = tuple(map(repr, head.levels)) if head.task == "quantiles" else label.vocabulary
     named = keys or None if head.task in ("multilabel", "quantiles") else None
-    return Run(("output", head.task, head.label, *own_name), count, named)
+    units = () if (head.mean, head.deviation) == (0.0, 1.0) else (f"{head.mean:g}+-{head.deviation:g}",)
+    return Run(("output", head.task, head.label, *own_name, *units), count, named)
 
 
 def _rows(specs: Mapping[str, FeatureSpec], name: str, schema: Schema, learned: Learned | None) -> Axis:

@@ -97,6 +97,8 @@ def check_trees(
         raise InvalidInput(f"{estimator} has no loss {head.loss.name} for a {head.task} head; it has {known}")
     if head.label_smoothing or head.class_weights or head.loss.options:
         raise InvalidInput(f"{estimator} takes no label_smoothing, class_weights or options of a loss; leave them out")
+    if (head.mean, head.deviation) != (Head.mean, Head.deviation):
+        raise InvalidInput(f"{estimator} splits whatever the label's size is; leave standardize out")
     for name in parameters.columns:
         spec = features[name]
         if isinstance(spec, Vocabulary) and spec.forgetting:

@@ -68,7 +68,7 @@ heads:
   late: {label: late, task: binary, loss: focal, class_weights: {0: 1, 1: 5}, label_smoothing: 0.1}
   kind: {label: kind, task: multiclass, classes: 3}
   delay: {label: delay, task: regression, loss: {name: huber, delta: 0.5}, weight: 0.1}
-  delay_range: {label: delay, task: quantiles, levels: [0.1, 0.5, 0.9]}
+  delay_range: {label: delay, task: quantiles, levels: [0.1, 0.5, 0.9], standardize: [9, 40]}
 """,
     "parameters": """\
 parameters:

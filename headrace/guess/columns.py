@@ -33,7 +33,7 @@ class Column:
         kinds: how many rows hold what: truth, whole, integral (2.0), number, date, text, list, nested, empty, marker
             (a word such as NA).
         values: how often each value occurs, as long as they are at most MOST_DISTINCT.
-        minimum, maximum, total: over numbers and dates (epoch seconds), elements of lists too.
+        minimum, maximum, total, squares: over numbers and dates (epoch seconds), elements of lists too.
         lengths, elements: of lists: how long they are, and the kinds of what is in them.
         longest_text: in characters.
     """
@@ -46,6 +46,7 @@ class Column:
     minimum: float = math.inf
     maximum: float = -math.inf
     total: float = 0.0
+    squares: float = 0.0
     lengths: set[int] = field(default_factory=set)
     elements: set[str] = field(default_factory=set)
     longest_text: int = 0
@@ -89,6 +90,12 @@ class Column:
         present = self.rows - self.missing
         return self.total / present if present else 0.0
 
+    @property
+    def deviation(self) -> float:
+        """The standard deviation."""
+        present = self.rows - self.missing
+        return math.sqrt(max(self.squares / present - self.mean**2, 0.0)) if present else 0.0
+
     def words(self) -> list[str]:
         """The cells that occur, most frequent first, without what is missing."""
         absent = ("empty",) if self.kind == "text" else ("empty", "marker")
@@ -102,6 +109,7 @@ class Column:
             if number is not None:
                 self.minimum, self.maximum = min(self.minimum, number), max(self.maximum, number)
                 self.total += number * count
+                self.squares += number * number * count
             elif kind == "text":
                 self.longest_text = max(self.longest_text, len(cell))
         if not self.many:

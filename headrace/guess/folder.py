@@ -13,6 +13,8 @@ _SMALL, _MIDDLE = 2_000, 20_000
 _EXAMPLES_SEEN = 30_000
 """So often, all in all, a first round looks at examples of a small file."""
 _MOST_PASSES = 60
+_NEAR = 10.0
+"""How far from 0 a label may be, and how far from 1 its deviation, by factor, before a network is told of it."""
 
 
 def write_folder(directory: Path, files: Mapping[str, str], *, replace: bool) -> None:
@@ -52,6 +54,7 @@ def model_yaml(model: str, stream: str, file: str, guesses: Sequence[Guess], lab
     """A first model: a small network over every column with something to learn from."""
     rows = guesses[0].column.rows
     target = next(found.column for found in guesses if found.part == "label")
+    mean, deviation = target.mean, target.deviation
     lines = [
         f"# Guessed by `headrace init` from {file}: a first model to improve on.",
         f"name: {model}",
@@ -59,6 +62,7 @@ def model_yaml(model: str, stream: str, file: str, guesses: Sequence[Guess], lab
         f"label: {label.feature['name']}",
         "seed: 7",
         f"estimator: {'dnn_classifier' if label.classes else 'dnn_regressor'}",
+        *_standardize(label, mean, deviation),
         "features:",
     ]
     for found in guesses:
@@ -71,7 +75,7 @@ def model_yaml(model: str, stream: str, file: str, guesses: Sequence[Guess], lab
         "optimizer": {"name": "adam", "learning_rate": 0.01 if rows < _SMALL else 0.002},
     }
     first = max(1, min(10_000, rows // 2))
-    gate = _gate(label, rows, _deviation(target.values))
+    gate = _gate(label, rows, deviation)
     return "\n".join([
         *lines,
         f"parameters: {_flow(parameters | {'hidden_units': hidden})}",
@@ -92,21 +96,13 @@ def _gate(label: LabelGuess, rows: int, deviation: float) -> dict[str, Any]:
     return {"metric": metric, "max_regression": 0.1 if rows < _SMALL else 0.02}
 
 
-def _deviation(values: Mapping[str, int]) -> float:
-    """Standard deviation of a counted column's numbers; 1.0 where they are too many to have been counted."""
-    numbers = [(float(cell), count) for cell, count in values.items() if _is_number(cell)]
-    total = sum(count for _, count in numbers)
-    if not total:
-        return 1.0
-    mean = sum(number * count for number, count in numbers) / total
-    return math.sqrt(sum(count * (number - mean) ** 2 for number, count in numbers) / total)
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        return math.isfinite(float(cell))
-    except ValueError:
-        return False
+def _standardize(label: LabelGuess, mean: float, deviation: float) -> list[str]:
+    """A network starts near 0 and moves in steps of about 1: a label of another size is told to it."""
+    is_of_its_size = abs(mean) <= _NEAR and 1 / _NEAR <= deviation <= _NEAR
+    if label.task != "regression" or is_of_its_size or not deviation:
+        return []
+    numbers = ", ".join(_value(float(f"{number:.4g}")) for number in (mean, deviation))
+    return [f"standardize: [{numbers}]  # mean and deviation of {label.feature['name']}"]
 
 
 def _item(found: Guess) -> str:

@@ -80,6 +80,18 @@ def test_a_messy_csv_becomes_a_folder_that_is_applied_and_ingested_as_it_is(tmp_
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(("unit", "said"), [(1.0, (0.0, 1.0)), (1e5, (995_000.0, 576_600.0))])
+def test_a_large_label_is_said_to_be_large(tmp_path: Path, unit: float, said: tuple[float, float]) -> None:
+    """Of more different values than are counted one by one, too."""
+    path = tmp_path / "d.csv"
+    path.write_text(
+        "\n".join(["x,price", *(f"{0.5 * row},{unit * (row % 2000) / 100 + row / 1e7}" for row in range(4000))])
+    )
+    assert init(path, "--into", tmp_path / "d").exit_code == 0
+    (head,) = written(tmp_path / "d")[1].heads
+    assert (head.mean, head.deviation) == pytest.approx(said, rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("label", "values", "task", "expected"),
     [

@@ -72,6 +72,10 @@ class BuiltHead:
         return self.task == "multiclass" and self.label.dtype == "float32"
 
     @property
+    def _is_standardized(self) -> bool:
+        return (self.head.mean, self.head.deviation) != (Head.mean, Head.deviation)
+
+    @property
     def output_width(self) -> tuple[int, ...]:
         """Of an example's outputs: () or (units,)."""
         return (self.units,) if self.task in VECTORS else ()
@@ -122,12 +126,16 @@ class BuiltHead:
         return good
 
     def outputs_of(self, network_output: tf.Tensor) -> tf.Tensor:
-        """float32 [n], or [n, units] (VECTORS)."""
+        """float32 [n], or [n, units] (VECTORS); of numbers, in units of the label."""
         output = tf.cast(network_output, tf.float32)
+        if self._is_standardized:
+            output = output * self.head.deviation + self.head.mean
         return output if self.task in VECTORS or output.shape.rank == 1 else output[:, 0]
 
     def losses_of(self, labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
         """float32 [n]."""
+        if self._is_standardized:
+            labels, outputs = ((one - self.head.mean) / self.head.deviation for one in (labels, outputs))
         losses = head_losses.losses_of(self.head, labels, outputs, class_count=self.class_count)
         return self.class_weighted(losses, labels)
 

@@ -61,6 +61,7 @@ class Steps:
         self._norms = Norms(self._variables, every=self._asked.norms_every_steps)
         self._refuse_padding()
         self._kernels = self._pruned_kernels()
+        self._local: LocalSteps | None = None  # a train_step of the user's own is traced before there are any
         self._give_optimizer()
         self._local = self._local_by(team)
         self._sharded = None if self._local else self._sharded_by(team)

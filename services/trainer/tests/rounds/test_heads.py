@@ -182,3 +182,25 @@ def test_an_event_without_a_label_teaches_the_other_heads_only(tmp_path: Path) -
     assert not any(name.startswith("amount") for name in alone.registry.versions[0].metrics["candidate"])
     bias = np.load(alone.directory / "cache" / "model" / "1" / "checkpoint" / "weights.npz")["model/logits/bias"]
     assert bias[0] != 0 == bias[1]
+
+
+def test_a_label_in_millions_is_learned_where_its_size_is_said(tmp_path: Path) -> None:
+    """Huber is not indifferent to the label's unit: its loss is of the standardised label."""
+    platform = Platform(tmp_path)
+    random = np.random.default_rng(3)
+    found = [event(random) for _ in range(200)]
+    price = [2e6 + 5e5 * one["x"] for one in found]
+    platform.append([serialized(one | {"amount": value}) for one, value in zip(found, price, strict=True)])
+    files = several(
+        {"price": {"label": "amount", "task": "regression", "loss": "huber", "standardize": [2e6, 5e5]}},
+        estimator="linear",
+        features={"x": {"type": "numeric"}},
+        parameters={},
+        training={"batch_size": 16, "passes": 8, "optimizer": {"name": "sgd", "learning_rate": 0.1}},
+    )
+    outcome = platform.train(platform.lease(files))
+    assert isinstance(outcome, Done), outcome
+    assert platform.registry.versions[0].metrics["candidate"]["rmse"] < 2e4
+    saved = tf.saved_model.load(str(tmp_path / "cache" / "model" / "1" / "saved_model"))
+    asked = tf.constant([serialized(event(random) | {"x": 1.0})])
+    assert abs(float(saved.signatures["serving_examples"](asked)["prediction"][0]) - 2.5e6) < 1e5

@@ -248,6 +248,8 @@ def test_every_id_has_its_weight_by_every_way_in(event: dict[str, list[float]], 
         return
     assert columns is None
     assert not is_passed
-    for refused in (lambda: tied.encode(event), lambda: tied.check(serialized), lambda: tied.check(framed[12:-4])):
+    with pytest.raises(InvalidInput, match=sentence):
+        tied.encode(event)
+    for given_bytes in (serialized, sparse.SerializeToString()):
         with pytest.raises(InvalidInput, match=sentence):
-            refused()
+            tied.check(given_bytes)

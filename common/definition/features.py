@@ -15,6 +15,7 @@
     route:         {type: crossed, of: [origin, dest], bins: 1000}
     route_vector:  {type: embedding, of: route, dimension: 8}
     month_columns: {type: indicator, of: month}
+    review_columns: {type: indicator, of: review_words, counts: tf_idf}   # of a text: rare words count more
     word_columns:  {type: indicator, of: word, weights: word_counts}   # a raw feature: one number for each id
 
 Categorical kinds (bucketized, vocabulary, identity, hashed, text, crossed) give ids; embedding and indicator make
@@ -34,6 +35,7 @@ from common.schema import check_name
 
 MOST_QUANTILES = 10_000
 _MOST_PARTS = 1024
+COUNTS = ("count", "tf_idf")
 EMBEDDING_COMBINERS = ("mean", "sum", "sqrtn")
 
 
@@ -179,11 +181,16 @@ class Embedding:
 
 @dataclass(frozen=True)
 class Indicator:
-    """One column per id: how often the example has it; with `weights`, a raw feature, the sum of its weights."""
+    """One column per id: how often the example has it; with `weights`, a raw feature, the sum of its weights.
+
+    `counts: tf_idf`, of a text: how often, times log(1 + texts / (1 + texts that have it)) over the trained examples
+    of all rounds, as keras.layers.TextVectorization counts.
+    """
 
     name: str
     of: str
     weights: str | None = None
+    counts: str = "count"
 
 
 Categorical = Bucketized | Quantiles | Vocabulary | Identity | Hashed | Text | Crossed
@@ -334,7 +341,7 @@ def _embedding(name: str, fields: Fields, files: Mapping[str, bytes]) -> Embeddi
 
 
 def _indicator(name: str, fields: Fields, files: Mapping[str, bytes]) -> Indicator:
-    return Indicator(name, fields.text("of"), _weights(fields))
+    return Indicator(name, fields.text("of"), _weights(fields), fields.choice("counts", COUNTS, "count"))
 
 
 def _weights(fields: Fields) -> str | None:
@@ -365,6 +372,8 @@ def _check_members(spec: FeatureSpec, specs: Mapping[str, FeatureSpec]) -> None:
                 f"feature {spec.name}: of {spec.of!r} is no categorical feature of this section "
                 f"(bucketized, vocabulary, identity, hashed, text, crossed)"
             )
+        if isinstance(spec, Indicator) and spec.counts == "tf_idf":
+            _check_tf_idf(spec, member)
     if isinstance(spec, Crossed):
         for name in spec.of:
             member = specs.get(name)
@@ -378,6 +387,16 @@ def _check_members(spec: FeatureSpec, specs: Mapping[str, FeatureSpec]) -> None:
                     f"feature {spec.name}: {name} cannot be crossed; members are raw strings or int64s, or bucketized, "
                     f"vocabulary, identity or hashed features"
                 )
+
+
+def _check_tf_idf(spec: Indicator, member: Categorical) -> None:
+    if not isinstance(member, Text) or spec.weights is not None:
+        raise InvalidInput(f"feature {spec.name}: counts: tf_idf weighs the words of a text, and {spec.of} is none")
+    if isinstance(member.ids, Vocabulary) and member.ids.forgetting:
+        raise InvalidInput(
+            f"feature {spec.name}: {spec.of} forgets words and gives their ids to others, so nobody could say in how "
+            f"many texts an id was; leave expire_after and evict out, or counts: tf_idf"
+        )
 
 
 def _check_shared_tables(specs: Mapping[str, FeatureSpec]) -> None:

@@ -9,6 +9,7 @@ Of a Keras module the trainer finds the meaning in the network (families/module_
 there; the others of its variables are carried by path and shape.
 """
 
+import hashlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -152,7 +153,14 @@ def statistics_of(definition: Definition) -> dict[str, str]:
             about[spec.name] = f"words of {words.of}"
         elif isinstance(spec, Quantiles):
             about[spec.name] = f"{spec.quantiles} quantiles of {spec.of}"
+        elif isinstance(spec, Indicator) and spec.counts == "tf_idf":
+            about[spec.name] = f"texts with each word of {spec.of}, {_in_short(definition.features[spec.of])}"
     return about
+
+
+def _in_short(spec: FeatureSpec) -> str:
+    """Another one for every other text feature: its ids mean something else."""
+    return hashlib.sha256(repr(spec).encode()).hexdigest()[:12]
 
 
 def learned_words_of(spec: FeatureSpec) -> Vocabulary | None:

@@ -12,13 +12,15 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from common.definition.features import FeatureSpec, Numeric, Quantiles, Text, Vocabulary
+from common.definition.features import FeatureSpec, Indicator, Numeric, Quantiles, Text, Vocabulary
 from common.definition.identity import Learned, VariableMeaning, variables_of
 from common.definition.model import Definition
 from common.errors import DataLoss
 from common.schema import PADDING, Schema
+from services.trainer.features import frequencies
 from services.trainer.features import words as vocabulary
 from services.trainer.features.cutting import pieces_of
+from services.trainer.features.frequencies import Frequencies, SeenTexts
 from services.trainer.features.plausible import FARTHEST, plausible
 from services.trainer.features.steps import applied
 from services.trainer.features.words import Seen, Words
@@ -103,8 +105,8 @@ class Boundaries:
         return cls(tuple(np.unique(cuts).astype(np.float64).tolist()))
 
 
-Fitted = Moments | Words | Boundaries
-_Fit = Numeric | Vocabulary | Quantiles
+Fitted = Moments | Words | Boundaries | Frequencies
+_Fit = Numeric | Vocabulary | Quantiles | Indicator
 Statistics = Mapping[str, Fitted]
 
 
@@ -121,6 +123,7 @@ class Fitting:
         self._moments: dict[str, Moments] = {}
         self._seen: dict[str, Seen] = {}
         self._values: dict[str, list[NDArray[np.generic]]] = {}
+        self._texts = {spec.name: SeenTexts(_text_of(spec, specs)) for spec in _by_rarity(specs)}
 
     @property
     def needs_data(self) -> bool:
@@ -130,12 +133,18 @@ class Fitting:
     @property
     def raw_names(self) -> set[str]:
         """The raw features that `add` looks at."""
-        return {spec.of for spec in self._wanted}
+        return {self._source(spec) for spec in self._wanted}
+
+    def _source(self, spec: _Fit) -> str:
+        return self._texts[spec.name].spec.of if isinstance(spec, Indicator) else spec.of
 
     def add(self, raw: Mapping[str, NDArray[np.generic]]) -> None:
         """Raw values of trained examples, by raw feature name, as features/parsing.py shapes them."""
         for spec in self._wanted:
-            values = raw[spec.of]
+            values = raw[self._source(spec)]
+            if isinstance(spec, Indicator):
+                self._texts[spec.name].add(values)
+                continue
             if isinstance(spec, Numeric):
                 columns = _shaped(spec, values.reshape(len(values), math.prod(values.shape[1:])))
                 known, parent = self._moments.get(spec.name), self._parent.get(spec.name)
@@ -174,6 +183,9 @@ class Fitting:
             elif isinstance(spec, Quantiles):
                 values = self._values.get(spec.name, [np.zeros(0)])
                 fitted[spec.name] = Boundaries.between(np.concatenate(values), spec.quantiles)
+            elif isinstance(spec, Indicator):
+                text, counted = self._texts[spec.name], before if isinstance(before, Frequencies) else None
+                fitted[spec.name] = text.result(counted, known_words(text.spec.ids, fitted))
             else:
                 known = before if isinstance(before, Words) else None
                 fitted[spec.name] = vocabulary.grown(spec, known, self._seen.get(spec.name, Seen()))
@@ -212,6 +224,9 @@ def to_arrays(statistics: Statistics) -> dict[str, NDArray[np.generic]]:
         if isinstance(fitted, Words):
             arrays |= {f"{prefix}/{part}": array for part, array in vocabulary.to_arrays(fitted).items()}
             continue
+        if isinstance(fitted, Frequencies):
+            arrays |= {f"{prefix}/{part}": array for part, array in frequencies.to_arrays(fitted).items()}
+            continue
         if isinstance(fitted, Boundaries):
             arrays[f"{prefix}/boundaries"] = np.array(fitted.values, np.float64)
             continue
@@ -237,6 +252,8 @@ def _fitted_of(arrays: Arrays, prefix: str) -> Fitted:
                 path.removeprefix(f"{prefix}/"): array for path, array in arrays.items() if path.startswith(prefix)
             }
             return vocabulary.from_arrays(parts)
+        if f"{prefix}/having" in arrays:
+            return frequencies.from_arrays({part: arrays[f"{prefix}/{part}"] for part in frequencies.PARTS})
         if f"{prefix}/boundaries" in arrays:
             return Boundaries(tuple(arrays[f"{prefix}/boundaries"].astype(np.float64).tolist()))
         count, mean, squares, minimum, maximum, left_out = (arrays[f"{prefix}/{part}"] for part in _PARTS)
@@ -261,6 +278,8 @@ def _is_wanted(spec: _Fit, before: Fitted | None) -> bool:
         return True
     if isinstance(spec, Quantiles):
         return isinstance(before, Boundaries) and not before.values
+    if isinstance(spec, Indicator):
+        return True
     is_full = isinstance(before, Words) and isinstance(spec, Vocabulary) and len(before.words) >= spec.max_words
     forgets = isinstance(spec, Vocabulary) and spec.forgetting is not None
     return spec.update and (forgets or not is_full)
@@ -271,7 +290,28 @@ def _fitted_specs(specs: Mapping[str, FeatureSpec]) -> list[_Fit]:
     words = [spec.ids if isinstance(spec, Text) else spec for spec in specs.values()]
     vocabularies = [spec for spec in words if isinstance(spec, Vocabulary) and spec.words is None]
     quantiles = [spec for spec in specs.values() if isinstance(spec, Quantiles)]
-    return [*numerics, *vocabularies, *quantiles]
+    return [*numerics, *vocabularies, *quantiles, *_by_rarity(specs)]
+
+
+def _by_rarity(specs: Mapping[str, FeatureSpec]) -> list[Indicator]:
+    return [spec for spec in specs.values() if isinstance(spec, Indicator) and spec.counts == "tf_idf"]
+
+
+def _text_of(spec: Indicator, specs: Mapping[str, FeatureSpec]) -> Text:
+    text = specs[spec.of]
+    assert isinstance(text, Text)
+    return text
+
+
+def known_words(spec: FeatureSpec, statistics: Statistics) -> tuple[bytes, ...]:
+    """In order of their ids: those that the definition gives, or those that were learned; of hashed ones none."""
+    if not isinstance(spec, Vocabulary):
+        return ()
+    if spec.words is not None:
+        return tuple(word.encode() for word in spec.words)
+    fitted = statistics[spec.name]
+    assert isinstance(fitted, Words)
+    return fitted.words
 
 
 def _texts(values: NDArray[np.generic], *, is_padded: bool) -> tuple[list[bytes], NDArray[np.intp]]:

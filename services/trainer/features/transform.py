@@ -28,11 +28,11 @@ from common.definition.features import (
 from common.errors import InvalidInput
 from common.schema import Schema
 from services.trainer.features.cutting import listed, pieces_of
+from services.trainer.features.frequencies import Frequencies
 from services.trainer.features.parsing import Raw, is_padding
 from services.trainer.features.plausible import FARTHEST
-from services.trainer.features.statistics import Boundaries, Moments, Statistics
+from services.trainer.features.statistics import Boundaries, Moments, Statistics, known_words
 from services.trainer.features.steps import applied
-from services.trainer.features.words import Words
 
 _SEPARATOR = "\x1f"
 _FINGERPRINTS = 2**63 - 1
@@ -64,13 +64,15 @@ class Transform:
         """`needed`: what the network takes; an embedding or indicator stands for its ids."""
         self._specs, self._statistics, self._schema = specs, statistics, schema
         names = list(needed)
-        self._weighted = {weights_name(name): specs[name] for name in names if weights_of(specs[name])}
+        self._weighted = {weights_name(name): specs[name] for name in names if is_weighted(specs[name])}
         self.outputs = sorted({ids_of(specs, name) for name in names} | self._weighted.keys())
         below = {raw for name in names for raw in raw_names_of(specs, ids_of(specs, name))}
-        self.raw_names = sorted(below | {str(weights_of(spec)) for spec in self._weighted.values()})
+        self.raw_names = sorted(below | {raw for spec in self._weighted.values() if (raw := weights_of(spec))})
         vocabularies = [spec.ids if isinstance(spec, Text) else spec for spec in specs.values()]
         self._lookups = {
-            spec.name: _WordLookup(_words_of(spec, statistics)) for spec in vocabularies if isinstance(spec, Vocabulary)
+            spec.name: _WordLookup(known_words(spec, statistics))
+            for spec in vocabularies
+            if isinstance(spec, Vocabulary)
         }
 
     def __call__(self, raw: Raw) -> Transformed:
@@ -98,7 +100,9 @@ class Transform:
     def width(self, name: str) -> int | None:
         """Values or columns per example; None for any number."""
         if name in self._weighted:
-            return self._schema.feature(str(weights_of(self._weighted[name]))).seen_count
+            spec = self._weighted[name]
+            raw = weights_of(spec)
+            return self._schema.feature(raw).seen_count if raw else self.width(ids_of(self._specs, spec.name))
         spec = self._specs[name]
         if isinstance(spec, Text):
             return None
@@ -115,7 +119,11 @@ class Transform:
     def _weights(self, spec: FeatureSpec, raw: Raw, done: Transformed) -> tf.Tensor:
         """float32, the shape of the ids; 0.0 where a list is filled up."""
         ids = self._compute(ids_of(self._specs, spec.name), raw, done)
-        name = str(weights_of(spec))
+        name = weights_of(spec)
+        if name is None:
+            fitted = self._statistics[spec.name]
+            assert isinstance(fitted, Frequencies)
+            return tf.where(ids >= 0, tf.gather(tf.constant(fitted.weights), tf.maximum(ids, 0)), 0.0)
         values = _two_dimensional(raw[name])
         if not self._schema.feature(name).is_variable_length:
             return tf.cast(values, tf.float32)
@@ -242,6 +250,11 @@ def weights_of(spec: FeatureSpec) -> str | None:
     return spec.weights if isinstance(spec, Embedding | Indicator) else None
 
 
+def is_weighted(spec: FeatureSpec) -> bool:
+    """Whether the network gets a weight for each id: a raw feature's, or by how rare a word is."""
+    return weights_of(spec) is not None or (isinstance(spec, Indicator) and spec.counts == "tf_idf")
+
+
 def weights_name(name: str) -> str:
     """Of the column that holds the weights of a feature's ids."""
     return f"{name}.weights"
@@ -261,14 +274,6 @@ def categorical(specs: Mapping[str, FeatureSpec], name: str) -> Categorical:
     spec = specs[ids_of(specs, name)]
     assert isinstance(spec, Categorical)
     return spec
-
-
-def _words_of(spec: Vocabulary, statistics: Statistics) -> tuple[bytes, ...]:
-    if spec.words is not None:
-        return tuple(word.encode() for word in spec.words)
-    fitted = statistics[spec.name]
-    assert isinstance(fitted, Words)
-    return fitted.words
 
 
 def _identity_ids(spec: Identity, values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

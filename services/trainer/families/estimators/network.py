@@ -10,7 +10,7 @@ from common.definition.model import Definition, EstimatorParameters
 from services.trainer.families.estimators.by_name import activation_of, initializer_of, regularizer_of
 from services.trainer.families.estimators.layers import Counts, EmbeddingTable, FactorTerms, LinearTerms, Regularizer
 from services.trainer.families.heads import BuiltHead
-from services.trainer.features.transform import Transform, categorical, ids_of, weights_name, weights_of
+from services.trainer.features.transform import Transform, categorical, ids_of, is_weighted, weights_name
 
 
 def build_network(definition: Definition, transform: Transform, heads: Sequence[BuiltHead]) -> keras.Model:
@@ -154,7 +154,7 @@ def dense_columns(
     # By name: rows of the first kernel must not change places when a definition lists its features in another order.
     for name in sorted(names):
         spec, source = specs[name], inputs[ids_of(specs, name)]
-        weighted = {"id_weights": inputs[weights_name(name)]} if weights_of(spec) else {}
+        weighted = {"id_weights": inputs[weights_name(name)]} if is_weighted(spec) else {}
         if isinstance(spec, Embedding):
             size = id_count(categorical(specs, name))
             if spec.table not in tables:

@@ -8,7 +8,7 @@ from common.definition.model import Definition, EstimatorParameters
 from services.trainer.families.estimators.by_name import activation_of, initializer_of, regularizer_of
 from services.trainer.families.estimators.layers import EmbeddingTable
 from services.trainer.families.estimators.network import column_input, dense_columns, regularizer_for
-from services.trainer.features.transform import Transform, ids_of, weights_name, weights_of
+from services.trainer.features.transform import Transform, ids_of, is_weighted, weights_name
 
 USER, ITEM, ITEM_ID = "user", "item", "item_id"
 """Outputs of the whole network: float32 [n, dimension] twice, int32 [n]."""
@@ -45,7 +45,7 @@ def build_towers(definition: Definition, transform: Transform) -> Towers:
 
 def _columns_of(definition: Definition, names: tuple[str, ...]) -> list[str]:
     specs = definition.features
-    weighted = [weights_name(name) for name in names if weights_of(specs[name])]
+    weighted = [weights_name(name) for name in names if is_weighted(specs[name])]
     return sorted({*(ids_of(specs, name) for name in names), *weighted})
 
 

@@ -15,7 +15,7 @@ _MOST_WORST = 64
 @dataclass(frozen=True)
 class Summaries:
     """Attributes:
-    histograms: after every so many blocks, of the weights and the gradients of each layer; 0: none.
+    histograms: after every so many blocks, of weights, gradients and what each layer gives; 0: none.
     worst: held-out examples with the largest losses, as texts, and as images where a feature is one; 0: none.
     statistics: counts, quantiles, distinct values and frequent words of every field of the trained examples.
     """

@@ -1,4 +1,4 @@
-"""What is looked at while a round trains: the curve, live; weights and gradients of each layer where asked.
+"""What is looked at while a round trains: the curve, live; weights, gradients and what layers give, where asked.
 
 Looking changes nothing: what a forward pass moves (seeds of dropout, moving means) is put back.
 """
@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
@@ -36,6 +37,7 @@ class Observer:
         self._every = training.model.definition.training.summaries.histograms
         self._live = LiveFile(live_path, first_step=training.step, wall_time=time.time())
         self._gradients = _gradient_function(training.model) if self._every else None
+        self._activations = _activation_function(training.model) if self._every else None
         self._before = _weights(training.model) if self._every else {}
         self._blocks = 0
         self.seen: list[tuple[int, Summary]] = []
@@ -66,9 +68,10 @@ class Observer:
         values = [scalar("update_ratio", moved / (_norm(self._before) or 1.0))]
         if gradients:
             values.append(scalar("gradient_norm", _norm(gradients)))
+        given = self._activations(examples) if self._activations else {}
         drawn = [
             histogram(f"{kind}/{name}", array)
-            for kind, arrays in (("weights", weights), ("gradients", gradients))
+            for kind, arrays in (("weights", weights), ("gradients", gradients), ("activations", given))
             for name, array in _smallest(arrays).items()
         ]
         self._before = weights
@@ -92,6 +95,34 @@ def _weights(model: Model) -> Arrays:
     if not isinstance(model, BuiltModel):
         return {}
     return {variable.path: variable.value.numpy() for variable in model.network.trainable_variables}
+
+
+def _activation_function(model: Model) -> Callable[[TrainingSet], Arrays] | None:
+    """A block's first batch to what each layer gives in inference, by layer; None for a network that is no graph of
+    layers, as a subclass of keras.Model may not be."""
+    if not isinstance(model, BuiltModel) or not getattr(model.network, "inputs", None):
+        return None
+    network, batch_size = model.network, model.definition.training.batch_size
+    layers = [layer for layer in network.layers if not isinstance(layer, keras.layers.InputLayer)]
+    given = {layer.name: layer.output for layer in layers if isinstance(layer.output, keras.KerasTensor)}
+    if not given:
+        return None
+    column_of = {tensor.name: name for name, tensor in model.wiring.columns.items()}
+    tapped = keras.Model(network.input, given, name="activations")
+
+    def activations(examples: TrainingSet) -> Arrays:
+        if not examples.count:
+            return {}
+        kept = [variable.value.read_value() for variable in network.non_trainable_variables]
+        columns = {name: examples.columns[name][:batch_size] for name in model.column_specs()}
+        asked = keras.tree.map_structure(lambda tensor: columns[column_of[tensor.name]], network.input)
+        found = tapped(asked, training=False)
+        for variable, value in zip(network.non_trainable_variables, kept, strict=True):
+            variable.assign(value)
+        dense = {name: array.numpy() for name, array in found.items() if isinstance(array, tf.Tensor)}
+        return {name: array for name, array in dense.items() if np.issubdtype(array.dtype, np.floating)}
+
+    return activations
 
 
 def _gradient_function(model: Model) -> Callable[[TrainingSet], Arrays] | None:

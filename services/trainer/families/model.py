@@ -91,12 +91,13 @@ class BuiltModel:
         return module_inputs.given(self.inputs, self._asked.columns, raw)
 
     def fit(self, before: Arrays, blocks: Callable[[], Iterator[Columns]]) -> None:
-        """Preprocessing layers learn from the round's trained examples where `before` lacks what they learned.
+        """The module's adapt sees the round's trained examples, where `before` is empty or lacks what a layer learned.
 
-        First of all, because what is traced afterwards holds their state as constants.
+        What else it assigned before lasts as any variable does. First of all, because what is traced afterwards holds
+        the layers' state as constants.
         """
         missing = layer_state.restore(self.network, before)
-        if not missing or self.adapt is None:
+        if self.adapt is None or (before and not missing):
             return
         if lists := sorted(module_inputs.list_names(self.wiring.columns)):
             raise DefinitionFailedError(

@@ -214,7 +214,7 @@ def test_what_cannot_be_used_is_refused_with_a_sentence(
     assert reason in outcome.reason
 
 
-def test_a_data_file_lies_beside_its_module(tmp_path: Path) -> None:
+def test_a_data_file_lies_beside_its_module_and_adapt_may_assign_weights(tmp_path: Path) -> None:
     source = (
         SMALL
         + """
@@ -222,13 +222,23 @@ def build_model(schema, parameters):
     words = pathlib.Path(__file__).with_name(parameters["words"]).read_text().split()
     layers = [keras.layers.StringLookup(vocabulary=words), keras.layers.Embedding(len(words) + 1, 2)]
     return keras.Sequential([keras.Input((), name="word", dtype="string"), *layers, keras.layers.Dense(1)])
+
+def adapt(network, dataset):
+    count = sum(len(row["word"]) for row in dataset)
+    network.get_layer("embedding").embeddings.assign(np.full((3, 2), count, np.float32))
 """
     )
     platform = Platform(tmp_path)
     platform.append(events(40))
-    files = module(source, parameters={"words": "words.txt"}) | {"words.txt": b"red\ngreen\n"}
+    training = {"batch_size": 8, "frozen": ["*/embedding"]}
+    files = module(source, parameters={"words": "words.txt"}, training=training) | {"words.txt": b"red\ngreen\n"}
     outcome = platform.train(platform.lease(files))
     assert isinstance(outcome, Done), outcome
+    arrays = checkpoint.read(tmp_path / "cache" / "model" / "1").arrays
+    np.testing.assert_array_equal(
+        np.float64(arrays["model/sequential/embedding/embeddings"]),
+        np.full((3, 2), platform.registry.versions[0].events_trained),
+    )
 
 
 AUTOENCODER = """

@@ -120,10 +120,13 @@ class Reports:
         return {name: served.reason for name, served in by_replica.items() if served is not None}
 
     def counted(self, model: str) -> JsonMap | None:
-        """What a trainer has counted of the log for the model, the newest report first; None while none says so."""
+        """What a trainer has counted of the log for the model; None while none says so.
+
+        Of several trainers the one that has seen most of the log: another's report may come later with an older count.
+        """
         told = [one for one in self.instances() if model in one.report.models]
-        newest = max(told, key=lambda one: one.reported_at, default=None)
-        return newest.report.models[model] if newest is not None else None
+        furthest = max(told, key=lambda one: (_seen(one.report.models[model]), one.reported_at), default=None)
+        return furthest.report.models[model] if furthest is not None else None
 
     def users_of(self, model: str) -> list[str]:
         """Sentences that say which replicas still hold versions of the model."""
@@ -137,3 +140,7 @@ class Reports:
         silent = [name for name, one in self._instances.items() if now - one.reported_at > SILENT_SECONDS]
         for name in silent:
             del self._instances[name]
+
+
+def _seen(counted: JsonMap) -> int:
+    return sum(counted.get("log_end", {}).values())

@@ -19,9 +19,9 @@ from services.registry.tests.building import GATE, Clock, draft, lease, new_cata
 PER_RECORD = 100
 
 
-def report(catalog: Catalog, **counted: Any) -> None:
+def report(catalog: Catalog, instance: str = "t", **counted: Any) -> None:
     told = {"waiting": 0, "judged_before": 0, "left_out": [], "log_end": {"0": 0}, "waiting_for": "", **counted}
-    catalog.report(Report("t", "trainer", "", 1.0, models={"m": told}))
+    catalog.report(Report(instance, "trainer", "", 1.0, models={"m": told}))
 
 
 def test_an_account_before_any_report_says_what_is_missing(catalog: Catalog) -> None:
@@ -48,6 +48,15 @@ def test_what_is_waiting_and_about_to_be_left_out_is_told_apart(catalog: Catalog
     assert found["adds_up"]
     planned = catalog.plan_round(next_plan(catalog))
     assert catalog.account("m")["waiting"]["in_round"] == planned.plan.example_count
+
+
+def test_a_trainer_that_has_seen_less_of_the_log_takes_nothing_back(catalog: Catalog) -> None:
+    publish(catalog)
+    report(catalog, head_version=1, waiting=500, log_end={"0": 7, "1": 5})
+    report(catalog, "u", head_version=1, waiting=300, log_end={"0": 6, "1": 4})
+    assert catalog.account("m")["examples"]["total"] == 1500
+    report(catalog, "u", head_version=1, waiting=700, log_end={"0": 9, "1": 5})
+    assert catalog.account("m")["examples"]["total"] == 1700
 
 
 def test_a_version_of_what_came_after_the_last_count_adds_up(catalog: Catalog) -> None:

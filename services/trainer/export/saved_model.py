@@ -18,8 +18,10 @@ The transform, its vocabularies and statistics are part of the graph; a module's
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,7 @@ from services.trainer.features.decoding import decoded
 from services.trainer.features.parsing import parse, parse_in_graph, tensor_spec
 
 RAW_SIGNATURE, EXAMPLES_SIGNATURE = "serving_default", "serving_examples"
+_NO_IDENTIFIER = re.compile(r"[^A-Za-z0-9_]")
 WARMUP_PATH = Path("assets.extra/tf_serving_warmup_requests")
 
 
@@ -51,12 +54,17 @@ def export(model: Model, directory: Path) -> None:
     module.exported = model.exported
     is_module = model.definition.module is not None
     signatures = {name: _graph_of(one, is_module=is_module) for name, one in model.signatures().items()}
-    by_features = signatures[RAW_SIGNATURE]
+    names = {name: _names_in_graph(one) for name, one in model.signatures().items()}
+    answer, named = signatures[RAW_SIGNATURE], names[RAW_SIGNATURE]
+
+    def by_features(**raw: Any) -> Any:
+        return answer(**{named[name]: tensor for name, tensor in raw.items()})
+
     signatures[EXAMPLES_SIGNATURE] = tf.function(
         lambda examples: by_features(**parse_in_graph(examples, model.inputs)), autograph=False
     ).get_concrete_function(tf.TensorSpec([None], tf.string, name="examples"))
     words = _class_words(model)
-    for name in by_method.names_for(_of_first_head(model, by_features.structured_outputs)):
+    for name in by_method.names_for(_of_first_head(model, answer.structured_outputs)):
         signatures[name] = tf.function(
             lambda inputs, name=name: by_method.answers_by_examples(
                 _of_first_head(model, by_features(**parse_in_graph(inputs, model.inputs))), words
@@ -66,6 +74,7 @@ def export(model: Model, directory: Path) -> None:
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     tf.saved_model.save(module, str(directory), signatures=signatures, options=options)
     by_method.name_methods(directory)
+    by_method.name_inputs(directory, names)
     (directory / "fingerprint.pb").unlink(missing_ok=True)
     _write_inputs(model, directory)
     _write_serving_options(model, directory)
@@ -73,9 +82,26 @@ def export(model: Model, directory: Path) -> None:
 
 def _graph_of(signature: Signature, *, is_module: bool) -> Any:
     """`is_module`: a user's Python may branch on tensors."""
-    decode = tf.autograph.experimental.do_not_convert(lambda raw: decoded(raw, signature.inputs))
+    names = _names_in_graph(signature)
+    decode = tf.autograph.experimental.do_not_convert(
+        lambda given: decoded({name: given[names[name]] for name in names}, signature.inputs)
+    )
     function = tf.function(lambda **raw: signature.answer(decode(raw)), autograph=is_module)
-    return function.get_concrete_function(**{feature.name: tensor_spec(feature) for feature in signature.inputs})
+    specs = {names[feature.name]: tensor_spec(feature) for feature in signature.inputs}
+    return function.get_concrete_function(**{name: tf.TensorSpec.from_spec(spec, name) for name, spec in specs.items()})
+
+
+def _names_in_graph(signature: Signature) -> dict[str, str]:
+    """Features to the arguments of their signature: what no argument in Python can be called has another name there,
+    which tf.saved_model.load shows; servers see the features' own (signatures.name_inputs)."""
+    features = [feature.name for feature in signature.inputs]
+    names = {name: name for name in features if name.isidentifier() and name != "self" and not iskeyword(name)}
+    for name in features:
+        argument = _NO_IDENTIFIER.sub("_", name)
+        while name not in names and (argument in names.values() or iskeyword(argument) or argument == "self"):
+            argument += "_"
+        names.setdefault(name, argument)
+    return names
 
 
 def _class_words(model: Model) -> Sequence[str]:

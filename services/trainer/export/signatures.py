@@ -61,6 +61,26 @@ def _classified(scores: tf.Tensor, words: Sequence[str]) -> dict[str, tf.Tensor]
     return {"classes": classes, "scores": tf.cast(scores, tf.float32)}
 
 
+def name_inputs(directory: Path, names: Mapping[str, Mapping[str, str]]) -> None:
+    """Writes into saved_model.pb what signatures call their inputs: by signature, that name to the argument's."""
+    renamed = {
+        signature: {argument: name for name, argument in given.items() if name != argument}
+        for signature, given in names.items()
+    }
+    if not any(renamed.values()):
+        return
+    path = directory / "saved_model.pb"
+    saved_model = saved_model_pb2.SavedModel.FromString(path.read_bytes())
+    for graph in saved_model.meta_graphs:
+        for signature, arguments in renamed.items():
+            inputs = graph.signature_def[signature].inputs
+            for argument, name in arguments.items():
+                inputs[name].CopyFrom(inputs[argument])
+            for argument in arguments:
+                del inputs[argument]
+    path.write_bytes(saved_model.SerializeToString(deterministic=True))
+
+
 def name_methods(directory: Path) -> None:
     """Writes the methods into saved_model.pb: tf.saved_model.save calls every signature a predict."""
     path = directory / "saved_model.pb"

@@ -41,6 +41,8 @@ def push(
     its argument, in a process where `import tensorflow` is TensorFlow 1's; of new numbered folders the last is taken.
     """
     session: Session = context.obj
+    with session.client() as client:
+        client.model(model)  # before a large one is loaded for nobody
     place = place_of(str(exported_by(script, Path(source))) if script else source)
     with place.as_local() as local, saved_model_of(local) as directory:
         note = checked(directory)

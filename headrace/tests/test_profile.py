@@ -79,6 +79,12 @@ def test_tensorboard_of_a_model_that_is_not_there_is_refused(server: Server, run
     assert (result.exit_code, "there is no model nobody" in result.output) == (4, True)
 
 
+def test_a_push_to_a_model_that_is_not_there_is_refused_before_anything_is_loaded(server: Server, run: Run) -> None:  # noqa: F811
+    server.will_answer(404, {"error": {"kind": "NotFound", "message": "model nobody is not registered"}})
+    result = run("push", "nobody", "/no/such/folder")
+    assert (result.exit_code, "model nobody is not registered" in result.output) == (4, True)
+
+
 @pytest.mark.covers("eco-tfdv")
 def test_a_stream_is_compared_with_a_versions_round_and_drift_is_an_exit_status(server: Server, run: Run) -> None:  # noqa: F811
     def document(mean: float) -> dict[str, Any]:

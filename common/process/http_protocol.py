@@ -16,6 +16,7 @@ MAX_URL_BYTES = 8 * 1024
 MAX_HEAD_BYTES = 32 * 1024
 MAX_HEADERS = 100
 _BODY_BYTES_PER_SECOND = 16 * 1024
+_MOST_THROWN_AWAY_BYTES = 16 * 1024 * 1024
 NONE, HEAD, BODY = 0, 1, 2
 """What of a message has come: nothing or all of it, a part of its head, its head."""
 _SAFE_METHODS = frozenset({b"GET", b"HEAD", b"OPTIONS"})
@@ -47,6 +48,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._host = b""
         self._upgrades = False
         self._is_refused = False
+        self._may_throw_away: int | None = None
+        """Bytes after a refusal that closes only behind answers which are still to come."""
 
     # Connections
 
@@ -110,6 +113,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
         if self._is_refused:
+            self._throw_away(len(data))
             return
         self._chunk_bytes = len(data)
         try:
@@ -120,6 +124,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._refuse_for(error)
         if self.stage:
             self._note_open(len(data))
+
+    def _throw_away(self, size: int) -> None:
+        if self._may_throw_away is not None:
+            self._may_throw_away -= size
+            if self._may_throw_away < 0:
+                self.transport.abort()
 
     def _note_open(self, size: int) -> None:
         """The message is not complete; `size` bytes have come."""
@@ -162,6 +172,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self.pipeline or (in_order and self._has_open_cycle()):
             newest: Any = self.pipeline[0][0] if self.pipeline else self.cycle
             newest.keep_alive = False
+            self._may_throw_away = _MOST_THROWN_AWAY_BYTES
             return
         cycle: Any = self.cycle
         if self.stage == BODY and cycle is not None:

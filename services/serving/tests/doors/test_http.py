@@ -246,6 +246,16 @@ def test_a_client_that_does_not_read_stops_being_read(front: FrontThread) -> Non
                 sent, left = sent + taken, left[taken:]
 
 
+def test_what_follows_nonsense_is_not_thrown_away_for_ever_behind_an_answer_that_waits(front: FrontThread) -> None:
+    front.runner.answers.clear()
+    wire = Wire(front)
+    wire.send(post([1, 2]) + b"nonsense\r\n\r\n")
+    with pytest.raises(ConnectionError):  # noqa: PT012  (which send fails is not known)
+        for _ in range(1 << 12):
+            wire.send(b"\0" * (1 << 16))
+    front.runner.answers.set()
+
+
 def test_a_deadline_header_that_is_no_number_is_refused(wire: Wire) -> None:
     wire.send(post([1, 2], "X-Request-Timeout-Ms: soon"))
     status, _, body = wire.response()

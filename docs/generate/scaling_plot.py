@@ -1,7 +1,7 @@
 """docs/internals/scaling.svg: what more processes would give a round, by the cost of an exchange.
 
     seconds of a step on P processes = computing on one / P + (P - 1) * latency + bytes received / bandwidth
-    bytes received = (P - 1) / P * K * bytes of a shard's gradients, with K = max(P, 4) shards
+    bytes received = (P - 1) * bytes of a shard's gradients: each process sends one sum, for P and K powers of two
 
 Latency and bandwidth are a least-squares fit to the measured exchanges at two processes, which stand in the table of
 docs/internals/performance.md.
@@ -20,7 +20,6 @@ _ROW = re.compile(
     re.MULTILINE,
 )
 _PROCESSES = (1, 2, 4, 8, 16, 32, 64)
-_SHARDS = 4
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 720, 420, 60, 370, 40, 500
 _MOST, _LEAST = 64.0, 1 / 16
 _STYLE = "font: 13px sans-serif; fill: #333"
@@ -35,8 +34,7 @@ def document() -> str:
     if len(rows) < 2:
         raise ValueError("docs/internals/performance.md has no table of exchanges to fit")
     latency_ms, ms_per_mb = _fit(rows)
-    step_ms, _, mb = rows[0]
-    shard_mb = mb / 2  # a half of four shards is received
+    step_ms, _, shard_mb = rows[0]
     curves = [
         ("as much as there are processes", "#999", "4 4", [float(count) for count in _PROCESSES]),
         ("100 times the computing", "#1b7837", "", _speeds(100 * step_ms, shard_mb, latency_ms, ms_per_mb)),
@@ -66,15 +64,7 @@ def _fit(rows: list[tuple[float, float, float]]) -> tuple[float, float]:
 
 
 def _speeds(step_ms: float, shard_mb: float, latency_ms: float, ms_per_mb: float) -> list[float]:
-    return [
-        step_ms
-        / (
-            step_ms / count
-            + (count - 1) * latency_ms
-            + (count - 1) / count * max(count, _SHARDS) * shard_mb * ms_per_mb
-        )
-        for count in _PROCESSES
-    ]
+    return [step_ms / (step_ms / count + (count - 1) * (latency_ms + shard_mb * ms_per_mb)) for count in _PROCESSES]
 
 
 def _x(count: float) -> float:

@@ -28,7 +28,7 @@ predict {model} {row} | predict {model} --file {csv} | bench {serving} --model {
 model show {model} | model signatures {model} | model graph {model} | model ops {model} | model cost {model}
 checkpoint show {model} | checkpoint export {model} --to {new}/export
 records archive {stream} --to {new}/shards | records cat {new}/shards/{stream}-000-000000.tfrecord --limit 2
-push {model} {made} --reason theirs | diff {model}@1 {model}@2 | promote {model} 2 | rollback {model}
+push {model} {made} --judge --reason theirs | diff {model}@1 {model}@2 | promote {model} 2 | rollback {model}
 pause {model} | resume {model} | pin {model} | unpin {model} | archive {model} | restore {model}
 stats {stream} | stats {model}@1 | tensorboard {model} --inspect --logdir {new}/logs
 """

@@ -18,6 +18,7 @@ from common.errors import InvalidInput
 from common.registry.catalog import HistoryEntry, Model, Round, Stream, Version
 from headrace.client.answers import build
 from headrace.client.connection import Door
+from headrace.client.rebuilds import measured
 from headrace.files.own_files import own_files
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Lifecycle:
 
     _registry: Door
     _ingest: Door
+    _trainer: Door
     _by: str
 
     def _files_door(self) -> str:
@@ -104,13 +106,21 @@ class Lifecycle:
             tuple(answer["notes"]), tuple(answer.get("learned", ())),
         )  # fmt: skip
 
-    def push(self, model: str, directory: Path, *, origin: str = "", reason: str = "") -> Version:
+    def push(
+        self, model: str, directory: Path, *, origin: str = "", reason: str = "", judge: bool = False,
+        wait_seconds: float = 600.0,
+    ) -> Version:  # fmt: skip
         """Registers a folder with a SavedModel as the model's next version. Needs grpcio.
+
+        Args:
+            judge: a trainer measures it beside the live version on what the last round held out, and the gate decides.
+            wait_seconds: for that trainer.
 
         Raises:
             InvalidInput: it lacks a part or a tag, holds what no replica can run, or links out of the folder.
+            Conflict: to be judged, but no round of the model has made a version.
             NotFound: no such model.
-            Unavailable: the registry takes no files here.
+            Unavailable: the registry takes no files here, or no trainer could measure it in time.
         """
         from common.registry.client import RegistryClient, manifest_of
 
@@ -119,7 +129,15 @@ class Lifecycle:
         with tempfile.TemporaryDirectory() as folder, closing(RegistryClient(self._files_door())) as registry:
             (Path(folder) / "saved_model").symlink_to(directory.absolute())
             registry.upload(Path(folder), files)
-        body = {"by": self._by, "reason": reason, "origin": origin, "files": [asdict(file) for file in files]}
+        body: dict[str, Any] = {
+            "by": self._by, "reason": reason, "origin": origin, "files": [asdict(file) for file in files]
+        }  # fmt: skip
+        if judge:
+            asked = self._trainer.call(
+                "POST", f"/v1/models/{_segment(model)}:measure", orjson.dumps({"files": body["files"]}),
+                headers=_JSON, repeatable=True,
+            ).json()  # fmt: skip
+            body["measured"] = measured(self._trainer, str(asked["measurement_id"]), wait_seconds=wait_seconds)
         path = f"/v1/models/{_segment(model)}:push"
         answer = self._registry.call("POST", path, orjson.dumps(body), headers=_JSON, repeatable=False).json()
         return build(Version, answer)

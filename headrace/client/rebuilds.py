@@ -1,4 +1,4 @@
-"""What came of training a version again, as the trainer tells it, and how to wait for it."""
+"""What came of training a version again, or of measuring a model made elsewhere, as the trainer tells it."""
 
 import time
 from dataclasses import dataclass
@@ -39,25 +39,42 @@ class Rebuild:
 
 def wait_for(trainer: Door, rebuild_id: str, *, wait_seconds: float) -> Rebuild:
     """Raises Unavailable: not ready in time, forgotten by a restarted trainer, or failed for a reason that is told."""
+    return _rebuild_of(_done(trainer, f"/v1/rebuilds/{rebuild_id}", "rebuild", wait_seconds=wait_seconds))
+
+
+def measured(trainer: Door, measurement_id: str, *, wait_seconds: float) -> dict[str, Any]:
+    """The figures. Raises as `wait_for` does."""
+    path = f"/v1/measurements/{measurement_id}"
+    figures: dict[str, Any] = _done(trainer, path, "measurement", wait_seconds=wait_seconds)["figures"]
+    return figures
+
+
+def _done(trainer: Door, path: str, what: str, *, wait_seconds: float) -> dict[str, Any]:
     deadline = time.monotonic() + wait_seconds
     strangers = 0
     while True:
         try:
-            answer = trainer.call("GET", f"/v1/rebuilds/{rebuild_id}", repeatable=True).json()
+            answer: dict[str, Any] = trainer.call("GET", path, repeatable=True).json()
             strangers = 0
         except NotFound as error:
             answer, strangers = {"state": "waiting"}, strangers + 1
             if strangers >= _STRANGERS:
                 raise Unavailable(
-                    f"the trainer has forgotten the rebuild, so it was restarted: {error.message}"
+                    f"the trainer has forgotten the {what}, so it was restarted: {error.message}"
                 ) from error
         if answer["state"] == "done":
-            return _rebuild_of(answer)
+            return answer
+        if answer["state"] == "failed" and what == "measurement":
+            raise Unavailable(f"it could not be judged beside {_name(answer)}: {answer['reason']}")
         if answer["state"] == "failed":
-            raise Unavailable(f"{answer['model']}@{answer['version']} could not be rebuilt: {answer['reason']}")
+            raise Unavailable(f"{_name(answer)} could not be rebuilt: {answer['reason']}")
         if time.monotonic() > deadline:
-            raise Unavailable(f"the rebuild is not done within {wait_seconds:g} s; it is {answer['state']}")
+            raise Unavailable(f"the {what} is not done within {wait_seconds:g} s; it is {answer['state']}")
         time.sleep(_POLL_SECONDS)
+
+
+def _name(answer: dict[str, Any]) -> str:
+    return f"{answer['model']}@{answer['version']}"
 
 
 def _rebuild_of(answer: dict[str, Any]) -> Rebuild:

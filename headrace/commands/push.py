@@ -29,6 +29,12 @@ def push(
         ),
     ],
     reason: Reason = "",
+    judge: Annotated[
+        bool,
+        typer.Option(
+            "--judge", help="Measure it beside the live version on held-out events; the gate promotes or refuses it."
+        ),
+    ] = False,
     script: Annotated[
         Path | None,
         typer.Option("--run", metavar="SCRIPT", help="First run this script of TensorFlow 1, which exports to DIR."),
@@ -37,8 +43,9 @@ def push(
     """Register a SavedModel or .keras file made elsewhere as the model's next version.
 
     Its layout, tags, signatures and operations are checked, and it is loaded in a process of its own. No alias moves:
-    `headrace promote` takes it. No round starts from it, and it cannot be rebuilt. With --run the script gets DIR as
-    its argument, in a process where `import tensorflow` is TensorFlow 1's; of new numbered folders the last is taken.
+    `headrace promote` takes it, or the gate where it is judged. No round starts from it, and it cannot be rebuilt. With
+    --run the script gets DIR as its argument, in a process where `import tensorflow` is TensorFlow 1's; of new numbered
+    folders the last is taken.
     """
     session: Session = context.obj
     with session.client() as client:
@@ -48,12 +55,14 @@ def push(
         note = checked(directory)
         with session.client(timeout_seconds=_UPLOAD_SECONDS) as client:
             origin = f"{socket.gethostname()}:{place}" if place.is_local else str(place)
-            version = client.push(model, directory, origin=origin, reason=reason)
+            version = client.push(model, directory, origin=origin, reason=reason, judge=judge)
 
     def told() -> None:
         typer.echo(
             f"{model}@{version.version} is registered: {len(version.files)} files, {version.weights_digest[:12]}"
         )
+        if judge:
+            typer.echo(f"  the gate says: {version.verdict.decision}")
         for sentence in (*version.verdict.reasons, *([note] if note else [])):
             typer.echo(f"  {sentence}")
 

@@ -55,7 +55,7 @@ from services.registry.versions.collection import Collected, CollectionRules, co
 from services.registry.versions.compare import compare
 from services.registry.versions.contract import contract_of
 from services.registry.versions.overview import overview
-from services.registry.versions.pushed import check_files, push_version
+from services.registry.versions.pushed import Measured, check_files, push_version
 from services.registry.watch import Watch
 
 logger = logging.getLogger(__name__)
@@ -267,14 +267,27 @@ class Catalog:
                 transaction, round_id=round_id, token=token, draft=draft, contract=contract
             )
 
-    def push_version(self, model: str, files: Sequence[FileEntry], *, origin: str, by: str, reason: str) -> Version:
-        """A SavedModel that was made elsewhere, as a version that a person may promote."""
+    def push_version(
+        self, model: str, files: Sequence[FileEntry], *, origin: str, by: str, reason: str,
+        measured: Measured | None = None,
+    ) -> Version:  # fmt: skip
+        """A SavedModel that was made elsewhere, as a version that a person may promote, or the gate where a trainer has
+        measured it."""
         check_files(files)
         self._check_present(files)
         contract = contract_of(files, lambda digest: b"".join(self._blobs.read(digest)))
         with self._database.write() as transaction:
             self._check_present(files)
-            return push_version(transaction, model, files=files, contract=contract, origin=origin, by=by, reason=reason)
+            return push_version(
+                transaction,
+                model,
+                files=files,
+                contract=contract,
+                origin=origin,
+                by=by,
+                reason=reason,
+                measured=measured,
+            )
 
     def get_version(self, model: str, version: int) -> Version:
         with self._database.read() as connection:

@@ -15,14 +15,15 @@ from common.errors import NotFound
 from common.process.health import Health
 from common.process.tracing import OFF, Tracing
 from common.process.web import BoundedBodies, create_app
-from common.registry.catalog import Round
+from common.registry.catalog import FileEntry, Round
 from services.trainer.plan.planner import Planner
+from services.trainer.rounds.assignment import Figures, Rebuilt
 from services.trainer.rounds.attempt import Attempt
 from services.trainer.rounds.lease import RoundLoop
 from services.trainer.rounds.rebuilds import Rebuild, Rebuilds
 from services.trainer.settings import TrainerSettings
 
-MAX_BODY_BYTES = 64 * 1024
+MAX_BODY_BYTES = 256 * 1024
 
 
 Partition = Annotated[int, Field(ge=0, lt=2**31)]
@@ -37,6 +38,22 @@ class TrainRequest(BaseModel):
     reason: str = Field("", max_length=4096)
     start: Literal["head", "scratch"] | dict[Partition, Offset] = Field("head", alias="from")
     allow_signature_change: bool = Field(False, strict=True)
+
+
+class StoredFile(BaseModel):
+    """A file that the registry has, and where it belongs."""
+
+    model_config = ConfigDict(extra="forbid")
+    path: str = Field(min_length=1, max_length=1024)
+    size_bytes: int = Field(ge=0, lt=2**63, strict=True)
+    digest: str = Field(min_length=1, max_length=128)
+
+
+class MeasureRequest(BaseModel):
+    """A SavedModel's files, each below saved_model/."""
+
+    model_config = ConfigDict(extra="forbid")
+    files: list[StoredFile] = Field(min_length=1, max_length=1000)
 
 
 class ProfileRequest(BaseModel):
@@ -85,6 +102,20 @@ def create_http_app(
         """`state` is waiting, running, done or failed; `equal` is there when it is done."""
         return rebuild_as_json(rebuilds.find(rebuild_id))
 
+    @app.post("/v1/models/{model}:measure", status_code=202, tags=["rebuilds"])
+    def measure(model: str, request: MeasureRequest) -> dict[str, Any]:
+        """Measures a SavedModel made elsewhere, whose files the registry has, beside the live version on the slice that
+        the model's last round held out; ask /v1/measurements/{id} how it ended. 409 where no round has made a version;
+        429 while this trainer is at another one, or at a rebuild."""
+        files = tuple(FileEntry(file.path, file.size_bytes, file.digest) for file in request.files)
+        return measurement_as_json(rebuilds.measure(model, files))
+
+    @app.get("/v1/measurements/{measurement_id}", tags=["rebuilds"])
+    def get_measurement(measurement_id: str) -> dict[str, Any]:
+        """`state` is waiting, running, done or failed; `figures` is there when it is done: the version that it was held
+        `against`, that model's `gate`, `metrics`, `evaluation` and the number of `held_out` examples."""
+        return measurement_as_json(rebuilds.find(measurement_id))
+
     @app.post("/v1/models/{model}:profile", status_code=202, tags=["rounds"])
     def profile(model: str, request: ProfileRequest) -> dict[str, Any]:
         """Has some steps of the next round of the model that this trainer takes traced by TensorFlow's profiler; its
@@ -132,7 +163,7 @@ def round_as_json(found: Round) -> dict[str, Any]:
 
 
 def rebuild_as_json(found: Rebuild) -> dict[str, Any]:
-    result = found.result
+    result = found.result if isinstance(found.result, Rebuilt) else None
     return {
         "rebuild_id": found.rebuild_id,
         "model": found.version.model,
@@ -152,9 +183,23 @@ def rebuild_as_json(found: Rebuild) -> dict[str, Any]:
     }
 
 
+def measurement_as_json(found: Rebuild) -> dict[str, Any]:
+    return {
+        "measurement_id": found.rebuild_id,
+        "model": found.version.model,
+        "version": found.version.version,
+        "state": str(found.state),
+        "reason": found.reason,
+        "figures": asdict(found.result) if isinstance(found.result, Figures) else None,
+        "seconds": round(found.seconds, 3),
+    }
+
+
 def _open_rebuild_as_json(rebuilds: Rebuilds) -> dict[str, Any] | None:
     found = rebuilds.waiting()
-    return None if found is None else rebuild_as_json(found)
+    if found is None:
+        return None
+    return measurement_as_json(found) if found.candidate else rebuild_as_json(found)
 
 
 def _attempt_as_json(attempt: Attempt) -> dict[str, Any]:

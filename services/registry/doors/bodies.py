@@ -6,14 +6,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import Path
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from common.definition.gate import read_gate
 from common.errors import InvalidInput
 from common.registry.wire import json_text
+from services.registry.versions.pushed import Measured
 
 END = 2**63
 """Above every number that the catalog can hold."""
@@ -54,11 +56,28 @@ class PushedFile(BaseModel):
     digest: Text
 
 
+class MeasuredBody(BaseModel):
+    """A trainer's figures of a version made elsewhere, as its /v1/measurements gives them."""
+
+    model_config = ConfigDict(extra="forbid")
+    against: int = Field(gt=0, lt=END, strict=True)
+    gate: dict[str, Any]
+    metrics: dict[Literal["candidate", "parent"], dict[str, float]]
+    evaluation: dict[str, Any] = {}
+    held_out: int = Field(ge=0, lt=END, strict=True)
+
+    def measured(self) -> Measured:
+        """Raises InvalidInput: the gate is none."""
+        metrics = {str(side): values for side, values in self.metrics.items()}
+        return Measured(self.against, read_gate(self.gate), metrics, self.evaluation, self.held_out)
+
+
 class PushBody(AuthorBody):
-    """A version made elsewhere; `origin` says where, in a few words."""
+    """A version made elsewhere; `origin` says where, in a few words. Where it was measured, the gate judges it."""
 
     files: list[PushedFile] = Field(max_length=10_000)
     origin: Text = ""
+    measured: MeasuredBody | None = None
 
 
 class PinBody(AuthorBody):

@@ -2,13 +2,16 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from common.definition.gate import Gate
 from common.errors import Conflict, InvalidInput, NotFound
-from common.registry.catalog import PUSHED, Decision, Version
+from common.registry.catalog import PUSHED, Decision, Version, VersionStatus
 from services.registry.catalog import Catalog
 from services.registry.tests.building import Clock, new_catalog, publish, store
+from services.registry.versions.pushed import Measured
 from testing.saved_models import saved_model
 
 
@@ -17,9 +20,15 @@ def catalog(tmp_path: Path) -> Catalog:
     return new_catalog(tmp_path, Clock())
 
 
-def push(catalog: Catalog, content: bytes | None = None, *, path: str = "saved_model/saved_model.pb") -> Version:
+def push(
+    catalog: Catalog,
+    content: bytes | None = None,
+    *,
+    path: str = "saved_model/saved_model.pb",
+    measured: Measured | None = None,
+) -> Version:
     files = [replace(store(catalog, content if content is not None else saved_model(mark="elsewhere")), path=path)]
-    return catalog.push_version("m", files, origin="laptop:/models/theirs", by="ada", reason="trial")
+    return catalog.push_version("m", files, origin="laptop:/models/theirs", by="ada", reason="trial", measured=measured)
 
 
 @pytest.mark.covers("fmt-savedmodel")
@@ -46,6 +55,36 @@ def test_the_next_round_follows_the_trained_version_and_its_range(catalog: Catal
     rolled_back = catalog.rollback("m", by="ada", reason="")
     assert (rolled_back.aliases["production"], rolled_back.head_version) == (2, 1)
     assert catalog.account("m")["adds_up"] in (True, False)
+
+
+def measured(auc: float, **said: Any) -> Measured:
+    sides = {"candidate": {"auc": auc}, "parent": {"auc": 0.8}}
+    return Measured(**{"against": 1, "gate": Gate("auc", max_regression=0.01), "metrics": sides, "evaluation": {},
+                       "held_out": 40, **said})  # fmt: skip
+
+
+def test_the_gate_promotes_or_refuses_what_a_trainer_has_measured(catalog: Catalog) -> None:
+    publish(catalog)
+    worse, better = push(catalog, measured=measured(0.7)), push(catalog, measured=measured(0.9))
+    assert (worse.verdict.decision, worse.status) == (Decision.REJECT, VersionStatus.REJECTED)
+    assert worse.verdict.reasons[-1] == "auc 0.7 is 0.1 worse than the parent's 0.8, 0.01 worse is allowed"
+    assert (better.verdict.decision, better.verdict.outcomes[0]["outcome"]) == (Decision.PROMOTE, "passed")
+    assert (better.metrics["candidate"]["auc"], better.events_held_out) == (0.9, 40)
+    assert better.environment[PUSHED]["against"] == 1
+    model = catalog.get_model("m")
+    assert (model.aliases["production"], model.head_version) == (better.version, 1)
+    moved = push(catalog, measured=measured(0.9))
+    assert moved.verdict.decision is Decision.HOLD
+    assert "production was moved from version 1 to 3" in moved.verdict.reasons[-1]
+    canary = push(catalog, measured=measured(0.9, against=3, gate=Gate("auc", max_regression=0.01, canary=True)))
+    assert catalog.get_model("m").aliases == {"production": 3, "canary": canary.version}
+    catalog.pin("m", 0, by="ada", reason="")
+    assert push(catalog, measured=measured(0.9, against=3)).verdict.decision is Decision.HOLD
+    changed = push(
+        catalog, saved_model(inputs={"image": ("DT_UINT8", (-1, 28, 28))}), measured=measured(0.9, against=3)
+    )
+    assert changed.verdict.decision is Decision.REJECT
+    assert catalog.get_model("m").aliases["production"] == 3
 
 
 @pytest.mark.covers("fmt-signatures")

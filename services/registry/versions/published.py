@@ -102,7 +102,7 @@ def register_version(
     end_done(transaction, row, version)
     if verdict.decision in (Decision.PROMOTE, Decision.CANARY) or _is_held_by_pin(verdict, model, plan):
         models.change(transaction, model.name, head_version=version)
-    _move_alias(transaction, model, version, verdict, round_id)
+    move_alias(transaction, model, version, verdict, round_id)
     return get_version(connection, model.name, version)
 
 
@@ -150,6 +150,10 @@ def _hold_if_moved(verdict: Verdict, model: Model, plan: RoundPlan) -> Verdict:
     if not _is_from_head(model, plan):
         moved = f"production was moved from version {_start_of(plan)} to {model.head_version} while this one was made"
         return replace(verdict, decision=Decision.HOLD, reasons=(*verdict.reasons, moved))
+    return hold_if_pinned(verdict, model)
+
+
+def hold_if_pinned(verdict: Verdict, model: Model) -> Verdict:
     if model.pinned_version and verdict.decision is Decision.PROMOTE:
         pinned = f"production is pinned to version {model.pinned_version}"
         return replace(verdict, decision=Decision.HOLD, reasons=(*verdict.reasons, pinned))
@@ -169,7 +173,7 @@ def _start_of(plan: RoundPlan) -> int:
     return int(plan.configuration.get(HEAD_BEFORE, plan.parent_version))
 
 
-def _move_alias(transaction: Transaction, model: Model, version: int, verdict: Verdict, round_id: str) -> None:
+def move_alias(transaction: Transaction, model: Model, version: int, verdict: Verdict, round_id: str) -> None:
     alias = {Decision.PROMOTE: PRODUCTION, Decision.CANARY: CANARY}.get(verdict.decision)
     if alias is None:
         return

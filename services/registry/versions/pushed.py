@@ -1,12 +1,15 @@
 """Versions that were made elsewhere: a SavedModel that a person brings, beside those that rounds make.
 
-Such a version has a round of its own that is done when it begins: it has no events, and its trigger is `pushed`. Nobody
-has judged it, so no alias moves; a person promotes it. No round starts from it, as it has no checkpoint: the head of
-the model's line stays where it was, and what the line makes next is judged as before.
+Such a version has a round of its own that is done when it begins: it has no events, and its trigger is `pushed`. Where
+nobody has judged it, no alias moves and a person promotes it; where a trainer has measured it beside the live version,
+the gate decides as it does about a round's candidate. No round starts from it, as it has no checkpoint: the head of the
+model's line stays where it was, and what the line makes next is judged as before.
 """
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from common.definition.gate import Gate
 from common.errors import Conflict, InvalidInput
@@ -22,6 +25,7 @@ from common.registry.catalog import (
     Verdict,
     Version,
     VersionDraft,
+    VersionMetrics,
 )
 from services.registry.definitions import models, streams
 from services.registry.rounds.plans import add_done_round
@@ -29,9 +33,26 @@ from services.registry.store.database import Transaction
 from services.registry.store.history import check_author, remember
 from services.registry.store.manifest import check_manifest
 from services.registry.versions import published
-from services.registry.versions.contract import signature_changes
+from services.registry.versions.contract import refuse_changed, signature_changes
+from services.registry.versions.gate import judge
 
 _FOLDER = "saved_model/"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """By a trainer, on the slice that the model's last round held out.
+
+    Attributes:
+        against: the version that `metrics` and `evaluation` call the parent; both as a draft has them.
+        gate: the definition's, by which that trainer measured.
+    """
+
+    against: int
+    gate: Gate
+    metrics: VersionMetrics
+    evaluation: JsonMap
+    held_out: int
 
 
 def check_files(files: Sequence[FileEntry]) -> None:
@@ -44,12 +65,13 @@ def check_files(files: Sequence[FileEntry]) -> None:
 
 def push_version(
     transaction: Transaction, model_name: str, *, files: Sequence[FileEntry], contract: JsonMap, origin: str, by: str,
-    reason: str,
+    reason: str, measured: Measured | None = None,
 ) -> Version:  # fmt: skip
     """Registers the files as the model's next version; the caller has checked that they are there.
 
     Args:
         origin: where the files came from, in the pusher's words.
+        measured: None: nobody judges it.
 
     Raises:
         NotFound: there is no such model. Conflict: it is archived.
@@ -59,7 +81,7 @@ def push_version(
     if model.archived:
         raise Conflict(f"model {model.name} is archived")
     digest = _digest_of(files)
-    pushed = {"by": by, "reason": reason, "origin": origin, "digest": digest}
+    pushed: dict[str, Any] = {"by": by, "reason": reason, "origin": origin, "digest": digest}
     plan = RoundPlan(
         model=model.name, sequence=model.round_sequence + 1, parent_version=model.head_version, stream=model.stream,
         schema_version=streams.get_stream(transaction.connection, model.stream, 0).schema_version, ranges=(),
@@ -70,16 +92,42 @@ def push_version(
         weights_digest=digest, metrics={}, gate=Gate(), events_trained=0, events_held_out=0, events_unusable=0,
         files=tuple(files), step=0, timings={}, environment={PUSHED: pushed},
     )  # fmt: skip
+    if measured:
+        pushed["against"] = measured.against
+        draft = replace(
+            draft, metrics=measured.metrics, evaluation=measured.evaluation, gate=measured.gate,
+            events_held_out=measured.held_out,
+        )  # fmt: skip
+    verdict = (
+        _judged(transaction, model, contract, measured) if measured else _unjudged(transaction, model, contract, by)
+    )
     version = model.newest_version + 1
     row = add_done_round(transaction, plan, version)
-    published.insert_version(transaction, version, row, draft, _verdict(transaction, model, contract, by), contract)
+    published.insert_version(transaction, version, row, draft, verdict, contract)
     models.change(transaction, model.name, newest_version=version)
     transaction.record(ChangeKind.ROUND, model.name, detail=str(row.round_id))
+    published.move_alias(transaction, model, version, verdict, row.round_id)
     remember(transaction, "push", by=by, reason=reason, model=model.name, version=version, detail=origin)
     return published.get_version(transaction.connection, model.name, version)
 
 
-def _verdict(transaction: Transaction, model: Model, contract: JsonMap, by: str) -> Verdict:
+def _judged(transaction: Transaction, model: Model, contract: JsonMap, measured: Measured) -> Verdict:
+    verdict = judge(
+        measured.gate, metrics=measured.metrics, evaluation=measured.evaluation, has_parent=True,
+        held_out_count=measured.held_out,
+    )  # fmt: skip
+    live = model.aliases.get(PRODUCTION, model.head_version)
+    before = published.contract_of_version(transaction.connection, model.name, live)
+    verdict = refuse_changed(verdict, before=before, after=contract, allowed=False)
+    if verdict.decision is Decision.REJECT:
+        return verdict
+    if measured.against != live:
+        moved = f"production was moved from version {measured.against} to {live} while this one was measured"
+        return replace(verdict, decision=Decision.HOLD, reasons=(*verdict.reasons, moved))
+    return published.hold_if_pinned(verdict, model)
+
+
+def _unjudged(transaction: Transaction, model: Model, contract: JsonMap, by: str) -> Verdict:
     live = model.aliases.get(PRODUCTION, 0)
     before = published.contract_of_version(transaction.connection, model.name, live)
     changes = signature_changes(before, contract)

@@ -92,8 +92,8 @@ class OwnEvaluation(Protocol):
         """Numbers by name; empty without examples."""
 
 
-class Model(Protocol):
-    """A definition made ready to answer."""
+class Answering(Protocol):
+    """What a slice of examples is scored by."""
 
     @property
     def definition(self) -> Definition: ...
@@ -122,15 +122,19 @@ class Model(Protocol):
     def transformed(self, raw: Raw) -> Transformed:
         """What training and scoring work on: refuses nothing, says what it would refuse."""
 
+    def scorer(self) -> ScoreFunction:
+        """Predictions of the model as it is when they are asked for, compiled once."""
+
+
+class Model(Answering, Protocol):
+    """A definition made ready to answer."""
+
     def fit(self, before: Arrays, blocks: Callable[[], Iterator[Columns]]) -> None:
         """Learns what must be known before the first step and is not in `before`, a parent's or resume point's arrays.
 
         Args:
             blocks: gives the columns of the round's trained examples, block by block; may be called several times.
         """
-
-    def scorer(self) -> ScoreFunction:
-        """Predictions of the model as it is when they are asked for, compiled once."""
 
     def signatures(self) -> Mapping[str, Signature]:
         """What the export answers, by signature; `serving_default` is among them."""

@@ -13,6 +13,7 @@ being stopped) the child saves a resume point, reports Stopped and returns. Ever
     Shrunk    a worker was lost; control goes on at once under the same lease, with fewer workers
     Helped    a member of a round that another trainer leads has done its part; control ends it with the round
     Rebuilt   a version was trained again and compared; nothing was leased or registered
+    Figures   a SavedModel made elsewhere was measured; nothing was leased or registered
     raised    InvalidInput, DataLoss: control fails the round; any other of the six: control gives the lease back and
               backs off; anything else, an exit without a word, or a signal: a death. Three deaths fail the round.
 """
@@ -76,6 +77,10 @@ class RoundAssignment:
     rebuild_of: int = 0
     """Not 0: train this version of the plan's model again and compare. The lease then is a form only (token 0): no
     resume point is saved and nothing is registered."""
+    candidate: tuple[FileEntry, ...] = ()
+    against: int = 0
+    """Where there are files: measure the SavedModel among them beside this version, on the slice that the round of the
+    lease held out. The lease is a form here, too."""
 
     @property
     def round(self) -> Round:
@@ -101,7 +106,8 @@ class RoundAssignment:
     @classmethod
     def from_json(cls, text: str) -> "RoundAssignment":
         fields = json.loads(text)
-        told = {"lease": _lease(fields["lease"])}
+        told: dict[str, Any] = {"lease": _lease(fields["lease"])}
+        told["candidate"] = tuple(FileEntry(**entry) for entry in fields["candidate"])
         return cls(**(fields | told | {name: tuple(fields[name]) for name in ("addresses", "trainers")}))
 
 
@@ -191,6 +197,23 @@ class Rebuilt:
 
 
 @dataclass(frozen=True)
+class Figures:
+    """Of a SavedModel made elsewhere, as a version's draft has them.
+
+    Attributes:
+        against: the version that `metrics` and `evaluation` call the parent.
+        gate: the definition's, as common/definition/gate.py writes it.
+        held_out: examples that both were measured on.
+    """
+
+    against: int
+    gate: Mapping[str, Any]
+    metrics: Mapping[str, Any]
+    evaluation: Mapping[str, Any]
+    held_out: int
+
+
+@dataclass(frozen=True)
 class Raised:
     """Sent by the zygote's wrapper around run_round, never by run_round itself: an exception came out of it."""
 
@@ -199,9 +222,9 @@ class Raised:
     message: str
 
 
-Message = Progress | Done | Failed | Stopped | Shrunk | Helped | Rebuilt | Raised
+Message = Progress | Done | Failed | Stopped | Shrunk | Helped | Rebuilt | Figures | Raised
 _MESSAGES: Mapping[str, type[Message]] = {
-    kind.__name__.lower(): kind for kind in (Progress, Done, Failed, Stopped, Shrunk, Helped, Rebuilt, Raised)
+    kind.__name__.lower(): kind for kind in (Progress, Done, Failed, Stopped, Shrunk, Helped, Rebuilt, Figures, Raised)
 }
 
 

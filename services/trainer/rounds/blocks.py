@@ -18,7 +18,7 @@ from common.registry.catalog import OffsetRange
 from common.schema import Schema
 from services.trainer.data.dataset import Block, Reading, holdout_mask, read_blocks
 from services.trainer.families.heads import BuiltHead, ByHead
-from services.trainer.families.port import Model, TrainingSet
+from services.trainer.families.port import Answering, TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.features.decoding import Decoder
 from services.trainer.features.parsing import absent_counts, lengths_of, parse
@@ -145,7 +145,9 @@ class RoundData:
             yield parsed
             index, began = index + 1, time.monotonic()
 
-    def prepared(self, model: Model, start: Position | None = None, first_index: int = 0) -> Iterator[PreparedBlock]:
+    def prepared(
+        self, model: Answering, start: Position | None = None, first_index: int = 0
+    ) -> Iterator[PreparedBlock]:
         """The same, transformed for the model; from memory where a pass has been over all of it."""
         if self._is_complete:
             yield from self._kept[first_index:]
@@ -194,7 +196,7 @@ class RoundData:
         )
 
 
-def prepare(model: Model, parsed: ParsedBlock) -> PreparedBlock:
+def prepare(model: Answering, parsed: ParsedBlock) -> PreparedBlock:
     """Transforms a block and sorts out what the model's rules refuse."""
     labels, reasons = _labels(model, parsed)
     done = model.transformed(parsed.raw)
@@ -224,7 +226,7 @@ def prepare(model: Model, parsed: ParsedBlock) -> PreparedBlock:
     )
 
 
-def _labels(model: Model, parsed: ParsedBlock) -> tuple[dict[str, tf.Tensor], dict[str, NDArray[np.bool_]]]:
+def _labels(model: Answering, parsed: ParsedBlock) -> tuple[dict[str, tf.Tensor], dict[str, NDArray[np.bool_]]]:
     """By head; and the rows whose label is none, by the reason in words."""
     labels, reasons = dict[str, tf.Tensor](), dict[str, NDArray[np.bool_]]()
     for head in model.heads:
@@ -239,7 +241,7 @@ def _labels(model: Model, parsed: ParsedBlock) -> tuple[dict[str, tf.Tensor], di
     return labels, reasons
 
 
-def _refuse_classes(model: Model, head: BuiltHead, raw_labels: tf.Tensor, misplaced: NDArray[np.bool_]) -> None:
+def _refuse_classes(model: Answering, head: BuiltHead, raw_labels: tf.Tensor, misplaced: NDArray[np.bool_]) -> None:
     """Raises DefinitionFailedError where so many labels have no class that the model is wrong and not the events.
 
     Without this the model is trained on what is left, and a share of what it is asked about has no answer.
@@ -260,7 +262,7 @@ def _refuse_classes(model: Model, head: BuiltHead, raw_labels: tf.Tensor, mispla
     )
 
 
-def _sample(model: Model, raw: Mapping[str, tf.Tensor], usable: NDArray[np.int64]) -> list[int]:
+def _sample(model: Answering, raw: Mapping[str, tf.Tensor], usable: NDArray[np.int64]) -> list[int]:
     """Row numbers, in order."""
     chosen = list[int]()
     for feature in model.inputs:
@@ -284,7 +286,7 @@ def _select(columns: Mapping[str, tf.Tensor], rows: NDArray[np.int64]) -> dict[s
     return {name: tf.gather(column, rows) for name, column in columns.items()}
 
 
-def _weights(model: Model, parsed: ParsedBlock) -> dict[str, tf.Tensor]:
+def _weights(model: Answering, parsed: ParsedBlock) -> dict[str, tf.Tensor]:
     """By head, float32 [n]: the example's; 0 where the head's label is missing."""
     weight = model.schema.weight
     weights = tf.ones([len(parsed.examples)]) if weight is None else tf.reshape(parsed.raw[weight], [-1])

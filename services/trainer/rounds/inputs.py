@@ -113,7 +113,7 @@ def fetch_inputs(assignment: RoundAssignment, registry: RegistryClient, work_dir
     definition.check_schema(schema)
     parent = None
     if plan.parent_version:
-        parent = _version(registry, plan.model, plan.parent_version, assignment, work_dir)[0]
+        parent = version_of(registry, plan.model, plan.parent_version, assignment, work_dir)[0]
     said = definition.warm_start
     if said is None or (parent and parent.definition.warm_start == said):
         return RoundInputs(definition, schema, module, parent)
@@ -121,14 +121,14 @@ def fetch_inputs(assignment: RoundAssignment, registry: RegistryClient, work_dir
         source = source_of_file(said.file, registry.get_definition(plan.definition_digest)[said.file])
         return RoundInputs(definition, schema, module, parent, source)
     try:
-        version, digest = _version(registry, said.model, said.version, assignment, work_dir)
+        version, digest = version_of(registry, said.model, said.version, assignment, work_dir)
     except NotFound as error:
         raise InvalidInput(f"warm_start: there is no {said.source}: {error.message}") from error
     source = source_of_version(version.checkpoint, digest)
     return RoundInputs(definition, schema, module, parent, source, version)
 
 
-def _version(
+def version_of(
     registry: RegistryClient, model: str, number: int, assignment: RoundAssignment, work_dir: Path
 ) -> tuple[Parent, str]:
     """The version and the digest of its weights."""

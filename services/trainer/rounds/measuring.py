@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from common.registry.catalog import JsonMap, VersionMetrics
 from services.trainer.families.heads import answered_by
-from services.trainer.families.port import Model, Outputs, TrainingSet
+from services.trainer.families.port import Answering, Outputs, TrainingSet
 from services.trainer.learn.metrics import binary
 from services.trainer.learn.metrics.collected import Slices, measured_heads
 from services.trainer.learn.metrics.comparison import Comparison, Side
@@ -57,8 +57,8 @@ class _Tally:
 
 
 def measure(
-    model: Model,
-    parent: Model | None,
+    model: Answering,
+    parent: Answering | None,
     data: RoundData,
     features: FeatureCounts,
     *,
@@ -145,7 +145,7 @@ def _kept(examples: TrainingSet, without: Mapping[int, str]) -> TrainingSet:
     return TrainingSet(columns, labels, weights, len(kept))
 
 
-def _comparison(model: Model, parent: Model | None, answered: Mapping[str, str]) -> Comparison:
+def _comparison(model: Answering, parent: Answering | None, answered: Mapping[str, str]) -> Comparison:
     """`answered`: the parent's head that answers the same question, by head."""
     definition = model.definition
     asked = measured_heads(model.heads, definition.evaluation.metrics)

@@ -29,7 +29,7 @@ from services.trainer.learn import adapters, warm_start
 from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.learn.steps import NotFiniteError
 from services.trainer.learn.tracing import StepTracer
-from services.trainer.rounds import publishing, rebuild_check, teamwork
+from services.trainer.rounds import judging, publishing, rebuild_check, teamwork
 from services.trainer.rounds.assignment import (
     LIVE_EVENTS,
     Done,
@@ -78,6 +78,9 @@ def run_round(assignment: RoundAssignment, report: Report, stop_requested: Calla
     with closing(fresh), closing(evaluator), teamwork.led_by_this(assignment, report, _help) as team:
         registry = registry_of(assignment, traceparent=assignment.traceparent)
         with closing(registry), closing(log_of(assignment, registry)) as log:
+            if assignment.candidate:
+                report(judging.figures_of(assignment, registry=registry, log=log))
+                return
             given: dict[str, Any] = {"registry": registry, "log": log, "fresh": fresh, "team": team}
             if assignment.rebuild_of:
                 report(rebuild(assignment, report, stop_requested, **given))

@@ -1,4 +1,5 @@
-"""Versions that are trained again for a comparison: one at a time, between two rounds, under nobody's lease.
+"""Versions that are trained again for a comparison, and models made elsewhere that are measured: one at a time, between
+two rounds, under nobody's lease.
 
 What is asked for and what came out is kept in memory only: a trainer that restarts has forgotten it, and the caller
 asks again.
@@ -18,9 +19,9 @@ from pathlib import Path
 
 from common.errors import Conflict, HeadraceError, NotFound, Overloaded
 from common.process.lifecycle import Stop
-from common.registry.catalog import PUSHED, Lease, Round, Version
+from common.registry.catalog import PRODUCTION, PUSHED, FileEntry, Lease, Round, Version
 from common.registry.client import RegistryClient
-from services.trainer.rounds.assignment import Failed, Message, Progress, Raised, Rebuilt, RoundAssignment
+from services.trainer.rounds.assignment import Failed, Figures, Message, Progress, Raised, Rebuilt, RoundAssignment
 from services.trainer.rounds.zygote_handle import RoundChild, ZygoteHandle
 from services.trainer.settings import TrainerSettings
 
@@ -48,9 +49,11 @@ class Rebuild:
     asked_at: float
     state: RebuildState = RebuildState.WAITING
     reason: str = ""
-    result: Rebuilt | None = None
+    result: Rebuilt | Figures | None = None
     progress: Progress = field(default_factory=lambda: Progress("fork"))
     seconds: float = 0.0
+    candidate: tuple[FileEntry, ...] = ()
+    """Not empty: a SavedModel made elsewhere, to be measured beside `version` on what `round` held out."""
 
 
 class Rebuilds:
@@ -76,16 +79,36 @@ class Rebuilds:
             raise Conflict(
                 f"{model}@{version} was pushed by {by} and not trained here, so there is nothing to train it again from"
             )
+        return self._begin(Rebuild(uuid.uuid4().hex, found, its_round, time.time()))
+
+    def measure(self, model: str, files: tuple[FileEntry, ...]) -> Rebuild:
+        """Has a SavedModel that the registry has the files of measured beside the live version.
+
+        Raises:
+            NotFound: no such model. Conflict: no round of it has made a version, so nothing is held out.
+            Overloaded: another one is waiting or running.
+        """
+        known = self._registry.get_model(model)
+        if not known.head_version:
+            raise Conflict(f"no round of {model} has made a version yet, so nothing is held out to judge by")
+        last = self._registry.get_version(model, known.head_version)
+        its_round = self._registry.get_round(model, last.round_id)
+        live = known.aliases.get(PRODUCTION, 0)
+        against = self._registry.get_version(model, live) if live else last
+        return self._begin(Rebuild(uuid.uuid4().hex, against, its_round, time.time(), candidate=files))
+
+    def _begin(self, rebuild: Rebuild) -> Rebuild:
         with self._lock:
             if self._open is not None:
-                open_one = self._open.version
-                if (open_one.model, open_one.version) == (model, version):
+                open_one, wanted = self._open.version, rebuild.version
+                asked = (wanted.model, wanted.version, rebuild.candidate)
+                if (open_one.model, open_one.version, self._open.candidate) == asked:
                     return self._open
+                doing = "measuring a model against" if self._open.candidate else "rebuilding"
                 raise Overloaded(
-                    f"this trainer is rebuilding {open_one.model}@{open_one.version}; one at a time",
+                    f"this trainer is {doing} {open_one.model}@{open_one.version}; one at a time",
                     retry_after_seconds=2,
                 )
-            rebuild = Rebuild(uuid.uuid4().hex, found, its_round, time.time())
             self._open = self._known[rebuild.rebuild_id] = rebuild
             while len(self._known) > _KEPT:
                 self._known.popitem(last=False)
@@ -141,7 +164,9 @@ class Rebuilds:
             resume_interval_seconds=self._settings.resume_interval_seconds,
             readers=self._settings.readers,
             max_parameters=self._settings.max_parameters,
-            rebuild_of=rebuild.version.version,
+            rebuild_of=0 if rebuild.candidate else rebuild.version.version,
+            candidate=rebuild.candidate,
+            against=rebuild.version.version if rebuild.candidate else 0,
         )
 
     def _accompany(
@@ -174,7 +199,7 @@ class Rebuilds:
             zygote.forget(child)
 
     def _conclude(self, rebuild: Rebuild, child: RoundChild, word: Message | None, killed_because: str) -> None:
-        if isinstance(word, Rebuilt):
+        if isinstance(word, Rebuilt | Figures):
             rebuild.result, rebuild.state = word, RebuildState.DONE
             return
         rebuild.reason = killed_because or f"its process ended with status {child.status} and without a result"

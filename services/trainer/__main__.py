@@ -22,7 +22,8 @@ from services.trainer.http_api import MAX_BODY_BYTES, create_http_app
 from services.trainer.plan.lineage import code_digest
 from services.trainer.plan.planner import Planner
 from services.trainer.rounds.cluster import Cluster, place_of
-from services.trainer.rounds.lease import RoundLoop, holder_id, holder_secret, own_data_dir
+from services.trainer.rounds.holder import holder_id, holder_secret, own_data_dir
+from services.trainer.rounds.lease import RoundLoop
 from services.trainer.rounds.rebuilds import Rebuilds
 from services.trainer.settings import TrainerSettings
 

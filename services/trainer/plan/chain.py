@@ -24,6 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from common.definition.model import Definition
+from common.errors import InvalidInput
 from common.eventlog.base import Position
 from common.registry.catalog import SKIPPED, Model, OffsetRange, Round, RoundState, ranges_from_json
 
@@ -113,6 +114,21 @@ def left_out(beginning: Beginning) -> tuple[OffsetRange, ...]:
         for partition, offset in sorted(beginning.chain_end.items())
         if offset < beginning.begin[partition]
     )
+
+
+def from_chosen(beginning: Beginning, start: Mapping[int, int], log_end: Position) -> Beginning:
+    """Raises InvalidInput for a position that is not in the log, or would be learned twice."""
+    for partition, offset in start.items():
+        end = log_end.get(partition)
+        if end is None:
+            raise InvalidInput(f"there is no partition {partition}; the log has {', '.join(map(str, sorted(log_end)))}")
+        if not beginning.chain_end[partition] <= offset <= end:
+            raise InvalidInput(
+                f"partition {partition} can begin from {beginning.chain_end[partition]}, where the head of the model "
+                f"ended, to {end}, where the log ends, not at {offset}; only `scratch` learns events again"
+            )
+    begin = {partition: start.get(partition, offset) for partition, offset in beginning.begin.items()}
+    return Beginning(beginning.chain_end, begin, begin)
 
 
 def _ends_of(finished: Round, *, first: bool = False) -> dict[int, int]:

@@ -4,14 +4,10 @@ One round at a time; more trainers take more. A holder's name and secret are kep
 trainer gets its own round back at once instead of waiting for the lease to run out.
 """
 
-import fcntl
 import logging
-import os
-import secrets
 import shutil
 import threading
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,15 +16,16 @@ from typing import Any
 from common.errors import Conflict, HeadraceError, NotFound, Unavailable
 from common.process.health import Health
 from common.process.lifecycle import Stop
-from common.process.retry import Backoff
 from common.process.tracing import OFF, Tracing
 from common.registry.catalog import Lease
 from common.registry.client import RegistryClient
 from services.trainer import metrics
+from services.trainer.rounds import work_dirs
 from services.trainer.rounds.assignment import LIVE_EVENTS, RoundAssignment
 from services.trainer.rounds.attempt import LOOK_SECONDS, Attempt, Ending, Outcome
 from services.trainer.rounds.cluster import Cluster, TeamWatch
 from services.trainer.rounds.helping import Helping
+from services.trainer.rounds.pauses import ModelPauses
 from services.trainer.rounds.rebuilds import Rebuilds
 from services.trainer.rounds.round_trace import RoundTrace
 from services.trainer.rounds.zygote_handle import ZygoteHandle
@@ -40,16 +37,13 @@ IDLE_SECONDS = 1.0
 _MOST_SET_ASIDE = 3
 _GOES_ON = (Outcome.SHRUNK, Outcome.REGROUPED)
 _KEPT_VERSIONS = 3
-_WORK_DIR_MAX_AGE_SECONDS = 24 * 3600.0
-_LOCK_TIMEOUT_SECONDS = 10.0
-_BACKOFF = Backoff(first_seconds=0.5, longest_seconds=60.0)
 
 
 class RoundLoop:
     """`run` is the loop, in a thread that lives as long as the service (the zygote's life hangs on it).
 
     Args:
-        holder, secret: the name under which rounds are leased, and what proves it (`holder_id`, `holder_secret`).
+        holder, secret: the name under which rounds are leased, and what proves it (holder.py).
         rebuilds: versions to train again; each takes its turn before the next round.
         known_models: the models that there are; asked only while some of them are backing off.
         on_ended: told after each attempt, so that the next round is planned at once.
@@ -99,7 +93,7 @@ class RoundLoop:
 
     def run(self, stop: Stop) -> None:
         """Until the stop; then the running round is given back and the zygote ended."""
-        _remove_old_work_dirs(self._rounds_dir)
+        work_dirs.remove_old(self._rounds_dir)
         shutil.rmtree(self._settings.data_dir / "rebuilds", ignore_errors=True)
         while not stop.is_requested():
             try:
@@ -354,7 +348,7 @@ class RoundLoop:
                 self._cluster.forget(lease.round.round_id)
             self._pauses.forget(model)
             shutil.rmtree(self._rounds_dir / lease.round.round_id, ignore_errors=True)
-            _keep_newest(self._cache_dir / model, _KEPT_VERSIONS)
+            work_dirs.keep_newest(self._cache_dir / model, _KEPT_VERSIONS)
 
     def _assignment(self, lease: Lease, *, suffix: str = "") -> RoundAssignment:
         work_dir = self._rounds_dir / (lease.round.round_id + suffix)
@@ -408,86 +402,3 @@ class _Running:
     @property
     def model(self) -> str:
         return self.lease.round.plan.model
-
-
-@dataclass
-class _Pause:
-    count: int
-    until: float
-
-
-class ModelPauses:
-    """Which models' rounds not to take for now, after trouble that is not the definition's. Monotonic seconds."""
-
-    def __init__(self) -> None:
-        self._pauses: dict[str, _Pause] = {}
-
-    def after_trouble(self, model: str, now: float) -> None:
-        count = self._pauses[model].count + 1 if model in self._pauses else 1
-        self._pauses[model] = _Pause(count, now + _BACKOFF.jittered_after(count))
-
-    def waiting(self, now: float) -> frozenset[str]:
-        return frozenset(model for model, pause in self._pauses.items() if pause.until > now)
-
-    def forget(self, model: str) -> None:
-        self._pauses.pop(model, None)
-
-
-def own_data_dir(data_dir: Path) -> int:
-    """Locks the folder for this process, waiting a little for one that is just dying; returns the open lock.
-
-    Raises:
-        Conflict: another trainer uses the folder; with one identity, each would take the other's rounds.
-    """
-    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = os.open(data_dir / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
-    deadline = time.monotonic() + _LOCK_TIMEOUT_SECONDS
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return lock
-        except BlockingIOError as error:
-            if time.monotonic() > deadline:
-                raise Conflict(f"another trainer is using {data_dir}; give each a DATA_DIR of its own") from error
-            time.sleep(0.05)
-
-
-def holder_id(data_dir: Path, chosen: str) -> str:
-    """The name under which rounds are leased: the chosen one, or the one kept in the folder, made at first."""
-    return chosen or _kept(data_dir / "trainer-id", f"{os.uname().nodename}-{uuid.uuid4().hex[:12]}")
-
-
-def holder_secret(data_dir: Path) -> str:
-    """What gets this trainer its running round back, and nobody else: random, in a file that only its user reads."""
-    return _kept(data_dir / "trainer-secret", secrets.token_urlsafe(32))
-
-
-def _kept(path: Path, made: str) -> str:
-    """The line in the file; where there is no file yet, `made`, which is then in it."""
-    if path.exists():
-        return path.read_text().strip()
-    aside = path.with_suffix(".new")
-    aside.touch(mode=0o600)
-    with aside.open("w") as file:
-        file.write(made + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    aside.rename(path)
-    return made
-
-
-def _remove_old_work_dirs(rounds_dir: Path) -> None:
-    """Of rounds that other trainers have finished; today's may still be taken up again."""
-    if not rounds_dir.is_dir():
-        return
-    for work_dir in rounds_dir.iterdir():
-        if time.time() - work_dir.stat().st_mtime > _WORK_DIR_MAX_AGE_SECONDS:
-            shutil.rmtree(work_dir, ignore_errors=True)
-
-
-def _keep_newest(model_dir: Path, count: int) -> None:
-    if not model_dir.is_dir():
-        return
-    versions = sorted((path for path in model_dir.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
-    for path in versions[:-count]:
-        shutil.rmtree(path, ignore_errors=True)

@@ -15,7 +15,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from common.errors import Conflict
 from common.registry.catalog import PRODUCTION, RoundState
 from common.registry.client import RegistryClient
-from services.trainer.rounds.lease import ModelPauses, holder_id, holder_secret
+from services.trainer.rounds.holder import holder_id, holder_secret
+from services.trainer.rounds.pauses import ModelPauses
 from services.trainer.tests.support.platform_processes import (
     MODEL,
     STREAM,

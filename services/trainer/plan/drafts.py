@@ -1,0 +1,108 @@
+"""What the plan of a round says, once it is decided where the round begins and ends."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from common.eventlog.sourced_log import SourcedLog
+from common.eventlog.topics import examples_topic
+from common.registry.catalog import (
+    FROM_SCRATCH,
+    HEAD_BEFORE,
+    LEFT_OUT,
+    SKIPPED,
+    Decision,
+    RoundPlan,
+    ranges_as_json,
+)
+from common.registry.client import RegistryClient
+from services.trainer.plan import lineage
+from services.trainer.plan.account import RangeCounts, entries_of
+from services.trainer.plan.backlog import Stretch
+from services.trainer.plan.chain import Beginning, ModelState, left_out
+from services.trainer.plan.tracked import LogBounds
+from services.trainer.plan.triggers import MANUAL, Fire
+from services.trainer.settings import TrainerSettings
+
+_SCRATCH = "scratch"
+
+
+class Drafts:
+    """Writes plans. Not thread-safe: it remembers what it has counted and asked the registry."""
+
+    def __init__(self, settings: TrainerSettings, registry: RegistryClient, log: SourcedLog) -> None:
+        self._settings, self._registry = settings, registry
+        self._code_digest = lineage.code_digest()
+        self._counts = RangeCounts(log)
+        self._reasons: dict[tuple[str, int], str] = {}
+
+    def plan_of(
+        self,
+        state: ModelState,
+        log: LogBounds,
+        beginning: Beginning,
+        stretch: Stretch,
+        fired: Fire,
+        *,
+        requested: Mapping[str, Any] | None,
+        notes: Mapping[str, Any],
+    ) -> RoundPlan:
+        """
+        Args:
+            requested: who asked for the round and why; None where a trigger fired.
+            notes: what else is recorded with the plan.
+        """
+        configuration = lineage.configuration_of(state.definition, self._settings)
+        skipped = left_out(beginning)
+        # What is left out, and who asked, are on record with the plan, but no part of what the digest names.
+        notes = dict(notes)
+        start = (requested or {}).get("from", "head")
+        if skipped:
+            notes[SKIPPED] = ranges_as_json(skipped)
+            notes[LEFT_OUT] = self.left_out_of(state, log, beginning, reason="" if start == "head" else "chosen")
+        if fired.trigger == MANUAL:
+            notes["requested"] = dict(requested or {})
+        if start == _SCRATCH:
+            notes |= {FROM_SCRATCH: True, HEAD_BEFORE: state.head}
+        sequence = state.model.round_sequence + 1
+        return RoundPlan(
+            model=state.model.name,
+            sequence=sequence,
+            parent_version=0 if start == _SCRATCH else state.head,
+            stream=state.model.stream,
+            schema_version=state.schema_version,
+            ranges=stretch.ranges,
+            definition_digest=state.model.definition_digest,
+            configuration=configuration | notes,
+            configuration_digest=lineage.digest_of(configuration),
+            code_digest=self._code_digest,
+            seed=lineage.seed_of(state.definition, sequence),
+            example_count=stretch.example_count,
+            trigger=fired.trigger,
+            last_event_at=stretch.last_event_at,
+        )
+
+    def left_out_of(
+        self, state: ModelState, log: LogBounds, beginning: Beginning, *, reason: str = ""
+    ) -> list[dict[str, Any]]:
+        """What lies before the beginning and no round takes, as the account shows it; without a reason, as the chain
+        of versions has it."""
+        pieces = left_out(beginning)
+        if not pieces:
+            return []
+        topic = examples_topic(state.model.stream)
+        return entries_of(pieces, self._counts, topic, log.start, reason or self._reason_of(state))
+
+    def _reason_of(self, state: ModelState) -> str:
+        """Why events before the next round's beginning are left out; asked once per finished round."""
+        finished = state.last_finished
+        triggers = state.definition.triggers
+        if triggers.on_failure == "leave_out" and state.model.consecutive_failures >= triggers.max_failures:
+            return "failed"
+        if finished is None or finished.version == state.head:
+            return "retention"
+        key = (state.model.name, finished.version)
+        if key not in self._reasons:
+            version = self._registry.get_version(*key)
+            kinds = {Decision.PROMOTE: "rollback", Decision.CANARY: "canary", Decision.HOLD: "held"}
+            self._reasons[key] = kinds.get(version.verdict.decision, "rejection")
+        return self._reasons[key]

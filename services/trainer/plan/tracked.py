@@ -1,0 +1,70 @@
+"""What the planner has followed of one model and its log, and how it tells of it."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from common.eventlog.base import Position
+from common.registry.catalog import PRODUCTION, Model, Round
+from services.trainer.plan.backlog import Backlog
+from services.trainer.plan.chain import ModelState
+from services.trainer.plan.triggers import Wait
+
+
+@dataclass
+class Tracked:
+    """One model, as far as the planner has followed it."""
+
+    state: ModelState
+    backlog: Backlog = field(default_factory=Backlog)
+    is_stale: bool = False
+    waiting: Wait = field(default_factory=lambda: Wait("starting"))
+    drift: str = ""
+    """Of what waits, as Drifts says; "" where nobody asked."""
+
+
+@dataclass(frozen=True)
+class LogBounds:
+    """The stream's topic at this moment."""
+
+    start: Position
+    end: Position
+
+
+def stopped(model: Model) -> str:
+    return f"it is paused by {model.paused}" if model.paused else "it is archived"
+
+
+def shown(found: Round) -> str:
+    return f"round {found.round_id} ({found.state})"
+
+
+def status_of(tracked: Tracked) -> dict[str, Any]:
+    model, open_round = tracked.state.model, tracked.state.open_round
+    return {
+        "model": model.name,
+        "stream": model.stream,
+        "production_version": model.aliases.get(PRODUCTION, 0),
+        "newest_version": model.newest_version,
+        "lag_examples": tracked.backlog.examples,
+        "round": None if open_round is None else _round_status(open_round),
+        "next_round": {"waiting_for": tracked.waiting.reason, "not_before": tracked.waiting.until},
+        "backoff": {
+            "consecutive_failures": model.consecutive_failures,
+            "retry_at": model.retry_at,
+            "last_failure": model.last_failure,
+        },
+    }
+
+
+def _round_status(found: Round) -> dict[str, Any]:
+    return {
+        "round_id": found.round_id,
+        "state": str(found.state),
+        "trigger": found.plan.trigger,
+        "examples": found.plan.example_count,
+        "holder": found.lease_holder,
+        "attempts": found.attempts,
+        "planned_at": found.planned_at,
+        "reason": found.reason,
+        "progress": dict(found.progress),
+    }

@@ -1,0 +1,384 @@
+"""One round's work, from the plan to a registered version. The happy path is `RoundWork.run`."""
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common.definition import identity
+from common.definition.identity import VariableMeaning
+from common.errors import InvalidInput, Overloaded, Unavailable
+from common.eventlog.base import EventLog
+from common.process.tracing import traceparent_of
+from common.registry.client import RegistryClient, manifest_of
+from services.trainer.data.divided_log import DividedLog
+from services.trainer.export.fresh_process import FreshProcess
+from services.trainer.families.parameter_bound import at_most
+from services.trainer.families.port import Trainable
+from services.trainer.features import statistics as feature_statistics
+from services.trainer.features.statistics import Fitting, Statistics
+from services.trainer.features.words import row_counts
+from services.trainer.learn import adapters, warm_start
+from services.trainer.learn.checkpoint import Checkpoint
+from services.trainer.learn.steps import NotFiniteError
+from services.trainer.learn.tracing import StepTracer
+from services.trainer.rounds import publishing, teamwork
+from services.trainer.rounds.assignment import (
+    LIVE_EVENTS,
+    Done,
+    Message,
+    Progress,
+    RoundAssignment,
+)
+from services.trainer.rounds.blocks import PreparedBlock, RoundData
+from services.trainer.rounds.curve import LossCurve
+from services.trainer.rounds.evaluating import BY_CHIEF, Evaluator, Scores
+from services.trainer.rounds.feature_counts import FeatureCounts
+from services.trainer.rounds.inputs import RoundInputs, data_of, fetch_inputs
+from services.trainer.rounds.measuring import measure
+from services.trainer.rounds.pace import RoundPace
+from services.trainer.rounds.publishing import Trained
+from services.trainer.rounds.rates import Rates
+from services.trainer.rounds.resume import Place, Resumed, ResumePoints
+from services.trainer.shards.team import Team
+from services.trainer.summaries.observing import Observer
+
+logger = logging.getLogger(__name__)
+_FEATURES = ".bottleneck"
+"""Below the cache, beside the models, none of which may have this name."""
+Report = Callable[[Message], None]
+
+
+class StopRequestedError(Exception):
+    """The trainer is being stopped; what there is to save is saved."""
+
+
+class RoundWork:
+    """The state of one round in progress: where it stands, what it has measured, how long the stages took."""
+
+    def __init__(
+        self,
+        assignment: RoundAssignment,
+        report: Report,
+        stop_requested: Callable[[], bool],
+        registry: RegistryClient,
+        log: EventLog,
+        fresh: FreshProcess | None,
+        team: Team,
+        evaluator: Evaluator = BY_CHIEF,
+    ) -> None:
+        self._assignment, self._plan = assignment, assignment.plan
+        self._report, self._stop_requested = report, stop_requested
+        self._registry, self._log, self._fresh, self._team = registry, log, fresh, team
+        self._work_dir = Path(assignment.work_dir)
+        self._points = ResumePoints(
+            registry, assignment.lease, self._work_dir, interval_seconds=assignment.resume_interval_seconds
+        )
+        self._seconds = defaultdict[str, float](float, queue=max(0.0, time.time() - assignment.round.planned_at))
+        self._input: DividedLog | None = None
+        self._evaluator = evaluator
+        self._scores: Scores | None = None
+        self._curve = LossCurve()
+        self._pace: RoundPace | None = None
+        self._rates = Rates()
+        self._carried: Statistics = {}
+        self._statistics: Statistics = {}
+        self._meaning: dict[str, VariableMeaning] = {}
+        self._training: Trainable | None = None
+        self._observer: Observer | None = None
+        self._tracer: StepTracer | None = None
+        self._final: Checkpoint | None = None  # what goes on; the model may hold averages then
+        self._saved_place = Place()
+        self.place = Place()
+
+    def run(self) -> Done:
+        trained = self.trained()
+        with self._stage("evaluate"):
+            measured = measure(
+                trained.model,
+                trained.parent,
+                trained.data,
+                FeatureCounts(
+                    warn_share=trained.model.definition.evaluation.warn_unknown_share,
+                    statistics_warnings=feature_statistics.warnings_of(self._carried, self._statistics),
+                    rows=row_counts(self._statistics),
+                ),
+                set_aside=trained.set_aside,
+                left_out=trained.left_out,
+                check_stop=lambda: self._check_stop("evaluate"),
+            )
+        assert self._fresh is not None, "a worker exports nothing"
+        with self._stage("export"):
+            output, formats = publishing.write_files(self._assignment, trained, measured, self._fresh)
+            if self._tracer:
+                publishing.write_profile(self._assignment, output, self._tracer.traced_steps, self._seconds)
+        with self._stage("upload"):
+            files = manifest_of(output)
+            self._registry.upload(output, files)
+        with self._stage("register"):
+            draft = publishing.draft_of(
+                self._assignment,
+                trained,
+                measured,
+                files=files,
+                formats=formats,
+                seconds=self._seconds,
+                log=self._log,
+            )
+            version = self._registry.register_version(self._assignment.lease, draft)
+        publishing.after_registration(self._assignment, self._log, version, output, measured)
+        learned = tuple(map(traceparent_of, trained.data.traces)) if self._assignment.traceparent else ()
+        return Done(version.version, str(version.verdict.decision), measured.trained_count, learned)
+
+    def trained(self) -> Trained:
+        """From the plan, or the lease's resume point, to the final weights."""
+        self._input = teamwork.divided(self._log, self._team, self._assignment)
+        with self._stage("download"):
+            inputs = fetch_inputs(self._assignment, self._registry, self._work_dir)
+            resumed = self._points.load()
+        data = data_of(self._assignment, inputs, self._input or self._log)
+        known = inputs.parent or inputs.source_version
+        self._carried = known.statistics_for(inputs.definition) if known else {}
+        with self._stage("read"):
+            self._statistics = resumed.checkpoint.statistics if resumed else self._fitted(inputs, data)
+            self._tell_apart("read", data, (0.0, 0.0))
+        with self._stage("build"):
+            parent = inputs.parent.built() if inputs.parent else None
+            with at_most(self._assignment.max_parameters):
+                model = adapters.build(
+                    inputs.definition, inputs.schema, self._statistics, inputs.module, seed=self._plan.seed
+                )
+            for one in filter(None, map(adapters.bottleneck_of, (model, parent))):
+                one.directory = Path(self._assignment.cache_dir) / _FEATURES
+            before = resumed.checkpoint if resumed else known.checkpoint if known else None
+            model.fit(
+                before.arrays if before else {}, lambda: (block.trained.columns for block in data.prepared(model))
+            )
+            training = adapters.trainable_of(model, seed=self._plan.seed, team=self._team)
+            started = self._restored(training, inputs)
+            self._pace = self._paced(training, data)
+            if resumed:
+                self._resume(training, resumed)
+            else:
+                training.begin_round()
+        try:
+            self._train(training, self._pace, data)
+        finally:
+            if self._observer:
+                self._observer.close()
+            if self._tracer:
+                self._tracer.stop()
+        final = self._final = self._captured(training)
+        if self._team.is_chief and not self._assignment.rebuild_of:
+            training.before_saving(final.arrays)
+        training.use_averages()
+        steps, losses, added = self._curve.by_step(training)
+        return Trained(
+            definition=inputs.definition,
+            data=data,
+            parent=parent,
+            model=model,
+            final=final,
+            steps=steps.tolist(),
+            losses=losses,
+            added=added,
+            last_pass=self._curve.means_of_last_pass(),
+            learning_rates=training.rates(steps),
+            set_aside=dict(training.set_aside),
+            warm_start=started,
+            seen=self._observer.seen if self._observer else [],
+            evaluations=self._pace.evaluations,
+            norms=self._curve.norms(training.norm_names),
+            course=self._pace.course() | self._rates.whole() | (self._scores.told() if self._scores else {}),
+            left_out=self._pace.left_out,
+            members=self._members(),
+        )
+
+    def _members(self, *, age_seconds: float = 0.0) -> list[dict[str, Any]]:
+        return self._input.counts_of_all(age_seconds=age_seconds) if self._input and self._team.is_chief else []
+
+    @property
+    def examples_trained(self) -> int:
+        """Each counted once, however many passes went over it; without those that were set aside."""
+        if self._training is None or self._pace is None:
+            return 0
+        return self._pace.examples - len(self._training.set_aside)
+
+    def _paced(self, training: Trainable, data: RoundData) -> RoundPace:
+        asked = training.model.definition.training
+        if not asked.evaluate_every_steps:
+            return RoundPace(asked, training, self._curve, None)
+        if self._team.is_chief or asked.early_stopping:
+            self._scores = Scores(training, data, feature_statistics.to_arrays(self._statistics), self._evaluator)
+            return RoundPace(asked, training, self._curve, self._scores.of_this_step)
+        return RoundPace(asked, training, self._curve, dict)  # the chief's scores are the round's
+
+    def _fitted(self, inputs: RoundInputs, data: RoundData) -> Statistics:
+        """Statistics from the parent, and from this round's trained examples what the parent lacks or has updated."""
+        fitting = Fitting(inputs.definition.features, inputs.schema, self._carried)
+        if fitting.needs_data:
+            for block in data.fitted_on():
+                rows = np.flatnonzero(~block.held_out)
+                fitting.add({name: block.raw[name].numpy()[rows] for name in fitting.raw_names})
+        return fitting.result()
+
+    def _restored(self, training: Trainable, inputs: RoundInputs) -> dict[str, Any]:
+        """Continues from the parent; what changed, where the definition or a vocabulary had changed in between."""
+        self._meaning = adapters.meaning_of(training.model, self._statistics)
+        report: dict[str, Any] = {}
+        parent, said = inputs.parent, inputs.definition.warm_start
+        if parent:
+            carrying = parent.carrying_to(training.model.definition, self._meaning)
+            report = training.carry(parent.checkpoint.arrays, step=parent.checkpoint.step, carrying=carrying)
+        if said and inputs.source:
+            report |= warm_start.start(training, said, inputs.source, self._meaning)
+        return report
+
+    def _resume(self, training: Trainable, resumed: Resumed) -> None:
+        training.restore(resumed.checkpoint.arrays)
+        training.set_aside = {(block, row): reason for block, row, reason in resumed.checkpoint.state["set_aside"]}
+        self.place = self._saved_place = resumed.place
+        assert self._pace is not None, "a round has a pace before it is resumed"
+        self._curve = self._pace.curve = LossCurve(resumed.losses)
+        if "pace" in resumed.checkpoint.state:
+            self._pace.restore(resumed.checkpoint.state["pace"], resumed.best)
+        else:
+            self._pace.came_from(resumed.place.examples_done)
+
+    def _train(self, training: Trainable, pace: RoundPace, data: RoundData) -> None:
+        self._training = training
+        if self._team.is_chief and not self._assignment.rebuild_of:
+            self._observer = Observer(training, self._work_dir / LIVE_EVENTS)
+            if steps := self._assignment.profile_steps:
+                self._tracer = training.tracer = StepTracer(
+                    self._work_dir / "profile", first_step=self._assignment.profile_first, steps=steps
+                )
+        self._points.begin(training.step, interval_steps=pace.asked.save_every_steps)
+        self._rates.begin(training.step)
+        is_left = self.place.pass_index < training.passes
+        for pass_index in range(self.place.pass_index, training.passes):
+            blocks = data.prepared(training.model, self.place.position, self.place.block_index)
+            for block in self._timed("read", blocks, data):
+                self._check_stop("train")
+                self._train_block(training, pace, block, pass_index)
+                if pace.ended:
+                    break
+            self.place = Place(training.passes if pace.ended else pass_index + 1, 0, None, self.place.examples_done)
+            if pace.ended:
+                break
+        if is_left:  # a point after the last pass has what end_round changed
+            pace.finish()
+            self._settle_scores()
+            training.end_round()
+        if self.examples_trained <= 0:
+            why = next((f": {reason}" for reason in training.set_aside.values()), "")
+            raise InvalidInput(f"none of the {self._plan.example_count} examples of the range can be trained on{why}")
+
+    def _train_block(self, training: Trainable, pace: RoundPace, block: PreparedBlock, pass_index: int) -> None:
+        began = time.monotonic()
+        pace.begin_block(pass_index, block.index)
+        losses = training.train_block(block.trained, pass_index=pass_index, block_index=block.index, pace=pace)
+        self._seconds["train"] += time.monotonic() - began
+        self._curve.add(losses, training.added, pass_index=pass_index, norms=training.norms)
+        if self._observer:
+            self._observer.after_block(block.trained, losses, training.added)
+        taken = block.trained.count - training.rows_left
+        pace.end_block(taken)
+        self._rates.add(training.step, taken)
+        done = self.place.examples_done + taken
+        self.place = Place(pass_index, block.index + 1, dict(block.next_position), done)
+        is_due = not pace.ended and self._points.is_due(training.step)
+        if is_due and self._team.is_chief and not self._assignment.rebuild_of:
+            self._save_point(training)
+        self._report(
+            Progress(
+                "train",
+                done,
+                float(losses.mean()) if len(losses) else None,
+                self._points.saved_count,
+                step=training.step,
+                **self._rates.lately(),
+                evaluation=next((dict(scores) for _, scores in reversed(pace.evaluations) if scores), {}),
+                members=tuple(self._members(age_seconds=2.0)),
+            )
+        )
+
+    def _settle_scores(self) -> None:
+        if self._scores:
+            self._scores.settle()
+
+    def _captured(self, training: Trainable) -> Checkpoint:
+        arrays = training.captured() | feature_statistics.to_arrays(self._statistics)
+        for path, array in arrays.items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise NotFiniteError(f"variable {path} is not finite at step {training.step}")
+        state = {
+            "step": training.step,
+            "optimizer": training.method,
+            "round_id": self._assignment.round.round_id,
+            "definition_digest": self._plan.definition_digest,
+            "ranges": [[item.partition, item.from_offset, item.to_offset] for item in self._plan.ranges],
+            "averages": training.averages(),
+            "set_aside": [[block, row, reason] for (block, row), reason in sorted(training.set_aside.items())],
+        }
+        about = identity.statistics_of(training.model.definition)
+        return Checkpoint(arrays, state, identity.to_mapping(self._meaning, about))
+
+    def _save_point(self, training: Trainable) -> None:
+        """Without a registry the round goes on; a crash then costs what was done since the point before."""
+        self._settle_scores()
+        began = time.monotonic()
+        try:
+            point = self._final or self._captured(training)
+            training.before_saving(point.arrays)
+            assert self._pace is not None, "there is nothing to save before the training begins"
+            shard_bytes = training.model.definition.export.checkpoint_shard_bytes
+            self._points.save(self.place, point, self._curve.rows, self._pace.state(), shard_bytes=shard_bytes)
+            self._saved_place = self.place
+        except (Unavailable, Overloaded) as error:
+            logger.warning("no resume point", extra={"model": self._plan.model, "error": error.message})
+        self._seconds["resume_points"] += time.monotonic() - began
+
+    def _check_stop(self, stage: str) -> None:
+        if not self._stop_requested():
+            return
+        if self._training is not None and self.place != self._saved_place and not self._assignment.rebuild_of:
+            self._save_point(self._training)
+        logger.info("the round stops as asked", extra={"stage": stage, "examples_done": self.place.examples_done})
+        raise StopRequestedError
+
+    @contextmanager
+    def _stage(self, name: str) -> Iterator[None]:
+        self._check_stop(name)
+        if name in ("download", "read", "train", "evaluate", "export", "upload", "register"):
+            self._report(Progress(name, self.place.examples_done, None, self._points.saved_count))
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._seconds[name] += time.monotonic() - began
+
+    def _tell_apart(self, name: str, data: RoundData, before: tuple[float, float]) -> None:
+        """Of a stage's seconds, those spent on the log are `extract` and those on parsing `parse`."""
+        for part, spent in (
+            ("extract", data.extract_seconds - before[0]),
+            ("parse", data.parse_seconds - before[1]),
+        ):
+            self._seconds[part] += spent
+            self._seconds[name] -= spent
+
+    def _timed(self, name: str, blocks: Iterator[PreparedBlock], data: RoundData) -> Iterator[PreparedBlock]:
+        """The same blocks, the time to get each counted."""
+        while True:
+            began, before = time.monotonic(), (data.extract_seconds, data.parse_seconds)
+            block = next(blocks, None)
+            self._seconds[name] += time.monotonic() - began
+            self._tell_apart(name, data, before)
+            if block is None:
+                return
+            yield block

@@ -124,7 +124,8 @@ class Door:
     """All connections of one door. Belongs to one event loop."""
 
     bounds: HttpBounds
-    connections: set["Connection"] = field(default_factory=set)
+    connections: dict["Connection", None] = field(default_factory=dict)
+    """In the order in which they came: the loop's clock may give several the same time."""
     held_bytes: int = 0
     hosts: set[bytes] = field(default_factory=set)
     """Values of Host that were found to be ours."""
@@ -143,7 +144,7 @@ class Door:
                 del self._clients[connection.address]
             return False
         client.connections += 1
-        self.connections.add(connection)
+        self.connections[connection] = None
         if self._sweeper is None:
             self._sweeper = connection.loop.call_later(self.bounds.times.look, self._sweep, connection.loop)
         return True
@@ -151,7 +152,7 @@ class Door:
     def leave(self, connection: "Connection") -> None:
         if connection not in self.connections:
             return
-        self.connections.discard(connection)
+        del self.connections[connection]
         self.release(connection)
         client = self._clients[connection.address]
         client.connections -= 1
@@ -210,8 +211,8 @@ class Door:
 
     def _make_room(self, of_address: str) -> bool:
         waiting = [
-            (rank, since, id(connection), connection)
-            for connection in self.connections
+            (rank, since, number, connection)
+            for number, connection in enumerate(self.connections)
             if not of_address or connection.address == of_address
             for rank, since in (connection.waits_since(),)
             if rank is not None
@@ -223,8 +224,8 @@ class Door:
 
     def _drop_silent_body(self, of_address: str, *, but: "Connection") -> bool:
         silent = [
-            (connection.heard_at, id(connection), connection)
-            for connection in self.connections
+            (connection.heard_at, number, connection)
+            for number, connection in enumerate(self.connections)
             if connection.held_bytes and connection.is_silent_in_body() and connection is not but
             if not of_address or connection.address == of_address
         ]

@@ -20,6 +20,8 @@ _MOST_THROWN_AWAY_BYTES = 16 * 1024 * 1024
 NONE, HEAD, BODY = 0, 1, 2
 """What of a message has come: nothing or all of it, a part of its head, its head."""
 _SAFE_METHODS = frozenset({b"GET", b"HEAD", b"OPTIONS"})
+_ONLY_ONCE = frozenset({b"origin", b"content-type", b"content-encoding", b"idempotency-key", b"x-request-timeout-ms"})
+"""Headers of which readers would have to choose one. Of Content-Length the parser takes one only."""
 _URI_TOO_LONG, _HEAD_TOO_LARGE = 414, 431
 
 
@@ -39,6 +41,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Of those reads alone that began within the head."""
         self._first_bytes = 0
         """Of the read in which the head began; other messages may be in it."""
+        self._beside_body_bytes = 0
+        """Trailers and chunk extensions since the last byte of the body: the parser keeps a trailer until its end."""
+        self._is_more_body = False
+        self._seen: set[bytes] = set()
         self._is_old_head = False
         self._body_bytes = 0
         self._chunk_bytes = 0
@@ -141,6 +147,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._is_old_head = True
             if self._head_bytes > MAX_HEAD_BYTES:
                 self._refuse_head()
+        elif self._is_more_body:
+            self._is_more_body, self._beside_body_bytes = False, 0
+        else:
+            self._beside_body_bytes += size
+            if self._beside_body_bytes > MAX_HEAD_BYTES:
+                self.refuse(_HEAD_TOO_LARGE, f"more than {MAX_HEAD_BYTES} bytes came that are no part of the body")
 
     def _refuse_for(self, error: httptools.HttpParserError) -> None:
         cause = error.__context__
@@ -212,6 +224,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Forgets what was said of the message before."""
         self.stage, self._open_since, self._head_bytes, self._body_bytes = HEAD, 0.0, 0, 0
         self._first_bytes = self._chunk_bytes
+        self._beside_body_bytes = 0
+        self._seen = set()
         self._origin = self._host = b""
         self._upgrades = self._is_old_head = False
 
@@ -227,10 +241,17 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def note_header(self, name: bytes, value: bytes) -> None:
         """Keeps what the door has to look at when the head is complete; `name` is in lower case."""
+        if name in _ONLY_ONCE:
+            if name in self._seen:
+                raise RefusedByDoor(400, f"the request has two {name.decode()} headers")
+            self._seen.add(name)
         if name == b"origin":
             self._origin = value
         elif name == b"upgrade":
             self._upgrades = True
+        elif name == b"transfer-encoding" and (value.lower() != b"chunked" or self.parser.get_http_version() != "1.1"):
+            shown = value[:100].decode(errors="replace")
+            raise RefusedByDoor(400, f"Transfer-Encoding is {shown!r}, expected chunked, and HTTP/1.1")
 
     def take_host(self, value: bytes) -> None:
         """Raises RefusedByDoor for a name that is not ours, and for a second one."""
@@ -269,12 +290,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         if self.stage != BODY:
             return
+        self._is_more_body = True
         if not self.cycle.response_complete:
             self.hold(len(body))
         super().on_body(body)
 
     def hold(self, size: int) -> None:
         """Counts bytes of a body. Raises RefusedByDoor."""
+        self._is_more_body = True
         self._body_bytes += size
         self.door.hold(self, size)
 

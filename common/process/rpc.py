@@ -1,8 +1,6 @@
 """gRPC, sync side: server, channel, and the table between the six errors and status codes, both ways."""
 
 import logging
-import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import contextmanager
@@ -15,6 +13,7 @@ from grpc_reflection.v1alpha import reflection
 
 from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
 from common.process.health import Health
+from common.process.rpc_waits import WaitBounds, Waits
 from common.process.tracing import OFF, REQUEST_ID, TRACEPARENT, Span, Tracing
 
 logger = logging.getLogger(__name__)
@@ -58,7 +57,14 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
     ("grpc.http2.max_ping_strikes", 2),
 ]
 """Of every gRPC door: what one connection, and all together, may hold."""
-_SILENCE_SECONDS = 20.0
+HEALTH_WATCH = f"/{health.SERVICE_NAME}/Watch"
+_MAX_WAITS = 32
+_MAX_CALLS = 2048
+_MAX_STREAMS = 128
+"""Of one connection: each takes a thread."""
+WAIT_BOUNDS = WaitBounds(
+    seconds=20.0, max_waits=_MAX_WAITS, max_bytes=8 * MAX_MESSAGE_BYTES, max_message_bytes=MAX_MESSAGE_BYTES
+)
 _MAX_DETAILS_BYTES = 6_000
 """On the wire. Past 8 KiB of metadata a client may see RESOURCE_EXHAUSTED in place of the error."""
 
@@ -111,66 +117,35 @@ def _abort(context: grpc.ServicerContext, error: Exception, method: str) -> NoRe
     raise AssertionError("abort returned")
 
 
-class Silence:
-    """Ends calls whose client does not send what it began: each holds a thread of the server until then.
-
-    Args:
-        seconds: how long a client may take for the next message.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._lock = threading.Lock()
-        self._until: dict[int, tuple[float, grpc.ServicerContext]] = {}
-        self._looker: threading.Thread | None = None
-
-    def messages(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
-        """The messages of a call as they come; the call is cancelled when the next one takes too long."""
-        while True:
-            with self._lock:
-                self._until[id(context)] = (time.monotonic() + self._seconds, context)
-                if self._looker is None:
-                    self._looker = threading.Thread(target=self._look, name="silence", daemon=True)
-                    self._looker.start()
-            try:
-                message = next(requests, None)
-            finally:
-                with self._lock:
-                    self._until.pop(id(context), None)
-            if message is None:
-                return
-            yield message
-
-    def _look(self) -> None:
-        """Until nobody is waited for."""
-        pause = threading.Event()
-        while True:
-            with self._lock:
-                if not self._until:
-                    self._looker = None
-                    return
-                now = time.monotonic()
-                late = [context for until, context in self._until.values() if until < now]
-            for context in late:
-                context.cancel()
-            pause.wait(min(1.0, self._seconds / 4))
+def _messages(waits: Waits, requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+    """The messages of a call as they come; the call is cancelled when the next one takes too long."""
+    while True:
+        wait = waits.begin(context.peer(), context.cancel, is_read=True)
+        try:
+            message = next(requests, None)
+            wait.read_bytes = len(message or b"")
+        finally:
+            waits.finish(wait)
+        if message is None:
+            return
+        yield message
 
 
 class ErrorInterceptor(grpc.ServerInterceptor):
     """The one place where an error of ours becomes a gRPC status."""
 
-    def __init__(self, silence_seconds: float = _SILENCE_SECONDS, tracing: Tracing = OFF) -> None:
-        self._silence, self._tracing = Silence(silence_seconds), tracing
+    def __init__(self, bounds: WaitBounds = WAIT_BOUNDS, tracing: Tracing = OFF) -> None:
+        self._waits, self._tracing = Waits(bounds), tracing
 
     def intercept_service(self, continuation: Any, details: Any) -> Any:
         handler = continuation(details)
         if handler is None:
             return None
         method = str(details.method)
-        behaviour = _on_parsed(handler, method, self._silence)
+        behaviour = _on_parsed(handler, method, self._waits)
         if handler.response_streaming:
             return grpc.stream_stream_rpc_method_handler(
-                _streaming(behaviour, method), response_serializer=handler.response_serializer
+                _streaming(behaviour, method, self._waits), response_serializer=handler.response_serializer
             )
         call = _unary(behaviour, method)
         return grpc.stream_unary_rpc_method_handler(
@@ -199,18 +174,19 @@ def parser_of(handler: Any, method: str) -> Callable[[bytes], Any]:
     return parse
 
 
-def _on_parsed(handler: Any, method: str, silence: Silence) -> Callable[..., Any]:
+def _on_parsed(handler: Any, method: str, waits: Waits) -> Callable[..., Any]:
     """Takes serialized requests as a stream, also where there is one only: so its wait has an end."""
     behaviour, parse = behaviour_of(handler), parser_of(handler, method)
 
     def on_stream(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
-        return behaviour(map(parse, silence.messages(requests, context)), context)
+        return behaviour(map(parse, _messages(waits, requests, context)), context)
 
     def on_one(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
-        serialized = next(silence.messages(requests, context), None)
+        serialized = next(_messages(waits, requests, context), None)
         if serialized is None:
             raise InvalidInput(f"{method} was called without a request")
-        return behaviour(parse(serialized), context)
+        with waits.held(len(serialized)):
+            return behaviour(parse(serialized), context)
 
     return on_stream if handler.request_streaming else on_one
 
@@ -263,10 +239,29 @@ def begin_traced(tracing: Tracing, method: str, metadata: Any) -> Span | None:
     return span
 
 
-def _streaming(behaviour: Callable[..., Any], method: str) -> Callable[..., Any]:
-    def call(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+def _streaming(behaviour: Callable[..., Any], method: str, waits: Waits) -> Callable[..., Any]:
+    """What the client does not take waits, too; and so does all of a watch of health, which any number may open."""
+
+    def sent(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        for message in behaviour(request, context):
+            wait = waits.begin(context.peer(), context.cancel, is_read=False)
+            try:
+                yield message
+            finally:
+                waits.finish(wait)
+
+    def watched(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        wait = waits.begin(context.peer(), context.cancel, is_read=False, lasts=True)
         try:
             yield from behaviour(request, context)
+        finally:
+            waits.finish(wait)
+
+    answers = watched if method == HEALTH_WATCH else sent
+
+    def call(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        try:
+            yield from answers(request, context)
         except Exception as error:
             if not context.is_active() or getattr(context, "code", lambda: None)() is not None:
                 raise
@@ -282,7 +277,6 @@ def start_server(
     service_names: tuple[str, ...],
     service_health: Health,
     max_workers: int = 32,
-    max_concurrent_calls: int | None = None,
     tracing: Tracing = OFF,
 ) -> tuple[grpc.Server, int]:
     """Starts a server with health and reflection; returns it and the port it listens on.
@@ -290,16 +284,16 @@ def start_server(
     Args:
         address: "host:port"; port 0 takes a free one.
         service_names: fully qualified names, for health and reflection.
-        max_concurrent_calls: calls beyond it are refused with RESOURCE_EXHAUSTED instead of waiting for a worker.
+        max_workers: threads of calls that are being answered; those that wait for their client have further ones.
 
     Raises:
         Unavailable: the address cannot be bound.
     """
     server = grpc.server(
-        futures.ThreadPoolExecutor(max_workers=max_workers, thread_name_prefix="grpc"),
+        futures.ThreadPoolExecutor(max_workers=max_workers + 2 * _MAX_WAITS, thread_name_prefix="grpc"),
         interceptors=[ErrorInterceptor(tracing=tracing)],
-        options=SERVER_OPTIONS,
-        maximum_concurrent_rpcs=max_concurrent_calls,
+        options=[*SERVER_OPTIONS, ("grpc.max_concurrent_streams", _MAX_STREAMS)],
+        maximum_concurrent_rpcs=_MAX_CALLS,
     )
     add_services(server)
     servicer = health.HealthServicer()

@@ -3,8 +3,8 @@
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager, suppress
 from typing import Any, NoReturn
 
 import grpc
@@ -15,6 +15,8 @@ from common.errors import HeadraceError, InvalidInput, Unavailable
 from common.process.health import Health
 from common.process.rpc import (
     CHANNEL_OPTIONS,
+    HEALTH_WATCH,
+    MAX_MESSAGE_BYTES,
     SERVER_OPTIONS,
     begin_traced,
     behaviour_of,
@@ -22,6 +24,7 @@ from common.process.rpc import (
     parser_of,
     status_of,
 )
+from common.process.rpc_waits import Wait, WaitBounds, Waits
 from common.process.tracing import Span, Tracing
 
 logger = logging.getLogger(__name__)
@@ -29,6 +32,16 @@ _SILENCE_SECONDS = 60.0
 """Longer than at the sync servers, where a silent call holds a thread: here it holds a coroutine."""
 _MAX_CALLS = 16_384
 """Of one server at once; a silent one takes some ten kilobytes."""
+
+
+def bounds_of(max_calls: int, max_bytes: int, options: Mapping[str, str | int]) -> WaitBounds:
+    """Of a server with these options; half of its calls may wait for their clients."""
+    return WaitBounds(
+        seconds=_SILENCE_SECONDS,
+        max_waits=max(1, max_calls // 2),
+        max_bytes=max_bytes,
+        max_message_bytes=int(options["grpc.max_receive_message_length"]),
+    )
 
 
 async def _abort(context: Any, error: Exception, method: str) -> NoReturn:
@@ -47,14 +60,10 @@ async def _abort(context: Any, error: Exception, method: str) -> NoReturn:
 
 
 class AioErrorInterceptor(grpc.aio.ServerInterceptor):
-    """The one place where an error of ours becomes a gRPC status.
+    """The one place where an error of ours becomes a gRPC status."""
 
-    Args:
-        silence_seconds: how long a client may take for the next message before its call is ended.
-    """
-
-    def __init__(self, silence_seconds: float = _SILENCE_SECONDS) -> None:
-        self._silence_seconds = silence_seconds
+    def __init__(self, bounds: WaitBounds) -> None:
+        self._waits = Waits(bounds)
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
         handler = await continuation(details)
@@ -63,57 +72,91 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):
         method = str(details.method)
         is_generator = inspect.isasyncgenfunction(behaviour_of(handler))
         wrap = _streaming if is_generator else _unary
-        behaviour = wrap(_on_parsed(handler, method, self._silence_seconds, is_generator=is_generator), method)
+        behaviour = wrap(_on_parsed(handler, method, self._waits, is_generator=is_generator), method)
         if handler.response_streaming:
             return grpc.stream_stream_rpc_method_handler(behaviour, response_serializer=handler.response_serializer)
         return grpc.stream_unary_rpc_method_handler(behaviour, response_serializer=handler.response_serializer)
 
 
-def _on_parsed(handler: Any, method: str, silence_seconds: float, *, is_generator: bool) -> Callable[..., Any]:
+def _on_parsed(handler: Any, method: str, waits: Waits, *, is_generator: bool) -> Callable[..., Any]:
     """Takes serialized requests as a stream, also where there is one only: so its wait has an end.
 
     Messages are read from the context. The iterator that gRPC offers is a cycle of references until it is exhausted:
     its call counts among the streams of its connection until the garbage collector comes by.
     """
     behaviour = behaviour_of(handler)
-    messages = _reader(parser_of(handler, method), method, silence_seconds)
+    parse = parser_of(handler, method)
 
-    async def only(context: Any) -> Any:
-        async with aclosing(messages(context)) as arriving:
-            async for message in arriving:
-                return message
-        raise InvalidInput(f"{method} was called without a request")
+    async def messages(context: Any) -> AsyncGenerator[Any, None]:
+        while (serialized := await _read(waits, context)) is not grpc.aio.EOF:
+            yield parse(serialized)
+
+    async def only(context: Any) -> bytes:
+        serialized = await _read(waits, context)
+        if serialized is grpc.aio.EOF:
+            raise InvalidInput(f"{method} was called without a request")
+        return bytes(serialized)
 
     async def answer(context: Any) -> Any:
-        if not handler.request_streaming:
-            return await behaviour(await only(context), context)
-        async with aclosing(messages(context)) as arriving:
-            return await behaviour(arriving, context)
+        if handler.request_streaming:
+            async with aclosing(messages(context)) as arriving:
+                return await behaviour(arriving, context)
+        serialized = await only(context)
+        with waits.held(len(serialized)):
+            asked = behaviour(parse(serialized), context)
+            if method != HEALTH_WATCH:
+                return await asked
+            async with _Waiting(waits, context, is_read=False, lasts=True):
+                return await asked
 
     async def answers(context: Any) -> AsyncIterator[Any]:
         async with aclosing(messages(context)) as arriving:
-            request = arriving if handler.request_streaming else await only(context)
+            request = arriving if handler.request_streaming else parse(await only(context))
             async for found in behaviour(request, context):
-                yield found
+                async with _Waiting(waits, context, is_read=False):
+                    yield found
 
     return answers if is_generator else answer
 
 
-def _reader(
-    parse: Callable[[bytes], Any], method: str, silence_seconds: float
-) -> Callable[[Any], AsyncGenerator[Any, None]]:
-    async def messages(context: Any) -> AsyncGenerator[Any, None]:
-        while True:
-            try:
-                async with asyncio.timeout(silence_seconds):
-                    serialized = await context.read()
-            except TimeoutError as error:
-                raise Unavailable(f"{method} was ended: its client sent nothing for {silence_seconds:g} s") from error
-            if serialized is grpc.aio.EOF:
-                return
-            yield parse(serialized)
+async def _read(waits: Waits, context: Any) -> Any:
+    """The next message's bytes, or grpc.aio.EOF."""
+    async with _Waiting(waits, context, is_read=True) as wait:
+        serialized = await context.read()
+        if serialized is not grpc.aio.EOF:
+            wait.read_bytes = len(serialized)
+        return serialized
 
-    return messages
+
+class _Waiting:
+    """Around what waits for the client. Raises what the wait was ended with."""
+
+    def __init__(self, waits: Waits, context: Any, *, is_read: bool, lasts: bool = False) -> None:
+        self._waits = waits
+        self._loop = asyncio.get_running_loop()
+        self._timer = asyncio.timeout(None)
+        self._wait = waits.begin(context.peer(), self._end, is_read=is_read, lasts=lasts)
+
+    def _end(self) -> None:
+        with suppress(RuntimeError):  # The loop is closed.
+            self._loop.call_soon_threadsafe(self._expire)
+
+    def _expire(self) -> None:
+        with suppress(RuntimeError):  # The wait is over.
+            self._timer.reschedule(self._loop.time())
+
+    async def __aenter__(self) -> Wait:
+        await self._timer.__aenter__()
+        return self._wait
+
+    async def __aexit__(self, *raised: Any) -> None:
+        self._waits.finish(self._wait)
+        try:
+            await self._timer.__aexit__(*raised)
+        except TimeoutError as error:
+            ended = self._wait.ended
+            assert ended is not None
+            raise type(ended)(ended.message) from error
 
 
 def _freed(error: grpc.aio.AbortError) -> grpc.aio.AbortError:
@@ -190,6 +233,7 @@ async def start_aio_server(
     socket_path: str = "",
     options: Sequence[tuple[str, str | int]] = (),
     max_concurrent_calls: int = _MAX_CALLS,
+    max_messages_bytes: int = 8 * MAX_MESSAGE_BYTES,
 ) -> tuple[grpc.aio.Server, int]:
     """Starts a server in the running loop, with health and reflection; returns it and the port it listens on.
 
@@ -203,13 +247,14 @@ async def start_aio_server(
         socket_path: a Unix socket to listen on as well, in plain text.
         options: of the gRPC server, over those that every service has.
         max_concurrent_calls: calls beyond it are refused with RESOURCE_EXHAUSTED.
+        max_messages_bytes: of all messages that arrive or are being answered.
 
     Raises:
         Unavailable: the address cannot be bound.
     """
     merged = dict([*SERVER_OPTIONS, *options])
     server = grpc.aio.server(
-        interceptors=[AioErrorInterceptor()],
+        interceptors=[AioErrorInterceptor(bounds_of(max_concurrent_calls, max_messages_bytes, merged))],
         options=list(merged.items()),
         maximum_concurrent_rpcs=max_concurrent_calls,
     )

@@ -1,8 +1,12 @@
-"""What a route would ignore is refused: unknown query parameters, a body where none is read, one that is not JSON.
+"""What a route would ignore is refused: unknown query parameters, a body where none is read, one that is not JSON, and
+all but the last of a key's values.
 
-FastAPI and Starlette ignore all three silently, so that a misspelt parameter looks as if it had worked.
+FastAPI and Starlette ignore these silently, so that a misspelt parameter looks as if it had worked.
 """
 
+import contextlib
+import json
+from collections import Counter
 from collections.abc import Container
 from email.message import Message as Headers
 from typing import get_args, get_origin
@@ -34,6 +38,19 @@ async def refuse_what_is_ignored(request: Request) -> None:
     content_type = request.headers.get("content-type", "")
     if not _is_json(content_type):
         raise InvalidInput(f"Content-Type is {content_type!r}, expected application/json")
+    refuse_repeated_keys(await request.body())
+
+
+def refuse_repeated_keys(body: bytes) -> None:
+    """Raises InvalidInput for a JSON document with an object that names a key twice."""
+
+    def check(pairs: list[tuple[str, object]]) -> None:
+        if len(dict(pairs)) < len(pairs):
+            [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
+            raise InvalidInput(f"the body has the key {name[:100]!r} twice")
+
+    with contextlib.suppress(ValueError, RecursionError):  # It is no JSON: whoever reads it says so.
+        json.loads(body, object_pairs_hook=check)
 
 
 def refuse_unknown_query(request: Request, known: set[str], *, lists: Container[str] = ()) -> None:

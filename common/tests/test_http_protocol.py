@@ -9,7 +9,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
@@ -79,6 +79,15 @@ def ask(port: int, *parts: bytes) -> bytes:
     with opened(port) as connection:
         for part in parts:
             connection.sendall(part)
+        return read_all(connection)
+
+
+def ask_as_far_as_it_reads(port: int, *parts: bytes) -> bytes:
+    """As ask; the door may close before all is sent."""
+    with opened(port) as connection:
+        with suppress(ConnectionError):
+            for part in parts:
+                connection.sendall(part)
         return read_all(connection)
 
 
@@ -233,6 +242,30 @@ def test_trailers_of_a_chunked_body_are_no_headers(port: int) -> None:
     chunked = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
     answer = ask(port, chunked + b"3\r\nabc\r\n0\r\nHost: evil.example\r\nOrigin: http://evil.example\r\n\r\n")
     assert answer.endswith(b"POST / abc")
+
+
+def test_a_trailer_takes_no_more_room_than_a_head(port: int) -> None:
+    """The parser keeps a trailer until its line ends. Extensions between chunks of a body are no trailer."""
+    chunked = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+    endless = [b"3\r\nabc\r\n0\r\nX: ", *[b"y" * 65536] * 200]
+    assert status(ask_as_far_as_it_reads(port, chunked, *endless)) == 431
+    extended = b"".join(b"1;%b\r\nx\r\n" % (b"e" * 1000) for _ in range(100))
+    assert ask(port, chunked, extended, b"0\r\n\r\n").endswith(b"POST / " + b"x" * 100)
+
+
+@pytest.mark.parametrize(
+    ("headers", "sentence"),
+    [
+        (b"Content-Type: a/b\r\nContent-Type: a/b", b"two content-type headers"),
+        (b"Idempotency-Key: a\r\nIdempotency-Key: b", b"two idempotency-key headers"),
+        (b"Content-Encoding: gzip\r\nContent-Encoding: identity", b"two content-encoding headers"),
+        (b"Transfer-Encoding: gzip, chunked", b"'gzip, chunked', expected chunked"),
+    ],
+)
+def test_headers_of_which_one_would_be_ignored_are_refused(port: int, headers: bytes, sentence: bytes) -> None:
+    answer = ask(port, b"POST / HTTP/1.1\r\nHost: localhost\r\n%b\r\n\r\n" % headers)
+    assert status(answer) == 400
+    assert sentence in answer
 
 
 def test_gzip_members_are_read_as_one_stream_in_linear_time() -> None:

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -10,7 +11,7 @@ import pytest
 
 from common.errors import InvalidInput
 from common.process.health import Health
-from common.process.rpc import ErrorInterceptor, details_of, open_channel, start_server
+from common.process.rpc import WAIT_BOUNDS, ErrorInterceptor, details_of, open_channel, start_server
 from common.registry.wire import json_map
 from protos import registry_pb2_grpc
 
@@ -75,7 +76,7 @@ def test_a_call_whose_client_does_not_send_its_request_holds_no_thread_for_long(
     def count(requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
         return b"%d" % sum(1 for _ in requests)
 
-    server = grpc.server(ThreadPoolExecutor(2), interceptors=[ErrorInterceptor(silence_seconds=0.2)])
+    server = grpc.server(ThreadPoolExecutor(2), interceptors=[ErrorInterceptor(replace(WAIT_BOUNDS, seconds=0.2))])
     handlers: dict[str, Any] = {
         "Echo": grpc.unary_unary_rpc_method_handler(echo),
         "Count": grpc.stream_unary_rpc_method_handler(count),

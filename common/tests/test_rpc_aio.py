@@ -4,6 +4,7 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -13,7 +14,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from common.errors import Conflict, Overloaded
 from common.process.health import Health
-from common.process.rpc import MAX_MESSAGE_BYTES
+from common.process.rpc import MAX_MESSAGE_BYTES, WAIT_BOUNDS
 from common.process.rpc_aio import AioErrorInterceptor, open_aio_channel, start_aio_server
 from protos import ingest_pb2, ingest_pb2_grpc
 
@@ -212,7 +213,7 @@ def test_a_call_whose_client_falls_silent_is_ended_with_a_sentence() -> None:
     }
 
     async def run() -> None:
-        server = grpc.aio.server(interceptors=[AioErrorInterceptor(silence_seconds=0.1)])
+        server = grpc.aio.server(interceptors=[AioErrorInterceptor(replace(WAIT_BOUNDS, seconds=0.1))])
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test", handlers),))
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
@@ -222,7 +223,7 @@ def test_a_call_whose_client_falls_silent_is_ended_with_a_sentence() -> None:
                 call: Any = channel.stream_unary(f"/test/{method}")()
                 for message in first:
                     await call.write(message)
-                silent = f"/test/{method} was ended: its client sent nothing for 0.1 s"
+                silent = "the call was ended: its client sent nothing for 0.1 s"
                 assert await _status_of(call) == (grpc.StatusCode.UNAVAILABLE, silent)
             echo_many: Any = channel.stream_unary("/test/Echo")
             unasked = await _status_of(echo_many(iter([])))

@@ -135,6 +135,12 @@ def test_a_body_that_is_not_what_the_route_reads_is_refused_and_is_nothing_to_lo
     assert not caplog.records
 
 
+def test_a_key_that_is_there_twice_is_refused(http: httpx.Client) -> None:
+    body = b'{"name": "a", "\\u006eame": "b"}'
+    answer = http.post("/items", content=body, headers={"content-type": "application/json"})
+    assert _refused(answer) == (400, "InvalidInput", "the body has the key 'name' twice")
+
+
 def test_a_body_over_the_bound_is_refused(http: httpx.Client) -> None:
     answer = http.post("/items", json={"a": "x" * _LIMIT_BYTES})
     assert _refused(answer) == (400, "InvalidInput", f"the request's body is larger than {_LIMIT_BYTES} bytes")

@@ -22,6 +22,7 @@ from common.process.http_protocol import protocol_of
 from common.process.lifecycle import Stop, close_all, raise_open_files_limit
 from common.process.logs import configure_logs
 from common.process.retry import Backoff, Pauses
+from common.process.rpc import MAX_MESSAGE_BYTES
 from common.process.rpc_aio import start_aio_server
 from common.process.tracing import Tracing, open_tracing
 from common.process.web import bind, bounds_of
@@ -89,6 +90,7 @@ async def _serve(
         lambda server: ingest_pb2_grpc.add_IngestServiceServicer_to_server(IngestServicer(intake), server),
         service_names=(SERVICE_NAME,),
         service_health=service_health,
+        max_messages_bytes=max(settings.max_in_flight_bytes, MAX_MESSAGE_BYTES),
     )
     bounds = bounds_of(sock, allowed_hosts=settings.allowed_hosts, max_bodies_bytes=settings.max_in_flight_bytes // 2)
     web = _WebInLoop(create_ingest_app(intake, service_health, tracing), protocol_of(bounds))

@@ -84,7 +84,6 @@ def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> None:
         service_names=(SERVICE_NAME,),
         service_health=service_health,
         max_workers=settings.max_watchers + _CALLS,
-        max_concurrent_calls=settings.max_watchers + 2 * _CALLS,
         tracing=tracing,
     )
     web.start()

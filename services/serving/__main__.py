@@ -294,6 +294,7 @@ async def _start_grpc(
         credentials=start.tls.grpc_credentials() if start.tls is not None else None,
         socket_path=settings.grpc_socket_path,
         options=_grpc_options(settings),
+        max_messages_bytes=_BODIES * settings.max_body_bytes,
     )
 
 

@@ -1,6 +1,11 @@
-"""Request bodies: unpacked within a bound and cut into events. Raises InvalidInput, with where and what."""
+"""Request bodies: unpacked within a bound and cut into events. Raises InvalidInput, with where and what.
+
+An event that names a key twice is refused, for parsers differ in which value counts. That none does is known by
+counting colons; only where that leaves a doubt is the body read again, by a parser that tells.
+"""
 
 import json
+from collections import Counter
 from typing import Any
 
 import orjson
@@ -17,16 +22,25 @@ def events_of_json(body: bytes) -> list[Any]:
     document = _parsed(body, "the body")
     if not isinstance(document, dict) or set(document) != {"events"} or not isinstance(document["events"], list):
         raise InvalidInput('the body must be an object with one member, {"events": [...]}')
-    return document["events"]
+    events: list[Any] = document["events"]
+    if body.count(b":") == 1 + _key_count(events) or not _may_repeat_a_key(body, document):
+        return events
+    told = _telling_repeats(body)
+    if isinstance(told, _Repeating):
+        raise InvalidInput(f"the body has the key {told.key!r} twice")
+    return [_unless_repeating(event) for event in told["events"]]
 
 
 def events_of_ndjson(body: bytes) -> list[Any]:
     """One event per line that is not blank; a BadLine for one that is not JSON."""
     lines = [line for line in body.split(b"\n") if line and not line.isspace()]
     try:
-        return list(map(orjson.loads, lines))
+        events = list(map(orjson.loads, lines))
     except orjson.JSONDecodeError:
         return [_line(number, line) for number, line in enumerate(lines)]
+    if body.count(b":") == _key_count(events) or not _may_repeat_a_key(body, events):
+        return events
+    return [_line(number, line) for number, line in enumerate(lines)]
 
 
 def event_of_json(text: bytes) -> object:
@@ -36,9 +50,10 @@ def event_of_json(text: bytes) -> object:
 
 def _line(index: int, line: bytes) -> object:
     try:
-        return _parsed(line, f"event {index}")
+        event = _parsed(line, f"event {index}")
     except InvalidInput as error:
         return BadLine(line, error.message)
+    return _unless_repeating(_telling_repeats(line), line) if _may_repeat_a_key(line, event) else event
 
 
 def _parsed(text: bytes, what: str) -> Any:
@@ -60,3 +75,52 @@ def _parsed_leniently(text: bytes, what: str, fault: str) -> Any:
         return json.loads(decoded)
     except (ValueError, RecursionError):
         raise InvalidInput(f"{what} is not JSON: {fault}") from None
+
+
+class _Repeating(dict[str, Any]):
+    """An object that names `key` twice."""
+
+    key = ""
+
+
+def _key_count(events: list[Any]) -> int:
+    """Of the events themselves; -1 when one is no object."""
+    return sum(map(len, events)) if set(map(type, events)) <= {dict} else -1
+
+
+def _may_repeat_a_key(text: bytes, value: object) -> bool:
+    """False when the text, read as `value`, surely names no key of an object twice: written anew it has as many
+    colons, and none comes from an escape."""
+    try:
+        return text.count(b":") != orjson.dumps(value).count(b":") or b"\\u003" in text
+    except orjson.JSONEncodeError:
+        return True
+
+
+def _telling_repeats(text: bytes) -> Any:
+    """The document, with a _Repeating for each object that names a key twice."""
+
+    def collect(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) == len(pairs):
+            return found
+        repeating = _Repeating(found)
+        [(repeating.key, _)] = Counter(name for name, _ in pairs).most_common(1)
+        return repeating
+
+    try:
+        return json.loads(text, object_pairs_hook=collect)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"the body cannot be read to its end: {error}") from error
+
+
+def _unless_repeating(event: object, text: bytes = b"") -> object:
+    """The event, or a BadLine where an object in it names a key twice; `text`: as it came, where that is known."""
+    left = [event]
+    while left:
+        value = left.pop()
+        if isinstance(value, _Repeating):
+            return BadLine(text or json.dumps(event).encode(), f"the key {value.key!r} is there twice")
+        if isinstance(value, dict | list):
+            left += value.values() if isinstance(value, dict) else value
+    return event

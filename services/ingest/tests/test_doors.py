@@ -104,6 +104,11 @@ _BROKEN_LENGTH[0] ^= 1
         (json.dumps(event(0, carrier="\xff")).encode("latin-1"), NDJSON, "carrier is 'ÿ', expected one of AA, UA"),
         (b'{"a": 1}\n{"carrier": "A\xff"}', NDJSON, "event 1 is not valid UTF-8 at byte 14"),
         (b'{"a": 1}\n{"a"', NDJSON, "event 1 is not JSON"),
+        (b'{"events": [{"distance": 1, "distance": 2}]}', JSON, "event 0: the key 'distance' is there twice"),
+        (b'{"distance" : 1, "dist\\u0061nce": "12:30"}', NDJSON, "event 0: the key 'distance' is there twice"),
+        (b'{"events": [{"distance": NaN, "distance": "\\ud800"}]}', JSON, "the key 'distance' is there twice"),
+        (b'{"events": [{"a": {"b": 1, "b": "\\u003a"}}]}', JSON, "event 0: the key 'b' is there twice"),
+        (b'{"events": [{"distance": 1}], "events": []}', JSON, "the body has the key 'events' twice"),
         (b'{"events": [{"distance": NaN}]}', JSON, "distance is NaN, expected a finite number"),
         (b'{"events": [{"distance": -Infinity}]}', JSON, "distance is -Infinity, expected a finite number"),
         (b'{"events": [{"distance": 1e999}]}', JSON, "distance is Infinity, expected a finite number"),
@@ -136,6 +141,14 @@ def test_a_bad_body_is_refused_in_one_sentence_and_is_nothing_to_log(
     assert sentence in answer.json()["error"]["message"]
     assert world.ids() == []
     assert not caplog.records
+
+
+def test_colons_in_texts_are_no_repeated_keys(world: World) -> None:
+    world.registry.register("notes", {**SCHEMA, "features": [{"name": "note", "dtype": "string"}]})
+    lines = b'{"note": "12:30", "late": 0}\n{"note" : "a\\u003ab", "late": 1}\n{"note": "{\\"a\\": 1}", "late": 1}'
+    assert _post(world, lines, NDJSON, "/v1/streams/notes/events").json()["accepted"] == 3
+    events = b",".join(lines.split(b"\n"))
+    assert _post(world, b'{"events": [%b]}' % events, JSON, "/v1/streams/notes/events").json()["accepted"] == 3
 
 
 def test_refused_events_are_named_by_index(world: World) -> None:

@@ -17,7 +17,7 @@ from typing import BinaryIO
 from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Unavailable
 from common.registry.files import write_gently
 from services.registry.store.manifest import DIGEST_PATTERN, check_digest
-from services.registry.store.shelf import Shelf, path_of
+from services.registry.store.shelf import Shelf, is_swept, path_of, set_aside, set_aside_for
 
 CHUNK_BYTES = 256 * 1024
 """A message of a download. Who receives it may be serving predictions on the same core: a megabyte took it for 3 ms."""
@@ -158,9 +158,9 @@ class Blobs:
         return [path.name for path in self._blobs.glob("??/*") if DIGEST_PATTERN.fullmatch(path.name)]
 
     def remove(self, digest: str, *, unused_since: float) -> int | None:
-        """Deletes the blob if nobody has stored or asked for it since (epoch seconds).
+        """Sets the blob aside if nobody has stored or asked for it since (epoch seconds); `sweep` deletes its bytes.
 
-        Returns the bytes freed; None when it stays."""
+        Returns the bytes that will be freed; None when it stays."""
         path = self._path(digest)
         with self._lock, suppress(FileNotFoundError):
             status = path.stat()
@@ -169,6 +169,14 @@ class Blobs:
                 self._shelf.remove(digest)
                 return size
         return None
+
+    def sweep(self, seconds: float) -> bool:
+        """Deletes the bytes of removed blobs, for so long; whether none is left.
+
+        Raises:
+            Unavailable: they are at a URL that cannot be reached.
+        """
+        return self._shelf.sweep(seconds)
 
     def remove_stale_uploads(self, *, unused_since: float) -> int:
         """Deletes .part files that nobody has written to since; returns how many."""
@@ -252,7 +260,12 @@ class InFolder:
         sync_directory(target.parent.parent)
 
     def remove(self, digest: str) -> None:
-        path_of(self._directory, digest).unlink()
+        set_aside(self._directory, digest)
+
+    def sweep(self, seconds: float) -> bool:
+        for path in set_aside_for(self._directory, seconds):
+            path.unlink(missing_ok=True)
+        return is_swept(self._directory)
 
 
 def sync_directory(directory: Path) -> None:

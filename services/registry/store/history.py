@@ -3,6 +3,8 @@
 Moves of aliases have a table of their own, since rolling back reads it; here they stand among everything else.
 """
 
+from unicodedata import category
+
 from sqlalchemy import ColumnElement, Connection, Row, insert, select
 
 from common.errors import InvalidInput
@@ -11,15 +13,21 @@ from services.registry.store.database import Transaction
 from services.registry.store.tables import alias_history, history
 
 _MAX_LISTED = 10_000
+_HIDDEN = frozenset({"Cc", "Cf", "Cs"})
+"""Of Unicode's categories: control, format (which turns text around), half surrogate pairs."""
 _MAX_TEXT = 2000
 
 
 def check_author(by: str, reason: str) -> None:
-    """Raises InvalidInput when nobody is named."""
+    """Raises InvalidInput when nobody is named, and for characters that would not show as themselves in a terminal."""
     if not by.strip():
         raise InvalidInput("by must name who makes the change")
     if len(by) > _MAX_TEXT or len(reason) > _MAX_TEXT:
         raise InvalidInput(f"by and reason may have {_MAX_TEXT} characters each")
+    hidden = {char for char in by + reason if category(char) in _HIDDEN and char not in "\n\t"}
+    if hidden:
+        named = ", ".join(f"U+{ord(char):04X}" for char in sorted(hidden)[:5])
+        raise InvalidInput(f"by and reason are shown in terminals, which would obey {named} in them")
 
 
 def remember(

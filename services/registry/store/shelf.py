@@ -4,21 +4,29 @@ Beside a URL the data folder keeps a note for each file, `blobs/ab/<digest>` wit
 change says when it was last asked for. A note is written after the bytes and goes before them, so that a crash leaves
 at most bytes without a note: the next start notes them, and the collection finds that nobody needs them.
 
+What is removed is set aside as `<digest>.gone` within the data folder, at once and whatever the storage does; its bytes
+go with the next `sweep`, which may take its time.
+
 `blobs_at.json` in the data folder and `owner` at the URL name each other. A registry removes what its own catalog does
 not need, so no two of them share a URL.
 """
 
 import json
+import threading
+import time
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from common.errors import Conflict, DataLoss, InvalidInput, NotFound
+from common.errors import Conflict, DataLoss, InvalidInput, NotFound, Unavailable
 from common.storage import LOCAL, Place, place_of
 from services.registry.store.manifest import DIGEST_PATTERN
 
+GONE = ".gone"
 _AT, _OWNER = "blobs_at.json", "owner"
+_REMOVAL_SECONDS = 60.0
 
 
 class Shelf(Protocol):
@@ -34,7 +42,10 @@ class Shelf(Protocol):
         """Moves a whole file here, durably."""
 
     def remove(self, digest: str) -> None:
-        """Raises FileNotFoundError."""
+        """The file is not there any more; its bytes are until they are swept. Raises FileNotFoundError."""
+
+    def sweep(self, seconds: float) -> bool:
+        """Deletes the bytes of what was removed, for so long; whether none is left."""
 
 
 def path_of(directory: Path, digest: str) -> Path:
@@ -42,11 +53,33 @@ def path_of(directory: Path, digest: str) -> Path:
     return directory / "blobs" / digest[:2] / digest
 
 
+def set_aside(directory: Path, digest: str) -> None:
+    """Raises FileNotFoundError."""
+    path = path_of(directory, digest)
+    path.replace(path.with_suffix(GONE))
+
+
+def set_aside_for(directory: Path, seconds: float) -> Iterator[Path]:
+    """What is set aside, one after the other, until the time is over."""
+    until = time.monotonic() + seconds
+    for path in (directory / "blobs").glob(f"??/*{GONE}"):
+        if time.monotonic() > until:
+            return
+        yield path
+
+
+def is_swept(directory: Path) -> bool:
+    return not any((directory / "blobs").glob(f"??/*{GONE}"))
+
+
 class Elsewhere:
     """At a URL, with notes in the data folder."""
 
     def __init__(self, directory: Path, place: Place) -> None:
         self._directory, self.place = directory, place
+        self._changed = threading.Condition()
+        self._busy: set[str] = set()
+        """Digests whose bytes are being copied or deleted."""
 
     def size_of(self, digest: str) -> int:
         return int(path_of(self._directory, digest).read_text())
@@ -61,22 +94,45 @@ class Elsewhere:
     def put(self, digest: str, source: Path) -> None:
         size = source.stat().st_size
         target = self._there(digest)
-        target.parent.make_dirs()
-        Place(LOCAL, str(source.absolute())).copy(target, overwrite=True)
-        self._note(digest, size)
+        with self._alone(digest):
+            target.parent.make_dirs()
+            Place(LOCAL, str(source.absolute())).copy(target, overwrite=True)
+            self._note(digest, size)
         source.unlink()
 
     def remove(self, digest: str) -> None:
-        path_of(self._directory, digest).unlink()
-        with suppress(NotFound):
-            self._there(digest).remove()
+        set_aside(self._directory, digest)
+
+    def sweep(self, seconds: float) -> bool:
+        for path in set_aside_for(self._directory, seconds):
+            with self._alone(path.stem):
+                if not path_of(self._directory, path.stem).exists():  # Else it was stored again.
+                    with suppress(NotFound):
+                        self._there(path.stem).remove()
+                path.unlink()
+        return is_swept(self._directory)
+
+    @contextmanager
+    def _alone(self, digest: str) -> Iterator[None]:
+        """Raises Unavailable when another has the digest's bytes in hand for too long."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: digest not in self._busy, _REMOVAL_SECONDS):
+                raise Unavailable(f"the bytes of file {digest} are still being stored or deleted")
+            self._busy.add(digest)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._busy.discard(digest)
+                self._changed.notify_all()
 
     def note_all(self) -> None:
         """Notes what is there without a note."""
         if not self.place.is_dir():
             return
         for file in self.place.walk():
-            if DIGEST_PATTERN.fullmatch(file.name) and not path_of(self._directory, file.name).exists():
+            note = path_of(self._directory, file.name)
+            if DIGEST_PATTERN.fullmatch(file.name) and not (note.exists() or note.with_suffix(GONE).exists()):
                 self._note(file.name, file.size())
 
     def _there(self, digest: str) -> Place:

@@ -45,6 +45,7 @@ def test_what_cannot_be_is_refused(catalog: Catalog) -> None:
         ("no good", 1, "ada", InvalidInput, "alias name"),
         ("shadow", 1, "  ", InvalidInput, "by must name who"),
         ("shadow", 1, "a" * 3000, InvalidInput, "2000 characters"),
+        ("shadow", 1, "ada\x1b[2J\u202e", InvalidInput, r"terminals, which would obey U\+001B, U\+202E"),
         ("shadow", -1, "ada", NotFound, "no version -1"),
     ):
         with pytest.raises(error, match=match):

@@ -77,8 +77,17 @@ def test_files_elsewhere_are_taken_up_verified_and_removed(tmp_path: Path) -> No
         list(blobs.read(digest))
     there.write(b"hello")
     assert blobs.remove(digest, unused_since=2e9) == 5
+    assert (blobs.digests(), there.exists()) == ([], True), "its bytes are deleted later"
+    assert claim(tmp_path, url) is not None
+    assert blobs.digests() == [], "also by a start in between"
+    assert not blobs.sweep(-1), "there was no time"
+    assert blobs.sweep(60)
     assert not there.exists()
-    assert blobs.digests() == []
+    assert blobs.receive(digest, 5, 0, [b"hello"]) == 5
+    assert blobs.remove(digest, unused_since=2e9) == 5
+    assert blobs.receive(digest, 5, 0, [b"hello"]) == 5, "stored again before it was swept"
+    assert blobs.sweep(60)
+    assert b"".join(blobs.read(digest)) == b"hello"
 
 
 def test_a_place_belongs_to_one_registry_and_a_registry_to_one_place(tmp_path: Path) -> None:

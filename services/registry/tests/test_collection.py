@@ -1,6 +1,8 @@
 """Garbage collection takes what nothing needs, and never what a version or a lease needs."""
 
+import json
 import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,9 +15,11 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from common.errors import Conflict, HeadraceError, NotFound
 from common.registry.catalog import FileEntry, VersionStatus
 from services.registry.catalog import Catalog
-from services.registry.tests.building import LIMITS, Clock, draft, lease, new_catalog, next_plan, publish, store
+from services.registry.store.blobs import InFolder
+from services.registry.tests.building import LIMITS, SCHEMA, Clock, draft, lease, new_catalog, next_plan, publish, store
 from services.registry.versions.collection import CollectionRules
 from testing.saved_models import saved_model
+from testing.waiting import DEADLINE_SECONDS
 
 GRACE_SECONDS = 100.0
 
@@ -41,6 +45,36 @@ def test_a_file_that_nothing_needs_goes_after_the_grace_period(tmp_path: Path, r
     assert (collected.removed_files, collected.freed_bytes) == (1, 6)
     with pytest.raises(NotFound):
         _bytes_of(catalog, orphan)
+    catalog.close()
+
+
+class _SlowFolder(InFolder):
+    """Its bytes go only when somebody has written to the catalog meanwhile."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.entered, self.leave = threading.Event(), threading.Event()
+
+    def sweep(self, seconds: float) -> bool:
+        self.entered.set()
+        assert self.leave.wait(DEADLINE_SECONDS)
+        return super().sweep(seconds)
+
+
+def test_while_bytes_are_deleted_the_catalog_can_be_written_to(tmp_path: Path, real_clock: Clock) -> None:
+    shelf = _SlowFolder(tmp_path)
+    catalog = Catalog(tmp_path, LIMITS, clock=real_clock, shelf=shelf)
+    orphan = store(catalog, b"orphan")
+    real_clock.pass_seconds(GRACE_SECONDS + 60)
+    collecting = threading.Thread(target=catalog.collect)
+    collecting.start()
+    assert shelf.entered.wait(DEADLINE_SECONDS)
+    catalog.register_stream("s", json.dumps(SCHEMA))
+    with pytest.raises(NotFound):
+        _bytes_of(catalog, orphan)
+    shelf.leave.set()
+    collecting.join(DEADLINE_SECONDS)
+    assert list((tmp_path / "blobs").rglob("*.gone")) == []
     catalog.close()
 
 

@@ -1,7 +1,8 @@
 """Garbage collection: files that no version and no open round needs; and old versions beyond those to keep.
 
-It runs inside one writing transaction, so that nothing can begin to need a file between the look and the deletion:
-versions and resume points are stored under the same lock. A crash in the middle leaves files that the next run takes.
+Files are set aside inside one writing transaction, so that nothing can begin to need one between the look and the
+removal: versions and resume points are stored under the same lock. Their bytes are deleted after it, so that a slow
+storage keeps nobody waiting; a run has a bound. A crash in the middle leaves files that the next run takes.
 """
 
 import json
@@ -16,6 +17,9 @@ from services.registry.rounds.plans import OPEN_STATES, plan_of
 from services.registry.store.blobs import Blobs
 from services.registry.store.database import Database, Transaction
 from services.registry.store.tables import aliases, rounds, version_files, versions
+
+_MOST_FILES, _SWEEP_SECONDS = 10_000, 60.0
+"""Of one run; what is more, the next one takes."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,10 @@ def collect(database: Database, blobs: Blobs, rules: CollectionRules) -> Collect
         for digest in set(stored) - needed_digests(transaction.connection):
             size = blobs.remove(digest, unused_since=unused_since)
             removed, freed = removed + (size is not None), freed + (size or 0)
-        uploads = blobs.remove_stale_uploads(unused_since=unused_since)
+            if removed == _MOST_FILES:
+                break
+    uploads = blobs.remove_stale_uploads(unused_since=unused_since)
+    blobs.sweep(_SWEEP_SECONDS)
     return Collected(archived, removed, uploads, freed)
 
 

@@ -153,6 +153,7 @@ class PredictProtocol(BoundedHttpProtocol):
             self.expect_100_continue |= name == b"expect" and value.lower() == b"100-continue"
             self.note_header(name, value)
         elif name == TIMEOUT_HEADER:
+            self.note_header(name, value)
             is_number = value.isdigit() and len(value) <= TIMEOUT_DIGITS
             self._is_plain &= is_number
             self._timeout_seconds = int(value) / 1000 if is_number else None

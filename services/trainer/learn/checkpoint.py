@@ -16,7 +16,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import keras
 import numpy as np
@@ -209,14 +209,26 @@ def write(directory: Path, checkpoint: Checkpoint, *, shard_bytes: int = Export.
 
 
 def read(directory: Path) -> Checkpoint:
-    """Raises DataLoss when a file is missing or not what `write` writes."""
+    """Raises DataLoss when a file is missing or not what `write` writes; so does, later, a key that its state lacks."""
     try:
         arrays = weights_files.read((directory / WEIGHTS_PATH).parent)
-        state = json.loads((directory / STATE_PATH).read_bytes())
+        state = json.loads((directory / STATE_PATH).read_bytes(), object_hook=_State)
         meaning = json.loads((directory / IDENTITY_PATH).read_bytes())
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, DataLoss) as error:
         raise DataLoss(f"the checkpoint in {directory} cannot be read: {error}") from error
+    if not isinstance(state, _State) or not isinstance(meaning, dict):
+        raise DataLoss(f"the checkpoint in {directory} cannot be read: its state or identity is no object")
     return Checkpoint(arrays, state, meaning)
+
+
+class _State(dict[str, Any]):
+    """An object of a state that was read."""
+
+    def __missing__(self, key: str) -> NoReturn:
+        raise DataLoss(
+            f"the checkpoint's state lacks {key!r}: it has {', '.join(sorted(self)) or 'nothing'}; it is damaged, or "
+            "another release of the trainer wrote it"
+        )
 
 
 def _check_same_kind(path: str, variable: keras.Variable, array: NDArray[np.generic]) -> None:

@@ -6,8 +6,8 @@ resumed or rebuilt, by however many workers, ends at the same step. Its state is
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,13 @@ Evaluate = Callable[[], dict[str, float]]
 """Of the weights as they are; what is returned may be filled in later where no early_stopping waits for it."""
 BEST = "best/"
 """Before the paths of the best evaluation's arrays, in a resume point."""
+
+_Place = TypeVar("_Place", "Reached", "LeftOut")
+
+
+def _made(kind: type[_Place], state: Mapping[str, Any]) -> _Place:
+    """What vars() gave, by its names, so that a state which lacks one says which."""
+    return kind(**{one.name: state[one.name] for one in fields(kind)})
 
 
 @dataclass(frozen=True)
@@ -176,13 +183,13 @@ class RoundPace:
         """What `state` gave."""
         self._first_step, self.ended, self._waited = state["first_step"], state["ended"], state["waited"]
         self.evaluations = [(step, dict(metrics)) for step, metrics in state["evaluations"]]
-        self._before = Reached(**state["before"])
-        self.left_out = LeftOut(**state["left_out"]) if state["left_out"] else None
+        self._before = _made(Reached, state["before"])
+        self.left_out = _made(LeftOut, state["left_out"]) if state["left_out"] else None
         self.best_step = state["best_step"]
         if best := state.get("best"):
             aside = {(block, row): reason for block, row, reason in best["set_aside"]}
             kept = {path.removeprefix(BEST): array for path, array in arrays.items() if path.startswith(BEST)}
-            self._best = _Best(best["step"], best["value"], Reached(**best["at"]), aside, kept)
+            self._best = _Best(best["step"], best["value"], _made(Reached, best["at"]), aside, kept)
 
     @property
     def _evaluated_at(self) -> int:

@@ -33,6 +33,19 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert read.arrays["optimizer/step"].shape == ()
 
 
+def test_a_state_that_lacks_a_key_says_which_and_what_it_has(tmp_path: Path) -> None:
+    """A resume point of a damaged or another release's trainer: all of its state is read by key."""
+    checkpoint.write(tmp_path, Checkpoint(ARRAYS, {"step": 7, "pace": {"ended": ""}}))
+    state = checkpoint.read(tmp_path).state
+    with pytest.raises(DataLoss, match=r"lacks 'position': it has pace, step; it is damaged"):
+        state["position"]
+    with pytest.raises(DataLoss, match="lacks 'evaluations'"):
+        state["pace"]["evaluations"]
+    (tmp_path / checkpoint.STATE_PATH).write_text("[7]")
+    with pytest.raises(DataLoss, match="is no object"):
+        checkpoint.read(tmp_path)
+
+
 def test_equal_checkpoints_have_equal_bytes_in_whatever_order(tmp_path: Path) -> None:
     for name, arrays in (("one", ARRAYS), ("two", dict(reversed(ARRAYS.items())))):
         checkpoint.write(tmp_path / name, Checkpoint(arrays, {"step": 7}))

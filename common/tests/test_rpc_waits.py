@@ -1,0 +1,232 @@
+"""gRPC doors under clients that open calls and say nothing, watch, read nothing, or send halves of large messages."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from common.errors import Overloaded
+from common.process.health import Health
+from common.process.rpc import WAIT_BOUNDS, ErrorInterceptor, start_server
+from common.process.rpc_aio import AioErrorInterceptor
+from common.process.rpc_waits import WaitBounds, Waits, received_bytes
+from testing.waiting import wait_until
+
+_BOUNDS = replace(WAIT_BOUNDS, seconds=60.0, max_waits=4, max_bytes=2_000_000, max_message_bytes=1_500_000)
+_TIMEOUT_SECONDS = 30.0
+_ENDED = {grpc.StatusCode.CANCELLED, grpc.StatusCode.RESOURCE_EXHAUSTED}
+"""By a server of threads, of asyncio."""
+_OPTIONS = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
+
+
+def _echo(request: bytes, context: Any) -> bytes:
+    return request[:100]
+
+
+async def _echo_later(request: bytes, context: Any) -> bytes:
+    return request[:100]
+
+
+def _repeat(request: bytes, context: Any) -> Iterator[bytes]:
+    while True:
+        yield bytes(100_000)
+
+
+def _handlers(echo: Any, repeat: Any = None) -> Any:
+    found: dict[str, Any] = {"Echo": grpc.unary_unary_rpc_method_handler(echo)}
+    if repeat is not None:
+        found["Repeat"] = grpc.unary_stream_rpc_method_handler(repeat)
+    return grpc.method_handlers_generic_handler("test", found)
+
+
+@contextmanager
+def _sync_server(bounds: WaitBounds) -> Iterator[int]:
+    server = grpc.server(
+        ThreadPoolExecutor(max_workers=1 + 2 * bounds.max_waits), interceptors=[ErrorInterceptor(bounds)]
+    )
+    server.add_generic_rpc_handlers((_handlers(_echo, _repeat),))
+    health_pb2_grpc.add_HealthServicer_to_server(health.HealthServicer(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield port
+    server.stop(None).wait(_TIMEOUT_SECONDS)
+
+
+@contextmanager
+def _aio_server(bounds: WaitBounds) -> Iterator[int]:
+    """In a thread of its own."""
+    ports: list[int] = []
+    ready, stop = threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        server = grpc.aio.server(
+            interceptors=[AioErrorInterceptor(bounds)], maximum_concurrent_rpcs=4 * bounds.max_waits
+        )
+        server.add_generic_rpc_handlers((_handlers(_echo_later),))
+        health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), server)
+        ports.append(server.add_insecure_port("127.0.0.1:0"))
+        await server.start()
+        ready.set()
+        await asyncio.to_thread(stop.wait, 120)
+        await server.stop(None)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+    thread.start()
+    assert ready.wait(_TIMEOUT_SECONDS)
+    yield ports[0]
+    stop.set()
+    thread.join(_TIMEOUT_SECONDS)
+
+
+def _silent(channel: grpc.Channel, until: threading.Event, method: str = "/test/Echo") -> Any:
+    """A call that is never sent its request."""
+
+    def nothing() -> Iterator[bytes]:
+        until.wait(_TIMEOUT_SECONDS)
+        yield from ()
+
+    opened: Any = channel.stream_unary(method)
+    return opened.future(nothing())
+
+
+def _watch(channel: grpc.Channel) -> Any:
+    watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+    assert next(watch).status
+    return watch
+
+
+@pytest.mark.parametrize("serve", [_sync_server, _aio_server], ids=["threads", "asyncio"])
+def test_calls_that_only_wait_keep_nobody_out(serve: Any) -> None:
+    """Silent ones give way to those that came later, and so do watches of health."""
+    until = threading.Event()
+    with serve(_BOUNDS) as port, grpc.insecure_channel(f"127.0.0.1:{port}", options=_OPTIONS) as channel:
+        silent = [_silent(channel, until) for _ in range(_BOUNDS.max_waits)]
+        watches = [_watch(channel) for _ in range(_BOUNDS.max_waits)]
+        echo: Any = channel.unary_unary("/test/Echo")
+        assert echo(b"a", timeout=_TIMEOUT_SECONDS, wait_for_ready=True) == b"a"
+        wait_until(lambda: sum(call.done() for call in silent + watches) == _BOUNDS.max_waits, "half of them to end")
+        until.set()
+        for watch in watches:
+            watch.cancel()
+
+
+def test_clients_that_read_nothing_of_an_endless_answer_keep_no_thread() -> None:
+    with _sync_server(_BOUNDS) as port, grpc.insecure_channel(f"127.0.0.1:{port}", options=_OPTIONS) as channel:
+        repeat: Any = channel.unary_stream("/test/Repeat")
+        unread = [repeat(b"") for _ in range(3 * _BOUNDS.max_waits)]
+        echo: Any = channel.unary_unary("/test/Echo")
+        assert echo(b"a", timeout=_TIMEOUT_SECONDS) == b"a"
+        for call in unread:
+            call.cancel()
+
+
+class _Valve:
+    """Between a client and a server; lets only so many bytes of the client through until it is opened."""
+
+    def __init__(self, port: int, limit: int) -> None:
+        self._limit, self._passed = limit, 0
+        self._open = threading.Event()
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self._server = socket.create_connection(("127.0.0.1", port))
+        self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
+        self.full = threading.Event()
+        """Set when no more is let through."""
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def open(self) -> None:
+        self._open.set()
+
+    def close(self) -> None:
+        self._open.set()
+        self._server.close()
+        self._listening.close()
+
+    def _run(self) -> None:
+        with suppress(OSError):
+            client, _ = self._listening.accept()
+            threading.Thread(target=self._answer, args=(client,), daemon=True).start()
+            while part := client.recv(16_384):
+                self._passed += len(part)
+                if self._passed > self._limit:
+                    self.full.set()
+                    self._open.wait(_TIMEOUT_SECONDS)
+                self._server.sendall(part)
+
+    def _answer(self, client: socket.socket) -> None:
+        with suppress(OSError):
+            while part := self._server.recv(65536):
+                client.sendall(part)
+
+
+@contextmanager
+def _half_sent(port: int, limit: int) -> Iterator[tuple[Any, _Valve]]:
+    """A message of 1.2 MB of which `limit` bytes come through."""
+    with closing(_Valve(port, limit)) as valve, grpc.insecure_channel(valve.address, options=_OPTIONS) as channel:
+        echo: Any = channel.unary_unary("/test/Echo")
+        call = echo.future(bytes(1_200_000), timeout=_TIMEOUT_SECONDS)
+        yield call, valve
+        call.cancel()
+
+
+@pytest.mark.parametrize("serve", [_sync_server, _aio_server], ids=["threads", "asyncio"])
+def test_messages_that_arrive_together_have_a_bound_and_who_sends_most_goes(serve: Any) -> None:
+    """Counted as they come: slow clients that were sent little of are kept, whatever they announced."""
+    bounds = replace(_BOUNDS, max_waits=64)
+    with serve(bounds) as port, _half_sent(port, 200_000) as (small, kept), _half_sent(port, 300_000) as (other, _):
+        assert kept.full.wait(_TIMEOUT_SECONDS)
+        with _half_sent(port, 900_000) as (next_to, _), _half_sent(port, 1_000_000) as (large, _):
+            assert large.exception(timeout=_TIMEOUT_SECONDS).code() in _ENDED
+            assert [call.done() for call in (small, other, next_to)] == [False] * 3
+        kept.open()
+        assert small.result(timeout=_TIMEOUT_SECONDS) == bytes(100)
+
+
+def test_messages_that_are_being_answered_count_too() -> None:
+    waits = Waits(_BOUNDS)
+    with waits.held(1_500_000):
+        with pytest.raises(Overloaded, match="more than 2000000 bytes"), waits.held(1_000_000):
+            raise AssertionError("there was no room for it")
+        with waits.held(100):
+            pass
+    with waits.held(2_000_000):
+        pass
+
+
+@pytest.mark.parametrize(("address", "family"), [("127.0.0.1", "ipv4:127.0.0.1"), ("::1", "ipv6:%5B::1%5D")])
+def test_what_a_connection_was_sent_is_known_by_grpcs_name_of_it(address: str, family: str) -> None:
+    kind = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.create_server((address, 0), family=kind) as listening, socket.socket(kind) as client:
+        client.connect(listening.getsockname()[:2])
+        with listening.accept()[0] as server:
+            client.sendall(b"12345")
+            assert server.recv(5, socket.MSG_WAITALL) == b"12345"
+            port = client.getsockname()[1]
+            assert received_bytes()[f"{family}:{port}"] == 5
+
+
+def test_a_server_with_two_threads_answers_beside_five_hundred_silent_calls() -> None:
+    health_of_it = Health()
+    server, port = start_server(
+        "127.0.0.1:0", lambda server: None, service_names=(), service_health=health_of_it, max_workers=2
+    )
+    until = threading.Event()
+    channels = [grpc.insecure_channel(f"127.0.0.1:{port}", options=_OPTIONS) for _ in range(5)]
+    check = "/grpc.health.v1.Health/Check"
+    silent = [_silent(channel, until, check) for channel in channels for _ in range(100)]
+    with grpc.insecure_channel(f"127.0.0.1:{port}", options=_OPTIONS) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        assert stub.Check(health_pb2.HealthCheckRequest(), timeout=_TIMEOUT_SECONDS).status
+    until.set()
+    for call in silent:
+        call.cancel()
+    for channel in channels:
+        channel.close()
+    server.stop(None).wait(_TIMEOUT_SECONDS)

@@ -1,37 +1,66 @@
-"""Writes docs/images from the pages of a platform that runs: `python -m docs.screenshots URL MODEL`, make screenshots.
+"""Pictures of every page of a platform that runs: `python -m docs.screenshots URL MODEL`, make screenshots.
 
-Needs playwright and Debian's chromium (or CHROMIUM=path).
+docs/images gets each page as a screen of 1280 pixels shows it, light, and the overview and a model dark too;
+build/screenshots gets every page whole at 360, 1280 and 3840 pixels, light and dark, to be looked at. Needs playwright
+and Debian's chromium (or CHROMIUM=path).
 """
 
-import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
-from playwright.sync_api import sync_playwright
+import httpx
+from playwright.sync_api import Browser, Page
 
-_IMAGES = Path(__file__).parent / "images"
-_WIDTH, _HEIGHT = 1280, 860
+from testing.browser import chromium
+
+_IMAGES, _WHOLE = Path(__file__).parent / "images", Path("build") / "screenshots"
+_HEIGHTS = {360: 740, 1280: 860, 3840: 2160}
+_SHOWN = 1280
+_THEMES = ("light", "dark")
+_DARK_TOO = ("overview", "model")
+_SETTLE_MS = 600
+"""For curves, which are drawn after what they show has been fetched."""
+
+
+def paths_of(url: str, model: str) -> dict[str, str]:
+    """{name: path}: of the newest version, and of the model's stream."""
+    known = httpx.get(f"{url}/v1/models/{quote(model)}", timeout=30).raise_for_status().json()
+    at = f"/models/{quote(model)}"
+    return {
+        "overview": "/", "model": at, "version": f"{at}/versions/{known['newest_version']}", "streams": "/streams",
+        "stream": f"/streams/{quote(known['stream'])}", "rounds": "/rounds", "serving": "/serving",
+        "history": "/history", "rollback": f"{at}/do/rollback",
+    }  # fmt: skip
 
 
 def main(url: str, model: str) -> None:
-    """Waits until each page says that it is live, and takes what a screen of 1280 pixels shows of it."""
-    _IMAGES.mkdir(exist_ok=True)
-    paths = {"overview": "/", "model": f"/models/{quote(model)}", "rounds": "/rounds", "overview-dark": "/"}
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=os.environ.get("CHROMIUM", "/usr/bin/chromium"), args=["--no-sandbox"]
-        )
-        for name, path in paths.items():
+    """Waits until a page that is kept up to date says so, and its curves are drawn."""
+    url = url.rstrip("/")
+    for folder in (_IMAGES, _WHOLE):
+        folder.mkdir(parents=True, exist_ok=True)
+    with chromium() as browser:
+        for name, path in paths_of(url, model).items():
+            for width, theme, page in _opened(browser, url + path):
+                page.screenshot(path=_WHOLE / f"{name}-{width}-{theme}.png", full_page=True)
+                if width == _SHOWN and (theme == "light" or name in _DARK_TOO):
+                    page.screenshot(path=_IMAGES / f"{name}{'-dark' if theme == 'dark' else ''}.png")
+
+
+def _opened(browser: Browser, url: str) -> Iterator[tuple[int, str, Page]]:
+    """The page in every width and theme."""
+    for width, height in _HEIGHTS.items():
+        for theme in _THEMES:
             page = browser.new_page(
-                viewport={"width": _WIDTH, "height": _HEIGHT},
-                color_scheme="dark" if name.endswith("-dark") else "light",
+                viewport={"width": width, "height": height}, color_scheme="dark" if theme == "dark" else "light"
             )
-            page.goto(url.rstrip("/") + path)
-            page.wait_for_selector("#live.on")
-            page.screenshot(path=_IMAGES / f"{name}.png")
+            page.goto(url)
+            if page.locator("main[sse-connect]").count():
+                page.wait_for_selector("#live.on")
+            page.wait_for_timeout(_SETTLE_MS)
+            yield width, theme, page
             page.close()
-        browser.close()
 
 
 if __name__ == "__main__":

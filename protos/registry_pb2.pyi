@@ -318,6 +318,100 @@ class PutResumePointRequest(_message.Message):
     files: _containers.RepeatedCompositeFieldContainer[FileEntry]
     def __init__(self, round_id: _Optional[str] = ..., token: _Optional[int] = ..., state_json: _Optional[str] = ..., files: _Optional[_Iterable[_Union[FileEntry, _Mapping]]] = ...) -> None: ...
 
+class Job(_message.Message):
+    __slots__ = ("job_id", "kind", "model", "version", "options_json", "by", "reason", "asked_at", "state", "holder", "attempts", "told_json", "ended_at")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_JSON_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ASKED_AT_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    TOLD_JSON_FIELD_NUMBER: _ClassVar[int]
+    ENDED_AT_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    kind: str
+    model: str
+    version: int
+    options_json: str
+    by: str
+    reason: str
+    asked_at: float
+    state: str
+    holder: str
+    attempts: int
+    told_json: str
+    ended_at: float
+    def __init__(self, job_id: _Optional[str] = ..., kind: _Optional[str] = ..., model: _Optional[str] = ..., version: _Optional[int] = ..., options_json: _Optional[str] = ..., by: _Optional[str] = ..., reason: _Optional[str] = ..., asked_at: _Optional[float] = ..., state: _Optional[str] = ..., holder: _Optional[str] = ..., attempts: _Optional[int] = ..., told_json: _Optional[str] = ..., ended_at: _Optional[float] = ...) -> None: ...
+
+class AskJobRequest(_message.Message):
+    __slots__ = ("kind", "model", "version", "options_json", "by", "reason")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_JSON_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    model: str
+    version: int
+    options_json: str
+    by: str
+    reason: str
+    def __init__(self, kind: _Optional[str] = ..., model: _Optional[str] = ..., version: _Optional[int] = ..., options_json: _Optional[str] = ..., by: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ListJobsRequest(_message.Message):
+    __slots__ = ("model", "job_id")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    job_id: str
+    def __init__(self, model: _Optional[str] = ..., job_id: _Optional[str] = ...) -> None: ...
+
+class ListJobsResponse(_message.Message):
+    __slots__ = ("jobs",)
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    jobs: _containers.RepeatedCompositeFieldContainer[Job]
+    def __init__(self, jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ...) -> None: ...
+
+class TakeJobRequest(_message.Message):
+    __slots__ = ("holder", "kind", "model", "ttl_seconds")
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    TTL_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    holder: str
+    kind: str
+    model: str
+    ttl_seconds: float
+    def __init__(self, holder: _Optional[str] = ..., kind: _Optional[str] = ..., model: _Optional[str] = ..., ttl_seconds: _Optional[float] = ...) -> None: ...
+
+class TakeJobResponse(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: Job
+    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ...) -> None: ...
+
+class TellJobRequest(_message.Message):
+    __slots__ = ("job_id", "holder", "attempts", "state", "told_json", "ttl_seconds")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    TOLD_JSON_FIELD_NUMBER: _ClassVar[int]
+    TTL_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    holder: str
+    attempts: int
+    state: str
+    told_json: str
+    ttl_seconds: float
+    def __init__(self, job_id: _Optional[str] = ..., holder: _Optional[str] = ..., attempts: _Optional[int] = ..., state: _Optional[str] = ..., told_json: _Optional[str] = ..., ttl_seconds: _Optional[float] = ...) -> None: ...
+
 class HelpOffer(_message.Message):
     __slots__ = ("holder", "group", "index", "addresses", "code_digest", "team_id", "is_leaving")
     HOLDER_FIELD_NUMBER: _ClassVar[int]

@@ -124,6 +124,26 @@ class RegistryServiceStub(object):
                 request_serializer=protos_dot_registry__pb2.ReportRequest.SerializeToString,
                 response_deserializer=protos_dot_registry__pb2.ReportResponse.FromString,
                 _registered_method=True)
+        self.AskJob = channel.unary_unary(
+                '/headrace.RegistryService/AskJob',
+                request_serializer=protos_dot_registry__pb2.AskJobRequest.SerializeToString,
+                response_deserializer=protos_dot_registry__pb2.Job.FromString,
+                _registered_method=True)
+        self.ListJobs = channel.unary_unary(
+                '/headrace.RegistryService/ListJobs',
+                request_serializer=protos_dot_registry__pb2.ListJobsRequest.SerializeToString,
+                response_deserializer=protos_dot_registry__pb2.ListJobsResponse.FromString,
+                _registered_method=True)
+        self.TakeJob = channel.unary_unary(
+                '/headrace.RegistryService/TakeJob',
+                request_serializer=protos_dot_registry__pb2.TakeJobRequest.SerializeToString,
+                response_deserializer=protos_dot_registry__pb2.TakeJobResponse.FromString,
+                _registered_method=True)
+        self.TellJob = channel.unary_unary(
+                '/headrace.RegistryService/TellJob',
+                request_serializer=protos_dot_registry__pb2.TellJobRequest.SerializeToString,
+                response_deserializer=protos_dot_registry__pb2.Job.FromString,
+                _registered_method=True)
         self.MissingFiles = channel.unary_unary(
                 '/headrace.RegistryService/MissingFiles',
                 request_serializer=protos_dot_registry__pb2.MissingFilesRequest.SerializeToString,
@@ -300,6 +320,33 @@ class RegistryServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AskJob(self, request, context):
+        """What somebody wants of whichever trainer is free: to rebuild a version, to trace a round.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListJobs(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TakeJob(self, request, context):
+        """The oldest that waits, or that the holder had, or whose holder has not been heard of in time.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TellJob(self, request, context):
+        """How far it is, how it ended, or that it is given back (state "waiting").
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def MissingFiles(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -461,6 +508,26 @@ def add_RegistryServiceServicer_to_server(servicer, server):
                     servicer.Report,
                     request_deserializer=protos_dot_registry__pb2.ReportRequest.FromString,
                     response_serializer=protos_dot_registry__pb2.ReportResponse.SerializeToString,
+            ),
+            'AskJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.AskJob,
+                    request_deserializer=protos_dot_registry__pb2.AskJobRequest.FromString,
+                    response_serializer=protos_dot_registry__pb2.Job.SerializeToString,
+            ),
+            'ListJobs': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListJobs,
+                    request_deserializer=protos_dot_registry__pb2.ListJobsRequest.FromString,
+                    response_serializer=protos_dot_registry__pb2.ListJobsResponse.SerializeToString,
+            ),
+            'TakeJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.TakeJob,
+                    request_deserializer=protos_dot_registry__pb2.TakeJobRequest.FromString,
+                    response_serializer=protos_dot_registry__pb2.TakeJobResponse.SerializeToString,
+            ),
+            'TellJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.TellJob,
+                    request_deserializer=protos_dot_registry__pb2.TellJobRequest.FromString,
+                    response_serializer=protos_dot_registry__pb2.Job.SerializeToString,
             ),
             'MissingFiles': grpc.unary_unary_rpc_method_handler(
                     servicer.MissingFiles,
@@ -1004,6 +1071,114 @@ class RegistryService(object):
             '/headrace.RegistryService/Report',
             protos_dot_registry__pb2.ReportRequest.SerializeToString,
             protos_dot_registry__pb2.ReportResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AskJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.RegistryService/AskJob',
+            protos_dot_registry__pb2.AskJobRequest.SerializeToString,
+            protos_dot_registry__pb2.Job.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListJobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.RegistryService/ListJobs',
+            protos_dot_registry__pb2.ListJobsRequest.SerializeToString,
+            protos_dot_registry__pb2.ListJobsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TakeJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.RegistryService/TakeJob',
+            protos_dot_registry__pb2.TakeJobRequest.SerializeToString,
+            protos_dot_registry__pb2.TakeJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TellJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.RegistryService/TellJob',
+            protos_dot_registry__pb2.TellJobRequest.SerializeToString,
+            protos_dot_registry__pb2.Job.FromString,
             options,
             channel_credentials,
             insecure,

@@ -196,6 +196,7 @@ class Definition:
             place = f"model {self.name}" + (f": head {head.name}" if len(self.heads) > 1 else "")
             check_head(head, schema, place=place, is_estimator=self.estimator is not None)
         check_against_schema(self.features, schema)
+        self.training.summaries.check_against_schema(schema)
         self.evaluation.check_schema(schema, place=f"model {self.name}")
         if self.trees:
             check_tree_columns(self.trees, self.features, schema)

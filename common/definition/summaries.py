@@ -1,15 +1,20 @@
 """What a round keeps for TensorBoard beside its curves (section `training`, key `summaries`).
 
-    summaries: {histograms: 4, worst: 8}
+    summaries: {histograms: 4, worst: 8, audio: {pcm: 4000}}
 
 Nothing of it changes a weight, so it is no part of a round's configuration.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from common.definition.fields import Fields
+from common.errors import InvalidInput
+from common.schema import Schema
+from common.suggestions import did_you_mean
 
 _MOST_WORST = 64
+_MOST_SAMPLES_PER_SECOND = 192_000
 
 
 @dataclass(frozen=True)
@@ -17,12 +22,26 @@ class Summaries:
     """Attributes:
     histograms: after every so many blocks, of weights, gradients and what each layer gives; 0: none.
     worst: held-out examples with the largest losses, as texts, and as images where a feature is one; 0: none.
+    audio: features that are sounds, with their samples per second: of the worst examples they can be heard.
     statistics: counts, quantiles, distinct values and frequent words of every field of the trained examples.
     """
 
     histograms: int = 0
     worst: int = 0
+    audio: Mapping[str, int] = field(default_factory=dict)
     statistics: bool = True
+
+    def check_against_schema(self, schema: Schema) -> None:
+        """Raises InvalidInput: a sound that the stream does not have, or that is no list of numbers."""
+        raw = {feature.name: feature for feature in schema.features}
+        for name in self.audio:
+            if name not in raw:
+                told = f"{', '.join(raw)}{did_you_mean([name], raw)}"
+                raise InvalidInput(f"summaries: audio {name!r} is no feature of the stream; it has {told}")
+            kind = raw[name].tensor
+            shape = raw[name].shape if kind is None else kind.shape
+            if len(shape or ()) != 1 or (raw[name].dtype in ("string", "bytes") and kind is None):
+                raise InvalidInput(f"summaries: audio {name} must be a list of numbers, one per sample")
 
 
 def parse_summaries(section: object) -> Summaries:
@@ -31,7 +50,17 @@ def parse_summaries(section: object) -> Summaries:
     summaries = Summaries(
         histograms=fields.integer("histograms", 0, minimum=0, maximum=1_000_000),
         worst=fields.integer("worst", 0, minimum=0, maximum=_MOST_WORST),
+        audio=_audio(fields.take("audio", {})),
         statistics=fields.flag("statistics", True),
     )
     fields.finish()
+    if summaries.audio and not summaries.worst:
+        raise InvalidInput("summaries: audio is of the worst examples; say how many (worst)")
     return summaries
+
+
+def _audio(section: object) -> dict[str, int]:
+    if not isinstance(section, Mapping):
+        raise InvalidInput(f"summaries: audio must map features to samples per second, got {section!r}")
+    rates = Fields("summaries.audio", section)
+    return {str(name): rates.integer(str(name), maximum=_MOST_SAMPLES_PER_SECOND) for name in section}

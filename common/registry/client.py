@@ -27,6 +27,7 @@ from common.registry.catalog import (
     VersionDraft,
 )
 from common.registry.files import FileTransfer, digest_of, manifest_of
+from common.registry.jobs import Job, JobKind, JobState, job_from_wire
 from common.registry.reporting import Report
 from common.registry.teams import Offer, Orders, TeamState
 from protos import registry_pb2 as pb
@@ -206,6 +207,37 @@ class RegistryClient:
         )
         with self._errors("the registry"):
             return float(self._stub.Report(request, timeout=self._timeout_seconds).next_seconds)
+
+    # jobs
+
+    def ask_job(
+        self, kind: JobKind, model: str, *, version: int = 0, options: JsonMap | None = None, by: str, reason: str = ""
+    ) -> Job:
+        """Has whichever trainer is free do it. Raises NotFound, Conflict, Overloaded, InvalidInput."""
+        request = pb.AskJobRequest(
+            kind=str(kind), model=model, version=version, options_json=wire.json_text(options or {}), by=by,
+            reason=reason,
+        )  # fmt: skip
+        return job_from_wire(self._call(self._stub.AskJob, request))
+
+    def jobs(self, *, model: str = "", job_id: str = "") -> list[Job]:
+        """The newest first. Raises NotFound when the one that is named is not there."""
+        answer = self._call(self._stub.ListJobs, pb.ListJobsRequest(model=model, job_id=job_id))
+        return [job_from_wire(job) for job in answer.jobs]
+
+    def take_job(self, holder: str, kind: JobKind, *, model: str = "", ttl_seconds: float) -> Job | None:
+        """One that waits, that this holder had, or whose holder is silent; None: nothing to do."""
+        request = pb.TakeJobRequest(holder=holder, kind=str(kind), model=model, ttl_seconds=ttl_seconds)
+        answer = self._call(self._stub.TakeJob, request)
+        return job_from_wire(answer.job) if answer.HasField("job") else None
+
+    def tell_job(self, job: Job, *, state: JobState, told: JsonMap, ttl_seconds: float) -> Job:
+        """Keeps it, ends it, or gives it back. Raises Conflict when it is no longer the caller's."""
+        request = pb.TellJobRequest(
+            job_id=job.job_id, holder=job.holder, attempts=job.attempts, state=str(state),
+            told_json=wire.json_text(told), ttl_seconds=ttl_seconds,
+        )  # fmt: skip
+        return job_from_wire(self._call(self._stub.TellJob, request))
 
     # files
 

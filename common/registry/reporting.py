@@ -44,6 +44,10 @@ class Served:
     """Why it could not be loaded; "" when it could."""
     given_up: bool = False
     """It will not be tried again as long as it is wanted."""
+    engine: str = ""
+    """What runs it, and why; "" before it is loaded."""
+    runner: str = ""
+    """The process that runs it."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +138,8 @@ def _served(item: Mapping[str, Any]) -> Served:
         aliases=tuple(str(alias)[:256] for alias in list(item.get("aliases", []))[:100]),
         reason=str(item.get("reason", ""))[:_MAX_TEXT],
         given_up=bool(item.get("given_up", False)),
+        engine=str(item.get("engine", ""))[:_MAX_TEXT],
+        runner=str(item.get("runner", ""))[:_MAX_NAME],
     )
 
 

@@ -303,7 +303,7 @@ class Client(Lifecycle, Looking):
         """Has a trainer train the version again from its lineage, and compares; changes nothing.
 
         Raises:
-            NotFound: no such version. Overloaded: the trainer is at another one.
+            NotFound: no such version. Overloaded: too many wait for trainers already.
             Unavailable: not done within wait_seconds, or it could not be tried; the sentence says why.
         """
         path = f"/v1/models/{_segment(model)}/versions/{version:d}:rebuild"

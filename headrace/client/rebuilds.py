@@ -1,16 +1,14 @@
 """What came of training a version again, or of measuring a model made elsewhere, as the trainer tells it."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from common.errors import NotFound, Unavailable
+from common.errors import Unavailable
 from headrace.client.connection import Door
 
 _POLL_SECONDS = 0.25
-_STRANGERS = 40
-"""Behind one address may be several trainers, and only one of them knows the rebuild; after so many answers in a row
-that do not know it, it is forgotten."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +21,7 @@ class Rebuild:
         missing: pieces of the lineage that are gone or damaged, a sentence each.
         differences: where the weights differ, a sentence each.
         warnings: what is different on the trainer from where the version was trained, a sentence each.
+        metrics: {name: (registered, rebuilt)} on the held-out events, where the weights differ.
     """
 
     model: str
@@ -34,11 +33,12 @@ class Rebuild:
     missing: tuple[str, ...]
     differences: tuple[str, ...]
     warnings: tuple[str, ...]
+    metrics: Mapping[str, tuple[float, float]]
     seconds: float
 
 
 def wait_for(trainer: Door, rebuild_id: str, *, wait_seconds: float) -> Rebuild:
-    """Raises Unavailable: not ready in time, forgotten by a restarted trainer, or failed for a reason that is told."""
+    """Raises Unavailable: not ready in time, or failed for a reason that is told."""
     return _rebuild_of(_done(trainer, f"/v1/rebuilds/{rebuild_id}", "rebuild", wait_seconds=wait_seconds))
 
 
@@ -51,17 +51,8 @@ def measured(trainer: Door, measurement_id: str, *, wait_seconds: float) -> dict
 
 def _done(trainer: Door, path: str, what: str, *, wait_seconds: float) -> dict[str, Any]:
     deadline = time.monotonic() + wait_seconds
-    strangers = 0
     while True:
-        try:
-            answer: dict[str, Any] = trainer.call("GET", path, repeatable=True).json()
-            strangers = 0
-        except NotFound as error:
-            answer, strangers = {"state": "waiting"}, strangers + 1
-            if strangers >= _STRANGERS:
-                raise Unavailable(
-                    f"the trainer has forgotten the {what}, so it was restarted: {error.message}"
-                ) from error
+        answer: dict[str, Any] = trainer.call("GET", path, repeatable=True).json()
         if answer["state"] == "done":
             return answer
         if answer["state"] == "failed" and what == "measurement":
@@ -74,7 +65,8 @@ def _done(trainer: Door, path: str, what: str, *, wait_seconds: float) -> dict[s
 
 
 def _name(answer: dict[str, Any]) -> str:
-    return f"{answer['model']}@{answer['version']}"
+    """A measurement names no version before it has ended."""
+    return f"{answer['model']}@{answer['version']}" if answer["version"] else str(answer["model"])
 
 
 def _rebuild_of(answer: dict[str, Any]) -> Rebuild:
@@ -88,5 +80,6 @@ def _rebuild_of(answer: dict[str, Any]) -> Rebuild:
         missing=tuple(answer["missing"]),
         differences=tuple(answer["differences"]),
         warnings=tuple(answer["warnings"]),
+        metrics={name: (before, after) for name, (before, after) in answer["metrics"].items()},
         seconds=float(answer["seconds"]),
     )

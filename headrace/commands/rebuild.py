@@ -43,6 +43,8 @@ def _print(found: Rebuild) -> None:
     for label, sentences in (("missing", found.missing), ("differs", found.differences), ("warning", found.warnings)):
         for sentence in sentences:
             typer.echo(f"{label}: {sentence}")
+    for metric, (before, after) in found.metrics.items():
+        typer.echo(f"{metric}: {before:.6g} registered, {after:.6g} rebuilt")
     name = f"{found.model}@{found.version}"
     if found.equal:
         typer.echo(f"{name} is equal: {found.events_trained:,} examples, {found.seconds:.1f} s")

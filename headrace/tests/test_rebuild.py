@@ -8,7 +8,6 @@ import pytest
 from typer.testing import Result
 
 from common.errors import Unavailable
-from headrace import Addresses, Client
 from headrace.cli import EXIT_STATUS_OF
 from headrace.tests.answering_server import Server
 from headrace.tests.test_cli import run  # noqa: F401  # a fixture
@@ -18,14 +17,13 @@ WAITING = {"rebuild_id": "i", "model": "m", "version": 2, "state": "waiting", "r
 DONE: dict[str, Any] = WAITING | {
     "state": "done", "equal": True, "expected_digest": "a" * 64, "rebuilt_digest": "a" * 64, "events_trained": 1234,
     "missing": [], "differences": [], "warnings": ["keras was 3.1 where the version was trained and is 3.2 here"],
-    "seconds": 2.5,
+    "metrics": {}, "seconds": 2.5,
 }  # fmt: skip
 
 
 def test_an_equal_version_is_said_to_be_after_the_wait(server: Server, run: Run) -> None:  # noqa: F811
     server.will_answer(202, WAITING)
     server.will_answer(200, WAITING | {"state": "running"})
-    server.will_answer(404, {"error": {"kind": "NotFound", "message": "another trainer behind the same address"}})
     server.will_answer(200, DONE)
     result = run("rebuild", "m@2")
     assert (result.exit_code, server.requests[0].path) == (0, "/v1/models/m/versions/2:rebuild")
@@ -39,6 +37,13 @@ def test_an_equal_version_is_said_to_be_after_the_wait(server: Server, run: Run)
 
 
 def test_a_version_that_is_not_equal_is_exit_status_one(server: Server, run: Run) -> None:  # noqa: F811
+    server.will_answer(202, WAITING)
+    server.will_answer(
+        200,
+        DONE | {"equal": False, "differences": ["model/w differs in 1 of 2 values"], "metrics": {"auc": [0.75, 0.5]}},
+    )
+    result = run("rebuild", "m@2")
+    assert "auc: 0.75 registered, 0.5 rebuilt" in result.output
     server.will_answer(202, WAITING)
     server.will_answer(
         200, DONE | {"equal": False, "rebuilt_digest": "", "missing": ["the parent, version 1, is archived"]}
@@ -65,11 +70,3 @@ def test_a_rebuild_that_could_not_be_tried_is_unavailable_with_the_reason(
     result = run("rebuild", "m@2")
     assert result.exit_code == EXIT_STATUS_OF[Unavailable]
     assert "the trainer was stopped" in result.output
-
-
-def test_a_rebuild_that_no_trainer_knows_any_more_is_given_up(server: Server) -> None:
-    with Client(Addresses(server.url, server.url, server.url, (server.url,)), timeout_seconds=5) as client:
-        server.will_answer(202, WAITING)
-        server.will_answer(404, {"error": {"kind": "NotFound", "message": "no rebuild i"}})
-        with pytest.raises(Unavailable, match="restarted"):
-            client.rebuild("m", 2)

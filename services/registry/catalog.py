@@ -39,6 +39,7 @@ from services.registry.reports import NEXT_SECONDS, Reports, Serving
 from services.registry.rounds import leases
 from services.registry.rounds import plans as rounds
 from services.registry.rounds.account import account, why
+from services.registry.rounds.jobs import Jobs
 from services.registry.rounds.leases import LeaseRules
 from services.registry.rounds.teams import Teams
 from services.registry.series import Series, Wanted
@@ -97,6 +98,7 @@ class Catalog:
         self._teams = Teams(clock, self._is_held)
         self._blobs = Blobs(data_dir, max_file_bytes=limits.max_file_bytes, shelf=shelf)
         self._database = Database(data_dir / "catalog.sqlite", keep_changes=limits.keep_changes, clock=clock)
+        self.jobs = Jobs(self._database)
         self._watch = Watch(
             self._database, heartbeat_seconds=limits.heartbeat_seconds, max_watchers=limits.max_watchers
         )

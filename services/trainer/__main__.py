@@ -61,8 +61,8 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
     call_seconds = min(_MAX_REGISTRY_CALL_SECONDS, settings.lease_ttl_seconds / 3)
     registry = RegistryClient(settings.registry_address, timeout_seconds=call_seconds)
     planner = Planner(settings, registry=registry, log=log, health=health, on_planned=lambda: rounds.wake())
-    rebuilds = Rebuilds(settings, registry, on_asked=lambda: rounds.wake())
     holder, place = holder_id(settings.data_dir, settings.id), place_of(settings)
+    rebuilds = Rebuilds(settings, registry, holder=holder)
     cluster = Cluster(settings, registry, place, holder=holder, code_digest=code_digest()) if place else None
     rounds = RoundLoop(
         settings,
@@ -89,7 +89,7 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
 
     sock = bind(settings.host, settings.http_port)
     bounds = bounds_of(sock, allowed_hosts=settings.allowed_hosts, max_bodies_bytes=_MAX_BODIES_BYTES)
-    web = WebServer(create_http_app(planner, rounds, rebuilds, health, settings, tracing), sock, bounds)
+    web = WebServer(create_http_app(planner, rounds, rebuilds, health, settings, registry, tracing), sock, bounds)
     grpc_server, grpc_port = rpc.start_server(
         f"{settings.host}:{settings.grpc_port}",
         lambda server: None,

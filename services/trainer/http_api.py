@@ -11,19 +11,20 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from common.errors import NotFound
 from common.process.health import Health
 from common.process.tracing import OFF, Tracing
 from common.process.web import BoundedBodies, create_app
-from common.registry.catalog import FileEntry, Round
+from common.registry.catalog import Round
+from common.registry.client import RegistryClient
+from common.registry.jobs import Job, JobKind
 from services.trainer.plan.planner import Planner
-from services.trainer.rounds.assignment import Figures, Rebuilt
 from services.trainer.rounds.attempt import Attempt
 from services.trainer.rounds.lease import RoundLoop
-from services.trainer.rounds.rebuilds import Rebuild, Rebuilds
+from services.trainer.rounds.rebuilds import Rebuilds
 from services.trainer.settings import TrainerSettings
 
 MAX_BODY_BYTES = 256 * 1024
+_BY = "a request to a trainer"
 
 
 Partition = Annotated[int, Field(ge=0, lt=2**31)]
@@ -70,6 +71,7 @@ def create_http_app(
     rebuilds: Rebuilds,
     health: Health,
     settings: TrainerSettings,
+    registry: RegistryClient,
     tracing: Tracing = OFF,
 ) -> ASGIApp:
     app = create_app("Headrace trainer", health, tracing=tracing)
@@ -93,37 +95,40 @@ def create_http_app(
     def rebuild(model: str, version: Annotated[int, Path(gt=0, lt=2**63)]) -> dict[str, Any]:
         """Trains the version again from its lineage and compares the weights; ask /v1/rebuilds/{id} how it ended.
 
-        One at a time, between two rounds: 429 while another one is waiting or running here.
+        Whichever trainer is free takes it, one at a time, between two rounds. Asked while it is open, gives that one.
         """
-        return rebuild_as_json(rebuilds.ask(model, version))
+        return rebuild_as_json(registry.ask_job(JobKind.REBUILD, model, version=version, by=_BY))
 
     @app.get("/v1/rebuilds/{rebuild_id}", tags=["rebuilds"])
     def get_rebuild(rebuild_id: str) -> dict[str, Any]:
-        """`state` is waiting, running, done or failed; `equal` is there when it is done."""
-        return rebuild_as_json(rebuilds.find(rebuild_id))
+        """`state` is waiting, running, done or failed; `equal` is there when it is done. Any trainer knows it.
+
+        Where the weights differ, `metrics` has each metric of the held-out events as `[registered, rebuilt]`.
+        """
+        return rebuild_as_json(registry.jobs(job_id=rebuild_id)[0])
 
     @app.post("/v1/models/{model}:measure", status_code=202, tags=["rebuilds"])
     def measure(model: str, request: MeasureRequest) -> dict[str, Any]:
         """Measures a SavedModel made elsewhere, whose files the registry has, beside the live version on the slice that
-        the model's last round held out; ask /v1/measurements/{id} how it ended. 409 where no round has made a version;
-        429 while this trainer is at another one, or at a rebuild."""
-        files = tuple(FileEntry(file.path, file.size_bytes, file.digest) for file in request.files)
-        return measurement_as_json(rebuilds.measure(model, files))
+        the model's last round held out; ask /v1/measurements/{id} how it ended. 409 where no round has made a version.
+
+        Whichever trainer is free takes it, as a rebuild.
+        """
+        return measurement_as_json(registry.ask_job(JobKind.MEASURE, model, options=request.model_dump(), by=_BY))
 
     @app.get("/v1/measurements/{measurement_id}", tags=["rebuilds"])
     def get_measurement(measurement_id: str) -> dict[str, Any]:
         """`state` is waiting, running, done or failed; `figures` is there when it is done: the version that it was held
         `against`, that model's `gate`, `metrics`, `evaluation` and the number of `held_out` examples."""
-        return measurement_as_json(rebuilds.find(measurement_id))
+        return measurement_as_json(registry.jobs(job_id=measurement_id)[0])
 
     @app.post("/v1/models/{model}:profile", status_code=202, tags=["rounds"])
     def profile(model: str, request: ProfileRequest) -> dict[str, Any]:
-        """Has some steps of the next round of the model that this trainer takes traced by TensorFlow's profiler; its
+        """Has some steps of the model's next round traced by TensorFlow's profiler, whichever trainer takes it; its
         version then has the files profile/*. No weight depends on it. 409 while one is asked for already."""
-        if model not in planner.known_models():
-            raise NotFound(f"there is no model {model}")
-        rounds.profile_next(model, first_step=request.first_step, steps=request.steps)
-        return {"model": model, "first_step": request.first_step, "steps": request.steps}
+        options = request.model_dump()
+        registry.ask_job(JobKind.PROFILE, model, options=options, by=_BY)
+        return {"model": model, **options}
 
     @app.get("/v1/rounds/{round_id}/events", tags=["rounds"], response_class=Response)
     def live_events(round_id: str) -> Response:
@@ -139,11 +144,10 @@ def create_http_app(
             "attempt": None if rounds.attempt is None else _attempt_as_json(rounds.attempt),
             "helping": None if rounds.helping is None else rounds.helping.shown(),
             "set_aside": [_attempt_as_json(running.attempt) for running in rounds.set_aside],
-            "rebuild": _open_rebuild_as_json(rebuilds),
+            "rebuild": _running_job(rebuilds.job),
             "models": planner.status(),
             "faults": planner.faults(),
             "zygote": rounds.zygote_status(),
-            "profiles": rounds.profiles(),
             "devices": _devices(),
             "threads": {
                 "intra_op": settings.usable_intra_op_threads(),
@@ -162,44 +166,48 @@ def round_as_json(found: Round) -> dict[str, Any]:
     return {**plan, **values}
 
 
-def rebuild_as_json(found: Rebuild) -> dict[str, Any]:
-    result = found.result if isinstance(found.result, Rebuilt) else None
+def rebuild_as_json(job: Job) -> dict[str, Any]:
+    told = job.told
     return {
-        "rebuild_id": found.rebuild_id,
-        "model": found.version.model,
-        "version": found.version.version,
-        "state": str(found.state),
-        "reason": found.reason,
-        "stage": found.progress.stage,
-        "examples_done": found.progress.examples_done,
-        "expected_digest": found.version.weights_digest,
-        "rebuilt_digest": result.weights_digest if result else "",
-        "equal": None if result is None else not result.missing and not result.differences,
-        "events_trained": result.events_trained if result else 0,
-        "missing": list(result.missing) if result else [],
-        "differences": list(result.differences) if result else [],
-        "warnings": list(result.warnings) if result else [],
-        "seconds": round(found.seconds, 3),
+        "rebuild_id": job.job_id,
+        "model": job.model,
+        "version": job.version,
+        "state": str(job.state),
+        "trainer": job.holder,
+        "attempts": job.attempts,
+        "reason": told.get("reason", ""),
+        "stage": told.get("stage", ""),
+        "examples_done": told.get("examples_done", 0),
+        "expected_digest": told.get("expected_digest", ""),
+        "rebuilt_digest": told.get("rebuilt_digest", ""),
+        "equal": told.get("equal"),
+        "events_trained": told.get("events_trained", 0),
+        "metrics": told.get("metrics", {}),
+        "missing": told.get("missing", []),
+        "differences": told.get("differences", []),
+        "warnings": told.get("warnings", []),
+        "seconds": told.get("seconds", 0.0),
     }
 
 
-def measurement_as_json(found: Rebuild) -> dict[str, Any]:
+def measurement_as_json(job: Job) -> dict[str, Any]:
+    told = job.told
     return {
-        "measurement_id": found.rebuild_id,
-        "model": found.version.model,
-        "version": found.version.version,
-        "state": str(found.state),
-        "reason": found.reason,
-        "figures": asdict(found.result) if isinstance(found.result, Figures) else None,
-        "seconds": round(found.seconds, 3),
+        "measurement_id": job.job_id,
+        "model": job.model,
+        "version": told.get("version", 0),
+        "state": str(job.state),
+        "trainer": job.holder,
+        "reason": told.get("reason", ""),
+        "figures": told.get("figures"),
+        "seconds": told.get("seconds", 0.0),
     }
 
 
-def _open_rebuild_as_json(rebuilds: Rebuilds) -> dict[str, Any] | None:
-    found = rebuilds.waiting()
-    if found is None:
+def _running_job(job: Job | None) -> dict[str, Any] | None:
+    if job is None:
         return None
-    return measurement_as_json(found) if found.candidate else rebuild_as_json(found)
+    return measurement_as_json(job) if job.kind is JobKind.MEASURE else rebuild_as_json(job)
 
 
 def _attempt_as_json(attempt: Attempt) -> dict[str, Any]:

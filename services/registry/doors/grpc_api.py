@@ -9,6 +9,7 @@ import grpc
 
 from common.errors import InvalidInput, Overloaded
 from common.registry import team_wire, wire
+from common.registry.jobs import job_to_wire
 from common.registry.reporting import MAX_REPORT_BYTES, report_of
 from protos import registry_pb2 as pb
 from protos import registry_pb2_grpc
@@ -127,6 +128,32 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
             body=wire.json_map("body_json", request.body_json),
         )
         return pb.ReportResponse(next_seconds=self._catalog.report(report))
+
+    def AskJob(self, request: pb.AskJobRequest, context: grpc.ServicerContext) -> pb.Job:
+        options = wire.json_map("options_json", request.options_json)
+        job = self._catalog.jobs.ask(
+            request.kind, model=request.model, version=request.version, options=options, by=request.by,
+            reason=request.reason,
+        )  # fmt: skip
+        return job_to_wire(job)
+
+    def ListJobs(self, request: pb.ListJobsRequest, context: grpc.ServicerContext) -> pb.ListJobsResponse:
+        found = self._catalog.jobs.listed(model=request.model, job_id=request.job_id)
+        return pb.ListJobsResponse(jobs=map(job_to_wire, found))
+
+    def TakeJob(self, request: pb.TakeJobRequest, context: grpc.ServicerContext) -> pb.TakeJobResponse:
+        job = self._catalog.jobs.take(
+            request.holder, request.kind, model=request.model, ttl_seconds=request.ttl_seconds
+        )
+        return pb.TakeJobResponse(job=job_to_wire(job) if job is not None else None)
+
+    def TellJob(self, request: pb.TellJobRequest, context: grpc.ServicerContext) -> pb.Job:
+        told = wire.json_map("told_json", request.told_json)
+        job = self._catalog.jobs.tell(
+            request.job_id, request.holder, request.attempts, state=request.state, told=told,
+            ttl_seconds=request.ttl_seconds,
+        )  # fmt: skip
+        return job_to_wire(job)
 
     def MissingFiles(self, request: pb.MissingFilesRequest, context: grpc.ServicerContext) -> pb.MissingFilesResponse:
         return pb.MissingFilesResponse(digests=self._catalog.missing_files(request.digests))

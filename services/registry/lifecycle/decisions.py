@@ -11,7 +11,7 @@ from services.registry.definitions import models, streams
 from services.registry.rounds.plans import OPEN_STATES
 from services.registry.store.database import Transaction
 from services.registry.store.history import check_author, remember
-from services.registry.store.tables import aliases, archived_streams, deleted, rounds, version_files, versions
+from services.registry.store.tables import aliases, archived_streams, deleted, jobs, rounds, version_files, versions
 from services.registry.store.tables import models as models_table
 from services.registry.store.tables import streams as streams_table
 from services.registry.versions.published import get_version
@@ -101,7 +101,7 @@ def delete_model(transaction: Transaction, name: str, *, users: Sequence[str], b
     _refuse_open_round(connection, name, "deleted")
     if users:
         raise Conflict(f"model {name} is in use: {'; '.join(users)}")
-    for table in (version_files, versions, aliases, rounds):
+    for table in (version_files, versions, aliases, rounds, jobs):
         connection.execute(delete(table).where(table.c.model == name))
     connection.execute(delete(models_table).where(models_table.c.name == name))
     _keep_counting(connection, "model", name, model.newest_version, model.round_sequence)

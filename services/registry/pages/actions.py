@@ -6,11 +6,13 @@ from typing import Any
 from urllib.parse import quote
 
 from common.errors import Conflict, NotFound
-from common.registry.catalog import PRODUCTION, Model, VersionStatus
+from common.registry.catalog import PRODUCTION, PUSHED, Model, VersionStatus
+from common.registry.jobs import JobKind
 from services.registry.pages.reading import Place, Reading, positive
 from services.registry.store.history import check_author
 
 Fields = Mapping[str, str]
+_PROFILED = {"first_step": 10, "steps": 10}
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Form:
     Attributes:
         asks: whether a name and a reason are wanted.
         fields: further fields that the page carries along, so that what was read is what is done.
+        of_version: whether the reader goes back to the version's page.
     """
 
     name: str
@@ -40,6 +43,7 @@ class Form:
     known: tuple[str, ...] = ()
     fields: tuple[str, ...] = ("from",)
     is_grave: bool = False
+    of_version: bool = False
 
 
 def asked(form: Form, reading: Reading, place: Place, given: Fields | None = None) -> dict[str, Any]:
@@ -50,7 +54,7 @@ def asked(form: Form, reading: Reading, place: Place, given: Fields | None = Non
         "form": form,
         "told": told,
         "subject": model or place.names["stream"],
-        "back": _home(place),
+        "back": _home(form, place),
         "from_version": str(_production(reading, model)) if model else "",
         "given": given or {},
     }
@@ -59,13 +63,13 @@ def asked(form: Form, reading: Reading, place: Place, given: Fields | None = Non
 def done(form: Form, reading: Reading, place: Place, fields: Fields) -> str:
     """Does it; where the reader goes next. Raises what stands in the way."""
     model = place.names.get("model", "")
-    if model and fields.get("from") != str(_production(reading, model)):
+    if model and "from" in form.fields and fields.get("from") != str(_production(reading, model)):
         raise Conflict(
             f"production of {model} has moved to version {_production(reading, model)} since this page was made; "
             f"read again what will happen"
         )
     form.do(reading, place, {**fields, "by": fields.get("by", ""), "reason": fields.get("reason", "")})
-    return f"{_home(place)}?done={form.name}"
+    return f"{_home(form, place)}?done={form.name}"
 
 
 def notice(place: Place) -> str:
@@ -73,9 +77,10 @@ def notice(place: Place) -> str:
     return next((form.done for form in FORMS if form.name == place.query.get("done")), "")
 
 
-def _home(place: Place) -> str:
+def _home(form: Form, place: Place) -> str:
     kind = "model" if "model" in place.names else "stream"
-    return f"/{kind}s/{quote(place.names[kind], safe='')}"
+    home = f"/{kind}s/{quote(place.names[kind], safe='')}"
+    return f"{home}/versions/{place.number('version')}" if form.of_version else home
 
 
 def _production(reading: Reading, model: str) -> int:
@@ -168,6 +173,32 @@ def _tell_unpin(reading: Reading, place: Place) -> Told:
     return Told(sentences, "" if model.pinned_version else "production is not pinned")
 
 
+def _tell_rebuild(reading: Reading, place: Place) -> Told:
+    model, number = _model(reading, place), place.number("version")
+    version = reading.catalog.get_version(model.name, number)
+    sentences = (
+        f"A trainer trains version {number} of {model.name} again from its lineage, between two rounds.",
+        f"That takes about as long as its round did, over {version.events_trained:,} events.",
+        "It compares every weight with the one that is stored; where they differ, the metrics of both are shown.",
+        "Nothing is registered, and production stays as it is. What came out is shown on the version's page.",
+    )
+    is_pushed = PUSHED in version.environment
+    return Told(sentences, "it was pushed, so there is nothing to train it again from" if is_pushed else "")
+
+
+def _tell_profile(reading: Reading, place: Place) -> Told:
+    model = _model(reading, place)
+    first, steps = _PROFILED["first_step"], _PROFILED["steps"]
+    sentences = (
+        f"The next round of {model.name} is traced for {steps} steps from step {first}, by whichever trainer takes it.",
+        "Its version says how long operations took, and whether the round waited for events or computed.",
+        "No weight depends on it. The traced steps take a little longer.",
+    )
+    jobs = [job for job in reading.catalog.jobs.listed(model=model.name) if job.is_open]
+    is_asked = any(job.kind is JobKind.PROFILE for job in jobs)
+    return Told(sentences, "its next round is to be traced already" if is_asked else "")
+
+
 def _tell_replay(reading: Reading, place: Place) -> Told:
     stream = reading.catalog.get_stream(place.names["stream"])
     sentences = (
@@ -218,6 +249,16 @@ def _train(reading: Reading, place: Place, fields: Fields) -> None:
     reading.catalog.note("train", by=by, reason=reason, model=model)
 
 
+def _rebuild(reading: Reading, place: Place, fields: Fields) -> None:
+    model, version = place.names["model"], place.number("version")
+    reading.catalog.jobs.ask("rebuild", model=model, version=version, by=fields["by"], reason=fields["reason"])
+
+
+def _profile(reading: Reading, place: Place, fields: Fields) -> None:
+    model = place.names["model"]
+    reading.catalog.jobs.ask("profile", model=model, options=_PROFILED, by=fields["by"], reason=fields["reason"])
+
+
 def _replay(reading: Reading, place: Place, fields: Fields) -> None:
     stream, by, reason = place.names["stream"], fields["by"], fields["reason"]
     check_author(by, reason)
@@ -240,6 +281,10 @@ FORMS = (
          "Production has moved back. Replicas follow within a second.", is_grave=True),
     Form("pin", "Pin production", "Pin", _of_model("pin"), _tell_pin, _pin, "Production is pinned."),
     Form("unpin", "Unpin production", "Unpin", _of_model("unpin"), _tell_unpin, _unpin, "Production is not pinned."),
+    Form("profile", "Profile the next round", "Profile next round", _of_model("profile"), _tell_profile, _profile,
+         "The next round is traced; its version shows where the time went.", fields=()),
+    Form("rebuild", "Rebuild a version", "Rebuild", "/models/{model}/versions/{version}/do/rebuild", _tell_rebuild,
+         _rebuild, "A trainer takes the rebuild when it is free.", fields=(), of_version=True),
     Form("replay", "Replay dead letters", "Replay", "/streams/{stream}/do/replay", _tell_replay, _replay,
          "Every dead letter was checked again; those that pass are in the stream."),
 )  # fmt: skip
@@ -251,6 +296,7 @@ def possible(model: Model) -> list[Form]:
     production = model.aliases.get(PRODUCTION, 0)
     sensible = {
         "train": not model.paused,
+        "profile": not model.paused,
         "pause": not model.paused,
         "resume": bool(model.paused or model.consecutive_failures),
         "rollback": bool(production) and not model.pinned_version,

@@ -12,7 +12,7 @@ from services.registry.pages.reading import Place, Reading
 EXPORTS = ("csv", "json")
 ACTIONS = (
     "apply", "promote", "rollback", "alias", "pause", "resume", "pin", "unpin", "train", "replay", "archive", "restore",
-    "delete", "fail_round",
+    "delete", "fail_round", "rebuild", "rebuild_ended", "profile", "profile_ended",
 )  # fmt: skip
 _LIMIT, _EXPORTED = 200, 1_000
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")

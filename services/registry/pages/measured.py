@@ -6,6 +6,7 @@ from typing import Any
 from common.registry.catalog import Version
 
 _MOST_ROWS = 400
+_FEWEST_POINTS = 3
 _HEADINGS: Mapping[str, tuple[str, ...]] = {
     "roc": ("false positive rate", "true positive rate"),
     "pr": ("recall", "precision"),
@@ -17,7 +18,28 @@ _HEADINGS: Mapping[str, tuple[str, ...]] = {
     "predicted": ("mean prediction", "mean label", "share"),
     "levels": ("level", "share of labels at or below"),
 }
+_DRAWN = {"roc": (0, 1), "pr": (0, 1), "calibration": (0, 1), "predicted": (0, 1)}
+"""Columns that are drawn as a curve; where both are equal is drawn beside it but for pr."""
+_EVEN = "as it would be with both equal"
 Rows = list[list[Any]]
+
+
+def curves_of(version: Version) -> dict[str, dict[str, Any]]:
+    """By title what pages.js draws: {"x", "label", "lines": {name: {"value": [...]}}}; each has its table beside it."""
+    found = {}
+    for side, heads in version.evaluation.get("curves", {}).items():
+        for head, drawn in heads.items():
+            for name, (across, up) in _DRAWN.items():
+                points = sorted(
+                    (row[across], row[up]) for row in drawn.get(name, ()) if None not in (row[across], row[up])
+                )
+                if len(points) < _FEWEST_POINTS:
+                    continue
+                x = [point[0] for point in points]
+                lines = {_HEADINGS[name][up]: {"value": [point[1] for point in points]}}
+                even = {} if name == "pr" else {_EVEN: {"value": x}}
+                found[f"{name} of {head} ({side})"] = {"x": x, "label": _HEADINGS[name][across], "lines": lines | even}
+    return found
 
 
 def tables_of(version: Version) -> dict[str, Rows]:

@@ -3,14 +3,16 @@
 from collections.abc import Sequence
 from typing import Any
 
-from common.registry.catalog import PRODUCTION, RoundState, Version
+from common.registry.catalog import PRODUCTION, JsonMap, RoundState, Version
 from services.registry.pages import actions, charts
 from services.registry.pages.reading import Place, Reading
 
 SHOWN_VERSIONS = 100
 _HISTORY = 10
+_SLICES, _SLICED = 12, 30
 _MAX_TEXT = 20_000
 _LINES = ("candidate", "parent", "progressive")
+Slices = dict[int, dict[str, JsonMap]]
 _OPEN = (RoundState.PLANNED, RoundState.RUNNING)
 
 
@@ -25,6 +27,7 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
     production = model.aliases.get(PRODUCTION, 0)
     live = next((one for one in versions if one.version == production), None)
     shown = versions if place.query.get("show") == "all" else versions[-SHOWN_VERSIONS:]
+    line = _line(versions, production)
     fresh = catalog.now - live.last_event_at if live and live.last_event_at else None
     return {
         "model": model,
@@ -32,9 +35,9 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
         "freshness": fresh,
         "why": catalog.why(name),
         "serving": serving,
-        "versions": [_row(one, production) for one in reversed(shown)],
+        "versions": [_row(one, production, line) for one in reversed(shown)],
         "version_count": len(versions),
-        "curve": _curve(versions),
+        "curve": _curve(versions, _slices(reading, versions)),
         "metric": main_metric(versions[-1]) if versions else "",
         "account": account,
         "shares": charts.shares({
@@ -70,7 +73,17 @@ def scalars(version: Version, part: str) -> dict[str, float]:
     }
 
 
-def _row(version: Version, production: int) -> dict[str, Any]:
+def _line(versions: Sequence[Version], production: int) -> set[int]:
+    """Production and what it descends from."""
+    parents = {version.version: version.parent_version for version in versions}
+    found = set[int]()
+    while production and production not in found:
+        found.add(production)
+        production = parents.get(production, 0)
+    return found
+
+
+def _row(version: Version, production: int, line: set[int]) -> dict[str, Any]:
     metric = main_metric(version)
     value, parents = (scalars(version, part).get(metric) for part in ("candidate", "parent"))
     return {
@@ -79,11 +92,23 @@ def _row(version: Version, production: int) -> dict[str, Any]:
         "value": value,
         "change": value - parents if value is not None and parents is not None else None,
         "is_production": version.version == production,
+        "is_in_line": version.version in line,
         "seconds": sum(version.timings.values()) if version.timings else None,
     }
 
 
-def _curve(versions: Sequence[Version]) -> dict[str, Any]:
+def _slices(reading: Reading, versions: Sequence[Version]) -> Slices:
+    """{version: {slice: {"candidate": {metric: value}, ...}}} of the newest versions, the largest slices first."""
+    keys = [(version.model, version.version) for version in versions[-_SLICED:]]
+    found: Slices = {}
+    for (_, number), version in reading.catalog.versions_of(keys).items():
+        told = [one for one in version.evaluation.get("slices", ()) if one["where"]]
+        largest = sorted(told, key=lambda one: -int(one["count"]))[:_SLICES]
+        found[number] = {_where(one): one["metrics"] for one in largest}
+    return found
+
+
+def _curve(versions: Sequence[Version], slices: Slices) -> dict[str, Any]:
     """{"x": versions, "lines": {metric: {"candidate": [...], ...}}} for pages.js; null where nothing was measured."""
     names: dict[str, None] = {}
     for version in versions:
@@ -92,7 +117,17 @@ def _curve(versions: Sequence[Version]) -> dict[str, Any]:
     for name in names:
         parts = {part: [scalars(one, part).get(name) for one in versions] for part in _LINES}
         lines[name] = {part: values for part, values in parts.items() if any(value is not None for value in values)}
+    metric = main_metric(versions[-1]) if versions else ""
+    for where in list(dict.fromkeys(name for by in reversed(slices.values()) for name in by))[:_SLICES]:
+        lines[f"{metric}, {where}"] = {
+            side: [slices.get(one.version, {}).get(where, {}).get(side, {}).get(metric) for one in versions]
+            for side in ("candidate", "parent")
+        }
     return {"x": [version.version for version in versions], "lines": lines}
+
+
+def _where(one: JsonMap) -> str:
+    return " and ".join(f"{name} {value}" for name, value in one["where"].items())
 
 
 def _text(files: dict[str, bytes]) -> dict[str, str]:

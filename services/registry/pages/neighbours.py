@@ -38,6 +38,9 @@ class Neighbours:
     def stream_statistics(self, stream: str, last: int) -> Any:
         return self._ask("ingest", "GET", f"/v1/streams/{quote(stream)}/statistics?last={last}")
 
+    def newest_events(self, stream: str, last: int) -> Any:
+        return self._ask("ingest", "GET", f"/v1/streams/{quote(stream)}/events?last={last}")
+
     def replay(self, stream: str) -> Any:
         return self._ask("ingest", "POST", f"/v1/streams/{quote(stream)}/deadletters:replay", {})
 

@@ -1,13 +1,15 @@
 """Instances: who is there, what each does and serves, how fast, and what it could not do."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from services.registry.pages import charts
 from services.registry.pages.reading import Place, Reading
 
 _CHARTS = ("requests_per_second", "request_p99_seconds", "failed_requests_per_second", "open_requests")
+
+_MARKED = 12
 
 
 def page(reading: Reading, place: Place) -> dict[str, Any]:
@@ -16,6 +18,7 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
     served = [
         {
             **one,
+            "batch": _batch(instance, one),
             "instance_id": instance["instance_id"],
             "is_production": production.get(one["model"]) == one["version"],
             "numbers": next(
@@ -34,9 +37,29 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
         "instances": [{**one, "doing": _doing(one)} for one in instances],
         "served": sorted(served, key=lambda one: (one["model"], -one["version"], one["instance_id"])),
         "queues": _queues(instances),
+        "reloads": _reloads(served),
         "sparks": {name: charts.spark(reading.over_time(name, service="serving")) for name in _CHARTS},
         "now": {name: reading.now(name, service="serving") for name in (*_CHARTS, "request_p50_seconds")},
     }
+
+
+def _reloads(served: Sequence[Mapping[str, Any]]) -> list[tuple[float, str]]:
+    """When replicas began to answer with a version, the newest moments, of all replicas the first."""
+    began: dict[str, float] = {}
+    for one in served:
+        name = f"{one['model']} {one['version']}"
+        if one["since"]:
+            began[name] = min(one["since"], began.get(name, one["since"]))
+    return sorted(((at, name) for name, at in began.items()), reverse=True)[:_MARKED]
+
+
+def _batch(instance: Mapping[str, Any], served: Mapping[str, Any]) -> float | None:
+    """Examples per call of the model since the report before; None while nothing is called."""
+    for part in instance["parts"]:
+        if (part["model"], part["version"]) == (served["model"], served["version"]):
+            calls, rows = (part["numbers"].get(f"runner_{what}_per_second") for what in ("batches", "examples"))
+            return rows / calls if calls and rows is not None else None
+    return None
 
 
 def _doing(instance: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from services.registry.pages.reading import Place, Reading
 
 _LETTERS = 50
 _PAYLOAD = 400
+_NEWEST, _EVENT = 10, 1000
 _EVENTS = 2000
 """Newest events that the page's statistics are of: few, as each look reads them."""
 
@@ -39,6 +40,7 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
     told, told_fault = (None, "") if place.is_live else _statistics(reading, name)
     letters, letters_fault = _letters(reading, name)
     status, status_fault = _status(reading, name)
+    newest, newest_fault = _newest(reading, name)
     return {
         "stream": stream,
         "schema": Schema.from_json(stream.schema_json),
@@ -48,6 +50,8 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
         "refused": reading.now("refused_events_per_second", service="ingest", stream=name),
         "statistics": statistics.rows(told),
         "statistics_fault": told_fault,
+        "newest": newest,
+        "newest_fault": newest_fault,
         "letters": letters,
         "letters_fault": letters_fault,
         "status": status,
@@ -73,6 +77,15 @@ def _letters(reading: Reading, name: str) -> tuple[list[dict[str, Any]], str]:
     except HeadraceError as error:
         return [], error.message
     return [{**letter, "payload": str(letter.get("payload", ""))[:_PAYLOAD]} for letter in found], ""
+
+
+def _newest(reading: Reading, name: str) -> tuple[list[str], str]:
+    """Events as JSON, the newest first, cut where one is long."""
+    try:
+        found = reading.neighbours.newest_events(name, _NEWEST)["events"]
+    except HeadraceError as error:
+        return [], error.message
+    return [json.dumps(event, ensure_ascii=False)[:_EVENT] for event in reversed(found)], ""
 
 
 def _statistics(reading: Reading, name: str) -> tuple[dict[str, Any] | None, str]:

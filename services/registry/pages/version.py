@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from common.errors import HeadraceError, InvalidInput
-from common.registry.catalog import PRODUCTION, JsonMap, Version
+from common.registry.catalog import PRODUCTION, PUSHED, JsonMap, Version
+from common.registry.jobs import Job, JobKind
 from common.schema import Feature, Schema
-from services.registry.pages import charts, statistics
+from services.registry.pages import actions, charts, statistics
 from services.registry.pages.curves import loss_curve
-from services.registry.pages.measured import tables_of
+from services.registry.pages.measured import curves_of, tables_of
 from services.registry.pages.model import main_metric, scalars
 from services.registry.pages.reading import Place, Reading
 
@@ -21,20 +22,25 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
     name, number = place.names["model"], place.number("version")
     catalog = reading.catalog
     model, version = catalog.get_model(name), catalog.get_version(name, number)
+    live = {"model": model, "version": version, "rebuild": _rebuild(reading, name, number)}
+    if place.is_live:
+        return live
     production = model.aliases.get(PRODUCTION, 0)
     against = place.asked("against", version.parent_version or production or number)
     plan = catalog.get_round(name, version.round_id).plan
     request = _request_for(reading, version)
     parts = {part: scalars(version, part) for part in version.metrics}
     return {
-        "model": model,
-        "version": version,
+        **live,
+        "notice": actions.notice(place),
+        "can_be_rebuilt": plan.trigger != PUSHED,
         "production": production,
         "aliases": [alias for alias, named in model.aliases.items() if named == number],
         "metric": main_metric(version),
         "metrics": _table(parts),
         "metric_parts": [part for part in ("candidate", "parent", "progressive") if part in parts],
         "tables": tables_of(version),
+        "curves": curves_of(version),
         "timings": charts.shares({stage: float(seconds) for stage, seconds in version.timings.items()}),
         "loss": loss_curve(catalog, version.files),
         "statistics": statistics.rows(
@@ -56,6 +62,12 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
         "serving_url": reading.neighbours.serving,
         "size": sum(file.size_bytes for file in version.files),
     }
+
+
+def _rebuild(reading: Reading, model: str, version: int) -> Job | None:
+    """The newest of the version, whatever became of it."""
+    jobs = reading.catalog.jobs.listed(model=model)
+    return next((job for job in jobs if job.version == version and job.kind is JobKind.REBUILD), None)
 
 
 def tried(reading: Reading, place: Place, text: str) -> dict[str, Any]:

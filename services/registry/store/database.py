@@ -73,6 +73,11 @@ class Database:
             _add_columns(connection)
             tables.metadata.create_all(connection)
 
+    @property
+    def now(self) -> float:
+        """Epoch seconds, as transactions carry them."""
+        return self._clock()
+
     def on_commit(self, listener: Callable[[int], None]) -> None:
         """Calls `listener` with the newest revision after each commit that recorded a change."""
         self._listeners.append(listener)

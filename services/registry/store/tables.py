@@ -171,6 +171,26 @@ deleted = Table(
     Column("round_sequence", Integer, nullable=False),
 )
 
+jobs = Table(
+    "jobs",
+    metadata,
+    # A common.registry.jobs.Job, and until when its holder has it.
+    Column("job_id", String, primary_key=True),
+    Column("kind", String, nullable=False),
+    Column("model", String, nullable=False, index=True),
+    Column("version", Integer, nullable=False),
+    Column("options_json", Text, nullable=False),
+    Column("asked_by", String, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("asked_at", Float, nullable=False),
+    Column("state", String, nullable=False),
+    Column("holder", String, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("held_until", Float, nullable=False),
+    Column("told_json", Text, nullable=False),
+    Column("ended_at", Float, nullable=False),
+)
+
 changes = Table(
     "changes",
     metadata,

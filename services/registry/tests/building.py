@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import sqlite3
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -134,3 +136,39 @@ def publish(
         draft(catalog, auc=auc, gate=gate, contents=of_version | dict(contents or {})), evaluation=evaluation or {}
     )
     return catalog.register_version(held.round.round_id, held.token, made)
+
+
+def multiply(directory: Path, *, versions: int, models: int) -> None:
+    """Copies the only version of model m in a closed or idle catalog: to so many of m, and to so many models with one
+    version each, as rows of the store."""
+    with closing(sqlite3.connect(directory / "catalog.sqlite")) as store, store:
+        store.row_factory = sqlite3.Row
+        rows = {table: dict(store.execute(f"SELECT * FROM {table}").fetchone()) for table in _COPIED}
+        plan = json.loads(rows["rounds"]["plan_json"])
+        places = [("m", number) for number in range(2, versions + 1)]
+        places += [(f"model-{number:02d}", 1) for number in range(1, models)]
+        for name, number in places:
+            round_id = f"{name}-{number:06d}"
+            own = json.dumps({**plan, "model": name, "sequence": number, "parent_version": number - 1})
+            changed: dict[str, JsonMap] = {
+                "rounds": {
+                    "model": name,
+                    "round_id": round_id,
+                    "sequence": number,
+                    "version": number,
+                    "plan_json": own,
+                },
+                "versions": {"model": name, "round_id": round_id, "version": number},
+            }
+            if name != "m":
+                changed |= {"models": {"name": name}, "aliases": {"model": name}}
+            for table, values in changed.items():
+                row = {**rows[table], **values}
+                marks = ", ".join("?" * len(row))
+                store.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})", tuple(row.values()))
+        newest = {"newest_version": versions, "round_sequence": versions, "head_version": 0}
+        store.execute(f"UPDATE models SET {', '.join(f'{k} = {v}' for k, v in newest.items())} WHERE name = 'm'")
+        store.execute("UPDATE aliases SET version = ? WHERE model = 'm'", (versions,))
+
+
+_COPIED = ("models", "rounds", "versions", "aliases")

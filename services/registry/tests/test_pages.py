@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -18,9 +19,11 @@ from common.registry.reporting import Part, Report, Served
 from common.statistics.sketches import of_arrays, to_document
 from services.registry.catalog import Catalog
 from services.registry.doors.http_api import create_registry_app
+from services.registry.pages import streams
 from services.registry.pages.door import HEADERS, MAX_LIVE
 from services.registry.pages.neighbours import Neighbours
-from services.registry.tests.building import Clock, definition, lease, next_plan, publish
+from services.registry.pages.reading import Place, Reading
+from services.registry.tests.building import Clock, definition, lease, multiply, next_plan, publish
 
 SECRET = b"s" * 32
 HOSTILE = "<script>alert('x')</script><img src=x onerror=alert(1)>\"'`{{7*7}}"
@@ -28,7 +31,14 @@ EVERY_PAGE = (
     "/", "/models/m", "/models/m/versions/1", "/models/m/versions/2?against=1", "/streams", "/streams/s", "/rounds",
     "/rounds?model=m", "/serving", "/history", "/history?action=promote", "/models/m/do/rollback", "/models/m/do/train",
     "/models/m/versions/1/do/promote", "/streams/s/do/replay",
+    "/models/m/versions/1/do/rebuild", "/models/m/do/profile",
 )  # fmt: skip
+
+
+MOST_BYTES = {
+    "/": 80_000, "/models/m": 300_000, "/models/m?show=all": 800_000, "/models/m/versions/400": 40_000,
+    "/rounds": 60_000, "/history": 20_000, "/serving": 20_000, "/streams": 20_000,
+}  # fmt: skip
 
 
 @dataclass
@@ -142,15 +152,23 @@ def test_a_versions_page_shows_its_rules_slices_and_curves(browser: httpx.Client
             {"by": ["carrier"], "where": None, "value_count": 7, "count": 1, "metrics": {}},
         ],
         "curves": {
-            "candidate": {"late": {"roc": [[0.0, 0.0], [0.1234, 1.0]], "confusion": {"classes": [0], "counts": [[5]]}}}
+            "candidate": {
+                "late": {"roc": [[0.0, 0.0], [0.1234, 0.5], [1, 1]], "confusion": {"classes": [0], "counts": [[5]]}}
+            }
         },
     }
     gate = Gate(rules=(Rule("auc", min_value=0.5), Rule("auc", min_value=0.45, slice={"carrier": "AA"})))
     publish(catalog, auc=0.7, gate=gate, evaluation=details)
-    text = seen(browser.get("/models/m/versions/1")).text
+    publish(catalog)
+    page, model = seen(browser.get("/models/m/versions/1")), seen(browser.get("/models/m"))
+    text = page.text
     for words in ("by carrier", "AA", "0.4321", "7 others", "roc of late", "0.1234", "confusion of late"):
         assert words in text, words
     assert "auc where carrier is AA 0.4321 is below the least allowed, 0.45" in text
+    plots = [json.loads(str(found["data-plot"])) for _, found in page.tags if "data-plot" in found]
+    assert [plot["lines"]["true positive rate"] for plot in plots] == [{"value": [0.0, 0.5, 1]}]
+    (curve,) = [json.loads(str(found["data-plot"])) for _, found in model.tags if "data-plot" in found]
+    assert curve["lines"]["auc, carrier AA"] == {"candidate": [0.4321, None], "parent": [None, None]}
     assert catalog.list_versions("m")[0].evaluation == {}
 
 
@@ -274,6 +292,31 @@ def test_the_tasks_of_a_cluster_are_listed_with_what_they_do_and_whom_they_wait_
     assert "free" in text
 
 
+def test_what_runs_a_version_is_told_and_when_replicas_changed_over(catalog: Catalog, browser: httpx.Client) -> None:
+    publish(catalog)
+    served = Served("m", 1, "AVAILABLE", since=7.0, engine="onnx; late: 3 times as fast", runner="m-1, process 77")
+    worked = {"runner_private_bytes": 23e6, "runner_batches_per_second": 2.0, "runner_examples_per_second": 9.0}
+    part = Part(model="m", version=1, numbers=worked)
+    for name in ("a", "b"):
+        catalog.report(Report(name, "serving", "", 5.0, serves=(served,), parts=(part,)))
+    page = seen(browser.get("/serving"))
+    for words in ("onnx; late: 3 times as fast", "m-1, process 77", "23 MB", " 4.5 ", "m 1 at"):
+        assert words in page.text, words
+    (marks,) = [json.loads(str(found["data-marks"])) for _, found in page.tags if "data-marks" in found]
+    assert marks == [[7.0, "m 1"]], "of two replicas the first"
+
+
+def test_a_stream_shows_its_newest_events(catalog: Catalog) -> None:
+    class Ingest(Neighbours):
+        def newest_events(self, stream: str, last: int) -> dict[str, list[dict[str, float]]]:
+            return {"events": [{"x": float(number)} for number in range(last)]}
+
+    place = Place("/streams/s", {"stream": "s"}, {}, "", "", "", "")
+    told = streams.page(Reading(catalog, Ingest()), place)["newest"]
+    assert (told[0], told[-1], len(told)) == ('{"x": 9.0}', '{"x": 0.0}', 10)
+    assert streams.page(Reading(catalog, Neighbours()), place)["newest_fault"].endswith("REGISTRY_INGEST_URL is empty")
+
+
 def test_a_change_is_confirmed_with_what_it_will_do_and_stands_in_the_history(
     browser: httpx.Client, catalog: Catalog, clock: Clock
 ) -> None:
@@ -300,6 +343,35 @@ def test_a_change_is_confirmed_with_what_it_will_do_and_stands_in_the_history(
     actions = {entry.action for entry in catalog.history(model="m", by="ada")}
     assert actions == {"unpin", "pin", "resume", "pause", "promote", "rollback"}
     assert seen(browser.get("/models/m/do/pause")).all("input", name="by", value="ada"), "the name is remembered"
+
+
+def test_a_version_is_rebuilt_by_a_button_and_its_page_says_what_came_out(
+    browser: httpx.Client, catalog: Catalog
+) -> None:
+    publish(catalog)
+    path, page = "/models/m/versions/1/do/rebuild", "/models/m/versions/1"
+    assert seen(browser.get(page)).all("a", href=path)
+    assert "trains version 1 of m again from its lineage" in seen(browser.get(path)).text
+    publish(catalog)
+    done = browser.post(path, data=form_of(browser, path, by="ada", reason="audit"))
+    assert (done.status_code, done.headers["location"]) == (303, f"{page}?done=rebuild")
+    assert "It waits until a trainer is free." in seen(browser.get(f"{page}?done=rebuild")).text
+    with browser.stream("GET", f"/live{page}") as answer:
+        lines = answer.iter_lines()
+        assert next(line for line in lines if line.startswith("event: rebuild"))
+        job = catalog.jobs.take("t1", "rebuild", ttl_seconds=10.0)
+        assert job is not None
+        assert next(line for line in lines if "t1 trains it again" in line)
+        told = {"equal": False, "sentence": "m@1 is not equal", "metrics": {"auc": [0.75, 0.625]}, "differences": ["w"]}
+        catalog.jobs.tell(job.job_id, "t1", 1, state="done", told=told, ttl_seconds=10.0)
+        assert next(line for line in lines if "m@1 is not equal" in line)
+    text = seen(browser.get(page)).text
+    assert "auc 0.75 0.625" in text
+    assert "Asked for by ada" in text
+    assert [entry.action for entry in catalog.history(model="m", limit=2)] == ["rebuild_ended", "rebuild"]
+    profile = "/models/m/do/profile"
+    assert browser.post(profile, data=form_of(browser, profile, by="ada")).status_code == 303
+    assert "to be traced already" in seen(browser.get(profile)).text
 
 
 def test_what_was_read_is_what_is_done(browser: httpx.Client, catalog: Catalog) -> None:
@@ -414,6 +486,31 @@ def test_many_versions_and_models_cost_as_many_questions_as_few(
         publish(catalog, model=f"m{number}")
     many = {path: questions(path) for path in paths}
     assert {path: many[path] - few[path] for path in paths} == dict.fromkeys(paths, 0)
+
+
+def test_pages_of_500_versions_and_50_models_are_bounded(
+    browser: httpx.Client, catalog: Catalog, asked: list[str], tmp_path: Path
+) -> None:
+    curves = {"candidate": {"late": {"roc": [[place / 100, place / 100] for place in range(101)]}}}
+    slices = [
+        {"by": ["x"], "where": {"x": f"{place}"}, "count": 9, "metrics": {"candidate": {"auc": 0.5}}}
+        for place in range(30)
+    ]
+    publish(catalog, evaluation={"curves": curves, "slices": slices})
+    multiply(tmp_path, versions=500, models=50)
+    cost, rows = {}, {}
+    for path, most_bytes in MOST_BYTES.items():
+        asked.clear()
+        answer = browser.get(path)
+        assert answer.status_code == 200
+        assert len(answer.content) < most_bytes, path
+        cost[path], rows[path] = len(asked), answer.text.count("<tr")
+    assert max(cost.values()) <= 40, cost
+    assert rows["/"] >= 50
+    assert "model-49" in browser.get("/").text
+    assert 100 < rows["/models/m"] < 120, "a page of the newest"
+    assert "The newest 100 of 500." in seen(browser.get("/models/m")).text
+    assert 500 < rows["/models/m?show=all"] < 520
 
 
 def test_the_first_page_is_small_and_its_files_are_kept(browser: httpx.Client, catalog: Catalog) -> None:

@@ -4,7 +4,7 @@ The runners count per batch (work.py); their counts come with the manager's snap
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -90,6 +90,7 @@ class FrontMetrics(Collector):
         for state, count in sorted(Counter(_state_of(version) for version in versions).items()):
             states.add_metric([state], count)
         yield states
+        yield _memory(versions)
         worked = [(version, version.work) for version in versions if version.work]
         works = [
             ([version.model, str(version.version), name], work)
@@ -128,6 +129,16 @@ class FrontMetrics(Collector):
 
 def _state_of(version: VersionState) -> str:
     return "error" if version.error_code else version.state.value.lower()
+
+
+def _memory(versions: Sequence[VersionState]) -> Metric:
+    memory = GaugeMetricFamily(
+        "headrace_serving_runner_private_bytes", "Memory that is the runner's own, of a version", labels=_VERSION
+    )
+    for version in versions:
+        if version.runner_pid:
+            memory.add_metric([version.model, str(version.version)], version.private_bytes)
+    return memory
 
 
 def _limits(reports: list[tuple[list[str], Mapping[str, Any]]]) -> Iterator[Metric]:

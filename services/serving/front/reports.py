@@ -69,6 +69,9 @@ class ReplicaReports:
             for key in sorted(served | {(model, 0) for model, _ in served})
             if key in now
         }
+        for version in versions:
+            if version.state is ServingState.AVAILABLE and version.runner_pid:
+                numbers.setdefault((version.model, version.version), {}).update(_of_runner(version))
         for (model, _), depth in self._queues().items():
             of_model = numbers.setdefault((model, 0), {})
             of_model["queue_requests"] = of_model.get("queue_requests", 0.0) + depth
@@ -90,6 +93,14 @@ def _numbers(now: Totals, before: Totals) -> dict[str, float]:
     return numbers
 
 
+def _of_runner(version: VersionState) -> dict[str, float]:
+    return {
+        "runner_private_bytes": float(version.private_bytes),
+        "runner_batches_total": float(version.batches),
+        "runner_examples_total": float(version.examples),
+    }
+
+
 def percentile(counts: Sequence[int], share: float) -> float:
     """The upper bound of the bucket in which it lies, in seconds; of the open last one, its lower bound."""
     wanted, seen = share * sum(counts), 0
@@ -109,4 +120,6 @@ def _served(version: VersionState) -> Served:
         aliases=version.aliases,
         reason=version.error_message if version.error_code else "",
         given_up=version.state is ServingState.END and version.error_code != 0,
+        engine="; ".join([version.engine, *(f"{name}: {why}" for name, why in version.engine_reasons.items())]),
+        runner=f"{version.runner_id}, process {version.runner_pid}" if version.runner_pid else "",
     )

@@ -187,6 +187,7 @@ class Rebuilt:
         missing: the pieces of the lineage that are gone or damaged, a sentence each.
         differences: where the weights differ, a sentence each.
         warnings: what is different here from where the version was trained, a sentence each.
+        metrics: {name: (of the version, of what came out)}, on the held-out events; where the weights differ.
     """
 
     weights_digest: str
@@ -194,6 +195,7 @@ class Rebuilt:
     missing: tuple[str, ...] = ()
     differences: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    metrics: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

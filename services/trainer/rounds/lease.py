@@ -19,6 +19,7 @@ from common.process.lifecycle import Stop
 from common.process.tracing import OFF, Tracing
 from common.registry.catalog import Lease
 from common.registry.client import RegistryClient
+from common.registry.jobs import Job, JobKind, JobState
 from services.trainer import metrics
 from services.trainer.rounds import work_dirs
 from services.trainer.rounds.assignment import LIVE_EVENTS, RoundAssignment
@@ -82,7 +83,7 @@ class RoundLoop:
         )
         self._pauses = ModelPauses()
         self._workers_left = dict[str, int]()  # by round that has lost some
-        self._profiles = dict[str, tuple[int, int]]()  # by model: first step and steps of the next round
+        self._has_rebuilt = False  # rounds and rebuilds take turns
         self.set_aside: tuple[_Running, ...] = ()
         """Rounds whose processes are silent before they have trained anything; others run meanwhile."""
         self._wake = threading.Event()
@@ -101,7 +102,6 @@ class RoundLoop:
             except Exception:
                 logger.exception("the lease loop failed unexpectedly")
                 stop.wait(IDLE_SECONDS)
-        self._rebuilds.give_up("the trainer was stopped")
         while self.set_aside:
             self._tend_set_aside(stop, LOOK_SECONDS)
         self._zygote.stop()
@@ -122,20 +122,6 @@ class RoundLoop:
             "trainers": list(attempt.assignment.trainers),
             **asdict(attempt.progress),
         }
-
-    def profile_next(self, model: str, *, first_step: int, steps: int) -> None:
-        """Has the next round of the model that this trainer takes traced; forgotten when the trainer ends.
-
-        Raises:
-            Conflict: its rounds are asked to be traced already.
-        """
-        if model in self._profiles:
-            raise Conflict(f"the next round of {model} is to be traced already; wait until it is done")
-        self._profiles[model] = (first_step, steps)
-
-    def profiles(self) -> dict[str, dict[str, int]]:
-        """What is still to be traced, by model."""
-        return {model: {"first_step": first, "steps": steps} for model, (first, steps) in [*self._profiles.items()]}
 
     def live_events(self, round_id: str) -> bytes:
         """What the running round has written for TensorBoard so far; empty before its first block.
@@ -162,8 +148,9 @@ class RoundLoop:
             return
         self._wake.clear()
         self._tend_set_aside(stop, 0.0)
-        rebuild = self._rebuilds.waiting()
-        if rebuild is not None and not self.set_aside:
+        rebuild = self._rebuilds.take() if not self.set_aside and not self._has_rebuilt else None
+        self._has_rebuilt = rebuild is not None
+        if rebuild is not None:
             self._rebuilds.run(rebuild, self._zygote, stop)
             return
         lease = self._lease() if self._cluster is None or self._cluster.leads else None
@@ -242,9 +229,12 @@ class RoundLoop:
             Conflict, NotFound: the lease has ended meanwhile.
             Unavailable: the registry is away; the lease runs out, or comes back to this trainer.
         """
-        plan = lease.round.plan
+        plan, profile = lease.round.plan, self._asked_profile(lease)
         trace = RoundTrace(self._tracing, lease) if self._tracing.is_on else None
         assignment, company = self._assignment(lease), None
+        if profile is not None:
+            first, steps = profile.options["first_step"], profile.options["steps"]
+            assignment = replace(assignment, profile_first=first, profile_steps=steps)
         if trace is not None:
             assignment = replace(assignment, traceparent=trace.traceparent)
         if self._cluster is not None:
@@ -260,7 +250,7 @@ class RoundLoop:
         )
         named = {"model": plan.model, "round": lease.round.round_id, "attempt": lease.round.attempts}
         logger.info("round taken", extra={**named, "examples": plan.example_count, "trigger": plan.trigger})
-        running = _Running(lease, attempt, trace)
+        running = _Running(lease, attempt, trace, profile)
         self.attempt = attempt
         try:
             attempt.start()
@@ -316,8 +306,8 @@ class RoundLoop:
 
     def _end(self, running: "_Running", ending: Ending) -> None:
         lease = running.lease
-        if ending.outcome is Outcome.DONE and running.attempt.assignment.profile_steps:
-            self._profiles.pop(running.model, None)
+        if running.profile is not None:
+            self._tell_profile(running.profile, ending)
         self._note(running, ending, seconds=time.time() - running.attempt.began_at)
         if running.trace is not None:
             running.trace.end(
@@ -355,7 +345,6 @@ class RoundLoop:
         work_dir.mkdir(parents=True, exist_ok=True)
         self._cache_dir.mkdir(parents=True, exist_ok=True)
         configuration = lease.round.plan.configuration
-        first, steps = self._profiles.get(lease.round.plan.model, (0, 0))
         assignment = RoundAssignment(
             lease=lease,
             registry_address=self._settings.registry_address,
@@ -367,14 +356,32 @@ class RoundLoop:
             resume_interval_seconds=self._settings.resume_interval_seconds,
             devices=self._settings.devices,
             straggler_seconds=self._settings.straggler_seconds,
-            profile_first=first,
-            profile_steps=steps,
             readers=self._settings.readers,
             max_parameters=self._settings.max_parameters,
             evaluator=self._settings.evaluator,
         )
         workers = min(self._workers_left.get(lease.round.round_id, self._settings.workers), assignment.shards)
         return replace(assignment, workers=workers, processes=workers)
+
+    def _asked_profile(self, lease: Lease) -> Job | None:
+        """Whoever was asked to have the model's next round traced, the trainer that runs the round does it."""
+        try:
+            model, ttl_seconds = lease.round.plan.model, self._settings.lease_ttl_seconds
+            return self._registry.take_job(self.holder, JobKind.PROFILE, model=model, ttl_seconds=ttl_seconds)
+        except HeadraceError as error:
+            logger.debug("no profile can be asked for", extra={"error": error.message})
+            return None
+
+    def _tell_profile(self, job: Job, ending: Ending) -> None:
+        """Done with the version that has the trace; else it waits for the next attempt, whose ever."""
+        state = JobState.DONE if ending.outcome is Outcome.DONE else JobState.WAITING
+        last = job.options["first_step"] + job.options["steps"] - 1
+        sentence = f"steps {job.options['first_step']} to {last} of version {ending.version}'s round were traced"
+        told = {"version": ending.version, "sentence": sentence} if state is JobState.DONE else {}
+        try:
+            self._registry.tell_job(job, state=state, told=told, ttl_seconds=self._settings.lease_ttl_seconds)
+        except HeadraceError as error:
+            logger.warning("a profile cannot be told of", extra={"error": error.message})
 
     def _hand_back(self, lease: Lease, reason: str) -> None:
         try:
@@ -398,6 +405,8 @@ class _Running:
     lease: Lease
     attempt: Attempt
     trace: RoundTrace | None = None
+    profile: Job | None = None
+    """Whose steps it traces."""
 
     @property
     def model(self) -> str:

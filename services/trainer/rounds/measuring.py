@@ -80,7 +80,8 @@ def measure(
     if [*answered] != [head.name for head in model.heads] or [*answered.values()] != [*answered]:
         own_of_parent = None
     tally = _Tally()
-    worst = WorstExamples(model.heads, model.definition.training.summaries.worst)
+    asked = model.definition.training.summaries
+    worst = WorstExamples(model.heads, asked.worst, asked.audio)
     statistics = RoundStatistics(model.schema)
     for block in data.prepared(model):
         check_stop()

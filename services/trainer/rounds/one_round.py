@@ -40,7 +40,7 @@ from services.trainer.rounds.curve import LossCurve
 from services.trainer.rounds.evaluating import BY_CHIEF, Evaluator, Scores
 from services.trainer.rounds.feature_counts import FeatureCounts
 from services.trainer.rounds.inputs import RoundInputs, data_of, fetch_inputs
-from services.trainer.rounds.measuring import measure
+from services.trainer.rounds.measuring import Measured, measure
 from services.trainer.rounds.pace import RoundPace
 from services.trainer.rounds.publishing import Trained
 from services.trainer.rounds.rates import Rates
@@ -98,20 +98,7 @@ class RoundWork:
 
     def run(self) -> Done:
         trained = self.trained()
-        with self._stage("evaluate"):
-            measured = measure(
-                trained.model,
-                trained.parent,
-                trained.data,
-                FeatureCounts(
-                    warn_share=trained.model.definition.evaluation.warn_unknown_share,
-                    statistics_warnings=feature_statistics.warnings_of(self._carried, self._statistics),
-                    rows=row_counts(self._statistics),
-                ),
-                set_aside=trained.set_aside,
-                left_out=trained.left_out,
-                check_stop=lambda: self._check_stop("evaluate"),
-            )
+        measured = self.measured(trained)
         assert self._fresh is not None, "a worker exports nothing"
         with self._stage("export"):
             output, formats = publishing.write_files(self._assignment, trained, measured, self._fresh)
@@ -134,6 +121,23 @@ class RoundWork:
         publishing.after_registration(self._assignment, self._log, version, output, measured)
         learned = tuple(map(traceparent_of, trained.data.traces)) if self._assignment.traceparent else ()
         return Done(version.version, str(version.verdict.decision), measured.trained_count, learned)
+
+    def measured(self, trained: Trained) -> Measured:
+        """On the events of the range."""
+        with self._stage("evaluate"):
+            return measure(
+                trained.model,
+                trained.parent,
+                trained.data,
+                FeatureCounts(
+                    warn_share=trained.model.definition.evaluation.warn_unknown_share,
+                    statistics_warnings=feature_statistics.warnings_of(self._carried, self._statistics),
+                    rows=row_counts(self._statistics),
+                ),
+                set_aside=trained.set_aside,
+                left_out=trained.left_out,
+                check_stop=lambda: self._check_stop("evaluate"),
+            )
 
     def trained(self) -> Trained:
         """From the plan, or the lease's resume point, to the final weights."""

@@ -1,7 +1,7 @@
 """One round in a process of its own, from its assignment to its last word, whatever happens to it."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any
 
@@ -28,6 +28,7 @@ from services.trainer.rounds.environment import environment_of
 from services.trainer.rounds.evaluating import BY_CHIEF, Evaluator
 from services.trainer.rounds.inputs import log_of, registry_of
 from services.trainer.rounds.one_round import Report, RoundWork, StopRequestedError
+from services.trainer.rounds.publishing import Trained
 from services.trainer.shards.team import ALONE, Team, WorkerLostError
 
 _WATCH_SECONDS = 2.0
@@ -104,14 +105,19 @@ def rebuild(
     work = RoundWork(assignment, report, stop_requested, registry, log, fresh, team)
     here = environment_of(assignment)
 
+    made: list[Trained] = []
+
     def train_again() -> tuple[Checkpoint, int]:
         try:
-            final = work.trained().final
+            made.append(work.trained())
         except (NotFiniteError, DefinitionFailedError) as error:
             raise InvalidInput(f"training it again failed: {error}") from error
-        return final, work.examples_trained
+        return made[0].final, work.examples_trained
+
+    def measured() -> Mapping[str, float]:
+        return work.measured(made[0]).metrics["candidate"]
 
     try:
-        return rebuild_check.compare(assignment, train_again, here=here, registry=registry, log=log)
+        return rebuild_check.compare(assignment, train_again, measured, here=here, registry=registry, log=log)
     except StopRequestedError:
         return Stopped(work.place.examples_done)

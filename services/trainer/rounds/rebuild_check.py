@@ -28,17 +28,20 @@ _NOTES = (SKIPPED, LEFT_OUT, FROM_SCRATCH, HEAD_BEFORE, "requested")
 """Keys that a plan's configuration holds beside what its digest names."""
 TrainAgain = Callable[[], tuple[Checkpoint, int]]
 """The final checkpoint and how many examples it was trained on. Raises the six."""
+Measure = Callable[[], Mapping[str, float]]
+"""Metrics of what was trained, on the held-out events."""
 
 
 def compare(
     assignment: RoundAssignment,
     train_again: TrainAgain,
+    measure: Measure,
     *,
     here: Mapping[str, Any],
     registry: RegistryClient,
     log: EventLog,
 ) -> Rebuilt:
-    """Trains only when the whole lineage is there.
+    """Trains only when the whole lineage is there, and measures only where other weights came out.
 
     Raises:
         Unavailable, Overloaded: the log or the registry is away; nothing is known then.
@@ -63,7 +66,11 @@ def compare(
         found.append(f"the stored checkpoint's weights have digest {of_files}, the catalog names another")
     if events_trained != version.events_trained:
         found.append(f"{events_trained} examples were trained on, the catalog says {version.events_trained}")
-    return Rebuilt(digest, events_trained, damage, tuple(found), (*warnings, *note))
+    metrics = dict[str, tuple[float, float]]()
+    if digest != version.weights_digest:
+        before = version.metrics.get("candidate", {})
+        metrics = {name: (before[name], value) for name, value in measure().items() if name in before}
+    return Rebuilt(digest, events_trained, damage, tuple(found), (*warnings, *note), metrics)
 
 
 def variable_differences(stored: Arrays, rebuilt: Arrays) -> list[str]:

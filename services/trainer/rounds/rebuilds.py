@@ -1,193 +1,146 @@
-"""Versions that are trained again for a comparison, and models made elsewhere that are measured: one at a time, between
-two rounds, under nobody's lease.
+"""Versions that are trained again for a comparison, and models made elsewhere that are measured: jobs of the registry,
+one at a time, between two rounds, under nobody's lease.
 
-What is asked for and what came out is kept in memory only: a trainer that restarts has forgotten it, and the caller
-asks again.
+What is asked for and what came out is the registry's to keep: of several trainers any may take it, and if that one dies
+another does.
 """
 
 import logging
 import shutil
 import signal
-import threading
 import time
-import uuid
-from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from enum import StrEnum
-from pathlib import Path
+from dataclasses import asdict
+from typing import Any
 
-from common.errors import Conflict, HeadraceError, NotFound, Overloaded
+from common.errors import Conflict, HeadraceError
 from common.process.lifecycle import Stop
-from common.registry.catalog import PRODUCTION, PUSHED, FileEntry, Lease, Round, Version
+from common.registry.catalog import PRODUCTION, FileEntry, Lease, Version
 from common.registry.client import RegistryClient
+from common.registry.jobs import Job, JobKind, JobState
 from services.trainer.rounds.assignment import Failed, Figures, Message, Progress, Raised, Rebuilt, RoundAssignment
 from services.trainer.rounds.zygote_handle import RoundChild, ZygoteHandle
 from services.trainer.settings import TrainerSettings
 
 logger = logging.getLogger(__name__)
-_KEPT = 100
 _LOOK_SECONDS = 0.2
-
-
-class RebuildState(StrEnum):
-    WAITING = "waiting"
-    """For the running round to end."""
-    RUNNING = "running"
-    DONE = "done"
-    FAILED = "failed"
-    """Nothing is known: its process died, something it needs was away, or the time was over."""
-
-
-@dataclass
-class Rebuild:
-    """One comparison; changed by the lease loop's thread only. `result` is there when it is DONE."""
-
-    rebuild_id: str
-    version: Version
-    round: Round
-    asked_at: float
-    state: RebuildState = RebuildState.WAITING
-    reason: str = ""
-    result: Rebuilt | Figures | None = None
-    progress: Progress = field(default_factory=lambda: Progress("fork"))
-    seconds: float = 0.0
-    candidate: tuple[FileEntry, ...] = ()
-    """Not empty: a SavedModel made elsewhere, to be measured beside `version` on what `round` held out."""
+_STOPPED = "the trainer was stopped"
+_TAKEN = "another trainer has it"
+_KINDS = (JobKind.REBUILD, JobKind.MEASURE)
 
 
 class Rebuilds:
-    """Thread-safe: doors ask, the lease loop takes and runs."""
+    """Of the lease loop's thread; `job` may be looked at from others."""
 
-    def __init__(self, settings: TrainerSettings, registry: RegistryClient, *, on_asked: Callable[[], None]) -> None:
-        self._settings, self._registry, self._on_asked = settings, registry, on_asked
-        self._lock = threading.Lock()
-        self._known: OrderedDict[str, Rebuild] = OrderedDict()
-        self._open: Rebuild | None = None
+    def __init__(self, settings: TrainerSettings, registry: RegistryClient, *, holder: str) -> None:
+        self._settings, self._registry, self._holder = settings, registry, holder
+        self.job: Job | None = None
+        """The one that runs here."""
 
-    def ask(self, model: str, version: int) -> Rebuild:
-        """Has the version trained again. Asked while that same one is open, gives the one there is.
+    def take(self) -> Job | None:
+        """None: there is nothing to do, or the registry is away."""
+        try:
+            ttl_seconds = self._settings.lease_ttl_seconds
+            taken = (self._registry.take_job(self._holder, kind, ttl_seconds=ttl_seconds) for kind in _KINDS)
+            return next(filter(None, taken), None)
+        except HeadraceError as error:
+            logger.debug("no job can be taken", extra={"error": error.message})
+            return None
 
-        Raises:
-            NotFound: no such model or version. Conflict: it was made elsewhere.
-            Overloaded: another one is waiting or running.
-        """
-        found = self._registry.get_version(model, version)
-        its_round = self._registry.get_round(model, found.round_id)
-        if its_round.plan.trigger == PUSHED:
-            by = found.environment.get(PUSHED, {}).get("by", "somebody")
-            raise Conflict(
-                f"{model}@{version} was pushed by {by} and not trained here, so there is nothing to train it again from"
-            )
-        return self._begin(Rebuild(uuid.uuid4().hex, found, its_round, time.time()))
-
-    def measure(self, model: str, files: tuple[FileEntry, ...]) -> Rebuild:
-        """Has a SavedModel that the registry has the files of measured beside the live version.
-
-        Raises:
-            NotFound: no such model. Conflict: no round of it has made a version, so nothing is held out.
-            Overloaded: another one is waiting or running.
-        """
-        known = self._registry.get_model(model)
-        if not known.head_version:
-            raise Conflict(f"no round of {model} has made a version yet, so nothing is held out to judge by")
-        last = self._registry.get_version(model, known.head_version)
-        its_round = self._registry.get_round(model, last.round_id)
-        live = known.aliases.get(PRODUCTION, 0)
-        against = self._registry.get_version(model, live) if live else last
-        return self._begin(Rebuild(uuid.uuid4().hex, against, its_round, time.time(), candidate=files))
-
-    def _begin(self, rebuild: Rebuild) -> Rebuild:
-        with self._lock:
-            if self._open is not None:
-                open_one, wanted = self._open.version, rebuild.version
-                asked = (wanted.model, wanted.version, rebuild.candidate)
-                if (open_one.model, open_one.version, self._open.candidate) == asked:
-                    return self._open
-                doing = "measuring a model against" if self._open.candidate else "rebuilding"
-                raise Overloaded(
-                    f"this trainer is {doing} {open_one.model}@{open_one.version}; one at a time",
-                    retry_after_seconds=2,
-                )
-            self._open = self._known[rebuild.rebuild_id] = rebuild
-            while len(self._known) > _KEPT:
-                self._known.popitem(last=False)
-        self._on_asked()
-        return rebuild
-
-    def find(self, rebuild_id: str) -> Rebuild:
-        """Raises NotFound: never asked here, or forgotten since."""
-        with self._lock:
-            if rebuild_id not in self._known:
-                raise NotFound(f"this trainer knows no rebuild {rebuild_id}; another trainer may, or it was restarted")
-            return self._known[rebuild_id]
-
-    def waiting(self) -> Rebuild | None:
-        with self._lock:
-            return self._open
-
-    def run(self, rebuild: Rebuild, zygote: ZygoteHandle, stop: Stop) -> None:
+    def run(self, job: Job, zygote: ZygoteHandle, stop: Stop) -> None:
         """In the thread that owns the zygote; until it has ended, whichever way."""
-        work_dir = self._settings.data_dir.absolute() / "rebuilds" / rebuild.rebuild_id
-        named = {"model": rebuild.version.model, "version": rebuild.version.version}
-        logger.info("rebuild begins", extra=named)
-        rebuild.state, began = RebuildState.RUNNING, time.monotonic()
+        self.job, began = job, time.monotonic()
+        work_dir = self._settings.data_dir.absolute() / "rebuilds" / job.job_id
+        named = {"model": job.model, "version": job.version}
+        logger.info("job begins", extra={**named, "kind": str(job.kind)})
+        state, told = JobState.FAILED, dict[str, Any]()
         try:
             work_dir.mkdir(parents=True)
-            self._conclude(rebuild, *self._accompany(rebuild, self._assignment(rebuild, work_dir), zygote, stop))
+            version = self._version(job)
+            assignment = self._assignment(job, version, str(work_dir))
+            child, word, killed_because = self._accompany(assignment, zygote, stop)
+            if isinstance(word, Rebuilt):
+                state, told = JobState.DONE, told_of(word, version, seconds=time.monotonic() - began)
+            elif isinstance(word, Figures):
+                seconds = round(time.monotonic() - began, 3)
+                state, told = JobState.DONE, {"figures": asdict(word), "version": version.version, "seconds": seconds}
+            else:
+                told = {"reason": _why(child, word, killed_because)}
+                state = JobState.WAITING if killed_because == _STOPPED else JobState.FAILED
         except (HeadraceError, OSError) as error:
-            rebuild.reason, rebuild.state = f"its process could not be run: {error}", RebuildState.FAILED
+            told = {"reason": f"its process could not be run: {error}"}
         finally:
-            rebuild.seconds = time.monotonic() - began
-            with self._lock:
-                self._open = None
             shutil.rmtree(work_dir, ignore_errors=True)
-        logger.info("rebuild ended", extra={**named, "state": str(rebuild.state), "reason": rebuild.reason})
+        logger.info("job ended", extra={**named, "state": str(state), "reason": told.get("reason", "")})
+        self._tell(state, told)
+        self.job = None
 
-    def give_up(self, reason: str) -> None:
-        """The trainer is stopping: who waits is told."""
-        with self._lock:
-            if self._open is not None:
-                self._open.state, self._open.reason = RebuildState.FAILED, reason
-            self._open = None
+    def _tell(self, state: JobState, told: dict[str, Any]) -> bool:
+        """Whether the job is this trainer's yet, as far as the registry can be asked."""
+        assert self.job is not None, "only what runs here is told of"
+        try:
+            self.job = self._registry.tell_job(
+                self.job, state=state, told=told, ttl_seconds=self._settings.lease_ttl_seconds
+            )
+        except Conflict as error:
+            logger.warning("a job is no longer this trainer's", extra={"error": error.message})
+            return False
+        except HeadraceError as error:
+            logger.warning("a job cannot be told of", extra={"error": error.message})
+        return True
 
-    def _assignment(self, rebuild: Rebuild, work_dir: Path) -> RoundAssignment:
-        configuration = rebuild.round.plan.configuration
+    def _version(self, job: Job) -> Version:
+        """The one to train again, or the live one, beside which a model made elsewhere is measured."""
+        if job.kind is JobKind.REBUILD:
+            return self._registry.get_version(job.model, job.version)
+        known = self._registry.get_model(job.model)
+        return self._registry.get_version(job.model, known.aliases.get(PRODUCTION, 0) or known.head_version)
+
+    def _assignment(self, job: Job, version: Version, work_dir: str) -> RoundAssignment:
+        candidate = tuple(FileEntry(**entry) for entry in job.options.get("files", ()))
+        last = version
+        if candidate:
+            last = self._registry.get_version(job.model, self._registry.get_model(job.model).head_version)
+        its_round = self._registry.get_round(job.model, last.round_id)
+        configuration = its_round.plan.configuration
         return RoundAssignment(
-            lease=Lease(rebuild.round, token=0, expires_at=0.0),
+            lease=Lease(its_round, token=0, expires_at=0.0),
             registry_address=self._settings.registry_address,
             event_log=self._settings.event_log,
-            work_dir=str(work_dir),
-            cache_dir=str(work_dir / "cache"),
+            work_dir=work_dir,
+            cache_dir=f"{work_dir}/cache",
             intra_op_threads=int(configuration["intra_op_threads"]),
             inter_op_threads=int(configuration["inter_op_threads"]),
             resume_interval_seconds=self._settings.resume_interval_seconds,
             readers=self._settings.readers,
             max_parameters=self._settings.max_parameters,
-            rebuild_of=0 if rebuild.candidate else rebuild.version.version,
-            candidate=rebuild.candidate,
-            against=rebuild.version.version if rebuild.candidate else 0,
+            rebuild_of=0 if candidate else version.version,
+            candidate=candidate,
+            against=version.version if candidate else 0,
         )
 
     def _accompany(
-        self, rebuild: Rebuild, assignment: RoundAssignment, zygote: ZygoteHandle, stop: Stop
+        self, assignment: RoundAssignment, zygote: ZygoteHandle, stop: Stop
     ) -> tuple[RoundChild, Message | None, str]:
         """Until the child has ended: the child, its last word, and why it was killed where it was."""
         child = zygote.spawn(assignment)
         deadline = time.monotonic() + self._settings.rebuild_timeout_seconds
-        last_word: Message | None = None
-        killed_because = ""
+        said_at, last_word, killed_because = 0.0, None, ""
+        progress = Progress("fork")
         try:
             while True:  # At least once: a child that has ended may have left words.
                 for message in zygote.wait(child, _LOOK_SECONDS):
                     if isinstance(message, Progress):
-                        rebuild.progress = message
+                        progress = message
                     else:
                         last_word = message
                 if stop.is_requested():
-                    killed_because = "the trainer was stopped"
+                    killed_because = _STOPPED
                 elif time.monotonic() > deadline:
                     killed_because = f"it took longer than {self._settings.rebuild_timeout_seconds:g} s"
+                elif not child.has_ended and time.monotonic() > said_at + self._settings.lease_ttl_seconds / 4:
+                    said_at = time.monotonic()
+                    far = {"stage": progress.stage, "examples_done": progress.examples_done}
+                    killed_because = "" if self._tell(JobState.RUNNING, far) else _TAKEN
                 if killed_because:
                     zygote.signal(child, signal.SIGKILL)
                 if child.has_ended:
@@ -198,13 +151,31 @@ class Rebuilds:
         finally:
             zygote.forget(child)
 
-    def _conclude(self, rebuild: Rebuild, child: RoundChild, word: Message | None, killed_because: str) -> None:
-        if isinstance(word, Rebuilt | Figures):
-            rebuild.result, rebuild.state = word, RebuildState.DONE
-            return
-        rebuild.reason = killed_because or f"its process ended with status {child.status} and without a result"
-        if isinstance(word, Raised):
-            rebuild.reason = f"{word.error}: {word.message}"
-        if isinstance(word, Failed):
-            rebuild.reason = f"{word.kind}: {word.reason}"
-        rebuild.state = RebuildState.FAILED
+
+def told_of(found: Rebuilt, version: Version, *, seconds: float) -> dict[str, Any]:
+    """What the registry keeps of it, and pages and commands show."""
+    is_equal = not found.missing and not found.differences
+    name = f"{version.model}@{version.version}"
+    sentence = f"{name} is equal to what its lineage gives: weights {found.weights_digest[:12]}"
+    if not is_equal:
+        why = (*found.missing, *found.differences)
+        sentence = f"{name} is not equal to what its lineage gives: {why[0]}"
+    facts = {name: value for name, value in asdict(found).items() if name != "weights_digest"}
+    return {
+        **facts,
+        "equal": is_equal,
+        "sentence": sentence,
+        "expected_digest": version.weights_digest,
+        "rebuilt_digest": found.weights_digest,
+        "seconds": round(seconds, 3),
+    }
+
+
+def _why(child: RoundChild, word: Message | None, killed_because: str) -> str:
+    if killed_because:
+        return killed_because
+    if isinstance(word, Raised):
+        return f"{word.error}: {word.message}"
+    if isinstance(word, Failed):
+        return f"{word.kind}: {word.reason}"
+    return f"its process ended with status {child.status} and without a result"

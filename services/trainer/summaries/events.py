@@ -5,8 +5,10 @@ block by block while a round trains. TensorBoard's own protos and writers; a fil
 while it grows.
 """
 
+import io
 import math
 import re
+import wave
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +21,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.types_pb2 import DT_FLOAT, DT_STRING
+from tensorboard.plugins.audio import metadata as audio_metadata
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.custom_scalar import metadata as layout_metadata
 from tensorboard.plugins.histogram.summary_v2 import histogram_pb
@@ -134,6 +137,22 @@ def image(tag: str, png: bytes, *, height: int, width: int) -> Summary:
     parts = [str(width).encode(), str(height).encode(), png]
     tensor = TensorProto(dtype=DT_STRING, tensor_shape=shape, string_val=parts)
     kind = image_metadata.create_summary_metadata(display_name="", description="")
+    return Summary(value=[Summary.Value(tag=tag, tensor=tensor, metadata=kind)])
+
+
+def audio(tag: str, samples: NDArray[np.int16], *, samples_per_second: int) -> Summary:
+    """One channel, as a WAV file."""
+    content = io.BytesIO()
+    with wave.open(content, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(samples_per_second)
+        file.writeframes(samples.astype("<i2").tobytes())
+    shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=1), TensorShapeProto.Dim(size=2)])
+    tensor = TensorProto(dtype=DT_STRING, tensor_shape=shape, string_val=[content.getvalue(), b""])
+    kind = audio_metadata.create_summary_metadata(
+        display_name="", description="", encoding=audio_metadata.Encoding.Value("WAV")
+    )
     return Summary(value=[Summary.Value(tag=tag, tensor=tensor, metadata=kind)])
 
 

@@ -10,18 +10,19 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 
 from services.trainer.families.heads import BuiltHead
 from services.trainer.families.port import Outputs, TrainingSet
-from services.trainer.summaries.events import image, text
+from services.trainer.summaries.events import audio, image, text
 
 _LONGEST = 200
 _MOST_PIXELS = 1024 * 1024
 _CHANNELS = (1, 3, 4)
+_NO_SOUNDS: Mapping[str, int] = {}
 
 
 class WorstExamples:
-    """Keeps `limit` of them, whatever the number of examples."""
+    """Keeps `limit` of them, whatever the number of examples; `sounds`: features by samples per second."""
 
-    def __init__(self, heads: tuple[BuiltHead, ...], limit: int) -> None:
-        self._heads, self._limit = heads, limit
+    def __init__(self, heads: tuple[BuiltHead, ...], limit: int, sounds: Mapping[str, int] = _NO_SOUNDS) -> None:
+        self._heads, self._limit, self._sounds = heads, limit, sounds
         self._kept: list[tuple[float, int, dict[str, str], dict[str, NDArray[np.generic]]]] = []
         self._seen = 0
 
@@ -41,7 +42,7 @@ class WorstExamples:
             loss, place = float(losses[row]), self._seen + row
             if np.isfinite(loss) and (len(self._kept) < self._limit or loss > self._kept[0][0]):
                 change = heapq.heappush if len(self._kept) < self._limit else heapq.heapreplace
-                change(self._kept, (loss, -place, self._told(examples, raw, outputs, row), self._images(raw, row)))
+                change(self._kept, (loss, -place, self._told(examples, raw, outputs, row), self._media(raw, row)))
         self._seen += examples.count
 
     def _told(self, examples: TrainingSet, raw: Mapping[str, tf.Tensor], outputs: Outputs, row: int) -> dict[str, str]:
@@ -53,20 +54,23 @@ class WorstExamples:
             )
             for head in self._heads
         }
-        return of_heads | {name: _shown(values[row].numpy()) for name, values in raw.items() if not _is_image(values)}
+        return of_heads | {name: _shown(raw[name][row].numpy()) for name in raw.keys() - self._media(raw, row).keys()}
 
-    @staticmethod
-    def _images(raw: Mapping[str, tf.Tensor], row: int) -> dict[str, NDArray[np.generic]]:
-        return {name: values[row].numpy() for name, values in raw.items() if _is_image(values)}
+    def _media(self, raw: Mapping[str, tf.Tensor], row: int) -> dict[str, NDArray[np.generic]]:
+        shown = (name for name, values in raw.items() if name in self._sounds or _is_image(values))
+        return {name: raw[name][row].numpy() for name in shown}
 
     def summaries(self) -> list[Summary]:
-        """Worst first: worst/0 is a table, worst/0/<feature> an image."""
+        """Worst first: worst/0 is a table, worst/0/<feature> an image or a sound."""
         found: list[Summary] = []
-        for place, (loss, _, told, images) in enumerate(sorted(self._kept, reverse=True, key=lambda one: one[:2])):
+        for place, (loss, _, told, media) in enumerate(sorted(self._kept, reverse=True, key=lambda one: one[:2])):
             rows = [("loss", f"{loss:.6g}"), *told.items()]
             table = "\n".join(["| what | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])
             found.append(text(f"worst/{place}", table))
-            for name, pixels in images.items():
+            for name, pixels in media.items():
+                if rate := self._sounds.get(name):
+                    found.append(audio(f"worst/{place}/{name}", _as_samples(pixels), samples_per_second=rate))
+                    continue
                 png = tf.io.encode_png(_as_bytes(pixels)).numpy()
                 height, width = pixels.shape[:2]
                 found.append(image(f"worst/{place}/{name}", png, height=height, width=width))
@@ -85,6 +89,15 @@ def _as_bytes(pixels: NDArray[np.generic]) -> NDArray[np.uint8]:
     values = pixels.astype(np.float64)
     low, high = float(values.min()), float(values.max())
     return np.asarray(np.round((values - low) * (255.0 / (high - low) if high > low else 0.0)), np.uint8)
+
+
+def _as_samples(values: NDArray[np.generic]) -> NDArray[np.int16]:
+    """As they are where they are such already; else the largest is as loud as can be."""
+    if values.dtype == np.int16:
+        return values.astype(np.int16)
+    flat = np.nan_to_num(values.astype(np.float64).ravel(), posinf=0.0, neginf=0.0)
+    peak = float(np.abs(flat).max(initial=0.0))
+    return np.asarray(np.round(flat * (32_767.0 / peak if peak else 0.0)), np.int16)
 
 
 def _shown(value: object) -> str:

@@ -83,6 +83,23 @@
   const ink = (name) => getComputedStyle(root).getPropertyValue(name).trim();
   const strokes = () => [0, 1, 2, 3, 4, 5].map((place) => ink(`--c${place}`));
   const dashes = [[], [6, 4], [2, 3], [8, 3, 2, 3], [4, 4], [1, 3]];
+  // Moments as upright dashed lines; the page has them in words too.
+  function mark(element, plot) {
+    const marks = JSON.parse(element.dataset.marks || "[]");
+    const { ctx, bbox } = plot;
+    ctx.save();
+    ctx.strokeStyle = ink("--warn");
+    ctx.setLineDash([4, 4]);
+    for (const [at] of marks) {
+      if (at < plot.scales.x.min || at > plot.scales.x.max) continue;
+      const left = Math.round(plot.valToPos(at, "x", true));
+      ctx.beginPath();
+      ctx.moveTo(left, bbox.top);
+      ctx.lineTo(left, bbox.top + bbox.height);
+      ctx.stroke();
+    }
+    ctx.restore();
+  }
   function draw(element, x, lines, isTime) {
     drawn.get(element)?.destroy();
     element.replaceChildren();
@@ -102,7 +119,8 @@
         width: Math.max(element.clientWidth, 240),
         height: Math.min(320, Math.max(200, element.clientWidth * 0.28)),
         scales: { x: { time: isTime } },
-        axes: [{ ...axis, incrs: isTime ? undefined : [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 1e4, 1e5] }, { ...axis, size: 64 }],
+        hooks: { draw: [(drawn) => mark(element, drawn)] },
+        axes: [{ ...axis, incrs: isTime ? undefined : x.every(Number.isInteger) ? [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 1e4, 1e5] : [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 100, 1000] }, { ...axis, size: 64 }],
         series: [
           { label: element.dataset.x || "x" },
           ...names.map((name, place) => ({

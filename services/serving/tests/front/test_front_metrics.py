@@ -36,7 +36,7 @@ def _scraped(report: dict[str, Any]) -> str:
     queue = SimpleNamespace(load=load, depth=5)
     admission = Admission(1)
     admission.refusals["m", "too late"] = 4
-    state = decode(encode(replica_state(version(work=report))))
+    state = decode(encode(replica_state(version(work=report, runner_pid=7, private_bytes=23))))
     front: Any = SimpleNamespace(
         routes={("m", "alias/production"): SimpleNamespace(queue=queue)},
         admission=admission,
@@ -52,6 +52,7 @@ def _scraped(report: dict[str, Any]) -> str:
     "line",
     [
         'headrace_serving_queue_requests{model="m",target="alias/production"} 5.0',
+        'headrace_serving_runner_private_bytes{model="m",version="3"} 23.0',
         'headrace_serving_in_flight{model="m",target="alias/production"} 1.0',
         'headrace_serving_refused_total{model="m",reason="too late"} 4.0',
         'headrace_serving_cancelled_total{model="m"} 2.0',

@@ -7,7 +7,20 @@ from services.serving.wire.replica_state import ReplicaState, ServingState, Vers
 
 def test_a_replica_says_what_it_serves_what_it_gave_up_and_how_fast_it_is() -> None:
     versions = (
-        VersionState("m", 1, ServingState.AVAILABLE, aliases=("production",), available_at=7.0),
+        VersionState(
+            "m",
+            1,
+            ServingState.AVAILABLE,
+            aliases=("production",),
+            available_at=7.0,
+            runner_id="m-1",
+            runner_pid=77,
+            engine="onnx",
+            engine_reasons={"late": "faster"},
+            private_bytes=23,
+            batches=2,
+            examples=9,
+        ),
         VersionState("m", 2, ServingState.LOADING, error_code=13, error_message="try 1: no such op"),
         VersionState("m", 3, ServingState.END, error_code=13, error_message="no such op"),
         VersionState("m", 4, ServingState.END),
@@ -38,10 +51,10 @@ def test_a_replica_says_what_it_serves_what_it_gave_up_and_how_fast_it_is() -> N
     )
     (first, whole) = said.parts
     assert (whole.model, whole.version, whole.numbers) == ("m", 0, {"queue_requests": 3.0})
-    assert (first.version, first.numbers) == (
-        1,
-        {key: value for key, value in said.numbers.items() if key != "open_requests"},
-    )
+    worked = {"runner_private_bytes": 23.0, "runner_batches_total": 2.0, "runner_examples_total": 9.0}
+    asked = {key: value for key, value in said.numbers.items() if key != "open_requests"}
+    assert (first.version, first.numbers) == (1, asked | worked)
+    assert (said.serves[0].engine, said.serves[0].runner) == ("onnx; late: faster", "m-1, process 77")
     assert (said.numbers["request_p50_seconds"], said.numbers["request_p99_seconds"]) == (0.001, 0.05)
     assert "request_p99_seconds" not in report().numbers, "nothing was asked since the report before"
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from common.registry.catalog import Lease, OffsetRange, RoundState, VersionStatus
 from common.registry.client import RegistryClient
+from common.registry.jobs import JobKind, JobState
 from services.trainer.rounds import environment
 from services.trainer.rounds.assignment import Done
 from services.trainer.rounds.rebuild_check import variable_differences
@@ -37,7 +38,7 @@ def test_a_version_rebuilt_from_its_lineage_is_equal(trained: tuple[Platform, li
     point = platform.registry.resume_point
     for number, lease in enumerate(leases, 1):
         found = rebuilt(platform, lease, number)
-        assert (found.missing, found.differences) == ((), ())
+        assert (found.missing, found.differences, found.metrics) == ((), (), {})
         assert found.weights_digest == platform.registry.versions[number - 1].weights_digest
         assert found.events_trained == platform.registry.versions[number - 1].events_trained
     assert (len(platform.registry.versions), platform.registry.resume_point) == (2, point), "nothing was written"
@@ -55,6 +56,8 @@ def test_a_plan_that_does_not_lead_to_the_version_is_told_by_variable(trained: t
     finally:
         platform.registry.versions[0] = honest
     assert found.weights_digest not in ("", honest.weights_digest)
+    assert {name: before for name, (before, _) in found.metrics.items()} == honest.metrics["candidate"]
+    assert any(before != after for before, after in found.metrics.values())
     assert any(sentence.startswith("model/") and "differs in" in sentence for sentence in found.differences)
     assert contradicted.missing == ("the version's seed is 12, its round's plan says 11",)
 
@@ -140,16 +143,23 @@ def test_the_door_waits_for_the_running_round_takes_one_at_a_time_and_touches_no
     assert trainer.get("/v1/rebuilds/none")[0] == 404
 
 
-def test_another_rebuild_is_refused_while_one_is_open(
+def test_a_rebuild_that_a_trainer_leaves_behind_is_taken_by_the_next_and_others_wait_their_turn(
     trainer: TrainerProcess, registry: RegistryClient, events: Events
 ) -> None:
     trainer.start()
-    events.add(10)
-    wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "the first version")
-    events.add(10)
-    wait_until(lambda: registry.get_model(MODEL).newest_version == 2, "the second version")
+    for number in (1, 2):
+        events.add(10)
+        wait_until(lambda number=number: registry.get_model(MODEL).newest_version == number, f"version {number}")  # type: ignore[misc]  # a lambda with a default
     trainer.behave("hang")
-    assert trainer.post(f"/v1/models/{MODEL}/versions/1:rebuild", {})[0] == 202
-    assert trainer.post(f"/v1/models/{MODEL}/versions/2:rebuild", {})[0] == 429
-    wait_until(lambda: trainer.status()["rebuild"]["state"] == "running", "it runs")
+    first = registry.ask_job(JobKind.REBUILD, MODEL, version=1, by="ada", reason="audit")
+    second = registry.ask_job(JobKind.REBUILD, MODEL, version=2, by="ada")
+    wait_until(lambda: (trainer.status()["rebuild"] or {}).get("state") == "running", "the first runs")
+    assert registry.jobs(job_id=second.job_id)[0].state is JobState.WAITING
     assert trainer.stop() == 0
+    assert registry.jobs(job_id=first.job_id)[0].state is JobState.WAITING, "it was given back"
+    trainer.behave("register")
+    trainer.start()
+    for job in (first, second):
+        wait_until(lambda job=job: not registry.jobs(job_id=job.job_id)[0].is_open, "it is compared")  # type: ignore[misc]  # as above
+    ended = registry.jobs(job_id=first.job_id)[0]
+    assert (ended.state, ended.attempts, ended.told["equal"]) == (JobState.DONE, 2, False)

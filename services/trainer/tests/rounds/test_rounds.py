@@ -315,12 +315,15 @@ def test_the_next_round_can_be_asked_to_be_traced_once(
     wait_until(lambda: trainer.get("/readyz")[0] == 200, "it is ready")
     path, asked = f"/v1/models/{MODEL}:profile", {"first_step": 2, "steps": 3}
     assert trainer.post(path, asked)[0] == 202
-    assert trainer.status()["profiles"] == {MODEL: asked}
+    (job,) = registry.jobs(model=MODEL)
+    assert (job.kind, job.options, job.state) == ("profile", asked, "waiting")
     assert trainer.post(path, asked)[0] == 409
     assert trainer.post("/v1/models/nobody:profile", asked)[0] == 404
     assert trainer.post(path, {"steps": 0})[0] == 400
     events.add(12)
-    wait_until(lambda: not trainer.status()["profiles"], "the round is done")
+    wait_until(lambda: not registry.jobs(model=MODEL)[0].is_open, "the round is done")
+    (done,) = registry.jobs(model=MODEL)
+    assert (done.state, done.told["version"]) == ("done", 1)
 
 
 def test_one_data_dir_belongs_to_one_trainer(trainer: TrainerProcess, registry: RegistryClient) -> None:

@@ -1,6 +1,8 @@
 """What TensorBoard is given of a round: what was asked for, bounded, and not one bit of the weights for it."""
 
+import io
 import json
+import wave
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from tensorboard.util import tensor_util
 
 from common.definition.summaries import parse_summaries
 from common.errors import InvalidInput
+from common.schema import Schema
 from services.trainer.rounds.assignment import LIVE_EVENTS, Done, Stopped
 from services.trainer.summaries import pr_curves
 from services.trainer.tests.support.small_rounds import SCHEMA, Platform, definition, event, serialized
@@ -141,7 +144,36 @@ def build_model(schema, params):
     assert (width, height, png[:4]) == (b"4", b"4", b"\x89PNG")
 
 
-@pytest.mark.parametrize("section", [{"histogram": 1}, {"worst": 65}, {"histograms": -1}])
+@pytest.mark.covers("tb-media")
+def test_the_worst_sounds_can_be_heard(tmp_path: Path) -> None:
+    features = [{"name": "pcm", "dtype": "float32", "shape": [8]}]
+    platform = Platform(tmp_path, {"features": features, "labels": SCHEMA["labels"]})
+    random = np.random.default_rng(5)
+    labels = [{name: event(random)[name] for name in ("late", "kind", "amount")} for _ in range(60)]
+    platform.append([serialized({"pcm": (random.random(8) - 0.5).tolist(), **label}) for label in labels])
+    specs = {"pcm": {"type": "numeric"}}
+    summaries = {"worst": 2, "audio": {"pcm": 4000}}
+    training = {"batch_size": 8, "summaries": summaries}
+    files = definition(estimator="linear_classifier", parameters=None, features=specs, training=training)
+    assert isinstance(platform.train(platform.lease(files)), Done)
+    found = of_version(platform)
+    assert set(found["audio"]) == {"worst/0/pcm", "worst/1/pcm"}
+    ((_, sounds),) = found["audio"]["worst/0/pcm"]
+    content, *_ = sounds.ravel().tolist()
+    with wave.open(io.BytesIO(content)) as sound:
+        assert (sound.getframerate(), sound.getnchannels(), sound.getsampwidth()) == (4000, 1, 2)
+        samples = np.frombuffer(sound.readframes(9), "<i2")
+    assert (len(samples), int(np.abs(samples.astype(int)).max())) == (8, 32_767)
+    assert "pcm" not in str(found["text"]["worst/0"][0][1])
+    schema = Schema.from_mapping({"features": features, "labels": SCHEMA["labels"]})
+    for wrong, words in (({"pcn": 4000}, "is no feature of the stream"), ({"pcm": 0}, "1 to 192000")):
+        with pytest.raises(InvalidInput, match=words):
+            parse_summaries({"worst": 2, "audio": wrong}).check_against_schema(schema)
+    with pytest.raises(InvalidInput, match="say how many"):
+        parse_summaries({"audio": {"pcm": 4000}})
+
+
+@pytest.mark.parametrize("section", [{"histogram": 1}, {"worst": 65}, {"histograms": -1}, {"audio": ["pcm"]}])
 def test_what_cannot_be_kept_is_refused(section: dict[str, int]) -> None:
     with pytest.raises(InvalidInput, match="summaries"):
         parse_summaries(section)

@@ -18,6 +18,7 @@ from common.errors import InvalidInput, Unavailable
 from common.process.lifecycle import Stop
 from common.process.tracing import open_tracing
 from common.registry.catalog import Lease, OffsetRange, Round, RoundPlan, RoundState
+from common.registry.jobs import Job, JobKind, JobState
 from services.trainer.rounds.assignment import (
     Done,
     Failed,
@@ -32,7 +33,7 @@ from services.trainer.rounds.assignment import (
     encode_message,
 )
 from services.trainer.rounds.attempt import MAX_DEATHS, Attempt, Outcome
-from services.trainer.rounds.rebuilds import Rebuild, Rebuilds, RebuildState
+from services.trainer.rounds.rebuilds import Rebuilds
 from services.trainer.rounds.round_trace import RoundTrace
 from services.trainer.rounds.zygote import CRASHED
 from services.trainer.rounds.zygote_handle import RoundChild, ZygoteHandle
@@ -469,10 +470,21 @@ def test_a_round_that_takes_too_long_or_is_stuck_is_killed_and_fails_with_its_st
 
 def test_a_rebuild_that_ends_before_the_first_look_has_said_how(assignment: RoundAssignment, tmp_path: Path) -> None:
     settings = TrainerSettings(data_dir=tmp_path, event_log="segments:/nowhere")
-    rebuilds = Rebuilds(settings, registry=None, on_asked=lambda: None)  # type: ignore[arg-type]  # nothing is asked of it
-    version: Any = SimpleNamespace(model="late", version=1)
     threads = {"intra_op_threads": 1, "inter_op_threads": 1}
     plan = replace(assignment.plan, configuration=threads)
-    rebuild = Rebuild("quick", version, replace(assignment.round, plan=plan), asked_at=0.0)
-    rebuilds.run(rebuild, QuickZygote(Rebuilt("0" * 64, 5, differences=())), Stop())  # type: ignore[arg-type]  # has its calls
-    assert (rebuild.state, rebuild.reason) == (RebuildState.DONE, "")
+    version: Any = SimpleNamespace(model="late", version=1, round_id="r", weights_digest="0" * 64)
+    said: list[tuple[str, dict[str, Any]]] = []
+
+    def tell(job: Job, *, state: JobState, told: dict[str, Any], ttl_seconds: float) -> Job:
+        said.append((state, told))
+        return job
+
+    registry: Any = SimpleNamespace(
+        get_version=lambda model, number: version,
+        get_round=lambda model, round_id: replace(assignment.round, plan=plan),
+        tell_job=tell,
+    )
+    job = Job("quick", JobKind.REBUILD, "late", 1, "ada", "", 0.0, JobState.RUNNING)
+    rebuilds = Rebuilds(settings, registry, holder="t")
+    rebuilds.run(job, QuickZygote(Rebuilt("0" * 64, 5, differences=())), Stop())  # type: ignore[arg-type]  # has its calls
+    assert (said[-1][0], said[-1][1]["equal"], rebuilds.job) == (JobState.DONE, True, None)

@@ -1,0 +1,72 @@
+"""What somebody wants of whichever trainer is free, as values and as messages; for both ends of RegistryService."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from common.registry.catalog import JsonMap
+from common.registry.wire import json_map, json_text
+from protos import registry_pb2 as pb
+
+
+class JobKind(StrEnum):
+    REBUILD = "rebuild"
+    """Train the version again from its lineage and compare."""
+    PROFILE = "profile"
+    """Trace steps of the model's next round: options {"first_step", "steps"}."""
+    MEASURE = "measure"
+    """Measure a SavedModel made elsewhere beside the live version: options {"files": [{path, size_bytes, digest}]}."""
+
+
+class JobState(StrEnum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    """Nothing came out; `told` has the reason."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One wish, from when it was asked for until it is forgotten.
+
+    Attributes:
+        version: 0 where it concerns none yet.
+        attempts: how often a trainer has taken it; what tells one holding from the next.
+        told: while it runs how far it is, then what came out; always {"reason"} where it failed.
+        asked_at, ended_at: epoch seconds; 0 while it has not ended.
+    """
+
+    job_id: str
+    kind: JobKind
+    model: str
+    version: int
+    by: str
+    reason: str
+    asked_at: float
+    state: JobState = JobState.WAITING
+    options: JsonMap = field(default_factory=dict)
+    holder: str = ""
+    attempts: int = 0
+    told: JsonMap = field(default_factory=dict)
+    ended_at: float = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        return self.state in (JobState.WAITING, JobState.RUNNING)
+
+
+def job_to_wire(job: Job) -> pb.Job:
+    return pb.Job(
+        job_id=job.job_id, kind=str(job.kind), model=job.model, version=job.version,
+        options_json=json_text(job.options), by=job.by, reason=job.reason, asked_at=job.asked_at,
+        state=str(job.state), holder=job.holder, attempts=job.attempts, told_json=json_text(job.told),
+        ended_at=job.ended_at,
+    )  # fmt: skip
+
+
+def job_from_wire(message: pb.Job) -> Job:
+    return Job(
+        message.job_id, JobKind(message.kind), message.model, message.version, message.by, message.reason,
+        message.asked_at, JobState(message.state), json_map("options_json", message.options_json), message.holder,
+        message.attempts, json_map("told_json", message.told_json), message.ended_at,
+    )  # fmt: skip

@@ -1,0 +1,204 @@
+"""What somebody wants of whichever trainer is free: asked for, taken under a time to live, told of, ended.
+
+A trainer that dies is not heard of until the time is over; then another takes the job, MAX_ATTEMPTS times in all.
+"""
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import Connection, Row, and_, delete, insert, or_, select, update
+
+from common.errors import Conflict, InvalidInput, NotFound, Overloaded
+from common.registry.catalog import PUSHED, ChangeKind, JsonMap
+from common.registry.jobs import Job, JobKind, JobState
+from common.registry.wire import json_map, json_text
+from services.registry.definitions.models import get_model
+from services.registry.rounds.plans import get_round
+from services.registry.store.database import Database, Transaction
+from services.registry.store.history import check_author, remember
+from services.registry.store.tables import jobs, versions
+
+MAX_OPEN, MAX_ENDED, MAX_ATTEMPTS = 50, 200, 5
+MAX_OPTIONS_BYTES, MAX_TOLD_BYTES = 256 * 1024, 1024 * 1024
+_MAX_TTL_SECONDS = 86_400
+_MAX_WORD = 1000
+_OPEN = (str(JobState.WAITING), str(JobState.RUNNING))
+_OPTIONS: Mapping[JobKind, Mapping[str, tuple[int, int]]] = {
+    JobKind.REBUILD: {},
+    JobKind.PROFILE: {"first_step": (0, 1_000_000), "steps": (1, 100)},
+}
+"""Whole numbers from and to."""
+_NOTED = (JobKind.REBUILD, JobKind.PROFILE)
+"""What stands in the history by itself; what is measured is pushed then."""
+
+
+class Jobs:
+    """Thread-safe: the catalog's database is."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def ask(
+        self, kind: str, *, model: str, version: int = 0, options: JsonMap | None = None, by: str, reason: str
+    ) -> Job:
+        """What is asked for while the same is open gives that one.
+
+        Raises:
+            InvalidInput: an unknown kind or option. NotFound. Overloaded: MAX_OPEN are open.
+            Conflict: the version was pushed; the model's next round is to be traced already; nothing to measure by.
+        """
+        check_author(by, reason)
+        if kind not in set(JobKind):
+            raise InvalidInput(f"a job is one of {', '.join(JobKind)}, got {kind[:50]!r}")
+        wanted = Job(uuid.uuid4().hex, JobKind(kind), model, version, by, reason, 0.0, options=options or {})
+        _check_options(wanted.kind, wanted.options)
+        with self._database.write() as transaction:
+            if not get_model(transaction.connection, model).head_version and wanted.kind is JobKind.MEASURE:
+                raise Conflict(f"no round of {model} has made a version yet, so nothing is held out to judge by")
+            if wanted.kind is JobKind.REBUILD:
+                _check_was_trained(transaction.connection, model, version)
+            return _asked(transaction, replace(wanted, asked_at=transaction.now))
+
+    def listed(self, *, model: str = "", job_id: str = "") -> list[Job]:
+        """The newest first. Raises NotFound when one is named that there is not."""
+        with self._database.read() as connection:
+            return _listed(connection, model=model, job_id=job_id)
+
+    def take(self, holder: str, kind: str, *, model: str = "", ttl_seconds: float) -> Job | None:
+        """The oldest that may be taken; one that was taken too often fails instead. Asked for every second."""
+        if not holder or not 0 < ttl_seconds <= _MAX_TTL_SECONDS:
+            raise InvalidInput(f"a holder and up to {_MAX_TTL_SECONDS} s are needed, got {holder!r}, {ttl_seconds:g} s")
+        with self._database.read() as connection:
+            if connection.execute(_takeable(holder, kind, model, self._database.now)).first() is None:
+                return None
+        with self._database.write() as transaction:
+            return _taken(transaction, holder, kind, model, ttl_seconds=ttl_seconds)
+
+    def tell(self, job_id: str, holder: str, attempts: int, *, state: str, told: JsonMap, ttl_seconds: float) -> Job:
+        """Keeps it for another while, ends it, or gives it back. Raises Conflict when it is no longer the caller's."""
+        if state not in set(JobState):
+            raise InvalidInput(f"a job's state is one of {', '.join(JobState)}, got {state[:50]!r}")
+        if len(json_text(told)) > MAX_TOLD_BYTES:
+            raise InvalidInput(f"of a job up to {MAX_TOLD_BYTES} bytes may be told, got {len(json_text(told))}")
+        with self._database.write() as transaction:
+            (job,) = _listed(transaction.connection, job_id=job_id)
+            if (job.state, job.holder, job.attempts) != (JobState.RUNNING, holder, attempts):
+                raise Conflict(
+                    f"job {job_id} is no longer {holder}'s: it is {job.state}, {job.holder or 'nobody'} had it"
+                )
+            return _change(transaction, job, state=JobState(state), told=told, until=transaction.now + ttl_seconds)
+
+
+def _asked(transaction: Transaction, job: Job) -> Job:
+    open_ones = [known for known in _listed(transaction.connection) if known.is_open]
+    if any(known.kind is job.kind is JobKind.PROFILE and known.model == job.model for known in open_ones):
+        raise Conflict(f"the next round of {job.model} is to be traced already; wait until it is done")
+    named = (job.kind, job.model, job.version, job.options)
+    for known in open_ones:
+        if (known.kind, known.model, known.version, known.options) == named:
+            return known
+    if len(open_ones) >= MAX_OPEN:
+        raise Overloaded(f"{MAX_OPEN} jobs wait for trainers already", retry_after_seconds=10)
+    transaction.connection.execute(
+        insert(jobs).values(
+            job_id=job.job_id, kind=str(job.kind), model=job.model, version=job.version,
+            options_json=json_text(job.options), asked_by=job.by, reason=job.reason, asked_at=job.asked_at,
+            state=str(job.state), holder="", attempts=0, held_until=0.0, told_json="{}", ended_at=0.0,
+        )
+    )  # fmt: skip
+    _forget_oldest(transaction.connection)
+    if job.kind in _NOTED:
+        remember(transaction, str(job.kind), by=job.by, reason=job.reason, model=job.model, version=job.version)
+    transaction.record(ChangeKind.MODEL, job.model)
+    return job
+
+
+def _listed(connection: Connection, *, model: str = "", job_id: str = "") -> list[Job]:
+    named = {jobs.c.model: model, jobs.c.job_id: job_id}
+    query = select(jobs).where(*(column == value for column, value in named.items() if value))
+    found = [_job_of(row) for row in connection.execute(query.order_by(jobs.c.asked_at.desc()))]
+    if job_id and not found:
+        raise NotFound(f"there is no job {job_id}; of those that have ended the newest {MAX_ENDED} are kept")
+    return found
+
+
+def _taken(transaction: Transaction, holder: str, kind: str, model: str, *, ttl_seconds: float) -> Job | None:
+    while (row := transaction.connection.execute(_takeable(holder, kind, model, transaction.now)).first()) is not None:
+        job = _job_of(row)
+        if job.attempts < MAX_ATTEMPTS:
+            until = transaction.now + ttl_seconds
+            taken = replace(job, holder=holder, attempts=job.attempts + 1)
+            return _change(transaction, taken, state=JobState.RUNNING, told={}, until=until)
+        why = f"it was taken {MAX_ATTEMPTS} times and never ended; {job.holder} had it last"
+        _change(transaction, job, state=JobState.FAILED, told={"reason": why}, until=0.0)
+    return None
+
+
+def _change(transaction: Transaction, job: Job, *, state: JobState, told: JsonMap, until: float) -> Job:
+    after = replace(job, state=state, told=told)
+    after = after if after.is_open else replace(after, ended_at=transaction.now)
+    transaction.connection.execute(
+        update(jobs).where(jobs.c.job_id == job.job_id).values(
+            state=str(state), told_json=json_text(told), held_until=until, ended_at=after.ended_at,
+            holder=after.holder, attempts=after.attempts,
+        )
+    )  # fmt: skip
+    if not after.is_open and job.kind in _NOTED:
+        word = str(told.get("sentence") or told.get("reason") or state)[:_MAX_WORD]
+        number = job.version or int(told.get("version", 0))
+        remember(transaction, f"{job.kind}_ended", by=job.holder, reason=word, model=job.model, version=number)
+    if state is not job.state:
+        transaction.record(ChangeKind.MODEL, job.model)
+    return after
+
+
+def _takeable(holder: str, kind: str, model: str, now: float) -> Any:
+    running = jobs.c.state == str(JobState.RUNNING)
+    free = or_(
+        jobs.c.state == str(JobState.WAITING), and_(running, or_(jobs.c.held_until < now, jobs.c.holder == holder))
+    )
+    of_model = (jobs.c.model == model,) if model else ()
+    return select(jobs).where(jobs.c.kind == kind, free, *of_model).order_by(jobs.c.asked_at).limit(1)
+
+
+def _check_was_trained(connection: Connection, model: str, version: int) -> None:
+    query = select(versions.c.round_id).where(versions.c.model == model, versions.c.version == version)
+    found = connection.execute(query).first()
+    if found is None:
+        raise NotFound(f"there is no version {version} of {model}")
+    if get_round(connection, found.round_id).plan.trigger == PUSHED:
+        what = f"{model}@{version} was pushed and not trained here"
+        raise Conflict(f"{what}, so there is nothing to train it again from")
+
+
+def _check_options(kind: JobKind, options: Mapping[str, Any]) -> None:
+    if len(json_text(options)) > MAX_OPTIONS_BYTES:
+        raise InvalidInput(f"a job's options may have {MAX_OPTIONS_BYTES} bytes, got {len(json_text(options))}")
+    if kind is JobKind.MEASURE:
+        if set(options) != {"files"} or not options["files"]:
+            raise InvalidInput("to measure a SavedModel its files are needed, and nothing else")
+        return
+    known = _OPTIONS[kind]
+    if set(options) != set(known):
+        raise InvalidInput(
+            f"a {kind} takes the options {', '.join(known) or 'none'}, got {', '.join(options) or 'none'}"
+        )
+    for name, (least, most) in known.items():
+        value = options[name]
+        if type(value) is not int or not least <= value <= most:
+            raise InvalidInput(f"{name} is {value!r}, expected a whole number from {least} to {most}")
+
+
+def _forget_oldest(connection: Connection) -> None:
+    ended = select(jobs.c.job_id).where(jobs.c.state.not_in(_OPEN)).order_by(jobs.c.ended_at.desc()).offset(MAX_ENDED)
+    connection.execute(delete(jobs).where(jobs.c.job_id.in_(ended.limit(MAX_ENDED).scalar_subquery())))
+
+
+def _job_of(row: Row[Any]) -> Job:
+    return Job(
+        row.job_id, JobKind(row.kind), row.model, row.version, row.asked_by, row.reason, row.asked_at,
+        JobState(row.state), json_map("options_json", row.options_json), row.holder, row.attempts,
+        json_map("told_json", row.told_json), row.ended_at,
+    )  # fmt: skip

@@ -1,8 +1,13 @@
-"""GET /docs: Swagger UI over the service's own /openapi.json, without a request to any other host."""
+"""GET /docs: Swagger UI over the service's own /openapi.json, without a request to any other host.
+
+The description is written once: made anew for each request, a few hundred connections that ask for it would keep a
+service busy with nothing else.
+"""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import orjson
 from fastapi import FastAPI
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import FileResponse, Response
@@ -24,6 +29,14 @@ def add_api_page(app: FastAPI) -> None:
         swagger_favicon_url=_NO_ICON,
         swagger_ui_parameters=_NO_VALIDATOR,
     )
+
+    written: list[bytes] = []
+
+    @app.get("/openapi.json", include_in_schema=False)
+    async def openapi() -> Response:
+        if not written:
+            written.append(orjson.dumps(app.openapi()))
+        return Response(written[0], media_type="application/json")
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:

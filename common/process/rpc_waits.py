@@ -141,8 +141,7 @@ class Waits:
 
     def _look(self) -> None:
         bounds = self.bounds
-        is_crowded = True
-        while is_crowded or self._waits:
+        while True:
             self._crowded.clear()
             began = time.monotonic()
             ended = self._too_large()

@@ -119,6 +119,7 @@ def create_app(
     """
     app = FastAPI(
         title=title,
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,  # type: ignore[arg-type]  # starlette's alias is not exported

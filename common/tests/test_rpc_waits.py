@@ -200,6 +200,17 @@ def test_messages_that_are_being_answered_count_too() -> None:
         pass
 
 
+def test_waits_are_looked_at_again_after_there_were_none() -> None:
+    waits = Waits(replace(_BOUNDS, seconds=0.01))
+    others = set(threading.enumerate())
+    for _ in range(3):
+        ended = threading.Event()
+        wait = waits.begin("", ended.set, is_read=True)
+        assert ended.wait(_TIMEOUT_SECONDS)
+        waits.finish(wait)
+        wait_until(lambda: all(thread.name != "waits" for thread in set(threading.enumerate()) - others), "it is idle")
+
+
 @pytest.mark.parametrize(("address", "family"), [("127.0.0.1", "ipv4:127.0.0.1"), ("::1", "ipv6:%5B::1%5D")])
 def test_what_a_connection_was_sent_is_known_by_grpcs_name_of_it(address: str, family: str) -> None:
     kind = socket.AF_INET6 if ":" in address else socket.AF_INET

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from common.errors import HeadraceError, NotFound, Overloaded
+from common.errors import HeadraceError, NotFound
 from common.process.strict_requests import refuse_unknown_query
 from common.process.web import HTTP_STATUS_OF
 from services.registry.catalog import Catalog
@@ -82,7 +82,8 @@ class _Door:
         self._reading = Reading(catalog, neighbours)
         self._sessions = Sessions(secret)
         self._environment = make_environment()
-        self._live_count = 0
+        self._streams: dict[object, None] = {}
+        """Streams of changes that are open, the oldest first."""
 
     def add_to(self, app: FastAPI) -> None:
         routes: list[Route] = []
@@ -147,19 +148,22 @@ class _Door:
     def _live(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             refuse_unknown_query(request, set(page.known))
-            if self._live_count >= MAX_LIVE:
-                raise Overloaded(f"{MAX_LIVE} pages are open and live already; this one is not kept up to date")
             changes = self._changes(page, self._place(request))
             return StreamingResponse(changes, media_type="text/event-stream", headers=dict(HEADERS))
 
         return answer
 
     async def _changes(self, page: Page, place: Place) -> AsyncIterator[str]:
-        self._live_count += 1
+        """Ends when the page is one of too many: the browser asks again, and another gives way. So nobody who keeps
+        pages open keeps out the pages of others."""
+        live = object()
+        self._streams[live] = None
+        if len(self._streams) > MAX_LIVE:
+            del self._streams[next(iter(self._streams))]
         sent: dict[str, str] = {}
         try:
             yield "retry: 2000\n\n"
-            while self._reading.catalog.is_open:
+            while self._reading.catalog.is_open and live in self._streams:
                 began = time.monotonic()
                 try:
                     parts = await run_in_threadpool(self._parts, page, place)
@@ -170,10 +174,10 @@ class _Door:
                 yield "".join(_event(name, text) for name, text in changed.items()) or ": nothing new\n\n"
                 spent = time.monotonic() - began
                 until = time.monotonic() + max(_LIVE_SECONDS, _BUSY_SHARE * spent)
-                while self._reading.catalog.is_open and time.monotonic() < until:
+                while self._reading.catalog.is_open and live in self._streams and time.monotonic() < until:
                     await asyncio.sleep(_LOOK_SECONDS)
         finally:
-            self._live_count -= 1
+            self._streams.pop(live, None)
 
     def _parts(self, page: Page, place: Place) -> dict[str, str]:
         context = {**page.make(self._reading, place), "place": place}

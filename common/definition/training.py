@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Literal
 
+from common.definition.asynchronous import Asynchronous, parse_asynchronous
 from common.definition.fields import Fields, is_number
 from common.definition.keras_names import OPTIMIZERS, Value, read_options
 from common.definition.learning_rate import LearningRate, parse_learning_rate
@@ -86,6 +87,7 @@ class Training:
     local_steps: steps that each shard takes by itself with its rows of so many batches, before the mean of all shards'
         variables is what they go on from; 1: their gradients are added in every step.
     compress: what each shard's gradients are rounded to before they are added, and travel as.
+    asynchronous: parameter servers hold the variables and workers wait for nobody; None: one step after the other.
     on_not_finite: what a round does where a loss or a gradient is NaN or infinite, or a layer refuses an example:
         fail; skip_batch (all of its examples are unusable); set_aside (only the examples at fault are).
     frozen: patterns of variables that do not learn (is_meant); a layer all of whose variables are meant runs as it does
@@ -117,6 +119,7 @@ class Training:
     shards: int = 1
     local_steps: int = 1
     compress: str = "none"
+    asynchronous: Asynchronous | None = None
     jit_compile: bool = False
     summaries: Summaries = field(default_factory=Summaries)
     prune: Prune | None = None
@@ -157,6 +160,7 @@ def parse_training(section: object, *, frozen: tuple[str, ...] = ()) -> Training
         shards=fields.integer("shards", Training.shards, maximum=64),
         local_steps=fields.integer("local_steps", Training.local_steps, maximum=1000),
         compress=fields.choice("compress", ("none", "bfloat16"), Training.compress),
+        asynchronous=parse_asynchronous(fields.take("asynchronous", None)),
         jit_compile=fields.flag("jit_compile", Training.jit_compile),
         summaries=parse_summaries(fields.take("summaries", {})),
         prune=_prune(fields.take("prune", None)),
@@ -206,6 +210,7 @@ def _check_together(training: Training) -> None:
     if training.compress != "none" and training.shards == 1:
         raise InvalidInput("training: compress is for gradients of shards, and there is one; say shards: K")
     _check_local_steps(training)
+    _check_asynchronous(training)
     if training.mixed_precision == "float16" and training.optimizer.options.get("loss_scale_factor"):
         raise InvalidInput("training: mixed_precision float16 scales the loss by itself; leave loss_scale_factor out")
 
@@ -226,6 +231,33 @@ def _check_local_steps(training: Training) -> None:
     for key, is_given in together.items():
         if is_given:
             raise InvalidInput(f"training: {key} belongs to steps that all shards take together; not with local_steps")
+
+
+def _check_asynchronous(training: Training) -> None:
+    if training.asynchronous is None:
+        return
+    options = training.optimizer.options
+    together = {
+        "shards": training.shards > 1,
+        "fixed_batch": training.fixed_batch,
+        "prune": training.prune is not None,
+        "bottleneck": bool(training.bottleneck),
+        "devices": bool(training.devices),
+        "norms_every_steps": training.norms_every_steps is not None,
+        "execution: eager": training.execution == "eager",
+        "debug": training.debug,
+        "mixed_precision: float16": training.mixed_precision == "float16",
+        "optimizer gradient_accumulation_steps": bool(options.get("gradient_accumulation_steps")),
+    }
+    for key, is_given in together.items():
+        if is_given:
+            raise InvalidInput(f"training: {key} belongs to steps that follow each other; not with asynchronous")
+    clips_all = training.optimizer.clip_norm is not None or options.get("global_clipnorm")
+    if clips_all and training.asynchronous.servers > 1:
+        raise InvalidInput(
+            "training: clip_norm needs the gradients of all variables, and each of several servers has some; "
+            "say servers: 1, or clipnorm, which looks at each by itself"
+        )
 
 
 def _early_stopping(fields: Fields) -> EarlyStopping | None:

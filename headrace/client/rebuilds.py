@@ -22,6 +22,7 @@ class Rebuild:
         differences: where the weights differ, a sentence each.
         warnings: what is different on the trainer from where the version was trained, a sentence each.
         metrics: {name: (registered, rebuilt)} on the held-out events, where the weights differ.
+        reproducible: False: trained asynchronously; it is equal where these metrics are within its tolerance.
     """
 
     model: str
@@ -35,6 +36,7 @@ class Rebuild:
     warnings: tuple[str, ...]
     metrics: Mapping[str, tuple[float, float]]
     seconds: float
+    reproducible: bool
 
 
 def wait_for(trainer: Door, rebuild_id: str, *, wait_seconds: float) -> Rebuild:
@@ -82,4 +84,5 @@ def _rebuild_of(answer: dict[str, Any]) -> Rebuild:
         warnings=tuple(answer["warnings"]),
         metrics={name: (before, after) for name, (before, after) in answer["metrics"].items()},
         seconds=float(answer["seconds"]),
+        reproducible=bool(answer["reproducible"]),
     )

@@ -46,6 +46,11 @@ def _print(found: Rebuild) -> None:
     for metric, (before, after) in found.metrics.items():
         typer.echo(f"{metric}: {before:.6g} registered, {after:.6g} rebuilt")
     name = f"{found.model}@{found.version}"
+    if not found.reproducible:
+        typer.echo(f"{name} was trained asynchronously, so its weights need not be equal; its metrics were compared")
+        within = "within" if found.equal else "NOT within"
+        typer.echo(f"{name} is {within} its tolerance: {found.events_trained:,} examples, {found.seconds:.1f} s")
+        return
     if found.equal:
         typer.echo(f"{name} is equal: {found.events_trained:,} examples, {found.seconds:.1f} s")
         return

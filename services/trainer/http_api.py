@@ -183,6 +183,7 @@ def rebuild_as_json(job: Job) -> dict[str, Any]:
         "equal": told.get("equal"),
         "events_trained": told.get("events_trained", 0),
         "metrics": told.get("metrics", {}),
+        "reproducible": told.get("reproducible", True),
         "missing": told.get("missing", []),
         "differences": told.get("differences", []),
         "warnings": told.get("warnings", []),

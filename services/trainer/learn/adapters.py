@@ -19,8 +19,10 @@ from services.trainer.families.trees.model import TreesModel
 from services.trainer.families.user_module import UserModule
 from services.trainer.features.statistics import Statistics, meaning_of_estimator
 from services.trainer.learn import checkpoint
+from services.trainer.learn.asynchronous import Contributing
 from services.trainer.learn.boosting import Boosting
 from services.trainer.learn.training import Training
+from services.trainer.parameters.worker import Contributor
 from services.trainer.shards.team import ALONE, Team
 
 
@@ -45,6 +47,12 @@ def trainable_of(model: Model, *, seed: int, team: Team = ALONE) -> Trainable:
         return Boosting(model, seed=seed)
     assert isinstance(model, BuiltModel)
     return Training(model, seed=seed, team=team)
+
+
+def contributor_of(model: Model) -> Contributor:
+    """A worker's half of an asynchronous round."""
+    assert isinstance(model, BuiltModel)
+    return Contributing(model)
 
 
 def bottleneck_of(model: Model | None) -> Bottleneck | None:

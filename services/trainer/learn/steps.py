@@ -19,6 +19,7 @@ from services.trainer.families.hooks import HookFailedError
 from services.trainer.families.model import BuiltModel
 from services.trainer.families.port import Columns, Losses, TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition, describe
+from services.trainer.learn.asynchronous import ServedSteps, running_of
 from services.trainer.learn.freezing import rate_factors, scale_rates
 from services.trainer.learn.gradients import merge_before_apply
 from services.trainer.learn.hooks import RunningHooks
@@ -67,6 +68,7 @@ class Steps:
         self._sharded = None if self._local else self._sharded_by(team)
         self._whole_gradients = self._by_xla() if self._asked.jit_compile else self._differentiated
         self._compiled = self._model.compiled(self._train_batches, *self._specs())
+        self._served = ServedSteps(model, self._optimizer, team.coordinator) if team.coordinator else None
 
     @property
     def norm_names(self) -> tuple[str, ...]:
@@ -79,6 +81,9 @@ class Steps:
         """A step per batch until one is at fault: float32 [n, 2 + norms], the losses before it, what was added in each,
         and the norms. The variables then are of no use.
         """
+        if self._served:
+            losses, fault = self._served.attempt(examples, order, bounds)
+            return losses, Fault(*fault) if fault else None
         try:
             losses = self._steps(examples, order, bounds)
         except DefinitionFailedError as error:
@@ -290,7 +295,7 @@ class Steps:
                 f"{self._model.definition.module}: training.local_steps is {self._asked.local_steps}, and before_step "
                 f"and after_step belong to steps that all shards take together"
             )
-        exchange, running = self._exchange_of(team), self._running()
+        exchange, running = self._exchange_of(team), running_of(self._model)
         variables = [*self._variables, *running, *self._optimizer.variables]
         return LocalSteps(exchange, variables, self._asked.local_steps)
 
@@ -299,7 +304,7 @@ class Steps:
         if self._asked.shards == 1:
             return None
         return ShardedGradients(
-            self._exchange_of(team), self._variables, self._running(), team.devices,
+            self._exchange_of(team), self._variables, running_of(self._model), team.devices,
             compress=self._asked.compress == "bfloat16",
         )  # fmt: skip
 
@@ -313,13 +318,6 @@ class Steps:
         # What is rewritten across shards depends on how many of them a process computes, and so do its last bits.
         tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
         return team.exchange(shards)
-
-    def _running(self) -> tuple[keras.Variable, ...]:
-        """What the network changes beside weights; frozen weights do not move."""
-        network = self._model.network
-        weights = {id(one) for layer in network._flatten_layers() for one in layer._trainable_variables}
-        moving = [one for one in network.non_trainable_variables if id(one) not in weights]
-        return tuple({id(one): one for one in (*moving, self._model.seed_state)}.values())
 
     def _users_step(self, columns: Columns, labels: ByHead, weights: ByHead) -> tf.Tensor:
         """train_step of a module: the loss that it returns, or the first number; NaN where a weight is not finite."""

@@ -138,6 +138,8 @@ class Progress:
     """The newest on the way (training.evaluate_every_steps)."""
     members: tuple[Mapping[str, Any], ...] = ()
     """What each of several has read, as data/divided_log.py counts."""
+    asynchronous: Mapping[str, Any] = field(default_factory=dict)
+    """Of a round with parameter servers, as parameters/coordinator.py counts."""
 
 
 @dataclass(frozen=True)
@@ -188,6 +190,7 @@ class Rebuilt:
         differences: where the weights differ, a sentence each.
         warnings: what is different here from where the version was trained, a sentence each.
         metrics: {name: (of the version, of what came out)}, on the held-out events; where the weights differ.
+        reproducible: False: trained asynchronously, so the metrics were judged and not the weights.
     """
 
     weights_digest: str
@@ -196,6 +199,7 @@ class Rebuilt:
     differences: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     metrics: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    reproducible: bool = True
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from common.definition.trees import TREE_ESTIMATORS
 from services.trainer.rounds.assignment import RoundAssignment
+from services.trainer.rounds.parameter_servers import asked_of
 
 _CPU_FEATURES = (
     "sse4_2",
@@ -48,6 +49,7 @@ def environment_of(assignment: RoundAssignment) -> dict[str, Any]:
         "workers": assignment.workers,
         "trainers": max(1, len(assignment.trainers)),
         "devices": assignment.devices,
+        **({"reproducible": False} if asked_of(assignment) else {}),
     }
 
 

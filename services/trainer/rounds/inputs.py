@@ -108,7 +108,7 @@ def fetch_inputs(assignment: RoundAssignment, registry: RegistryClient, work_dir
         DataLoss: the parent's checkpoint is not what was stored.
     """
     plan = assignment.plan
-    definition, module = _definition(registry, plan.definition_digest, work_dir)
+    definition, module = fetch_definition(registry, plan.definition_digest, work_dir)
     schema = _schema(registry, plan.stream, plan.schema_version)
     definition.check_schema(schema)
     parent = None
@@ -136,12 +136,12 @@ def version_of(
     directory = Path(assignment.cache_dir) / model / str(number)
     registry.download([entry for entry in version.files if entry.path.startswith("checkpoint/")], directory)
     stored = checkpoint.read(directory)
-    definition, module = _definition(registry, version.definition_digest, work_dir)
+    definition, module = fetch_definition(registry, version.definition_digest, work_dir)
     schema = _schema(registry, version.stream, version.schema_version)
     return Parent(definition, schema, module, stored), version.weights_digest
 
 
-def _definition(registry: RegistryClient, digest: str, work_dir: Path) -> tuple[Definition, UserModule | None]:
+def fetch_definition(registry: RegistryClient, digest: str, work_dir: Path) -> tuple[Definition, UserModule | None]:
     files = registry.get_definition(digest)
     definition = parse_definition(files)
     return definition, load_user_module(definition, files, digest=digest, directory=work_dir / DEFINITIONS)

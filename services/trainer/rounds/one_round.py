@@ -1,6 +1,7 @@
 """One round's work, from the plan to a registered version. The happy path is `RoundWork.run`."""
 
 import logging
+import shutil
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ from services.trainer.families.port import Trainable
 from services.trainer.features import statistics as feature_statistics
 from services.trainer.features.statistics import Fitting, Statistics
 from services.trainer.features.words import row_counts
-from services.trainer.learn import adapters, warm_start
+from services.trainer.learn import adapters, checkpoint, warm_start
 from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.learn.steps import NotFiniteError
 from services.trainer.learn.tracing import StepTracer
@@ -170,6 +171,9 @@ class RoundWork:
                 self._resume(training, resumed)
             else:
                 training.begin_round()
+        if self._team.coordinator:
+            shutil.rmtree(self._team.coordinator.checkpoint, ignore_errors=True)
+            checkpoint.write(self._team.coordinator.checkpoint, self._captured(training))
         try:
             self._train(training, self._pace, data)
         finally:
@@ -198,7 +202,10 @@ class RoundWork:
             seen=self._observer.seen if self._observer else [],
             evaluations=self._pace.evaluations,
             norms=self._curve.norms(training.norm_names),
-            course=self._pace.course() | self._rates.whole() | (self._scores.told() if self._scores else {}),
+            course=self._pace.course()
+            | self._rates.whole()
+            | (self._scores.told() if self._scores else {})
+            | ({"asynchronous": self._team.coordinator.told()} if self._team.coordinator else {}),
             left_out=self._pace.left_out,
             members=self._members(),
         )
@@ -309,6 +316,7 @@ class RoundWork:
                 **self._rates.lately(),
                 evaluation=next((dict(scores) for _, scores in reversed(pace.evaluations) if scores), {}),
                 members=tuple(self._members(age_seconds=2.0)),
+                asynchronous=self._team.coordinator.figures() if self._team.coordinator else {},
             )
         )
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -14,7 +15,7 @@ from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families.reasons import DefinitionFailedError, describe
 from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.learn.steps import NotFiniteError
-from services.trainer.rounds import judging, rebuild_check, teamwork
+from services.trainer.rounds import judging, parameter_servers, rebuild_check, teamwork
 from services.trainer.rounds.assignment import (
     Done,
     Failed,
@@ -42,7 +43,13 @@ def run_round(assignment: RoundAssignment, report: Report, stop_requested: Calla
         teamwork.help_along(assignment, report, _help)
         return
     fresh, evaluator = FreshProcess.fork(), Evaluator.of(assignment)  # first: nothing of TensorFlow runs yet
-    with closing(fresh), closing(evaluator), teamwork.led_by_this(assignment, report, _help) as team:
+    with (
+        closing(fresh),
+        closing(evaluator),
+        parameter_servers.led_by_this(assignment) as coordinator,
+        teamwork.led_by_this(assignment, report, _help) as alone,
+    ):
+        team = replace(alone, coordinator=coordinator)
         registry = registry_of(assignment, traceparent=assignment.traceparent)
         with closing(registry), closing(log_of(assignment, registry)) as log:
             if assignment.candidate:

@@ -4,7 +4,7 @@ Nothing is leased, registered or saved; files go to the assignment's own folder 
 anew, so that a damaged stored file shows.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.plan import lineage
 from services.trainer.rounds import environment
 from services.trainer.rounds.assignment import Rebuilt, RoundAssignment
+from services.trainer.rounds.parameter_servers import asked_of
 
 _TOLD_DIFFERENCES = 20
 _NOTES = (SKIPPED, LEFT_OUT, FROM_SCRATCH, HEAD_BEFORE, "requested")
@@ -41,7 +42,8 @@ def compare(
     registry: RegistryClient,
     log: EventLog,
 ) -> Rebuilt:
-    """Trains only when the whole lineage is there, and measures only where other weights came out.
+    """Trains only when the whole lineage is there, and measures only where other weights came out. A version that was
+    trained asynchronously is judged by these metrics, not by its weights.
 
     Raises:
         Unavailable, Overloaded: the log or the registry is away; nothing is known then.
@@ -59,18 +61,35 @@ def compare(
     digest = checkpoint.weights_digest(rebuilt.arrays)
     stored, damage, note = _stored(assignment, version, registry)
     found = list[str]()
+    metrics = dict[str, tuple[float, float]]()
     if digest != version.weights_digest:
+        before = version.metrics.get("candidate", {})
+        metrics = {name: (before[name], value) for name, value in measure().items() if name in before}
+    asked = asked_of(assignment)
+    if asked:
+        judged = [rule.metric for rule in version.verdict.rule.asked]
+        found += metric_differences(metrics, judged, tolerance=asked.tolerance)
+    elif digest != version.weights_digest:
         found += variable_differences(stored.arrays, rebuilt.arrays) if stored else []
         found = found or ["the weights digest is another one; the stored checkpoint is not there to compare with"]
     if stored and (of_files := checkpoint.weights_digest(stored.arrays)) != version.weights_digest:
         found.append(f"the stored checkpoint's weights have digest {of_files}, the catalog names another")
     if events_trained != version.events_trained:
         found.append(f"{events_trained} examples were trained on, the catalog says {version.events_trained}")
-    metrics = dict[str, tuple[float, float]]()
-    if digest != version.weights_digest:
-        before = version.metrics.get("candidate", {})
-        metrics = {name: (before[name], value) for name, value in measure().items() if name in before}
-    return Rebuilt(digest, events_trained, damage, tuple(found), (*warnings, *note), metrics)
+    return Rebuilt(digest, events_trained, damage, tuple(found), (*warnings, *note), metrics, asked is None)
+
+
+def metric_differences(
+    metrics: Mapping[str, tuple[float, float]], judged: Sequence[str], *, tolerance: float
+) -> list[str]:
+    """A sentence for each judged metric whose two values are further apart than a share of the larger; where none of
+    them was measured, of every metric."""
+    named = [name for name in judged if name in metrics] or [*metrics]
+    return [
+        f"{name} was {was:.6g} and is {now:.6g}: more than the tolerance of {tolerance:g} apart"
+        for name, (was, now) in ((name, metrics[name]) for name in named)
+        if not abs(was - now) <= tolerance * max(abs(was), abs(now))
+    ]
 
 
 def variable_differences(stored: Arrays, rebuilt: Arrays) -> list[str]:

@@ -157,6 +157,8 @@ def told_of(found: Rebuilt, version: Version, *, seconds: float) -> dict[str, An
     is_equal = not found.missing and not found.differences
     name = f"{version.model}@{version.version}"
     sentence = f"{name} is equal to what its lineage gives: weights {found.weights_digest[:12]}"
+    if not found.reproducible:
+        sentence = f"{name} was trained asynchronously; what its lineage gives has metrics within its tolerance"
     if not is_equal:
         why = (*found.missing, *found.differences)
         sentence = f"{name} is not equal to what its lineage gives: {why[0]}"

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from common.errors import Unavailable
+from services.trainer.parameters.coordinator import Coordinator
 from services.trainer.shards.exchange import Alone, Collective, Exchange
 
 
@@ -20,12 +21,14 @@ class Team:
         rank: of this process; the first is the chief.
         devices: TensorFlow's names; empty: wherever it puts an operation.
         straggler_seconds: a worker that has nothing to say for so long is lost; its death is noticed earlier.
+        coordinator: of an asynchronous round: others take its steps.
     """
 
     rank: int = 0
     workers: int = 1
     devices: tuple[str, ...] = ()
     straggler_seconds: float = 120.0
+    coordinator: Coordinator | None = None
 
     @property
     def is_chief(self) -> bool:

@@ -1,0 +1,67 @@
+"""Steps that nobody waits for (section `training`, key `asynchronous`): servers hold the variables and the optimizer,
+workers fetch them, compute the gradient of a batch each and send it back (downpour SGD: Dean et al., NIPS 2012).
+
+    asynchronous: {workers: 2, servers: 1, placement: greedy}            each gradient is a step as soon as it comes
+    asynchronous: {workers: 2, max_staleness: 4}                         bounded staleness (Ho et al., NIPS 2013)
+    asynchronous: {workers: 3, take: 2}                                  a step takes the first 2, late ones are dropped
+
+What comes out depends on who was faster, so such a version says `reproducible: false`, and training it again is
+compared by its metrics.
+"""
+
+from dataclasses import dataclass
+
+from common.definition.fields import Fields
+from common.errors import InvalidInput
+
+ROUND_ROBIN, GREEDY = "round_robin", "greedy"
+MOST_WORKERS, MOST_SERVERS = 32, 16
+
+
+@dataclass(frozen=True)
+class Asynchronous:
+    """Attributes:
+    workers: processes that compute gradients.
+    servers: processes that hold the variables, their slots among them.
+    placement: of variables on servers: in turns, or the largest first, each to the server with the fewest bytes.
+    max_staleness: so many batches a worker may be ahead of the slowest one; None: any number.
+    take: gradients that a step is the mean of, the first to come; None: each is a step of its own.
+    tolerance: by which a metric of the version trained again may differ, as a share of the larger of both.
+    """
+
+    workers: int = 2
+    servers: int = 1
+    placement: str = GREEDY
+    max_staleness: int | None = None
+    take: int | None = None
+    tolerance: float = 0.05
+
+
+def parse_asynchronous(section: object) -> Asynchronous | None:
+    """None where it is not asked for. Raises InvalidInput: which key, what was expected."""
+    if section is None:
+        return None
+    fields = Fields("asynchronous", section)
+    found = Asynchronous(
+        workers=fields.integer("workers", Asynchronous.workers, maximum=MOST_WORKERS),
+        servers=fields.integer("servers", Asynchronous.servers, maximum=MOST_SERVERS),
+        placement=fields.choice("placement", (ROUND_ROBIN, GREEDY), Asynchronous.placement),
+        max_staleness=_bound(fields),
+        take=fields.optional_integer("take", None),
+        tolerance=fields.number("tolerance", Asynchronous.tolerance, minimum=0.0),
+    )
+    fields.finish()
+    if found.take and found.take > found.workers:
+        raise InvalidInput(f"asynchronous: take is {found.take}, and there are {found.workers} workers to take from")
+    if found.take and found.max_staleness is not None:
+        raise InvalidInput(
+            "asynchronous: with take no gradient of an earlier step counts; leave max_staleness out, or take"
+        )
+    return found
+
+
+def _bound(fields: Fields) -> int | None:
+    if not fields.has("max_staleness") or fields.peek("max_staleness") is None:
+        fields.take("max_staleness", None)
+        return None
+    return fields.integer("max_staleness", minimum=0, maximum=1_000_000)

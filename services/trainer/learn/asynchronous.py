@@ -1,0 +1,197 @@
+"""Training by parameter servers: the chief's steps, a worker's gradients, a server's optimizer.
+
+weights and slots              on the servers; a worker fetches what has changed before each batch
+moving averages (batch norm)   on the servers, too: what a batch has added is added
+draws (dropout)                batch k of a call draws from the generator's key plus k times a constant
+other counters of layers       the sum of what the batches have added
+frozen weights, vocabularies   everybody's own; they do not change
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from common.definition.training import Training as TrainingSection
+from services.trainer.families.model import BuiltModel
+from services.trainer.families.port import Losses, TrainingSet
+from services.trainer.families.reasons import DefinitionFailedError, blame_definition, describe
+from services.trainer.learn.freezing import freeze, rate_factors, scale_rates
+from services.trainer.learn.gradients import merge_before_apply, merged
+from services.trainer.learn.optimizers import inner_of, make_optimizer, slots_by_path
+from services.trainer.parameters.coordinator import Coordinator
+from services.trainer.parameters.worker import COLUMNS, LABELS, WEIGHTS, Contribution
+from services.trainer.shards.bits import keyed
+
+
+def running_of(model: BuiltModel) -> tuple[keras.Variable, ...]:
+    """What the network changes beside weights; frozen weights do not move."""
+    network = model.network
+    weights = {id(one) for layer in network._flatten_layers() for one in layer._trainable_variables}
+    moving = [one for one in network.non_trainable_variables if id(one) not in weights]
+    return tuple({id(one): one for one in (*moving, model.seed_state)}.values())
+
+
+class ServedSteps:
+    """The chief's: batches go out to workers, and the variables come back from the servers."""
+
+    def __init__(self, model: BuiltModel, optimizer: keras.optimizers.Optimizer, coordinator: Coordinator) -> None:
+        self._model, self._optimizer, self._coordinator = model, optimizer, coordinator
+        self._by_path = _by_path(model.network.trainable_variables)
+        self._running, self._counted = _told_apart(model)
+        self._has_begun = False
+        _refuse(model, optimizer, coordinator.asked.servers)
+        coordinator.place(self._by_path, self._running)
+
+    def attempt(
+        self, examples: TrainingSet, order: NDArray[np.int64], bounds: NDArray[np.int32]
+    ) -> tuple[Losses, tuple[str, bool] | None]:
+        """float32 [n, 2] and the first fault, as Coordinator.run says."""
+        variables = {**self._by_path, **self._running, **slots_by_path(self._optimizer)}
+        if not self._has_begun:
+            self._has_begun = True
+            factors = rate_factors(self._by_path.values(), self._model.definition.training.learning_rates)
+            by_user = self._model.compiled_by_user.optimizers
+            described = keras.saving.serialize_keras_object(self._optimizer) if by_user else {}
+            self._coordinator.build(variables, [*self._running], described, factors)
+        batches = _Batches(examples, order, bounds)
+        starts = {
+            path: [np.asarray(keyed(one, one.value.read_value(), number)) for number in range(len(batches))]
+            for path, one in self._counted.items()
+        }
+        ran = self._coordinator.run(variables, starts, batches)
+        for path, value in ran.counted.items():
+            self._counted[path].assign(value)
+        return ran.losses, ran.fault
+
+
+class _Batches:
+    """Of a block, each made when it is asked for."""
+
+    def __init__(self, examples: TrainingSet, order: NDArray[np.int64], bounds: NDArray[np.int32]) -> None:
+        self._order, self._bounds = order, bounds
+        parts = {COLUMNS: examples.columns, LABELS: examples.labels, WEIGHTS: examples.weights}
+        self._arrays = {f"{part}{name}": one for part, named in parts.items() for name, one in named.items()}
+
+    def __len__(self) -> int:
+        return len(self._bounds) - 1
+
+    def __getitem__(self, number: int, /) -> Mapping[str, NDArray[Any]]:
+        rows = self._order[self._bounds[number] : self._bounds[number + 1]]
+        return {name: tf.gather(one, rows).numpy() for name, one in self._arrays.items()}
+
+
+class Contributing:
+    """A worker's network (parameters/worker.py's Contributor)."""
+
+    def __init__(self, model: BuiltModel) -> None:
+        freeze(model.network, model.definition.training.frozen)
+        self._model = model
+        self.taught = _by_path(model.network.trainable_variables)
+        self.running, self.counted = _told_apart(model)
+        is_module = model.definition.module is not None
+        compute = self._differentiated
+        if model.definition.training.jit_compile:
+            compute = tf.function(compute, jit_compile=True, autograph=is_module)
+        specs = (
+            model.column_specs(),
+            model.label_specs(),
+            {head.name: tf.TensorSpec([None], tf.float32) for head in model.heads},
+        )
+        self._compute = model.graph_of(lambda *batch: self._merged(*compute(*batch)), *specs)
+
+    def contribute(
+        self, columns: Mapping[str, Any], labels: Mapping[str, Any], weights: Mapping[str, Any]
+    ) -> Contribution:
+        try:
+            with blame_definition(self._model.definition.module or "the estimator"):
+                loss, added, gradients, sums = self._compute(columns, labels, weights)
+        except DefinitionFailedError as error:
+            if isinstance(error.__cause__, tf.errors.InvalidArgumentError):
+                return Contribution(fault=describe(error.__cause__))
+            raise
+        if not np.isfinite(loss.numpy()) or not np.isfinite(sums.numpy()):
+            said = float(loss) if not np.isfinite(loss.numpy()) else float("nan")
+            return Contribution(fault=f"the loss became {said}", is_numeric=True)
+        return Contribution(float(loss), float(added), gradients)
+
+    def _differentiated(self, *batch: Any) -> tuple[tf.Tensor, tf.Tensor, list[Any]]:
+        with tf.GradientTape() as tape:
+            loss, added = self._model.loss_and_added(*batch)
+        return loss, added, tape.gradient(loss, [*self.taught.values()])
+
+    def _merged(self, loss: tf.Tensor, added: tf.Tensor, gradients: list[Any]) -> tuple[Any, ...]:
+        found = {
+            path: merged(gradient)
+            for path, gradient in zip(self.taught, gradients, strict=True)
+            if gradient is not None
+        }
+        if not found:
+            raise DefinitionFailedError("the loss depends on none of the model's trainable variables")
+        moved = [*found.values(), *(one.value.read_value() for one in self.running.values())]
+        sums = [tf.reduce_sum(tf.cast(getattr(one, "values", one), tf.float32)) for one in moved]
+        return loss, added, found, tf.add_n(sums)
+
+
+def server_optimizer(
+    asked: TrainingSection,
+    described: Mapping[str, Any],
+    variables: list[keras.Variable],
+    factors: Mapping[str, float],
+) -> tuple[keras.optimizers.Optimizer, dict[str, keras.Variable]]:
+    """Built for a server's variables; and all of its slots, named as the chief's are.
+
+    Args:
+        described: a module's own optimizer, as Keras serializes it; empty: the definition's.
+    """
+    optimizer = keras.saving.deserialize_keras_object(described) if described else make_optimizer(asked)
+    merge_before_apply(optimizer)
+    scale_rates(optimizer, factors)
+    optimizer.build(variables)
+    return optimizer, slots_by_path(optimizer)
+
+
+def _by_path(variables: Sequence[keras.Variable]) -> dict[str, keras.Variable]:
+    found = {variable.path: variable for variable in variables}
+    if len(found) < len(variables):
+        raise DefinitionFailedError("training: asynchronous knows variables by their paths, and two have one path")
+    return found
+
+
+def _told_apart(model: BuiltModel) -> tuple[dict[str, keras.Variable], dict[str, keras.Variable]]:
+    """What the network changes beside weights: numbers with a point, and counters."""
+    found = _by_path(running_of(model))
+    running = {path: one for path, one in found.items() if tf.as_dtype(one.dtype).is_floating}
+    return running, {path: one for path, one in found.items() if path not in running}
+
+
+def _refuse(model: BuiltModel, optimizer: keras.optimizers.Optimizer, servers: int) -> None:
+    """Raises DefinitionFailedError: what belongs to steps that follow each other, or that a server cannot have."""
+    by_user = model.compiled_by_user
+    rate = getattr(optimizer, "_learning_rate", None)
+    is_own = isinstance(rate, keras.optimizers.schedules.LearningRateSchedule) and not _is_keras(rate)
+    faults = {
+        "the module's own train_step takes the steps": by_user.has_train_step,
+        "before_step and after_step belong to steps that follow each other": bool(
+            {"before_step", "after_step"} & set(model.hooks)
+        ),
+        "the model compiles several optimizers": len(by_user.optimizers) > 1,
+        "the optimizer scales losses or accumulates gradients": inner_of(optimizer) is not optimizer
+        or bool(optimizer.gradient_accumulation_steps),
+        "a server does not have the code of the module's optimizer or schedule": bool(by_user.optimizers)
+        and (is_own or not _is_keras(optimizer)),
+        "exclude_from_weight_decay is not carried to servers": hasattr(optimizer, "_exclude_from_weight_decay"),
+        "global_clipnorm needs the gradients of all variables, and each of several servers has some": servers > 1
+        and bool(getattr(optimizer, "global_clipnorm", None)),
+    }
+    for fault, is_so in faults.items():
+        if is_so:
+            where = model.definition.module or "the estimator"
+            raise DefinitionFailedError(f"{where}: training.asynchronous is given, and {fault}")
+
+
+def _is_keras(one: object) -> bool:
+    return type(one).__module__.split(".")[0] == "keras"

@@ -1,0 +1,1 @@
+"""Parameter servers: processes that hold variables, and workers that compute gradients and wait for nobody."""

@@ -1,0 +1,160 @@
+"""One worker of an asynchronous round: it fetches the variables, computes a batch's gradient, and pushes it.
+
+The chief says which batch, with its examples; nothing else of the round's data is read here.
+
+    from the chief    {"do": "batch", "attempt", "batch", "step", "of", "asks"}; c/, l/, w/: columns, labels, weights;
+                      n/: what the network counts, as this batch begins with
+    to the chief      {"batch", "loss", "added", "staleness"} and n/ as it ended; or {"batch", "fault", "is_numeric"};
+                      or {"batch", "failed"}. Where a step takes the first gradients only ("asks"), {"batch", "ready"}
+                      goes first, and the chief answers {"take", "step", "of"}.
+"""
+
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import keras
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from services.trainer.parameters import wire
+
+COLUMNS, LABELS, WEIGHTS, COUNTED = "c/", "l/", "w/", "n/"
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What a batch gives.
+
+    Attributes:
+        gradients: by path of what learns; a tf.IndexedSlices where rows are looked up, each index once.
+        fault: why the examples cannot be learned from; empty where they can.
+    """
+
+    loss: float = 0.0
+    added: float = 0.0
+    gradients: Mapping[str, Any] = field(default_factory=dict)
+    fault: str = ""
+    is_numeric: bool = False
+
+
+class Contributor(Protocol):
+    """A network that computes gradients and changes nothing but what it counts.
+
+    Attributes:
+        taught: what learns, by path.
+        running: moving averages and other numbers with a point that steps change, by path.
+        counted: whole numbers that steps change, generators' states among them, by path.
+    """
+
+    @property
+    def taught(self) -> Mapping[str, keras.Variable]: ...
+
+    @property
+    def running(self) -> Mapping[str, keras.Variable]: ...
+
+    @property
+    def counted(self) -> Mapping[str, keras.Variable]: ...
+
+    def contribute(
+        self, columns: Mapping[str, Any], labels: Mapping[str, Any], weights: Mapping[str, Any]
+    ) -> Contribution:
+        """Raises what makes the whole round fail."""
+
+
+class Worker:
+    """Args:
+    servers: connections to all of them.
+    placement: path to number of the server that holds it.
+    """
+
+    def __init__(
+        self,
+        chief: socket.socket,
+        servers: Sequence[socket.socket],
+        contributor: Contributor,
+        placement: Mapping[str, int],
+    ) -> None:
+        self._chief, self._servers, self._contributor = chief, servers, contributor
+        self._placement = placement
+        self._fetched = {**contributor.taught, **contributor.running}
+        self._versions = [-1] * len(servers)
+
+    def work(self) -> None:
+        """Until the chief is gone; raises OSError then, or where a server is."""
+        while True:
+            asked, arrays = wire.receive(self._chief)
+            told, counted = self._answer(asked, arrays)
+            if told:
+                wire.send(self._chief, {"batch": asked["batch"], **told}, counted)
+
+    def _answer(self, asked: Mapping[str, Any], arrays: wire.Arrays) -> tuple[dict[str, Any], wire.Arrays]:
+        """Nothing, where the gradient came too late for its step."""
+        self._fetch()
+        running = {path: one.value.read_value() for path, one in self._contributor.running.items()}
+        for path, variable in self._contributor.counted.items():
+            variable.assign(arrays[f"{COUNTED}{path}"])
+        batch = [
+            {name.removeprefix(part): tf.constant(value) for name, value in arrays.items() if name.startswith(part)}
+            for part in (COLUMNS, LABELS, WEIGHTS)
+        ]
+        found = self._contributor.contribute(*batch)
+        if found.fault:
+            return {"fault": found.fault, "is_numeric": found.is_numeric}, {}
+        if asked["asks"]:
+            wire.send(self._chief, {"batch": asked["batch"], "ready": True})
+            decided, _ = wire.receive(self._chief)
+            if not decided["take"]:
+                return {}, {}
+            asked = {**asked, **decided}
+        staleness = self._push(asked, found.gradients, running)
+        counted = {f"{COUNTED}{path}": one.value.numpy() for path, one in self._contributor.counted.items()}
+        return {"loss": found.loss, "added": found.added, "staleness": staleness}, counted
+
+    def _fetch(self) -> None:
+        for connection, version in zip(self._servers, self._versions, strict=True):
+            wire.send(connection, {"do": "fetch", "since": version})
+        for number, connection in enumerate(self._servers):
+            told, arrays = _received(connection, number)
+            self._versions[number] = told["version"]
+            take_over(self._fetched, arrays)
+
+    def _push(self, asked: Mapping[str, Any], gradients: Mapping[str, Any], running: Mapping[str, tf.Tensor]) -> int:
+        parts: list[dict[str, NDArray[Any]]] = [{} for _ in self._servers]
+        for path, gradient in gradients.items():
+            part = parts[self._placement[path]]
+            if isinstance(gradient, tf.IndexedSlices):
+                part |= {f"i:{path}": gradient.indices.numpy(), f"g:{path}": gradient.values.numpy()}
+            else:
+                part[f"d:{path}"] = gradient.numpy()
+        for path, before in running.items():
+            moved = self._contributor.running[path].value.read_value() - before
+            parts[self._placement[path]][f"a:{path}"] = moved.numpy()
+        kept = {name: asked[name] for name in ("attempt", "batch", "step", "of")}
+        for connection, part, version in zip(self._servers, parts, self._versions, strict=True):
+            wire.send(connection, {"do": "push", **kept, "seen": version}, part)
+        found = [_received(connection, number)[0]["staleness"] for number, connection in enumerate(self._servers)]
+        return max(found)
+
+
+def take_over(variables: Mapping[str, Any], arrays: wire.Arrays) -> list[str]:
+    """Sets the variables to what a server gave of them; the paths of those."""
+    for name, value in arrays.items():
+        kind, _, path = name.partition(":")
+        if kind == "v":
+            variables[path].assign(value)
+        elif kind == "r":
+            table = variables[path].value
+            table.scatter_update(tf.IndexedSlices(tf.constant(arrays[f"s:{path}"]), tf.constant(value)))
+    return list(dict.fromkeys(name.partition(":")[2] for name in arrays))
+
+
+def _received(connection: socket.socket, number: int) -> tuple[dict[str, Any], wire.Arrays]:
+    try:
+        told, arrays = wire.receive(connection)
+    except OSError as error:
+        raise ConnectionError(f"parameter server {number} is gone: {error}") from error
+    if "error" in told:
+        raise ConnectionError(f"parameter server {number}: {told['error']}")
+    return told, arrays

@@ -1,0 +1,131 @@
+"""The processes of an asynchronous round: its servers and workers, forked by the chief and connected by socket pairs.
+
+Nothing listens, and who was not forked here cannot reach them. All die with the chief.
+"""
+
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from threading import Thread
+
+from common.definition.asynchronous import Asynchronous
+from common.errors import HeadraceError
+from common.process.lifecycle import die_with_parent
+from services.trainer import determinism
+from services.trainer.families.reasons import DefinitionFailedError
+from services.trainer.learn import adapters, checkpoint
+from services.trainer.learn.asynchronous import server_optimizer
+from services.trainer.parameters import wire
+from services.trainer.parameters.coordinator import Coordinator, Peer
+from services.trainer.parameters.server import ParameterServer
+from services.trainer.parameters.worker import Worker
+from services.trainer.rounds.assignment import RoundAssignment
+from services.trainer.rounds.inputs import data_of, fetch_definition, fetch_inputs, log_of, registry_of
+
+logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def led_by_this(assignment: RoundAssignment) -> Iterator[Coordinator | None]:
+    """Inside, the processes wait for a word; None where the round is not asynchronous. Call it in a process with one
+    thread, before TensorFlow's first operation."""
+    asked = asked_of(assignment)
+    if asked is None or assignment.candidate:
+        yield None
+        return
+    to_workers = [_pair() for _ in range(asked.workers)]
+    to_servers = [_pair() for _ in range(asked.servers)]
+    between = [[_pair() for _ in range(asked.servers)] for _ in range(asked.workers)]
+    everything = [one for pair in [*to_workers, *to_servers, *chain(*between)] for one in pair]
+    servers = []
+    for number, (ours, theirs) in enumerate(to_servers):
+        own = [theirs, *(row[number][1] for row in between)]
+        servers.append(Peer(number, ours, _forked(partial(_serve, assignment, own), everything, own)))
+    workers = []
+    for rank, (ours, theirs) in enumerate(to_workers):
+        own = [theirs, *(pair[0] for pair in between[rank])]
+        live = partial(_work, assignment, rank, theirs, own[1:])
+        workers.append(Peer(rank, ours, _forked(live, everything, own)))
+    kept = {peer.connection for peer in (*servers, *workers)}
+    for one in everything:
+        if one not in kept:
+            one.close()
+    coordinator = Coordinator(asked, workers, servers, straggler_seconds=assignment.straggler_seconds)
+    coordinator.checkpoint = Path(assignment.work_dir) / "to-workers"
+    try:
+        yield coordinator
+    finally:
+        coordinator.close()
+
+
+def asked_of(assignment: RoundAssignment) -> Asynchronous | None:
+    section = dict(assignment.plan.configuration.get("training", {})).get("asynchronous")
+    return Asynchronous(**section) if section else None
+
+
+def _pair() -> tuple[socket.socket, socket.socket]:
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+
+
+def _forked(live: Callable[[], None], everything: list[socket.socket], own: list[socket.socket]) -> int:
+    parent, pid = os.getpid(), os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        for one in everything:
+            if one not in own:
+                one.close()
+        die_with_parent(parent)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the chief is asked to stop, and ends its processes
+        live()
+        status = 0
+    except BaseException:
+        logger.exception("a process of an asynchronous round failed")
+    finally:
+        os._exit(status)
+
+
+def _serve(assignment: RoundAssignment, connections: list[socket.socket]) -> None:
+    """A server's life, which ends with the chief's connection."""
+    determinism.configure(intra_op_threads=assignment.intra_op_threads, inter_op_threads=assignment.inter_op_threads)
+    work_dir = _own_folder(assignment, f"server-{os.getpid()}")
+    with closing(registry_of(assignment)) as registry:
+        definition = fetch_definition(registry, assignment.plan.definition_digest, work_dir)[0]
+    server = ParameterServer(partial(server_optimizer, definition.training))
+    for connection in connections[1:]:
+        Thread(target=server.serve, args=(connection,), daemon=True).start()
+    server.serve(connections[0])
+
+
+def _work(assignment: RoundAssignment, rank: int, chief: socket.socket, servers: list[socket.socket]) -> None:
+    """A worker's life, which ends with the chief's connection, or a server's."""
+    determinism.configure(intra_op_threads=assignment.intra_op_threads, inter_op_threads=assignment.inter_op_threads)
+    asked, _ = wire.receive(chief)
+    try:
+        point = checkpoint.read(Path(asked["checkpoint"]))
+        with closing(registry_of(assignment)) as registry, closing(log_of(assignment, registry)) as log:
+            inputs = fetch_inputs(assignment, registry, _own_folder(assignment, f"worker-{rank}"))
+            seed, data = assignment.plan.seed, data_of(assignment, inputs, log)
+            model = adapters.build(inputs.definition, inputs.schema, point.statistics, inputs.module, seed=seed)
+            model.fit(point.arrays, lambda: (block.trained.columns for block in data.prepared(model)))
+        adapters.restore_frozen(model, point.arrays, {})
+        worker = Worker(chief, servers, adapters.contributor_of(model), asked["placement"])
+        wire.send(chief, {"ready": True})
+        worker.work()
+    except ConnectionResetError:
+        return
+    except (HeadraceError, DefinitionFailedError) as error:
+        wire.send(chief, {"failed": str(error)})
+
+
+def _own_folder(assignment: RoundAssignment, name: str) -> Path:
+    found = Path(assignment.work_dir) / name
+    found.mkdir(parents=True, exist_ok=True)
+    return found

@@ -1,5 +1,8 @@
 """How a version was trained, for `headrace show`: its steps, what ended them, how fast, and its evaluations."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from common.registry.catalog import Version
 from headrace.commands.session import print_table
 
@@ -18,7 +21,18 @@ def course(version: Version) -> str:
         return "-"
     best = f", the best evaluation at step {told['best_step']:,}" if "best_step" in told else ""
     rates = f"{told['steps_per_second']:,.1f} steps and {told['examples_per_second']:,.0f} examples a second"
-    return f"{told['steps']:,} steps, ended by {told['ended_by']}{best}; {rates}"
+    return f"{told['steps']:,} steps, ended by {told['ended_by']}{best}; {rates}{_asynchronous(told)}"
+
+
+def _asynchronous(told: Mapping[str, Any]) -> str:
+    found = told.get("asynchronous")
+    if not found:
+        return ""
+    staleness = found["staleness"]
+    counts = f"{found['workers']} workers and {found['servers']} servers, {found['updates']:,} updates"
+    stale = f"staleness {staleness['mean']:g} in the mean and {staleness['max']} at most"
+    again = f"{found['dropped_gradients']} gradients dropped, {found['computed_again']} batches computed again"
+    return f"; asynchronous: {counts}, {stale}, {again}"
 
 
 def print_evaluations(version: Version) -> None:

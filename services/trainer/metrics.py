@@ -14,4 +14,9 @@ EXAMPLES_TRAINED = Counter("headrace_trainer_examples_trained", "Examples in reg
 LAG_EXAMPLES = Gauge(
     "headrace_trainer_lag_examples", "Examples in the log that no accepted version and no skip covers", ["model"]
 )
+GRADIENT_STALENESS = Gauge(
+    "headrace_trainer_gradient_staleness",
+    "Of asynchronous training: updates between the fetch of the weights and that of the gradient, a mean",
+    ["model"],
+)
 ZYGOTE_STARTS = Counter("headrace_trainer_zygote_starts", "How often the process that forks rounds was started")

@@ -13,6 +13,7 @@ from common.errors import Conflict, HeadraceError, NotFound, Overloaded, Unavail
 from common.process.lifecycle import Stop
 from common.registry.catalog import RoundState
 from common.registry.client import RegistryClient
+from services.trainer import metrics
 from services.trainer.rounds import last_words
 from services.trainer.rounds.assignment import (
     Done,
@@ -211,6 +212,9 @@ class Attempt:
         self._heard_at = time.monotonic()
         if isinstance(message, Progress):
             self.progress = message
+            if message.asynchronous:
+                mean = message.asynchronous["staleness"]["mean"]
+                metrics.GRADIENT_STALENESS.labels(self.assignment.plan.model).set(mean)
             if self._trace is not None:
                 self._trace.hear(message)
             return

@@ -48,7 +48,7 @@ def test_a_killed_worker_stops_nothing_and_the_version_says_that_it_cannot_be_re
     assert (told["workers"], told["lost"]) == (1, ["worker 1: ended by signal 9 (SIGKILL)"])
     assert told["updates"] == version.step == sum(told["batches_by_worker"])
     assert set(told["staleness"]) == {"mean", "max"}
-    assert sorted(path for one in told["placement"] for path in one["variables"]) == sorted(_trained_paths(told))
+    assert len([path for one in told["placement"] for path in one["variables"]]) == 2, "a weight and a bias"
     assert {one["server"] for one in told["placement"]} == {0, 1}
     rebuild = trainer.post(f"/v1/models/{MODEL}/versions/1:rebuild", {})[1]["rebuild_id"]
     ended = wait_until(lambda: _ended(trainer, rebuild), "the rebuild ends", seconds=200)
@@ -68,10 +68,6 @@ def test_metrics_that_are_further_apart_than_the_tolerance_are_told() -> None:
 def _figures(trainer: TrainerProcess) -> dict[str, Any]:
     attempt = trainer.status()["attempt"]
     return dict(attempt["progress"]["asynchronous"]) if attempt else {}
-
-
-def _trained_paths(told: dict[str, Any]) -> set[str]:
-    return {path for one in told["placement"] for path in one["variables"]}
 
 
 def _ended(trainer: TrainerProcess, rebuild_id: str) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class Rebuild:
     warnings: tuple[str, ...]
     metrics: Mapping[str, tuple[float, float]]
     seconds: float
-    reproducible: bool
+    reproducible: bool = True
 
 
 def wait_for(trainer: Door, rebuild_id: str, *, wait_seconds: float) -> Rebuild:
@@ -84,5 +84,5 @@ def _rebuild_of(answer: dict[str, Any]) -> Rebuild:
         warnings=tuple(answer["warnings"]),
         metrics={name: (before, after) for name, (before, after) in answer["metrics"].items()},
         seconds=float(answer["seconds"]),
-        reproducible=bool(answer["reproducible"]),
+        reproducible=bool(answer.get("reproducible", True)),
     )

@@ -36,6 +36,20 @@ def test_an_equal_version_is_said_to_be_after_the_wait(server: Server, run: Run)
     ]
 
 
+def test_of_an_asynchronous_version_the_metrics_count(server: Server, run: Run) -> None:  # noqa: F811
+    server.will_answer(202, WAITING)
+    server.will_answer(
+        200, DONE | {"rebuilt_digest": "b" * 64, "metrics": {"auc": [0.75, 0.74]}, "reproducible": False}
+    )
+    result = run("rebuild", "m@2")
+    assert result.exit_code == 0
+    assert result.output.splitlines()[-3:] == [
+        "auc: 0.75 registered, 0.74 rebuilt",
+        "m@2 was trained asynchronously, so its weights need not be equal; its metrics were compared",
+        "m@2 is within its tolerance: 1,234 examples, 2.5 s",
+    ]
+
+
 def test_a_version_that_is_not_equal_is_exit_status_one(server: Server, run: Run) -> None:  # noqa: F811
     server.will_answer(202, WAITING)
     server.will_answer(

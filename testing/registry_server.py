@@ -2,14 +2,13 @@
 
 import os
 import signal
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from testing.forked import ForkedProcess
 from testing.processes import free_port
 from testing.waiting import DEADLINE_SECONDS, wait_until
 
@@ -26,7 +25,7 @@ class RegistryServer:
     settings: Mapping[str, str] = field(default_factory=dict)
     grpc_port: int = field(default_factory=free_port)
     http_port: int = field(default_factory=free_port)
-    process: subprocess.Popen[bytes] | None = None
+    process: ForkedProcess | None = None
 
     @property
     def address(self) -> str:
@@ -38,7 +37,7 @@ class RegistryServer:
 
     def start(self) -> None:
         """Returns when it is ready."""
-        self.process = subprocess.Popen([sys.executable, "-m", "services.registry"], env=self.environment())
+        self.process = ForkedProcess("services.registry.__main__:main", environment=self.environment())
         wait_until(self._is_ready, "the registry is ready")
 
     def environment(self) -> dict[str, str]:

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -19,6 +17,7 @@ from common.eventlog.tfrecord import frame
 from common.registry.catalog import Round
 from common.registry.client import RegistryClient
 from protos import example_pb2
+from testing.forked import ForkedProcess
 from testing.waiting import DEADLINE_SECONDS, wait_until
 
 STREAM = "flights"
@@ -74,12 +73,13 @@ class TrainerProcess:
 
     directory: Path
     environment: dict[str, str]
-    process: subprocess.Popen[bytes] | None = field(default=None)
+    process: ForkedProcess | None = field(default=None)
     round_function: str = "services.trainer.tests.support.fake_rounds:run_round"
 
     def start(self) -> None:
-        code = f"import sys\nfrom services.trainer.__main__ import main\nsys.exit(main({self.round_function!r}))\n"
-        self.process = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, **self.environment})
+        self.process = ForkedProcess(
+            "services.trainer.__main__:main", self.round_function, environment={**os.environ, **self.environment}
+        )
         process = self.process
         wait_until(lambda: process.poll() is not None or self.get("/healthz")[0] == 200, "the trainer answers")
         assert process.poll() is None, "the trainer ended at once"

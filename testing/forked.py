@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 
 _SHARED = ["services.registry.__main__"]
 _forkserver = multiprocessing.get_context("forkserver")
@@ -18,11 +19,16 @@ class ForkedProcess:
     Args:
         main: "module:function" that returns the exit status.
         environment: the whole of it.
+        log_path: takes what it prints, behind what is there.
     """
 
-    def __init__(self, main: str, *arguments: str, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, main: str, *arguments: str, environment: Mapping[str, str], log_path: Path | None = None
+    ) -> None:
         _forkserver.set_forkserver_preload(_SHARED)
-        self._process = _forkserver.Process(target=_run, args=(main, arguments, dict(environment)), daemon=True)
+        self._process = _forkserver.Process(
+            target=_run, args=(main, arguments, dict(environment), log_path), daemon=True
+        )
         self._process.start()
 
     @property
@@ -53,7 +59,11 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
 
-def _run(main: str, arguments: tuple[str, ...], environment: dict[str, str]) -> None:
+def _run(main: str, arguments: tuple[str, ...], environment: dict[str, str], log_path: Path | None) -> None:
+    if log_path is not None:
+        with log_path.open("ab") as log:
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
     os.environ.clear()
     os.environ.update(environment)
     module, _, function = main.partition(":")

@@ -3,38 +3,36 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 from common.registry.client import RegistryClient
+from testing.forked import ForkedProcess
 
 _WAIT_SECONDS = 30.0
 
 
 class Process:
-    """`python -m module` with settings as environment variables; its log is a file in `directory`.
+    """`main` ("module:function") with settings as environment variables; its log is a file in `directory`.
 
     `slow_log_dir`: what steers the log of services.ingest.tests.slow_log.
     """
 
     def __init__(
-        self, module: str, directory: Path, prefix: str, *, slow_log_dir: Path | None = None, **settings: object
+        self, main: str, directory: Path, prefix: str, *, slow_log_dir: Path | None = None, **settings: object
     ) -> None:
-        self._command = [sys.executable, "-m", module]
+        self._main = main
         self._environment = {key: value for key, value in os.environ.items() if not key.startswith(prefix)}
         self._environment |= {f"{prefix}{key.upper()}": str(value) for key, value in settings.items()}
         if slow_log_dir is not None:
             self._environment["SLOW_LOG_DIR"] = str(slow_log_dir)
-        self._log_path = directory / f"{module}.log"
-        self.popen: subprocess.Popen[bytes] | None = None
+        self._log_path = directory / f"{prefix.lower()}process.log"
+        self.popen: ForkedProcess | None = None
 
     def start(self) -> None:
-        with self._log_path.open("ab") as out:
-            self.popen = subprocess.Popen(self._command, env=self._environment, stdout=out, stderr=out)
+        self.popen = ForkedProcess(self._main, environment=self._environment, log_path=self._log_path)
 
     def kill(self) -> None:
         """SIGKILL, as a crash would."""
@@ -46,7 +44,7 @@ class Process:
         """SIGTERM; the exit status."""
         assert self.popen is not None
         if self.popen.poll() is None:
-            self.popen.terminate()
+            self.popen.send_signal(signal.SIGTERM)
         return self.popen.wait(_WAIT_SECONDS)
 
     def exit_status(self) -> int:

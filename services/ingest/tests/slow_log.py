@@ -7,14 +7,14 @@ bytes_per_second          what the log takes; read once
 """
 
 import os
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from common.errors import Unavailable
 from common.eventlog.base import EventLog, NewRecord, Record, RecordInfo
 from common.eventlog.open import open_event_log
+from services.ingest import __main__ as ingest
 
 
 class SlowLog:
@@ -61,13 +61,7 @@ class SlowLog:
         self._log.close()
 
 
-def main(run: Callable[[Callable[[str], EventLog]], int]) -> int:
+def main() -> int:
     """Ingest over such a log."""
     directory = Path(os.environ["SLOW_LOG_DIR"])
-    return run(lambda url: SlowLog(open_event_log(url), directory))
-
-
-if __name__ == "__main__":
-    from services.ingest import __main__ as ingest
-
-    sys.exit(main(ingest.main))
+    return ingest.main(lambda url: SlowLog(open_event_log(url), directory))

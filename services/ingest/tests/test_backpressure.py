@@ -36,7 +36,7 @@ class _Ingest:
     def __init__(self, directory: Path, module: str, event_log: str, **settings: Any) -> None:
         self.port, grpc_port, registry_http, registry_grpc = free_ports(4)
         self.registry = Process(
-            "services.registry", directory, "REGISTRY_", http_port=registry_http, grpc_port=registry_grpc,
+            "services.registry.__main__:main", directory, "REGISTRY_", http_port=registry_http, grpc_port=registry_grpc,
             data_dir=directory / "registry",
         )  # fmt: skip
         self.process = Process(
@@ -83,7 +83,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
 
 @pytest.fixture(scope="module")
 def over_kafka(tmp_path_factory: pytest.TempPathFactory, kafka: KafkaServer) -> Iterator[_Ingest]:
-    ingest = _Ingest(tmp_path_factory.mktemp("ingest"), "services.ingest", f"kafka:{kafka.address}")
+    ingest = _Ingest(tmp_path_factory.mktemp("ingest"), "services.ingest.__main__:main", f"kafka:{kafka.address}")
     ingest.start()
     yield ingest
     ingest.stop()
@@ -175,7 +175,7 @@ def test_at_twice_what_the_log_takes_memory_stays_within_its_bound_and_callers_a
     (steer := tmp_path / "steer").mkdir()
     (steer / "bytes_per_second").write_text("500000")
     ingest = _Ingest(
-        tmp_path, "services.ingest.tests.slow_log", f"segments:{tmp_path}/log", slow_log_dir=steer,
+        tmp_path, "services.ingest.tests.slow_log:main", f"segments:{tmp_path}/log", slow_log_dir=steer,
         max_in_flight_bytes=_IN_FLIGHT_BYTES, max_body_bytes=3 * _MEBIBYTE,
     )  # fmt: skip
     ingest.start()
@@ -214,7 +214,7 @@ def test_at_twice_what_the_log_takes_memory_stays_within_its_bound_and_callers_a
 
 
 def test_a_stop_does_not_wait_for_a_log_that_is_away(tmp_path: Path) -> None:
-    ingest = _Ingest(tmp_path, "services.ingest", f"kafka:127.0.0.1:{free_ports(1)[0]}")
+    ingest = _Ingest(tmp_path, "services.ingest.__main__:main", f"kafka:127.0.0.1:{free_ports(1)[0]}")
     ingest.registry.start()
     ingest.process.start()
     wait_until(lambda: get(ingest.port, "/readyz")[1] is not None, "the doors answer")

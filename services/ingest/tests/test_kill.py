@@ -79,11 +79,11 @@ class _Client(threading.Thread):
 @pytest.fixture
 def processes(tmp_path: Path, ports: list[int]) -> Iterator[tuple[Process, Process]]:
     registry = Process(
-        "services.registry", tmp_path, "REGISTRY_", http_port=ports[2], grpc_port=ports[3],
+        "services.registry.__main__:main", tmp_path, "REGISTRY_", http_port=ports[2], grpc_port=ports[3],
         data_dir=tmp_path / "registry",
     )  # fmt: skip
     ingest = Process(
-        "services.ingest", tmp_path, "INGEST_", http_port=ports[0], grpc_port=ports[1], partition_count=2,
+        "services.ingest.__main__:main", tmp_path, "INGEST_", http_port=ports[0], grpc_port=ports[1], partition_count=2,
         registry_address=f"127.0.0.1:{ports[3]}", event_log=f"segments:{tmp_path}/log", chunk_events=7,
     )  # fmt: skip
     registry.start()

@@ -30,7 +30,7 @@ def ports() -> list[int]:
 @pytest.fixture
 def ingest(tmp_path: Path, ports: list[int]) -> Iterator[Process]:
     process = Process(
-        "services.ingest", tmp_path, "INGEST_", http_port=ports[0], grpc_port=ports[1],
+        "services.ingest.__main__:main", tmp_path, "INGEST_", http_port=ports[0], grpc_port=ports[1],
         registry_address=f"127.0.0.1:{ports[3]}", event_log=f"segments:{tmp_path}/mount/log",
     )  # fmt: skip
     yield process
@@ -41,7 +41,7 @@ def ingest(tmp_path: Path, ports: list[int]) -> Iterator[Process]:
 @pytest.fixture
 def registry(tmp_path: Path, ports: list[int]) -> Iterator[Process]:
     process = Process(
-        "services.registry", tmp_path, "REGISTRY_", http_port=ports[2], grpc_port=ports[3],
+        "services.registry.__main__:main", tmp_path, "REGISTRY_", http_port=ports[2], grpc_port=ports[3],
         data_dir=tmp_path / "registry",
     )  # fmt: skip
     yield process
@@ -114,7 +114,7 @@ def test_grpc_health_tells_that_it_is_not_ready(ports: list[int], ingest: Proces
 )
 def test_a_wrong_setting_stops_the_start(tmp_path: Path, settings: dict[str, str], sentence: str) -> None:
     given: dict[str, object] = {"http_port": 0, "grpc_port": 0, **settings}
-    process = Process("services.ingest", tmp_path, "INGEST_", slow_log_dir=None, **given)
+    process = Process("services.ingest.__main__:main", tmp_path, "INGEST_", slow_log_dir=None, **given)
     process.start()
     assert process.exit_status() == 1
     assert sentence in process.log_text()
@@ -126,7 +126,12 @@ def test_a_taken_port_stops_the_start(tmp_path: Path) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         process = Process(
-            "services.ingest", tmp_path, "INGEST_", http_port=port, grpc_port=0, event_log=f"segments:{tmp_path}/log"
+            "services.ingest.__main__:main",
+            tmp_path,
+            "INGEST_",
+            http_port=port,
+            grpc_port=0,
+            event_log=f"segments:{tmp_path}/log",
         )
         process.start()
         assert process.exit_status() == 1

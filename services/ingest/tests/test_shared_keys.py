@@ -81,7 +81,7 @@ class Platform:
         ports = free_ports(7)
         self.directory = directory
         self.registry = Process(
-            "services.registry", directory, "REGISTRY_", http_port=ports[0], grpc_port=ports[1],
+            "services.registry.__main__:main", directory, "REGISTRY_", http_port=ports[0], grpc_port=ports[1],
             data_dir=directory / "registry",
         )  # fmt: skip
         self.redis = RedisServer(directory, port=ports[2], appendfsync="always")
@@ -92,7 +92,7 @@ class Platform:
         steer.mkdir()
         (directory := self.directory / f"replica-{number}").mkdir()
         process = Process(
-            "services.ingest.tests.slow_log", directory, "INGEST_", slow_log_dir=steer,
+            "services.ingest.tests.slow_log:main", directory, "INGEST_", slow_log_dir=steer,
             http_port=ports[3 + number], grpc_port=ports[5 + number], registry_address=f"127.0.0.1:{ports[1]}",
             event_log=f"segments:{self.directory}/log", redis_url=self.redis.url,
             key_claim_seconds=6, append_timeout_seconds=5, key_wait_seconds=15,

@@ -120,7 +120,7 @@ def module(source: str, **sections: Any) -> dict[str, bytes]:
 
 
 def trained_twice(directory: Path, files: dict[str, bytes], schema: Mapping[str, Any] = SCHEMA) -> Platform:
-    """A first round, a second from its checkpoint that is stopped in each of its passes, and both rebuilt bit for bit."""
+    """A first round, a second from its checkpoint that is stopped on its way, and both rebuilt bit for bit."""
     platform = Platform(directory, schema)
     platform.append(events(60))
     leases = [platform.lease(files)]

@@ -55,12 +55,12 @@ check: $(INSTALLED)  ## ruff, mypy strict, import rules, generated files (runs i
 	git diff --exit-code -- protos docs/reference docs/internals/coverage.md common/definition/keras_names.json
 
 # One file, folder or test: make test FILE=services/registry/tests/test_gate.py. Several workers share what is slow to
-# start by file; a group that waits more than it computes leaves room for a third worker on two cores.
+# start by file, in the order of conftest.py; they wait more than they compute: there is room for a third on two cores.
 test: $(INSTALLED)  ## every test that needs no container (FILE=one file, folder or test; runs in CI)
 ifdef FILE
 	$(BIN)/pytest $(FILE) $(if $(filter e2e_tests%,$(FILE)),--mode=$(or $(MODE),local),)
 else
-	$(BIN)/pytest -n $(or $(JOBS),3) --dist loadfile
+	$(BIN)/pytest -n $(or $(JOBS),3) --dist loadfile --no-loadscope-reorder
 	$(BIN)/pytest e2e_tests --mode=local
 endif
 

@@ -104,7 +104,7 @@ def test_bad_events_are_set_aside_with_their_reason_and_the_round_goes_on(
 
     lease, attempts = stopped.lease(files(source)), 0
     while not isinstance(
-        outcome := stopped.train(lease, stop_requested=stopped.after_blocks(1), work_dir=f"work-{attempts}"), Done
+        outcome := stopped.train(lease, stop_requested=stopped.after_blocks(2), work_dir=f"work-{attempts}"), Done
     ):
         assert not isinstance(outcome, Failed), outcome
         lease, attempts = stopped.registry.taken_up(lease), attempts + 1

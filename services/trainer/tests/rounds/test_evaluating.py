@@ -36,15 +36,22 @@ class Inline:
         pass
 
 
+@pytest.fixture(scope="module")
+def by_chief(tmp_path_factory: pytest.TempPathFactory) -> Platform:
+    """A round whose chief has scored its checkpoints itself."""
+    platform = Platform(tmp_path_factory.mktemp("chief"))
+    platform.append(events(240))
+    assert isinstance(platform.train(platform.lease(definition(training=_TRAINING))), Done)
+    return platform
+
+
 @pytest.mark.covers("dist-chief-evaluator")
 @pytest.mark.parametrize(("answers", "told"), [(1000, "evaluator"), (3, "evaluator, then chief: its process ended")])
 def test_an_evaluator_measures_what_the_chief_would_and_the_chief_goes_on_without_it(
-    tmp_path: Path, answers: int, told: str
+    by_chief: Platform, tmp_path: Path, answers: int, told: str
 ) -> None:
-    by_chief, by_other = Platform(tmp_path / "chief"), Platform(tmp_path / "other")
-    for platform in (by_chief, by_other):
-        platform.append(events(240))
-    assert isinstance(by_chief.train(by_chief.lease(definition(training=_TRAINING))), Done)
+    by_other = Platform(tmp_path / "other")
+    by_other.append(events(240))
     lease = by_other.lease(definition(training=_TRAINING))
     scorer = Scorer(by_other.assignment(lease), by_other.registry, by_other.log)  # type: ignore[arg-type]
     evaluator = Evaluator(Inline(scorer, answers), tmp_path / "asked")

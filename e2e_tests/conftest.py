@@ -39,6 +39,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def start_platform(mode: str, folder: Path, *, replicas: int = 1) -> Platform:
     """Returns when it is ready. Traced is what a test's traceparent asks for, and next to nothing else."""
     os.environ.setdefault("TRACE_SAMPLE", "1e-9")
+    os.environ.setdefault("TRAINER_SCHEDULING", "normal")  # a test waits for rounds beside whatever else runs
     if mode == "compose":
         return ComposePlatform(folder, replicas=replicas)
     return LocalPlatform(folder, replicas=replicas)

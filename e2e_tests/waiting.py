@@ -10,7 +10,7 @@ T = TypeVar("T")
 _POLL_SECONDS = 0.1
 
 
-def until(condition: Callable[[], T | None], what: str, *, timeout_seconds: float = 90.0) -> T:
+def until(condition: Callable[[], T | None], what: str, *, timeout_seconds: float = 180.0) -> T:
     """The condition's first true value. A service that is away for a moment makes it false.
 
     Raises:

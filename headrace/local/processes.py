@@ -97,8 +97,8 @@ class LocalPlatform:
         name = f"trainer-{index}" if index else "trainer"
         settings = {**self._log_and_registry(), "DATA_DIR": str(self.data_dir / name)}
         settings["CLUSTER_HOST"] = os.environ.get("TRAINER_CLUSTER_HOST", HOST)  # for others on this machine
-        # Serving shares this machine's cores: training takes what nobody else wants.
-        settings["SCHEDULING"] = os.environ.get("TRAINER_SCHEDULING", "idle")
+        # Serving shares this machine's cores: training gives way, and still ends where they are never idle.
+        settings["SCHEDULING"] = os.environ.get("TRAINER_SCHEDULING", "batch")
         # A running round may take 20 s to save where it is.
         return self._service(
             "trainer", name, settings, port_step=index * REPLICA_PORT_STEP, stop_rank=1, stop_seconds=25.0

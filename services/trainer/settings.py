@@ -11,7 +11,7 @@ from common.definition.identity import MAX_PARAMETERS
 from common.process.logs import LogFormat
 from common.process.settings import ServiceSettings
 
-Scheduling = Literal["normal", "idle"]
+Scheduling = Literal["normal", "batch", "idle"]
 
 
 class TrainerSettings(ServiceSettings):
@@ -90,8 +90,9 @@ class TrainerSettings(ServiceSettings):
     nice: int = Field(default=10, ge=0, le=19)
     """Niceness of a round's process, so that training takes what serving leaves over."""
     scheduling: Scheduling = "normal"
-    """idle: a round's process runs only when nobody else wants the core (SCHED_IDLE, sched(7)). For machines on which
-    serving shares the cores; niceness then says nothing. Its session keeps a tenth of a share."""
+    """For machines on which serving shares the cores (sched(7)). batch: a round's process never takes a core from
+    somebody who has just woken up, and its session counts as nice as it is (SCHED_BATCH). idle: it runs only when
+    nobody else wants the core (SCHED_IDLE); on a machine that is never idle a round may then never end."""
 
     def usable_intra_op_threads(self) -> int:
         return self.intra_op_threads or len(os.sched_getaffinity(0))

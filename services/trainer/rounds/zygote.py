@@ -53,7 +53,7 @@ ENVIRONMENT: Mapping[str, str] = {
     "TF_CPP_MIN_LOG_LEVEL": "2",
 }
 """What control sets for the zygote beyond its own environment."""
-_SESSION_NICE = 10
+_POLICIES = {"normal": os.SCHED_OTHER, "batch": os.SCHED_BATCH, "idle": os.SCHED_IDLE}
 _OOM_SCORE = 500  # of 1000: the kernel takes the round before it takes a service
 _MAX_REASON_CHARS = 500
 _WORK_DIR_TIMEOUT_SECONDS = 10.0
@@ -64,7 +64,7 @@ class Priority:
     """How a round's process stands beside others that want the cores; its threads inherit it."""
 
     nice: int
-    is_idle: bool
+    scheduling: str
 
 
 def main() -> int:
@@ -82,7 +82,7 @@ def main() -> int:
     gc.freeze()  # the children's collector leaves the shared pages alone
     control = socket.socket(fileno=int(fd))
     _send(control, {"ready": round(time.monotonic() - began, 3)})
-    _serve(control, run_round, Priority(int(nice), is_idle=scheduling == "idle"))
+    _serve(control, run_round, Priority(int(nice), scheduling))
     return 0
 
 
@@ -118,20 +118,20 @@ def _serve(control: socket.socket, run_round: RunRound, priority: Priority) -> N
     children.kill_all()
 
 
-def _weigh_less_as_a_session() -> None:
+def _weigh_less_as_a_session(nice: int) -> None:
     """Linux shares the cores between sessions before it looks at their processes (sched(7), autogroup): a session in
-    which only an idle round runs would weigh as much as one that answers predictions. A tenth of a share stays, so that
-    a round ends also where serving is never idle. Containers have groups of their own, and this does nothing there."""
+    which only such a round runs would weigh as much as one that answers predictions. Containers, and desktops whose
+    users have control groups, share them otherwise, and this does nothing there."""
     with contextlib.suppress(OSError):  # a kernel without autogroups
-        Path("/proc/self/autogroup").write_text(str(_SESSION_NICE))
+        Path("/proc/self/autogroup").write_text(str(nice))
 
 
 def _child(run_round: RunRound, assignment_path: Path, *, report_fd: int, priority: Priority) -> int:
     """Runs the round; returns the exit status."""
     os.nice(priority.nice)
-    if priority.is_idle:
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-        _weigh_less_as_a_session()
+    if priority.scheduling != "normal":
+        os.sched_setscheduler(0, _POLICIES[priority.scheduling], os.sched_param(0))
+        _weigh_less_as_a_session(priority.nice)
     Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE))
     stop_requested = _stop_on_sigterm()
     assignment = RoundAssignment.from_json(assignment_path.read_text())

@@ -59,7 +59,7 @@ def behave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], N
 
 @pytest.fixture
 def zygote(behave: Callable[[str], None]) -> Iterator[ZygoteHandle]:
-    handle = ZygoteHandle(FAKE, nice=7, scheduling="idle", log_format="text", log_level="INFO")
+    handle = ZygoteHandle(FAKE, nice=7, scheduling="batch", log_format="text", log_level="INFO")
     wait_until(lambda: handle.wait_until_ready(0.1), "the zygote is ready")
     yield handle
     handle.stop()
@@ -144,8 +144,8 @@ def test_a_child_is_nice_single_threaded_and_the_first_that_the_kernel_kills(
     assert isinstance(messages[0], Failed)
     assert ast.literal_eval(messages[0].reason) == {
         "niceness": os.nice(0) + 7,
-        "scheduling": os.SCHED_IDLE,
-        "session_weight": "nice 10" if Path("/proc/self/autogroup").exists() else "no groups",
+        "scheduling": os.SCHED_BATCH,
+        "session_weight": "nice 7" if Path("/proc/self/autogroup").exists() else "no groups",
         "leads_its_group": True,
         "oom_score_adj": "500",
         "threads": 1,

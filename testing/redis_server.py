@@ -66,13 +66,13 @@ class RedisServer:
         """SIGKILL, as a crash would."""
         assert self.process is not None
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(timeout=10)
+        self.process.wait(timeout=60)
         self.socket_path.unlink(missing_ok=True)
 
     def stop(self) -> None:
         if self.process is not None and self.is_up():
             self.process.terminate()
-            self.process.wait(timeout=10)
+            self.process.wait(timeout=60)
 
     def forget_what_is_on_disk(self) -> None:
         """While it is down: the append-only file (Redis 6) or folder (7 and newer) goes, as with a lost volume."""

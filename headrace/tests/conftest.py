@@ -68,7 +68,7 @@ def launcher(tmp_path: Path, fake_services: Path) -> Iterator[Launcher]:
     """A running platform of stand-ins with one serving replica, on free ports."""
     launcher = Launcher(tmp_path / "data")
     launcher.up(port_offset=None)
-    launcher.wait_until_ready(timeout_seconds=20)
+    launcher.wait_until_ready(timeout_seconds=60)
     yield launcher
     launcher.close()
 

@@ -70,7 +70,7 @@ def test_a_killed_service_is_started_again_and_its_children_are_gone(launcher: L
     before = launcher.state().process("trainer")
     child = psutil.Process(before.pid).children()[0].pid
     launcher.kill("trainer")
-    state = launcher.wait_until_ready(timeout_seconds=20)
+    state = launcher.wait_until_ready(timeout_seconds=60)
     after = state.process("trainer")
     assert after.pid not in (0, before.pid)
     assert after.restart_count == 1
@@ -117,14 +117,14 @@ def test_one_service_is_stopped_and_started_by_name(launcher: Launcher) -> None:
     assert launcher.state().process("trainer").phase == "stopped"
     launcher.wait_until_ready(timeout_seconds=5)
     launcher.start("trainer")
-    assert launcher.wait_until_ready(timeout_seconds=20).process("trainer").phase == "ready"
+    assert launcher.wait_until_ready(timeout_seconds=60).process("trainer").phase == "ready"
     with pytest.raises(InvalidInput, match="no process 'trainr'; there are redis, registry"):
         launcher.stop("trainr")
 
 
 def test_serving_is_scaled_up_and_down(launcher: Launcher) -> None:
     launcher.scale(3)
-    state = launcher.wait_until_ready(timeout_seconds=20)
+    state = launcher.wait_until_ready(timeout_seconds=60)
     assert len(set(state.addresses.serving)) == 3
     surplus = [state.process(name).pid for name in ("serving-1", "serving-2")]
     launcher.scale(1)
@@ -144,7 +144,7 @@ def test_nothing_outlives_a_supervisor_that_is_killed(launcher: Launcher) -> Non
     with pytest.raises(NotFound, match="ended without cleaning up"):
         read_state(launcher.data_dir)
     launcher.up(port_offset=None)
-    assert launcher.wait_until_ready(timeout_seconds=20).is_ready
+    assert launcher.wait_until_ready(timeout_seconds=60).is_ready
 
 
 def test_a_platform_in_the_foreground_ends_with_the_process_that_started_it(
@@ -153,7 +153,7 @@ def test_a_platform_in_the_foreground_ends_with_the_process_that_started_it(
     script = (
         "import sys, time; from headrace.local.launcher import Launcher; l = Launcher(sys.argv[1]);"
         "l.up(port_offset=None);"
-        "l.wait_until_ready(timeout_seconds=20); print('ready', flush=True); time.sleep(600)"
+        "l.wait_until_ready(timeout_seconds=60); print('ready', flush=True); time.sleep(600)"
     )
     data_dir = tmp_path / "data"
     with subprocess.Popen([sys.executable, "-c", script, str(data_dir)], stdout=subprocess.PIPE) as starter:

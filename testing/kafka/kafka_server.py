@@ -100,12 +100,12 @@ class KafkaServer:
         """SIGKILL, as a crash would."""
         assert self.process is not None
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(timeout=10)
+        self.process.wait(timeout=60)
 
     def stop(self) -> None:
         if self.process is not None and self.process.poll() is None:
             self.process.kill()  # nothing in the data folder is wanted any more
-            self.process.wait(timeout=10)
+            self.process.wait(timeout=60)
 
     def _java(self, *arguments: str) -> list[str]:
         return [

@@ -61,7 +61,7 @@ def _kill(writer: Writer, *, after_lines: int) -> list[tuple[int, bytes]]:
     lines += writer.stdout.readlines()
     writer.stdin.close()
     writer.stdout.close()
-    assert writer.wait(timeout=10) == -signal.SIGKILL
+    assert writer.wait(timeout=60) == -signal.SIGKILL
     return _acknowledged(lines)
 
 

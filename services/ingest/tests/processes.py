@@ -11,7 +11,7 @@ from typing import Any
 from common.registry.client import RegistryClient
 from testing.forked import ForkedProcess
 
-_WAIT_SECONDS = 30.0
+_WAIT_SECONDS = 60.0
 
 
 class Process:

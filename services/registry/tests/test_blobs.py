@@ -145,7 +145,7 @@ def test_many_uploads_of_one_file_at_once_make_one_whole_file(tmp_path: Path) ->
     together = threading.Barrier(6)
 
     def upload() -> None:
-        together.wait(timeout=10)
+        together.wait(timeout=60)
         try:
             outcomes.append(blobs.receive(DIGEST, len(CONTENT), 0, (CONTENT[i : i + 10] for i in range(0, 1000, 10))))
         except Unavailable as error:

@@ -234,7 +234,7 @@ def test_of_many_trainers_each_round_goes_to_one(catalog: Catalog) -> None:
     together = threading.Barrier(10)
 
     def ask(number: int) -> None:
-        together.wait(timeout=10)
+        together.wait(timeout=60)
         leased.append(catalog.lease_round(f"trainer-{number}", ttl_seconds=TTL_SECONDS))
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(10)]

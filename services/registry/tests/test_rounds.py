@@ -132,7 +132,7 @@ def test_of_many_planners_one_wins_and_the_others_are_told(catalog: Catalog) -> 
     together = threading.Barrier(8)
 
     def race(number: int) -> None:
-        together.wait(timeout=10)
+        together.wait(timeout=60)
         try:
             outcomes.append(catalog.plan_round(replace(plan, seed=number)).round_id)
         except HeadraceError as error:

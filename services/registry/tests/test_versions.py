@@ -166,7 +166,7 @@ def test_two_trainers_that_race_to_register_make_one_version(catalog: Catalog, c
     together = threading.Barrier(8)
 
     def race(token: int) -> None:
-        together.wait(timeout=10)
+        together.wait(timeout=60)
         try:
             outcomes.append(catalog.register_version("m-000001", token, made))
         except HeadraceError as error:

@@ -35,7 +35,7 @@ def start(redis_server: RedisServer, tmp_path: Path) -> Iterator[Callable[..., S
     yield begin
     for serving in started:
         serving.process.kill()
-        serving.process.wait(timeout=10)
+        serving.process.wait(timeout=60)
 
 
 def test_a_front_that_is_killed_after_the_id_loses_no_answer(
@@ -47,7 +47,7 @@ def test_a_front_that_is_killed_after_the_id_loses_no_answer(
         submitted = httpx.post(first.url + "/v1/models/m:predictAsync", json=_ROWS)
         prediction = submitted.json()["id"]
         first.process.send_signal(signal.SIGKILL)
-        first.process.wait(timeout=10)
+        first.process.wait(timeout=60)
         runner.answers.set()
         again = start(free_port)
         answer = httpx.get(

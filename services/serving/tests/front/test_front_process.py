@@ -19,7 +19,7 @@ from services.serving.tests.support.fake_runner import FakeRunner
 from testing.redis_server import RedisServer
 from testing.waiting import wait_until
 
-_WAIT_SECONDS = 20.0
+_WAIT_SECONDS = 60.0
 _MOST_RESIDENT_BYTES = 120 * 1024 * 1024
 _ROWS = {"instances": [[1, 2]]}
 _MAIN = """
@@ -80,7 +80,7 @@ def start(redis_server: RedisServer, free_port: int, tmp_path: Path) -> Iterator
     yield begin
     for serving in started:
         serving.process.kill()
-        serving.process.wait(timeout=10)
+        serving.process.wait(timeout=60)
 
 
 def test_it_gets_ready_stays_small_and_answers(start: Callable[..., Serving], redis_server: RedisServer) -> None:
@@ -151,7 +151,7 @@ def test_the_manager_does_not_outlive_a_front_that_is_killed(start: Callable[...
     wait_until(lambda: len(serving.manager_lines()) == 1)
     manager = int(serving.manager_lines()[0].split()[1])
     serving.process.kill()
-    serving.process.wait(timeout=10)
+    serving.process.wait(timeout=60)
     wait_until(lambda: not psutil.pid_exists(manager) or psutil.Process(manager).status() == psutil.STATUS_ZOMBIE)
 
 

@@ -262,7 +262,7 @@ while True:
     assert is_running(zygote_pid)
     assert is_running(child_pid)
     control.kill()
-    control.wait(timeout=10)
+    control.wait(timeout=60)
     control.stdout.close()
     wait_until(lambda: not is_running(zygote_pid) and not is_running(child_pid), "both are gone")
 

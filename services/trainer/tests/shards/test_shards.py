@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from services.trainer.shards.cut import owned_shards, shard_bounds
 from services.trainer.shards.tree import children, parts_of, whole
 
 _SHARDS = 3
+_ANSWER_SECONDS = 280.0
 
 
 @dataclass
@@ -39,6 +41,8 @@ class _Teams:
         whole = {"workers": 1, "devices": 1, "training": asked, "directory": str(self.directory), **question}
         self.process.stdin.write(json.dumps(whole) + "\n")
         self.process.stdin.flush()
+        answered, _, _ = select.select([self.process.stdout], [], [], _ANSWER_SECONDS)
+        assert answered, f"no answer within {_ANSWER_SECONDS} s to {whole}"
         return dict(json.loads(self.process.stdout.readline()))
 
 

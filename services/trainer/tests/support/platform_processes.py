@@ -96,7 +96,7 @@ class TrainerProcess:
     def kill(self) -> None:
         assert self.process is not None
         self.process.kill()
-        self.process.wait(timeout=10)
+        self.process.wait(timeout=60)
 
     def stop(self) -> int:
         """SIGTERM; the exit status."""

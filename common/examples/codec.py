@@ -16,7 +16,6 @@ always do. A tf.train.SequenceExample is read, too: its context holds features, 
 expected. `services/ingest/codec/columns.py` and `layout.py` are faster ways to the same answers.
 """
 
-import base64
 import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -26,17 +25,14 @@ from google.protobuf.message import DecodeError
 
 from common.errors import InvalidInput
 from common.examples.steps import flat_steps, in_two_lists, row_lengths_of_steps, values_of_steps
+from common.examples.values import CONVERTERS, flat_nested, shown, text_of, to_float32
 from common.schema import PADDING, Feature, Schema
 from protos.example_pb2 import SequenceExample
 
 Values = list[float] | list[int] | list[bytes]
-INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 KIND_OF = {"bytes": "bytes_list", "string": "bytes_list", "float32": "float_list", "int64": "int64_list"}
 LIST_TAG = {"bytes": b"\x0a", "string": b"\x0a", "float32": b"\x12", "int64": b"\x1a"}
 _DTYPE_OF_KIND = {kind: dtype for dtype, kind in KIND_OF.items()}
-_SHOWN_CHARACTERS = 40
-_EXACT_FLOATS = 2**53
-"""Up to here a float64 holds every integer."""
 
 
 def varint(number: int) -> bytes:
@@ -54,24 +50,6 @@ def delimited(tag: bytes, content: bytes) -> bytes:
     return tag + varint(len(content)) + content
 
 
-def to_float32(number: float) -> float:
-    """The nearest float32, as a Python float; raises OverflowError where that is infinite."""
-    return float(struct.unpack("<f", struct.pack("<f", number))[0])
-
-
-def shown(value: object) -> str:
-    """The value for an error sentence: as JSON would name it, cut short."""
-    if value is None or isinstance(value, bool):
-        text = {None: "null", True: "true", False: "false"}[value]
-    elif isinstance(value, float) and not math.isfinite(value):
-        text = "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
-    elif isinstance(value, Mapping):
-        text = "an object"
-    else:
-        text = repr(value)
-    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
-
-
 class FeatureCodec:
     """One feature: checks values and writes its map entry.
 
@@ -87,7 +65,7 @@ class FeatureCodec:
         self._padding = _padding(feature)
         self.vocabulary = frozenset(word.encode() for word in feature.vocabulary)
         self.entry_key = delimited(b"\x0a", feature.name.encode())
-        self._convert: Callable[[Any], Any] = _CONVERTERS[feature.dtype]
+        self._convert: Callable[[Any], Any] = CONVERTERS[feature.dtype]
         self.default_entry = self._default_entry()
 
     def entry(self, values: Values) -> bytes:
@@ -110,7 +88,7 @@ class FeatureCodec:
         """Raises ValueError for a value outside min, max or vocabulary, or for the one that fills up lists of any
         length; strings are bytes here."""
         if self._padding is not None and self._padding in values:
-            text = _text(self._padding) if isinstance(self._padding, bytes) else self._padding
+            text = text_of(self._padding) if isinstance(self._padding, bytes) else self._padding
             if self.feature.may_be_missing:
                 raise ValueError(f"is {shown(text)}, which stands for a missing label and cannot be one")
             raise ValueError(f"is {shown(text)}, which fills up lists of any length and cannot be in one")
@@ -122,7 +100,7 @@ class FeatureCodec:
         if self.vocabulary:
             for word in values:
                 if word not in self.vocabulary:
-                    raise ValueError(f"is {shown(_text(word))}, expected one of {self._words()}")
+                    raise ValueError(f"is {shown(text_of(word))}, expected one of {self._words()}")
             return
         for number in values:
             if self.minimum is not None and number < self.minimum:
@@ -170,7 +148,7 @@ class FeatureCodec:
         if self.count is None:
             return flat_steps(value, self.feature)
         if len(shape) > 1 and len(value) == shape[0] and all(isinstance(item, list) for item in value):
-            return _nested(value, shape)
+            return flat_nested(value, shape)
         if len(value) != self.count:
             nested = f" (flat, or nested as {list(shape)})" if len(shape) > 1 else ""
             raise ValueError(f"holds {len(value)} values, expected {self.count}{nested}")
@@ -375,87 +353,3 @@ def _nearest_float32(bound: float) -> float:
         return to_float32(bound)
     except OverflowError:
         return math.copysign(math.inf, bound)
-
-
-def _float32(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"is {shown(value)}, expected a number")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"is {shown(value)}, expected a finite number")
-    try:
-        return to_float32(value)
-    except (OverflowError, struct.error):  # struct.error: an int that no float64 holds
-        raise ValueError(f"is {shown(value)}, expected a number that float32 can hold") from None
-
-
-def as_int64(value: object) -> int:
-    """A whole float is an integer too: pandas writes 2.0 where a column had gaps. 2.5 is none.
-
-    Raises:
-        ValueError: the rest of a sentence that begins with the feature's name.
-    """
-    if isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT_FLOATS:
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"is {shown(value)}, expected an integer from -2^63 to 2^63-1")
-    if not INT64_MIN <= value <= INT64_MAX:
-        raise ValueError(f"is {shown(value)}, expected an integer from -2^63 to 2^63-1")
-    return value
-
-
-def _string(value: object) -> bytes:
-    """Text as UTF-8, or any bytes as TensorFlow Serving writes them in JSON: {"b64": "..."}."""
-    if isinstance(value, dict) and value.keys() == {"b64"}:
-        return _from_base64(value["b64"])
-    if not isinstance(value, str):
-        raise ValueError(f'is {shown(value)}, expected a string, or bytes as {{"b64": "..."}}')
-    try:
-        return value.encode()
-    except UnicodeEncodeError:
-        raise ValueError(
-            f"is {shown(value)}, expected text that UTF-8 can write (it has half a surrogate pair)"
-        ) from None
-
-
-def _bytes(value: object) -> bytes:
-    if isinstance(value, dict) and value.keys() == {"b64"}:
-        return _from_base64(value["b64"])
-    raise ValueError(f'is {shown(value)}, expected bytes as {{"b64": "..."}}')
-
-
-_CONVERTERS: Mapping[str, Callable[[Any], Any]] = {
-    "float32": _float32,
-    "int64": as_int64,
-    "string": _string,
-    "bytes": _bytes,
-}
-
-
-def _from_base64(text: object) -> bytes:
-    if not isinstance(text, str):
-        raise ValueError(f"holds {shown(text)} under b64, expected a string")
-    try:
-        return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
-    except ValueError:
-        raise ValueError(f"holds {shown(text)} under b64, expected base64 (RFC 4648)") from None
-
-
-def _text(word: object) -> object:
-    if not isinstance(word, bytes):
-        return word
-    try:
-        return word.decode()
-    except UnicodeDecodeError:
-        return word
-
-
-def _nested(value: list[Any], shape: Sequence[int | None]) -> list[Any]:
-    """Flattens lists nested exactly as `shape`, in C order; raises ValueError."""
-    level = value
-    for depth, size in enumerate(shape[1:], start=1):
-        for item in level:
-            if not isinstance(item, list) or len(item) != size:
-                got = f"a list of {len(item)}" if isinstance(item, list) else shown(item)
-                raise ValueError(f"holds {got} at depth {depth}, expected lists nested as {list(shape)}")
-        level = [inner for item in level for inner in item]
-    return level

@@ -10,7 +10,8 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any
 
-from common.examples.codec import INT64_MAX, INT64_MIN, ExampleCodec, FeatureCodec, as_int64, varint
+from common.examples.codec import ExampleCodec, FeatureCodec, varint
+from common.examples.values import INT64_MAX, INT64_MIN, as_int64
 
 ColumnEncoder = Callable[[list[Any]], list[bytes]]
 _CACHE_LIMIT = 65_536

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.eventlog.tfrecord import FOOTER_BYTES, HEADER_BYTES
-from common.examples.codec import INT64_MAX, INT64_MIN, ExampleCodec, FeatureCodec
+from common.examples.codec import ExampleCodec, FeatureCodec
+from common.examples.values import INT64_MAX, INT64_MIN
 
 Indexes = NDArray[np.int64]
 Mask = NDArray[np.bool_]

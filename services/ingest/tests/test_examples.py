@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import InvalidInput
-from common.examples.codec import ExampleCodec, to_float32, varint
+from common.examples.codec import ExampleCodec, varint
+from common.examples.values import to_float32
 from common.schema import PADDING, Schema
 from protos.example_pb2 import Example
 from services.ingest.codec.columns import ColumnarEncoder

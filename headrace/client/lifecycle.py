@@ -10,13 +10,14 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import orjson
 
 from common.errors import InvalidInput
 from common.registry.catalog import HistoryEntry, Model, Round, Stream, Version
 from headrace.client.answers import build
+from headrace.client.bodies import JSON, segment
 from headrace.client.connection import Door
 from headrace.client.rebuilds import measured
 from headrace.files.own_files import own_files
@@ -24,7 +25,6 @@ from headrace.files.own_files import own_files
 if TYPE_CHECKING:
     from headrace.files.definition_folder import DefinitionFolder
 
-_JSON = {"Content-Type": "application/json"}
 Change = Literal["pause", "resume", "unpin", "archive", "restore"]
 
 
@@ -98,7 +98,7 @@ class Lifecycle:
         if files is not None:
             encoded = {path: base64.b64encode(content).decode() for path, content in files.items()}
             body["model"] = {"name": chosen.model, "files": encoded}
-        answer = self._registry.call("POST", "/v1/apply", orjson.dumps(body), headers=_JSON, repeatable=True).json()
+        answer = self._registry.call("POST", "/v1/apply", orjson.dumps(body), headers=JSON, repeatable=True).json()
         return Applied(
             build(Stream, answer["stream"]) if answer["stream"] else None, str(answer["stream_change"]),
             build(Model, answer["model"]) if answer["model"] else None, str(answer["model_change"]),
@@ -134,24 +134,24 @@ class Lifecycle:
         }  # fmt: skip
         if judge:
             asked = self._trainer.call(
-                "POST", f"/v1/models/{_segment(model)}:measure", orjson.dumps({"files": body["files"]}),
-                headers=_JSON, repeatable=True,
+                "POST", f"/v1/models/{segment(model)}:measure", orjson.dumps({"files": body["files"]}),
+                headers=JSON, repeatable=True,
             ).json()  # fmt: skip
             body["measured"] = measured(self._trainer, str(asked["measurement_id"]), wait_seconds=wait_seconds)
-        path = f"/v1/models/{_segment(model)}:push"
-        answer = self._registry.call("POST", path, orjson.dumps(body), headers=_JSON, repeatable=False).json()
+        path = f"/v1/models/{segment(model)}:push"
+        answer = self._registry.call("POST", path, orjson.dumps(body), headers=JSON, repeatable=False).json()
         return build(Version, answer)
 
     def definition(self, digest: str) -> dict[str, bytes]:
         """The files of a definition by its digest."""
-        answer = self._registry.call("GET", f"/v1/definitions/{_segment(digest)}", repeatable=True).json()
+        answer = self._registry.call("GET", f"/v1/definitions/{segment(digest)}", repeatable=True).json()
         return {path: base64.b64decode(text) for path, text in answer["files"].items()}
 
     def diff(self, model: str, from_version: int, to_version: int) -> Mapping[str, Any]:
         """Two versions side by side, as the registry tells it: configuration, definition, metrics, events, files."""
         query = urlencode({"from": from_version, "to": to_version})
         answer: Mapping[str, Any] = self._registry.call(
-            "GET", f"/v1/models/{_segment(model)}/diff?{query}", repeatable=True
+            "GET", f"/v1/models/{segment(model)}/diff?{query}", repeatable=True
         ).json()
         return answer
 
@@ -165,7 +165,7 @@ class Lifecycle:
 
     def pin(self, model: str, version: int = 0, *, reason: str = "") -> Model:
         """Production stays at the version it names (0: whichever that is); what passes the gate is held."""
-        return build(Model, self._post(f"/v1/models/{_segment(model)}:pin", reason, version=version))
+        return build(Model, self._post(f"/v1/models/{segment(model)}:pin", reason, version=version))
 
     def unpin(self, model: str, *, reason: str = "") -> Model:
         """The next version that passes the gate is promoted again."""
@@ -181,23 +181,23 @@ class Lifecycle:
 
     def delete_model(self, model: str, *, reason: str = "") -> None:
         """Removes an archived model with its versions. Raises Conflict with what uses it."""
-        self._delete(f"/v1/models/{_segment(model)}", reason)
+        self._delete(f"/v1/models/{segment(model)}", reason)
 
     def archive_stream(self, stream: str, *, reason: str = "") -> Stream:
         """Takes neither events nor models any more. Raises Conflict while a model learns from it."""
-        return build(Stream, self._post(f"/v1/streams/{_segment(stream)}:archive", reason))
+        return build(Stream, self._post(f"/v1/streams/{segment(stream)}:archive", reason))
 
     def restore_stream(self, stream: str, *, reason: str = "") -> Stream:
         """Undoes archiving."""
-        return build(Stream, self._post(f"/v1/streams/{_segment(stream)}:restore", reason))
+        return build(Stream, self._post(f"/v1/streams/{segment(stream)}:restore", reason))
 
     def delete_stream(self, stream: str, *, reason: str = "") -> None:
         """Removes an archived stream; its events stay in the log. Raises Conflict with what uses it."""
-        self._delete(f"/v1/streams/{_segment(stream)}", reason)
+        self._delete(f"/v1/streams/{segment(stream)}", reason)
 
     def fail_round(self, model: str, round_id: str, *, reason: str = "") -> Round:
         """Ends a round that is planned or running, whoever holds it."""
-        return build(Round, self._post(f"/v1/models/{_segment(model)}/rounds/{_segment(round_id)}:fail", reason))
+        return build(Round, self._post(f"/v1/models/{segment(model)}/rounds/{segment(round_id)}:fail", reason))
 
     def history(
         self, *, model: str = "", stream: str = "", by: str = "", action: str = "", limit: int = 100
@@ -210,13 +210,13 @@ class Lifecycle:
 
     def dead_letters(self, stream: str, *, limit: int = 100) -> list[Mapping[str, Any]]:
         """The newest first, each with its reason."""
-        path = f"/v1/streams/{_segment(stream)}/deadletters?{urlencode({'limit': limit})}"
+        path = f"/v1/streams/{segment(stream)}/deadletters?{urlencode({'limit': limit})}"
         letters: list[Mapping[str, Any]] = self._ingest.call("GET", path, repeatable=True).json()["dead_letters"]
         return letters
 
     def replay_dead_letters(self, stream: str) -> Mapping[str, Any]:
         """Appends those that fit the newest schema, each once for all time: {"replayed", "refused_count", ...}."""
-        path = f"/v1/streams/{_segment(stream)}/deadletters:replay"
+        path = f"/v1/streams/{segment(stream)}/deadletters:replay"
         report: Mapping[str, Any] = self._ingest.call("POST", path, repeatable=True).json()
         return report
 
@@ -230,7 +230,7 @@ class Lifecycle:
 
     def _of_model(self, model: str, part: str) -> Mapping[str, Any]:
         answer: Mapping[str, Any] = self._registry.call(
-            "GET", f"/v1/models/{_segment(model)}/{part}", repeatable=True
+            "GET", f"/v1/models/{segment(model)}/{part}", repeatable=True
         ).json()
         return answer
 
@@ -242,7 +242,7 @@ class Lifecycle:
 
     def not_loaded(self, model: str) -> dict[int, dict[str, str]]:
         """{version: {instance: why it could not load it}}, as the replicas report it."""
-        answer = self._registry.call("GET", f"/v1/models/{_segment(model)}/versions", repeatable=True).json()
+        answer = self._registry.call("GET", f"/v1/models/{segment(model)}/versions", repeatable=True).json()
         found = {
             int(item["version"]): {str(at["instance_id"]): str(at["reason"]) for at in item.get("served_by", ())
                                    if at.get("reason")}
@@ -256,16 +256,12 @@ class Lifecycle:
         return list(answer["instances"])
 
     def _change_model(self, model: str, how: Change, reason: str) -> Model:
-        return build(Model, self._post(f"/v1/models/{_segment(model)}:{how}", reason))
+        return build(Model, self._post(f"/v1/models/{segment(model)}:{how}", reason))
 
     def _post(self, path: str, reason: str, **more: Any) -> Any:
         body = orjson.dumps({"by": self._by, "reason": reason, **more})
-        return self._registry.call("POST", path, body, headers=_JSON, repeatable=False).json()
+        return self._registry.call("POST", path, body, headers=JSON, repeatable=False).json()
 
     def _delete(self, path: str, reason: str) -> None:
         query = urlencode({"by": self._by, "reason": reason})
         self._registry.call("DELETE", f"{path}?{query}", repeatable=False)
-
-
-def _segment(name: str) -> str:
-    return quote(name, safe="")

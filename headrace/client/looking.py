@@ -5,15 +5,14 @@
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote
 
 import orjson
 
 from common.errors import NotFound
 from common.registry.catalog import FileEntry, Version
+from headrace.client.bodies import JSON, segment
 from headrace.client.connection import Door
 
-_JSON = {"Content-Type": "application/json"}
 _STATISTICS = "statistics/round.json"
 
 
@@ -32,13 +31,13 @@ class Looking:
 
     def tail(self, stream: str, last: int = 100) -> list[dict[str, Any]]:
         """The newest events of a stream as rows, the newest last; at most 1,000."""
-        path = f"/v1/streams/{quote(stream, safe='')}/events?last={last:d}"
+        path = f"/v1/streams/{segment(stream)}/events?last={last:d}"
         found: list[dict[str, Any]] = self._ingest.call("GET", path, repeatable=True).json()["events"]
         return found
 
     def stream_statistics(self, stream: str, last: int = 10_000) -> Mapping[str, Any]:
         """Of the newest events, by field, as common/statistics/sketches.py says; at most 20,000."""
-        path = f"/v1/streams/{quote(stream, safe='')}/statistics?last={last:d}"
+        path = f"/v1/streams/{segment(stream)}/statistics?last={last:d}"
         found: Mapping[str, Any] = self._ingest.call("GET", path, repeatable=True).json()
         return found
 
@@ -61,6 +60,6 @@ class Looking:
             Conflict: the next round is to be traced already.
         """
         body = orjson.dumps({"first_step": first_step, "steps": steps})
-        path = f"/v1/models/{quote(model, safe='')}:profile"
-        found: Mapping[str, Any] = self._trainer.call("POST", path, body, headers=_JSON, repeatable=False).json()
+        path = f"/v1/models/{segment(model)}:profile"
+        found: Mapping[str, Any] = self._trainer.call("POST", path, body, headers=JSON, repeatable=False).json()
         return found

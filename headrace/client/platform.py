@@ -18,18 +18,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
-import orjson
-
-from common.errors import DataLoss, HeadraceError, InvalidInput, NotFound, Unavailable
+from common.errors import DataLoss, HeadraceError, NotFound, Unavailable
 from common.registry.catalog import PRODUCTION, AliasChange, FileEntry, Model, Round, Stream, Version
 from common.registry.paths import path_below
 from common.schema import Schema
 from headrace.client.answers import build
+from headrace.client.bodies import JSON, encode, segment
 from headrace.client.connection import Answer, Door
 from headrace.client.lifecycle import Lifecycle
 from headrace.client.looking import Looking
+from headrace.client.predicting import Predicting
 from headrace.client.rebuilds import Rebuild, wait_for
 from headrace.client.tables import Models, Versions
 from headrace.files.event_files import fitted_event
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 Event = Mapping[str, Any]
 OnInvalid = Literal["reject", "deadletter"]
-_JSON = {"Content-Type": "application/json"}
 _STATUS_TIMEOUT_SECONDS = 2.0
 
 
@@ -73,7 +72,7 @@ class ServiceStatus:
     conditions: Mapping[str, str]
 
 
-class Client(Lifecycle, Looking):
+class Client(Lifecycle, Looking, Predicting):
     """One platform. Use as a context manager, or call close()."""
 
     def __init__(
@@ -137,7 +136,7 @@ class Client(Lifecycle, Looking):
         Raises:
             InvalidInput: it is not a schema. Conflict: it is not compatible with the one there.
         """
-        return build(Stream, self._put(f"/v1/streams/{_segment(name)}", schema).json())
+        return build(Stream, self._put(f"/v1/streams/{segment(name)}", schema).json())
 
     def streams(self) -> list[Stream]:
         return [build(Stream, item) for item in self._read("/v1/streams", "streams")]
@@ -145,11 +144,11 @@ class Client(Lifecycle, Looking):
     def stream(self, name: str, *, schema_version: int = 0) -> Stream:
         """With the newest schema, or the version asked for."""
         query = f"?{urlencode({'schema_version': schema_version})}" if schema_version else ""
-        return build(Stream, self._get(self._registry, f"/v1/streams/{_segment(name)}{query}"))
+        return build(Stream, self._get(self._registry, f"/v1/streams/{segment(name)}{query}"))
 
     def stream_state(self, name: str) -> Mapping[str, Any]:
         """What ingest says of the stream: start and end position, counts, schema version."""
-        state: Mapping[str, Any] = self._get(self._ingest, f"/v1/streams/{_segment(name)}")
+        state: Mapping[str, Any] = self._get(self._ingest, f"/v1/streams/{segment(name)}")
         return state
 
     def append(
@@ -172,7 +171,7 @@ class Client(Lifecycle, Looking):
             InvalidInput: an event does not fit the schema; `refused` names each. NotFound: no such stream.
             Overloaded, Unavailable: the time was over before ingest could take it.
         """
-        body = _encode({"events": self._rows_of(stream, events)})
+        body = encode({"events": self._rows_of(stream, events)})
         return self.append_body(
             stream, body, "application/json", idempotency_key=idempotency_key, on_invalid=on_invalid
         )
@@ -195,7 +194,7 @@ class Client(Lifecycle, Looking):
         """Like append, with a body made elsewhere: JSON, NDJSON lines or TFRecord-framed tf.train.Examples."""
         query = "" if on_invalid == "reject" else "?" + urlencode({"on_invalid": on_invalid})
         headers = {"Content-Type": content_type, "Idempotency-Key": idempotency_key or uuid.uuid4().hex}
-        path = f"/v1/streams/{_segment(stream)}/events{query}"
+        path = f"/v1/streams/{segment(stream)}/events{query}"
         document = self._ingest.call("POST", path, body, headers=headers, repeatable=True).json()
         return Appended(
             accepted=int(document["accepted"]),
@@ -210,19 +209,19 @@ class Client(Lifecycle, Looking):
         """Registers a definition: model.yaml and optional Python files; the same files again change nothing."""
         encoded = {path: base64.b64encode(content).decode() for path, content in files.items()}
         body = {"stream": stream, "files": encoded, "by": self._by}
-        return build(Model, self._put(f"/v1/models/{_segment(name)}", body).json())
+        return build(Model, self._put(f"/v1/models/{segment(name)}", body).json())
 
     def models(self) -> Models:
         """A list; `.to_frame()` makes a DataFrame of it."""
         return Models(build(Model, item) for item in self._read("/v1/models", "models"))
 
     def model(self, name: str) -> Model:
-        return build(Model, self._get(self._registry, f"/v1/models/{_segment(name)}"))
+        return build(Model, self._get(self._registry, f"/v1/models/{segment(name)}"))
 
     def versions(self, model: str) -> Versions:
         """Oldest first, without their files; `.to_frame()` makes a DataFrame of the list."""
         return Versions(
-            build(Version, item) for item in self._read(f"/v1/models/{_segment(model)}/versions", "versions")
+            build(Version, item) for item in self._read(f"/v1/models/{segment(model)}/versions", "versions")
         )
 
     def load_model(self, model: str, version: int = 0, *, into: str | Path | None = None) -> Any:
@@ -260,17 +259,17 @@ class Client(Lifecycle, Looking):
 
     def file(self, entry: FileEntry) -> bytes:
         """The content of one file of a version. Raises DataLoss: it is not what its digest says."""
-        content: bytes = self._registry.call("GET", f"/v1/files/{_segment(entry.digest)}", repeatable=True).content
+        content: bytes = self._registry.call("GET", f"/v1/files/{segment(entry.digest)}", repeatable=True).content
         if hashlib.sha256(content).hexdigest() != entry.digest:
             raise DataLoss(f"file {entry.path} came with another digest than {entry.digest}")
         return content
 
     def version(self, model: str, version: int) -> Version:
-        return build(Version, self._get(self._registry, f"/v1/models/{_segment(model)}/versions/{version:d}"))
+        return build(Version, self._get(self._registry, f"/v1/models/{segment(model)}/versions/{version:d}"))
 
     def rounds(self, model: str, *, limit: int = 50) -> list[Round]:
         """Newest first."""
-        path = f"/v1/models/{_segment(model)}/rounds?{urlencode({'limit': limit})}"
+        path = f"/v1/models/{segment(model)}/rounds?{urlencode({'limit': limit})}"
         return [build(Round, item) for item in self._read(path, "rounds")]
 
     def train(
@@ -293,9 +292,9 @@ class Client(Lifecycle, Looking):
         """
         chosen = start if isinstance(start, str) else {str(partition): offset for partition, offset in start.items()}
         asked = {"by": self._by, "reason": reason} | ({} if start == "head" else {"from": chosen})
-        body = _encode(asked | ({"allow_signature_change": True} if allow_signature_change else {}))
-        path = f"/v1/models/{_segment(model)}:train"
-        document = self._trainer.call("POST", path, body, headers=_JSON, repeatable=False).json()
+        body = encode(asked | ({"allow_signature_change": True} if allow_signature_change else {}))
+        path = f"/v1/models/{segment(model)}:train"
+        document = self._trainer.call("POST", path, body, headers=JSON, repeatable=False).json()
         # The trainer puts the plan's fields beside the round's own.
         return build(Round, {"plan": document, **document})
 
@@ -306,7 +305,7 @@ class Client(Lifecycle, Looking):
             NotFound: no such version. Overloaded: too many wait for trainers already.
             Unavailable: not done within wait_seconds, or it could not be tried; the sentence says why.
         """
-        path = f"/v1/models/{_segment(model)}/versions/{version:d}:rebuild"
+        path = f"/v1/models/{segment(model)}/versions/{version:d}:rebuild"
         asked = self._trainer.call("POST", path, repeatable=True).json()
         return wait_for(self._trainer, str(asked["rebuild_id"]), wait_seconds=wait_seconds)
 
@@ -322,12 +321,12 @@ class Client(Lifecycle, Looking):
 
     def alias_history(self, model: str) -> list[AliasChange]:
         """Oldest first."""
-        return [build(AliasChange, item) for item in self._read(f"/v1/models/{_segment(model)}/history", "changes")]
+        return [build(AliasChange, item) for item in self._read(f"/v1/models/{segment(model)}/history", "changes")]
 
     def promote(self, model: str, version: int, *, alias: str = PRODUCTION, reason: str = "") -> Model:
         """Points the alias at the version; replicas follow within a second."""
         body = {"version": version, "by": self._by, "reason": reason}
-        path = f"/v1/models/{_segment(model)}/aliases/{_segment(alias)}"
+        path = f"/v1/models/{segment(model)}/aliases/{segment(alias)}"
         return build(Model, self._put(path, body, repeatable=False).json())
 
     def rollback(self, model: str, *, reason: str = "") -> Model:
@@ -336,79 +335,9 @@ class Client(Lifecycle, Looking):
         Raises:
             Conflict: there is none.
         """
-        body = _encode({"by": self._by, "reason": reason})
-        path = f"/v1/models/{_segment(model)}:rollback"
-        return build(Model, self._registry.call("POST", path, body, headers=_JSON, repeatable=False).json())
-
-    # predictions
-
-    @property
-    def predictions(self) -> "PredictionClient":
-        """Predictions with arrays, over REST or gRPC, now or later (headrace/client/predictions.py). Needs numpy."""
-        if self._predictions is None:
-            from headrace.client.predictions import PredictionClient
-
-            url = self._predictions_url or self._serving.url
-            self._predictions = PredictionClient(url, timeout_seconds=self._timeout_seconds)
-        return self._predictions
-
-    def predict(
-        self,
-        model: str,
-        *,
-        instances: "Sequence[Any] | DataFrame | None" = None,
-        inputs: Any = None,
-        version: int | None = None,
-        label: str | None = None,
-        signature_name: str = "",
-    ) -> Any:
-        """Asks for predictions in JSON's values; rows (`instances` → a list of predictions) or columns (`inputs` →
-        outputs). `predictions.predict` gives arrays and the version. Of a DataFrame's rows, columns that are no
-        inputs of the signature are left out.
-
-        Without version and label the production version answers. Numpy arrays are fine as values.
-
-        Raises:
-            InvalidInput: the inputs do not fit the signature. NotFound: no such model or version is served.
-            Overloaded: the queue is full.
-        """
-        if (instances is None) == (inputs is None):
-            raise InvalidInput("predict takes either instances (rows) or inputs (columns)")
-        if hasattr(instances, "to_dict"):
-            instances = self._instances_of(model, instances, signature_name, version, label)
-        body: dict[str, Any] = {"instances": instances} if instances is not None else {"inputs": inputs}
-        if signature_name:
-            body["signature_name"] = signature_name
-        document = self.predict_raw(model, _encode(body), version=version, label=label).json()
-        return document["predictions"] if instances is not None else document["outputs"]
-
-    def _instances_of(
-        self, model: str, frame: Any, signature_name: str, version: int | None, label: str | None
-    ) -> list[dict[str, Any]]:
-        from headrace.files.row_files import values_of_frame
-
-        types = self.predictions.signature(model, signature_name, version=version, label=label).inputs
-        return values_of_frame(frame, types)
-
-    def predict_raw(self, model: str, body: bytes, *, version: int | None = None, label: str | None = None) -> Answer:
-        """Sends a request body of TensorFlow Serving's REST API as it is; the answer names its version."""
-        if version is not None and label is not None:
-            raise InvalidInput("predict takes a version or a label, not both")
-        chosen = f"/versions/{version:d}" if version is not None else ""
-        chosen = f"/labels/{_segment(label)}" if label is not None else chosen
-        path = f"/v1/models/{_segment(model)}{chosen}:predict"
-        return self._serving.call("POST", path, body, headers=_JSON, repeatable=True)
-
-    def signatures(self, model: str) -> Mapping[str, Any]:
-        """The live version's signatures by name, each with inputs, outputs and method_name, as TensorFlow Serving
-        tells them.
-
-        Raises:
-            NotFound: no version of the model is served.
-        """
-        document = self._get(self._serving, f"/v1/models/{_segment(model)}/metadata")
-        signatures: Mapping[str, Any] = document["metadata"]["signature_def"]["signature_def"]
-        return signatures
+        body = encode({"by": self._by, "reason": reason})
+        path = f"/v1/models/{segment(model)}:rollback"
+        return build(Model, self._registry.call("POST", path, body, headers=JSON, repeatable=False).json())
 
     # the platform
 
@@ -434,7 +363,7 @@ class Client(Lifecycle, Looking):
         return door.call("GET", path, repeatable=repeatable).json()
 
     def _put(self, path: str, body: Mapping[str, Any], *, repeatable: bool = True) -> Answer:
-        return self._registry.call("PUT", path, _encode(body), headers=_JSON, repeatable=repeatable)
+        return self._registry.call("PUT", path, encode(body), headers=JSON, repeatable=repeatable)
 
     def _read(self, path: str, name: str) -> list[Any]:
         """A list, bare or under its name."""
@@ -454,23 +383,3 @@ def _status_of(name: str, url: str) -> ServiceStatus:
         return ServiceStatus(name, url, False, {"answers": error.message})
     finally:
         door.close()
-
-
-def _segment(name: str) -> str:
-    return quote(name, safe="")
-
-
-def _encode(document: Any) -> bytes:
-    try:
-        return orjson.dumps(document, default=_plain, option=orjson.OPT_SERIALIZE_NUMPY)
-    except (TypeError, orjson.JSONEncodeError) as error:
-        raise InvalidInput(f"the request cannot be written as JSON: {error}") from error
-
-
-def _plain(value: Any) -> Any:
-    """Arrays that orjson does not take as they are: views, strings, numpy scalars."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if isinstance(value, bytes):
-        return {"b64": base64.b64encode(value).decode()}
-    raise TypeError(f"{type(value).__name__} has no JSON form")

@@ -25,11 +25,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "local_only: looks at files or processes that only a local platform has")
+    config.addinivalue_line(
+        "markers", "local_only: looks at what only a local platform has, or at what is the same in containers"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Takes the local-only tests out of a run on containers: they are no part of it."""
+    """Takes the local-only tests out of a run on containers: they have their turn with `--mode=local`."""
     if config.getoption("--mode") == "compose":
         left_out = [item for item in items if item.get_closest_marker("local_only")]
         items[:] = [item for item in items if item not in left_out]

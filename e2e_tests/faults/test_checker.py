@@ -29,6 +29,8 @@ from e2e_tests.faults.history import (
     read_history,
 )
 
+pytestmark = pytest.mark.local_only
+
 Change = Callable[[list[Entry]], list[Entry]]
 T = TypeVar("T")
 INGEST_FAULT = Fault(at=50.0, until=50.0, number=1, what="kill -9", target="ingest")

@@ -23,6 +23,8 @@ from e2e_tests.faults.test_checker import sound
 from e2e_tests.faults.violation import Violation
 from headrace import Addresses
 
+pytestmark = pytest.mark.local_only
+
 _NOWHERE = "http://127.0.0.1:9"
 
 

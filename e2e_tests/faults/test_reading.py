@@ -15,6 +15,8 @@ from e2e_tests.faults.table import Judged, markdown, rows
 from e2e_tests.faults.violation import Violation
 from protos import example_pb2
 
+pytestmark = pytest.mark.local_only
+
 
 def framed(*events: int) -> bytes:
     """TFRecord frames; nobody here looks at their checksums."""

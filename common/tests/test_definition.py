@@ -8,7 +8,8 @@ import yaml
 
 from common.definition.features import Numeric, Vocabulary, id_count
 from common.definition.gate import Gate
-from common.definition.model import Triggers, parse_definition
+from common.definition.model import parse_definition
+from common.definition.triggers import Triggers
 from common.errors import InvalidInput
 from common.schema import Schema
 

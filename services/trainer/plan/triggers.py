@@ -11,7 +11,7 @@ The definition's section `triggers` (common/definition/model.py) switches them:
 
 from dataclasses import dataclass
 
-from common.definition.model import Triggers
+from common.definition.triggers import Triggers
 
 MIN_EXAMPLES = "min_examples"
 MAX_INTERVAL = "max_interval"

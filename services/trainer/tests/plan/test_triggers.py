@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.definition.model import Triggers
+from common.definition.triggers import Triggers
 from services.trainer.plan.triggers import Fire, Situation, Wait, decide
 
 TRIGGERS = Triggers(min_examples=100, max_interval_seconds=60.0, cooldown_seconds=5.0)

@@ -1,0 +1,69 @@
+"""When a model's next round is due, and of how many examples it is."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from common.definition.fields import Fields
+from common.errors import InvalidInput
+
+OnFailure = Literal["wait", "leave_out"]
+OnDrift = Literal["ignore", "warn", "hold"]
+_ON_DRIFT: Mapping[str, OnDrift] = {"ignore": "ignore", "warn": "warn", "hold": "hold"}
+DEFAULT_FIRST_EXAMPLES = 1_000
+
+
+@dataclass(frozen=True)
+class Triggers:
+    """None switches a trigger off; a round can always be asked for by hand. Defaults for every model.
+
+    Attributes:
+        max_round_examples: of examples that no round has judged; those of a rejected round may come on top, as many.
+        min_first_examples: the first round fixes statistics and vocabularies, so no interval makes it smaller. None: as
+            many as min_examples, or DEFAULT_FIRST_EXAMPLES where that is off.
+        max_failures: rounds that may fail in a row on the same events.
+        on_failure: what then: wait for a person, or leave the events out.
+        on_drift: where what waits has moved far away from what the head has learned: whether anybody looks, and whether
+            the round is planned with a note or waits for a person.
+    """
+
+    min_examples: int | None = 10_000
+    max_interval_seconds: float | None = None
+    cooldown_seconds: float = 1.0
+    max_round_examples: int = 200_000
+    min_first_examples: int | None = None
+    max_failures: int = 3
+    on_failure: OnFailure = "wait"
+    on_drift: OnDrift = "ignore"
+
+    @property
+    def first_examples(self) -> int:
+        """How many examples the first round waits for."""
+        default = DEFAULT_FIRST_EXAMPLES if self.min_examples is None else self.min_examples
+        wanted = default if self.min_first_examples is None else self.min_first_examples
+        return min(wanted, self.max_round_examples)
+
+
+def parse_triggers(section: object) -> Triggers:
+    fields = Fields("triggers", section)
+    triggers = Triggers(
+        min_examples=fields.optional_integer("min_examples", Triggers.min_examples),
+        max_interval_seconds=fields.optional_number("max_interval_seconds", Triggers.max_interval_seconds, minimum=0.1),
+        cooldown_seconds=fields.number("cooldown_seconds", Triggers.cooldown_seconds, minimum=0.0),
+        max_round_examples=fields.integer("max_round_examples", Triggers.max_round_examples),
+        min_first_examples=fields.optional_integer("min_first_examples", Triggers.min_first_examples),
+        max_failures=fields.integer("max_failures", Triggers.max_failures, minimum=1, maximum=20),
+        on_failure="leave_out" if fields.choice("on_failure", ("wait", "leave_out"), "wait") == "leave_out" else "wait",
+        on_drift=_ON_DRIFT[fields.choice("on_drift", tuple(_ON_DRIFT), "ignore")],
+    )
+    fields.finish()
+    if triggers.min_first_examples is not None and triggers.min_first_examples > triggers.max_round_examples:
+        raise InvalidInput(
+            f"triggers: min_first_examples {triggers.min_first_examples} is above max_round_examples "
+            f"{triggers.max_round_examples}"
+        )
+    if triggers.min_examples is not None and triggers.min_examples > triggers.max_round_examples:
+        raise InvalidInput(
+            f"triggers: min_examples {triggers.min_examples} is above max_round_examples {triggers.max_round_examples}"
+        )
+    return triggers

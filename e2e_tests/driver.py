@@ -48,9 +48,6 @@ class Platform(Protocol):
     def kill(self, name: str) -> None:
         """SIGKILL; the platform starts it again by itself. Returns when it is gone."""
 
-    def kill_child(self, name: str, command_part: str) -> int:
-        """SIGKILL to one child of the process whose command line holds `command_part`; returns its pid."""
-
     def kill_inside(self, name: str, inner_pid: int) -> None:
         """SIGKILL to the process that `name` and its own children know by this number."""
 

@@ -63,15 +63,6 @@ class LocalPlatform:
     def kill(self, name: str) -> None:
         self._launcher.kill(name)
 
-    def kill_child(self, name: str, command_part: str) -> int:
-        for pid in self.child_pids(name):
-            with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
-                process = psutil.Process(pid)
-                if command_part in " ".join([process.name(), *process.cmdline()]):
-                    os.kill(pid, signal.SIGKILL)
-                    return pid
-        raise Conflict(f"{name} has no child with {command_part!r} in its command line")
-
     def kill_inside(self, name: str, inner_pid: int) -> None:
         os.kill(inner_pid, signal.SIGKILL)
 

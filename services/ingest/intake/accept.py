@@ -101,10 +101,6 @@ class Intake:
         self._log_reason = reason
 
     @property
-    def has_log(self) -> bool:
-        return self._log is not None
-
-    @property
     def log(self) -> EventLog:
         """Raises Unavailable until the log could be opened, and while it does not answer."""
         if self._log is None:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ KIND_OF_SUFFIX: Mapping[str, str] = {
 }  # fmt: skip
 _DELIMITERS = ",;\t|"
 _PARQUET_ROWS = 5_000
+_MAX_LINE_CHARACTERS = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -71,21 +73,24 @@ def open_csv(file: BinaryIO, path: Path | Place) -> tuple[CsvTable, io.TextIOWra
     """The table and the text, which the caller detaches. The delimiter is , ; tab or |, whichever splits the header.
 
     Raises:
-        InvalidInput: the file is empty.
+        InvalidInput: the file is empty, its header is no CSV, or two columns have one name.
     """
     text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
     try:
-        delimiter = delimiter_of(text.readline())
+        delimiter = delimiter_of(text.readline(_MAX_LINE_CHARACTERS))
+        text.seek(0)
+        lines = _CountedLines(text)
+        reader = csv.reader(lines, delimiter=delimiter)
+        headers = next(reader, None)
     except UnicodeDecodeError as error:
         raise InvalidInput(f"{path} is not UTF-8 near line 1: {error.reason}") from error
-    text.seek(0)
-    lines = _CountedLines(text)
-    reader = csv.reader(lines, delimiter=delimiter)
-    headers = next(reader, None)
+    except csv.Error as error:
+        text.detach()
+        raise InvalidInput(f"{path}, line 1: {error}") from error
     if headers is None:
         text.detach()
         raise InvalidInput(f"{path} is empty; a CSV file begins with a line of column names")
-    twice = sorted({header for header in headers if headers.count(header) > 1})
+    twice = sorted(header for header, count in Counter(headers).items() if count > 1)
     if twice:
         text.detach()
         raise InvalidInput(f"{path} has the column {twice[0]!r} more than once; rename all but one")
@@ -94,8 +99,15 @@ def open_csv(file: BinaryIO, path: Path | Place) -> tuple[CsvTable, io.TextIOWra
 
 def delimiter_of(header_line: str) -> str:
     """The one that cuts the header into most names."""
-    counts = {mark: len(next(csv.reader([header_line], delimiter=mark), [])) for mark in _DELIMITERS}
-    return max(counts, key=lambda mark: counts[mark])
+    return max(_DELIMITERS, key=lambda mark: _name_count(header_line, mark))
+
+
+def _name_count(header_line: str, mark: str) -> int:
+    """0 where a name would be longer than csv takes."""
+    try:
+        return len(next(csv.reader([header_line], delimiter=mark), []))
+    except csv.Error:
+        return 0
 
 
 def parquet_batches(path: Path | Place) -> Iterator[tuple[list[dict[str, Any]], int, int]]:
@@ -126,10 +138,14 @@ class _CountedLines:
 
     def __init__(self, text: io.TextIOWrapper) -> None:
         self._text = text
+        self._line_count = 0
         self.byte_count = 0
 
     def __iter__(self) -> Iterator[str]:
-        for line in self._text:
+        while line := self._text.readline(_MAX_LINE_CHARACTERS + 1):
+            self._line_count += 1
+            if len(line) > _MAX_LINE_CHARACTERS:
+                raise csv.Error(f"line {self._line_count} is longer than {_MAX_LINE_CHARACTERS} characters; is it CSV?")
             self.byte_count += len(line.encode())
             yield line
 

@@ -15,6 +15,7 @@ from common.storage import place_of
 from headrace.files.batches import BATCH_EVENTS, Batch, SourceFile, batches_of_all
 from headrace.files.batches import batches as batches_of
 from headrace.files.sources import source_of
+from headrace.files.tables import rows_of
 
 SCHEMA = Schema.from_mapping(
     {
@@ -62,6 +63,22 @@ def test_a_fault_in_a_csv_file_is_named_with_its_line(tmp_path: Path, text: str,
     path.write_text(text)
     with pytest.raises(InvalidInput, match=fault.replace("(", "\\(")):
         _events(path, "csv")
+
+
+@pytest.mark.parametrize("header", [",".join(f"c{number}" for number in range(50_000)), "c" * 200_000])
+def test_a_header_without_end_is_read_or_refused_in_a_sentence(tmp_path: Path, header: str) -> None:
+    (tmp_path / "wide.csv").write_text(f"{header}\n{'1,' * 49_999}1\n")
+    if "," in header:
+        assert [len(row.values) for row in rows_of(tmp_path / "wide.csv")] == [50_000]
+        return
+    with pytest.raises(InvalidInput, match="line 1: field larger than field limit"):
+        list(rows_of(tmp_path / "wide.csv"))
+
+
+def test_a_line_of_csv_without_end_is_refused_with_its_number(tmp_path: Path) -> None:
+    (tmp_path / "long.csv").write_text("a,b\n" + "1," * (9 << 20))
+    with pytest.raises(InvalidInput, match="line 2 is longer than 16777216 characters"):
+        list(rows_of(tmp_path / "long.csv"))
 
 
 @pytest.mark.parametrize(

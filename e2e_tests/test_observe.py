@@ -69,6 +69,14 @@ def asked(url: str, path: str, **query: str) -> Any:
         return json.load(answer)["data"]
 
 
+def faults_of_metrics(url: str) -> str:
+    """What Prometheus' own rules of names and units find in a door's metrics."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=30) as answer:
+        command = ["promtool", "check", "metrics"]
+        told = subprocess.run(command, input=answer.read(), capture_output=True, check=False, timeout=60)
+    return (told.stdout + told.stderr).decode() or ("" if told.returncode == 0 else f"status {told.returncode}")
+
+
 def is_there(url: str) -> bool:
     try:
         return len(asked(url, "query", query="up == 1")["result"]) >= 4
@@ -84,6 +92,9 @@ def test_every_query_of_the_dashboards_and_rules_answers(
     pupil.apply(tmp_path / "definition")
     pupil.learn_version(1)
     pupil.probabilities()
+    addresses = platform.addresses
+    doors = (addresses.registry, addresses.ingest, addresses.trainer, *addresses.serving)
+    assert {door: faults_of_metrics(door) for door in doors} == dict.fromkeys(doors, "")
     queries = {
         target["expr"]
         for path in (OBSERVE / "grafana" / "dashboards").glob("*.json")

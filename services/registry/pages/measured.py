@@ -20,7 +20,7 @@ _HEADINGS: Mapping[str, tuple[str, ...]] = {
 }
 _DRAWN = {"roc": (0, 1), "pr": (0, 1), "calibration": (0, 1), "predicted": (0, 1)}
 """Columns that are drawn as a curve; where both are equal is drawn beside it but for pr."""
-_EVEN = "as it would be with both equal"
+_EVEN = "with both equal"
 Rows = list[list[Any]]
 
 

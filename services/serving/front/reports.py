@@ -121,5 +121,5 @@ def _served(version: VersionState) -> Served:
         reason=version.error_message if version.error_code else "",
         given_up=version.state is ServingState.END and version.error_code != 0,
         engine="; ".join([version.engine, *(f"{name}: {why}" for name, why in version.engine_reasons.items())]),
-        runner=f"{version.runner_id}, process {version.runner_pid}" if version.runner_pid else "",
+        runner=f"process {version.runner_pid}" if version.runner_pid else "",
     )

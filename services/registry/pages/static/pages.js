@@ -83,6 +83,10 @@
   const ink = (name) => getComputedStyle(root).getPropertyValue(name).trim();
   const strokes = () => [0, 1, 2, 3, 4, 5].map((place) => ink(`--c${place}`));
   const dashes = [[], [6, 4], [2, 3], [8, 3, 2, 3], [4, 4], [1, 3]];
+  function clockTimes(_, moments) {
+    const form = { hourCycle: "h23", hour: "2-digit", minute: "2-digit", ...(moments.at(-1) - moments[0] < 600 ? { second: "2-digit" } : {}) };
+    return moments.map((at) => new Date(at * 1000).toLocaleTimeString([], form));
+  }
   // Moments as upright dashed lines; the page has them in words too.
   function mark(element, plot) {
     const marks = JSON.parse(element.dataset.marks || "[]");
@@ -119,8 +123,9 @@
         width: Math.max(element.clientWidth, 240),
         height: Math.min(320, Math.max(200, element.clientWidth * 0.28)),
         scales: { x: { time: isTime } },
+        padding: [null, 32, null, null],
         hooks: { draw: [(drawn) => mark(element, drawn)] },
-        axes: [{ ...axis, incrs: isTime ? undefined : x.every(Number.isInteger) ? [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 1e4, 1e5] : [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 100, 1000] }, { ...axis, size: 64 }],
+        axes: [{ ...axis, ...(isTime ? { space: 70, values: clockTimes } : {}), incrs: isTime ? undefined : x.every(Number.isInteger) ? [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 1e4, 1e5] : [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 100, 1000] }, { ...axis, size: 64 }],
         series: [
           { label: element.dataset.x || "x" },
           ...names.map((name, place) => ({

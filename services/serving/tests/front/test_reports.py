@@ -54,7 +54,7 @@ def test_a_replica_says_what_it_serves_what_it_gave_up_and_how_fast_it_is() -> N
     worked = {"runner_private_bytes": 23.0, "runner_batches_total": 2.0, "runner_examples_total": 9.0}
     asked = {key: value for key, value in said.numbers.items() if key != "open_requests"}
     assert (first.version, first.numbers) == (1, asked | worked)
-    assert (said.serves[0].engine, said.serves[0].runner) == ("onnx; late: faster", "m-1, process 77")
+    assert (said.serves[0].engine, said.serves[0].runner) == ("onnx; late: faster", "process 77")
     assert (said.numbers["request_p50_seconds"], said.numbers["request_p99_seconds"]) == (0.001, 0.05)
     assert "request_p99_seconds" not in report().numbers, "nothing was asked since the report before"
 

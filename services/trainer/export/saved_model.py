@@ -92,16 +92,24 @@ def _graph_of(signature: Signature, *, is_module: bool) -> Any:
 
 
 def _names_in_graph(signature: Signature) -> dict[str, str]:
-    """Features to the arguments of their signature: what no argument in Python can be called has another name there,
-    which tf.saved_model.load shows; servers see the features' own (signatures.name_inputs)."""
+    """Features to the arguments of their signature: what no argument in Python, or no node beside the others, can be
+    called has another name there, which tf.saved_model.load shows; servers see the features' own
+    (signatures.name_inputs). TensorFlow's graphs take names that differ in capitals only for one."""
     features = [feature.name for feature in signature.inputs]
-    names = {name: name for name in features if name.isidentifier() and name != "self" and not iskeyword(name)}
-    for name in features:
+    names: dict[str, str] = {}
+    taken: set[str] = set()
+    for name in sorted(features, key=lambda name: not _is_argument(name)):
         argument = _NO_IDENTIFIER.sub("_", name)
-        while name not in names and (argument in names.values() or iskeyword(argument) or argument == "self"):
+        argument = argument if argument[0] != "_" else f"feature{argument}"
+        while argument.lower() in taken or not _is_argument(argument):
             argument += "_"
-        names.setdefault(name, argument)
+        names[name] = argument
+        taken.add(argument.lower())
     return names
+
+
+def _is_argument(name: str) -> bool:
+    return name.isidentifier() and name != "self" and not iskeyword(name) and name[0] != "_"
 
 
 def _class_words(model: Model) -> Sequence[str]:

@@ -12,7 +12,7 @@ from services.trainer.rounds.assignment import Done
 from services.trainer.tests.families.test_modules import module
 from services.trainer.tests.support.small_rounds import Platform, definition
 
-NAMES = ("a.b", "a-b", "a_b", "class", "self")
+NAMES = ("a.b", "a-b", "a_b", "class", "self", "qty", "Qty", "_x", "x", "x_1", "X", "inputs", "training", "CLASS_", "name")
 SCHEMA: dict[str, Any] = {
     "features": [{"name": name, "dtype": "float32"} for name in NAMES],
     "labels": [{"name": "late", "dtype": "int64"}],
@@ -29,7 +29,7 @@ def build_model(schema, parameters):
 @pytest.mark.parametrize("family", ["estimator", "module"])
 def test_they_train_and_are_served_under_their_names(tmp_path: Path, family: str) -> None:
     codec, platform = ExampleCodec(Schema.from_mapping(SCHEMA)), Platform(tmp_path, SCHEMA)
-    rows = [dict(zip(NAMES, (1.0 * row, 2.0, 3.0, row % 5, 4.0), strict=True)) for row in range(48)]
+    rows = [dict(zip(NAMES, [1.0 * row, 2.0, 3.0, row % 5] + [4.0] * 11, strict=True)) for row in range(48)]
     platform.append([codec.encode({**row, "late": place % 2}) for place, row in enumerate(rows)])
     numeric = {name: {"type": "numeric"} for name in NAMES}
     files = module(NETWORK) if family == "module" else definition(features=numeric, estimator="dnn_classifier")

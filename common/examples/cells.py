@@ -8,7 +8,7 @@ import datetime
 import math
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -24,6 +24,11 @@ _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _UNNAMED = re.compile(r"Unnamed: (\d+)")
 """What pandas calls a column without a header; `headrace init` would call it by its place, too."""
 _LONGEST_NAME = 100
+_UNITS = "[$€£¥₹%]|USD|EUR|GBP|JPY|CHF|CNY|INR"
+_AMOUNT = re.compile(
+    rf"(?P<minus>-?)(?P<before>{_UNITS})?\s?(?P<number>[+-]?(\d{{1,3}}(,\d{{3}})+|\d+)(\.\d+)?)\s?(?P<after>{_UNITS})?"
+)
+_DECIMAL_COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d+),\d+")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d(:?\d\d)?)?)?")
 
 
@@ -68,6 +73,11 @@ def is_missing(feature: Feature, cell: str) -> bool:
     if feature.dtype in ("string", "bytes") and feature.is_scalar:
         return cell == "" and not feature.required
     return cell.strip().lower() in MISSING_WORDS
+
+
+def is_number(feature: Feature) -> bool:
+    """Whether its cells are single numbers."""
+    return feature.is_scalar and feature.dtype in ("float32", "int64")
 
 
 def typed(feature: Feature, cell: str) -> Any:
@@ -134,6 +144,33 @@ def _as_number(feature: Feature, value: Any) -> Any:
     return value
 
 
+def amount(text: str) -> tuple[float, str] | None:
+    """(12345.5, "$") of $12,345.50, (12.0, "%") of 12 %, (1234.0, "") of 1,234; None for another text."""
+    found = _AMOUNT.fullmatch(text.strip())
+    if found is None or (found["before"] and found["after"]) or (found["minus"] and found["number"][0] in "+-"):
+        return None
+    unit, digits = found["before"] or found["after"] or "", found["number"].replace(",", "")
+    is_code = re.match(r"[+-]?0\d", digits) or not (unit or "," in found["number"])
+    return None if is_code else (float(f"{found['minus']}{digits}"), unit)
+
+
+def with_point(cell: str) -> str:
+    """1.234,5 as 1234.5, of a table whose cells are not divided by commas; another text as it is."""
+    text = cell.strip()
+    return text.replace(".", "").replace(",", ".") if _DECIMAL_COMMA.fullmatch(text) else cell
+
+
+def flattened(event: Mapping[str, Any], known: Container[str] = ()) -> dict[str, Any]:
+    """{"user": {"id": 1}} as {"user.id": 1}. What is `known` by its name, and bytes as {"b64": ...}, stay whole."""
+    flat: dict[str, Any] = {}
+    for name, value in event.items():
+        if isinstance(value, Mapping) and name not in known and value.keys() != {"b64"}:
+            flat |= {f"{name}.{inner}": one for inner, one in flattened(value).items()}
+        else:
+            flat[name] = value
+    return flat
+
+
 def parse_date(text: str) -> datetime.datetime | None:
     """An ISO date or time; without a zone it is UTC. None when it is none."""
     if not _DATE.fullmatch(text):
@@ -165,6 +202,8 @@ def _float(text: str) -> float:
     except ValueError:
         if text.lower() in TRUTHS:
             return float(TRUTHS[text.lower()])
+        if found := amount(text):
+            return found[0]
         raise ValueError("is not a float32: expected a number like 2.5") from None
 
 
@@ -179,7 +218,8 @@ def _integer(text: str) -> int:
     if moment is not None:
         return epoch_seconds(moment)
     try:
-        number = float(text)
+        found = amount(text)
+        number = found[0] if found else float(text)
     except ValueError:
         raise ValueError("is not a int64: expected a whole number, yes or no, or a date like 2026-01-31") from None
     if not number.is_integer():

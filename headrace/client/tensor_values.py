@@ -67,6 +67,11 @@ def as_input(name: str, value: Any, type_name: str | None) -> Array:
     Raises:
         InvalidInput: it is ragged, or would lose what makes it different (1.5 as an integer).
     """
+    if isinstance(value, list) and len({len(row) for row in value if isinstance(row, list)}) > 1:
+        raise InvalidInput(
+            f"input {name} has lists of different lengths, which are no tensor: ask over http, which fills them up, or "
+            f"fill them up at their ends as the version's padding says"
+        )
     try:
         if type_name == _STRING:
             return _strings(np.asarray(value, object))

@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 from common.definition.model import Definition, parse_definition
+from common.definition.python_files import check_python
 from common.definition.strict_yaml import read_yaml
 from common.errors import InvalidInput
 from common.registry.catalog import Model, Stream
@@ -47,6 +48,7 @@ class DefinitionFolder:
         if self.schema is None or self.files is None:
             raise InvalidInput(f"a check needs both {STREAM_FILE} and {MODEL_FILE}")
         schema, definition = Schema.from_mapping(self.schema), parse_definition(self.files)
+        check_python(self.files, definition.module)
         if self.model_stream != self.stream:
             raise InvalidInput(f"{MODEL_FILE} is about stream {self.model_stream}, {STREAM_FILE} about {self.stream}")
         definition.check_schema(schema)
@@ -63,8 +65,8 @@ class DefinitionFolder:
 def read_folder(directory: Path) -> DefinitionFolder:
     """Reads the folder.
 
-    Beside model.yaml the definition holds the files that it names (word lists) and, where it names a Keras module,
-    the folder's Python files; replay.py and __init__.py are not the model's.
+    Beside model.yaml the definition holds, where it names a Keras module, the folder's Python files, and the files that
+    either names (word lists, tables); replay.py and __init__.py are not the model's.
 
     Raises:
         InvalidInput: neither file is there, or one is not YAML or lacks its name.
@@ -105,16 +107,21 @@ def _read_named(directory: Path, schema: Mapping[str, Any]) -> None:
 
 
 def _files(directory: Path, *, has_module: bool) -> dict[str, bytes]:
-    text = (directory / MODEL_FILE).read_text()
-    files: dict[str, bytes] = {}
-    for name, path in own_files(directory).items():
-        relative = PurePosixPath(name)
-        if any(part.startswith((".", "__pycache__", "tests")) for part in relative.parts):
-            continue
-        is_code = has_module and path.suffix == ".py" and path.name not in _NOT_OF_THE_MODEL
-        is_named = path.name not in (STREAM_FILE, "README.md") and relative.as_posix() in text
-        if path.name == MODEL_FILE or is_code or is_named:
-            files[relative.as_posix()] = path.read_bytes()
+    found = {
+        name: path
+        for name, path in own_files(directory).items()
+        if not any(part.startswith((".", "__pycache__", "tests")) for part in PurePosixPath(name).parts)
+    }
+    files = {
+        name: path.read_bytes()
+        for name, path in found.items()
+        if path.name == MODEL_FILE or (has_module and path.suffix == ".py" and path.name not in _NOT_OF_THE_MODEL)
+    }
+    texts = list(files.values())
+    for name, path in found.items():
+        is_named = any(name.encode() in text for text in texts)
+        if is_named and name not in files and path.name not in (STREAM_FILE, "README.md", *_NOT_OF_THE_MODEL):
+            files[name] = path.read_bytes()
     return files
 
 

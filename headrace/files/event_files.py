@@ -7,7 +7,7 @@ from typing import Any, BinaryIO, Literal
 import orjson
 
 from common.errors import InvalidInput
-from common.examples.cells import column_name, features_of, fitted, is_missing, typed
+from common.examples.cells import column_name, features_of, fitted, flattened, is_missing, is_number, typed, with_point
 from common.schema import Feature, Schema
 from common.storage import Place
 from headrace.files.tables import open_csv, parquet_batches
@@ -122,12 +122,13 @@ def _fits(feature: Feature | None, value: Any) -> bool:
 
 
 def fitted_event(event: Mapping[str, Any], columns: Mapping[str, Feature]) -> dict[str, Any]:
-    """The event under the schema's names, each value as the feature's type where it means the same.
+    """The event under the schema's names, each value as the feature's type where it means the same; objects are taken
+    apart.
 
     Names and values that cannot be made to fit stay as they are, for ingest to say what is wrong.
     """
     made: dict[str, Any] = {}
-    for index, (header, value) in enumerate(event.items()):
+    for index, (header, value) in enumerate(flattened(event, columns).items()):
         name = header if header in columns else column_name(header, index)
         feature = columns.get(name)
         if feature is None:
@@ -151,6 +152,9 @@ def _csv_rows(file: BinaryIO, path: Place, schema: Schema, *, lenient: bool) -> 
         features = features_of(table.headers, schema, str(path))
         for row in table.rows:
             if len(row) == len(features):
+                if table.has_decimal_commas:
+                    both = zip(features, row, strict=True)
+                    row = [with_point(cell) if is_number(feature) else cell for feature, cell in both]
                 event = dict(_cells(features, row, f"{path}, line {table.line}", lenient=lenient))
             elif lenient:
                 event = {f"line {table.line} has {len(row)} values for {len(features)} columns": row[:20]}

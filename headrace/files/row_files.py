@@ -9,9 +9,9 @@ import numpy as np
 import orjson
 
 from common.errors import InvalidInput
-from common.examples.cells import column_name, fitted, is_missing, typed
+from common.examples.cells import column_name, fitted, flattened, is_missing, is_number, typed, with_point
 from common.schema import Feature, Schema
-from headrace.files.tables import rows_of
+from headrace.files.tables import Row, rows_of
 
 SUFFIXES = (".json", ".ndjson", ".jsonl", ".csv", ".tsv", ".parquet", ".pq", ".npy")
 _INTEGERS = ("DT_INT", "DT_UINT")
@@ -57,7 +57,7 @@ def read_rows(path: Path, wanted: Wanted) -> Rows:
     if suffix not in SUFFIXES:
         raise InvalidInput(f"{path.name} does not say what it is; known are {', '.join(SUFFIXES)}")
     try:
-        found = _rows_in(path, suffix)
+        found = _rows_in(path, suffix, wanted)
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -69,7 +69,7 @@ def read_rows(path: Path, wanted: Wanted) -> Rows:
         if not isinstance(row, dict) or row.keys() == {"b64"}:
             rows.append(row)
             continue
-        named = _named(row, wanted)
+        named = _named(flattened(row, wanted.types), wanted)
         place = f"{path}, {where}"
         rows.append({name: _input(name, named, wanted, place) for name in wanted.types})
         labels.append(_label(named, wanted))
@@ -135,13 +135,24 @@ def _label(row: Mapping[str, Any], wanted: Wanted) -> Any:
     return value if isinstance(value, int | float) else None
 
 
-def _rows_in(path: Path, suffix: str) -> list[tuple[str, Any]]:
+def _rows_in(path: Path, suffix: str, wanted: Wanted) -> list[tuple[str, Any]]:
     """(where it stands, row)."""
     if suffix in (".csv", ".tsv", ".parquet", ".pq"):
         word = "row" if suffix.startswith(".p") else "line"
-        return [(f"{word} {row.number}", dict(row.values)) for row in rows_of(path)]
+        return [(f"{word} {row.number}", _pointed(row, wanted)) for row in rows_of(path)]
     readers = {".json": _json, ".npy": _npy}
     return [(f"row {number}", row) for number, row in enumerate(readers.get(suffix, _ndjson)(path), 1)]
+
+
+def _pointed(row: Row, wanted: Wanted) -> dict[str, Any]:
+    """With decimal points, where the stream's schema says that it is a number."""
+    numbers = {one.name for one in wanted.schema.columns if is_number(one)} if wanted.schema else set()
+    if not row.has_decimal_commas or not numbers:
+        return dict(row.values)
+    return {
+        header: with_point(cell) if {header, column_name(header, index)} & numbers else cell
+        for index, (header, cell) in enumerate(row.values.items())
+    }
 
 
 def _json(path: Path) -> list[Any]:

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 import orjson
 
 from common.errors import InvalidInput
+from common.examples.cells import flattened
 from common.storage import Place
 
 CSV, NDJSON, PARQUET = "csv", "ndjson", "parquet"
@@ -29,10 +30,12 @@ class Row:
     Attributes:
         values: {header: value}; CSV gives texts.
         number: of its line (CSV, NDJSON) or row (Parquet), from 1.
+        has_decimal_commas: 0,5 is a number here, as in files whose cells are divided by semicolons.
     """
 
     values: Mapping[str, Any]
     number: int
+    has_decimal_commas: bool = False
 
 
 def rows_of(path: Path) -> Iterator[Row]:
@@ -59,6 +62,11 @@ class CsvTable:
     rows: Iterator[list[str]]
     _lines: "_CountedLines"
     _reader: Any
+
+    @property
+    def has_decimal_commas(self) -> bool:
+        """Of a file whose cells are divided by semicolons: commas are for the numbers."""
+        return self.delimiter == ";"
 
     @property
     def line(self) -> int:
@@ -174,7 +182,7 @@ def _csv_rows(path: Path) -> Iterator[Row]:
                     raise InvalidInput(
                         f"{path}, line {table.line}: {len(cells)} values for {len(table.headers)} columns"
                     )
-                yield Row(dict(zip(table.headers, cells, strict=True)), table.line)
+                yield Row(dict(zip(table.headers, cells, strict=True)), table.line, table.has_decimal_commas)
         finally:
             text.detach()
 
@@ -190,10 +198,10 @@ def _ndjson_rows(path: Path) -> Iterator[Row]:
                 raise InvalidInput(f"{path}, line {number} is not JSON: {error}") from error
             if not isinstance(values, dict):
                 raise InvalidInput(f"{path}, line {number} is no JSON object: {line[:60]!r}")
-            yield Row(values, number)
+            yield Row(flattened(values), number)
 
 
 def _parquet_rows(path: Path) -> Iterator[Row]:
     for rows, first, _ in parquet_batches(path):
         for index, values in enumerate(rows, first + 1):
-            yield Row(values, index)
+            yield Row(flattened(values), index)

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from common.errors import InvalidInput
-from common.examples.cells import MISSING_WORDS, TRUTHS, column_name, epoch_seconds, parse_date
+from common.examples.cells import MISSING_WORDS, TRUTHS, amount, column_name, epoch_seconds, parse_date, with_point
 from headrace.files.tables import Row
 
 MOST_DISTINCT = 100_000
@@ -36,6 +36,7 @@ class Column:
         minimum, maximum, total, squares: over numbers and dates (epoch seconds), elements of lists too.
         lengths, elements: of lists: how long they are, and the kinds of what is in them.
         longest_text: in characters.
+        units: of amounts such as $12 and 5 %; numbers in several units are texts.
     """
 
     header: str
@@ -50,6 +51,7 @@ class Column:
     lengths: set[int] = field(default_factory=set)
     elements: set[str] = field(default_factory=set)
     longest_text: int = 0
+    units: set[str] = field(default_factory=set)
 
     @property
     def rows(self) -> int:
@@ -57,7 +59,8 @@ class Column:
 
     @property
     def distinct(self) -> int:
-        return len(self.values)
+        """How many values there are, nothing not among them."""
+        return len(self.values) - ("" in self.values)
 
     @property
     def kind(self) -> str:
@@ -72,6 +75,8 @@ class Column:
             return "text" if "marker" in found else "empty"
         if present == {"truth"}:
             return "truth"
+        if len(self.units) > 1:
+            return "text"
         if present == {"truth", "whole"} and self.minimum >= 0 and self.maximum <= 1:
             return "truth"
         if present <= {"whole", "integral"}:
@@ -110,6 +115,7 @@ class Column:
                 self.minimum, self.maximum = min(self.minimum, number), max(self.maximum, number)
                 self.total += number * count
                 self.squares += number * number * count
+                self.units |= {found[1] for found in [amount(cell)] if found and found[1]}
             elif kind == "text":
                 self.longest_text = max(self.longest_text, len(cell))
         if not self.many:
@@ -159,7 +165,7 @@ def columns_of(rows: Iterable[Row]) -> list[Column]:
 
 
 def kind_of(text: str) -> tuple[str, float | None]:
-    """(kind, its number) of a cell; see Column.kinds."""
+    """(kind, its number) of a cell, an amount's without its unit; see Column.kinds."""
     text = text.strip()
     if not text:
         return "empty", None
@@ -172,6 +178,8 @@ def kind_of(text: str) -> tuple[str, float | None]:
     if _NUMBER.fullmatch(text) and not _LEADING_ZERO.match(text) and abs(float(text)) < _FLOAT32_MAX:
         number = float(text)
         return ("integral" if number.is_integer() and abs(number) < _FLOAT_DIGITS else "number"), number
+    if found := amount(text):
+        return ("number" if found[1] or not found[0].is_integer() else "integral"), found[0]
     moment = parse_date(text)
     return ("date", float(epoch_seconds(moment))) if moment else ("text", None)
 
@@ -190,7 +198,10 @@ def cell_of(value: Any) -> str:
 def _chunks(rows: Iterable[Row]) -> Iterator[list[dict[str, Any]]]:
     chunk: list[dict[str, Any]] = []
     for row in rows:
-        chunk.append(dict(row.values))
+        pointed = (
+            {name: with_point(cell) for name, cell in row.values.items()} if row.has_decimal_commas else row.values
+        )
+        chunk.append(dict(pointed))
         if len(chunk) == _CHUNK_ROWS:
             yield chunk
             chunk = []

@@ -42,7 +42,7 @@ def stream_yaml(stream: str, file: str, guesses: Sequence[Guess]) -> str:
         f"stream: {stream}",
     ]
     for part in ("event time", "key"):
-        lines += [f"{part.replace(' ', '_')}: {found.column.name}" for found in guesses if found.part == part]
+        lines += [f"{part.replace(' ', '_')}: {_value(found.column.name)}" for found in guesses if found.part == part]
     lines.append("features:")
     lines += [_item(found) for found in guesses if found.part != "label"]
     lines.append("labels:")
@@ -59,14 +59,14 @@ def model_yaml(model: str, stream: str, file: str, guesses: Sequence[Guess], lab
         f"# Guessed by `headrace init` from {file}: a first model to improve on.",
         f"name: {model}",
         f"stream: {stream}",
-        f"label: {label.feature['name']}",
+        f"label: {_value(label.feature['name'])}",
         "seed: 7",
         f"estimator: {'dnn_classifier' if label.classes else 'dnn_regressor'}",
         *_standardize(label, mean, deviation),
         "features:",
     ]
     for found in guesses:
-        lines += [f"  {name}: {_flow(spec)}" for name, spec in found.specs.items()]
+        lines += [f"  {_value(name)}: {_flow(spec)}" for name, spec in found.specs.items()]
     hidden = [32, 16] if rows < _MIDDLE else [64, 32]
     parameters: dict[str, Any] = {"classes": label.classes} if label.classes > 2 else {}
     training = {
@@ -113,7 +113,7 @@ def _item(found: Guess) -> str:
 
 def _flow(mapping: Mapping[str, Any]) -> str:
     """YAML on one line; texts that YAML could read as something else are quoted."""
-    return "{" + ", ".join(f"{key}: {_value(value)}" for key, value in mapping.items()) + "}"
+    return "{" + ", ".join(f"{_value(key)}: {_value(value)}" for key, value in mapping.items()) + "}"
 
 
 def _value(value: Any) -> str:

@@ -11,7 +11,7 @@ from headrace.guess.columns import Column
 
 Part = Literal["label", "event time", "key", "feature", "stored"]
 _LABEL_NAMES = ("label", "labels", "target", "class", "y", "outcome", "response")
-_KEY_NAME = re.compile(r"(^|.*_)(id|key|uuid)$|.*[a-z]Id$")
+_KEY_NAME = re.compile(r"(^|.*_)(?i:id|key|uuid)$|.*[a-z]I[dD]$")
 _ROW_NAMES = frozenset({"index", "id", "row", "rowid", "row_id", "rownames", "unnamed_0"})
 _TIME_NAME = re.compile(r"(^|.*_)(time|timestamp|ts|date|datetime|at)$")
 _OLDEST_EPOCH, _NEWEST_EPOCH = 3e8, 5e9
@@ -22,6 +22,8 @@ _SPARE_CLASSES = 5
 _MOST_COLUMNS_OF_WORDS = 20
 _MOST_LEARNED_WORDS = 20_000
 _FEW_VALUES = 12
+_FLOAT32_STEP = 2.0**-22
+"""Numbers that differ by less than this share of their size are hardly told apart as float32."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ def guess(columns: Sequence[Column], label: str) -> tuple[list[Guess], LabelGues
         if column.kind == "nested" or "nested" in column.elements:
             raise InvalidInput(
                 f"column {column.header!r} holds objects, lists in lists or a mixture of lists and single values; a "
-                f"feature is a number, a text or a list of one of them: flatten it or leave it out"
+                f"feature is a number, a text or a list of one of them: take it apart or leave it out of the file"
             )
     chosen = _label_column(columns, label)
     label_guess = _label_of(chosen)
@@ -97,12 +99,22 @@ def _label_column(columns: Sequence[Column], wanted: str) -> Column:
             if column.name.lower() == name:
                 return column
     last = columns[-1]
-    if last.kind in ("list", "date", "empty") or last.missing or (last.kind == "text" and last.many):
+    why = _no_label(last)
+    if why:
         raise InvalidInput(
-            f"which column shall be predicted? The last one, {last.header!r}, cannot be; say --label COLUMN, one of "
-            f"{', '.join(column.header for column in columns)}"
+            f"which column shall be predicted? The last one, {last.header!r}, {why}; say --label COLUMN, one of "
+            f"{', '.join(column.header or column.name for column in columns)}"
         )
     return last
+
+
+def _no_label(column: Column) -> str:
+    """Why nobody would predict it; empty where one may."""
+    if column.kind == "empty" or column.missing:
+        return f"is empty in {column.missing:,} of {column.rows:,} rows"
+    if column.kind in ("list", "date"):
+        return f"is a {column.kind}"
+    return "has a different text in most rows" if column.kind == "text" and column.many else ""
 
 
 def _label_of(column: Column) -> LabelGuess:
@@ -189,7 +201,12 @@ def _specs(column: Column) -> tuple[dict[str, dict[str, Any]], str]:
         return specs | {
             f"{name}_columns": {"type": "indicator", "of": name}
         }, f"{column.distinct} whole numbers, each an input"
-    return {name: {"type": "numeric", "normalize": "zscore"}}, f"a number from {column.minimum:g} to {column.maximum:g}"
+    size = max(abs(column.minimum), abs(column.maximum))
+    if column.maximum - column.minimum < 100 * _FLOAT32_STEP * size:
+        return {}, "numbers too large for their differences to be learned as float32"
+    unit = f" in {min(column.units)}" if column.units else ""
+    numeric = {name: {"type": "numeric", "normalize": "zscore"}}
+    return numeric, f"a number from {column.minimum:g} to {column.maximum:g}{unit}"
 
 
 def _text_specs(column: Column) -> tuple[dict[str, dict[str, Any]], str]:

@@ -17,6 +17,8 @@ from typing import Any
 
 from common.errors import InvalidInput, Unavailable
 
+_NOISE = ("WARNING: All log messages", "I0000 ", "To enable the following instructions")
+"""What TensorFlow prints in every process."""
 _LOG_LINES = 15
 
 
@@ -149,7 +151,7 @@ def _follow(child: "subprocess.Popen[bytes]", on_step: Callable[[str], None], li
         child.wait()
     finally:
         timer.cancel()
-    if is_late.is_set():
+    if is_late.is_set() and set(last) <= {"step"}:
         raise Unavailable(f"`{last.get('step', 'start')}` was not done within {limit_seconds:g} s; --limit allows more")
     return last
 
@@ -162,5 +164,6 @@ def _ended(service: str, status: int, printed: str, *, step: str = "") -> Invali
         )
     how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
     where = f" at `{step}`" if step else ""
-    lines = "\n".join(f"  {line}" for line in printed.splitlines()[-_LOG_LINES:])
+    said = [line for line in printed.splitlines() if not line.startswith(_NOISE)]
+    lines = "\n".join(f"  {line}" for line in said[-_LOG_LINES:]) or "  nothing"
     return InvalidInput(f"the {service}'s process {how}{where} without a word. It printed last:\n{lines}")

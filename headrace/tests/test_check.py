@@ -8,6 +8,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from headrace.cli import app
+from headrace.commands.start import doubts
+from headrace.files.definition_folder import read_folder
 
 _STREAM = """
 stream: s
@@ -128,3 +130,21 @@ def test_files_that_are_wrong_are_told_at_once(folder: Path, name: str, text: st
     result = check(folder)
     assert (result.exit_code, sentence in result.stderr) == (3, True), result.stderr
     assert "FAILED  read stream.yaml and model.yaml" in result.stdout
+
+
+def test_what_the_gate_would_mind_is_said(folder: Path) -> None:
+    (folder / "model.yaml").write_text(_MODEL + "gate: {metric: auc}\n")
+    _, definition = read_folder(folder).checked()
+    done = {
+        "trained": 80,
+        "held_out": 10,
+        "unusable": 10,
+        "reasons": {"loss is nan": 10},
+        "warnings": ["w"],
+        "metrics": {},
+    }
+    told = "\n".join(doubts(definition, done | {"metrics": {"log_loss": 1.0}}))
+    assert "10 events cannot be used by the model:\n  10: loss is nan\nwarning: that is 10.0%" in told
+    assert "more than 1.0% is rejected" in told
+    assert "warning: w\nwarning: the gate asks for auc, which these 10 held-out events do not give" in told
+    assert not list(doubts(definition, done | {"unusable": 0, "warnings": [], "metrics": {"auc": 0.5}}))

@@ -190,8 +190,9 @@ def test_apply_sends_the_stream_and_the_model_with_its_files_together(run: Run, 
     folder.mkdir()
     (folder / "stream.yaml").write_text("stream: s\nfeatures: [{name: distance, dtype: float32}]\n")
     (folder / "model.yaml").write_text("name: m\nstream: s\nmodule: model.py\nwords: words.txt\n")
-    for name in ("model.py", "layers.py", "replay.py", "words.txt", "notes.txt", "README.md"):
+    for name in ("model.py", "layers.py", "replay.py", "words.txt", "notes.txt", "table.json", "README.md"):
         (folder / name).write_text(name)
+    (folder / "layers.py").write_text("TABLE = 'table.json'")
     answer = {"stream": STREAM, "stream_change": "unchanged", "model": MODEL, "model_change": "changed"}
     answer |= {"learned": ["deep/bias: 1 kept"]}
     server.will_answer(200, answer | {"changes": {"seed": [1, 2]}, "notes": ["the next round uses it"]})
@@ -203,7 +204,7 @@ def test_apply_sends_the_stream_and_the_model_with_its_files_together(run: Run, 
     assert (server.requests[-1].path, body["dry_run"]) == ("/v1/apply", False)
     assert body["stream"] == {"name": "s", "schema": {"features": [{"name": "distance", "dtype": "float32"}]}}
     files = body["model"]["files"]
-    assert sorted(files) == ["layers.py", "model.py", "model.yaml", "restart.yaml", "words.txt"]
+    assert sorted(files) == ["layers.py", "model.py", "model.yaml", "restart.yaml", "table.json", "words.txt"]
     assert orjson.loads(base64.b64decode(files["restart.yaml"])) == ["hidden_1", "deep"]
 
 

@@ -15,6 +15,7 @@ from common.schema import Schema
 from common.storage import place_of
 from headrace.cli import EXIT_STATUS_OF, app
 from headrace.files.batches import SourceFile, batches
+from headrace.files.row_files import Wanted, read_rows
 from headrace.files.sources import source_of
 
 MESSY = (
@@ -134,6 +135,43 @@ def test_ndjson_and_parquet_say_the_same_as_csv(tmp_path: Path) -> None:
         found.append((schema, events(tmp_path / name, schema)))
     assert found[0] == found[1] == found[2]
     assert found[0][1][0] == {"sepal_length_cm": 5.1, "ok": 1, "n": 1, "at": 1767225600, "target": "a"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("euro.csv", 'n,price,off,y\n1,"€1,234.50",5 %,0\n2,€7,12%,1\n3,-€9.25,0 %,1\n',
+         {"n": 1, "price": 1234.5, "off": 5.0, "y": 0}),
+        ("comma.csv", "n;price;off;y\n1;1.234,5;0,5;0\n2;7,25;1,5;1\n3;-9;2;1\n",
+         {"n": 1, "price": 1234.5, "off": 0.5, "y": 0}),
+        ("nested.ndjson", "".join(f'{{"n": {n}, "a": {{"price": {n}.5, "in": {{"off": 0.5}}}}, "y": {n % 2}}}\n'
+                                  for n in range(4)),
+         {"n": 0, "a_price": 0.5, "a_in_off": 0.5, "y": 0}),
+    ],
+)  # fmt: skip
+def test_amounts_decimal_commas_and_objects_are_numbers(
+    tmp_path: Path, name: str, text: str, expected: dict[str, Any]
+) -> None:
+    """For `predict --file` as for `ingest`."""
+    path = tmp_path / name
+    path.write_text(text)
+    result = init(path, "--into", tmp_path / "d")
+    assert result.exit_code == 0, result.output
+    schema, _ = written(tmp_path / "d")
+    assert events(path, schema)[0] == expected
+    types = {feature.name: "DT_FLOAT" for feature in schema.features}
+    found = read_rows(path, Wanted(types, schema, "y"))
+    assert {**found.rows[0], "y": found.labels[0]} == expected
+
+
+def test_amounts_in_several_currencies_are_texts_and_an_id_says_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "d.csv"
+    rows = [f"{10**15 + 7 * n % 11},{10**15 + n // 2},{'$€'[n % 2]}{n},{n},{n % 2}" for n in range(40)]
+    path.write_text("\n".join(["Customer ID,large,paid,x,y", *rows]))
+    result = init(path, "--into", tmp_path / "d")
+    schema, definition = written(tmp_path / "d")
+    assert (schema.key, schema.feature("paid").dtype, set(definition.features)) == ("Customer_ID", "string", {"x"})
+    assert "numbers too large" in " ".join(result.stdout.split())
 
 
 def test_lists_keep_their_shape(tmp_path: Path) -> None:

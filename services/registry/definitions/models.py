@@ -1,6 +1,5 @@
 """Models: which stream they learn from, their newest definition, and how planning and training of them fare."""
 
-import ast
 import hashlib
 import json
 from collections.abc import Mapping
@@ -8,6 +7,7 @@ from collections.abc import Mapping
 from sqlalchemy import Connection, Row, insert, select, update
 
 from common.definition.model import parse_definition
+from common.definition.python_files import check_python
 from common.errors import Conflict, InvalidInput, NotFound
 from common.registry.catalog import PRODUCTION, ChangeKind, Model
 from common.schema import Schema, check_name
@@ -37,7 +37,7 @@ def register_model(transaction: Transaction, name: str, *, stream: str, files: M
     if len(files) > _MAX_FILES:
         raise InvalidInput(f"the definition has {len(files)} files, at most {_MAX_FILES} are taken")
     definition = parse_definition(files)
-    _check_python(files)
+    check_python(files, definition.module)
     if (definition.name, definition.stream) != (name, stream):
         raise InvalidInput(
             f"model.yaml is of model {definition.name} on stream {definition.stream}, the request of {name} on {stream}"
@@ -62,19 +62,6 @@ def register_model(transaction: Transaction, name: str, *, stream: str, files: M
     remember(transaction, "apply", by=by, reason="", model=name, stream=stream, detail=f"definition {digest[:12]}")
     transaction.record(ChangeKind.MODEL, name)
     return get_model(transaction.connection, name)
-
-
-def _check_python(files: Mapping[str, bytes]) -> None:
-    """Nothing is run: what the code does, its first round will tell."""
-    for path, content in files.items():
-        if not path.endswith(".py"):
-            continue
-        try:
-            ast.parse(content, path)
-        except SyntaxError as error:
-            raise InvalidInput(f"{path}, line {error.lineno or 0} is not Python: {error.msg}") from error
-        except (ValueError, RecursionError, MemoryError) as error:
-            raise InvalidInput(f"{path} is not Python: {str(error) or 'it is nested too deeply'}") from error
 
 
 NO_FAILURES: Mapping[str, int | float | str] = {"consecutive_failures": 0, "retry_at": 0.0, "last_failure": ""}

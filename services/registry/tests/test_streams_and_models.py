@@ -60,7 +60,7 @@ def test_a_module_that_is_not_python_is_refused(catalog: Catalog, code: bytes, m
         catalog.register_model("m2", stream="s", files={"model.yaml": text, "model.py": code}, by="ada")
     with pytest.raises(NotFound):
         catalog.get_model("m2")
-    catalog.register_model("m2", stream="s", files={"model.yaml": text, "model.py": b"x = 1"}, by="ada")
+    catalog.register_model("m2", stream="s", files={"model.yaml": text, "model.py": b"build_model = 1"}, by="ada")
 
 
 def test_unknown_names_are_not_found(catalog: Catalog) -> None:

@@ -72,6 +72,22 @@ def in_two_lists(row: Mapping[str, Any], signature: Signature) -> _Row:
     return laid
 
 
+def even_columns(inputs: Mapping[str, Any], signature: Signature) -> Mapping[str, Any]:
+    """Inputs by column, the lists of each that may be filled up at the length of its longest.
+
+    Raises:
+        RequestFailed: a list holds what lists are filled up with.
+    """
+    even = dict(inputs)
+    for name, padding in signature.padding.items():
+        column = inputs.get(name)
+        if isinstance(column, list) and len({len(one) if isinstance(one, list) else -1 for one in column}) > 1:
+            rows = [{name: one} for one in column]
+            _even_out(rows, name, padding, (signature.inputs[name].shape or ())[2:])
+            even[name] = [row[name] for row in rows]
+    return even
+
+
 def columns_in_two_lists(inputs: Mapping[str, Any], signature: Signature) -> Mapping[str, Any]:
     """The same for inputs by column: their rows are filled up to the longest where that is allowed.
 

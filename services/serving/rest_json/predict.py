@@ -12,7 +12,7 @@ import orjson
 from protos import queue_pb2
 from services.serving.rest_json import reader as json_reader
 from services.serving.rest_json.numbers import float_array, float_rows
-from services.serving.rest_json.optional import columns_in_two_lists, filled_rows
+from services.serving.rest_json.optional import columns_in_two_lists, even_columns, filled_rows
 from services.serving.rest_json.values import invalid, is_base64, read_value, shown
 from services.serving.wire.keys import DEFAULT_SIGNATURE
 from services.serving.wire.prediction import Arrays, RequestFailed
@@ -93,6 +93,8 @@ def _read_columns(inputs: Any, signature: Signature, *, strict: bool) -> Arrays:
         return {name: read_value(inputs, spec, strict=strict) for name, spec in specs.items()}
     if signature.nested:
         inputs = columns_in_two_lists(inputs, signature)
+    if signature.padding:
+        inputs = even_columns(inputs, signature)
     if optional:
         specs = {name: spec for name, spec in specs.items() if name not in optional or inputs.get(name) is not None}
     for name in specs:

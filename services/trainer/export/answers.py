@@ -57,7 +57,10 @@ def compare(directory: Path, requests: Path, answers: Path, *, is_cautious: bool
             return f"the export does not answer {place}: {_message_of(error)}"
         found = difference(question.outputs, got, TOLERANCES[precision])
         if found:
-            return f"the export does not answer as the model does: {place}: {found}"
+            return (
+                f"the export does not answer as the model does: {place}: {found}. What Python makes in a call, such as "
+                f"numpy's random numbers and counters, is made once for a graph; use TensorFlow's and variables"
+            )
     return ""
 
 

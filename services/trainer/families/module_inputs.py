@@ -8,9 +8,9 @@
     keras.Input((None, None), name="sentences")                a list of lists: [n, most rows, longest row], filled up;
                                                                ragged, sparse and .mask likewise, .length is the rows
 
-0.0, -1 and the empty word are values like others; only the mask and the length say where a list ends. A module that
-asks for one of them gets at least one step, so that its recurrent layers can run over an empty list, and its rows are
-predicted together with longer ones.
+0.0, -1 and the empty word are values like others; only the mask and the length say where a list ends. A list that is
+filled up has at least one step, so that recurrent layers can run over an empty one. Rows of a module that asks for mask
+or length are predicted together with longer ones.
 """
 
 from collections.abc import Iterable, Mapping
@@ -107,26 +107,24 @@ def as_asked(
 
 def given(features: Iterable[Feature], columns: Mapping[str, keras.KerasTensor], raw: Raw) -> dict[str, tf.Tensor]:
     """The inputs by name, from decoded raw tensors of the features."""
-    asked, features, lists = set(columns), list(features), list_names(columns)
-    masked = masked_names(features, asked)
+    asked, lists = set(columns), list_names(columns)
     inputs: dict[str, tf.Tensor] = {}
     for feature in features:
         if feature.is_variable_length:
-            is_plain = feature.name not in lists
-            inputs |= _of_list(feature, raw, is_filled=is_plain, needs_a_step=is_plain and feature.name in masked)
+            inputs |= _of_list(feature, raw, is_filled=feature.name not in lists)
         else:
             inputs[feature.name] = raw[feature.name]
     return {name: inputs[name] for name in asked}
 
 
-def _of_list(feature: Feature, raw: Raw, *, is_filled: bool, needs_a_step: bool) -> dict[str, tf.Tensor]:
+def _of_list(feature: Feature, raw: Raw, *, is_filled: bool) -> dict[str, tf.Tensor]:
     """Everything that a module may ask of a feature of any length."""
     values, rows = raw[feature.name], None
     lengths = lengths_of(values)
     if feature.row_lengths_name:
         rows = raw[feature.row_lengths_name]
         values, lengths = in_rows(values, rows), lengths_of(rows)
-    if needs_a_step:
+    if is_filled:
         values = _with_a_step(values, feature)
     mask = tf.sequence_mask(lengths, tf.shape(values)[1]) if rows is None else tf.logical_not(is_padding(values))
     if is_filled:

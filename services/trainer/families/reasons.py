@@ -4,6 +4,7 @@ import re
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import PurePath
 
 import tensorflow as tf
 
@@ -28,13 +29,15 @@ class DefinitionFailedError(Exception):
 
 def describe(error: BaseException) -> str:
     """The error's last line (an error inside a graph: the operation's own message and layer), with the user's place."""
+    if isinstance(error, SyntaxError) and error.filename and PACKAGE_PREFIX in error.filename:
+        return f"{type(error).__name__}: {error.msg} ({PurePath(error.filename).name}, line {error.lineno})"
     if isinstance(error, tf.errors.OpError):
         return _with_place(_of_operation(error), _trace_of(error, str(error.message)))
     text = "".join(traceback.format_exception_only(error)).strip()
     in_graph = _TRACEBACK in text
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     last = (lines[-1] if in_graph else _first_sentence(lines))[:_MAX_CHARS]
-    return _with_place(last, text if in_graph else _trace_of(error, ""))
+    return _with_place(last, text if in_graph else _trace_of(error, "")) + _advice(error, last)
 
 
 @contextmanager
@@ -49,15 +52,41 @@ def blame_definition(path: str, *, doing: str = "") -> Iterator[None]:
             raise
         said = str(error).strip().rpartition("\n")[2].strip().removeprefix(f"{type(error).__name__}: ")
         raise type(error)(said) from error.__cause__
+    except SystemExit as error:
+        raise DefinitionFailedError(f"{path}: {doing}{': ' if doing else ''}it calls sys.exit({error.code})") from error
     except Exception as error:  # the user's code may raise anything
         raise DefinitionFailedError(f"{path}: {doing}{': ' if doing else ''}{describe(error)}") from error
 
 
 def _first_sentence(lines: list[str]) -> str:
-    """Keras says "Exception encountered when calling Lambda.call()." first and the reason a line below."""
-    if lines[0].endswith("call().") and len(lines) > 1:
-        return f"{lines[0]} {_NOISE.sub('', lines[1])}"
-    return lines[0]
+    """Keras says "Exception encountered when calling Lambda.call()." first and the reason a line below, or as the last
+    of several, after "Error encountered:"."""
+    said, rest = lines[0], lines[1:]
+    if said.endswith("call().") and rest:
+        said = f"{said} {_NOISE.sub('', rest.pop(0))}"
+    if said.endswith("Error encountered:") and rest:
+        said = f"{said} {_NOISE.sub('', rest[0])}"
+    return said
+
+
+def _advice(error: BaseException, said: str) -> str:
+    """What to do about a fault that is made outside the definition's folder, where everything is beside the module."""
+    if isinstance(error, ModuleNotFoundError):
+        return (
+            f". The trainer's environment has no {error.name}; a file of the definition is imported relatively: "
+            f"from . import {str(error.name).rpartition('.')[2]}"
+        )
+    if isinstance(error, FileNotFoundError):
+        return (
+            ". A data file travels with the definition when model.yaml or a Python file of it names it, and "
+            "lies beside the module: pathlib.Path(__file__).with_name(...)"
+        )
+    if "must be fully-defined" in said:
+        return (
+            ". Give preprocessing layers before it a fixed size: max_tokens with pad_to_max_tokens=True, num_bins, "
+            "or a vocabulary"
+        )
+    return ""
 
 
 def _of_operation(error: tf.errors.OpError) -> str:

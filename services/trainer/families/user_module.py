@@ -64,9 +64,10 @@ def load_module(
         module = importlib.import_module(f"{package}.{path.removesuffix('.py').replace('/', '.')}")
     build_model, model_fn = (_function(module, name, path) for name in ("build_model", "model_fn"))
     if (build_model is None) == (model_fn is None):
+        both, joint = ("both", "and") if build_model else ("neither", "nor")
         raise DefinitionFailedError(
-            f"{path} has {'both' if build_model else 'neither'} build_model(schema, parameters) and "
-            f"model_fn(features, labels, mode, params); it is one of them"
+            f"{path} has {both} build_model(schema, parameters) {joint} model_fn(features, labels, mode, params); "
+            f"it is one of them"
         )
     functions = {name: _function(module, name, path) for name in ("metrics", "adapt")}
     functions["loss"] = _losses(module, path)

@@ -153,6 +153,7 @@ def _round(
     answers = _answers(signature, examples[:_SHOWN_ANSWERS])
     return {
         "trained": draft.events_trained, "held_out": draft.events_held_out, "unusable": draft.events_unusable,
+        "reasons": dict(draft.unusable.get("reasons", {})), "warnings": list(draft.environment.get("warnings", ())),
         "metrics": draft.metrics.get("candidate", {}), "answers": answers,
         "size_bytes": sum(entry.size_bytes for entry in draft.files), "steps": draft.step,
         "timings": dict(draft.timings), "weights_digest": draft.weights_digest, "model": plan.model,
@@ -184,7 +185,11 @@ def _answers(signature: Any, examples: Sequence[bytes]) -> list[dict[str, Any]]:
     """One request of all rows, one of the first alone: both are asked in real life."""
     signature(examples=tf.constant(list(examples[:1])))
     outputs = {name: np.asarray(value).tolist() for name, value in signature(examples=tf.constant(examples)).items()}
-    return [{name: values[row] for name, values in outputs.items()} for row in range(len(examples))]
+    return [{name: _shown(values[row]) for name, values in outputs.items()} for row in range(len(examples))]
+
+
+def _shown(value: Any) -> Any:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def main() -> None:

@@ -187,9 +187,13 @@ def test_rows_may_have_the_input_or_not_each_for_itself(tmp_path: Path) -> None:
 
 def test_lists_of_integers_are_filled_up_with_the_exact_value(tmp_path: Path) -> None:
     lists = Signature("", {"codes": TensorSpec("DT_INT64", (-1, -1))}, {}, padding=PADDING_OF_CODES, has_schema=True)
-    body = b'{"instances":[{"codes":[-1,0]},{"codes":[]},{"codes":[7]}]}'
+    rows, columns = (
+        b'{"instances":[{"codes":[-1,0]},{"codes":[]},{"codes":[7]}]}',
+        b'{"inputs":{"codes":[[-1,0],[],[7]]}}',
+    )
     least = -(2**63)
-    assert read_inputs(Document(body), lists).arrays["codes"].tolist() == [[-1, 0], [least, least], [7, least]]
+    for body in (rows, columns):
+        assert read_inputs(Document(body), lists).arrays["codes"].tolist() == [[-1, 0], [least, least], [7, least]]
 
 
 def test_inputs_that_no_row_has_are_left_to_the_runner(tmp_path: Path) -> None:

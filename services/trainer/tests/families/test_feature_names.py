@@ -12,7 +12,9 @@ from services.trainer.rounds.assignment import Done
 from services.trainer.tests.families.test_modules import module
 from services.trainer.tests.support.small_rounds import Platform, definition
 
-NAMES = ("a.b", "a-b", "a_b", "class", "self", "qty", "Qty", "_x", "x", "x_1", "X", "inputs", "training", "CLASS_", "name")
+NAMES = (
+    "a.b", "a-b", "a_b", "class", "self", "qty", "Qty", "_x", "x", "x_1", "X", "inputs", "training", "CLASS_", "name",
+)  # fmt: skip
 SCHEMA: dict[str, Any] = {
     "features": [{"name": name, "dtype": "float32"} for name in NAMES],
     "labels": [{"name": "late", "dtype": "int64"}],

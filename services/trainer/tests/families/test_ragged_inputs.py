@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from common.schema import PADDING
+from common.schema import PADDING, Schema
+from services.trainer.families import module_inputs
 from services.trainer.rounds.assignment import Done, Failed
 from services.trainer.tests.support.small_rounds import Platform, definition, events, rebuilt
 
@@ -83,3 +84,13 @@ def test_what_cannot_be_a_list_is_refused(tmp_path: Path) -> None:
     outcome = platform.train(platform.lease(adapted))
     assert isinstance(outcome, Failed)
     assert "adapt gets plain batches, and tags is ragged or sparse" in outcome.reason
+
+
+def test_a_list_that_is_filled_up_has_a_step_so_that_a_recurrent_layer_runs_over_an_empty_one() -> None:
+    schema = Schema.from_mapping({
+        "features": [{"name": "steps", "dtype": "float32", "shape": [None, 2]}],
+        "labels": [{"name": "y", "dtype": "int64"}],
+    })  # fmt: skip
+    columns = {"steps": module_inputs.symbolic(schema, "steps")}
+    given = module_inputs.given(schema.features, columns, {"steps": tf.zeros((3, 0, 2))})
+    np.testing.assert_array_equal(given["steps"], np.zeros((3, 1, 2)))

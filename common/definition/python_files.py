@@ -1,0 +1,68 @@
+"""What can be known of a definition's Python files without running them."""
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
+
+from common.errors import InvalidInput
+
+_ENTRIES = ("build_model", "model_fn")
+
+
+def check_python(files: Mapping[str, bytes], module: str | None) -> None:
+    """`module`: the file that builds the model, if one does.
+
+    Raises:
+        InvalidInput: a file is no Python, or imports one beside it as if it were installed; the module has no function
+        that builds a model.
+    """
+    for path, content in files.items():
+        if not path.endswith(".py"):
+            continue
+        try:
+            tree = ast.parse(content, path)
+        except SyntaxError as error:
+            raise InvalidInput(f"{path}, line {error.lineno or 0} is not Python: {error.msg}") from error
+        except (ValueError, RecursionError, MemoryError) as error:
+            raise InvalidInput(f"{path} is not Python: {str(error) or 'it is nested too deeply'}") from error
+        _check_imports(path, tree, files)
+        if path == module and not _may_define(tree, _ENTRIES):
+            raise InvalidInput(
+                f"{path} has neither build_model(schema, parameters) nor model_fn(features, labels, mode, params); it "
+                f"needs one of them"
+            )
+
+
+def _check_imports(path: str, tree: ast.Module, files: Mapping[str, bytes]) -> None:
+    folder = PurePosixPath(path).parent
+    for statement in tree.body:
+        if isinstance(statement, ast.Import):
+            names = [alias.name for alias in statement.names]
+        elif isinstance(statement, ast.ImportFrom) and not statement.level:
+            names = [statement.module or ""]
+        else:
+            continue
+        for name in names:
+            first = name.partition(".")[0]
+            if str(folder / f"{first}.py") in files:
+                raise InvalidInput(
+                    f"{path}, line {statement.lineno} imports {name} as if it were installed; files of a definition "
+                    f"import each other relatively: from . import {first}, or from .{first} import NAME"
+                )
+
+
+def _may_define(tree: ast.Module, names: tuple[str, ...]) -> bool:
+    """Whether one of the names is bound outside of functions and classes, or might be by `import *`."""
+    return any(name in names or name == "*" for name in _bound(tree))
+
+
+def _bound(node: ast.AST) -> Iterator[str]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield child.name
+            continue
+        if isinstance(child, ast.Import | ast.ImportFrom):
+            yield from (alias.asname or alias.name for alias in child.names)
+        elif isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
+            yield child.id
+        yield from _bound(child)

@@ -1,0 +1,33 @@
+"""The sentence that is left of what a definition's code raises."""
+
+import pytest
+
+from services.trainer.families.package_name import PACKAGE_PREFIX
+from services.trainer.families.reasons import DefinitionFailedError, blame_definition
+
+_FILE = f"/work/{PACKAGE_PREFIX}1/model.py"
+
+
+_KERAS = "Exception encountered when calling A.call().\n\n\x1b[1mThis. Error encountered:\n\nno\x1b[0m\n\nArguments"
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (
+            SyntaxError("expected ':'", (_FILE, 4, 1, "def f()", 4, 2)),
+            r"SyntaxError: expected ':' \(model.py, line 4\)",
+        ),
+        (ModuleNotFoundError("No module named 'a.b'", name="a.b"), r"no a\.b; .* relatively: from \. import b$"),
+        (
+            FileNotFoundError(2, "No such file", "x.json"),
+            r"x\.json'\. A data file .* when model\.yaml or a Python file",
+        ),
+        (ValueError("Shapes must be fully-defined"), r"fully-defined\. Give preprocessing layers .* a fixed size"),
+        (TypeError(_KERAS), r"calling A\.call\(\)\. This\. Error encountered: no$"),
+        (SystemExit(3), r"model.py: it calls sys\.exit\(3\)"),
+    ],
+)
+def test_it_says_what_happened_and_what_to_do(error: BaseException, sentence: str) -> None:
+    with pytest.raises(DefinitionFailedError, match=sentence), blame_definition("model.py"):
+        raise error

@@ -106,6 +106,12 @@ def _append(
             progress.reached(batch, sum(totals.values()))
     except (HeadraceError, KeyboardInterrupt) as error:
         _explain(error, totals["accepted"], state, taken=sum(totals.values()))
+        if policy == "reject" and isinstance(error, InvalidInput) and error.refused:
+            typer.echo(
+                "--on-invalid deadletter takes the valid events and sets the others aside with their reasons; bounds "
+                "are widened in stream.yaml, by `headrace apply`",
+                err=True,
+            )
         raise
     return totals
 

@@ -247,7 +247,12 @@ def _version_row(version: Version, model: Model, failed: Mapping[int, Mapping[st
     ]  # fmt: skip
 
 
+_LARGE = 1000.0
+
+
 def metric_of(metrics: VersionMetrics, whose: str, metric: str) -> str:
-    """With four places, or - where there is none (the first version has no parent)."""
+    """With four places, a large one with seven digits, or - where there is none (the first version has no parent)."""
     value = metrics.get(whose, {}).get(metric)
-    return f"{value:.4f}" if isinstance(value, int | float) else "-"
+    if not isinstance(value, int | float):
+        return "-"
+    return f"{value:.4f}" if abs(value) < _LARGE else f"{value:.7g}"

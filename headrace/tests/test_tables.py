@@ -2,6 +2,7 @@
 
 import pytest
 
+from headrace.commands.models import metric_of
 from headrace.commands.session import print_table
 
 _COLUMNS = {"version": "right", "trained": "right", "verdict": "left", "age": "right", "live as": "left"}
@@ -35,3 +36,10 @@ def test_a_terminal_that_is_too_narrow_for_a_table_shows_a_list(capsys: pytest.C
     lines = _lines(capsys, 30)
     assert lines[:4] == ["versions of m", "", "version  1", "trained  18,016"]
     assert lines[4:7] == ["verdict  promote", "age      30 min 10 s", "live as  production"]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(0.7, "0.7000"), (999.25, "999.2500"), (445878.523, "445878.5"), (None, "-")]
+)
+def test_metrics_of_any_size_keep_a_versions_row_narrow(value: float | None, shown: str) -> None:
+    assert metric_of({"candidate": {"rmse": value}}, "candidate", "rmse") == shown

@@ -202,6 +202,9 @@ class Planner:
 
     def _read_all(self) -> None:
         names = [model.name for model in self._registry.list_models()]
+        for name in {*self._tracked, *self._faults}.difference(names):  # deleted
+            for known in (self._tracked, self._faults, self._counted):
+                known.pop(name, None)
         for name in names:
             self._read_one(name)
         self._refresh_at = self._clock() + _REFRESH_SECONDS
@@ -213,6 +216,8 @@ class Planner:
             if self._faults.get(name) != error.message:
                 logger.error("a model cannot be planned for", extra={"model": name, "error": error.message})
             self._faults[name] = error.message
+            if isinstance(error, NotFound):
+                self._refresh_at = 0.0
             return
         self._faults.pop(name, None)
         if name in self._tracked:

@@ -20,6 +20,7 @@ from common.registry.catalog import (
     PRODUCTION,
     SKIPPED,
     ChangeKind,
+    Model,
     RoundPlan,
     VersionDraft,
 )
@@ -282,6 +283,36 @@ class NewerRegistry(RegistryClient):
     def get_definition(self, digest: str) -> dict[str, bytes]:
         added = b"\nfrom_a_newer_release: 1\n" if self.is_upgraded else b""
         return {name: content + added for name, content in super().get_definition(digest).items()}
+
+
+class EmptiedRegistry(RegistryClient):
+    is_emptied = False
+
+    def list_models(self) -> list[Model]:
+        return [] if self.is_emptied else super().list_models()
+
+    def get_model(self, name: str) -> Model:
+        if self.is_emptied:
+            raise NotFound(f"model {name} is not registered")
+        return super().get_model(name)
+
+
+def test_a_model_that_was_deleted_is_planned_for_and_complained_of_no_longer(
+    registry: RegistryClient, registry_process: RegistryServer, events: Events, tmp_path: Path
+) -> None:
+    settings = TrainerSettings(event_log=f"segments:{tmp_path / 'log'}")
+    emptied = EmptiedRegistry(registry_process.address, timeout_seconds=10.0)
+    planner = Planner(
+        settings, registry=emptied, log=SourcedLog(events.log, settings.event_log), on_planned=lambda: None,
+        health=Health("registry", "event_log"),
+    )  # fmt: skip
+    look_again(planner)
+    assert planner.known_models() == [MODEL]
+    emptied.is_emptied = True
+    planner.mark_stale(ChangeKind.MODEL, MODEL)
+    planner.turn()
+    planner.turn()
+    assert (planner.known_models(), planner.status(), planner.faults(), planner.counted()) == ([], [], {}, {})
 
 
 def test_a_definition_of_a_newer_release_stops_the_planning_of_its_model_with_the_key_named(

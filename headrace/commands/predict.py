@@ -200,8 +200,25 @@ class Asking:
     def answers(self, rows: list[Any]) -> Iterator[tuple[Any, int]]:
         """(prediction, version) of each row, in order."""
         for start in range(0, len(rows), _ROWS_AT_ONCE):
-            answer = self._rows(rows[start : start + _ROWS_AT_ONCE])
-            yield from ((prediction, answer.version) for prediction in answer.rows())
+            yield from self._answered(rows[start : start + _ROWS_AT_ONCE])
+
+    def _answered(self, rows: list[Any]) -> list[tuple[Any, int]]:
+        """Together, or where that is refused and lists differ in length, each length by itself."""
+        try:
+            answer = self._rows(rows)
+            return [(prediction, answer.version) for prediction in answer.rows()]
+        except InvalidInput as refused:
+            groups = _of_equal_lengths(rows)
+            if len(groups) < 2:
+                raise
+            found: dict[int, tuple[Any, int]] = {}
+            for places in groups:
+                try:
+                    answer = self._rows([rows[place] for place in places])
+                except InvalidInput:
+                    raise refused from None  # its row numbers are the file's
+                found |= {place: (row, answer.version) for place, row in zip(places, answer.rows(), strict=True)}
+            return [found[place] for place in range(len(rows))]
 
     def document(self, document: Any) -> dict[str, Any]:
         if isinstance(document, dict) and "inputs" in document:
@@ -226,6 +243,16 @@ class Asking:
         return self._client.wait(
             self._client.submit(target.model, inputs, **how), timeout_seconds=self._timeout_seconds
         )
+
+
+def _of_equal_lengths(rows: list[Any]) -> list[list[int]]:
+    """Places of rows by the lengths of the lists in them."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for place, row in enumerate(rows):
+        values = row.values() if isinstance(row, dict) else [row]
+        lengths = tuple(len(value) if isinstance(value, list) else -1 for value in values)
+        groups.setdefault(lengths, []).append(place)
+    return list(groups.values())
 
 
 def _url(session: Session, url: str, *, use_grpc: bool) -> str:

@@ -20,10 +20,12 @@ from common.eventlog.tests.conftest import kafka_address
 from common.schema import Schema
 from common.storage import place_of
 from headrace.cli import EXIT_STATUS_OF, app
+from headrace.client.prediction_types import Prediction, Target
 from headrace.client.quality import metrics_of
 from headrace.client.tensor_protos import write_tensor
 from headrace.commands.bench import NO_ANSWER
 from headrace.commands.load import LoadReport
+from headrace.commands.predict import Asking
 from headrace.files.row_files import Wanted, read_rows
 from headrace.tests.answering_server import Server
 from protos import prediction_log_pb2
@@ -73,6 +75,24 @@ def test_predict_reads_files_of_rows(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("s,x,n\nab,1.5,7\n,-4,8\n")
     answer = answer_of(run("predict", "m", "--file", str(tmp_path / "a.csv"), "--url", "http", "--signature", "mixed"))
     assert [(row["double"], row["n"], row["s"]) for row in answer["predictions"]] == [(3.0, 8, "ab"), (-8.0, 9, "")]
+
+
+class OneLengthAtATime:
+    def predict(self, model: str, inputs: Any, *, rows: list[dict[str, list[float]]], **how: Any) -> Prediction:
+        if len({len(row["steps"]) for row in rows}) > 1:
+            raise InvalidInput("row 1 is at fault")
+        if any(-1.0 in row["steps"] for row in rows):
+            raise InvalidInput("row 0 is at fault")
+        return Prediction({"y": np.array([sum(row["steps"]) for row in rows])}, 4, "")
+
+
+def test_lists_that_share_no_request_are_asked_length_by_length_and_answered_in_order() -> None:
+    client: Any = OneLengthAtATime()
+    asking = Asking(client, Target("m", None, None, ""), (), is_async=False, timeout_seconds=1.0)
+    rows: list[Any] = [{"steps": steps} for steps in ([1.0, 2.0], [], [5.0], [3.0, 4.0])]
+    assert list(asking.answers(rows)) == [(3.0, 4), (0.0, 4), (5.0, 4), (7.0, 4)]
+    with pytest.raises(InvalidInput, match="row 1 is at fault"):
+        list(asking.answers([*rows, {"steps": [-1.0]}]))
 
 
 @pytest.mark.covers("est-predict")

@@ -68,6 +68,20 @@ def read_inputs(document: Document, signature: Signature) -> Inputs:
     fields = document.fields
     if not signature.inputs:
         raise invalid(f"Failed to get input map for signature: {fields.get('signature_name') or 'DEFAULT'}")
+    try:
+        return _read(document, signature)
+    except RequestFailed as error:
+        lists = [name for name, spec in signature.inputs.items() if -1 in (spec.shape or ())[1:]]
+        if not signature.has_schema or " size: " not in error.message or set(lists) <= signature.padding.keys():
+            raise
+        raise invalid(
+            f"{error.message} (lists of different lengths share no request, since the version's module does not say "
+            f"where one ends: send each length alone, or give the module an input {lists[0]}.mask)"
+        ) from error
+
+
+def _read(document: Document, signature: Signature) -> Inputs:
+    fields = document.fields
     rows, columns = "instances" in fields, "inputs" in fields
     if rows and columns:
         raise invalid(

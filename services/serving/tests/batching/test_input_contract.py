@@ -185,6 +185,13 @@ def test_rows_may_have_the_input_or_not_each_for_itself(tmp_path: Path) -> None:
     assert found.defaulted == {"pixels": 2, "tags": 1}
 
 
+@pytest.mark.parametrize("body", [b'{"instances":[{"c":[1,0]},{"c":[7]}]}', b'{"inputs":{"c":[[1,0],[7]]}}'])
+def test_lists_that_nobody_may_fill_up_are_refused_with_what_to_do(body: bytes) -> None:
+    lists = Signature("", {"c": TensorSpec("DT_INT64", (-1, -1))}, {}, has_schema=True)
+    with pytest.raises(RequestFailed, match=r"size: .* send each length alone, or give the module an input c\.mask"):
+        read_inputs(Document(body), lists)
+
+
 def test_lists_of_integers_are_filled_up_with_the_exact_value(tmp_path: Path) -> None:
     lists = Signature("", {"codes": TensorSpec("DT_INT64", (-1, -1))}, {}, padding=PADDING_OF_CODES, has_schema=True)
     rows, columns = (

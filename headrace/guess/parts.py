@@ -201,8 +201,8 @@ def _specs(column: Column) -> tuple[dict[str, dict[str, Any]], str]:
         return specs | {
             f"{name}_columns": {"type": "indicator", "of": name}
         }, f"{column.distinct} whole numbers, each an input"
-    size = max(abs(column.minimum), abs(column.maximum))
-    if column.maximum - column.minimum < 100 * _FLOAT32_STEP * size:
+    largest = max(abs(column.minimum), abs(column.maximum))
+    if column.maximum - column.minimum < 100 * _FLOAT32_STEP * largest:
         return {}, "numbers too large for their differences to be learned as float32"
     unit = f" in {min(column.units)}" if column.units else ""
     numeric = {name: {"type": "numeric", "normalize": "zscore"}}

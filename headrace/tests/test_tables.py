@@ -42,4 +42,5 @@ def test_a_terminal_that_is_too_narrow_for_a_table_shows_a_list(capsys: pytest.C
     ("value", "shown"), [(0.7, "0.7000"), (999.25, "999.2500"), (445878.523, "445878.5"), (None, "-")]
 )
 def test_metrics_of_any_size_keep_a_versions_row_narrow(value: float | None, shown: str) -> None:
-    assert metric_of({"candidate": {"rmse": value}}, "candidate", "rmse") == shown
+    metrics = {"candidate": {} if value is None else {"rmse": value}}
+    assert metric_of(metrics, "candidate", "rmse") == shown

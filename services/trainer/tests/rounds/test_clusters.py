@@ -164,7 +164,7 @@ def test_tf_config_says_who_leads_and_who_helps(
 def test_two_trainers_train_what_one_rebuilds(
     trainers: list[TrainerProcess], registry: RegistryClient, events: Events
 ) -> None:
-    training = _TRAINING.replace("}", ", evaluate_every_steps: 500}")
+    training = _TRAINING.replace("passes: 100}", "passes: 50, evaluate_every_steps: 250}")
     files = {"model.yaml": definition(gate="{}", training=training)}
     registry.register_model(MODEL, stream=STREAM, files=files, by="test")
     events.add(200)

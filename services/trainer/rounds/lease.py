@@ -19,9 +19,9 @@ from common.process.lifecycle import Stop
 from common.process.tracing import OFF, Tracing
 from common.registry.catalog import Lease
 from common.registry.client import RegistryClient
-from common.registry.jobs import Job, JobKind, JobState
 from services.trainer import metrics
 from services.trainer.rounds import work_dirs
+from services.trainer.rounds.asked_profile import AskedProfile
 from services.trainer.rounds.assignment import LIVE_EVENTS, RoundAssignment
 from services.trainer.rounds.attempt import LOOK_SECONDS, Attempt, Ending, Outcome
 from services.trainer.rounds.cluster import Cluster, TeamWatch
@@ -229,12 +229,12 @@ class RoundLoop:
             Conflict, NotFound: the lease has ended meanwhile.
             Unavailable: the registry is away; the lease runs out, or comes back to this trainer.
         """
-        plan, profile = lease.round.plan, self._asked_profile(lease)
+        plan, ttl_seconds = lease.round.plan, self._settings.lease_ttl_seconds
+        profile = AskedProfile.taken(self._registry, self.holder, plan.model, ttl_seconds=ttl_seconds)
         trace = RoundTrace(self._tracing, lease) if self._tracing.is_on else None
         assignment, company = self._assignment(lease), None
         if profile is not None:
-            first, steps = profile.options["first_step"], profile.options["steps"]
-            assignment = replace(assignment, profile_first=first, profile_steps=steps)
+            assignment = replace(assignment, profile_first=profile.first_step, profile_steps=profile.steps)
         if trace is not None:
             assignment = replace(assignment, traceparent=trace.traceparent)
         if self._cluster is not None:
@@ -276,7 +276,7 @@ class RoundLoop:
     def _see_through(self, running: "_Running", stop: Stop) -> Ending | None:
         """Until it has ended; None when it is set aside, as it is silent before it has trained anything."""
         while True:
-            ending = running.attempt.step(stop, LOOK_SECONDS)
+            ending = running.step(stop, LOOK_SECONDS)
             if ending is not None:
                 return ending
             self._tend_set_aside(stop, 0.0)
@@ -297,7 +297,7 @@ class RoundLoop:
     def _tend_set_aside(self, stop: Stop, timeout_seconds: float) -> None:
         """Keeps their leases and limits, and hears of their ends."""
         for running in self.set_aside:
-            ending = running.attempt.step(stop, timeout_seconds)
+            ending = running.step(stop, timeout_seconds)
             if ending is not None:
                 self.set_aside = tuple(other for other in self.set_aside if other is not running)
                 self._end(running, ending)
@@ -307,7 +307,7 @@ class RoundLoop:
     def _end(self, running: "_Running", ending: Ending) -> None:
         lease = running.lease
         if running.profile is not None:
-            self._tell_profile(running.profile, ending)
+            running.profile.settle(ending)
         self._note(running, ending, seconds=time.time() - running.attempt.began_at)
         if running.trace is not None:
             running.trace.end(
@@ -363,26 +363,6 @@ class RoundLoop:
         workers = min(self._workers_left.get(lease.round.round_id, self._settings.workers), assignment.shards)
         return replace(assignment, workers=workers, processes=workers)
 
-    def _asked_profile(self, lease: Lease) -> Job | None:
-        """Whoever was asked to have the model's next round traced, the trainer that runs the round does it."""
-        try:
-            model, ttl_seconds = lease.round.plan.model, self._settings.lease_ttl_seconds
-            return self._registry.take_job(self.holder, JobKind.PROFILE, model=model, ttl_seconds=ttl_seconds)
-        except HeadraceError as error:
-            logger.debug("no profile can be asked for", extra={"error": error.message})
-            return None
-
-    def _tell_profile(self, job: Job, ending: Ending) -> None:
-        """Done with the version that has the trace; else it waits for the next attempt, whose ever."""
-        state = JobState.DONE if ending.outcome is Outcome.DONE else JobState.WAITING
-        last = job.options["first_step"] + job.options["steps"] - 1
-        sentence = f"steps {job.options['first_step']} to {last} of version {ending.version}'s round were traced"
-        told = {"version": ending.version, "sentence": sentence} if state is JobState.DONE else {}
-        try:
-            self._registry.tell_job(job, state=state, told=told, ttl_seconds=self._settings.lease_ttl_seconds)
-        except HeadraceError as error:
-            logger.warning("a profile cannot be told of", extra={"error": error.message})
-
     def _hand_back(self, lease: Lease, reason: str) -> None:
         try:
             self._registry.release_round(lease, reason=reason)
@@ -405,8 +385,12 @@ class _Running:
     lease: Lease
     attempt: Attempt
     trace: RoundTrace | None = None
-    profile: Job | None = None
-    """Whose steps it traces."""
+    profile: AskedProfile | None = None
+
+    def step(self, stop: Stop, timeout_seconds: float) -> Ending | None:
+        if self.profile is not None:
+            self.profile.keep()
+        return self.attempt.step(stop, timeout_seconds)
 
     @property
     def model(self) -> str:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import grpc
 import pytest
@@ -15,6 +17,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from common.errors import Conflict
 from common.registry.catalog import PRODUCTION, RoundState
 from common.registry.client import RegistryClient
+from common.registry.jobs import Job, JobKind, JobState
+from services.trainer.rounds.asked_profile import AskedProfile
+from services.trainer.rounds.attempt import Ending, Outcome
 from services.trainer.rounds.holder import holder_id, holder_secret
 from services.trainer.rounds.pauses import ModelPauses
 from services.trainer.tests.support.platform_processes import (
@@ -324,6 +329,27 @@ def test_the_next_round_can_be_asked_to_be_traced_once(
     wait_until(lambda: not registry.jobs(model=MODEL)[0].is_open, "the round is done")
     (done,) = registry.jobs(model=MODEL)
     assert (done.state, done.told["version"]) == ("done", 1)
+
+
+def test_a_profile_is_kept_while_its_round_runs_and_given_back_where_that_ends_without_a_version() -> None:
+    told: list[JobState] = []
+    job = Job("j", JobKind.PROFILE, "m", 0, "ada", "", 0.0, JobState.RUNNING, {"first_step": 2, "steps": 3}, "t", 1)
+    registry: Any = SimpleNamespace(
+        take_job=lambda holder, kind, *, model, ttl_seconds: job,
+        tell_job=lambda job, *, state, told, ttl_seconds: record(state),
+    )
+
+    def record(state: JobState) -> Job:
+        told.append(state)
+        return job
+
+    profile = AskedProfile.taken(registry, "t", "m", ttl_seconds=0.0)
+    assert profile is not None
+    assert (profile.first_step, profile.steps) == (2, 3)
+    profile.keep()
+    profile.settle(Ending(Outcome.RETRY, "away"))
+    profile.settle(Ending(Outcome.DONE, version=4))
+    assert told == [JobState.RUNNING, JobState.WAITING, JobState.DONE]
 
 
 def test_one_data_dir_belongs_to_one_trainer(trainer: TrainerProcess, registry: RegistryClient) -> None:

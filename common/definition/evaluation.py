@@ -6,6 +6,7 @@ slices:
   - carrier
   - {by: [carrier, month], most: 50}
   - {by: distance, boundaries: [500, 1000]}
+calibration_fraction: 0.5             # of what is held out: where a head has calibration
 group_by: session                     # examples of one session compete: what ndcg and mrr ask for
 """
 
@@ -21,6 +22,7 @@ from common.suggestions import did_you_mean
 
 _MAX_SLICES, _MAX_FEATURES = 16, 3
 DEFAULT_MOST, MAX_MOST = 20, 200
+DEFAULT_CALIBRATION_FRACTION = 0.5
 
 
 @dataclass(frozen=True)
@@ -61,13 +63,19 @@ class Evaluation:
     metrics: Mapping[str, tuple[Metric, ...]] = field(default_factory=dict)
     slices: tuple[SliceBy, ...] = ()
     group_by: str | None = None
+    calibration_fraction: float = 0.0
+    """Share of the held-out examples by which heads are calibrated, and which judge nobody."""
+    holdout_by: str = ""
+    """A feature by whose value instead of the example's checksum events are held out, so that groups stay whole."""
 
-    def to_configuration(self) -> dict[str, float]:
+    def to_configuration(self) -> dict[str, float | str]:
         """What the plan of a round says of it: the choice of examples, and no metric."""
         return {
             "holdout_fraction": self.holdout_fraction,
             "warn_unknown_share": self.warn_unknown_share,
             "max_unusable": self.max_unusable,
+            **({"calibration_fraction": self.calibration_fraction} if self.calibration_fraction else {}),
+            **({"holdout_by": self.holdout_by} if self.holdout_by else {}),
         }
 
     def check_schema(self, schema: Schema, *, place: str) -> None:
@@ -90,8 +98,11 @@ def parse_evaluation(section: object, heads: Mapping[str, str]) -> Evaluation:
     metrics = read_metrics(fields.take("metrics", None), heads, place="evaluation: metrics")
     slices = _slices(fields.take("slices", []))
     group_by = fields.text("group_by") if fields.has("group_by") else None
+    calibrating = fields.optional_number("calibration_fraction", None, minimum=0.01)
     fields.finish()
-    return Evaluation(fraction, warn_share, max_unusable, metrics, slices, group_by)
+    if calibrating is not None and calibrating >= 1.0:
+        raise InvalidInput(f"evaluation: calibration_fraction must be below 1, got {calibrating}")
+    return Evaluation(fraction, warn_share, max_unusable, metrics, slices, group_by, calibrating or 0.0)
 
 
 def _slices(entries: object) -> tuple[SliceBy, ...]:

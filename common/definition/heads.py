@@ -17,6 +17,7 @@
 | vector_regression | float32 or int64 [k]                                            | k predictions             |
 | count             | a number from 0                                                 | the logarithm of the rate |
 | quantiles         | a number                                                        | a prediction per level    |
+| ranking           | a number from 0: how relevant, within the events of one `group` | a score                   |
 | retrieval         | the feature that names the item (estimator two_tower alone)     | the item's rank           |
 | embedding         | int64 or a word: who or what it is; for modules                 | a vector                  |
 """
@@ -32,10 +33,14 @@ from common.suggestions import did_you_mean
 
 HEAD_KEYS = (
     "task", "loss", "weight", "classes", "class_weights", "positive_weight", "label_smoothing", "levels",
-    "standardize",
+    "standardize", "group", "calibration",
 )  # fmt: skip
 """Of a head beside `label`; in the short form they stand at the top of model.yaml."""
 _CLASSIFIERS: tuple[Task, ...] = ("binary", "multiclass", "multilabel")
+CALIBRATIONS: Mapping[Task, tuple[str, ...]] = {
+    "binary": ("temperature", "platt", "isotonic"),
+    "multiclass": ("temperature",),
+}
 REGRESSORS: tuple[Task, ...] = ("regression", "vector_regression", "count", "quantiles")
 _MAX_CLASSES = 100_000
 _STANDARDIZED_TASKS: tuple[Task, ...] = ("regression", "vector_regression", "quantiles")
@@ -51,6 +56,8 @@ class Head:
     positive_weight: factor of the positive term of a cross-entropy.
     label_smoothing: share of a label that is spread evenly over all classes.
     levels: of a quantiles head, increasing.
+    calibration: of a classifier, how its probabilities are corrected after training; empty: not at all.
+    group: of a ranking head, the feature that says whose events are put in order.
     mean, deviation: of the label, as the definition says them: the network gives (label - mean) / deviation, and its
         loss is of that. Everything else is in units of the label.
     """
@@ -67,12 +74,14 @@ class Head:
     levels: tuple[float, ...] = ()
     mean: float = 0.0
     deviation: float = 1.0
+    group: str = ""
+    calibration: str = ""
 
     @property
     def is_plain(self) -> bool:
         """Nothing is said of how it is taught: a module that brings its own loss may do so."""
         plain = Head(self.name, self.label, self.task, Loss(DEFAULT_LOSSES[self.task]), classes=self.classes,
-                     levels=self.levels)  # fmt: skip
+                     levels=self.levels, group=self.group, calibration=self.calibration)  # fmt: skip
         return self == plain
 
 
@@ -162,6 +171,8 @@ def _head(fields: Fields, name: str, label: str, teaching: Teaching, *, place: s
         levels=_levels(fields, task, place),
         mean=mean,
         deviation=deviation,
+        group=_group(fields, task, place),
+        calibration=_calibration(fields, task, place),
     )
     if fields.where == place and place == "model.yaml" and not head.weight:
         raise InvalidInput("model.yaml: weight 0 of the only head leaves nothing to learn")
@@ -244,6 +255,27 @@ def _levels(fields: Fields, task: Task, place: str) -> tuple[float, ...]:
     return levels
 
 
+def _calibration(fields: Fields, task: Task, place: str) -> str:
+    said = fields.take("calibration", None)
+    if said is None:
+        return ""
+    known = CALIBRATIONS.get(task, ())
+    if said not in known:
+        raise InvalidInput(
+            f"{place}: calibration of a {task} head must be {' or '.join(known) or 'left out'}, got {said!r}"
+        )
+    return str(said)
+
+
+def _group(fields: Fields, task: Task, place: str) -> str:
+    if task == "ranking":
+        return fields.text("group")
+    if fields.has("group"):
+        raise InvalidInput(f"{place}: group belongs to task ranking, this one is {task}")
+    fields.take("group", None)
+    return ""
+
+
 def _standardized(fields: Fields, teaching: Teaching, task: Task, loss: Loss, place: str) -> tuple[float, float]:
     if not fields.has("standardize"):
         fields.take("standardize", None)
@@ -297,6 +329,22 @@ def check_head(head: Head, schema: Schema, *, place: str, is_estimator: bool) ->
                                f"vocabulary or max")  # fmt: skip
         return
     _check_number_label(head, label, place)
+    if head.task == "ranking":
+        _check_ranked(head, label, schema, place)
+
+
+def _check_ranked(head: Head, label: Feature, schema: Schema, place: str) -> None:
+    if label.may_be_missing:
+        raise InvalidInput(f"{place} may be missing, and a ranking compares every two events of a group")
+    known = {feature.name: feature for feature in schema.features}
+    group = known.get(head.group)
+    if group is None:
+        raise InvalidInput(
+            f"{place}: group {head.group!r} is no feature of the stream{did_you_mean([head.group], known)}; it has "
+            f"{', '.join(known)}"
+        )
+    if not group.is_scalar or group.dtype not in ("string", "int64") or not group.required:
+        raise InvalidInput(f"{place}: group {head.group} must be one required string or int64, whose events it orders")
 
 
 def _check_item(head: Head, schema: Schema, place: str) -> None:

@@ -1,8 +1,8 @@
 """Losses by their names in Keras: which task each teaches, and what it takes of what the network gives.
 
 Names and options are those of keras_names.py, which is written from Keras's own signatures; this file adds what Keras
-does not say. Keras has no quantile loss, no sampled softmax, and of pairs only the circle loss: the others are ours
-(families/losses.py and families/retrieval.py name their sources).
+does not say. Keras has no quantile loss, no sampled softmax, none of the order of a group, and of pairs only the
+circle loss: the others are ours (families/losses.py, ranking.py and retrieval.py name their sources).
 """
 
 from collections.abc import Mapping
@@ -16,15 +16,15 @@ from common.errors import InvalidInput
 from common.suggestions import did_you_mean
 
 Task = Literal[
-    "binary", "multiclass", "multilabel", "regression", "vector_regression", "count", "quantiles", "embedding",
-    "retrieval",
+    "binary", "multiclass", "multilabel", "regression", "vector_regression", "count", "quantiles", "ranking",
+    "embedding", "retrieval",
 ]  # fmt: skip
 TASKS: tuple[Task, ...] = (
     "binary", "multiclass", "multilabel", "regression", "vector_regression", "count", "quantiles",
-    "embedding",
+    "ranking", "embedding",
 )  # fmt: skip
 """What a head may say; retrieval is what the estimator two_tower does, and nothing else."""
-COMPARING: tuple[Task, ...] = ("retrieval", "embedding")
+COMPARING: tuple[Task, ...] = ("retrieval", "embedding", "ranking")
 """Whose losses compare the examples of a batch with each other."""
 _YES_NO: tuple[Task, ...] = ("binary", "multilabel")
 _CLASSES: tuple[Task, ...] = ("binary", "multiclass", "multilabel")
@@ -70,6 +70,9 @@ LOSSES: Mapping[str, LossKind] = {
     "poisson": LossKind(("count",), "predictions"),
     "quantile": LossKind(("quantiles", "regression"), "predictions"),
     "sampled_softmax": LossKind(("retrieval",), "scores"),
+    "pairwise_logistic": LossKind(("ranking",), "predictions"),
+    "pairwise_hinge": LossKind(("ranking",), "predictions"),
+    "listwise_softmax": LossKind(("ranking",), "predictions"),
     "circle": LossKind(("embedding",), "probabilities"),
     "triplet": LossKind(("embedding",), "predictions"),
     "contrastive": LossKind(("embedding",), "predictions"),
@@ -79,6 +82,9 @@ MARGINS: Mapping[str, float] = {"triplet": 0.2, "contrastive": 1.0}
 _OWN: Mapping[str, KerasName] = {
     "quantile": KerasName("", {"level": Option("number")}),
     "sampled_softmax": KerasName("", {}),
+    "pairwise_logistic": KerasName("", {}),
+    "pairwise_hinge": KerasName("", {"margin": Option("number", 1.0)}),
+    "listwise_softmax": KerasName("", {}),
     **{name: KerasName("", {"margin": Option("number", margin)}) for name, margin in MARGINS.items()},
 }
 DEFAULT_LOSSES: Mapping[Task, str] = {
@@ -89,6 +95,7 @@ DEFAULT_LOSSES: Mapping[Task, str] = {
     "vector_regression": "mean_squared_error",
     "count": "poisson",
     "quantiles": "quantile",
+    "ranking": "pairwise_logistic",
     "retrieval": "sampled_softmax",
     "embedding": "triplet",
 }

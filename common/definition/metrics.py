@@ -60,13 +60,13 @@ class MetricKind:
     needs_groups: bool = False
 
 
-_B, _C, _L, _R, _V, _N, _Q, _E, _I = (
+_B, _C, _L, _R, _V, _N, _Q, _E, _I, _O = (
     "binary", "multiclass", "multilabel", "regression", "vector_regression", "count", "quantiles", "embedding",
-    "retrieval",
+    "retrieval", "ranking",
 )  # fmt: skip
 _CLASSES = (_B, _C, _L)
 _NUMBERS = (_R, _V, _N)
-_ORDERED = (_B, _R, _N)
+_ORDERED = (_B, _R, _N, _O)
 _THRESHOLD = Option("threshold", 0.5)
 _BINS = Option("bins", 10, 1, 1000, is_whole=True)
 _CLASS = Option("class", None, 0, 99_999, is_whole=True)
@@ -138,6 +138,7 @@ DEFAULTS: Mapping[str, tuple[str, ...]] = {
     _Q: ("pinball", "coverage"),
     _I: ("recall_at", "reciprocal_rank"),
     _E: ("nearest_accuracy",),
+    _O: ("ndcg", "mrr"),
 }
 """What is measured where a definition names no metrics, by task; the first is the gate's default."""
 

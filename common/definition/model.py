@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from common.definition.evaluation import Evaluation, parse_evaluation
+from common.definition.evaluation import DEFAULT_CALIBRATION_FRACTION, Evaluation, parse_evaluation
 from common.definition.export import Export, parse_export
 from common.definition.feature_sources import check_against_schema
 from common.definition.features import FeatureSpec, parse_features
@@ -231,6 +231,8 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
     check_parts(features, training.optimizer)
     if towers:
         check_towers(towers, features, heads)
+    if trees and any(head.calibration for head in heads):
+        raise InvalidInput(f"{estimator} takes no calibration; networks and modules do")
     if trees:
         check_trees(trees, features, heads, str(estimator))
         if definition.training != Training():
@@ -250,7 +252,7 @@ def _check_whole_batches(definition: Definition) -> None:
         )
     if definition.estimator == TWO_TOWER and training.mixed_precision != "float32":
         raise InvalidInput(f"{TWO_TOWER} computes in float32; leave mixed_precision out")
-    if training.shards > 1 and "embedding" in [head.task for head in compared]:
+    if training.shards > 1 and any(head.task != "retrieval" for head in compared):
         raise InvalidInput(f"training: shards would cut the batches that head {compared[0].name} compares")
 
 
@@ -386,12 +388,35 @@ def _columns(fields: Fields, part: str, features: Mapping[str, FeatureSpec], est
     return names
 
 
+def _calibrating(heads: Sequence[Head], evaluation: Evaluation) -> float:
+    """Raises InvalidInput where there is a share for nothing, or nothing to take it from."""
+    head = next((head.name for head in heads if head.calibration), None)
+    if head is None:
+        if evaluation.calibration_fraction:
+            raise InvalidInput("evaluation: calibration_fraction is given, and no head has calibration")
+        return 0.0
+    if not evaluation.holdout_fraction:
+        raise InvalidInput(f"head {head}: calibration needs held-out examples; evaluation: holdout_fraction is 0")
+    return evaluation.calibration_fraction or DEFAULT_CALIBRATION_FRACTION
+
+
+def _ranked_group(heads: Sequence[Head]) -> str:
+    """What all ranking heads order; empty where there is none."""
+    groups = dict.fromkeys(head.group for head in heads if head.group)
+    if len(groups) > 1:
+        raise InvalidInput(f"heads: a batch is made of whole groups of one feature, and group is {', '.join(groups)}")
+    return next(iter(groups), "")
+
+
 def _measured(
     fields: Fields, heads: Sequence[Head], training: Training, *, own_metrics: bool
 ) -> tuple[Evaluation, Gate, Training]:
     """How a version is measured and judged: what the gate and an early stop ask for is measured too."""
     tasks = {head.name: head.task for head in heads}
     evaluation = parse_evaluation(fields.take("evaluation", {}), tasks)
+    evaluation = replace(evaluation, calibration_fraction=_calibrating(heads, evaluation))
+    if group := _ranked_group(heads):
+        evaluation = replace(evaluation, group_by=evaluation.group_by or group, holdout_by=group)
     measurable = Measurable(tasks, evaluation, own_metrics)
     gate = read_gate(fields.take("gate", {}), measurable)
     if training.evaluate_every_steps and not evaluation.holdout_fraction:

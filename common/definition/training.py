@@ -95,6 +95,7 @@ class Training:
     jit_compile: XLA compiles the loss and the gradients of a batch; once for each number of rows.
     summaries: what is kept for TensorBoard.
     prune: zeros in kernels, from the smallest values on.
+    quantize_aware: dense and convolutional layers compute with kernels and inputs that are rounded to 8 bits.
     learning_rates: pattern to factor: those variables learn at the rate times the factor; the first pattern counts.
     max_steps: a round ends after so many steps; what it has not come to is left out.
     evaluate_every_steps: the held-out examples are measured so often within a round, and at its end.
@@ -123,6 +124,7 @@ class Training:
     jit_compile: bool = False
     summaries: Summaries = field(default_factory=Summaries)
     prune: Prune | None = None
+    quantize_aware: bool = False
     max_steps: int | None = None
     evaluate_every_steps: int | None = None
     early_stopping: EarlyStopping | None = None
@@ -164,6 +166,7 @@ def parse_training(section: object, *, frozen: tuple[str, ...] = ()) -> Training
         jit_compile=fields.flag("jit_compile", Training.jit_compile),
         summaries=parse_summaries(fields.take("summaries", {})),
         prune=_prune(fields.take("prune", None)),
+        quantize_aware=fields.flag("quantize_aware", Training.quantize_aware),
         max_steps=fields.optional_integer("max_steps", None),
         evaluate_every_steps=fields.optional_integer("evaluate_every_steps", None),
         early_stopping=_early_stopping(fields),
@@ -197,6 +200,8 @@ def _check_together(training: Training) -> None:
         raise InvalidInput(
             "training: prune makes zeros in weights, and use_ema serves their averages; keep one of them"
         )
+    if training.quantize_aware and (other := _beside_8_bits(training)):
+        raise InvalidInput(f"training: quantize_aware rounds what layers take in float32, not with {other}; keep one")
     if training.jit_compile and (training.shards > 1 or training.execution == "eager"):
         other = "execution: eager" if training.execution == "eager" else f"shards: {training.shards}"
         raise InvalidInput(f"training: jit_compile compiles a whole batch's step, not with {other}; keep one of them")
@@ -213,6 +218,17 @@ def _check_together(training: Training) -> None:
     _check_asynchronous(training)
     if training.mixed_precision == "float16" and training.optimizer.options.get("loss_scale_factor"):
         raise InvalidInput("training: mixed_precision float16 scales the loss by itself; leave loss_scale_factor out")
+
+
+def _beside_8_bits(training: Training) -> str:
+    """What does not go with quantize_aware; empty where nothing is asked for."""
+    asked = {
+        "mixed_precision": training.mixed_precision != "float32",
+        "bottleneck": bool(training.bottleneck),
+        "shards": training.shards > 1,
+        "asynchronous": training.asynchronous is not None,
+    }
+    return next((name for name, is_asked in asked.items() if is_asked), "")
 
 
 def _check_local_steps(training: Training) -> None:

@@ -305,6 +305,9 @@ def _section(section: str, keys: Mapping[str, Asked]) -> str:
 
 _OWN_LOSSES = {
     "quantile": "Koenker and Bassett's check function",
+    "pairwise_logistic": "of every two events of a group, the more relevant one should score higher; the default",
+    "pairwise_hinge": "of the same pairs, by a margin",
+    "listwise_softmax": "the relevances of a group against the softmax of its scores",
     "sampled_softmax": "over the items of a batch, corrected by their frequency",
     "triplet": "Hermans, Beyer and Leibe's triplets of the hardest pairs, `margin` 0.2 by default",
     "contrastive": "Hadsell, Chopra and LeCun's, `margin` 1 by default",

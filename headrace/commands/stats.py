@@ -32,6 +32,9 @@ def stats(
             help="Compare with another stream or version, or with what serving was asked: requests:URL of its log.",
         ),
     ] = "",
+    transformed: Annotated[
+        bool, typer.Option("--transformed", help="Of a version: what its features make of the values, not the values.")
+    ] = False,
     last: Annotated[int, typer.Option(help="Of a stream or a log: so many events.", min=1, max=20_000)] = 10_000,
     fail_at: Annotated[
         str, typer.Option(metavar="DRIFT", help="With --against: exit status 1 at some or large drift of a field.")
@@ -43,8 +46,15 @@ def stats(
         raise InvalidInput("--fail-at is some or large, and says nothing without --against")
     with session.client() as client:
         title, found = _told(client, name, last)
+        found = _of_features(title, found) if transformed else found
         if against:
-            other_title, other = _told(client, against, last, model=reference(name)[0])
+            of_log = transformed and against.startswith(_REQUESTS)
+            other_title, other = (
+                (against, _transformed_requests(client, title, against.removeprefix(_REQUESTS), last))
+                if of_log
+                else _told(client, against, last, model=reference(name)[0])
+            )
+            other = _of_features(other_title, other) if transformed and not of_log else other
     if not against:
         session.show({"of": title, **found}, lambda: _print_fields(title, found["fields"]))
         return
@@ -70,6 +80,38 @@ def _told(client: Client, name: str, last: int, *, model: str = "") -> tuple[str
     if not number:
         raise NotFound(f"model {named} has no version in production yet; name one, as in {named}@1")
     return f"{named}@{number}", client.version_statistics(named, number)
+
+
+def _of_features(title: str, found: Mapping[str, Any]) -> Mapping[str, Any]:
+    if "transformed" not in found:
+        raise InvalidInput(
+            f"{title} has no statistics of transformed values; versions of a definition with features do"
+        )
+    return {"fields": found["transformed"]}
+
+
+def _transformed_requests(client: Client, title: str, url: str, last: int) -> Mapping[str, Any]:
+    """What the version's features make of what serving was asked, by the code that trains."""
+    try:
+        from headrace.client.prediction_log import read_prediction_log
+        from headrace.files.request_examples import examples_of
+    except ImportError as error:
+        raise InvalidInput("reading a request log needs pip install 'headrace[client]'") from error
+    from common.eventlog.tfrecord import frame
+    from common.schema import Schema
+    from headrace.local.check import transformed, work_folder
+
+    model, number = reference(title)
+    version = client.version(model, number)
+    schema = Schema.from_json(client.stream(version.stream, schema_version=version.schema_version).schema_json)
+    kept = list(read_prediction_log(url, model))[-last:]
+    with work_folder() as work_dir:
+        for file in version.files:
+            if file.path.startswith("checkpoint/"):
+                client.fetch_file(file, work_dir / file.path)
+        (work_dir / "schema.json").write_text(schema.to_json())
+        (work_dir / "examples.tfrecord").write_bytes(frame(examples_of((one.inputs for one in kept), schema)))
+        return transformed(work_dir, client.definition(version.definition_digest))
 
 
 def _of_requests(url: str, model: str, last: int) -> Mapping[str, Any]:

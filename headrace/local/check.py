@@ -125,6 +125,31 @@ def show_features(work_dir: Path, files: Mapping[str, bytes]) -> list[dict[str, 
     return list(answer["features"])
 
 
+def transformed(work_dir: Path, files: Mapping[str, bytes]) -> Mapping[str, Any]:
+    """Statistics of what a version's features make of the events of work_dir/examples.tfrecord.
+
+    Args:
+        work_dir: with schema.json and the version's checkpoint/ as well.
+
+    Returns:
+        What services/trainer/summaries/transformed.py says.
+
+    Raises:
+        InvalidInput: the sentence, or what it printed last.
+    """
+    _write_definition(work_dir, files)
+    done = subprocess.run(
+        [sys.executable, "-m", "services.trainer.summaries.transformed", str(work_dir)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise _ended("trainer", done.returncode, done.stderr)
+    answer: dict[str, Any] = json.loads(done.stdout)
+    if "failed" in answer:
+        raise InvalidInput(answer["failed"])
+    return answer
+
+
 def _write_definition(work_dir: Path, files: Mapping[str, bytes]) -> None:
     for path, content in files.items():
         (work_dir / "definition" / path).parent.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,7 @@
 """`headrace profile`, `tensorboard` and `stats`: what is asked of the services, and what tables show."""
 
+import base64
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -136,3 +138,34 @@ def test_what_serving_was_asked_is_compared_with_what_was_trained_on(
     fields = json.loads(result.output)["fields"]
     assert list(fields) == ["x"], "requests have no label"
     assert fields["x"]["drift"] == "large"
+
+    parts = np.array([b"0" if value < 7 else b"1" for value in range(10)] * 200, object)
+    whole = statistics.to_document(trained) | {
+        "transformed": statistics.to_document(statistics.of_arrays({"part": parts}))["fields"]
+    }
+    weights = io.BytesIO()
+    np.savez(weights, w=np.zeros(1, np.float32))
+    identity = json.dumps({"variables": {}, "statistics": {}}).encode()
+    files = {
+        "statistics/round.json": json.dumps(whole).encode(), "checkpoint/identity.json": identity,
+        "checkpoint/state.json": b"{}", "checkpoint/weights.npz": weights.getvalue(),
+    }  # fmt: skip
+    model_yaml = (
+        b"{name: m, stream: s, label: late, estimator: linear_classifier, features: {part: {type: bucketized, of: x, "
+        b"boundaries: [7.0]}}}"
+    )
+    server.will_answer(200, version(files))
+    server.will_answer(200, files["statistics/round.json"])
+    server.will_answer(200, version(files))
+    columns = {"features": [{"name": "x", "dtype": "float32"}], "labels": [{"name": "late", "dtype": "int64"}]}
+    server.will_answer(200, STREAM | {"schema_json": json.dumps(columns)})
+    for path in [path for path in files if path.startswith("checkpoint/")]:
+        server.will_answer(200, files[path])
+    server.will_answer(200, {"files": {"model.yaml": base64.b64encode(model_yaml).decode()}})
+    result = run("--json", "stats", "m@2", "--transformed", "--against", f"requests:tfrecord:{tmp_path}")
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.output)["fields"]["part"]
+    assert told["drift"] == "large", "80 % of the requests lie above 7, and 30 % of the events did"
+    server.will_answer(200, version({"statistics/round.json": content}))
+    server.will_answer(200, content)
+    assert "no statistics of transformed values" in run("stats", "m@2", "--transformed").output

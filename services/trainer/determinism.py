@@ -31,6 +31,27 @@ def block_order(seed: int, *, pass_index: int, block_index: int, count: int) -> 
     return np.random.Generator(np.random.Philox(key=np.array(key, np.uint64))).permutation(count)
 
 
+def group_batches(
+    groups: NDArray[np.int64], batch_size: int, *, seed: int, pass_index: int, block_index: int
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """An order of rows in which those of a group stand together, groups as `block_order` puts them; and bounds between
+    whole groups: as many as go into batch_size rows, one at least.
+
+    Args:
+        groups: [rows], which group each row is of.
+    """
+    _, codes, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    turns = block_order(seed, pass_index=pass_index, block_index=block_index, count=len(sizes))
+    turn_of = np.empty(len(sizes), np.int64)
+    turn_of[turns] = np.arange(len(sizes))
+    bounds, end = [0], 0
+    for size in sizes[turns].tolist():
+        if end + size - bounds[-1] > batch_size and end > bounds[-1]:
+            bounds.append(end)
+        end += size
+    return np.argsort(turn_of[codes], kind="stable"), np.array([*bounds, end], np.int32)
+
+
 def batch_bounds(count: int, batch_size: int, *, is_fixed: bool = False) -> NDArray[np.int32]:
     """Cuts 0..count into the fewest batches of at most batch_size that differ by at most one example.
 

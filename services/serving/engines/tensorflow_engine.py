@@ -20,7 +20,7 @@ import numpy as np
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import tensorflow as tf
 from tensorflow.core.framework import types_pb2
-from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
+from tensorflow.core.protobuf import config_pb2, meta_graph_pb2, rewriter_config_pb2
 
 from services.serving.engines import onednn
 from services.serving.options.model_options import EngineOptions
@@ -157,7 +157,7 @@ def load(directory: Path, options: EngineOptions, *, is_cautious: bool = False) 
     """Loads a SavedModel: restores its variables, initialises its tables, compiles every signature.
 
     Args:
-        options: its thread counts, is_xla and saved_model_tags count here.
+        options: its thread counts, is_xla, rewriters_off and saved_model_tags count here.
         is_cautious: use the default executor from the start. A few graphs do not make the single-threaded one refuse
             but crash (a loop outside of every function, TensorFlow 2.21).
 
@@ -200,13 +200,16 @@ def _load(directory: Path, executor_type: str, kind: str, options: EngineOptions
         # Read once, when a process makes its first session; a runner has made none before.
         os.environ["TF_XLA_FLAGS"] = _XLA_FLAGS
         config.graph_options.optimizer_options.global_jit_level = config_pb2.OptimizerOptions.ON_2
+    for name in options.rewriters_off:
+        setattr(config.graph_options.rewrite_options, name, rewriter_config_pb2.RewriterConfig.OFF)
     pool = _SESSION_THREAD_POOL if options.inter_op_threads > 1 else _CALLER_THREAD_POOL
     graph = tf.Graph()
     session = _SESSION(graph=graph, config=config)
     try:
         with graph.as_default():
             meta_graph = _LOAD(session, list(options.saved_model_tags), str(directory))
-        shown = f"{kind}, oneDNN" if onednn.is_on() else kind
+        without = [f"without {', '.join(options.rewriters_off)}"] if options.rewriters_off else []
+        shown = ", ".join([kind, *(["oneDNN"] if onednn.is_on() else []), *without])
         return TensorFlowEngine(session, meta_graph, shown, thread_pool=pool)
     except BaseException:
         session.close()

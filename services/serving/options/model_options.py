@@ -11,6 +11,13 @@ from typing import Any
 
 from common.definition.serving import EngineName, check_batching
 from common.errors import InvalidInput
+from common.suggestions import did_you_mean
+
+REWRITERS = (
+    "arithmetic_optimization", "common_subgraph_elimination", "constant_folding", "dependency_optimization",
+    "function_optimization", "layout_optimizer", "loop_optimization", "remapping", "shape_optimization",
+)  # fmt: skip
+"""Switches of TensorFlow's RewriterConfig, by its names."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +90,8 @@ class EngineOptions:
     inter_op_threads: int = 1
     is_xla: bool = False
     """Whether TensorFlow compiles the signatures with XLA."""
+    rewriters_off: tuple[str, ...] = ()
+    """Of REWRITERS, those that TensorFlow's Grappler leaves out."""
     saved_model_tags: tuple[str, ...] = ("serve",)
     """The tags of the graph that is loaded, where a SavedModel has several."""
     relative_tolerance: float = 1e-4
@@ -90,6 +99,13 @@ class EngineOptions:
     """How far another engine's outputs may be from the SavedModel's."""
     conversion_timeout_seconds: float = 60.0
     """A conversion that takes longer is ended, and the version runs on TensorFlow."""
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.rewriters_off if name not in REWRITERS]
+        if unknown:
+            raise InvalidInput(
+                f"rewriters_off names {unknown[0]!r}{did_you_mean(unknown, REWRITERS)}; it is of {', '.join(REWRITERS)}"
+            )
 
 
 @dataclass(frozen=True)
@@ -124,7 +140,8 @@ class ModelOptions:
             platform=mapping["platform"],
             batching=BatchingOptions(**batching),
             engine=EngineOptions(
-                **mapping["engine"] | {"saved_model_tags": tuple(mapping["engine"]["saved_model_tags"])}
+                **mapping["engine"]
+                | {name: tuple(mapping["engine"][name]) for name in ("saved_model_tags", "rewriters_off")}
             ),
             warm_up=WarmUpOptions(**mapping["warm_up"]),
         )

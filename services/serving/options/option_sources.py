@@ -44,10 +44,15 @@ def replica_options(settings: ServingSettings) -> ModelOptions:
             intra_op_threads=settings.intra_op_threads,
             inter_op_threads=settings.inter_op_threads,
             is_xla=settings.enable_xla,
-            saved_model_tags=tuple(tag.strip() for tag in settings.saved_model_tags.split(",") if tag.strip()),
+            rewriters_off=_listed(settings.rewriters_off),
+            saved_model_tags=_listed(settings.saved_model_tags),
         ),
         warm_up=WarmUpOptions(settings.enable_model_warmup, settings.num_request_iterations_for_warmup),
     )
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def version_options(

@@ -131,6 +131,9 @@ class ServingSettings(ServiceSettings):
     """What computes models that say nothing themselves."""
     enable_xla: bool = False
     """Whether TensorFlow compiles signatures with XLA."""
+    rewriters_off: str = ""
+    """Rewriters of TensorFlow's Grappler, separated by commas, that graphs are not given to; replica status names them
+    beside the engine."""
     saved_model_tags: str = "serve"
     """The tags, separated by commas, of the graph that is loaded of a SavedModel that has several."""
     enable_model_warmup: bool = True

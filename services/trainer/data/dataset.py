@@ -8,8 +8,9 @@ blocks that the undisturbed reader would have given, and a killed round arrives 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
@@ -98,7 +99,15 @@ def read_blocks(
         yield Block(examples, np.concatenate(crcs), end, last_ingest_time, faults)
 
 
-def holdout_mask(crcs: NDArray[np.uint32], *, seed: int, fraction: float) -> NDArray[np.bool_]:
+def group_keys(values: NDArray[Any]) -> NDArray[np.uint64]:
+    """What `holdout_mask` takes in place of checksums: of each int64 its bits, of each string its CRC32C."""
+    flat = values.reshape(-1)
+    if flat.dtype == np.int64:
+        return flat.view(np.uint64)
+    return np.array([google_crc32c.value(text) for text in flat.tolist()], np.uint64)
+
+
+def holdout_mask(crcs: NDArray[np.uint32] | NDArray[np.uint64], *, seed: int, fraction: float) -> NDArray[np.bool_]:
     """Which examples are held out: splitmix64(masked CRC32C XOR seed) < fraction * 2^64. Shape of `crcs`.
 
     Depends on an example's bytes alone, so the same event falls on the same side in every round, however it was

@@ -7,7 +7,8 @@ Its signature takes the stream's features by their names. What it gives is found
 | binary                        | logits, or probability [n]                                      |
 | multiclass, multilabel        | logits, or probabilities [n, k]                                 |
 | count                         | log_rate, or prediction [n], the rate                           |
-| regression, vector_regression | prediction                                                      |
+| regression, vector_regression,| prediction                                                      |
+| ranking                       |                                                                 |
 | quantiles                     | quantiles [n, levels]                                           |
 | embedding                     | embedding                                                       |
 
@@ -40,6 +41,7 @@ _NAMES: Mapping[Task, tuple[str, ...]] = {
     "multilabel": ("logits", "probabilities"),
     "count": ("log_rate", "prediction"),
     "regression": ("prediction",),
+    "ranking": ("prediction",),
     "vector_regression": ("prediction",),
     "quantiles": ("quantiles",),
     "embedding": ("embedding",),

@@ -9,6 +9,8 @@
 | vector_regression | predictions [n, k]        | float32 [n, k]           | prediction [n, k]                  |
 | count             | log of rates [n], [n, 1]  | float32 [n]              | prediction [n], the rate; log_rate |
 | quantiles         | predictions [n, levels]   | float32 [n]              | quantiles [n, levels]              |
+| ranking           | scores [n] or [n, 1]      | float32 [n, 2]: relevance| prediction [n], the score          |
+|                   |                           | and number of the group  |                                    |
 | retrieval         | ranks [n]                 | float32 [n], zeros       | families/retrieval.py              |
 
 An embedding is served with length 1, as its loss sees it. class_id is int64, all other outputs are float32. Of several
@@ -16,7 +18,7 @@ heads each output is served as <head>/<output>. A label that is a word of the sc
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import tensorflow as tf
 
@@ -24,6 +26,7 @@ from common.definition.heads import Head, class_count, unit_count
 from common.definition.losses import Task
 from common.schema import Feature, Schema
 from services.trainer.families import losses as head_losses
+from services.trainer.families.calibration import Calibrator
 from services.trainer.features.parsing import is_padding
 
 ByHead = Mapping[str, tf.Tensor]
@@ -38,12 +41,14 @@ class BuiltHead:
     Attributes:
         class_count: 2 for binary, k for multiclass and multilabel, 0 for numbers.
         units: numbers that the network gives per example.
+    calibrator: where the definition asks for one.
     """
 
     head: Head
     label: Feature
     class_count: int
     units: int
+    calibrator: Calibrator | None = field(default=None, compare=False)
 
     @property
     def name(self) -> str:
@@ -62,6 +67,8 @@ class BuiltHead:
     @property
     def label_spec(self) -> tf.TensorSpec:
         """Of a batch of labels, as `labels_of` gives them."""
+        if self.task == "ranking":
+            return tf.TensorSpec([None, 2], tf.float32)
         if self.task in ("multilabel", "vector_regression") or self._is_distribution:
             return tf.TensorSpec([None, self.units], tf.float32)
         is_class = self.task in ("binary", "multiclass", "embedding") and self.label.dtype != "float32"
@@ -85,11 +92,18 @@ class BuiltHead:
         first = tf.reshape(raw, [tf.shape(raw)[0], -1])[:, 0] if raw.shape.rank and raw.shape.rank > 1 else raw
         return is_padding(first)
 
-    def labels_of(self, raw: tf.Tensor) -> tf.Tensor:
+    def labels_of(self, raw: tf.Tensor, groups: tf.Tensor | None = None) -> tf.Tensor:
         """Labels as `label_spec` says from the raw label; -1 for a word that is not in the schema's vocabulary.
 
         A label that is missing is 0 or zeros.
+
+        Args:
+            groups: of a ranking, int64 [n], below 2^24; None: all are one.
         """
+        if self.task == "ranking":
+            relevance = tf.cast(tf.reshape(raw, [-1]), tf.float32)
+            numbers = tf.zeros_like(relevance) if groups is None else tf.cast(groups, tf.float32)
+            return tf.stack([relevance, numbers], axis=1)
         labels = self._labels_of(raw)
         if not self.label.may_be_missing:
             return labels
@@ -117,7 +131,7 @@ class BuiltHead:
         good = tf.math.is_finite(labels)
         if self.task in ("binary", "multilabel"):
             good = tf.logical_and(good, tf.logical_and(labels >= 0.0, labels <= 1.0))
-        elif self._is_distribution or self.task == "count":
+        elif self._is_distribution or self.task in ("count", "ranking"):
             good = tf.logical_and(good, labels >= 0.0)
         if labels.shape.rank == 2:
             good = tf.reduce_all(good, axis=1)
@@ -131,6 +145,10 @@ class BuiltHead:
         if self._is_standardized:
             output = output * self.head.deviation + self.head.mean
         return output if self.task in VECTORS or output.shape.rank == 1 else output[:, 0]
+
+    def calibrated(self, outputs: tf.Tensor) -> tf.Tensor:
+        """What is served and judged: `outputs` unless the head is calibrated."""
+        return self.calibrator(outputs) if self.calibrator else outputs
 
     def losses_of(self, labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
         """float32 [n]."""
@@ -184,7 +202,8 @@ def built_heads(
         label = schema.feature(head.label)
         classes = class_count(head, label) if widths is None or head.task != "multiclass" else widths[head.name]
         units = unit_count(head, label, classes) if head.task != "embedding" else (widths or {})[head.name]
-        built.append(BuiltHead(head, label, classes, units))
+        calibrator = Calibrator(head.calibration) if head.calibration else None
+        built.append(BuiltHead(head, label, classes, units, calibrator))
     return tuple(built)
 
 

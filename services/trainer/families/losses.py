@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from common.definition.heads import Head
 from common.definition.losses import MARGINS, Loss, Task, keras_class_of
+from services.trainer.families import ranking
 
 LossOfHead: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 _OF_LOGITS: Mapping[Task, Callable[[tf.Tensor], tf.Tensor]] = {
@@ -37,6 +38,8 @@ def losses_of(head: Head, labels: tf.Tensor, outputs: tf.Tensor, *, class_count:
         return plain(labels, outputs)
     if head.loss.name in MARGINS:
         return _of_pairs(head.loss, labels, predictions_of(head.task, outputs))
+    if head.task == "ranking":
+        return ranking.losses_of(head.loss, labels[:, 0], labels[:, 1], outputs)
     if head.loss.name == "quantile":
         return _quantile(head, labels, outputs)
     targets = _targets(head, labels, class_count)

@@ -18,7 +18,7 @@ from common.definition.heads import check_classes
 from common.definition.model import Definition
 from common.schema import PADDING, Feature, Scalar, Schema
 from services.trainer import determinism
-from services.trainer.families import bottleneck, layer_state, module_inputs
+from services.trainer.families import bottleneck, layer_state, module_inputs, quantized
 from services.trainer.families.bottleneck import Bottleneck
 from services.trainer.families.compiled import Compiled, compiled_of
 from services.trainer.families.estimators.network import build_network, needed_features
@@ -147,7 +147,8 @@ class BuiltModel:
         resources = [
             one for one in found if isinstance(one, tf.saved_model.experimental.TrackableResource | tf.Variable)
         ]
-        return [*(variable.value for variable in self.network.variables), *resources]
+        calibrations = [head.calibrator.variable for head in self.heads if head.calibrator]
+        return [*(variable.value for variable in self.network.variables), *resources, *calibrations]
 
     def outputs(self, columns: Columns, *, training: bool) -> dict[str, tf.Tensor]:
         """By head, float32 [n] or [n, units]: logits or predictions, as families/heads.py says."""
@@ -310,7 +311,9 @@ class BuiltModel:
         answers = self.by_head(returned)
         for head in self.heads:
             prefix = f"{head.name}/" if len(self.heads) > 1 else ""
-            served |= {f"{prefix}{name}": output for name, output in head.served(answers[head.name]).items()}
+            served |= {
+                f"{prefix}{name}": output for name, output in head.served(head.calibrated(answers[head.name])).items()
+            }
         return served
 
 
@@ -324,7 +327,10 @@ def build(
     """
     seed_state = determinism.start_from_seed(seed)
     with _computing_in(definition.training.mixed_precision):
-        return _built(definition, schema, statistics, module, seed_state)
+        built = _built(definition, schema, statistics, module, seed_state)
+    if definition.training.quantize_aware:
+        quantized.make_aware(built.network, definition.module or str(definition.estimator))
+    return built
 
 
 @contextmanager
@@ -437,7 +443,11 @@ class Scorer:
 
     def __init__(self, model: BuiltModel) -> None:
         self._model = model
-        self._call = model.compiled(lambda columns: model.outputs(columns, training=False), model.column_specs())
+        self._call = model.compiled(self._scored, model.column_specs())
+
+    def _scored(self, columns: Columns) -> dict[str, tf.Tensor]:
+        answers = self._model.outputs(columns, training=False)
+        return {head.name: head.calibrated(answers[head.name]) for head in self._model.heads}
 
     def __call__(self, columns: Columns, count: int) -> dict[str, NDArray[np.float32]]:
         """By head, `count` rows; scored a few thousand at a time, so that memory stays small."""

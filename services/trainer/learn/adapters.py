@@ -8,7 +8,7 @@ from common.definition.model import Definition
 from common.errors import DataLoss
 from common.schema import Schema
 from services.trainer import determinism
-from services.trainer.families import layer_state
+from services.trainer.families import calibration, layer_state
 from services.trainer.families.bottleneck import Bottleneck
 from services.trainer.families.model import BuiltModel
 from services.trainer.families.model import build as build_network
@@ -93,3 +93,4 @@ def restore_frozen(model: Model, arrays: Arrays, averages: Mapping[str, str]) ->
     for path, average in averages.items():
         variables[path].assign(arrays[average])
     layer_state.restore(model.network, arrays)
+    calibration.restore([(head.name, head.calibrator) for head in model.heads if head.calibrator], arrays)

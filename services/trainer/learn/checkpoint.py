@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from common.definition import compare, identity
 from common.definition.export import Export
 from common.errors import DataLoss, InvalidInput
-from services.trainer.families import layer_state
+from services.trainer.families import calibration, layer_state
 from services.trainer.families.port import Carrying
 from services.trainer.features import statistics as feature_statistics
 from services.trainer.features.statistics import Arrays, Statistics
@@ -34,6 +34,8 @@ from services.trainer.learn import weights_files
 from services.trainer.learn.partitions import whole_tables
 from services.trainer.learn.weights_files import write_aside
 
+_APART = ("statistics/", layer_state.PREFIX, calibration.PREFIX)
+"""What is restored elsewhere, or belongs to one version alone."""
 WEIGHTS_PATH, STATE_PATH = "checkpoint/weights.npz", "checkpoint/state.json"
 IDENTITY_PATH = "checkpoint/identity.json"
 
@@ -106,7 +108,7 @@ def restore(variables: Mapping[str, keras.Variable], arrays: Arrays, carrying: C
         InvalidInput: a variable can neither be carried nor may it start anew.
     """
     variables, carrying = whole_tables(variables), carrying or Carrying()
-    stored = {path: array for path, array in arrays.items() if not path.startswith(("statistics/", layer_state.PREFIX))}
+    stored = {path: array for path, array in arrays.items() if not path.startswith(_APART)}
     owners = _owners(variables)
     shared = sorted(variables.keys() & stored.keys())
     restarted = tuple(path for path in shared if carrying.starts_anew(owners[path]))

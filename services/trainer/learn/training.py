@@ -220,15 +220,11 @@ class Training:
         self.rows_left = 0
         if not len(rows):
             return np.zeros(0, np.float32)
-        order = rows[
-            determinism.block_order(self._seed, pass_index=pass_index, block_index=block_index, count=len(rows))
-        ]
         self.model.placement.look(
             lambda columns: self.model.outputs(columns, training=False),
             {name: examples.columns[name][:1] for name in self.model.column_specs()},
         )
-        asked = self.model.definition.training
-        bounds = determinism.batch_bounds(len(rows), asked.batch_size, is_fixed=asked.fixed_batch)
+        order, bounds = self._batches(examples, rows, pass_index=pass_index, block_index=block_index)
         losses: list[Losses] = []
         batch = 0
         while batch < len(bounds) - 1:
@@ -253,6 +249,19 @@ class Training:
         self.rows_left = len(rows) - int(bounds[batch])
         self._seen += int(bounds[batch])
         return self._keep(losses)
+
+    def _batches(
+        self, examples: TrainingSet, rows: NDArray[np.int64], *, pass_index: int, block_index: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """The rows in their order, and where the batches begin and end in it."""
+        asked, turn = self.model.definition.training, {"pass_index": pass_index, "block_index": block_index}
+        ranked = next((head.name for head in self.model.heads if head.head.group), None)
+        if ranked is not None:
+            groups = examples.labels[ranked].numpy()[rows, 1].astype(np.int64)
+            order, bounds = determinism.group_batches(groups, asked.batch_size, seed=self._seed, **turn)
+            return rows[order], bounds
+        order = determinism.block_order(self._seed, count=len(rows), **turn)
+        return rows[order], determinism.batch_bounds(len(rows), asked.batch_size, is_fixed=asked.fixed_batch)
 
     def _next_stop(self, pace: Pace | None, batch: int, last: int) -> int:
         """The batch before which the round looks up, the block's end at the latest."""

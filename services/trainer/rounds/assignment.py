@@ -140,6 +140,8 @@ class Progress:
     """What each of several has read, as data/divided_log.py counts."""
     asynchronous: Mapping[str, Any] = field(default_factory=dict)
     """Of a round with parameter servers, as parameters/coordinator.py counts."""
+    devices: tuple[Mapping[str, Any], ...] = ()
+    """What each of the chief's holds, as rounds/devices.py says."""
 
 
 @dataclass(frozen=True)
@@ -256,7 +258,7 @@ def decode_message(line: bytes) -> Message:
         if kind is Failed:
             fields["kind"] = FailureKind(fields["kind"])
         if kind is Progress:
-            fields["members"] = tuple(fields.get("members", ()))
+            fields |= {name: tuple(fields.get(name, ())) for name in ("members", "devices")}
         if kind is Done:
             fields["traces"] = tuple(fields["traces"])
         if kind is Rebuilt:

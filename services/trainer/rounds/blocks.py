@@ -16,7 +16,7 @@ from common.definition.model import Definition
 from common.eventlog.base import Position
 from common.registry.catalog import OffsetRange
 from common.schema import Schema
-from services.trainer.data.dataset import Block, Reading, holdout_mask, read_blocks
+from services.trainer.data.dataset import Block, Reading, group_keys, holdout_mask, read_blocks
 from services.trainer.families.heads import BuiltHead, ByHead
 from services.trainer.families.port import Answering, TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError
@@ -36,7 +36,8 @@ _OVERHEAD_BYTES = 128  # per example: Python objects and tensors of strings
 class ParsedBlock:
     """Attributes:
     index: 0 for the round's first block.
-    examples: the serialized ones that parse; `raw` and `held_out` (bool) have one row for each.
+    examples: the serialized ones that parse; `raw`, `held_out` and `calibrating` (bool) have one row for each.
+    calibrating: those of the held-out ones by which heads are calibrated.
     refused: (serialized, reason) of the others.
     absent: in how many of `examples` an optional feature is absent, so that its default stands in, by feature.
     """
@@ -46,6 +47,7 @@ class ParsedBlock:
     examples: list[bytes]
     raw: Mapping[str, tf.Tensor]
     held_out: NDArray[np.bool_]
+    calibrating: NDArray[np.bool_]
     refused: list[tuple[bytes, str]]
     absent: Mapping[str, int]
 
@@ -62,6 +64,7 @@ class PreparedBlock:
         present: all values of the same features.
         absent: as ParsedBlock has it.
         example_count: the examples that parse.
+    calibrating: held out too, but in none of `held_out`.
     """
 
     index: int
@@ -78,6 +81,7 @@ class PreparedBlock:
     present: Mapping[str, int]
     absent: Mapping[str, int]
     example_count: int
+    calibrating: TrainingSet
 
 
 @dataclass
@@ -183,17 +187,25 @@ class RoundData:
         refused += [(rows[parsed.kept[place]], reason) for place, reason in broken.items()]
         if broken:
             raw = _select(raw, np.array([place for place in range(len(parsed.kept)) if place not in broken], np.int64))
-        fraction = self.definition.evaluation.holdout_fraction
-        held_out = holdout_mask(block.crcs, seed=self.definition.seed, fraction=fraction)
         return ParsedBlock(
             index,
             block.next_position,
             examples,
             raw,
-            held_out[kept],
+            *self._held_out(block, kept, raw),
             [(block.examples[row], reason) for row, reason in sorted(refused)],
             absent_counts(examples, self.schema.features),
         )
+
+    def _held_out(
+        self, block: Block, kept: Sequence[int], raw: Mapping[str, tf.Tensor]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """What is, and what of it calibrates: by the example's checksum, or by the group that it belongs to, which then
+        is held out whole."""
+        asked, seed = self.definition.evaluation, self.definition.seed
+        keys = group_keys(raw[asked.holdout_by].numpy()) if asked.holdout_by else block.crcs[kept]
+        held_out = holdout_mask(keys, seed=seed, fraction=asked.holdout_fraction)
+        return held_out, held_out & holdout_mask(keys, seed=~seed, fraction=asked.calibration_fraction)
 
 
 def prepare(model: Answering, parsed: ParsedBlock) -> PreparedBlock:
@@ -205,7 +217,8 @@ def prepare(model: Answering, parsed: ParsedBlock) -> PreparedBlock:
         reasons[f"feature {name.removesuffix('.weights')}: {why}"] = bad.numpy()
     refused = np.any(np.stack(list(reasons.values())), axis=0)
     unusable = [(parsed.examples[row], _first_reason(reasons, int(row))) for row in np.flatnonzero(refused)]
-    trained, held_out = (np.flatnonzero(~refused & mask) for mask in (~parsed.held_out, parsed.held_out))
+    parts = (~parsed.held_out, parsed.held_out & ~parsed.calibrating, parsed.calibrating)
+    trained, held_out, calibrating = (np.flatnonzero(~refused & mask) for mask in parts)
     sample = _sample(model, parsed.raw, np.flatnonzero(~refused))
     weights = _weights(model, parsed)
     return PreparedBlock(
@@ -223,6 +236,7 @@ def prepare(model: Answering, parsed: ParsedBlock) -> PreparedBlock:
         present={name: int(count) for name, count in done.present.items()},
         absent=parsed.absent,
         example_count=len(parsed.examples),
+        calibrating=_rows(calibrating, done.columns, labels, weights),
     )
 
 
@@ -231,7 +245,7 @@ def _labels(model: Answering, parsed: ParsedBlock) -> tuple[dict[str, tf.Tensor]
     labels, reasons = dict[str, tf.Tensor](), dict[str, NDArray[np.bool_]]()
     for head in model.heads:
         raw = parsed.raw[head.label.name]
-        labels[head.name] = head.labels_of(raw)
+        labels[head.name] = head.labels_of(raw, _groups(parsed, head.head.group))
         misplaced = ~head.is_label(labels[head.name]).numpy()
         if head.label.may_be_missing:
             misplaced &= ~head.is_missing(raw).numpy()
@@ -239,6 +253,14 @@ def _labels(model: Answering, parsed: ParsedBlock) -> tuple[dict[str, tf.Tensor]
             _refuse_classes(model, head, raw, misplaced)
         reasons[f"label {head.label.name} is not one that a {head.task} model can have"] = misplaced
     return labels, reasons
+
+
+def _groups(parsed: ParsedBlock, name: str) -> tf.Tensor | None:
+    """int64 [n]: a number for each value of the feature, within the block."""
+    if not name:
+        return None
+    _, codes = np.unique(parsed.raw[name].numpy().reshape(-1), return_inverse=True)
+    return tf.constant(codes, tf.int64)
 
 
 def _refuse_classes(model: Answering, head: BuiltHead, raw_labels: tf.Tensor, misplaced: NDArray[np.bool_]) -> None:

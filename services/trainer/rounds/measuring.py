@@ -50,6 +50,7 @@ class Measured:
 class _Tally:
     trained: int = 0
     left_out: int = 0
+    calibrating: int = 0
     unusable: list[tuple[bytes, str]] = field(default_factory=list)
     sample: list[bytes] = field(default_factory=list)
     faults: dict[int, dict[int, str]] = field(default_factory=dict)
@@ -87,6 +88,8 @@ def measure(
         check_stop()
         if model.definition.training.summaries.statistics:
             statistics.add((block.trained_raw, block.held_out_raw), absent=block.absent)
+            for part in (block.trained, block.held_out) if model.definition.features else ():
+                statistics.add_columns(part.columns)
         outputs, bad = scored(score, block.held_out.columns, block.held_out.count)
         aside = {row: reason for (index, row), reason in set_aside.items() if index == block.index}
         compared.next_block(
@@ -110,7 +113,7 @@ def measure(
         _count(tally, block, aside=aside, bad=bad, left_out=left_out)
         features.add(block)
     tally.unusable += data.serialized(tally.faults)
-    held_out = compared.count("candidate")
+    held_out = compared.count("candidate") + tally.calibrating
     counts = {"trained": tally.trained, "held_out": held_out, "unusable": len(tally.unusable)}
     counts |= {"left_out": tally.left_out} if tally.left_out else {}
     metrics = dict(compared.metrics())
@@ -199,6 +202,7 @@ def _count(
         tally.faults[block.index] = faults
     untouched = left_out.count(block.index, block.trained.count) if left_out else 0
     tally.left_out += untouched
+    tally.calibrating += block.calibrating.count
     tally.trained += block.trained.count - len(aside) - untouched
     tally.unusable += block.unusable
     tally.sample = tally.sample or [example for row, example in block.sample.items() if row not in faults]

@@ -37,7 +37,9 @@ from services.trainer.rounds.assignment import (
     RoundAssignment,
 )
 from services.trainer.rounds.blocks import PreparedBlock, RoundData
+from services.trainer.rounds.calibrating import calibrate
 from services.trainer.rounds.curve import LossCurve
+from services.trainer.rounds.devices import memory_of_devices
 from services.trainer.rounds.evaluating import BY_CHIEF, Evaluator, Scores
 from services.trainer.rounds.feature_counts import FeatureCounts
 from services.trainer.rounds.inputs import RoundInputs, data_of, fetch_inputs
@@ -185,6 +187,10 @@ class RoundWork:
         if self._team.is_chief and not self._assignment.rebuild_of:
             training.before_saving(final.arrays)
         training.use_averages()
+        calibrated: dict[str, Any] = {}
+        if self._team.is_chief:
+            learned, calibrated = calibrate(model, data)
+            final.arrays.update(learned)
         steps, losses, added = self._curve.by_step(training)
         return Trained(
             definition=inputs.definition,
@@ -208,6 +214,7 @@ class RoundWork:
             | ({"asynchronous": self._team.coordinator.told()} if self._team.coordinator else {}),
             left_out=self._pace.left_out,
             members=self._members(),
+            calibration=calibrated,
         )
 
     def _members(self, *, age_seconds: float = 0.0) -> list[dict[str, Any]]:
@@ -317,6 +324,7 @@ class RoundWork:
                 evaluation=next((dict(scores) for _, scores in reversed(pace.evaluations) if scores), {}),
                 members=tuple(self._members(age_seconds=2.0)),
                 asynchronous=self._team.coordinator.figures() if self._team.coordinator else {},
+                devices=memory_of_devices(),
             )
         )
 

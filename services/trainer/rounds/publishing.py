@@ -58,7 +58,8 @@ class Trained:
         norms: (step, {name: norm}) of the steps that were measured.
         course: how many steps, what ended them, how fast (pace.py, rates.py).
         left_out: of the range.
-        members: what each of several has read (data/divided_log.py).
+        calibration: by head, as calibrating.py tells it.
+    members: what each of several has read (data/divided_log.py).
     """
 
     definition: Definition
@@ -79,6 +80,7 @@ class Trained:
     course: Mapping[str, Any]
     left_out: LeftOut | None
     members: Sequence[Mapping[str, Any]]
+    calibration: Mapping[str, Any]
 
 
 def write_files(
@@ -195,6 +197,7 @@ def draft_of(
         environment=environment_of(assignment)
         | {"training": _course_of(trained, measured)}
         | ({"members": list(trained.members)} if trained.members else {})
+        | ({"calibration": dict(trained.calibration)} if trained.calibration else {})
         | ({"warm_start": trained.warm_start} if trained.warm_start else {})
         | ({"warnings": measured.warnings} if measured.warnings else {})
         | ({"formats": dict(formats)} if formats else {})

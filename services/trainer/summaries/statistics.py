@@ -17,6 +17,22 @@ _MOST_VALUES = 4096
 """Per example; larger ones are pictures."""
 
 
+def of_columns(columns: Mapping[str, tf.Tensor]) -> dict[str, FieldStatistics]:
+    """Of what a transform gives: numbers as numbers, ids as words; -1 is none, an example of nothing else lacks it."""
+    fields = dict[str, FieldStatistics]()
+    for name, column in columns.items():
+        values = column.numpy()
+        flat = values.reshape(len(values), -1)
+        one = fields[name] = FieldStatistics(values.dtype.kind == "i")
+        if one.is_text:
+            one.add_examples(len(flat), missing=int((flat < 0).all(axis=1).sum()))
+            one.add_words([b"%d" % number for number in flat[flat >= 0].tolist()])
+        else:
+            one.add_examples(len(flat), missing=0)
+            one.add_numbers(flat)
+    return fields
+
+
 class RoundStatistics:
     """Fed with the examples of a round block by block, trained and held out. Defaults stand in for absent optional
     values, as the model sees them; how often they did is `missing`."""
@@ -27,7 +43,15 @@ class RoundStatistics:
             for feature in (*schema.features, *schema.labels)
             if feature.dtype in _DTYPES and int(np.prod([size or 1 for size in feature.shape])) <= _MOST_VALUES
         }
-        self._fields = dict[str, FieldStatistics]()
+        self._fields, self._transformed = dict[str, FieldStatistics](), dict[str, FieldStatistics]()
+
+    def add_columns(self, columns: Mapping[str, tf.Tensor]) -> None:
+        """Of some examples, what the definition's features make of them."""
+        for name, one in of_columns(columns).items():
+            if name in self._transformed:
+                self._transformed[name].merge(one)
+            elif one.examples:
+                self._transformed[name] = one
 
     def add(self, parts: Sequence[Mapping[str, tf.Tensor]], *, absent: Mapping[str, int]) -> None:
         """Args:
@@ -61,4 +85,7 @@ class RoundStatistics:
         if fields:
             path = output / PATH
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(to_document(fields)))
+            document = to_document(fields)
+            if self._transformed:
+                document["transformed"] = to_document(self._transformed)["fields"]
+            path.write_text(json.dumps(document))

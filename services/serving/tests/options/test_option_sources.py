@@ -43,6 +43,11 @@ def test_settings_and_flags_are_the_defaults() -> None:
     assert (engine.engine, engine.intra_op_threads, engine.inter_op_threads, engine.is_xla) == ("auto", 2, 3, True)
     assert (options.warm_up.is_enabled, options.warm_up.iterations) == (False, 4)
     assert options_of(enable_batching=False).batching.is_enabled is False
+    assert options_of(rewriters_off="remapping, layout_optimizer").engine.rewriters_off == (
+        "remapping", "layout_optimizer",
+    )  # fmt: skip
+    with pytest.raises(InvalidInput, match="rewriters_off names 'remaping'; did you mean remapping"):
+        options_of(rewriters_off="remaping")
 
 
 def test_enable_batching_has_tensorflow_servings_defaults_and_the_file_says_otherwise(tmp_path: Path) -> None:

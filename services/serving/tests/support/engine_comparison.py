@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.protobuf import config_pb2
+from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
 
 from services.serving.engines import tensorflow_engine
-from services.serving.options.model_options import EngineOptions
+from services.serving.options.model_options import REWRITERS, EngineOptions
 
 Inputs = Mapping[str, np.ndarray]
 
@@ -93,9 +93,22 @@ def xla_operations(directory: Path) -> str:
     return "" if "_XlaRun" in operations else f"the operations are {sorted(operations)}"
 
 
+def without_rewriters(directory: Path) -> str:
+    """Whether a session is told to leave rewriters out, says so, and answers as another one does."""
+    ours = tensorflow_engine.load(directory, EngineOptions(rewriters_off=("constant_folding", "remapping")))
+    options = ours._session._config.graph_options.rewrite_options
+    off = [name for name in REWRITERS if getattr(options, name) == rewriter_config_pb2.RewriterConfig.OFF]
+    if ours.kind != f"{tensorflow_engine.SINGLE_THREADED}, without constant_folding, remapping" or len(off) != 2:
+        return f"{ours.kind}, and off are {off}"
+    inputs: Inputs = {"x": np.ones((2, 64), "f4")}
+    usual = tensorflow_engine.load(directory, EngineOptions())
+    return difference(ours.run("serving_default", inputs), usual.run("serving_default", inputs))
+
+
 if __name__ == "__main__":
     saved_models = Path(sys.argv[1])
     results = {"compiled with XLA": xla_operations(saved_models / "network")}
+    results |= {"without rewriters": without_rewriters(saved_models / "network")}
     results |= {
         f"{number} {model} {signature}": compare(saved_models / model, signature, inputs)
         for number, (model, signature, inputs) in enumerate(CASES)

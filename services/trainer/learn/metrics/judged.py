@@ -30,6 +30,7 @@ class Judged:
     | count             | [n]            | rates [n]                      |                                          |
     | quantiles         | [n]            | [n, levels]                    |                                          |
     | retrieval         | [n], zeros     | ranks [n], from 1              |                                          |
+    | ranking           | [n], relevance | scores [n]                     |                                          |
     | embedding         | [n], who it is | vectors [n, k]                 |                                          |
 
     A column `group` says which examples belong together, where the definition says by what.
@@ -83,6 +84,8 @@ def judged(
     if task == "multiclass":
         class_count = values.shape[1]
         given, values, columns = _of_classes(given, values)
+    if task == "ranking":
+        given = given[:, 0]
     if task == "count":
         values = np.exp(values)
     if groups is not None:

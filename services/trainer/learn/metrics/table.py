@@ -98,6 +98,7 @@ PREPARE: Mapping[str, Mapping[str, Prepare]] = {
     },
     "quantiles": _QUANTILES,
     "retrieval": _RETRIEVAL,
+    "ranking": _ORDERED,
     "embedding": {"nearest_accuracy": neighbours.nearest_accuracy},
 }
 

@@ -20,6 +20,7 @@ from services.trainer.export.saved_model import WARMUP_PATH
 from services.trainer.features.statistics import Moments
 from services.trainer.learn import checkpoint
 from services.trainer.rounds.assignment import Done, Failed, FailureKind, Progress
+from services.trainer.summaries.transformed import document_of
 from services.trainer.tests.support.small_rounds import (
     FEATURES,
     SCHEMA,
@@ -86,7 +87,7 @@ def test_a_label_of_words_teaches_what_its_places_in_the_vocabulary_teach(tmp_pa
     assert digests[0] == digests[1]
 
 
-@pytest.mark.covers("est-train-evaluate", "loop-monitored", "pipe-etl")
+@pytest.mark.covers("est-train-evaluate", "loop-monitored", "pipe-etl", "api-device")
 def test_a_first_round_registers_a_version_whose_counts_add_up(platform: Platform) -> None:
     platform.append(events(100))
     done = platform.train(platform.lease(definition()))
@@ -103,6 +104,9 @@ def test_a_first_round_registers_a_version_whose_counts_add_up(platform: Platfor
         "statistics",
         "tensorboard",
     }
+    devices = [dict(device) for progress in trained_blocks(platform) for device in progress.devices]
+    assert {device["device"] for device in devices} == {"CPU:0"}
+    assert all(0 < device["memory_bytes"] <= device["peak_bytes"] for device in devices)
 
 
 def test_an_export_carries_real_requests_and_serving_options_as_the_definition_says(platform: Platform) -> None:
@@ -443,6 +447,27 @@ def test_a_vocabulary_grows_in_later_rounds_and_keeps_its_ids(platform: Platform
     assert stored.statistics["word"].words == (b"b", b"a", b"d")  # type: ignore[union-attr] # it is a vocabulary
     assert stored.arrays["model/wide/word_weights"].shape == (3, 1)
     assert platform.registry.versions[1].metrics["without_id"] == {"word": 1}
+
+
+@pytest.mark.covers("eco-tft")
+def test_events_through_a_versions_transform_are_what_its_network_was_given(platform: Platform) -> None:
+    platform.append(given := events(100))
+    files = definition()
+    assert isinstance(platform.train(platform.lease(files)), Done)
+    directory = platform.directory / "cache" / "model" / "1"
+    (directory / "schema.json").write_text(json.dumps(SCHEMA))
+    (directory / "examples.tfrecord").write_bytes(frame(given))
+    (directory / "definition").mkdir()
+    (directory / "definition" / "model.yaml").write_bytes(files["model.yaml"])
+    told = json.loads((directory / "statistics" / "round.json").read_text())["transformed"]
+    again = document_of(directory)["fields"]
+    assert {"x", "pair", "x_bucket", "word", "tags", "word_code"} <= told.keys() <= again.keys()
+    for name, one in told.items():
+        assert one["examples"] == again[name]["examples"] == 100
+        assert one["missing"] == again[name]["missing"]
+        assert one.get("top") == again[name].get("top")
+        assert one.get("mean") == pytest.approx(again[name].get("mean"), abs=1e-9)
+    assert told["x"]["mean"] == pytest.approx(0.0, abs=0.2), "normalised by what the round fitted"
 
 
 @pytest.mark.covers("feat-missing")

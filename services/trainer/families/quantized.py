@@ -1,0 +1,62 @@
+"""`training.quantize_aware`: layers compute as if their kernels and inputs had 8 bits, so that the network learns to.
+
+TensorFlow's own fake-quantisation operations round to 8 bits and pass the gradient through (Jacob and others:
+Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference, 2018). They are part of
+what is exported; LiteRT's converter takes its int8 ranges from them. A kernel's range is symmetric and its own; that of
+an input is a moving mean of the least and greatest value of each batch, which is part of the checkpoint.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from services.trainer.families.reasons import DefinitionFailedError
+
+_LAYERS = (keras.layers.Dense, keras.layers.Conv1D, keras.layers.Conv2D, keras.layers.DepthwiseConv2D)
+_MOMENTUM = 0.99
+_STATE = "quantized_range"
+
+
+def make_aware(network: keras.Model, place: str) -> None:
+    """Has every dense and convolutional layer of the network compute so.
+
+    Raises:
+        DefinitionFailedError: there is none.
+    """
+    layers = [layer for layer in network._flatten_layers(include_self=False) if isinstance(layer, _LAYERS)]
+    if not layers:
+        raise DefinitionFailedError(f"{place}: training.quantize_aware is true, and no layer is dense or a convolution")
+    for layer in layers:
+        layer._tracker.unlock()  # a built layer takes no more state
+        seen = layer.add_weight(name=_STATE, shape=(3,), initializer="zeros", trainable=False, dtype="float32")
+        seen.assign([-1.0, 1.0, 0.0])
+        layer._tracker.lock()
+        _wrap(layer, seen)
+
+
+def _wrap(layer: keras.layers.Layer, seen: keras.Variable) -> None:
+    """`seen`: least, greatest, and whether there was a batch yet."""
+    call: Callable[..., Any] = layer.call
+
+    @wraps(call)
+    def quantized(inputs: tf.Tensor, *args: Any, **named: Any) -> Any:
+        if layer._get_call_context().training:
+            seen.assign(_moved(seen.value, inputs))
+        given = tf.quantization.fake_quant_with_min_max_vars(inputs, seen.value[0], seen.value[1])
+        kernel = layer._kernel if hasattr(layer, "_kernel") else layer.kernel
+        greatest = tf.maximum(tf.reduce_max(tf.abs(kernel.value)), 1e-8)
+        rounded = tf.quantization.fake_quant_with_min_max_vars(kernel.value, -greatest, greatest, narrow_range=True)
+        with keras.StatelessScope(state_mapping=[(kernel, rounded)]):
+            return call(given, *args, **named)
+
+    object.__setattr__(layer, "call", quantized)  # no state of the layer's, so Keras need not track it
+
+
+def _moved(seen: tf.Tensor, inputs: tf.Tensor) -> tf.Tensor:
+    """The range holds 0, which padding and ReLU need exactly, and is never empty."""
+    batch = tf.stack([tf.minimum(tf.reduce_min(inputs), 0.0), tf.maximum(tf.reduce_max(inputs), 1e-6)])
+    moved = tf.where(seen[2] > 0, _MOMENTUM * seen[:2] + (1.0 - _MOMENTUM) * batch, batch)
+    return tf.concat([moved, [1.0]], axis=0)

@@ -1,0 +1,1 @@
+"""One round of the digits by every way of training on several processes or devices."""

@@ -1,6 +1,7 @@
 """The JSON of TensorFlow Serving's REST predict call: a body -> named arrays, and an answer -> a body."""
 
 import base64
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -69,7 +70,7 @@ def read_inputs(document: Document, signature: Signature) -> Inputs:
     if not signature.inputs:
         raise invalid(f"Failed to get input map for signature: {fields.get('signature_name') or 'DEFAULT'}")
     try:
-        return _read(document, signature)
+        found = _read(document, signature)
     except RequestFailed as error:
         lists = [name for name, spec in signature.inputs.items() if -1 in (spec.shape or ())[1:]]
         if not signature.has_schema or " size: " not in error.message or set(lists) <= signature.padding.keys():
@@ -78,6 +79,17 @@ def read_inputs(document: Document, signature: Signature) -> Inputs:
             f"{error.message} (lists of different lengths share no request, since the version's module does not say "
             f"where one ends: send each length alone, or give the module an input {lists[0]}.mask)"
         ) from error
+    if signature.has_schema and any(array.size == 0 for array in found.arrays.values()):
+        arrays = {name: _with_empty_steps(array, signature.inputs[name]) for name, array in found.arrays.items()}
+        return dataclasses.replace(found, arrays=arrays)
+    return found
+
+
+def _with_empty_steps(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
+    """Lists without a step, [n, 0] in JSON, with the sizes that their steps would have."""
+    step = (spec.shape or ())[2:]
+    is_empty = array.ndim == 2 and array.shape[1] == 0 and step and (spec.shape or ())[1] == -1 and min(step) >= 0
+    return array.reshape(array.shape[0], 0, *step) if is_empty else array
 
 
 def _read(document: Document, signature: Signature) -> Inputs:

@@ -185,6 +185,15 @@ def test_rows_may_have_the_input_or_not_each_for_itself(tmp_path: Path) -> None:
     assert found.defaulted == {"pixels": 2, "tags": 1}
 
 
+@pytest.mark.parametrize("body", [b'{"instances":[{"c":[]},{"c":[]}]}', b'{"inputs":{"c":[[],[]]}}'])
+@pytest.mark.parametrize(("shape", "expected"), [((-1, -1, 3), (2, 0, 3)), ((-1, -1), (2, 0))])
+def test_lists_without_a_step_have_the_shape_of_their_steps(
+    body: bytes, shape: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
+    lists = Signature("", {"c": TensorSpec("DT_FLOAT", shape)}, {}, has_schema=True)
+    assert read_inputs(Document(body), lists).arrays["c"].shape == expected
+
+
 @pytest.mark.parametrize("body", [b'{"instances":[{"c":[1,0]},{"c":[7]}]}', b'{"inputs":{"c":[[1,0],[7]]}}'])
 def test_lists_that_nobody_may_fill_up_are_refused_with_what_to_do(body: bytes) -> None:
     lists = Signature("", {"c": TensorSpec("DT_INT64", (-1, -1))}, {}, has_schema=True)

@@ -22,6 +22,8 @@ def of_columns(columns: Mapping[str, tf.Tensor]) -> dict[str, FieldStatistics]:
     fields = dict[str, FieldStatistics]()
     for name, column in columns.items():
         values = column.numpy()
+        if values.dtype.kind not in "if":  # what a model made elsewhere is given is not transformed
+            continue
         flat = values.reshape(len(values), -1)
         one = fields[name] = FieldStatistics(values.dtype.kind == "i")
         if one.is_text:

@@ -8,7 +8,11 @@ from services.registry.pages import charts
 from services.registry.pages.reading import Place, Reading
 
 _CHARTS = ("requests_per_second", "request_p99_seconds", "failed_requests_per_second", "open_requests")
-
+OF_VERSION = (
+    "requests_per_second", "request_p50_seconds", "request_p99_seconds", "failed_requests_per_second",
+    "runner_private_bytes", "runner_batches_per_second", "runner_examples_per_second",
+)  # fmt: skip
+"""What the page shows of a version on a replica; other reported numbers do not reach it."""
 _MARKED = 12
 
 
@@ -18,20 +22,14 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
     served = [
         {
             **one,
-            "batch": _batch(instance, one),
+            "batch": _batch(numbers),
             "instance_id": instance["instance_id"],
             "is_production": production.get(one["model"]) == one["version"],
-            "numbers": next(
-                (
-                    part["numbers"]
-                    for part in instance["parts"]
-                    if (part["model"], part["version"]) == (one["model"], one["version"])
-                ),
-                {},
-            ),
+            "numbers": numbers,
         }
         for instance in instances
         for one in instance["serves"]
+        for numbers in (_numbers(instance, one),)
     ]
     return {
         "instances": [{**one, "doing": _doing(one)} for one in instances],
@@ -53,20 +51,25 @@ def _reloads(served: Sequence[Mapping[str, Any]]) -> list[tuple[float, str]]:
     return sorted(((at, name) for name, at in began.items()), reverse=True)[:_MARKED]
 
 
-def _batch(instance: Mapping[str, Any], served: Mapping[str, Any]) -> float | None:
-    """Examples per call of the model since the report before; None while nothing is called."""
+def _numbers(instance: Mapping[str, Any], served: Mapping[str, Any]) -> dict[str, float]:
     for part in instance["parts"]:
         if (part["model"], part["version"]) == (served["model"], served["version"]):
-            calls, rows = (part["numbers"].get(f"runner_{what}_per_second") for what in ("batches", "examples"))
-            return rows / calls if calls and rows is not None else None
-    return None
+            return {name: part["numbers"][name] for name in OF_VERSION if name in part["numbers"]}
+    return {}
+
+
+def _batch(numbers: Mapping[str, float]) -> float | None:
+    """Examples per call of the model since the report before; None while nothing is called."""
+    calls, rows = (numbers.get(f"runner_{what}_per_second") for what in ("batches", "examples"))
+    return rows / calls if calls and rows is not None else None
 
 
 def _doing(instance: Mapping[str, Any]) -> str:
     """In words; of a trainer in a cluster its task, and how long its round's members were waited for."""
     does = instance["does"]
     if not does:
-        idle = {"serving": f"{len(instance['serves'])} versions", "trainer": "free"}
+        count = len(instance["serves"])
+        idle = {"serving": f"{count} version{'' if count == 1 else 's'}", "trainer": "free"}
         return idle.get(instance["service"], "–")
     said = f"{does.get('round_id')}: {does.get('stage')}"
     if does.get("helps"):

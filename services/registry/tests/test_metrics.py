@@ -24,6 +24,11 @@ METRIC_OF_REPORTED = {
     "open_requests": "headrace_serving_open_requests",
     "queue_requests": "headrace_serving_queue_requests",
 }
+METRIC_OF_RUNNER = {
+    "runner_private_bytes": "headrace_serving_runner_private_bytes",
+    "runner_batches_per_second": "headrace_serving_runner_batches_total",
+    "runner_examples_per_second": "headrace_serving_runner_examples_total",
+}
 METRIC_OF_FLOW = {
     "waiting": "headrace_model_waiting_examples",
     "training": "headrace_registry_rounds",
@@ -60,7 +65,8 @@ def test_every_number_on_the_pages_is_a_metric_too(tmp_path: Path) -> None:
     known = (Path(__file__).parents[3] / "docs/reference/metrics.md").read_text()
     assert reading.asked == METRIC_OF_REPORTED.keys()
     assert flow.keys() == METRIC_OF_FLOW.keys() | REPORTED_IN_FLOW | {"stage", "sparks"}
-    for metric in (*METRIC_OF_REPORTED.values(), *METRIC_OF_FLOW.values()):
+    assert set(serving.OF_VERSION) - METRIC_OF_REPORTED.keys() == METRIC_OF_RUNNER.keys()
+    for metric in (*METRIC_OF_REPORTED.values(), *METRIC_OF_FLOW.values(), *METRIC_OF_RUNNER.values()):
         assert re.search(rf"`{metric}` \(", known), metric
     catalog.close()
 

@@ -1,6 +1,7 @@
 """The pages in a real browser: clicks, numbers that change by themselves, a registry that restarts, axe."""
 
 from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -16,6 +17,16 @@ from testing.browser import chromium, faults_of
 SECRET = b"s" * 32
 PATHS = ("/", "/models/m", "/models/m/versions/2", "/streams", "/streams/s", "/rounds", "/serving", "/history",
          "/models/m/do/rollback", "/models/nobody")  # fmt: skip
+FOCUS = """(wanted) => {
+  if (document.activeElement !== wanted) return null;
+  const box = wanted.getBoundingClientRect(), style = getComputedStyle(wanted);
+  const top = document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2);
+  return {
+    outlined: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2,
+    covered_by: wanted.contains(top) ? "" : top?.outerHTML.slice(0, 80) ?? "the edge of the window",
+  };
+}"""
+"""None where the focus is elsewhere, else how it is seen."""
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +90,17 @@ def say(catalog: Catalog, rate: float) -> None:
     catalog.report(Report("t", "trainer", "", 5.0, models={"m": counted}))
 
 
+def reach(page: Page, role: Literal["link", "button", "searchbox"], name: str, *, key: str = "Tab") -> None:
+    """Goes on by a key until this has the focus; it must be outlined then, and nothing may lie over it."""
+    wanted = page.get_by_role(role, name=name, exact=True).first
+    for _ in range(200):
+        page.keyboard.press(key)
+        if (focus := wanted.evaluate(FOCUS)) is not None:
+            assert focus == {"outlined": True, "covered_by": ""}, name
+            return
+    raise AssertionError(f"{role} {name} is not reached by {key}")
+
+
 def test_numbers_change_without_a_reload_also_after_the_registry_was_away(
     site: Site, catalog: Catalog, page: Page
 ) -> None:
@@ -88,6 +110,8 @@ def test_numbers_change_without_a_reload_also_after_the_registry_was_away(
     expect(page.locator("#live")).to_have_text("live", timeout=30_000)
     say(catalog, 234.0)
     expect(page.locator(".loop")).to_contain_text("1,234", timeout=30_000)
+    cell = page.locator("#model-m td").nth(7)
+    expect(cell).to_have_attribute("title", "Answered by production, over all replicas")
     site.stop()
     expect(page.locator("#live")).to_have_text("reconnecting", timeout=30_000)
     site.start()
@@ -142,3 +166,40 @@ def test_axe_finds_nothing_and_no_page_is_wider_than_a_phone(site: Site, browser
         assert page.evaluate("document.documentElement.scrollWidth") <= 360, path
     page.close()
     assert {path: faults for path, faults in found.items() if faults} == {}
+
+
+def test_pages_are_used_by_keyboard_alone_and_the_focus_is_seen(site: Site, catalog: Catalog, page: Page) -> None:
+    for place in range(10):
+        publish(catalog, auc=0.8765 if place == 9 else 0.75)
+    page.goto(site.url("/"))
+    reach(page, "link", "Skip to the content")
+    reach(page, "link", "Serving")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Serving")
+    page.goto(site.url("/models/m"))
+    rows = page.get_by_role("region", name="Versions").locator("tbody tr:visible")
+    reach(page, "searchbox", "Filter versions")
+    page.keyboard.type("0.8765")
+    expect(rows).to_have_count(1)
+    page.keyboard.press("Escape")
+    expect(rows).to_have_count(12)
+    reach(page, "button", "Version")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    expect(rows.first.locator("td").first).to_have_text("1")
+    page.get_by_role("link", name="Its whole history").focus()
+    reach(page, "link", "Promote version 8", key="Shift+Tab")
+    reach(page, "link", "Roll back", key="Shift+Tab")
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("Your name")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(page).to_have_url(site.url("/models/m"))
+    assert catalog.get_model("m").aliases["production"] == 12
+    reach(page, "link", "Roll back")
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("Your name")).to_be_focused()
+    page.keyboard.type("ada")
+    reach(page, "button", "Roll back")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("status").filter(has_text="Production has moved back")).to_be_visible()
+    assert catalog.get_model("m").aliases["production"] == 11

@@ -19,6 +19,16 @@
     }
   }
 
+  // A cell says what the heading of its column says, where it says nothing itself.
+  function explainCells(table) {
+    const headings = table.tHead?.rows[0]?.cells || [];
+    for (const row of table.tBodies[0]?.rows || [])
+      if (row.cells.length === headings.length)
+        Array.from(row.cells).forEach((cell, place) => {
+          if (headings[place].title && !cell.title) cell.title = headings[place].title;
+        });
+  }
+
   // Tables: sorted by a click on a heading, filtered by words; both stay when the rows are sent again.
   const chosen = new WeakMap();
   function valueOf(row, place) {
@@ -187,6 +197,7 @@
 
   document.addEventListener("DOMContentLoaded", () => {
     localTimes(document);
+    all("table").forEach(explainCells);
     all("table[data-sort]").forEach(makeSortable);
     drawAll();
     for (const select of all("select[data-plot-of]"))
@@ -196,6 +207,10 @@
         await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
         button.textContent = "Copied";
       });
+    document.addEventListener("keydown", (event) => {
+      const cancel = document.getElementById("cancel");
+      if (event.key === "Escape" && cancel && !event.isComposing) cancel.click();
+    });
     document.getElementById("theme").addEventListener("click", () => {
       const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
       root.dataset.theme = dark ? "light" : "dark";
@@ -213,8 +228,9 @@
   document.addEventListener("htmx:sseError", () => say("reconnecting", "off"));
   document.addEventListener("htmx:afterSwap", (event) => {
     localTimes(event.target);
-    const table = event.target.closest("table[data-sort]");
-    if (table) arrange(table);
+    const table = event.target.closest("table");
+    for (const one of table ? [table] : all("table", event.target)) explainCells(one);
+    if (table?.matches("[data-sort]")) arrange(table);
     for (const element of all("[data-plot]", event.target)) drawPlot(element);
   });
 })();

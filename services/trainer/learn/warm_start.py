@@ -63,16 +63,7 @@ def source_of_file(path: str, content: bytes) -> Source:
         if path.endswith(".h5"):
             return Source(digest, _hdf5(content))
         arrays = _npz(content)
-    except (
-        OSError,
-        ValueError,
-        EOFError,
-        RuntimeError,
-        KeyError,
-        MemoryError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
+    except _UNREADABLE as error:
         raise InvalidInput(f"warm_start: {path} cannot be read: {error}") from error
     if arrays.keys() == {"words", "vectors"}:
         words = tuple(w.decode() if isinstance(w, bytes) else str(w) for w in arrays["words"].tolist())

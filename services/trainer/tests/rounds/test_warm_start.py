@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import keras
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -135,6 +136,20 @@ def test_arrays_of_a_file_are_found_by_path(platform: Platform) -> None:
     np.testing.assert_array_equal(weights["hidden_0/kernel"], np.full((4, 4), 0.5, np.float32))
     assert report["renamed"] == {"tower/kernel": "hidden_0/kernel"}
     assert "hidden_0/bias" in report["new"]
+
+
+@pytest.mark.covers("mode-warm-start")
+def test_weights_that_keras_saved_are_found_by_their_path_in_the_file(platform: Platform, tmp_path: Path) -> None:
+    tower = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4, bias_initializer="ones")])
+    tower.save_weights(tmp_path / "old.weights.h5")
+    rename = {"layers/dense/vars/0": "hidden_0/kernel", "layers/dense/vars/1": "hidden_0/bias"}
+    said = {"from": "old.weights.h5", "rename": rename}
+    content = (tmp_path / "old.weights.h5").read_bytes()
+    weights, report = trained(platform, model(WORDS, warm_start=said, files={"old.weights.h5": content}))
+    kernel, bias = tower.get_weights()
+    np.testing.assert_array_equal(weights["hidden_0/kernel"], kernel)
+    np.testing.assert_array_equal(weights["hidden_0/bias"], bias)
+    assert (report["loaded"], report["skipped"]) == (["hidden_0/bias", "hidden_0/kernel"], [])
 
 
 @pytest.mark.covers("mode-warm-start")

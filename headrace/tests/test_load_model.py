@@ -186,9 +186,46 @@ def test_an_unmodified_script_of_tensorflow_1_trains_exports_and_is_registered_a
         exported_by(tmp_path / "idle.py", tmp_path / "out")
 
 
-def _tapped(directory: Path, folder: Path) -> str:
+_SLIM_SCRIPT = """
+import sys
+import tensorflow as tf
+import tf_slim as slim
+
+def line(x):
+    return slim.fully_connected(x, 1, activation_fn=None, biases_initializer=None, scope="line")
+
+logs = sys.argv[1] + "/logs"
+x = tf.constant([[1.0], [2.0]])
+slim.losses.mean_squared_error(line(x), 2.0 * x)
+train = slim.learning.create_train_op(slim.losses.get_total_loss(), tf.train.GradientDescentOptimizer(0.1))
+tf.logging.set_verbosity(tf.logging.INFO)
+slim.learning.train(train, logs, number_of_steps=50, log_every_n_steps=10, save_summaries_secs=0)
+with tf.Graph().as_default(), tf.Session() as session:
+    x = tf.placeholder(tf.float32, [None, 1], name="x")
+    y = line(x)
+    slim.assign_from_checkpoint_fn(tf.train.latest_checkpoint(logs), slim.get_model_variables())(session)
+    tf.saved_model.simple_save(session, sys.argv[1] + "/1", {"x": x}, {"y": y})
+"""
+
+
+@pytest.mark.covers("eco-slim", "api-tf1-compat")
+@pytest.mark.timeout(300)
+def test_a_script_of_slim_trains_with_log_lines_and_its_export_is_registered(
+    registry: RegistryServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "script.py").write_text(_SLIM_SCRIPT)
+    directory = exported_by(tmp_path / "script.py", tmp_path / "out")
+    assert "global step 50: loss = " in capfd.readouterr().err
+    url = registry.url
+    with Client(Addresses(url, url, url, (url,), registry_grpc=registry.address), timeout_seconds=60.0) as client:
+        assert client.push("m", directory, origin="here", reason="trial").status == "accepted"
+    found = json.loads(_tapped(directory, tmp_path, tensor="line/MatMul"))
+    np.testing.assert_allclose(found["value"], [[6.0]], atol=0.05)
+
+
+def _tapped(directory: Path, folder: Path, *, tensor: str = "MatMul") -> str:
     """What the version answers to 3."""
-    question = {"model": str(directory), "signature": "serving_default", "tensor": "MatMul", "feeds": {}}
+    question = {"model": str(directory), "signature": "serving_default", "tensor": tensor, "feeds": {}}
     (folder / "question.json").write_text(json.dumps(question | {"inputs": {"x": [[3.0]]}}))
     inspect.run("tap", folder / "question.json", folder / "answer.json")
     return (folder / "answer.json").read_text()

@@ -32,9 +32,16 @@ def redis_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer
 def server(
     tmp_path_factory: pytest.TempPathFactory, saved_models: Path, redis_here: RedisServer
 ) -> Iterator[StandaloneServer]:
-    base = tmp_path_factory.mktemp("scorer")
-    copy_version(saved_models / "scorer", base, 1)
-    started = StandaloneServer(redis_here.url, "--model_name=scorer", f"--model_base_path={base}")
+    folder = tmp_path_factory.mktemp("models")
+    for name in ("scorer", "visits"):
+        (folder / name).mkdir()
+        copy_version(saved_models / name, folder / name, 1)
+    models = [
+        f'config {{ name: "{name}" base_path: "{folder / name}" model_platform: "tensorflow" }}'
+        for name in ("scorer", "visits")
+    ]
+    (folder / "models.config").write_text(f"model_config_list {{ {' '.join(models)} }}")
+    started = StandaloneServer(redis_here.url, f"--model_config_file={folder / 'models.config'}")
     started.wait_ready()
     yield started
     started.kill()
@@ -55,12 +62,14 @@ def _by_rest(server: StandaloneServer, body: dict[str, object]) -> float:
     return float(score)
 
 
-def _by_grpc(server: StandaloneServer, signature: str, **inputs: np.ndarray) -> float:
+def _by_grpc(server: StandaloneServer, signature: str, *, model: str = "scorer", **inputs: np.ndarray) -> float:
+    """The score of the first row."""
     asked = tfserving_pb2.PredictRequest()
-    asked.model_spec.name, asked.model_spec.signature_name = "scorer", signature
+    asked.model_spec.name, asked.model_spec.signature_name = model, signature
     for name, value in inputs.items():
         tensor = asked.inputs[name]
-        tensor.tensor_shape.dim.add(size=1)
+        for size in value.shape:
+            tensor.tensor_shape.dim.add(size=size)
         if value.dtype == object:
             tensor.dtype = tfserving_pb2.DT_STRING
             tensor.string_val.extend(value.tolist())
@@ -102,3 +111,19 @@ def test_one_row_has_one_score_by_every_door(server: StandaloneServer, redis_her
         "queue, Example": _by_queue(redis_here.url, "serving_examples", examples=example),
     }
     assert scores == dict.fromkeys(scores, _SCORE)
+
+
+@pytest.mark.covers("rec-parse", "srv-inputs")
+def test_lists_of_lists_come_nested_by_rest_and_as_two_lists_by_grpc(server: StandaloneServer) -> None:
+    def by_grpc(values: list[int], lengths: list[int]) -> float:
+        given = {"visits": values, "visits_row_lengths": lengths}
+        arrays = {name: np.array([row], np.int64) for name, row in given.items()}
+        return _by_grpc(server, "", model="visits", **arrays)
+
+    rows = {"instances": [{"visits": visits} for visits in ([[1, 2], [], [3]], [[4]], [])]}
+    answer = httpx.post(f"{server.url}/v1/models/visits:predict", json=rows, timeout=30.0)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["predictions"] == [609.0, 205.0, 0.0]
+    assert [by_grpc([1, 2, 3], [2, 0, 1]), by_grpc([4], [1]), by_grpc([], [])] == [609.0, 205.0, 0.0]
+    with pytest.raises(grpc.RpcError, match=r'input \\"visits\\", row 0: 3 values, .* \(visits_row_lengths\) hold 2'):
+        by_grpc([1, 2, 3], [2, 0])

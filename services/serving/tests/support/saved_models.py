@@ -5,10 +5,14 @@ of its own, once per test session, so that pytest's process stays free of Tensor
 """
 
 import itertools
+import json
 import sys
 from pathlib import Path
 
 import tensorflow as tf
+
+from common.definition.inputs import INPUTS_PATH
+from common.schema import PADDING
 
 WORDS = ("ant", "bee", "cat", "dog")
 AFFINE_VERSIONS = (1, 2, 3)
@@ -84,6 +88,20 @@ class Scorer(tf.Module):
     def by_examples(self, examples: tf.Tensor) -> dict[str, tf.Tensor]:
         spec = {"x": tf.io.FixedLenFeature([], tf.float32), "k": tf.io.FixedLenFeature([], tf.int64)}
         return self.by_tensors(**tf.io.parse_example(examples, spec))
+
+
+class Visits(tf.Module):
+    """Lists of lists as two lists, filled up with PADDING: score = the sum of (value + 1) + 100 (row length + 1)."""
+
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None, None], tf.int64, name="visits"),
+            tf.TensorSpec([None, None], tf.int64, name="visits_row_lengths"),
+        ]
+    )
+    def __call__(self, visits: tf.Tensor, visits_row_lengths: tf.Tensor) -> dict[str, tf.Tensor]:
+        values, rows = (tf.reduce_sum(tf.maximum(given + 1, 0), axis=1) for given in (visits, visits_row_lengths))
+        return {"score": tf.cast(values + 100 * rows, tf.float32)}
 
 
 class Shapes(tf.Module):
@@ -197,6 +215,15 @@ def save_lite(path: Path) -> None:
     path.write_bytes(converter.convert())
 
 
+def save_visits(directory: Path) -> None:
+    tf.saved_model.save(Visits(), str(directory))
+    features = [{"name": "visits", "dtype": "int64", "shape": [None, None]},
+                {"name": "visits_row_lengths", "dtype": "int64", "shape": [None], "required": False}]  # fmt: skip
+    inputs = {"features": features, "padding": dict.fromkeys(("visits", "visits_row_lengths"), PADDING["int64"])}
+    (directory / INPUTS_PATH).parent.mkdir()
+    (directory / INPUTS_PATH).write_text(json.dumps({"serving_default": inputs}))
+
+
 def save_all(directory: Path) -> None:
     """Writes one folder per model; `affine` has one below it per version."""
     for version in AFFINE_VERSIONS:
@@ -213,6 +240,7 @@ def save_all(directory: Path) -> None:
         str(directory / "scorer"),
         signatures={"serving_default": scorer.by_tensors, "serving_examples": scorer.by_examples},
     )
+    save_visits(directory / "visits")
     tf.saved_model.save(
         shapes,
         str(directory / "shapes"),

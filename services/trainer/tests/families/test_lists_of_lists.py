@@ -90,6 +90,51 @@ def test_lists_of_lists_train_resume_rebuild_and_are_served(tmp_path: Path, kind
     np.testing.assert_array_equal(export["serving_examples"](tf.constant(mixed))["logits"].numpy(), together)
 
 
+SPARSE = """
+import keras
+import tensorflow as tf
+
+@keras.saving.register_keras_serializable()
+class Places(keras.layers.Layer):
+    \"\"\"The words' vectors, each times the number of its row and of its place in the row, from 1.\"\"\"
+
+    def build(self, shape):
+        self.table = self.add_weight(shape=(16, 3), name="table")
+
+    def call(self, visits):
+        assert isinstance(visits, tf.SparseTensor), type(visits)
+        rows = tf.gather(tf.convert_to_tensor(self.table), tf.strings.to_hash_bucket_fast(visits.values, 16))
+        row, place = (tf.cast(visits.indices[:, axis], tf.float32) for axis in (1, 2))
+        weighted = rows * ((row + 1.0) * (place + 1.0))[:, tf.newaxis]
+        return tf.math.unsorted_segment_sum(weighted, visits.indices[:, 0], tf.cast(visits.dense_shape[0], tf.int32))
+
+    def compute_output_shape(self, shape):
+        return (shape[0], 3)
+
+def build_model(schema, parameters):
+    visits = keras.Input((None, None), dtype="string", name="visits", sparse=True)
+    return keras.Model({"visits": visits}, keras.layers.Dense(1)(Places()(visits)))
+"""
+
+
+@pytest.mark.covers("rec-parse")
+def test_lists_of_lists_reach_a_module_as_a_sparse_tensor(tmp_path: Path) -> None:
+    platform = Platform(tmp_path, SCHEMA)
+    platform.append(events())
+    lease = platform.lease(module(SPARSE))
+    outcome = platform.train(lease)
+    assert isinstance(outcome, Done), outcome
+    found = rebuilt(platform, lease, 1)
+    assert (found.missing, found.differences) == ((), ())
+    export = tf.saved_model.load(str(next(tmp_path.rglob("saved_model.pb")).parent)).signatures["serving_default"]
+    lists = [[["a", "b"], ["c"]], [["a"], ["b", "c"]], [["a"], ["b"], ["c"]], [[], ["a", "b"], ["c"]], []]
+    rows = [CODEC.encode({"visits": visits, "late": 0}) for visits in lists]
+    together = export(**parse(rows, CODEC.schema.features).raw)["logits"].numpy()
+    alone = [export(**parse([row], CODEC.schema.features).raw)["logits"].numpy()[0] for row in rows]
+    np.testing.assert_allclose(alone, together, rtol=1e-5, atol=1e-6)
+    assert len(set(together.tolist())) == len(lists), "the same words in other rows are another event"
+
+
 def as_sequence(example: bytes) -> bytes:
     """The same event with a feature list whose steps are the rows."""
     values = Example.FromString(example).features.feature

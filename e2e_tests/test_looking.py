@@ -71,7 +71,7 @@ def test_a_models_history_its_data_and_its_time_can_be_seen(
     learned = spans_named("learned by", run("--json", "trace", "posted"))
     assert [span["attributes"]["headrace.version"] for span in learned] == [2]
     round_spans = json.loads(run("--json", "trace", f"{pupil.model}@2"))["spans"]
-    assert {"train", "export", "RegisterVersion"} <= {span["name"] for span in round_spans}
+    assert {"train", "export", "RegisterVersion", "load in the runner"} <= {span["name"] for span in round_spans}
     assert learned[0]["links"][0] in {span["trace_id"] for span in round_spans}
     (batch,) = spans_named("batch in the runner", run("--json", "trace", "asked"))
     assert (batch["attributes"]["headrace.version"], batch["attributes"]["headrace.batch_rows"]) == (2, len(PROBES))

@@ -27,16 +27,18 @@ def trace(
 ) -> None:
     """Show where a traced request or round went and how long each part took (TRACE_SAMPLE starts tracing)."""
     session: Session = context.obj
+    names = [request]
     if "@" in request:
         model, version = reference(request)
         with session.client() as client:
-            request = client.version(model, version).round_id
+            found = client.version(model, version)
+        names = [name for name in (f"{model}@{found.version}", found.round_id) if name]
     doors = [
         (process.name, f"http://127.0.0.1:{process.http_port}")
         for process in session.launcher().state().processes
         if process.http_port and process.name.startswith(SERVICES)
     ]
-    spans = _gathered(doors, request)
+    spans = _gathered(doors, names)
     if not spans:
         raise NotFound(f"no service has a span of {request}: it was not sampled, or newer spans have taken its place")
     linked = sorted({link for span in spans for link in span["links"]})
@@ -44,15 +46,15 @@ def trace(
     session.show(document, lambda: _print(request, spans, linked))
 
 
-def _gathered(doors: Sequence[tuple[str, str]], request: str) -> list[dict[str, Any]]:
-    """Of every service that answers, oldest first: by the name first, then by the traces that it was found in.
+def _gathered(doors: Sequence[tuple[str, str]], names: Sequence[str]) -> list[dict[str, Any]]:
+    """Of every service that answers, oldest first: by the names first, then by the traces that it was found in.
 
     Raises:
         Conflict: nothing is traced.
     """
     off: list[Conflict] = []
     found: dict[str, dict[str, Any]] = {}
-    wanted, asked = [request], set[str]()
+    wanted, asked = list(names), set[str]()
     while wanted:
         one = wanted.pop()
         asked.add(one)

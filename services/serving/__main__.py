@@ -45,6 +45,7 @@ from services.serving.front.async_predictions import AsyncPredictions, async_lim
 from services.serving.front.core import Front
 from services.serving.front.front_metrics import FrontMetrics
 from services.serving.front.journal import Journal
+from services.serving.front.load_trace import LoadTrace
 from services.serving.front.monitoring import MonitoringConfig, add_metrics_route, read_monitoring_config
 from services.serving.front.reports import ReplicaReports
 from services.serving.front.request_counts import ApiLatency, RequestCounts
@@ -203,7 +204,8 @@ async def _serve(start: Start, sock: socket.socket | None, tracing: Tracing) -> 
         else None
     )
     web_server = _web_server(start, front, predict, asynchronous, health, latency, bounds, tracing)
-    manager = ManagerProcess(on_state=following(front.update, request_log, settings), health=health)
+    update = LoadTrace(tracing, front.update) if tracing.is_on else front.update
+    manager = ManagerProcess(on_state=following(update, request_log, settings), health=health)
     await manager.start()
     grpc_server, grpc_port = await _start_grpc(start, front, journal, manager, health)
     web = loop.create_task(web_server.serve([sock]) if sock is not None else _no_rest(stop))

@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, unquote
 
 import orjson
 
+from common.process.tracing import OFF, Tracing
 from services.serving.doors.rest_predict import (
     VERSION_HEADER,
     ModelPath,
@@ -21,6 +22,7 @@ from services.serving.doors.rest_predict import (
     version_of,
 )
 from services.serving.front.async_predictions import AsyncPredictions, UntilGone
+from services.serving.front.async_trace import AsyncTrace
 from services.serving.rest_json.predict import Document, write_answer
 from services.serving.rest_json.values import invalid
 from services.serving.wire.codes import Code
@@ -43,25 +45,44 @@ class Answered:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Asked:
+    """One request of this door.
+
+    Attributes:
+        url: path with query.
+        tag: what it is called in traces (journal.py).
+        traceparent: of the client's span; "" where it says none.
+    """
+
+    method: str
+    url: str
+    tag: bytes
+    traceparent: str
+
+
 class AsyncDoor:
-    def __init__(self, predict: RestPredict, predictions: AsyncPredictions, *, max_body_bytes: int) -> None:
+    def __init__(
+        self, predict: RestPredict, predictions: AsyncPredictions, *, max_body_bytes: int, tracing: Tracing = OFF
+    ) -> None:
         self._predict = predict
+        self._trace = AsyncTrace(tracing)
         self._predictions = predictions
         self._max_body_bytes = max_body_bytes
 
     async def answer(
-        self, method: str, url: str, read_body: Callable[[], Awaitable[bytes | None]], until_gone: UntilGone
+        self, asked: Asked, read_body: Callable[[], Awaitable[bytes | None]], until_gone: UntilGone
     ) -> Answered | None:
         """None when the URL is none of this door's.
 
         Args:
-            url: path with query.
             read_body: gives None for a body that is too large.
             until_gone: its coroutine ends when the client hangs up; asked only while an answer is waited for.
 
         Raises:
             RequestFailed: with the code that the answer is to have.
         """
+        method, url = asked.method, asked.url
         submits = _SUBMIT_PATH.fullmatch(url) if method == "POST" else None
         if submits is not None:
             model, digits, label, query = submits.groups()
@@ -72,7 +93,7 @@ class AsyncDoor:
             if body is None:
                 limit = f"the request body is larger than {self._max_body_bytes} bytes"
                 return Answered(_TOO_LARGE, error_body(limit), {"connection": "close"})
-            return await self._submit(path, body, deadline)
+            return await self._submit(asked, path, body, deadline)
         found = _RESULT_PATH.fullmatch(url)
         if found is None:
             return None
@@ -86,9 +107,20 @@ class AsyncDoor:
             return Answered(200, orjson.dumps({"id": prediction_id, "was_open": was_open}))
         return None
 
-    async def _submit(self, path: ModelPath, body: bytes, deadline_seconds: float | None) -> Answered:
-        route, request, rows = self._predict.read(path, Document(body))
-        prediction_id = await self._predictions.submit(route, request, rows=rows, deadline_seconds=deadline_seconds)
+    async def _submit(self, asked: Asked, path: ModelPath, body: bytes, deadline_seconds: float | None) -> Answered:
+        span = self._trace.submitted(path.model, asked.tag, asked.traceparent)
+        error = "the request was not answered"
+        try:
+            route, request, rows = self._predict.read(path, Document(body))
+            request.traceparent = span.traceparent if span is not None else ""
+            prediction_id = await self._predictions.submit(route, request, rows=rows, deadline_seconds=deadline_seconds)
+            error = ""
+        except RequestFailed as failed:
+            error = failed.message
+            raise
+        finally:
+            if span is not None:
+                span.end(error)
         headers = {"location": f"/v1/predictions/{prediction_id}"}
         return Answered(_ACCEPTED, orjson.dumps({"id": prediction_id}), headers)
 
@@ -97,6 +129,7 @@ class AsyncDoor:
         reply = stored.reply
         if reply is None:
             return Answered(_ACCEPTED, orjson.dumps({"id": prediction_id}))
+        self._trace.answered(prediction_id, stored)
         headers = {VERSION_HEADER: str(reply.version)} if reply.version else {}
         code, message = reply.error_code, reply.error_message
         if not code:

@@ -22,7 +22,7 @@ from common.process.gzip_bodies import inflate
 from common.process.health import Health
 from common.process.tracing import OFF, TRACEPARENT, Tracing
 from common.process.web import create_app
-from services.serving.doors.async_api import AsyncDoor
+from services.serving.doors.async_api import Asked, AsyncDoor
 from services.serving.doors.fast_http import TIMEOUT_DIGITS, TIMEOUT_HEADER, URL_KEY
 from services.serving.doors.rest_predict import (
     VERSION_HEADER,
@@ -62,9 +62,10 @@ class _Door:
         *,
         max_body_bytes: int,
         enable_cors: bool,
+        tracing: Tracing,
     ) -> None:
         self._front = front
-        self._async_door = AsyncDoor(predict, asynchronous, max_body_bytes=max_body_bytes)
+        self._async_door = AsyncDoor(predict, asynchronous, max_body_bytes=max_body_bytes, tracing=tracing)
         self._predict = predict
         self._max_body_bytes = max_body_bytes
         self._headers = CORS_HEADERS if enable_cors else {}
@@ -88,7 +89,8 @@ class _Door:
         if request.method == "POST" and predict_path(url) is not None:
             return await self._run(request, url, tag)
         body, gone = partial(self._body, request), partial(_until_gone, request)
-        later = await self._async_door.answer(request.method, text, body, gone)
+        asked = Asked(request.method, text, tag, request.headers.get(TRACEPARENT, ""))
+        later = await self._async_door.answer(asked, body, gone)
         if later is not None:
             return Response(later.body, later.status, dict(later.headers), media_type="application/json")
         found = _STATUS_PATH.fullmatch(text) if request.method == "GET" else None
@@ -235,7 +237,7 @@ def create_serving_app(
 ) -> FastAPI:
     """The FastAPI app with TensorFlow Serving's routes, asynchronous predictions and GET /headrace/status."""
     app = create_app("Headrace serving", service_health, tracing=tracing, traces_itself=True)
-    door = _Door(front, predict, asynchronous, max_body_bytes=max_body_bytes, enable_cors=enable_cors)
+    door = _Door(front, predict, asynchronous, max_body_bytes=max_body_bytes, enable_cors=enable_cors, tracing=tracing)
 
     @app.get("/headrace/status", tags=["replica"])
     async def status() -> dict[str, Any]:

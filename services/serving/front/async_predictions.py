@@ -86,12 +86,16 @@ class StoredPrediction:
         rows: whether it was asked by rows (`instances`), so that the answer is rows, too.
         deadline_at: epoch seconds, UTC.
         reply: None while it is open.
+        traceparent: of the span of its submission; "" where that was not traced.
+        submitted_at: epoch seconds; only where it is traced.
     """
 
     model: str
     rows: bool
     deadline_at: float
     reply: queue_pb2.PredictionReply | None
+    traceparent: str = ""
+    submitted_at: float = 0.0
 
 
 class AsyncPredictions(Collector):
@@ -132,6 +136,8 @@ class AsyncPredictions(Collector):
             "deadline_at_micros": str(request.deadline_at_micros),
             "rows": rows,
         }
+        if request.traceparent:
+            header |= {"traceparent": request.traceparent, "submitted_at_micros": str(int(time.time() * 1e6))}
         taken = await self._run(
             SUBMIT,
             [route.queue.key, route.queue.serving_key, request.reply_to, _INDEX, _BYTES, _OPEN],
@@ -168,7 +174,14 @@ class AsyncPredictions(Collector):
             raise _unknown(prediction_id)
         header = orjson.loads(found[0])
         reply = queue_pb2.ReplyBatch.FromString(found[1]).replies[0] if len(found) > 1 else None
-        return StoredPrediction(header["model"], header["rows"], int(header["deadline_at_micros"]) / 1e6, reply)
+        return StoredPrediction(
+            header["model"],
+            header["rows"],
+            int(header["deadline_at_micros"]) / 1e6,
+            reply,
+            traceparent=header.get("traceparent", ""),
+            submitted_at=int(header.get("submitted_at_micros", "0")) / 1e6,
+        )
 
     async def wait(self, prediction_id: str, *, seconds: float, until_gone: UntilGone) -> StoredPrediction:
         """Like `read`, but waits for an answer for so long, or until the asker is gone.

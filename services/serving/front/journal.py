@@ -43,6 +43,14 @@ def log_fields(tag: bytes, model: str, version: int = 0, **others: object) -> di
     return fields | others
 
 
+def told_of(batch: queue_pb2.Batch, model: str, version: int) -> dict[str, object]:
+    """What the span of a batch says."""
+    return {
+        "headrace.model": model, "headrace.version": version, "headrace.runner_pid": batch.runner_pid,
+        "headrace.batch_requests": batch.requests, "headrace.batch_rows": batch.rows,
+    }  # fmt: skip
+
+
 class Entry:
     """One request, from its first look on. `door` is http or grpc."""
 
@@ -107,11 +115,7 @@ class Journal:
         if batch is not None:
             began, ended = batch.began_at_micros / 1e6, batch.ended_at_micros / 1e6
             queued_at = time.time() - (time.perf_counter() - entry.started_at)
-            told = {
-                "headrace.model": entry.model, "headrace.version": entry.version,
-                "headrace.runner_pid": batch.runner_pid, "headrace.batch_requests": batch.requests,
-                "headrace.batch_rows": batch.rows,
-            }  # fmt: skip
+            told = told_of(batch, entry.model, entry.version)
             self.tracing.note("wait in the queue", span.traceparent, min(queued_at, began), began)
             self.tracing.note("batch in the runner", span.traceparent, began, ended, told)
         span.end(message)

@@ -7,7 +7,7 @@ through `ReplicaActions`; `reconcile` compares what is wanted with what is and t
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from services.serving.replica.versions_wanted import (
 from services.serving.wire.channel import JsonChannel
 from services.serving.wire.codes import Code
 from services.serving.wire.keys import alias_target, version_target
-from services.serving.wire.replica_state import ServingState, VersionState
+from services.serving.wire.replica_state import LoadAttempt, ServingState, VersionState
 
 logger = logging.getLogger(__name__)
 _BACKOFF = Backoff(first_seconds=0.5, longest_seconds=10.0)
@@ -97,6 +97,7 @@ class Replica:
         slot = self._slots[model, version]
         slot.is_fetching, slot.directory, slot.options = False, directory, options
         slot.fetch_seconds = time.monotonic() - slot.fetch_began_at
+        slot.attempt = replace(slot.attempt, fetched_at=time.time())
         self.reconcile()
 
     def on_fetch_failed(self, model: str, version: int, error: HeadraceError) -> None:
@@ -305,6 +306,7 @@ class Replica:
         slot.state = ServingState.LOADING
         if slot.directory is None:
             slot.is_fetching, slot.fetch_began_at = True, time.monotonic()
+            slot.attempt = LoadAttempt(began_at=time.time())
             self._actions.fetch(slot.model, slot.version)
             return
         if self._loading_count() >= self._limits.parallel_loads:
@@ -314,6 +316,9 @@ class Replica:
         except Unavailable:
             return  # No zygote yet; the next turn asks again.
         slot.runner = RunnerHandle(channel, forked_at=time.monotonic())
+        now = time.time()
+        before = LoadAttempt(began_at=now) if slot.attempt.ended_at else slot.attempt  # Its runner died: another one.
+        slot.attempt = replace(before, forked_at=now)
 
     def _may_unload(self) -> bool:
         leaving = sum(1 for slot in self._slots.values() if slot.runner is not None and slot.runner.is_leaving)
@@ -360,6 +365,7 @@ class Replica:
     def _load_failed(self, slot: VersionSlot, code: int, message: str, *, counts: bool = True) -> None:
         slot.failed_loads += counts
         slot.error_code, slot.error_message = code, message
+        slot.attempt = replace(slot.attempt, ended_at=time.time(), error=message)
         slot.directory = None  # The next attempt looks at the files anew.
         given_up = slot.failed_loads >= self._limits.load_attempts
         slot.state = ServingState.END if given_up or slot.is_dropped else ServingState.LOADING

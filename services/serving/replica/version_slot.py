@@ -10,14 +10,14 @@ The slot keeps the book; replica.py decides.
 
 import signal
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from services.serving.options.model_options import ModelOptions
 from services.serving.wire.channel import ChannelClosed, JsonChannel
 from services.serving.wire.keys import alias_target
-from services.serving.wire.replica_state import ServingState, Signature, VersionState, signature_of
+from services.serving.wire.replica_state import LoadAttempt, ServingState, Signature, VersionState, signature_of
 
 _ALIAS_PREFIX = alias_target("")
 _HAND_OVER_SECONDS = 5.0
@@ -91,6 +91,7 @@ class VersionSlot:
     """Monotonic seconds."""
     fetch_seconds: float = 0.0
     load_seconds: float = 0.0
+    attempt: LoadAttempt = field(default_factory=LoadAttempt)
     private_bytes: int = 0
     available_at: float = 0.0
     counts: Mapping[str, Any] = field(default_factory=dict)
@@ -133,6 +134,7 @@ class VersionSlot:
         self.engine_reasons = message.get("engine_reasons", {})
         self.load_seconds = message["load_seconds"]
         self.available_at = now
+        self.attempt = replace(self.attempt, ended_at=now)
         self.failed_loads = 0
         self.error_code, self.error_message = 0, ""
 
@@ -158,6 +160,7 @@ class VersionSlot:
             engine_reasons=self.engine_reasons,
             fetch_seconds=self.fetch_seconds,
             load_seconds=self.load_seconds,
+            attempt=self.attempt,
             private_bytes=self.private_bytes,
             available_at=self.available_at,
             runner_pid=self.runner.pid if self.runner else 0,

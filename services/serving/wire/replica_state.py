@@ -58,6 +58,20 @@ class Signature:
 
 
 @dataclass(frozen=True)
+class LoadAttempt:
+    """The newest attempt to load a version. Moments are epoch seconds; 0 while, or where, there was none."""
+
+    began_at: float = 0.0
+    fetched_at: float = 0.0
+    """When its files were here; 0 where they were before."""
+    forked_at: float = 0.0
+    """When a runner began to load it."""
+    ended_at: float = 0.0
+    error: str = ""
+    """Why it failed; "" for one that did not."""
+
+
+@dataclass(frozen=True)
 class VersionState:
     """One version on this replica, from the first attempt to load it on. Ended ones stay for the status call."""
 
@@ -78,6 +92,7 @@ class VersionState:
     fetch_seconds: float = 0.0
     """How long its files took to come to this machine."""
     load_seconds: float = 0.0
+    attempt: LoadAttempt = LoadAttempt()
     private_bytes: int = 0
     available_at: float = 0.0
     """Epoch seconds when it began to answer; 0 before."""
@@ -170,8 +185,9 @@ def _config(item: dict[str, Any] | None) -> ConfigState | None:
 
 def _version(item: dict[str, Any]) -> VersionState:
     signatures = {name: signature_of(signature) for name, signature in item["signatures"].items()}
+    state, attempt = ServingState(item["state"]), LoadAttempt(**item["attempt"])
     return VersionState(
-        **item | {"state": ServingState(item["state"]), "aliases": tuple(item["aliases"]), "signatures": signatures}
+        **item | {"state": state, "aliases": tuple(item["aliases"]), "signatures": signatures, "attempt": attempt}
     )
 
 

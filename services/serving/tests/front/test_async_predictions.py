@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import redis
 
+from common.process.tracing import open_tracing
 from protos import queue_pb2
 from services.serving.front.async_predictions import AsyncLimits
 from services.serving.tests.support.fake_runner import FakeRunner
@@ -282,3 +283,27 @@ def test_without_redis_it_is_unavailable_and_comes_back(redis_server: RedisServe
             assert (answer.status_code, "Redis" in answer.json()["error"]) == (503, True)
         redis_server.start()
         wait_until(lambda: client.get(_UNKNOWN).status_code == 404)
+
+
+def test_a_traced_one_is_followed_from_its_submission_to_its_answer_whichever_replica_hands_it_over(
+    redis_url: str, front: FrontThread
+) -> None:
+    tracing = open_tracing("serving", 1e-12)
+    told = {"traceparent": f"00-{32 * '1'}-{16 * '2'}-01", "x-request-id": "later"}
+    with FrontThread(redis_url, replica_state(version()), tracing=tracing) as traced:
+        with httpx.Client(base_url=traced.url, timeout=_WAIT_SECONDS, headers=told) as client:
+            ran, failed = submit(client), submit(client, {"instances": [[-1, 2]]})
+            assert client.post("/v1/models/none:predictAsync", json=_ROWS).status_code == 404
+        with httpx.Client(base_url=traced.url, timeout=_WAIT_SECONDS) as other:
+            for prediction in (ran, failed, ran):
+                assert other.get(f"/v1/predictions/{prediction}?wait_seconds=60").status_code in (200, 400)
+            spans = other.get("/v1/traces/later").json()["spans"]
+    submissions = [span for span in spans if span["parent_id"] == 16 * "2"]
+    assert [bool(span["error"]) for span in submissions] == [False, False, True]
+    for submission, error in zip(submissions, ("", "x is negative"), strict=False):
+        below = {span["name"]: span for span in spans if span["parent_id"] == submission["span_id"]}
+        assert below.keys() == {"wait in the queue", "batch in the runner", "answer kept"}
+        batch = below["batch in the runner"]
+        assert (batch["attributes"]["headrace.model"], batch["attributes"]["headrace.version"]) == ("m", 3)
+        assert batch["error"] == error
+    assert len(spans) == 9, "an answer that is fetched again is told once"

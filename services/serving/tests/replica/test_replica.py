@@ -24,11 +24,17 @@ _READY = {
 def replica() -> Iterator[Replica]:
     """Serves m; version 1 is production and its runner, pid 7, is loading."""
     ours, theirs = socket.socketpair()
+    opened = [ours, theirs]
+
+    def fork(slot: VersionSlot, directory: Path) -> JsonChannel:
+        opened.append(ours.dup())
+        return JsonChannel(opened[-1])
+
     made = Replica(
         ReplicaLimits(1, 100.0, 1, 100.0, 100.0),
         ReplicaActions(
             fetch=lambda model, version: None,
-            fork=lambda slot, directory: JsonChannel(ours),
+            fork=fork,
             kill=lambda pid: None,
             hurry=lambda pid: None,
             recover=lambda model, targets, runner_id: None,
@@ -39,8 +45,8 @@ def replica() -> Iterator[Replica]:
     made.on_fetched("m", 1, Path("nowhere"), ModelOptions())
     made.on_forked("m", 1, 7)
     yield made
-    ours.close()
-    theirs.close()
+    for end in opened:
+        end.close()
 
 
 def slot_of(replica: Replica) -> VersionSlot:
@@ -73,6 +79,22 @@ def test_a_version_says_how_long_its_files_took_to_come(replica: Replica) -> Non
     second.fetch_began_at -= 5.0
     replica.on_fetched("m", 2, Path("nowhere"), ModelOptions())
     assert 5.0 <= replica.versions()[1].fetch_seconds < 65.0
+
+
+def test_each_attempt_to_load_has_its_moments_and_why_it_failed(replica: Replica) -> None:
+    slot = slot_of(replica)
+    replica.on_runner_message(slot, _READY)
+    first = replica.versions()[0].attempt
+    assert 0 < first.began_at <= first.fetched_at <= first.forked_at <= first.ended_at
+    replica.on_runner_ended(7, -9)
+    again = replica.versions()[0].attempt
+    assert again.began_at == again.forked_at >= first.ended_at, "another runner takes the files that are here"
+    assert not again.ended_at
+    replica.on_forked("m", 1, 8)
+    replica.on_runner_ended(8, 1)
+    failed = replica.versions()[0].attempt
+    assert (failed.began_at, failed.ended_at > 0) == (again.began_at, True)
+    assert "exit status 1" in failed.error
 
 
 def test_an_alias_counts_for_the_new_version_when_the_old_one_has_let_go_of_its_queue(replica: Replica) -> None:

@@ -33,7 +33,8 @@ from common.definition.features import (
     Text,
     Vocabulary,
 )
-from common.definition.heads import REGRESSORS, Head, class_count, unit_count
+from common.definition.heads import REGRESSORS, Head
+from common.definition.labels import class_count, unit_count
 from common.definition.model import Definition
 from common.schema import Schema
 

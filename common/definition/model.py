@@ -32,7 +32,7 @@ from common.definition.feature_sources import check_against_schema
 from common.definition.features import FeatureSpec, parse_features
 from common.definition.fields import Fields
 from common.definition.gate import Gate, Measurable, measured_too, read_gate
-from common.definition.heads import HEAD_KEYS, Head, check_head, read_heads, teaching_of
+from common.definition.heads import HEAD_KEYS, Head, read_heads, teaching_of
 from common.definition.keras_names import (
     ACTIVATIONS,
     GLOROT_UNIFORM,
@@ -43,6 +43,7 @@ from common.definition.keras_names import (
     Named,
     read_named,
 )
+from common.definition.labels import check_head
 from common.definition.losses import COMPARING, Task
 from common.definition.metrics import KINDS, stored_name
 from common.definition.metrics import check_head as check_head_metrics

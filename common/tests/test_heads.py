@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import yaml
 
-from common.definition.heads import class_count, unit_count
+from common.definition.labels import class_count, unit_count
 from common.definition.model import Definition, parse_definition
 from common.errors import InvalidInput
 from common.schema import Schema

@@ -4,6 +4,7 @@ An object store has no folders: one is there while a file is in it. So the rule 
 others.
 """
 
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,3 +121,11 @@ def test_a_tree_is_copied_between_storages(folder: Place, tmp_path: Path) -> Non
 def test_an_unknown_scheme_is_refused_and_the_known_ones_are_listed() -> None:
     with pytest.raises(InvalidInput, match=r"unknown scheme 's4'; known are file, memory, s3, gs"):
         place_of("s4://bucket/a.csv")
+
+
+def test_a_storage_whose_package_is_not_installed_is_refused_with_the_way_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    with pytest.raises(InvalidInput, match=r"pip install 'headrace\[gs\]'; here it is not installed"):
+        place_of("gs://bucket/a.csv")

@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 
 import tensorflow as tf
 
-from common.definition.heads import Head, class_count, unit_count
+from common.definition.heads import Head
+from common.definition.labels import class_count, unit_count
 from common.definition.losses import Task
 from common.schema import Feature, Schema
 from services.trainer.families import losses as head_losses

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from common.definition.heads import check_classes
+from common.definition.labels import check_classes
 from common.definition.model import Definition
 from common.schema import PADDING, Feature, Scalar, Schema
 from services.trainer import determinism

@@ -18,7 +18,7 @@ from services.trainer.tests.support.small_rounds import Platform, rebuilt, seria
 from testing.pictures import broken_inside, png
 
 IMAGE = {"name": "photo", "dtype": "bytes", "required": False,
-         "image": {"format": "png", "height": 4, "width": 4, "channels": 1, "scale": [-1, 1]}}  # fmt: skip
+         "image": {"format": "any", "height": 4, "width": 4, "channels": 1, "scale": [-1, 1]}}  # fmt: skip
 SCHEMA: dict[str, Any] = {
     "features": [
         IMAGE,
@@ -60,6 +60,10 @@ def picture(random: np.random.Generator) -> bytes:
     return png(random.integers(0, 255, (6, 5), dtype=np.uint8))
 
 
+def jpeg(random: np.random.Generator) -> bytes:
+    return bytes(tf.io.encode_jpeg(random.integers(0, 255, (6, 5, 1), dtype=np.uint8)).numpy())
+
+
 def example(random: np.random.Generator, *, steps: int = 2, **changed: Any) -> bytes:
     sizes = [int(random.integers(1, 3)), 2]
     scan = random.normal(size=sizes).astype(tf.bfloat16.as_numpy_dtype)
@@ -89,8 +93,10 @@ def in_steps(serialized_example: bytes) -> bytes:
 @pytest.mark.covers("rec-raw-tensor", "rec-image", "rec-sequence")
 def test_kinds_train_resume_rebuild_and_are_served(tmp_path: Path) -> None:
     random = np.random.default_rng(3)
-    events = [example(random, steps=step % 4) for step in range(24)]
+    events = [example(random, steps=step % 4, photo=(picture, jpeg)[step % 2](random)) for step in range(24)]
     events[7] = example(random, photo=broken_inside(picture(random)))
+    broken = jpeg(random).replace(b"\xff\xdb", b"\xff\xfe")  # its quantization table is a comment
+    events[9] = example(random, photo=broken)
     platform = Platform(tmp_path, SCHEMA)
     platform.append(events)
     lease = platform.lease(module(NETWORK), block_examples=12)
@@ -100,8 +106,9 @@ def test_kinds_train_resume_rebuild_and_are_served(tmp_path: Path) -> None:
     outcome = platform.train(lease, work_dir="again")
     assert isinstance(outcome, Done), outcome
     draft = platform.registry.drafts[0]
-    assert "feature photo: its 102 bytes cannot be decoded as the image" in str(draft.unusable["reasons"])
-    assert draft.events_unusable == 1, "the broken image is set aside, and the round goes on"
+    for size in (102, len(broken)):
+        assert f"feature photo: its {size} bytes cannot be decoded as the image" in str(draft.unusable["reasons"])
+    assert draft.events_unusable == 2, "the broken images are set aside, and the round goes on"
     platform.registry.resume_point = None
     found = rebuilt(platform, lease, 1)
     assert (found.missing, found.differences) == ((), ())

@@ -22,6 +22,7 @@ from headrace.commands import (
     fit,
     lifecycle,
     look,
+    model_engines,
     model_files,
     model_inside,
     models,
@@ -227,6 +228,7 @@ app.command()(profile.profile)
 app.command()(stats.stats)
 app.command()(tensorboard.tensorboard)
 app.command()(trace.trace)
+model_files.app.command()(model_engines.engines)
 model_files.app.command()(model_inside.tap)
 model_files.app.command()(model_inside.optimize)
 model_files.app.command()(model_inside.tflite)

@@ -15,6 +15,7 @@ from common.registry.catalog import PRODUCTION, Version
 from headrace.client.platform import Client
 from headrace.commands.look import reference
 from headrace.commands.session import Session, print_facts, print_table
+from headrace.local.variants import latency, machine, source
 
 if TYPE_CHECKING:
     from common.saved_model.graph import GraphProto
@@ -196,9 +197,10 @@ def ops(context: typer.Context, name: Name) -> None:
 
 @app.command()
 def cost(context: typer.Context, name: Name) -> None:
-    """Say what a prediction costs: parameters by layer, bytes, and floating-point operations for one row.
+    """Say what a prediction costs: parameters by layer, bytes, floating-point operations for one row, and latency.
 
-    The operations are counted by TensorFlow's profiler, so TensorFlow has to be installed here.
+    The operations are counted by TensorFlow's profiler, and calls of 1, 16 and 256 rows measured on this machine, so
+    TensorFlow has to be installed here.
     """
     from headrace.local.inspect import run
 
@@ -209,7 +211,10 @@ def cost(context: typer.Context, name: Name) -> None:
         run("flops", files.directory, target)
         counted: dict[str, Any] = json.loads(target.read_text())
         layers = _parameters_by_layer(files.variables(), files.directory.parent / "checkpoint")
-    document = {"model": files.title, "bytes": sum(files.sizes.values()), "parameters": layers, **counted}
+        measured = latency(files.directory, Path(folder))
+    document = {
+        "model": files.title, "bytes": sum(files.sizes.values()), "parameters": layers, **counted, "latency": measured
+    }  # fmt: skip
 
     def told() -> None:
         rows = [[layer, f"{count:,}"] for layer, count in layers.items()]
@@ -220,8 +225,22 @@ def cost(context: typer.Context, name: Name) -> None:
             typer.echo(f"{signature}: {count:,} floating-point operations for one row")
         for signature, reason in counted["reasons"].items():
             typer.echo(f"{signature}: not counted, {reason}")
+        for line in _latency_in_words(measured):
+            typer.echo(line)
 
     session.show(document, told)
+
+
+def _latency_in_words(found: Mapping[str, Any]) -> list[str]:
+    """Of variants.latency(): lines to print."""
+    if "failed" in found:
+        return [f"latency: not measured, {found['failed']}"]
+    times = ", ".join(
+        f"{value:.3g} ms for {rows} row{'s' if rows != '1' else ''}" for rows, value in found["milliseconds"].items()
+    )
+    where = f"measured on this machine ({machine(found)}) with one thread and {source(found)}"
+    refused = [f"latency of {rows} rows: not measured, {said}" for rows, said in found["refused"].items()]
+    return [f"latency of {found['signature']}: {times or 'none'}; {where}", *refused]
 
 
 def chosen_version(client: Client, name: str) -> Version:

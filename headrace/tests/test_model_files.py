@@ -141,6 +141,8 @@ def test_what_needs_tensorflow_is_done_by_a_process_that_has_it(server: Server, 
     cost = json.loads(run("--json", "model", "cost", str(model)).output)
     assert cost["flops"] == {"serving_default": 16}
     assert sum(cost["parameters"].values()) == 8
+    assert cost["latency"]["milliseconds"].keys() == {"1", "16", "256"}
+    assert (cost["latency"]["signature"], cost["latency"]["inputs"]) == ("serving_default", "made up")
     result = run("model", "show", str(model), "--pbtxt", str(tmp_path / "model.pbtxt"))
     assert result.exit_code == 0, result.output
     assert "meta_graphs {" in (tmp_path / "model.pbtxt").read_text()

@@ -124,7 +124,7 @@ class Conversions:
             "files": self._files_digest,
             "packages": candidate.versions(),
             "options": [asdict(self._options.engine) | _IRRELEVANT, batch_sizes(self._options.batching)],
-            "processor": [platform.machine(), _processor_name()],
+            "processor": [platform.machine(), processor_name()],
         }
         return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:32]
 
@@ -193,7 +193,7 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _processor_name() -> str:
+def processor_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,0 +1,151 @@
+"""Ways of computing a version, each in a process of serving's code: the command line has no TensorFlow of its own."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from common.errors import InvalidInput
+
+ROWS = (1, 16, 256)
+"""Batch sizes that are measured when none are named."""
+LOAD_SECONDS = 600.0
+"""For converting, loading and one call of each size."""
+_SPARE_SECONDS = 120.0
+_END_SECONDS = 10.0
+_ENVIRONMENT = {
+    # As a runner has it (services/serving/replica/zygote_client.py).
+    "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
+}  # fmt: skip
+
+
+class VariantProcess:
+    """One variant, loaded. A context; the process ends with it.
+
+    Raises:
+        InvalidInput: from every method; the variant cannot run, and why. Nothing more can be asked of it then.
+    """
+
+    def __init__(self, question: Mapping[str, Any]) -> None:
+        """`question` is the first line that services/serving/engines/variants.py takes."""
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115  (close() closes it)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "services.serving.engines.variants"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, bufsize=0, env=os.environ | _ENVIRONMENT,
+        )  # fmt: skip
+        try:
+            self.ready = self._ask(question, LOAD_SECONDS)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "VariantProcess":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def milliseconds(self, rows: int, seconds: float) -> float:
+        """The median of the calls with so many rows that fit in the time, of at least one."""
+        return float(self._ask({"rows": rows, "seconds": seconds}, seconds + _SPARE_SECONDS)["milliseconds"])
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait(_END_SECONDS)
+        for file in (self._process.stdin, self._process.stdout, self._said):
+            if file is not None:
+                with suppress(OSError):
+                    file.close()
+
+    def _ask(self, line: Mapping[str, Any], timeout_seconds: float) -> dict[str, Any]:
+        if self._process.stdin is None or self._process.stdout is None:
+            raise AssertionError("both are pipes")
+        with suppress(BrokenPipeError):  # it has ended; the missing answer says so
+            self._process.stdin.write(json.dumps(line).encode() + b"\n")
+        readable, _, _ = select.select([self._process.stdout], [], [], timeout_seconds)
+        if not readable:
+            raise InvalidInput(f"it did not answer within {timeout_seconds:g} s")
+        text = self._process.stdout.readline()
+        if not text.endswith(b"\n"):
+            raise InvalidInput(self._ending())
+        answer: dict[str, Any] = json.loads(text)
+        if "failed" in answer:
+            raise InvalidInput(str(answer["failed"]))
+        return answer
+
+    def _ending(self) -> str:
+        try:
+            status = self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            return "its process closed its output"
+        if status < 0:
+            return f"its process ended with signal {-status} ({signal.Signals(-status).name})"
+        self._said.seek(0)
+        said = self._said.read().decode(errors="replace").strip()
+        if "No module named" in said:
+            missing = said.rpartition("No module named")[2].strip().splitlines()[0]
+            return f"this needs TensorFlow, and {missing} is not installed: pip install 'headrace[serving]'"
+        return f"its process ended: {(said.splitlines() or [f'status {status}'])[-1][:400]}"
+
+
+def question(
+    directory: Path,
+    rows: list[int],
+    answers: Path,
+    *,
+    signature: str = "",
+    engine: Mapping[str, Any] | None = None,
+    onednn: bool | None = None,
+    is_reference: bool = False,
+) -> dict[str, Any]:
+    """Of VariantProcess. What is left out is as a replica has it when nothing is set.
+
+    Args:
+        rows: the batch sizes.
+        answers: file of the reference's outputs; the reference writes it, the others read it.
+        engine: fields of serving's EngineOptions.
+    """
+    return {
+        "directory": str(directory.absolute()), "rows": rows, "answers": str(answers), "signature": signature,
+        "engine": dict(engine or {}), "onednn": onednn, "is_reference": is_reference,
+    }  # fmt: skip
+
+
+def machine(ready: Mapping[str, Any]) -> str:
+    """Of a variant's process, in words."""
+    count = ready["processors"]
+    return f"{ready['processor'] or 'an unnamed processor'}, {count} processor{'s' if count != 1 else ''}"
+
+
+def source(ready: Mapping[str, Any]) -> str:
+    """Where the rows came from, in words."""
+    return (
+        "rows of its warm-up requests" if ready["inputs"] == "recorded" else "made-up rows: it has no warm-up requests"
+    )
+
+
+def latency(directory: Path, folder: Path, *, seconds: float = 0.5) -> dict[str, Any]:
+    """Of a call by batch size, as a replica computes it when nothing is set; {"failed": sentence} where that cannot be.
+
+    Args:
+        directory: the SavedModel.
+        folder: for a file that may go afterwards.
+        seconds: of measuring, for each batch size.
+    """
+    asked = question(directory, list(ROWS), folder / "answers", is_reference=True)
+    try:
+        with VariantProcess(asked) as process:
+            ready = process.ready
+            sizes = [size for size in ROWS if str(size) not in ready["refused"]]
+            times = {str(size): process.milliseconds(size, seconds) for size in sizes}
+    except InvalidInput as error:
+        return {"failed": error.message}
+    kept = {key: ready[key] for key in ("signature", "inputs", "onednn", "processor", "processors", "refused")}
+    return {"milliseconds": times, **kept}

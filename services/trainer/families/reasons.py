@@ -86,6 +86,11 @@ def _advice(error: BaseException, said: str) -> str:
             ". Give preprocessing layers before it a fixed size: max_tokens with pad_to_max_tokens=True, num_bins, "
             "or a vocabulary"
         )
+    if re.search(r"path=\S*/mean, shape=\(\)", said):
+        return (
+            ". Keras adapts a layer for single numbers to an array, not to a Dataset: "
+            'layer.adapt(numpy.concatenate([row["x"] for row in dataset]))'
+        )
     return ""
 
 

@@ -356,6 +356,7 @@ class Planner:
             has_planned=bool(rounds),
             retry_at=model.retry_at,
             asked_for=asked_for,
+            judged_before=tracked.backlog.examples - fresh,
         )
 
     def _plan(

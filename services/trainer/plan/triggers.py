@@ -36,6 +36,8 @@ class Situation:
     failures: int = 0
     """Rounds that failed in a row."""
     last_failure: str = ""
+    judged_before: int = 0
+    """Examples that wait beside the fresh ones: of versions that were rolled back or rejected."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ class Wait:
 def decide(triggers: Triggers, situation: Situation) -> Fire | Wait:
     """Fires, or says what it waits for. A round needs at least one fresh example, whoever asks."""
     if situation.fresh_examples < 1:
-        return Wait("there is no new example")
+        again = f"; {situation.judged_before} that were learned before are learned again with the next"
+        return Wait(f"there is no new example{again if situation.judged_before else ''}")
     if situation.asked_for:
         return Fire(MANUAL)
     if triggers.on_failure == "wait" and situation.failures >= triggers.max_failures:

@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 READY_SECONDS = 120.0
 """How long workers may take to build their models."""
 _LOOK_SECONDS = 1.0
+_DYING_SECONDS = 2.0
+"""A connection is closed before its process has ended; how that was is asked for so long."""
 
 
 class Batches(Protocol):
@@ -155,14 +157,14 @@ class Coordinator:
             self._ask(number, {**header, "optimizer": optimizer}, values)
         for worker in self._workers[:]:
             if not self._say(worker, {"do": "build", "checkpoint": str(self.checkpoint), "placement": self._placement}):
-                self._lose(worker, "it does not answer")
+                self._lose(worker, "it does not answer", is_dying=True)
         deadline = time.monotonic() + READY_SECONDS
         for worker in self._workers[:]:
             worker.connection.settimeout(max(1.0, deadline - time.monotonic()))
             try:
                 told, _ = wire.receive(worker.connection)
             except OSError as error:
-                self._lose(worker, str(error))
+                self._lose(worker, str(error), is_dying=_is_gone(error))
                 continue
             worker.connection.settimeout(self._straggler_seconds)
             if "failed" in told:
@@ -218,7 +220,7 @@ class Coordinator:
             wire.send(server.connection, header, arrays)
             told, given = wire.receive(server.connection)
         except OSError as error:
-            ended = _end(server)
+            ended = _end(server, is_dying=_is_gone(error))
             raise ServersLostError(f"parameter server {number} {ended or f'does not answer: {error}'}") from error
         if "error" in told:
             raise ServersLostError(f"parameter server {number}: {told['error']}")
@@ -233,8 +235,8 @@ class Coordinator:
             return False
         return True
 
-    def _lose(self, worker: Peer, reason: str) -> None:
-        reason = _end(worker) or reason
+    def _lose(self, worker: Peer, reason: str, *, is_dying: bool = False) -> None:
+        reason = _end(worker, is_dying=is_dying) or reason
         self._workers.remove(worker)
         self._lost.append(f"worker {worker.rank}: {reason}")
         logger.warning("a worker is lost; the others go on", extra={"worker": worker.rank, "reason": reason})
@@ -302,7 +304,7 @@ class _Run:
             header = {"do": "batch", "attempt": self._chief._attempt, "batch": number, "step": number, "of": 1}
             counted = {f"{COUNTED}{path}": starts[number] for path, starts in self._counted.items()}
             if not self._chief._say(worker, {**header, "asks": self._takes_some}, {**self._batches[number], **counted}):
-                self._lose(worker, selector, "it does not answer")
+                self._lose(worker, selector, "it does not answer", is_dying=True)
 
     def _is_full(self) -> bool:
         """Whether the step at hand has all of its gradients, and does not wait for one to be computed again."""
@@ -314,7 +316,7 @@ class _Run:
         try:
             told, arrays = wire.receive(worker.connection)
         except OSError as error:
-            self._lose(worker, selector, str(error))
+            self._lose(worker, selector, str(error), is_dying=_is_gone(error))
             return
         number = worker.batch
         if number is None:
@@ -343,7 +345,7 @@ class _Run:
             self._waiting.append(number)
         told = {"take": False} if owed is None else {"take": True, "step": owed[0], "of": owed[1]}
         if not self._chief._say(worker, told):
-            self._lose(worker, selector, "it does not answer")
+            self._lose(worker, selector, "it does not answer", is_dying=True)
 
     def _note(self, number: int, told: Mapping[str, Any], arrays: wire.Arrays) -> None:
         """A batch is in the variables."""
@@ -366,10 +368,10 @@ class _Run:
             if worker.batch is not None and worker.since < late:
                 self._lose(worker, selector, f"it needed more than {self._chief._straggler_seconds:g} s for a batch")
 
-    def _lose(self, worker: Peer, selector: selectors.BaseSelector, reason: str) -> None:
+    def _lose(self, worker: Peer, selector: selectors.BaseSelector, reason: str, *, is_dying: bool = False) -> None:
         selector.unregister(worker.connection)
         if worker in self._chief._workers:
-            self._chief._lose(worker, reason)
+            self._chief._lose(worker, reason, is_dying=is_dying)
         if worker.batch is not None:
             self._waiting.appendleft(worker.batch)
             self._chief._again += 1
@@ -387,9 +389,15 @@ def _digest(value: NDArray[Any]) -> bytes:
     return hashlib.blake2b(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data, digest_size=16).digest()
 
 
-def _end(peer: Peer) -> str:
+def _is_gone(error: OSError) -> bool:
+    return not isinstance(error, TimeoutError)
+
+
+def _end(peer: Peer, *, is_dying: bool = False) -> str:
     """Kills the process where it still lives; how it had ended by itself, else empty."""
-    ended = _ended(peer.pid)
+    deadline = time.monotonic() + (_DYING_SECONDS if is_dying and peer.pid else 0.0)
+    while not (ended := _ended(peer.pid)) and time.monotonic() < deadline:
+        time.sleep(0.01)
     if peer.pid and not ended:
         with suppress(ProcessLookupError):
             os.kill(peer.pid, signal.SIGKILL)

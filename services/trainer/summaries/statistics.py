@@ -3,9 +3,11 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from common.schema import Feature, Schema
 from common.statistics.sketches import FieldStatistics, to_document
@@ -17,6 +19,11 @@ _MOST_VALUES = 4096
 """Per example; larger ones are pictures."""
 
 
+def _by_example(values: NDArray[Any]) -> NDArray[Any]:
+    """[examples, values of one], also of no examples."""
+    return values.reshape(len(values), int(np.prod(values.shape[1:])))
+
+
 def of_columns(columns: Mapping[str, tf.Tensor]) -> dict[str, FieldStatistics]:
     """Of what a transform gives: numbers as numbers, ids as words; -1 is none, an example of nothing else lacks it."""
     fields = dict[str, FieldStatistics]()
@@ -24,7 +31,7 @@ def of_columns(columns: Mapping[str, tf.Tensor]) -> dict[str, FieldStatistics]:
         values = column.numpy()
         if values.dtype.kind not in "if":  # what a model made elsewhere is given is not transformed
             continue
-        flat = values.reshape(len(values), -1)
+        flat = _by_example(values)
         one = fields[name] = FieldStatistics(values.dtype.kind == "i")
         if one.is_text:
             one.add_examples(len(flat), missing=int((flat < 0).all(axis=1).sum()))
@@ -73,7 +80,7 @@ class RoundStatistics:
         missing, flat = 0, values.numpy().ravel()
         if feature.is_variable_length or feature.may_be_missing:
             filled = is_padding(values).numpy()
-            missing = int(filled.reshape(len(values), -1).all(axis=1).sum())
+            missing = int(_by_example(filled).all(axis=1).sum())
             flat = flat[~filled.ravel()]
         one.add_examples(len(values), missing=missing)
         if one.is_text:

@@ -46,6 +46,7 @@ GIVEN: dict[str, tuple[Any, Any]] = {
     "count": (EVENTS, np.log(RATES)),
     "quantiles": (NUMBERS, QUANTILES),
     "retrieval": (np.zeros(COUNT), RANKS),
+    "ranking": (np.stack([TRUTH, GROUPS], axis=1), LOGITS),
     "embedding": (CHOSEN, SCORES),
 }
 
@@ -257,6 +258,7 @@ EXPECTED: dict[str, dict[str, Callable[[Any], Any]]] = {
             np.eye(CLASSES, dtype=int)[CHOSEN], SCORES, sample_weight=w
         ),
     },
+    "ranking": {"ndcg@3": ranked("ndcg"), "mrr": ranked("mrr")},
     "embedding": {"nearest_accuracy": lambda w: np.average(CHOSEN[NEAREST] == CHOSEN, weights=w)},
 }
 CASES = [(task, name) for task, names in EXPECTED.items() for name in names]

@@ -37,8 +37,8 @@ from services.trainer.rounds.format_rows import asked_of
 from services.trainer.rounds.inputs import DEFINITIONS
 from services.trainer.rounds.measuring import Measured, SetAside
 from services.trainer.rounds.pace import LeftOut
+from services.trainer.summaries import drawings, profile
 from services.trainer.summaries import events as tensorboard_events
-from services.trainer.summaries import profile
 
 logger = logging.getLogger(__name__)
 _NAMED_REASONS, _SAMPLES, _MAX_REASON = 20, 5, 300
@@ -120,7 +120,7 @@ def write_files(
         seen=tensorboard_events.Seen(
             [*trained.seen, *_by_step_summaries(trained)],
             measured.pr_curves,
-            measured.worst.summaries(),
+            [*measured.worst.summaries(), *drawings.summaries_of(measured.evaluation)],
             _hyperparameters(trained.definition),
         ),
     )

@@ -132,11 +132,12 @@ def text(tag: str, markdown: str) -> Summary:
     return text_pb(tag, markdown)
 
 
-def image(tag: str, png: bytes, *, height: int, width: int) -> Summary:
+def image(tag: str, png: bytes, *, height: int, width: int, description: str = "") -> Summary:
+    """`description`: Markdown, shown beside it."""
     shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=3)])
     parts = [str(width).encode(), str(height).encode(), png]
     tensor = TensorProto(dtype=DT_STRING, tensor_shape=shape, string_val=parts)
-    kind = image_metadata.create_summary_metadata(display_name="", description="")
+    kind = image_metadata.create_summary_metadata(display_name="", description=description)
     return Summary(value=[Summary.Value(tag=tag, tensor=tensor, metadata=kind)])
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.util import tensor_util
@@ -17,7 +18,7 @@ from common.definition.summaries import parse_summaries
 from common.errors import InvalidInput
 from common.schema import Schema
 from services.trainer.rounds.assignment import LIVE_EVENTS, Done, Stopped
-from services.trainer.summaries import pr_curves
+from services.trainer.summaries import drawings, pr_curves
 from services.trainer.tests.support.small_rounds import SCHEMA, Platform, definition, event, serialized
 from services.trainer.tests.support.small_rounds import events as small_events
 
@@ -83,6 +84,7 @@ def test_histograms_curves_and_worst_examples_are_kept_and_change_no_bit(tmp_pat
     assert "| word | " in told
     assert not of_version(plain)["histograms"]
     assert not of_version(plain)["text"]
+    assert {"confusion/late", "calibration/late"} <= set(found["images"])
     _, counts = found["pr_curves"]["candidate/pr_curves"][0]
     assert counts.shape == (6, pr_curves.THRESHOLDS)
     assert (counts[:4].sum(axis=0) == version.events_held_out).all()
@@ -99,6 +101,31 @@ def test_points_of_a_pr_curve_are_those_of_a_hand_calculation() -> None:
     assert by_threshold[0.5] == [3.0, 1.0, 1.0, 1.0, 0.75, 0.75]
     assert by_threshold[0.75] == [1.0, 1.0, 1.0, 3.0, 0.5, 0.25]
     assert by_threshold[1.0] == [0.0, 0.0, 2.0, 4.0, 1.0, 0.0]
+
+
+@pytest.mark.covers("tb-media")
+def test_a_confusion_matrix_and_a_calibration_plot_are_images_with_their_numbers() -> None:
+    drawn = {
+        "confusion": {"classes": [0, 1], "counts": [[30.0, 10.0], [0.0, 20.0]]},
+        "calibration": [[0.0, 1.0, 0.4], [1.0, 0.5, 0.6]],
+    }
+    found = {
+        summary.value[0].tag: summary.value[0]
+        for summary in drawings.summaries_of({"curves": {"candidate": {"late": drawn}, "parent": {"late": drawn}}})
+    }
+    assert [*found] == ["confusion/late", "calibration/late"], "of the candidate alone"
+    matrix, plot = (tf.io.decode_png(one.tensor.string_val[2]).numpy()[:, :, 0] for one in found.values())
+    corners = [int(matrix[row, column]) for row in (0, -1) for column in (0, -1)]
+    assert corners == [63, 191, 255, 0], "of the label's row a quarter, three quarters, nothing and all"
+    assert (plot[0, 0], plot[-1, 0], plot[plot.shape[0] // 2, -1]) == (0, 200, 0), "the dots, and the diagonal"
+    told = found["confusion/late"].metadata.summary_description
+    assert told.splitlines() == [
+        "| label, predicted | 0 | 1 |",
+        "| --- | --- | --- |",
+        "| **0** | 30 | 10 |",
+        "| **1** | 0 | 20 |",
+    ]
+    assert not [*drawings.summaries_of({})]
 
 
 @pytest.mark.covers("tb-events")
@@ -139,7 +166,7 @@ def build_model(schema, params):
     )  # fmt: skip
     assert isinstance(platform.train(platform.lease(files)), Done)
     images = of_version(platform)["images"]
-    assert set(images) == {"worst/0/picture", "worst/1/picture"}
+    assert {tag for tag in images if tag.startswith("worst/")} == {"worst/0/picture", "worst/1/picture"}
     ((_, (width, height, png)),) = images["worst/0/picture"]
     assert (width, height, png[:4]) == (b"4", b"4", b"\x89PNG")
 

@@ -1,0 +1,59 @@
+"""Confusion matrices and calibration plots as images for TensorBoard, each with its numbers as its description."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+from tensorboard.compat.proto.summary_pb2 import Summary
+
+from services.trainer.summaries.events import image
+
+_CELL, _SIDE, _DOT = 24, 240, 3
+_GREY, _INK = 200, 0
+
+
+def summaries_of(evaluation: Mapping[str, Any]) -> Iterator[Summary]:
+    """confusion/<head> and calibration/<head> of the candidate, where its task has them.
+
+    Args:
+        evaluation: as a version keeps it; of it `curves` (learn/metrics/curves.py).
+    """
+    for head, drawn in evaluation.get("curves", {}).get("candidate", {}).items():
+        if confusion := drawn.get("confusion"):
+            names = [str(name) for name in confusion["classes"]]
+            rows = [[f"**{name}**", *row] for name, row in zip(names, confusion["counts"], strict=True)]
+            told = _table(["label, predicted", *names], rows)
+            yield _image(f"confusion/{head}", _matrix(np.array(confusion["counts"], np.float64)), told)
+        if points := drawn.get("calibration"):
+            told = _table(["mean prediction", "share of positives", "share of all"], points)
+            yield _image(f"calibration/{head}", _plot(points), told)
+
+
+def _matrix(counts: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """A square per cell, a row per label; the darker, the larger its share of the row."""
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1e-12)
+    return np.kron(255.0 * (1.0 - shares), np.ones((_CELL, _CELL))).astype(np.uint8)
+
+
+def _plot(points: Sequence[Sequence[float]]) -> NDArray[np.uint8]:
+    """Dots of (mean prediction, share of positives) beside the diagonal, 0 in the lower left corner."""
+    drawn = np.full((_SIDE, _SIDE), 255, np.uint8)
+    np.fill_diagonal(drawn[::-1], _GREY)
+    for said, true, *_ in points:
+        across, up = (round(value * (_SIDE - 1)) for value in (said, true))
+        row = _SIDE - 1 - up
+        drawn[max(0, row - _DOT) : row + _DOT + 1, max(0, across - _DOT) : across + _DOT + 1] = _INK
+    return drawn
+
+
+def _image(tag: str, pixels: NDArray[np.uint8], description: str) -> Summary:
+    png = tf.io.encode_png(pixels[:, :, np.newaxis]).numpy()
+    return image(tag, png, height=pixels.shape[0], width=pixels.shape[1], description=description)
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    cells = [[f"{cell:.6g}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
+    lines = [titles, ["---"] * len(titles), *cells]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

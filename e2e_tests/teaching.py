@@ -79,8 +79,8 @@ class Pupil:
 
     def covered_events(self) -> int:
         """Events in the ranges of the chain of parents that ends at production."""
-        versions = {item.version: item for item in self.client.versions(self.model)}
         total, current = 0, self.client.aliases(self.model).get("production", 0)
+        versions = {item.version: item for item in self.client.versions(self.model)}  # asked after it: it is among them
         while current:
             total += versions[current].events_trained + versions[current].events_held_out
             current = versions[current].parent_version

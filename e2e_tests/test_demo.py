@@ -87,4 +87,4 @@ def _containers_of(folder: Path) -> list[object]:
         return []
     with contextlib.closing(engine):
         label = f"com.docker.compose.project.working_dir={folder}"
-        return list(engine.containers.list(all=True, filters={"label": label}))
+        return list(engine.containers.list(all=True, filters={"label": label}, ignore_removed=True))

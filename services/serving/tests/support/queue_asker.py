@@ -17,7 +17,7 @@ from services.serving.wire.keys import (
 )
 from services.serving.wire.prediction import write_tensor
 
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 120.0
 
 
 def request(

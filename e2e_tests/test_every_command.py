@@ -46,11 +46,11 @@ model show {model}@99 | model cost nobody | model graph {csv} | model ops nobody
 checkpoint show nobody | checkpoint diff {model}@1 {model}@2 | checkpoint export {model}@99 --to {new}/x
 records cat {csv} | records archive nobody --to {new}/none | predictions-log {model}
 stats nobody | trace nobody | trace {model}@99 | profile {model}
-tensorboard nobody --inspect --logdir {new}/logs2 | model tflite {csv}
+tensorboard nobody --inspect --logdir {new}/logs2 | model tflite {csv} | model engines nobody
 model optimize {model}@99 --to {new}/optimized | model tap nobody --tensor x
 """
-"""Those that stand here alone do their work in headrace/tests/ (fit, profile, tflite, optimize, tap); trace in
-test_looking.py."""
+"""Those that stand here alone do their work in headrace/tests/ (fit, profile, tflite, optimize, tap, engines); trace
+in test_looking.py."""
 TABLES = ("models", "streams", "versions", "rounds", "history", "deadletters", "status", "account", "stats")
 """Their lines fit a terminal, also when they are piped."""
 

@@ -2,10 +2,11 @@
 
 Every figure is of a process of its own that trains a block over and over, with one thread for each process. The time of
 a step is parted into computing (the same shards in one process, divided by the processes), exchanging (the same floats
-gathered and nothing else) and the rest: waiting for the slower one, and cores that are not there.
+and nothing else) and the rest: waiting for the slower one, and cores that are not there.
 
-The exchange is a ring of P - 1 hops: seconds = (P - 1) * latency + bytes received / bandwidth. Both are fitted to what
-was measured here, on the loopback of one machine; a network has its own.
+Processes of one machine exchange through shared memory. Between machines TensorFlow's collectives do, in P - 1 hops:
+seconds = (P - 1) * latency + bytes received / bandwidth. Both are fitted to what the collectives took here, on the
+loopback of one machine; a network has its own.
 """
 
 import json
@@ -38,7 +39,7 @@ from services.trainer.learn import adapters
 from services.trainer.learn.training import Training
 from services.trainer.shards.cluster_spec import ClusterSpec, on_this_machine
 from services.trainer.shards.cut import owned_shards
-from services.trainer.shards.exchange import Collective
+from services.trainer.shards.shared_memory import SharedMemory
 from services.trainer.shards.team import Team
 from services.trainer.shards.tree import parts_of, whole
 from services.trainer.shards.workers import LocalWorkers, join_cluster
@@ -80,6 +81,8 @@ def main() -> None:
     """Prints the tables and writes build/bench/scaling.json and scaling-exchange.json."""
     rows = [row for name in _MODELS for row in _rows_of(name)]
     heavy = next(iter(_MODELS))
+    alone = _measured({"model": heavy, "processes": 1})
+    rows += [_row_of("  by collectives", heavy, 2, alone, exchange="collectives")]
     rows += [_lighter_row(heavy, {"compress": "bfloat16"}), _lighter_row(heavy, {"local_steps": _BATCHES})]
     rows += [_strategy_row(heavy, kind, processes) for kind, processes in (("mirrored", 1), ("multi-worker", 2))]
     publish(
@@ -97,12 +100,19 @@ def main() -> None:
 
 def _rows_of(name: str) -> list[dict[str, str | int | float | None]]:
     alone = _measured({"model": name, "processes": 1})
-    rows = [_row(name, 1, alone, alone, None)]
-    for processes in (2, 4):
-        found = _measured({"model": name, "processes": processes})
-        exchange = _measured({"floats": alone["floats"], "processes": processes})["seconds"]
-        rows.append(_row(name, processes, found, alone, exchange))
-    return rows
+    return [_row(name, 1, alone, alone, None), *(_row_of(name, name, processes, alone) for processes in (2, 4))]
+
+
+def _row_of(
+    title: str, model: str, processes: int, alone: dict[str, Any], **how: str
+) -> dict[str, str | int | float | None]:
+    found = _measured({"model": model, "processes": processes, **how})
+    memory, collectives = (
+        _measured({"floats": alone["floats"], "processes": processes, "exchange": exchange})["seconds"]
+        for exchange in ("memory", "collectives")
+    )
+    row = _row(title, processes, found, alone, collectives if how else memory)
+    return row | {"by collectives": collectives * 1000}
 
 
 def _row(
@@ -120,6 +130,7 @@ def _row(
         "ms/step": seconds * 1000,
         "computing": computing * 1000,
         "exchange": None if exchange is None else exchange * 1000,
+        "by collectives": None,
         "share": None if exchange is None else exchange / seconds,
         "limit": _EXCHANGE_TARGET if is_aim else None,
         "rest": None if exchange is None else (seconds - computing - exchange) * 1000,
@@ -128,12 +139,14 @@ def _row(
 
 
 def _bytes_received(floats: int, processes: int, shards: int = _SHARDS) -> float:
-    """By each process in a step: what each of the others has added up of the tree of shards, as many parts of it as the
-    one with the most."""
+    """By each process in a step. Two have of each other all that it has added up of the tree of shards. More of them
+    have their part of that from each of the others, and then the others' parts of the sum."""
     parts = max(
         len(parts_of(whole(shards), owned_shards(rank, workers=processes, shards=shards))) for rank in range(processes)
     )
-    return (processes - 1) * 4 * floats * parts
+    if processes == 2:
+        return 4 * floats * parts
+    return (processes - 1) / processes * 4 * floats * (parts + 1)
 
 
 def _lighter_row(name: str, training: dict[str, Any]) -> dict[str, str | int | float | None]:
@@ -152,7 +165,7 @@ def _strategy_row(name: str, kind: str, processes: int) -> dict[str, str | int |
 
 def _publish_exchange() -> None:
     found = {
-        (processes, floats): _measured({"floats": floats, "processes": processes})["seconds"]
+        (processes, floats): _measured({"floats": floats, "processes": processes, "exchange": "collectives"})["seconds"]
         for processes in (2, 4)
         for floats in _EXCHANGED_FLOATS
     }
@@ -174,7 +187,7 @@ def _publish_exchange() -> None:
         })  # fmt: skip
     publish(
         "scaling-exchange",
-        "What an exchange costs, and what it leaves of more processes with a core each",
+        "What an exchange by collectives costs, and what it leaves of more processes with a core each",
         rows,
         notes=["the same global batch on all: the computing is divided, the exchange is not"],
         facts={"latency us": latency * 1e6, "bandwidth MB/s": 1e-6 / seconds_per_byte},
@@ -195,6 +208,7 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     if processes == 1:
         return _act(question, Team())
     act = _act
+    memory = SharedMemory(processes) if question.get("exchange", "memory") == "memory" else None
 
     def work(rank: int, cluster: ClusterSpec) -> None:
         if "strategy" in question:
@@ -202,7 +216,7 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
         else:
             _set_up()
             join_cluster(cluster)
-        act(question, Team(rank, processes))
+        act(question, Team(rank, processes, memory=memory))
 
     workers = LocalWorkers(on_this_machine(processes), processes, work)
     if "strategy" in question:
@@ -211,7 +225,7 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
         _set_up()
         workers.connect()
     try:
-        return act(question, Team(0, processes))
+        return act(question, Team(0, processes, memory=memory))
     finally:
         workers.release()
 
@@ -268,7 +282,7 @@ def _arrays(rows: int, shape: list[int]) -> tuple[Any, Any, Any]:
 
 def _exchange(floats: int, team: Team) -> dict[str, Any]:
     """The shards' rows, as a step gathers them, and nothing else."""
-    exchange = Collective(_SHARDS, rank=team.rank, workers=team.workers)
+    exchange = team.exchange(_SHARDS)
     rows = [tf.ones([floats])] * len(exchange.owned)
 
     @tf.function  # type: ignore[untyped-decorator]
@@ -276,7 +290,7 @@ def _exchange(floats: int, team: Team) -> dict[str, Any]:
         exchange.begin()
         total = tf.zeros([floats])
         for _ in tf.range(10):
-            total = total + exchange.combined(rows, tf.add)
+            total = total + exchange.combined(rows, tf.add, tf.zeros([0]))[0]
         return tf.reduce_sum(total)
 
     return {"seconds": _median(lambda: steps().numpy()) / 10}

@@ -1,9 +1,10 @@
 """The price of traces: serving and ingest with TRACE_SAMPLE=0.01 beside the same without, in turn.
 
-`python -m benchmarks.tracing [--rounds 9] [--seconds 3]`
+`python -m benchmarks.tracing [--rounds 24] [--seconds 1]`
 
-Both run all the while and are loaded one after the other, the order changing from round to round. CPU time per request
-of the process that traces is compared pair by pair: it depends less than throughput on what else the machine does.
+All run all the while and are loaded one after the other, the order changing from round to round. CPU time per request
+of the process that traces is compared within a round: it depends less than throughput on what else the machine does.
+A third one without traces is the control: how far apart two processes are that do the same.
 """
 
 import argparse
@@ -13,10 +14,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 
 import psutil
 
@@ -25,7 +26,7 @@ from benchmarks.report import Cell, publish
 from benchmarks.serving_load import load, processes
 from benchmarks.serving_load.model import write_body
 
-_SHARES = ("0", "0.01")
+_SHARES = ("0", "0.01", "0")
 _LIMIT = 1.02
 _CONNECTIONS = 16
 _EVENTS = 100
@@ -67,60 +68,67 @@ def _of_ingest(platform: Platform, seconds: int) -> Measure:
     return measure
 
 
-def _compared(name: str, pair: tuple[Measure, Measure], rounds: int) -> dict[str, Cell]:
-    without, traced = pair
-    pairs = []
+def _compared(name: str, measures: Sequence[Measure], rounds: int) -> dict[str, Cell]:
+    """Of one without traces, one with, and another one without: the control."""
+    found: list[list[tuple[float, float]]] = [[] for _ in measures]
     for number in range(rounds):
-        order = (without, traced) if number % 2 else (traced, without)
-        first, second = (measure() for measure in order)
-        pairs.append((first, second) if number % 2 else (second, first))
-    ratios = sorted(with_cpu / cpu for (_, cpu), (_, with_cpu) in pairs)
+        for place in range(len(measures)):
+            which = (number + place) % len(measures)
+            found[which].append(measures[which]())
+    without, traced, control = ([cpu for _, cpu in runs] for runs in found)
     return {
         "what": name,
-        "requests/s without": round(median(rate for (rate, _), _ in pairs)),
-        "requests/s at 1 %": round(median(rate for _, (rate, _) in pairs)),
-        "CPU us without": median(cpu for (_, cpu), _ in pairs) * 1e6,
-        "CPU us at 1 %": median(cpu for _, (_, cpu) in pairs) * 1e6,
-        "CPU ratio, median of pairs": median(ratios),
-        "lowest": ratios[0],
-        "highest": ratios[-1],
+        "requests/s without": round(median(rate for rate, _ in found[0])),
+        "requests/s at 1 %": round(median(rate for rate, _ in found[1])),
+        "CPU us without": median(without) * 1e6,
+        "CPU us at 1 %": median(traced) * 1e6,
+        **_ratios("ratio", traced, without),
+        **_ratios("another without, ratio", control, without),
         "limit": _LIMIT,
     }
 
 
+def _ratios(name: str, these: Sequence[float], those: Sequence[float]) -> dict[str, Cell]:
+    """Of the runs of one round each: the median, and the quarter on either side."""
+    ratios = [one / other for one, other in zip(these, those, strict=True)]
+    low, middle, high = quantiles(ratios, n=4)
+    return {name: middle, f"{name}: quartiles": f"{low:.3f} to {high:.3f}"}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--seconds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=24)
+    parser.add_argument("--seconds", type=int, default=1)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         directory = Path(name)
         saved = directory / "a" / "saved_model"
         save = [sys.executable, "-m", "benchmarks.serving_load.model", "save", str(saved)]
         subprocess.run(save, check=True, env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"})
-        shutil.copytree(directory / "a", directory / "b")
+        for place in "bc":
+            shutil.copytree(directory / "a", directory / place)
         body = write_body(directory / "body.json")
         serving = []
-        for place, share in zip("ab", _SHARES, strict=True):
+        for place, share in zip("abc", _SHARES, strict=True):
             with _setting("SERVING_TRACE_SAMPLE", share):
                 running = stack.enter_context(
                     processes.serving(directory / f"run-{place}", directory / place / "saved_model")
                 )
             serving.append(_of_serving(running, body, options.seconds))
-        rows = [_compared(f"serving, {_CONNECTIONS} connections", (serving[0], serving[1]), options.rounds)]
+        rows = [_compared(f"serving, {_CONNECTIONS} connections", serving, options.rounds)]
         cores = set(os.sched_getaffinity(0))
         ingest = []
-        for share in _SHARES:
-            (directory / f"ingest-{share}").mkdir()
-            platform = Platform(directory / f"ingest-{share}", cores, cores, trace_sample=share)
+        for number, share in enumerate(_SHARES):
+            (directory / f"ingest-{number}").mkdir()
+            platform = Platform(directory / f"ingest-{number}", cores, cores, trace_sample=share)
             stack.callback(platform.stop)
             ingest.append(_of_ingest(platform, options.seconds))
-        rows.append(_compared(f"ingest, JSON of {_EVENTS} events", (ingest[0], ingest[1]), options.rounds))
+        rows.append(_compared(f"ingest, JSON of {_EVENTS} events", ingest, options.rounds))
     publish(
         "tracing",
         "TRACE_SAMPLE=0.01 beside 0",
         rows,
-        notes=["Both were there all the while and were loaded in turn; a ratio is of two runs next to each other."],
+        notes=["All were there all the while and were loaded in turn; a ratio is of two runs of the same round."],
     )
 
 

@@ -1,10 +1,10 @@
 """docs/internals/scaling.svg: what more processes would give a round, by the cost of an exchange.
 
     seconds of a step on P processes = computing on one / P + (P - 1) * latency + bytes received / bandwidth
-    bytes received = (P - 1) * bytes of a shard's gradients: each process sends one sum, for P and K powers of two
+    bytes received = 2 * (P - 1) / P * bytes of a shard's gradients, for P and K powers of two
 
-Latency and bandwidth are a least-squares fit to the measured exchanges at two processes, which stand in the table of
-docs/internals/performance.md.
+Latency and bandwidth are a least-squares fit to the exchanges of two processes by TensorFlow's collectives, which stand
+in the table of docs/internals/performance.md.
 """
 
 import math
@@ -64,7 +64,8 @@ def _fit(rows: list[tuple[float, float, float]]) -> tuple[float, float]:
 
 
 def _speeds(step_ms: float, shard_mb: float, latency_ms: float, ms_per_mb: float) -> list[float]:
-    return [step_ms / (step_ms / count + (count - 1) * (latency_ms + shard_mb * ms_per_mb)) for count in _PROCESSES]
+    exchanges = [(count - 1) * (latency_ms + 2 / count * shard_mb * ms_per_mb) for count in _PROCESSES]
+    return [step_ms / (step_ms / count + exchange) for count, exchange in zip(_PROCESSES, exchanges, strict=True)]
 
 
 def _x(count: float) -> float:

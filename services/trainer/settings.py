@@ -82,6 +82,10 @@ class TrainerSettings(ServiceSettings):
     straggler_seconds: float = Field(default=120.0, ge=1, le=3600)
     """A process that keeps the others of its round waiting in a step for so long is lost to them: the round goes on
     from its resume point with one fewer."""
+    exchange: Literal["memory", "collectives"] = "memory"
+    """How the processes of one round hand each other what they have computed, where all of them are on this machine:
+    memory that they share, or TensorFlow's collective operations (gRPC, and NCCL between GPUs), which those on several
+    machines use in any case. Part of no plan: the bits are the same."""
     readers: int = Field(default=1, ge=1, le=16)
     """Partitions of the log that a round reads ahead, by a thread each; 1: none. Part of no plan: the order stays."""
     evaluator: Literal["chief", "process"] = "chief"

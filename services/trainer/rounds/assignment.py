@@ -60,9 +60,11 @@ class RoundAssignment:
     trainers: tuple[str, ...] = ()
     """The names of those that compute the round, the chief first; empty: this one alone."""
     devices: int = 1
+    """Devices of each process, the GPUs where there are any; no part of the plan."""
     straggler_seconds: float = 120.0
     """How long a step waits for the process that has not come to it."""
-    """Devices of each process, the GPUs where there are any; no part of the plan."""
+    exchange: str = "memory"
+    """How the processes of one machine hand their rows to each other: memory, or collectives; no part of the plan."""
     profile_first: int = 0
     profile_steps: int = 0
     """Steps of this attempt to trace, from 0; 0 steps: none. No part of the plan."""
@@ -94,6 +96,11 @@ class RoundAssignment:
     def shards(self) -> int:
         """Parts of each batch, as the definition says; part of the plan."""
         return int(dict(self.plan.configuration.get("training", {})).get("shards", 1))
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether what several processes exchange travels through memory: they are to, and all of them are here."""
+        return 1 < self.workers == self.processes and self.exchange == "memory"
 
     @property
     def block_examples(self) -> int:

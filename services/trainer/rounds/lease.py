@@ -356,6 +356,7 @@ class RoundLoop:
             resume_interval_seconds=self._settings.resume_interval_seconds,
             devices=self._settings.devices,
             straggler_seconds=self._settings.straggler_seconds,
+            exchange=self._settings.exchange,
             readers=self._settings.readers,
             max_parameters=self._settings.max_parameters,
             evaluator=self._settings.evaluator,

@@ -18,6 +18,7 @@ from services.trainer.learn.steps import NotFiniteError
 from services.trainer.rounds.assignment import Helped, Message, RoundAssignment, Shrunk
 from services.trainer.shards.cluster_spec import ClusterSpec, on_this_machine
 from services.trainer.shards.introductions import introduce
+from services.trainer.shards.shared_memory import SharedMemory
 from services.trainer.shards.team import Team, WorkerLostError, use_devices
 from services.trainer.shards.workers import LOST_SECONDS, LocalWorkers, join_cluster
 
@@ -42,6 +43,8 @@ def led_by_this(assignment: RoundAssignment, report: Report, help_with: Help) ->
         yield team
     finally:
         workers.release()
+        if team.memory:
+            team.memory.close()
 
 
 def divided(log: EventLog, team: Team, assignment: RoundAssignment) -> DividedLog | None:
@@ -79,10 +82,11 @@ def _joined(assignment: RoundAssignment, report: Report, help_with: Help) -> tup
     cluster = ClusterSpec(assignment.addresses, assignment.rank)
     if not assignment.addresses:
         cluster = on_this_machine(assignment.workers)
+    memory = SharedMemory(assignment.workers) if assignment.shares_memory else None
 
     def work(rank: int, cluster: ClusterSpec) -> None:
         own = _of_worker(assignment, rank)
-        team = Team(rank, own.workers, _set_up(own), own.straggler_seconds)
+        team = Team(rank, own.workers, _set_up(own), own.straggler_seconds, memory=memory)
         join_cluster(cluster)
         _helped(own, team, lambda message: None, help_with)
 
@@ -95,7 +99,7 @@ def _joined(assignment: RoundAssignment, report: Report, help_with: Help) -> tup
     workers.watch(give_up)
     devices = _set_up(assignment)
     workers.connect()
-    return workers, Team(assignment.rank, assignment.workers, devices, assignment.straggler_seconds)
+    return workers, Team(assignment.rank, assignment.workers, devices, assignment.straggler_seconds, memory=memory)
 
 
 def _helped(assignment: RoundAssignment, team: Team, report: Report, help_with: Help) -> None:

@@ -1,6 +1,6 @@
 """What shards hand to each other beside sums: rows of a batch, keys of their draws, the bits of counters."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -26,11 +26,6 @@ def keyed(variable: keras.Variable, value: tf.Tensor, shard: int) -> tf.Tensor:
         return value
     key = (tf.cast(value[0], tf.int64) + shard * _KEY_STEP) % 2**32
     return tf.stack([tf.cast(key, value.dtype), value[1]])
-
-
-def adding(width: Any) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    """Of two rows: the sum of the first `width` floats; what follows, the bits of counters, is the first's."""
-    return lambda one, other: tf.concat([one[:width] + other[:width], one[width:]], axis=0)
 
 
 def as_floats(value: tf.Tensor) -> tf.Tensor:

@@ -20,7 +20,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from services.trainer.shards.bits import adding, as_floats, from_floats, keyed, rows_of
+from services.trainer.shards.bits import as_floats, from_floats, keyed, rows_of
 from services.trainer.shards.cut import shard_bounds
 from services.trainer.shards.exchange import Exchange
 
@@ -143,16 +143,16 @@ class ShardedGradients:
     def _exchanged(self, parts: Sequence["_Part"]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """The sums of dense gradients, those of the rest, and the counts of the first shard. What is not compressed
         travels in one row."""
-        width, others = tf.size(parts[0].taught_sums), tf.size(parts[0].sums)
-        plain = [tf.concat([part.sums, part.counts], axis=0) for part in parts]
+        counts = parts[0].counts
         if self._travel_as == tf.float32:
-            rows = [tf.concat([part.taught_sums, row], axis=0) for part, row in zip(parts, plain, strict=True)]
-            total = self._exchange.combined(rows, adding(width + others))
-            return total[:width], total[width : width + others], total[width + others :]
+            width = tf.size(parts[0].taught_sums)
+            rows = [tf.concat([part.taught_sums, part.sums], axis=0) for part in parts]
+            total, counts = self._exchange.combined(rows, tf.add, counts)
+            return total[:width], total[width:], counts
         rounded = [tf.cast(part.taught_sums, self._travel_as) for part in parts]
-        taught = self._exchange.combined(rounded, self._rounding)
-        total = self._exchange.combined(plain, adding(others))
-        return tf.cast(taught, tf.float32), total[:others], total[others:]
+        taught, _ = self._exchange.combined(rounded, self._rounding, tf.zeros([0], self._travel_as))
+        total, counts = self._exchange.combined([part.sums for part in parts], tf.add, counts)
+        return tf.cast(taught, tf.float32), total, counts
 
     def _rounding(self, one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
         return tf.cast(tf.cast(one, tf.float32) + tf.cast(other, tf.float32), self._travel_as)

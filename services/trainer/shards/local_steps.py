@@ -18,7 +18,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from services.trainer.shards.bits import adding, as_floats, from_floats, keyed, rows_of
+from services.trainer.shards.bits import as_floats, from_floats, keyed, rows_of
 from services.trainer.shards.cut import shard_bounds
 from services.trainer.shards.exchange import Exchange
 
@@ -50,21 +50,23 @@ class LocalSteps:
         beyond the end zeros."""
         moved = [*self._averaged, *self._counted]
         starts = [variable.value.read_value() for variable in moved]
-        parts = []
+        rows, counts = [], []
         for shard in self._exchange.owned:
             for variable, value in zip(moved, starts, strict=True):
                 variable.assign(keyed(variable, value, shard))
-            parts.append(self._of_shard(shard, take_step, batch_of, first, end))
-        size = int(sum(np.prod(variable.shape) for variable in self._averaged))
+            row, counted = self._of_shard(shard, take_step, batch_of, first, end)
+            rows.append(row)
+            counts.append(counted)
         losses = 2 * self._most
-        total = self._exchange.combined(parts, adding(losses + 1 + size))
-        self._assign(total[losses + 1 : losses + 1 + size] / total[losses], total[losses + 1 + size :])
+        total, counted = self._exchange.combined(rows, tf.add, counts[0])
+        self._assign(total[losses + 1 :] / total[losses], counted)
         return tf.reshape(total[:losses], [self._most, 2])
 
     def _of_shard(
         self, shard: int, take_step: TakeStep, batch_of: BatchOf, first: tf.Tensor, end: tf.Tensor
-    ) -> tf.Tensor:
-        """One row of float32: its weighted losses, its rows, and where its variables have come to, times its rows."""
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """One row of float32: its weighted losses, its rows, and where its variables have come to, times its rows; and
+        the bits of its counters."""
 
         def step(number: tf.Tensor, seen: tf.Tensor, losses: tf.TensorArray) -> tuple[Any, ...]:
             batch = batch_of(number)
@@ -84,9 +86,9 @@ class LocalSteps:
         losses = tf.pad(array.stack(), [[0, self._most - (end - first)], [0, 0]])
         with tf.control_dependencies([losses]):
             ended = [tf.cast(seen, tf.float32) * _flat(one.value.read_value()) for one in self._averaged]
-            counted = [as_floats(one.value.read_value()) for one in self._counted]
-        row = [tf.reshape(losses, [-1]), tf.cast(seen, tf.float32)[tf.newaxis], *ended, *counted]
-        return tf.concat(row, axis=0)
+            counted = [tf.zeros([0]), *(as_floats(one.value.read_value()) for one in self._counted)]
+        row = [tf.reshape(losses, [-1]), tf.cast(seen, tf.float32)[tf.newaxis], *ended]
+        return tf.concat(row, axis=0), tf.concat(counted, axis=0)
 
     def _assign(self, mean: tf.Tensor, counted: tf.Tensor) -> None:
         pieces = tf.split(mean, [int(np.prod(variable.shape)) for variable in self._averaged])

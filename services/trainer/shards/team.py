@@ -6,7 +6,8 @@ import tensorflow as tf
 
 from common.errors import Unavailable
 from services.trainer.parameters.coordinator import Coordinator
-from services.trainer.shards.exchange import Alone, Collective, Exchange
+from services.trainer.shards.exchange import Alone, Collectives, Connected, Exchange, Shared
+from services.trainer.shards.shared_memory import SharedMemory
 
 
 class WorkerLostError(Exception):
@@ -22,6 +23,8 @@ class Team:
         devices: TensorFlow's names; empty: wherever it puts an operation.
         straggler_seconds: a worker that has nothing to say for so long is lost; its death is noticed earlier.
         coordinator: of an asynchronous round: others take its steps.
+        memory: by which the workers' rows travel, where all of them are on this machine; else TensorFlow's collective
+            operations move them.
     """
 
     rank: int = 0
@@ -29,6 +32,7 @@ class Team:
     devices: tuple[str, ...] = ()
     straggler_seconds: float = 120.0
     coordinator: Coordinator | None = None
+    memory: SharedMemory | None = None
 
     @property
     def is_chief(self) -> bool:
@@ -37,7 +41,12 @@ class Team:
     def exchange(self, shards: int) -> Exchange:
         if self.workers == 1:
             return Alone(shards)
-        return Collective(shards, rank=self.rank, workers=self.workers, timeout_seconds=self.straggler_seconds)
+        transport: Shared | Collectives
+        if self.memory:
+            transport = Shared(self.memory, rank=self.rank, timeout_seconds=self.straggler_seconds)
+        else:
+            transport = Collectives(workers=self.workers, timeout_seconds=self.straggler_seconds)
+        return Connected(shards, transport, rank=self.rank, workers=self.workers)
 
 
 ALONE = Team()

@@ -182,6 +182,7 @@ def test_two_trainers_train_what_one_rebuilds(
     wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "the round is finished", seconds=300)
     version = registry.get_version(MODEL, 1)
     assert version.environment["shards"] == 3
+    assert version.environment["exchange"] == "collectives"
     assert version.environment["training"]["evaluated_by"] == "evaluator"
     assert len(version.evaluation["by_step"]) >= 4
     assert all(found["metrics"] for found in version.evaluation["by_step"])

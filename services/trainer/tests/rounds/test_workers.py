@@ -57,6 +57,7 @@ def test_a_round_goes_on_without_the_worker_that_died_and_one_process_rebuilds_i
     assert (found.attempts, found.progress["regrouped"]["times"]) == (1, 1)
     assert found.progress["regrouped"]["because"] == "worker 1 of 3 ended: signal 9 (SIGKILL)"
     assert (version.environment["shards"], version.environment["workers"]) == (3, 2)
+    assert version.environment["exchange"] == "memory"
     assert version.environment["training"]["ended_by"] == "early_stopping"
     assert [(member["rank"], member["taken_over_records"]) for member in version.environment["members"]] == [
         (0, 0),

@@ -16,9 +16,9 @@ from services.trainer.shards.local_steps import LocalSteps
 class _Counted(Alone):
     exchanges = 0
 
-    def combined(self, rows: Sequence[tf.Tensor], combine: Combine) -> tf.Tensor:
+    def combined(self, rows: Sequence[tf.Tensor], combine: Combine, carried: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         self.exchanges += 1
-        return super().combined(rows, combine)
+        return super().combined(rows, combine, carried)
 
 
 @pytest.mark.covers("dist-bsp")

@@ -64,7 +64,17 @@ def teams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Teams]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.covers("dist-mirrored", "dist-multiworker")
-@pytest.mark.parametrize("team", [{"devices": 3}, {"workers": 2}, {"workers": 3}], ids=str)
+@pytest.mark.parametrize(
+    "team",
+    [
+        {"devices": 3},
+        {"workers": 2},
+        {"workers": 3},
+        {"workers": 2, "exchange": "collectives"},
+        {"workers": 3, "exchange": "collectives"},
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("model", ["estimator", "module"])
 def test_several_devices_and_several_processes_train_what_one_does(
     teams: _Teams, model: str, team: dict[str, Any]
@@ -94,7 +104,8 @@ def test_gradients_that_travel_as_bfloat16_are_rounded_whoever_computes_them(tea
     exact = teams.alone(model)
     assert alone["digest"] != exact["digest"]
     assert alone["losses"] == pytest.approx(exact["losses"], rel=0.02)
-    assert teams.train(model=model, training={"compress": "bfloat16"}, workers=2) == alone
+    for workers, exchange in ((2, "collectives"), (3, "memory")):
+        assert teams.train(model=model, training={"compress": "bfloat16"}, workers=workers, exchange=exchange) == alone
 
 
 @pytest.mark.timeout(300)
@@ -127,8 +138,11 @@ def test_no_worker_begins_a_superstep_before_all_have_ended_the_one_before(teams
 
 @pytest.mark.timeout(300)
 @pytest.mark.covers("dist-bsp", "dist-multiworker")
-def test_a_worker_that_stands_still_is_lost_after_its_time(teams: _Teams) -> None:
-    assert "workers failed" in teams.train(model="plain", workers=2, halt=1)["lost"]
+@pytest.mark.parametrize("exchange", ["memory", "collectives"])
+def test_a_worker_that_stands_still_is_lost_after_its_time(teams: _Teams, exchange: str) -> None:
+    lost = teams.train(model="plain", workers=2, halt=1, exchange=exchange)["lost"]
+    assert "a step of 2 workers failed" in lost
+    assert exchange == "collectives" or "worker 1 of 2 has not come within 2 s" in lost
 
 
 @pytest.mark.timeout(300)

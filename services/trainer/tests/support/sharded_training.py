@@ -1,10 +1,10 @@
 """`python -m services.trainer.tests.support.sharded_training`: teams in, digests of what they trained out.
 
-One JSON object a line in: {"workers", "devices", "model": plain, estimator or module, "training": more keys of it,
-"directory", "kill" or "halt": a rank, "log": a file}. One a line out: {"digest", "losses"} of the chief, "placement"
-where layers have devices, or {"lost": sentence}. The log has a line per worker for each beginning (even) and end (odd)
-of an exchange: first shard, number, seconds. Each team trains in processes of its own, forked from this one, which has
-imported TensorFlow and run nothing.
+One JSON object a line in: {"workers", "exchange": memory or collectives, "devices", "model": plain, estimator or
+module, "training": more keys of it, "directory", "kill" or "halt": a rank, "log": a file}. One a line out: {"digest",
+"losses"} of the chief, "placement" where layers have devices, or {"lost": sentence}. The log has a line per worker for
+each beginning (even) and end (odd) of an exchange: first shard, number, seconds. Each team trains in processes of its
+own, forked from this one, which has imported TensorFlow and run nothing.
 """
 
 import hashlib
@@ -32,7 +32,8 @@ from services.trainer.features.parsing import Raw
 from services.trainer.learn import adapters
 from services.trainer.learn.training import Training
 from services.trainer.shards.cluster_spec import ClusterSpec, on_this_machine
-from services.trainer.shards.exchange import Collective, Combine
+from services.trainer.shards.exchange import Combine, Connected
+from services.trainer.shards.shared_memory import SharedMemory
 from services.trainer.shards.team import Team, WorkerLostError, use_devices
 from services.trainer.shards.workers import LOST_SECONDS, LocalWorkers, join_cluster
 
@@ -135,10 +136,12 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     if count == 1:
         return _trained(question, Team(devices=_set_up(question)))
 
+    memory = SharedMemory(count) if question.get("exchange", "memory") == "memory" else None
+
     def work(rank: int, cluster: ClusterSpec) -> None:
         devices = _set_up(question)
         join_cluster(cluster)
-        _trained(question, Team(rank, count, devices, patience))
+        _trained(question, Team(rank, count, devices, patience, memory=memory))
 
     def lost(reason: str) -> None:
         print(json.dumps({"lost": reason}), flush=True)
@@ -149,7 +152,7 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     devices = _set_up(question)
     workers.connect()
     try:
-        return _trained(question, Team(0, count, devices, patience))
+        return _trained(question, Team(0, count, devices, patience, memory=memory))
     except WorkerLostError as error:
         threading.Event().wait(LOST_SECONDS)  # the watch says which worker it was, where one has ended
         return {"lost": str(error)}
@@ -159,9 +162,11 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
 
 def _log_exchanges(path: Path) -> None:
     """Has each worker write down when it began what it exchanges, and when it had all of it."""
-    exchanged = Collective.combined
+    exchanged = Connected.combined
 
-    def combined(self: Collective, rows: Sequence[tf.Tensor], combine: Combine) -> tf.Tensor:
+    def combined(
+        self: Connected, rows: Sequence[tf.Tensor], combine: Combine, carried: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         count = itertools.count()
 
         def note(row: Any) -> Any:
@@ -170,10 +175,10 @@ def _log_exchanges(path: Path) -> None:
             return row
 
         noted = [tf.ensure_shape(tf.numpy_function(note, [rows[0]], tf.float32), rows[0].shape), *rows[1:]]
-        found = exchanged(self, noted, combine)
-        return tf.ensure_shape(tf.numpy_function(note, [found], tf.float32), found.shape)
+        found, counts = exchanged(self, noted, combine, carried)
+        return tf.ensure_shape(tf.numpy_function(note, [found], tf.float32), found.shape), counts
 
-    Collective.combined = combined  # type: ignore[method-assign]
+    Connected.combined = combined  # type: ignore[method-assign]
 
 
 def main() -> None:

@@ -95,13 +95,22 @@ def read_letters(log: EventLog, stream: str, start: int, end: int) -> Iterator[S
             yield StoredLetter(record.offset, index, DeadLetter.FromString(example))
 
 
-def newest_letters(log: EventLog, stream: str, limit: int) -> list[dict[str, Any]]:
-    """The newest `limit` letters, newest first, for people. Raises as EventLog.read."""
+def newest_letters(
+    log: EventLog, stream: str, limit: int, *, before: tuple[int, int] | None = None
+) -> list[dict[str, Any]]:
+    """The newest `limit` letters, newest first, for people; `before`: those before this (offset, index). Raises as
+    EventLog.read."""
     topic = deadletter_topic(stream)
-    end = log.end_position(topic)[0]
-    start = max(log.start_position(topic)[0], end - limit)
-    newest = deque((letter.to_mapping() for letter in read_letters(log, stream, start, end)), maxlen=limit)
-    return list(reversed(newest))
+    last = log.end_position(topic)[0]
+    end = last if before is None else min(last, before[0] + 1)
+    start = max(log.start_position(topic)[0], end - limit - 1)
+    kept = (
+        letter
+        for letter in read_letters(log, stream, start, end)
+        if before is None or (letter.offset, letter.index) < before
+    )
+    newest = deque(kept, maxlen=limit)
+    return [letter.to_mapping() for letter in reversed(newest)]
 
 
 def _by_record(letters: Sequence[DeadLetter]) -> Iterator[list[DeadLetter]]:

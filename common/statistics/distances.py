@@ -18,7 +18,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 _SOME, _LARGE, _CHANCE = 0.1, 0.25, 3.0
-_TENTHS = 10
+_TENTHS, _MISSING = 10, 0.1
+_DRIFTS = ("none", "some", "large")
 _LEAST = 1e-4
 """A share that stands for none, so that a logarithm is finite."""
 Told = Mapping[str, Any]
@@ -28,6 +29,41 @@ def compare(reference: Told, other: Told) -> dict[str, dict[str, Any]]:
     """By field of either document (sketches.to_document): distances, and what is in one of them alone."""
     ours, theirs = reference["fields"], other["fields"]
     return {name: _field(ours.get(name), theirs.get(name)) for name in dict.fromkeys((*ours, *theirs))}
+
+
+def sentences(distances: Mapping[str, Told], *, most: int = 8) -> list[str]:
+    """What a person should know of `compare`, the furthest first: a sentence for each field that has drifted, or is
+    missing in a tenth of the examples more or less; one sentence where there is none."""
+    told = [(name, one) for name, one in distances.items() if _is_told(one)]
+    told.sort(key=lambda item: (-_DRIFTS.index(item[1].get("drift", "none")), -item[1].get("psi", 0.0), item[0]))
+    if told:
+        more = [f"and {len(told) - most} fields more"] if len(told) > most else []
+        return [_sentence(name, one) for name, one in told[:most]] + more
+    known = [(one["psi"], name) for name, one in distances.items() if "psi" in one]
+    if not known:
+        return ["no field has values on both sides, so nothing can be compared"]
+    psi, name = max(known)
+    return [f"no field has drifted: of {len(known)} the furthest is {name}, with a PSI of {psi:.2g}"]
+
+
+def _is_told(one: Told) -> bool:
+    before, after = one.get("missing", (0.0, 0.0))
+    return one.get("drift", "none") != "none" or "kinds" in one or abs(after - before) > _MISSING
+
+
+def _sentence(name: str, one: Told) -> str:
+    if "kinds" in one:
+        return f"{name} has changed its kind from {one['kinds'][0]} to {one['kinds'][1]}"
+    said = []
+    if one.get("drift", "none") != "none":
+        much = "largely" if one["drift"] == "large" else "somewhat"
+        above = _LARGE if one["drift"] == "large" else _SOME
+        apart = f", values lie {one['wasserstein']:.2g} standard deviations apart" if "wasserstein" in one else ""
+        said.append(f"has drifted {much}: PSI {one['psi']:.2g}, above {above:g}{apart}")
+    before, after = one["missing"]
+    if abs(after - before) > _MISSING:
+        said.append(f"is missing in {after:.0%} of the examples, before in {before:.0%}")
+    return f"{name} {', and '.join(said)}"
 
 
 def _field(reference: Told | None, other: Told | None) -> dict[str, Any]:

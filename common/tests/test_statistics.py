@@ -1,12 +1,13 @@
 """Sketches that merge, and the distances between them: against numpy on the same values."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
 
 from common.schema import Schema
-from common.statistics.distances import compare
+from common.statistics.distances import compare, sentences
 from common.statistics.examples import of_examples
 from common.statistics.sketches import FieldStatistics, of_arrays, to_document
 from protos.example_pb2 import Example
@@ -79,3 +80,25 @@ def test_drift_is_told_by_size_and_chance_alone_is_none() -> None:
     assert found["x"]["wasserstein"] == pytest.approx(1.5, abs=0.1), "the mean has moved by 1.5 deviations"
     assert found["word"]["jensen_shannon"] == pytest.approx(0.5, abs=0.02), "half of the words have nothing in common"
     assert found["x"]["psi"] > compare(reference, alike)["x"]["psi"]
+
+
+@pytest.mark.covers("eco-tfdv")
+def test_what_has_drifted_is_said_in_sentences_the_furthest_first() -> None:
+    random = np.random.default_rng(5)
+
+    def document(mean: float, words: list[str], *, missing: int) -> dict[str, Any]:
+        fields = of_arrays({"x": random.normal(mean, 1, 3000), "word": random.choice(words, 3000), "z": np.ones(900)})
+        fields["z"].add_examples(missing, missing=missing)
+        return to_document(fields)
+
+    before = document(0.0, ["a", "b"], missing=0)
+    (none,) = sentences(compare(before, document(0.0, ["a", "b"], missing=0)))
+    assert none.startswith("no field has drifted: of 3 the furthest is ")
+    x, word, z = sentences(compare(before, document(3.0, ["a", "b", "b"], missing=300)))
+    assert x.startswith("x has drifted largely: PSI ")
+    assert x.endswith(", above 0.25, values lie 3 standard deviations apart")
+    assert word.startswith("word has drifted somewhat: PSI 0.1")
+    assert z == "z is missing in 25% of the examples, before in 0%"
+    kinds = {"fields": {"x": {**before["fields"]["word"]}}}
+    assert sentences(compare(before, kinds))[0] == "x has changed its kind from number to text"
+    assert sentences({}) == ["no field has values on both sides, so nothing can be compared"]

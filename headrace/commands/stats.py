@@ -1,6 +1,6 @@
 """stats: what the values of a stream, a round or of requests look like, by field, and how far two of them are apart."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Annotated, Any
 
@@ -58,13 +58,14 @@ def stats(
     if not against:
         session.show({"of": title, **found}, lambda: _print_fields(title, found["fields"]))
         return
-    from common.statistics.distances import compare
+    from common.statistics.distances import compare, sentences
 
     distances = compare(found, other)
     if against.startswith(_REQUESTS):  # requests have no labels, and only what the model takes
         distances = {field: one for field, one in distances.items() if field in other["fields"]}
-    document = {"of": title, "against": other_title, "fields": distances}
-    session.show(document, lambda: _print_distances(f"{title} -> {other_title}", distances))
+    said = sentences(distances)
+    document = {"of": title, "against": other_title, "fields": distances, "sentences": said}
+    session.show(document, lambda: _print_distances(f"{title} -> {other_title}", distances, said))
     worst = max((_DRIFTS.index(one.get("drift", "none")) for one in distances.values()), default=0)
     if fail_at and worst >= _DRIFTS.index(fail_at):
         raise typer.Exit(1)
@@ -146,7 +147,7 @@ def _print_fields(title: str, fields: Mapping[str, Any]) -> None:
     print_table(title, {one: "left" if one in ("field", "most frequent") else "right" for one in names}, rows)
 
 
-def _print_distances(title: str, distances: Mapping[str, Any]) -> None:
+def _print_distances(title: str, distances: Mapping[str, Any], said: Sequence[str]) -> None:
     rows = [
         [
             field, one.get("drift") or _difference(one), _number(one.get("psi")), _number(one.get("jensen_shannon")),
@@ -156,6 +157,8 @@ def _print_distances(title: str, distances: Mapping[str, Any]) -> None:
     ]  # fmt: skip
     names = ("field", "drift", "PSI", "Jensen-Shannon", "Wasserstein", "missing")
     print_table(title, {one: "left" if one in ("field", "drift") else "right" for one in names}, rows)
+    for sentence in said:
+        typer.echo(sentence)
 
 
 def _difference(one: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from sqlalchemy import func, select
 
@@ -45,7 +45,7 @@ from services.registry.rounds.teams import Teams
 from services.registry.series import Series, Wanted
 from services.registry.store.blobs import Blobs
 from services.registry.store.database import Clock, Database, Transaction
-from services.registry.store.history import check_author, list_history, remember
+from services.registry.store.history import HistoryPage, check_author, list_history, remember
 from services.registry.store.manifest import check_digest, check_manifest
 from services.registry.store.shelf import Shelf
 from services.registry.store.tables import rounds as rounds_table
@@ -182,10 +182,10 @@ class Catalog:
         with self._database.read() as connection:
             return rounds.list_rounds(connection, model, limit)
 
-    def recent_rounds(self, names: Sequence[str], limit: int) -> list[Round]:
-        """Of all these models together, the newest first."""
+    def recent_rounds(self, names: Sequence[str], limit: int, *, before: str = "") -> list[Round]:
+        """Of all these models together, the newest first; `before`: those planned before this round."""
         with self._database.read() as connection:
-            return rounds.recent_rounds(connection, names, limit)
+            return rounds.recent_rounds(connection, names, limit, before=before)
 
     def get_round(self, model: str, round_id: str) -> Round:
         """Raises NotFound, also when the round is another model's."""
@@ -325,11 +325,17 @@ class Catalog:
         with self._database.read() as connection:
             return aliases.list_history(connection, model)
 
-    def history(
-        self, *, model: str = "", stream: str = "", by: str = "", action: str = "", limit: int = 100
-    ) -> list[HistoryEntry]:
+    def history(self, **wanted: Any) -> list[HistoryEntry]:
+        """As list_history takes it: the entries alone."""
+        return [entry for _, entry in self.history_page(**wanted).entries]
+
+    def history_page(
+        self, *, model: str = "", stream: str = "", by: str = "", action: str = "", limit: int = 100, before: str = ""
+    ) -> HistoryPage:
         with self._database.read() as connection:
-            return list_history(connection, model=model, stream=stream, by=by, action=action, limit=limit)
+            return list_history(
+                connection, model=model, stream=stream, by=by, action=action, limit=limit, before=before
+            )
 
     def note(self, action: str, *, by: str, reason: str, model: str = "", stream: str = "") -> None:
         """Writes into the history what somebody has asked of another service through this one."""

@@ -96,9 +96,9 @@ class Series:
         step = max(step_seconds or math.ceil(seconds / _MAX_POINTS), STEP_SECONDS)
         width = math.ceil(step / STEP_SECONDS)
         with self._lock:
-            keys = sorted({key for series in self._hours.values() for key in series})
-            self._check_name(wanted.name, keys)
-            found = [key for key in keys if wanted.takes(key)][:_MAX_FOUND]
+            found = sorted({key for series in self._hours.values() for key in series if wanted.takes(key)})[:_MAX_FOUND]
+            if not found:
+                self._check_name(wanted.name)
             end = int(self._clock() // STEP_SECONDS) + 1
             start = (end - min(seconds, KEPT_SECONDS) // STEP_SECONDS) // width * width
             rows = [self._points(key, start, end) for key in found]
@@ -113,7 +113,10 @@ class Series:
 
     def names(self) -> list[str]:
         with self._lock:
-            return sorted({key.name for series in self._hours.values() for key in series})
+            return self._names()
+
+    def _names(self) -> list[str]:
+        return sorted({key.name for series in self._hours.values() for key in series})
 
     def _points(self, key: SeriesKey, start: int, end: int) -> list[float]:
         found: list[float] = []
@@ -123,8 +126,8 @@ class Series:
             found += points[first:last] if points is not None else [math.nan] * (last - first)
         return found
 
-    def _check_name(self, name: str, keys: list[SeriesKey]) -> None:
-        names = sorted({key.name for key in keys})
+    def _check_name(self, name: str) -> None:
+        names = self._names()
         if names and name not in names:
             raise InvalidInput(f"nothing reports {name!r}; known: {', '.join(names)}")
 

@@ -26,6 +26,8 @@ def test_letters_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert [one.letter for one in stored] == letters
     assert [(one.offset, one.index) for one in stored] == [(0, 0), (1, 0), (1, 1)], "a record has one schema version"
     assert [one["payload"] for one in newest_letters(log, "s", 2)] == ["Yw==", "Yg=="]
+    before = [newest_letters(log, "s", 2, before=place) for place in ((1, 1), (1, 0), (0, 0), (9, 0))]
+    assert [[one["payload"] for one in page] for page in before] == [["Yg==", "YQ=="], ["YQ=="], [], ["Yw==", "Yg=="]]
     log.close()
 
 

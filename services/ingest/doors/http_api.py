@@ -29,6 +29,7 @@ from services.ingest.settings import JSON_MEMORY_FACTOR
 _FORMAT_OF: dict[str, BodyFormat] = {bodies.JSON: "json", bodies.NDJSON: "ndjson", bodies.TFRECORD: "tfrecord"}
 _FRAMED_MEMORY_FACTOR = 3
 _LISTED_LETTERS = 1_000
+_LETTER = r"^(\d{1,18}\.\d{1,9})?$"
 _EVENTS_PATH = "/v1/streams/{stream}/events"
 _EVENTS_OPENAPI: dict[str, Any] = {
     "tags": ["events"],
@@ -78,10 +79,13 @@ def create_ingest_app(intake: Intake, service_health: Health, tracing: Tracing =
         return await intake.status(stream)
 
     @app.get("/v1/streams/{stream}/deadletters", tags=["dead letters"])
-    async def deadletters(stream: str, limit: int = Query(100, ge=1, le=_LISTED_LETTERS)) -> dict[str, Any]:
-        """The newest dead letters, newest first."""
+    async def deadletters(
+        stream: str, limit: int = Query(100, ge=1, le=_LISTED_LETTERS), before: str = Query("", pattern=_LETTER)
+    ) -> dict[str, Any]:
+        """The newest dead letters, newest first; with `before=` a letter's `offset.index`, those before it."""
         await intake.open(stream)
-        letters = await intake.in_thread(newest_letters, intake.log, stream, limit)
+        end = cast("tuple[int, int]", tuple(map(int, before.split(".")))) if before else None
+        letters = await intake.in_thread(lambda: newest_letters(intake.log, stream, limit, before=end))
         return {"topic": deadletter_topic(stream), "dead_letters": letters}
 
     @app.get("/v1/streams/{stream}/events", tags=["events"])
@@ -98,6 +102,16 @@ def create_ingest_app(intake: Intake, service_health: Health, tracing: Tracing =
         await intake.open(stream)
         schema = Schema.from_json((await intake.in_thread(intake.schemas.fetch, stream)).schema_json)
         return await intake.in_thread(window.statistics, intake.log, stream, schema, last)
+
+    @app.get("/v1/streams/{stream}/requests", tags=["streams"])
+    async def requests(
+        stream: str, model: str, last: int = Query(2_000, ge=1, le=window.MOST_EVENTS)
+    ) -> dict[str, Any]:
+        """Of the newest predictions of a model of this stream that serving has sampled into the event log, by input, as
+        statistics says them; 404 where there are none."""
+        await intake.open(stream)
+        schema = Schema.from_json((await intake.in_thread(intake.schemas.fetch, stream)).schema_json)
+        return await intake.in_thread(window.requests, intake.log, model, schema, last)
 
     @app.post("/v1/streams/{stream}/deadletters:replay", tags=["dead letters"])
     async def replay_deadletters(stream: str) -> dict[str, Any]:

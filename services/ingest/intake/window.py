@@ -3,11 +3,15 @@
 import heapq
 from typing import Any
 
+from google.protobuf.message import DecodeError
+
+from common.errors import DataLoss, NotFound
 from common.eventlog import tfrecord
 from common.eventlog.base import EventLog
-from common.eventlog.topics import examples_topic
+from common.eventlog.topics import examples_topic, predictions_topic
 from common.schema import Schema
 from common.statistics.examples import as_row, of_examples
+from common.statistics.requests import of_predictions
 from common.statistics.sketches import to_document
 
 MOST_EVENTS, MOST_ROWS = 20_000, 1000
@@ -22,7 +26,10 @@ def newest_events(log: EventLog, stream: str, last: int) -> list[bytes]:
         Unavailable: the log does not answer.
         DataLoss: a record cannot be read.
     """
-    topic = examples_topic(stream)
+    return _newest(log, examples_topic(stream), last)
+
+
+def _newest(log: EventLog, topic: str, last: int) -> list[bytes]:
     starts, ends = log.start_position(topic), log.end_position(topic)
     found: list[tuple[float, int, int, int, bytes]] = []
     for partition, end in ends.items():
@@ -59,3 +66,23 @@ def statistics(log: EventLog, stream: str, schema: Schema, last: int) -> dict[st
     """Of the newest events, as common/statistics/sketches.py writes it; `events` says how many there were."""
     examples = newest_events(log, stream, last)
     return {"stream": stream, "events": len(examples), **to_document(of_examples(examples, schema))}
+
+
+def requests(log: EventLog, model: str, schema: Schema, last: int) -> dict[str, Any]:
+    """Of the newest sampled predictions of a model; `predictions` says how many there were.
+
+    Raises:
+        NotFound: none are in this log.
+    """
+    try:
+        records = _newest(log, predictions_topic(model), last)
+    except NotFound as error:
+        raise NotFound(
+            f"no prediction of {model} is sampled into the event log; SERVING_REQUEST_LOG and "
+            "SERVING_REQUEST_LOG_SAMPLING have serving do it"
+        ) from error
+    try:
+        fields = of_predictions(records, schema)
+    except (DecodeError, ValueError) as error:
+        raise DataLoss(f"a sampled prediction of {model} cannot be read: {error}") from error
+    return {"model": model, "predictions": len(records), **to_document(fields)}

@@ -9,9 +9,11 @@ from typing import Any
 
 import grpc
 import httpx
+import numpy as np
 import pytest
 
 from common.eventlog import tfrecord
+from common.eventlog.base import NewRecord, RecordHeaders
 from common.examples.codec import ExampleCodec
 from common.process.health import Health
 from common.process.rpc_aio import open_aio_channel, start_aio_server
@@ -19,6 +21,8 @@ from common.process.tracing import open_tracing
 from common.schema import Schema
 from protos import ingest_pb2 as pb
 from protos import ingest_pb2_grpc
+from protos.prediction_log_pb2 import PredictionLog
+from protos.tfserving_pb2 import DataType
 from services.ingest.doors.grpc_api import REFUSED_METADATA_KEY, SERVICE_NAME, IngestServicer
 from services.ingest.doors.http_api import create_ingest_app
 from services.ingest.intake.accept import Intake
@@ -169,7 +173,14 @@ def test_bad_events_of_every_body_type_become_dead_letters(world: World) -> None
     async def listed(client: httpx.AsyncClient) -> Any:
         return (await client.get("/v1/streams/flights/deadletters", params={"limit": 2})).json()["dead_letters"]
 
+    async def older(client: httpx.AsyncClient) -> list[Any]:
+        last = (await listed(client))[-1]
+        asked = [f"{last['offset']}.{last['index']}", "soon"]
+        return [await client.get("/v1/streams/flights/deadletters", params={"before": one}) for one in asked]
+
     newest, before = _with_client(world.intake(), listed)
+    rest, refused = _with_client(world.intake(), older)
+    assert ([one["format"] for one in rest.json()["dead_letters"]], refused.status_code) == (["example"], 400)
     assert (newest["format"], json.loads(newest["payload"])) == ("json", event(5, late=2))
     assert before["payload"] == "{oops"
     assert "event 1 is not JSON" in before["reason"]
@@ -426,3 +437,42 @@ def test_a_traced_requests_events_carry_its_trace_into_the_log(world: World, *, 
     assert (append["name"], append["attributes"]["headrace.position"]) == ("append to the log", "0:1")
     assert world.records()[0].headers.traces[0][16:].hex() == asked["span_id"]
     tracing.close()
+
+
+@pytest.mark.covers("eco-tfdv")
+def test_what_serving_was_asked_is_told_by_input_where_it_is_sampled(world: World) -> None:
+    def asked(id_: int, carrier: bytes) -> PredictionLog:
+        record = PredictionLog()
+        id_of, words = (record.predict_log.request.inputs[name] for name in ("id", "carrier"))
+        id_of.dtype, words.dtype = DataType.DT_INT64, DataType.DT_STRING
+        id_of.tensor_content = np.array([[id_]], "<i8").tobytes()
+        words.string_val.append(carrier)
+        for tensor in (id_of, words):
+            tensor.tensor_shape.dim.add(size=1)
+            tensor.tensor_shape.dim.add(size=1)
+        return record
+
+    serialized = PredictionLog()
+    examples = serialized.predict_log.request.inputs["examples"]
+    examples.dtype = DataType.DT_STRING
+    examples.tensor_shape.dim.add(size=1)
+    examples.string_val.append(CODEC.encode(event(7)))
+    world.log.create_topic("predictions.m", partition_count=1)
+    for first in (0, 20):
+        records = [asked(number, b"AA").SerializeToString() for number in range(first, first + 20)]
+        headers = RecordHeaders(0, len(records), 1.0 + first, bytes(16))
+        world.log.append("predictions.m", 0, [NewRecord(tfrecord.frame(records), headers)])
+    headers = RecordHeaders(0, 1, 99.0, bytes(16))
+    world.log.append("predictions.m", 0, [NewRecord(tfrecord.frame([serialized.SerializeToString()]), headers)])
+
+    async def work(client: httpx.AsyncClient) -> list[httpx.Response]:
+        asked_of = ("model=m&last=31", "model=m", "model=nobody", "last=3")
+        return [await client.get(f"/v1/streams/flights/requests?{query}") for query in asked_of]
+
+    newest, all_, nobody, nothing = _with_client(world.intake(), work)
+    found = newest.json()
+    assert (found["predictions"], found["fields"]["id"]["examples"], found["fields"]["id"]["min"]) == (31, 30, 10.0)
+    assert found["fields"]["carrier"]["top"] == [["AA", 30]]
+    assert all_.json()["predictions"] == 41
+    assert (nobody.status_code, nothing.status_code) == (404, 400)
+    assert "SERVING_REQUEST_LOG_SAMPLING" in nobody.text

@@ -108,15 +108,16 @@ def _add_record(app: FastAPI, catalog: Catalog) -> None:
         by: str = "",
         action: str = "",
         limit: Annotated[int, Query(gt=0, le=10_000)] = 100,
+        before: str = "",
     ) -> Response:
         """Who did what, when and why, the newest first: `{entries: [{at, by, action, model, stream, version, detail,
-        reason}]}`.
+        reason}], older}`; with `before=` what `older` says, the entries before these.
 
         Actions: apply, promote, rollback, alias, pause, resume, pin, unpin, archive, restore, delete, fail_round, push;
         train and replay as asked for on a page.
         """
-        found = catalog.history(model=model, stream=stream, by=by, action=action, limit=limit)
-        return json_answer({"entries": found})
+        found = catalog.history_page(model=model, stream=stream, by=by, action=action, limit=limit, before=before)
+        return json_answer({"entries": [entry for _, entry in found.entries], "older": found.older})
 
     @app.get("/v1/models/{model}/diff")
     def diff(model: str, from_version: Annotated[int, Query(alias="from", gt=0, lt=END)], to: Version) -> Response:

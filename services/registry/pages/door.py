@@ -18,7 +18,7 @@ from common.errors import HeadraceError, NotFound
 from common.process.strict_requests import refuse_unknown_query
 from common.process.web import HTTP_STATUS_OF
 from services.registry.catalog import Catalog
-from services.registry.pages import actions, history, model, overview, rounds, serving, streams, version
+from services.registry.pages import actions, history, model, overview, rounds, serving, statistics, streams, version
 from services.registry.pages.forms import BY_COOKIE, SESSION_COOKIE, Sessions, read_form
 from services.registry.pages.neighbours import Neighbours
 from services.registry.pages.reading import Place, Reading
@@ -63,10 +63,10 @@ PAGES = (
     Page("/models/{model}", "model.html", model.page, frozenset({"show", "done"})),
     Page("/models/{model}/versions/{version}", "version.html", version.page, frozenset({"against", "done"})),
     Page("/streams", "streams.html", streams.listed),
-    Page("/streams/{stream}", "stream.html", streams.page, frozenset({"done"})),
-    Page("/rounds", "rounds.html", rounds.page, frozenset({"model"})),
+    Page("/streams/{stream}", "stream.html", streams.page, frozenset({"done", "letters", "schema"})),
+    Page("/rounds", "rounds.html", rounds.page, frozenset({"model", "before"})),
     Page("/serving", "serving.html", serving.page),
-    Page("/history", "history.html", history.page, frozenset({"model", "by", "action", "limit"})),
+    Page("/history", "history.html", history.page, frozenset(history.KNOWN)),
 )
 
 
@@ -79,7 +79,7 @@ class _Door:
     """Turns requests into what the pages' functions take, and their errors into pages."""
 
     def __init__(self, catalog: Catalog, neighbours: Neighbours, secret: bytes) -> None:
-        self._reading = Reading(catalog, neighbours)
+        self._catalog, self._neighbours = catalog, neighbours
         self._sessions = Sessions(secret)
         self._environment = make_environment()
         self._streams: dict[object, None] = {}
@@ -95,10 +95,16 @@ class _Door:
             routes.append(Route(form.path, self._answering(self._done(form)), methods=["POST"]))
         tried = self._answering(self._tried)
         routes.append(Route("/models/{model}/versions/{version}/try", tried, methods=["POST"]))
+        since = self._answering(self._since)
+        routes.append(Route("/models/{model}/versions/{version}/since", since, methods=["GET"]))
         routes += [Route(f"/history.{kind}", self._answering(self._export(kind))) for kind in history.EXPORTS]
         files = [path for path in sorted(_STATIC.iterdir()) if path.suffix in _MEDIA_TYPES]
         routes += [Route(f"/static/{path.name}", _file(path)) for path in files]
         app.router.routes.extend(routes)
+
+    def _reading(self) -> Reading:
+        """Of one page, made once."""
+        return Reading(self._catalog, self._neighbours)
 
     # one page
 
@@ -106,7 +112,7 @@ class _Door:
         async def answer(request: Request) -> Response:
             refuse_unknown_query(request, set(page.known))
             place = self._place(request)
-            context = await run_in_threadpool(page.make, self._reading, place)
+            context = await run_in_threadpool(page.make, self._reading(), place)
             return self._rendered(page.template, context, place)
 
         return answer
@@ -163,7 +169,7 @@ class _Door:
         sent: dict[str, str] = {}
         try:
             yield "retry: 2000\n\n"
-            while self._reading.catalog.is_open and live in self._streams:
+            while self._catalog.is_open and live in self._streams:
                 began = time.monotonic()
                 try:
                     parts = await run_in_threadpool(self._parts, page, place)
@@ -174,13 +180,13 @@ class _Door:
                 yield "".join(_event(name, text) for name, text in changed.items()) or ": nothing new\n\n"
                 spent = time.monotonic() - began
                 until = time.monotonic() + max(_LIVE_SECONDS, _BUSY_SHARE * spent)
-                while self._reading.catalog.is_open and live in self._streams and time.monotonic() < until:
+                while self._catalog.is_open and live in self._streams and time.monotonic() < until:
                     await asyncio.sleep(_LOOK_SECONDS)
         finally:
             self._streams.pop(live, None)
 
     def _parts(self, page: Page, place: Place) -> dict[str, str]:
-        context = {**page.make(self._reading, place), "place": place}
+        context = {**page.make(self._reading(), place), "place": place}
         return live_parts(self._environment, page.template, context)
 
     # what changes something
@@ -189,7 +195,7 @@ class _Door:
         async def answer(request: Request) -> Response:
             refuse_unknown_query(request, set(form.known))
             place = self._place(request)
-            context = await run_in_threadpool(actions.asked, form, self._reading, place)
+            context = await run_in_threadpool(actions.asked, form, self._reading(), place)
             return self._rendered("confirm.html", {**context, "fault": ""}, place)
 
         return answer
@@ -200,11 +206,11 @@ class _Door:
             self._sessions.check(request, fields)
             place = self._place(request)
             try:
-                target = await run_in_threadpool(actions.done, form, self._reading, place, fields)
+                target = await run_in_threadpool(actions.done, form, self._reading(), place, fields)
             except NotFound:
                 raise
             except HeadraceError as error:
-                context = await run_in_threadpool(actions.asked, form, self._reading, place, fields)
+                context = await run_in_threadpool(actions.asked, form, self._reading(), place, fields)
                 status = HTTP_STATUS_OF.get(type(error), _SERVER_ERROR)
                 return self._rendered("confirm.html", {**context, "fault": error.message}, place, status=status)
             response = RedirectResponse(target, status_code=_SEE_OTHER, headers=dict(HEADERS))
@@ -218,13 +224,20 @@ class _Door:
         fields = await read_form(request, {"request"})
         self._sessions.check(request, fields)
         place = self._place(request)
-        context = await run_in_threadpool(version.tried, self._reading, place, fields.get("request", ""))
+        context = await run_in_threadpool(version.tried, self._reading(), place, fields.get("request", ""))
         return self._rendered("answer.html", context, place)
+
+    async def _since(self, request: Request) -> Response:
+        """A part of a version's page that is asked for by it, as other services have to say something for it."""
+        refuse_unknown_query(request, set())
+        place = self._place(request)
+        context = await run_in_threadpool(statistics.since, self._reading(), place)
+        return self._rendered("since.html", context, place)
 
     def _export(self, kind: str) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
-            refuse_unknown_query(request, {"model", "by", "action", "limit"})
-            body, media_type = await run_in_threadpool(history.export, kind, self._reading, self._place(request))
+            refuse_unknown_query(request, set(history.KNOWN))
+            body, media_type = await run_in_threadpool(history.export, kind, self._reading(), self._place(request))
             headers = {**HEADERS, "Content-Disposition": f'attachment; filename="history.{kind}"'}
             return Response(body, media_type=media_type, headers=headers)
 

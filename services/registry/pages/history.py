@@ -8,8 +8,11 @@ from typing import Any
 
 from common.registry.catalog import HistoryEntry
 from services.registry.pages.reading import Place, Reading
+from services.registry.store.history import HistoryPage
 
 EXPORTS = ("csv", "json")
+KNOWN = ("model", "by", "action", "limit", "before")
+"""Query parameters."""
 ACTIONS = (
     "apply", "promote", "rollback", "alias", "pause", "resume", "pin", "unpin", "train", "replay", "archive", "restore",
     "delete", "fail_round", "rebuild", "rebuild_ended", "profile", "profile_ended",
@@ -20,18 +23,20 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def page(reading: Reading, place: Place) -> dict[str, Any]:
+    found = _found(reading, place, _LIMIT)
     return {
-        "entries": _entries(reading, place, _LIMIT),
+        "entries": found.entries,
+        "older": place.link(before=found.older) if found.older else "",
         "asked": {name: place.query.get(name, "") for name in ("model", "by", "action")},
         "models": [model.name for model in reading.catalog.list_models()],
         "known_actions": ACTIONS,
-        "limit": place.asked("limit", _LIMIT),
+        "file": place.link(),
     }
 
 
 def export(kind: str, reading: Reading, place: Place) -> tuple[str, str]:
     """(text, media type)."""
-    entries = [asdict(entry) for entry in _entries(reading, place, _EXPORTED)]
+    entries = [asdict(entry) for _, entry in _found(reading, place, _EXPORTED).entries]
     if kind == "json":
         return json.dumps({"entries": entries}, ensure_ascii=False, indent=1), "application/json"
     text = io.StringIO()
@@ -45,6 +50,6 @@ def _cell(value: object) -> object:
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
-def _entries(reading: Reading, place: Place, limit: int) -> list[HistoryEntry]:
-    chosen = {name: place.query.get(name, "") for name in ("model", "by", "action")}
-    return reading.catalog.history(**chosen, limit=min(place.asked("limit", limit), _EXPORTED))
+def _found(reading: Reading, place: Place, limit: int) -> HistoryPage:
+    chosen = {name: place.query.get(name, "") for name in ("model", "by", "action", "before")}
+    return reading.catalog.history_page(**chosen, limit=min(place.asked("limit", limit), _EXPORTED))

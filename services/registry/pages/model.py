@@ -51,7 +51,7 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
             which: charts.spark(reading.over_time(which, service="serving", model=name, version=None))
             for which in ("requests_per_second", "request_p99_seconds")
         },
-        "history": catalog.history(model=name, limit=_HISTORY),
+        "history": catalog.history_page(model=name, limit=_HISTORY).entries,
         "actions": actions.possible(model),
         "notice": actions.notice(place),
         "definition": _text(catalog.get_definition(model.definition_digest)),

@@ -7,7 +7,7 @@ import http.client
 import json
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from common.errors import Conflict, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
 
@@ -29,14 +29,21 @@ class Neighbours:
     def train(self, model: str, *, by: str, reason: str) -> Any:
         return self._ask("trainer", "POST", f"/v1/models/{quote(model)}:train", {"by": by, "reason": reason})
 
-    def dead_letters(self, stream: str, limit: int) -> Any:
-        return self._ask("ingest", "GET", f"/v1/streams/{quote(stream)}/deadletters?limit={limit}")
+    def dead_letters(self, stream: str, limit: int, before: str = "") -> Any:
+        """`before`: "offset.index" of a letter; those before it."""
+        query = urlencode({"limit": limit} | ({"before": before} if before else {}))
+        return self._ask("ingest", "GET", f"/v1/streams/{quote(stream)}/deadletters?{query}")
 
     def stream_status(self, stream: str) -> Any:
         return self._ask("ingest", "GET", f"/v1/streams/{quote(stream)}")
 
     def stream_statistics(self, stream: str, last: int) -> Any:
         return self._ask("ingest", "GET", f"/v1/streams/{quote(stream)}/statistics?last={last}")
+
+    def request_statistics(self, stream: str, model: str, last: int) -> Any:
+        """Of the newest sampled predictions of a model that learns from the stream."""
+        query = urlencode({"model": model, "last": last})
+        return self._ask("ingest", "GET", f"/v1/streams/{quote(stream)}/requests?{query}")
 
     def newest_events(self, stream: str, last: int) -> Any:
         return self._ask("ingest", "GET", f"/v1/streams/{quote(stream)}/events?last={last}")

@@ -14,7 +14,7 @@ _WELL, _WAITS = "ok", ("paused", "archived")
 def page(reading: Reading, place: Place) -> dict[str, Any]:
     models = reading.catalog.overview()
     streams = reading.catalog.list_streams()
-    instances = reading.catalog.instances()
+    instances = reading.instances
     rows = [_row(reading, model) for model in models]
     troubles = _troubles(models, instances, has_streams=bool(streams))
     return {
@@ -26,7 +26,7 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
         "instances": {
             service: sum(one["service"] == service for one in instances) for service in ("ingest", "trainer", "serving")
         },
-        "history": reading.catalog.history(limit=_HISTORY),
+        "history": reading.catalog.history_page(limit=_HISTORY).entries,
     }
 
 

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from urllib.parse import urlencode
 
 from common.errors import InvalidInput, NotFound
+from common.registry.catalog import JsonMap
 from services.registry.catalog import Catalog
 from services.registry.pages.charts import added
 from services.registry.pages.neighbours import Neighbours
@@ -30,6 +32,11 @@ class Place:
     is_live: bool = False
     """Whether an open page is kept up to date; what costs much is then left as it was."""
 
+    def link(self, **changed: str) -> str:
+        """The same page with these parameters; "" leaves one out."""
+        asked = {**self.query, "done": "", **changed}
+        return f"?{urlencode({name: value for name, value in asked.items() if value})}"
+
     def number(self, name: str) -> int:
         """A positive number of the path. Raises NotFound for anything else, as there is no such page."""
         return positive(self.names[name], NotFound(f"there is no {name} {self.names[name]!r}"))
@@ -50,10 +57,15 @@ def positive(text: str, error: Exception) -> int:
 
 @dataclass(frozen=True)
 class Reading:
-    """What the pages read: the catalog through the functions of the HTTP door, and the other services."""
+    """What one page reads: the catalog through the functions of the HTTP door, and the other services."""
 
     catalog: Catalog
     neighbours: Neighbours
+
+    @cached_property
+    def instances(self) -> list[JsonMap]:
+        """What they reported last; the same for the whole page."""
+        return self.catalog.instances()
 
     def over_time(
         self, name: str, *, service: str = "", stream: str | None = "", model: str | None = "", version: int | None = 0
@@ -68,19 +80,19 @@ class Reading:
 
     def now(self, name: str, *, service: str, stream: str = "", model: str = "", version: int = 0) -> float | None:
         """The number as instances said it last, over all of them; None while nobody says it."""
-        values = [
-            numbers[name]
-            for instance in self.catalog.instances()
-            if instance["service"] == service
-            for numbers in _numbers(instance, (stream, model, version))
-            if name in numbers
-        ]
+        told = self._told.get((service, stream, model, version), ())
+        values = [numbers[name] for numbers in told if name in numbers]
         if not values:
             return None
         return max(values) if is_percentile(name) or name == "queue_requests" else sum(values)
 
-
-def _numbers(instance: Mapping[str, Any], group: tuple[str, str, int]) -> list[Mapping[str, float]]:
-    if group == ("", "", 0):
-        return [instance["numbers"]]
-    return [part["numbers"] for part in instance["parts"] if (part["stream"], part["model"], part["version"]) == group]
+    @cached_property
+    def _told(self) -> dict[tuple[str, str, str, int], list[Mapping[str, float]]]:
+        """{(service, stream, model, version): numbers of each instance}."""
+        found: dict[tuple[str, str, str, int], list[Mapping[str, float]]] = {}
+        for instance in self.instances:
+            whole = {"stream": "", "model": "", "version": 0, "numbers": instance["numbers"]}
+            for part in (whole, *instance["parts"]):
+                key = (instance["service"], part["stream"], part["model"], part["version"])
+                found.setdefault(key, []).append(part["numbers"])
+        return found

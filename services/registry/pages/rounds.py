@@ -31,17 +31,21 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
     chosen = place.query.get("model", "")
     names = [model.name for model in reading.catalog.list_models()]
     wanted = [reading.catalog.get_model(chosen).name] if chosen else names
-    rounds = reading.catalog.recent_rounds(wanted, _SHOWN)
+    before = place.query.get("before", "")
+    found = reading.catalog.recent_rounds(wanted, _SHOWN + 1, before=before)
+    rounds = found[:_SHOWN]
     versions = reading.catalog.versions_of([(found.plan.model, found.version) for found in rounds if found.version])
     now = reading.catalog.now
     rows = [_row(found, versions.get((found.plan.model, found.version)), now) for found in rounds]
     start = min((row["planned_at"] for row in rows), default=now - _HOUR_SECONDS)
+    end = max((row["planned_at"] + row["seconds"] for row in rows), default=now) if before else now
     return {
         "models": names,
         "chosen": chosen,
-        "rows": charts.spans(rows, start, now),
+        "rows": charts.spans(rows, start, end),
         "start": start,
-        "now": now,
+        "end": end if before else None,
+        "older": place.link(before=rounds[-1].round_id) if len(found) > _SHOWN else "",
         "stages": STAGES,
     }
 

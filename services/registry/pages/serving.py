@@ -17,7 +17,7 @@ _MARKED = 12
 
 
 def page(reading: Reading, place: Place) -> dict[str, Any]:
-    instances = reading.catalog.instances()
+    instances = reading.instances
     production = {model.name: model.aliases.get("production", 0) for model in reading.catalog.list_models()}
     served = [
         {

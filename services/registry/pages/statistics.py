@@ -1,18 +1,21 @@
 """Statistics of fields as rows of a page, each with a small picture of how its values are spread."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
 from common.errors import HeadraceError
 from common.registry.catalog import Version
-from common.statistics.distances import compare, share_below
+from common.statistics.distances import compare, sentences, share_below
 from services.registry.catalog import Catalog
 from services.registry.pages import charts
+from services.registry.pages.reading import Place, Reading
 
 _PATH, _MOST_BYTES, _MOST_FIELDS = "statistics/round.json", 8 * 1024 * 1024, 200
 _BARS, _WORDS = 16, 3
+_LAST = 2_000
+"""Newest events and predictions that a version is compared with."""
 
 
 def of_version(catalog: Catalog, version: Version) -> Mapping[str, Any] | None:
@@ -48,6 +51,45 @@ def rows(told: Mapping[str, Any] | None, before: Mapping[str, Any] | None = None
         }
         for name, one in list(told["fields"].items())[:_MOST_FIELDS]
     ]
+
+
+def against_parent(told: Mapping[str, Any] | None, before: Mapping[str, Any] | None) -> list[str]:
+    """What has changed since the parent's round, in sentences; none where either is not known."""
+    return sentences(compare(before, told)) if told and before else []
+
+
+def since(reading: Reading, place: Place) -> dict[str, Any]:
+    """How far what comes in, and what serving is asked, are from what the version learned from: by field, in
+    sentences."""
+    name, number = place.names["model"], place.number("version")
+    version = reading.catalog.get_version(name, number)
+    learned = of_version(reading.catalog, version)
+    if learned is None:
+        return {"others": [], "rows": []}
+    neighbours = reading.neighbours
+    others = [
+        _other("the newest events", learned, lambda: neighbours.stream_statistics(version.stream, _LAST)),
+        _other("what serving is asked", learned, lambda: neighbours.request_statistics(version.stream, name, _LAST)),
+    ]
+    fields = dict.fromkeys(field for other in others for field in other["distances"])
+    shown = [{"name": field, "found": [other["distances"].get(field) for other in others]} for field in fields]
+    return {"others": others, "rows": shown[:_MOST_FIELDS]}
+
+
+def _other(title: str, learned: Mapping[str, Any], ask: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    try:
+        told = ask()
+    except HeadraceError as error:
+        return {"title": title, "count": 0, "sentences": [error.message], "drift": "", "distances": {}}
+    found = {field: one for field, one in compare(learned, told).items() if field in told["fields"]}
+    drifts = {one.get("drift", "none") for one in found.values()}
+    return {
+        "title": title,
+        "count": told.get("events", told.get("predictions", 0)),
+        "sentences": sentences(found),
+        "drift": next((drift for drift in ("large", "some") if drift in drifts), "none"),
+        "distances": found,
+    }
 
 
 def _shares(one: Mapping[str, Any]) -> list[float]:

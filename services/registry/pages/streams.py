@@ -1,6 +1,7 @@
 """Streams: what comes in, what it must look like, what was refused and why."""
 
 import json
+from itertools import pairwise
 from typing import Any
 
 from common.errors import HeadraceError
@@ -8,7 +9,7 @@ from common.schema import Schema
 from services.registry.pages import actions, charts, statistics
 from services.registry.pages.reading import Place, Reading
 
-_LETTERS = 50
+_LETTERS, _SCHEMAS = 50, 20
 _PAYLOAD = 400
 _NEWEST, _EVENT = 10, 1000
 _EVENTS = 2000
@@ -36,15 +37,18 @@ def listed(reading: Reading, place: Place) -> dict[str, Any]:
 def page(reading: Reading, place: Place) -> dict[str, Any]:
     name = place.names["stream"]
     stream = reading.catalog.get_stream(name)
-    older = [reading.catalog.get_stream(name, number) for number in range(1, stream.schema_version)]
+    first = 1 if place.query.get("schema") == "all" else max(1, stream.schema_version - _SCHEMAS + 1)
+    numbers = range(max(1, first - 1), stream.schema_version)
+    older = [None] * (first == 1) + [reading.catalog.get_stream(name, number) for number in numbers]
     told, told_fault = (None, "") if place.is_live else _statistics(reading, name)
-    letters, letters_fault = _letters(reading, name)
+    letters, letters_fault = _letters(reading, name, place.query.get("letters", ""))
     status, status_fault = _status(reading, name)
     newest, newest_fault = _newest(reading, name)
     return {
         "stream": stream,
         "schema": Schema.from_json(stream.schema_json),
-        "versions": [_changes(before, now) for before, now in zip([None, *older], [*older, stream], strict=True)][::-1],
+        "versions": [_changes(before, now) for before, now in pairwise([*older, stream])][::-1],
+        "all_versions": place.link(schema="all") if first > 1 else "",
         "learners": [model for model in reading.catalog.list_models() if model.stream == name],
         "events": reading.now("accepted_events_per_second", service="ingest", stream=name),
         "refused": reading.now("refused_events_per_second", service="ingest", stream=name),
@@ -52,7 +56,10 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
         "statistics_fault": told_fault,
         "newest": newest,
         "newest_fault": newest_fault,
-        "letters": letters,
+        "letters": letters[:_LETTERS],
+        "older_letters": place.link(letters="{offset}.{index}".format_map(letters[_LETTERS - 1])) + "#letters"
+        if len(letters) > _LETTERS
+        else "",
         "letters_fault": letters_fault,
         "status": status,
         "status_fault": status_fault,
@@ -71,9 +78,10 @@ def _changes(before: Any, now: Any) -> dict[str, Any]:
     return {"stream": now, "added": sorted(new - old), "removed": sorted(old - new), "text": text}
 
 
-def _letters(reading: Reading, name: str) -> tuple[list[dict[str, Any]], str]:
+def _letters(reading: Reading, name: str, before: str) -> tuple[list[dict[str, Any]], str]:
+    """One more than the page shows, where there are more."""
     try:
-        found = reading.neighbours.dead_letters(name, _LETTERS)["dead_letters"]
+        found = reading.neighbours.dead_letters(name, _LETTERS + 1, before)["dead_letters"]
     except HeadraceError as error:
         return [], error.message
     return [{**letter, "payload": str(letter.get("payload", ""))[:_PAYLOAD]} for letter in found], ""

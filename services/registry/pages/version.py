@@ -30,6 +30,8 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
     plan = catalog.get_round(name, version.round_id).plan
     request = _request_for(reading, version)
     parts = {part: scalars(version, part) for part in version.metrics}
+    parent = catalog.get_version(name, version.parent_version) if version.parent_version else None
+    told, before = (statistics.of_version(catalog, one) if one else None for one in (version, parent))
     return {
         **live,
         "notice": actions.notice(place),
@@ -43,12 +45,8 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
         "curves": curves_of(version),
         "timings": charts.shares({stage: float(seconds) for stage, seconds in version.timings.items()}),
         "loss": loss_curve(catalog, version.files),
-        "statistics": statistics.rows(
-            statistics.of_version(catalog, version),
-            statistics.of_version(catalog, catalog.get_version(name, version.parent_version))
-            if version.parent_version
-            else None,
-        ),
+        "statistics": statistics.rows(told, before),
+        "drift": statistics.against_parent(told, before),
         "configuration": json.dumps(plan.configuration, indent=2, sort_keys=True, ensure_ascii=False),
         "trigger": plan.trigger,
         "plan": plan,

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, insert, select, tuple_, update
 
 from common.errors import Conflict, InvalidInput, NotFound
 from common.process.retry import Backoff
@@ -210,11 +210,13 @@ def list_rounds(connection: Connection, model: str, limit: int) -> list[Round]:
     return [round_of(row) for row in connection.execute(query)]
 
 
-def recent_rounds(connection: Connection, names: Sequence[str], limit: int) -> list[Round]:
-    """Of all these models together, the newest first."""
-    query = (
-        select(rounds).where(rounds.c.model.in_(names)).order_by(rounds.c.planned_at.desc(), rounds.c.round_id.desc())
-    )
+def recent_rounds(connection: Connection, names: Sequence[str], limit: int, *, before: str = "") -> list[Round]:
+    """Of all these models together, the newest first; `before`: those planned before this round. Raises NotFound."""
+    query = select(rounds).where(rounds.c.model.in_(names))
+    if before:
+        place = tuple_(rounds.c.planned_at, rounds.c.round_id)
+        query = query.where(place < (row_of(connection, before).planned_at, before))
+    query = query.order_by(rounds.c.planned_at.desc(), rounds.c.round_id.desc())
     return [round_of(row) for row in connection.execute(query.limit(limit))]
 
 

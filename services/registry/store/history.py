@@ -3,6 +3,10 @@
 Moves of aliases have a table of their own, since rolling back reads it; here they stand among everything else.
 """
 
+import heapq
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from unicodedata import category
 
 from sqlalchemy import ColumnElement, Connection, Row, insert, select
@@ -16,6 +20,16 @@ _MAX_LISTED = 10_000
 _HIDDEN = frozenset({"Cc", "Cf", "Cs"})
 """Of Unicode's categories: control, format (which turns text around), half surrogate pairs."""
 _MAX_TEXT = 2000
+_BEFORE = re.compile(r"(\d{1,18})\.(\d{1,18})")
+
+
+@dataclass(frozen=True)
+class HistoryPage:
+    """Entries, the newest first, each with a name of its own; `older`: what the page before these begins with, "" where
+    there is none. It names rows, not a count, so it stays the same page whatever happens meanwhile."""
+
+    entries: Sequence[tuple[str, HistoryEntry]]
+    older: str
 
 
 def check_author(by: str, reason: str) -> None:
@@ -57,23 +71,50 @@ def remember(
 
 
 def list_history(
-    connection: Connection, *, model: str = "", stream: str = "", by: str = "", action: str = "", limit: int = 100
-) -> list[HistoryEntry]:
-    """The newest first; an empty filter lets everything pass. Raises InvalidInput."""
+    connection: Connection,
+    *,
+    model: str = "",
+    stream: str = "",
+    by: str = "",
+    action: str = "",
+    limit: int = 100,
+    before: str = "",
+) -> HistoryPage:
+    """An empty filter lets everything pass; `before` is the `older` of another page. Raises InvalidInput."""
     if not 0 < limit <= _MAX_LISTED:
         raise InvalidInput(f"limit must be 1 to {_MAX_LISTED}, got {limit}")
+    ends = _ends(before)
     wanted = {history.c.model: model, history.c.stream: stream, history.c.changed_by: by, history.c.action: action}
     conditions = [column == value for column, value in wanted.items() if value]
-    query = select(history).where(*conditions).order_by(history.c.id.desc()).limit(limit)
-    found = [_entry_of(row) for row in connection.execute(query)]
-    if not stream:
-        found += _moves(connection, model=model, by=by, action=action, limit=limit)
-    return sorted(found, key=lambda entry: entry.at, reverse=True)[:limit]
+    conditions += [history.c.id < ends["h"]] if ends["h"] else []
+    query = select(history).where(*conditions).order_by(history.c.id.desc()).limit(limit + 1)
+    found = [("h", row.id, _entry_of(row)) for row in connection.execute(query)]
+    moved = [] if stream else _moves(connection, model=model, by=by, action=action, limit=limit + 1, end=ends["a"])
+    # Each table in the order of its ids, so that a page ends at one place in each, also where a clock was set back.
+    merged = list(heapq.merge(found, moved, key=lambda row: row[2].at, reverse=True))
+    shown = merged[:limit]
+    ends |= {table: number for table, number, _ in shown}
+    newest = {table: rows[0][1] + 1 for table, rows in (("h", found), ("a", moved)) if rows}
+    older = ".".join(str(ends[table] or newest.get(table, 1)) for table in "ha") if len(merged) > limit else ""
+    return HistoryPage([(f"{table}{number}", entry) for table, number, entry in shown], older)
 
 
-def _moves(connection: Connection, *, model: str, by: str, action: str, limit: int) -> list[HistoryEntry]:
+def _ends(before: str) -> dict[str, int]:
+    """The ids behind the page's last of the history (h) and of the moves of aliases (a); 0: from the newest on."""
+    if not before:
+        return {"h": 0, "a": 0}
+    named = _BEFORE.fullmatch(before)
+    if named is None:
+        raise InvalidInput(f"before is {before[:40]!r}, expected what another page says under older, such as 12.3")
+    return {"h": int(named[1]), "a": int(named[2])}
+
+
+def _moves(
+    connection: Connection, *, model: str, by: str, action: str, limit: int, end: int
+) -> list[tuple[str, int, HistoryEntry]]:
     wanted = {alias_history.c.model: model, alias_history.c.changed_by: by}
     conditions: list[ColumnElement[bool]] = [column == value for column, value in wanted.items() if value]
+    conditions += [alias_history.c.id < end] if end else []
     is_production = alias_history.c.alias == PRODUCTION
     is_rollback = alias_history.c.move == "rollback"
     if action:
@@ -86,7 +127,7 @@ def _moves(connection: Connection, *, model: str, by: str, action: str, limit: i
             return []
         conditions.append(chosen)
     query = select(alias_history).where(*conditions).order_by(alias_history.c.id.desc()).limit(limit)
-    return [_move_of(row) for row in connection.execute(query)]
+    return [("a", row.id, _move_of(row)) for row in connection.execute(query)]
 
 
 def _move_of(row: Row[tuple[object, ...]]) -> HistoryEntry:

@@ -7,23 +7,25 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 
 from common.definition.gate import Gate, Rule
+from common.errors import NotFound
 from common.process.health import Health
 from common.process.web import WebServer, bind
 from common.registry.reporting import Part, Report, Served
 from common.statistics.sketches import of_arrays, to_document
 from services.registry.catalog import Catalog
 from services.registry.doors.http_api import create_registry_app
-from services.registry.pages import streams
+from services.registry.pages import statistics, streams
 from services.registry.pages.door import HEADERS, MAX_LIVE
 from services.registry.pages.neighbours import Neighbours
 from services.registry.pages.reading import Place, Reading
-from services.registry.tests.building import Clock, definition, lease, multiply, next_plan, publish
+from services.registry.tests.building import SCHEMA, Clock, definition, lease, multiply, next_plan, publish
 
 SECRET = b"s" * 32
 HOSTILE = "<script>alert('x')</script><img src=x onerror=alert(1)>\"'`{{7*7}}"
@@ -468,6 +470,103 @@ def test_history_is_exported_and_no_cell_is_a_formula(browser: httpx.Client, cat
         "apply",
         "promote",
     ]
+
+
+def test_a_long_history_is_read_page_by_page_and_an_older_page_stays_as_it_is(
+    browser: httpx.Client, catalog: Catalog, clock: Clock
+) -> None:
+    def rows(link: str) -> tuple[list[str], str]:
+        page = seen(browser.get(f"/history{link}"))
+        found = [str(one["id"]) for one in page.all("tr") if "id" in one]
+        links = [str(one["href"]) for one in page.all("a") if "before=" in str(one["href"])]
+        return found, next((link for link in links if link.startswith("?")), "")
+
+    for _ in range(3):
+        publish(catalog)
+        catalog.note("train", by="ada", reason="now", model="m")
+        clock.pass_seconds(1.0)
+    clock.now -= 100.0  # a clock that is set back loses no entry
+    publish(catalog)
+    every, none = rows("")
+    pages, link = [], "?limit=2"
+    while link:
+        found, link = rows(link)
+        pages.append((found, link))
+    assert [one for found, _ in pages for one in found] == every
+    assert (len(every), len(set(every)), none) == (8, 8, "")
+    catalog.note("train", by="ada", reason="more", model="m")
+    assert rows(pages[0][1]) == pages[1]
+    assert [entry["reason"] for entry in browser.get(f"/v1/history{pages[0][1]}").json()["entries"]] == ["now", ""]
+    assert browser.get("/history?before=x").status_code == 400
+    assert browser.get("/history.csv?limit=1&before=1.2").text.count("\n") == 2
+
+
+def test_rounds_and_schemas_are_read_page_by_page(browser: httpx.Client, catalog: Catalog, tmp_path: Path) -> None:
+    publish(catalog)
+    multiply(tmp_path, versions=100, models=1)
+    shown, link = list[str](), "/rounds"
+    while link:
+        page = seen(browser.get(link))
+        shown += [str(one["id"]) for one in page.all("tr") if "id" in one]
+        older = [str(one["href"]) for one in page.all("a") if "before=" in str(one["href"])]
+        link = f"/rounds{older[-1]}" if older else ""
+    assert shown == [f"m-{number:06d}" for number in range(100, 0, -1)]
+    assert "The newest" in seen(browser.get("/rounds?before=m-000050")).text
+    assert browser.get("/rounds?before=nobody").status_code == 404
+    features: list[dict[str, object]] = [{"name": "x", "dtype": "float32"}]
+    for number in range(25):
+        features.append({"name": f"x{number}", "dtype": "float32", "required": False, "default": 0.0})
+        catalog.register_stream("s", json.dumps({"features": features, "labels": SCHEMA["labels"]}))
+    some, every = (browser.get(f"/streams/s{query}").text for query in ("", "?schema=all"))
+    assert (some.count("<h3>Version "), every.count("<h3>Version ")) == (20, 26)
+    assert "new: x5" in some
+
+
+def test_dead_letters_are_read_page_by_page(catalog: Catalog) -> None:
+    class Ingest(Neighbours):
+        def dead_letters(self, stream: str, limit: int, before: str = "") -> dict[str, list[dict[str, int]]]:
+            end = int(before.split(".")[0]) if before else 120
+            return {"dead_letters": [{"offset": at, "index": 3} for at in range(end - 1, -1, -1)][:limit]}
+
+    def told(query: dict[str, str]) -> dict[str, Any]:
+        return streams.page(Reading(catalog, Ingest()), Place("/streams/s", {"stream": "s"}, query, "", "", "", ""))
+
+    pages = [told(query) for query in ({}, {"letters": "70.3"}, {"letters": "20.3"})]
+    assert [len(page["letters"]) for page in pages] == [50, 50, 20]
+    assert [page["older_letters"] for page in pages] == ["?letters=70.3#letters", "?letters=20.3#letters", ""]
+
+
+@pytest.mark.covers("eco-tfdv")
+def test_a_versions_page_says_what_has_drifted_in_what_comes_in_and_what_is_asked(catalog: Catalog) -> None:
+    random = np.random.default_rng(1)
+
+    def document(mean: float, **more: int) -> dict[str, Any]:
+        arrays = {"distance": random.normal(mean, 1.0, 800), "<b>": random.choice(["AA", "BB"], 800)}
+        return {**to_document(of_arrays(arrays)), **more}
+
+    class Ingest(Neighbours):
+        def stream_statistics(self, stream: str, last: int) -> dict[str, Any]:
+            return document(4.0, events=last)
+
+        def request_statistics(self, stream: str, model: str, last: int) -> dict[str, Any]:
+            if model == "m":
+                return document(0.0, predictions=800)
+            raise NotFound("nothing is sampled")
+
+    publish(catalog, contents={"statistics/round.json": json.dumps(document(0.0)).encode()})
+    server = WebServer(create_registry_app(catalog, Health(), neighbours=Ingest(), secret=SECRET), bind("127.0.0.1", 0))
+    server.start()
+    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30.0) as browser:
+        (part,) = [found["hx-get"] for _, found in seen(browser.get("/models/m/versions/1")).tags if "hx-get" in found]
+        told = html.unescape(seen(browser.get(str(part))).text)
+    catalog.end_watches()
+    server.stop()
+    assert "Against the newest events (2,000): distance has drifted largely: PSI" in told
+    assert "Against what serving is asked (800): no field has drifted: of 2 the furthest is" in told
+    assert "<b>" in told
+    place = Place("", {"model": "m", "version": "1"}, {}, "", "", "", "")
+    others = statistics.since(Reading(catalog, Neighbours()), place)["others"]
+    assert all("REGISTRY_INGEST_URL is empty" in one["sentences"][0] for one in others)
 
 
 def test_many_versions_and_models_cost_as_many_questions_as_few(

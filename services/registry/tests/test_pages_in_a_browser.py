@@ -1,6 +1,6 @@
 """The pages in a real browser: clicks, numbers that change by themselves, a registry that restarts, axe."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import pytest
@@ -8,6 +8,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from common.process.health import Health
 from common.process.web import WebServer, bind
+from common.registry.catalog import JsonMap
 from common.registry.reporting import Part, Report, Served
 from services.registry.catalog import Catalog
 from services.registry.doors.http_api import create_registry_app
@@ -80,13 +81,13 @@ def page(browser: Browser) -> Iterator[Page]:
     assert not said
 
 
-def say(catalog: Catalog, rate: float) -> None:
+def say(catalog: Catalog, rate: float, *, left_out: Sequence[JsonMap] = ()) -> None:
     numbers = {"requests_per_second": rate, "request_p99_seconds": 0.004}
     served = Served("m", 2, "AVAILABLE", since=7.0, aliases=("production",))
     part = Part(model="m", version=2, numbers=numbers)
     catalog.report(Report("r", "serving", "", 5.0, serves=(served,), numbers=numbers, parts=(part,)))
     catalog.report(Report("i", "ingest", "", 5.0, numbers={"accepted_events_per_second": 1000 + rate}))
-    counted = {"head_version": 2, "waiting": 7, "waiting_for": "7 of 10 new examples", "left_out": []}
+    counted = {"head_version": 2, "waiting": 7, "waiting_for": "7 of 10 new examples", "left_out": list(left_out)}
     catalog.report(Report("t", "trainer", "", 5.0, models={"m": counted}))
 
 
@@ -203,3 +204,39 @@ def test_pages_are_used_by_keyboard_alone_and_the_focus_is_seen(site: Site, cata
     page.keyboard.press("Enter")
     expect(page.get_by_role("status").filter(has_text="Production has moved back")).to_be_visible()
     assert catalog.get_model("m").aliases["production"] == 11
+
+
+def test_the_focus_and_what_was_opened_stay_through_a_live_change(site: Site, catalog: Catalog, page: Page) -> None:
+    left_out = {"partition": 0, "from_offset": 10, "to_offset": 12, "examples": 2, "reason": "asked for"}
+    say(catalog, 1.0, left_out=[left_out])
+    page.goto(site.url("/models/m"))
+    expect(page.locator("#live")).to_have_text("live", timeout=30_000)
+    page.evaluate("window.sameDocument = true")
+    rows = page.get_by_role("region", name="Versions").locator("tbody tr")
+    page.get_by_role("button", name="Version", exact=True).press("Enter")
+    page.get_by_role("button", name="Version", exact=True).press("Enter")
+    expect(rows.first.locator("td").first).to_have_text("1")
+    page.get_by_text("1 stretches were left out").click()
+    expect(page.get_by_role("cell", name="asked for")).to_be_visible()
+    promote = page.get_by_role("link", name="Promote version 1")
+    promote.focus()
+    say(catalog, 2.0, left_out=[left_out, {**left_out, "from_offset": 12, "to_offset": 14, "reason": "too old"}])
+    expect(page.get_by_role("cell", name="too old")).to_be_visible(timeout=30_000)
+    expect(promote).to_be_focused()
+    for number in (3, 4):
+        publish(catalog, auc=0.7 + number / 100)
+        expect(rows).to_have_count(number, timeout=30_000)
+        assert [row.split("\t")[0] for row in rows.all_inner_texts()] == [str(one + 1) for one in range(number)]
+        expect(promote).to_be_focused()
+    assert page.evaluate("window.sameDocument")
+    page.goto(site.url("/history"))
+    expect(page.locator("#live")).to_have_text("live", timeout=30_000)
+    entries = page.get_by_role("region", name="History").locator("tbody tr")
+    before = entries.count()
+    first = entries.filter(has_text="promote").last.get_by_role("link", name="1", exact=True)
+    first.focus()
+    publish(catalog, auc=0.8)
+    expect(entries).to_have_count(before + 1, timeout=30_000)
+    expect(first).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(site.url("/models/m/versions/1"))

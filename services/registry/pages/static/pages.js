@@ -49,7 +49,12 @@
         const order = typeof a === typeof b ? (a < b ? -1 : a > b ? 1 : 0) : typeof a === "number" ? -1 : 1;
         return descending ? -order : order;
       });
-      if (sorted.some((row, index) => row !== rows[index])) body.append(...sorted);
+      if (sorted.some((row, index) => row !== rows[index])) {
+        // Around the row that has the focus: a row that is moved loses it.
+        const held = sorted.findIndex((row) => row.contains(document.activeElement));
+        if (held >= 0) sorted[held].before(...sorted.slice(0, held));
+        body.append(...sorted.slice(held + 1));
+      }
     }
     const wanted = (words || "").toLowerCase().split(/\s+/).filter(Boolean);
     for (const row of rows) row.hidden = !wanted.every((word) => row.textContent.toLowerCase().includes(word));
@@ -188,6 +193,32 @@
     for (const element of all("[data-series]")) drawSeries(element);
   }
 
+  // What a live change leaves alone: what the reader has opened or filtered away, and where the focus is.
+  const FOCUSABLE = "a[href], button, input, select, textarea, summary, [tabindex]";
+  let held = null;
+  function hold(target) {
+    const focused = document.activeElement;
+    held = null;
+    if (!target.contains(focused) || focused === target) return;
+    const owner = focused.closest("[id]");
+    const named = owner && owner !== target && target.contains(owner) ? owner : target;
+    held = { focused, named, id: named.id, place: all(FOCUSABLE, named).indexOf(focused) };
+  }
+  // To the same link of the same row; where the row is gone, to the region that it was in.
+  function restoreFocus(target) {
+    if (!held) return;
+    const { focused, named, id, place } = held;
+    held = null;
+    const owner = named === target ? target : document.getElementById(id);
+    const same = owner?.contains(focused) ? focused : owner && all(FOCUSABLE, owner)[place];
+    if (same && same === document.activeElement) return;
+    same?.focus({ preventScroll: true });
+    if (document.activeElement === document.body) target.closest("[tabindex]")?.focus({ preventScroll: true });
+  }
+  if (typeof Idiomorph !== "undefined")
+    Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, element) =>
+      !(name === "open" && element.localName === "details") && !(name === "hidden" && element.localName === "tr");
+
   // Whether the page is live.
   function say(text, kind) {
     const told = document.getElementById("live");
@@ -226,6 +257,8 @@
   });
   document.addEventListener("htmx:sseOpen", () => say("live", "on"));
   document.addEventListener("htmx:sseError", () => say("reconnecting", "off"));
+  document.addEventListener("htmx:sseBeforeMessage", (event) => hold(event.target));
+  document.addEventListener("htmx:sseMessage", (event) => restoreFocus(event.target));
   document.addEventListener("htmx:afterSwap", (event) => {
     localTimes(event.target);
     const table = event.target.closest("table");

@@ -1,0 +1,110 @@
+"""What the pages cost: bytes, and time until a page has come with the files that it loads.
+
+`python -m benchmarks.pages`
+
+Of a registry with 50 models, 500 versions of one of them, 600 entries in its history, and a day of reports by two
+replicas that serve all models. A page is asked for the first time of a registry that has just begun, then twenty times
+more; all over the loopback interface, one file after the other.
+"""
+
+import re
+import statistics
+import tempfile
+import time
+from http import HTTPStatus
+from http.client import HTTPConnection
+from pathlib import Path
+
+from benchmarks.report import Cell, publish
+from common.process.health import Health
+from common.process.web import WebServer, bind
+from common.registry.reporting import Part, Report, Served
+from services.registry.catalog import Catalog
+from services.registry.doors.http_api import create_registry_app
+from services.registry.tests.building import Clock, multiply, new_catalog
+from services.registry.tests.building import publish as publish_version
+
+_VERSIONS, _MODELS, _ENTRIES, _LOOKS = 500, 50, 600, 20
+_EVERY_SECONDS, _DAY_SECONDS = 600, 86_400
+_PAGES = ("/", "/models/m", f"/models/m/versions/{_VERSIONS}", "/streams", "/streams/s", "/rounds", "/serving",
+          "/history")  # fmt: skip
+
+
+def _busy_catalog(directory: Path) -> Catalog:
+    """With so much in it as the pages are measured with."""
+    clock = Clock(time.time() // 3600 * 3600 - _DAY_SECONDS)
+    catalog = new_catalog(directory, clock)
+    publish_version(catalog)
+    multiply(directory, versions=_VERSIONS, models=_MODELS)
+    for _ in range(_ENTRIES):
+        catalog.note("train", by="bench", reason="so that there is a history", model="m")
+    names = ["m", *(f"model-{number:02d}" for number in range(1, _MODELS))]
+    numbers = {
+        "requests_per_second": 9.0, "request_p50_seconds": 0.002, "request_p99_seconds": 0.01,
+        "failed_requests_per_second": 0.0, "open_requests": 1.0,
+    }  # fmt: skip
+    for _ in range(_DAY_SECONDS // _EVERY_SECONDS):
+        clock.pass_seconds(_EVERY_SECONDS)
+        for replica in ("a", "b"):
+            served = tuple(
+                Served(name, _VERSIONS if name == "m" else 1, "AVAILABLE", clock.now, aliases=("production",))
+                for name in names
+            )
+            parts = tuple(Part(model=one.model, version=one.version, numbers=numbers) for one in served)
+            catalog.report(Report(replica, "serving", "", 1.0, serves=served, numbers=numbers, parts=parts))
+        catalog.report(Report("i", "ingest", "", 1.0, numbers={"accepted_events_per_second": 1000.0}))
+        counted = {"head_version": 0, "waiting": 7, "waiting_for": "more", "left_out": []}
+        told = {"lag_examples": 7.0}
+        catalog.report(Report("t", "trainer", "", 1.0, numbers=told, models=dict.fromkeys(names, counted)))
+    return catalog
+
+
+def _of_pages() -> list[dict[str, Cell]]:
+    """The first look at a registry that has just begun, and the middle of those that follow."""
+    rows: list[dict[str, Cell]] = []
+    with tempfile.TemporaryDirectory() as directory:
+        catalog = _busy_catalog(Path(directory))
+        for path in _PAGES:
+            server = WebServer(create_registry_app(catalog, Health()), bind("127.0.0.1", 0))
+            server.start()
+            first, (size, loaded) = _looked(server.port, path)
+            later = [_looked(server.port, path)[0] for _ in range(_LOOKS)]
+            server.stop()
+            rows.append({
+                "page": path, "kB": size / 1000, "with its files": loaded / 1000, "at most": _limit(path, 100.0),
+                "first, ms": first * 1000, "then": statistics.median(later) * 1000, "at most, ms": _limit(path, 200.0),
+            })  # fmt: skip
+        catalog.close()
+    return rows
+
+
+def _limit(path: str, most: float) -> float | None:
+    """Of the page that is opened first."""
+    return most if path == "/" else None
+
+
+def _looked(port: int, path: str) -> tuple[float, tuple[int, int]]:
+    """(seconds, (bytes of the page, and with its files)) as they come over one connection."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
+    began = time.perf_counter()
+    sizes = list[int]()
+    paths = [path]
+    while paths:
+        connection.request("GET", paths.pop(0), headers={"Accept-Encoding": "gzip"})
+        answer = connection.getresponse()
+        body = answer.read()
+        if answer.status != HTTPStatus.OK:
+            raise RuntimeError(f"{path} answered {answer.status}")
+        if not sizes:
+            paths = re.findall(r'(?:src|href)="(/static/[^"]+)"', body.decode())
+        sizes.append(len(body))
+    connection.close()
+    return time.perf_counter() - began, (sizes[0], sum(sizes))
+
+
+def main() -> None:
+    publish("pages", "What pages cost", _of_pages())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""Statistics of what serving was asked: the sampled predictions that it writes into the event log."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.schema import Schema
+from common.statistics.examples import of_examples
+from common.statistics.sketches import FieldStatistics
+from protos.prediction_log_pb2 import PredictionLog
+from protos.tfserving_pb2 import DataType, TensorProto
+
+_EXAMPLES = "examples"
+_NUMPY = {"DT_FLOAT": "<f4", "DT_DOUBLE": "<f8", "DT_INT32": "<i4", "DT_INT64": "<i8", "DT_BOOL": "|b1"}
+"""Of other types (pictures) nothing is told."""
+_MOST_VALUES = 4096
+Array = NDArray[Any]
+
+
+def of_predictions(records: Iterable[bytes], schema: Schema) -> dict[str, FieldStatistics]:
+    """By input, of serialized PredictionLogs; requests of serialized Examples by the features that any of them has.
+
+    Raises:
+        DecodeError, ValueError: a record is none, or a tensor's values and shape do not agree.
+    """
+    columns: dict[str, list[Array]] = {}
+    examples: list[bytes] = []
+    for record in records:
+        inputs = PredictionLog.FromString(record).predict_log.request.inputs
+        if set(inputs) == {_EXAMPLES}:
+            examples += inputs[_EXAMPLES].string_val
+            continue
+        for name, proto in inputs.items():
+            array = _array(proto)
+            if array is not None and array.ndim:
+                columns.setdefault(name, []).append(array)
+    found = {name: _of_column(arrays) for name, arrays in columns.items()}
+    features = {feature.name for feature in schema.features} - found.keys()
+    of_events = of_examples(examples, schema)
+    return found | {name: one for name, one in of_events.items() if one.values and name in features}
+
+
+def _of_column(arrays: Sequence[Array]) -> FieldStatistics:
+    """Together; those of another kind than the first are left out."""
+    kind = arrays[0].dtype.kind
+    alike = [array for array in arrays if array.dtype.kind == kind]
+    one = FieldStatistics(is_text=kind == "O")
+    one.add_examples(sum(map(len, alike)), missing=0)
+    flat = np.concatenate([array.ravel() for array in alike])
+    if one.is_text:
+        one.add_words(flat.tolist())
+    else:
+        one.add_numbers(flat)
+    return one
+
+
+def _array(proto: TensorProto) -> Array | None:
+    """As serving writes them: numbers as bytes."""
+    name, shape = DataType.Name(proto.dtype), [dim.size for dim in proto.tensor_shape.dim]
+    if int(np.prod(shape[1:])) > _MOST_VALUES:
+        return None
+    if name == "DT_STRING":
+        return np.array(list(proto.string_val), object).reshape(shape)
+    if name not in _NUMPY:
+        return None
+    return np.frombuffer(proto.tensor_content, _NUMPY[name]).reshape(shape)

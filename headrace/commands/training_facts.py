@@ -32,7 +32,9 @@ def _asynchronous(told: Mapping[str, Any]) -> str:
     counts = f"{found['workers']} workers and {found['servers']} servers, {found['updates']:,} updates"
     stale = f"staleness {staleness['mean']:g} in the mean and {staleness['max']} at most"
     again = f"{found['dropped_gradients']} gradients dropped, {found['computed_again']} batches computed again"
-    return f"; asynchronous: {counts}, {stale}, {again}"
+    held, served = max(found.get("held_bytes_by_worker", [0])), found.get("served_bytes", 0)
+    shares = f", a worker held {held:,} of {served:,} bytes at most" if served else ""
+    return f"; asynchronous: {counts}, {stale}, {again}{shares}"
 
 
 def print_evaluations(version: Version) -> None:

@@ -21,6 +21,7 @@ from services.trainer import determinism
 from services.trainer.families import bottleneck, layer_state, module_inputs, quantized
 from services.trainer.families.bottleneck import Bottleneck
 from services.trainer.families.compiled import Compiled, compiled_of
+from services.trainer.families.estimators.batch_tables import NO_TABLES, BatchTable
 from services.trainer.families.estimators.network import build_network, needed_features
 from services.trainer.families.heads import BuiltHead, ByHead, built_heads
 from services.trainer.families.keras_module import build_from_module
@@ -51,6 +52,7 @@ class BuiltModel:
     bottleneck: what is computed before training (bottleneck.py); `wiring` then is of the network behind it.
     placement: where layers compute (placement.py).
     seed_state: of Keras's own generator; draws of layers without one follow from it.
+    batch_tables: by name, embedding tables of which the network holds the rows of one batch only.
     """
 
     definition: Definition
@@ -68,6 +70,7 @@ class BuiltModel:
     hooks: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     bottleneck: Bottleneck | None = None
     placement: Placement = field(default_factory=Placement)
+    batch_tables: Mapping[str, BatchTable] = field(default_factory=dict)
 
     @property
     def _taught(self) -> keras.Model:
@@ -318,16 +321,28 @@ class BuiltModel:
 
 
 def build(
-    definition: Definition, schema: Schema, statistics: Statistics, module: UserModule | None, *, seed: int
+    definition: Definition,
+    schema: Schema,
+    statistics: Statistics,
+    module: UserModule | None,
+    *,
+    seed: int,
+    tables: Mapping[str, BatchTable] = NO_TABLES,
 ) -> BuiltModel:
     """Builds it from the seed: equal arguments give equal initial weights and equal variable paths.
+
+    Args:
+        tables: by name, what an estimator takes in place of embedding tables of its own.
 
     Raises:
         DefinitionFailedError: a user's module does not give a usable model.
     """
     seed_state = determinism.start_from_seed(seed)
     with _computing_in(definition.training.mixed_precision):
-        built = _built(definition, schema, statistics, module, seed_state)
+        if module is None:
+            built = _build_estimator(definition, schema, statistics, seed_state, tables)
+        else:
+            built = _build_module(definition, schema, module, seed_state)
     if definition.training.quantize_aware:
         quantized.make_aware(built.network, definition.module or str(definition.estimator))
     return built
@@ -344,15 +359,7 @@ def _computing_in(precision: str) -> Iterator[None]:
         keras.config.set_dtype_policy(before)
 
 
-def _built(
-    definition: Definition,
-    schema: Schema,
-    statistics: Statistics,
-    module: UserModule | None,
-    seed_state: keras.Variable,
-) -> BuiltModel:
-    if module is None:
-        return _build_estimator(definition, schema, statistics, seed_state)
+def _build_module(definition: Definition, schema: Schema, module: UserModule, seed_state: keras.Variable) -> BuiltModel:
     path = str(definition.module)
     network, wiring = build_from_module(module, schema, definition)
     compiled = compiled_of(
@@ -376,19 +383,25 @@ def _built(
 
 
 def _build_estimator(
-    definition: Definition, schema: Schema, statistics: Statistics, seed_state: keras.Variable
+    definition: Definition,
+    schema: Schema,
+    statistics: Statistics,
+    seed_state: keras.Variable,
+    tables: Mapping[str, BatchTable],
 ) -> BuiltModel:
     parameters = definition.estimator_parameters
     assert parameters is not None
     transform = Transform(definition.features, needed_features(parameters), statistics, schema)
     inputs = tuple(schema.feature(name) for name in transform.raw_names)
     heads = built_heads(definition.heads, schema)
-    network = build_network(definition, transform, heads)
+    network = build_network(definition, transform, heads, tables)
     names = [head.name for head in heads]
     is_one = len(heads) == 1
     taught = {names[0]: "outputs"} if is_one else {name: name for name in names}
     wiring = wiring_of(network.input, network.output, ("outputs",) if is_one else tuple(sorted(names)), taught)
-    return BuiltModel(definition, schema, inputs, transform, network, heads, None, None, seed_state, wiring)
+    return BuiltModel(
+        definition, schema, inputs, transform, network, heads, None, None, seed_state, wiring, batch_tables=tables
+    )
 
 
 def _check_precision(definition: Definition, network: keras.Model, compiled: Compiled) -> None:

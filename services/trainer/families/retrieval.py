@@ -24,6 +24,7 @@ from common.definition.features import Vocabulary
 from common.definition.model import Definition
 from common.definition.towers import TwoTower
 from common.schema import Feature, Schema
+from services.trainer.families.estimators.batch_tables import NO_TABLES, BatchTable
 from services.trainer.families.estimators.towers import ITEM, ITEM_ID, USER, Towers, build_towers
 from services.trainer.families.heads import BuiltHead, ByHead, built_heads
 from services.trainer.families.model import BuiltModel
@@ -145,7 +146,11 @@ class RetrievalModel(BuiltModel):
 
 
 def build_retrieval(
-    definition: Definition, schema: Schema, statistics: Statistics, seed_state: keras.Variable
+    definition: Definition,
+    schema: Schema,
+    statistics: Statistics,
+    seed_state: keras.Variable,
+    tables: Mapping[str, BatchTable] = NO_TABLES,
 ) -> RetrievalModel:
     parameters = definition.estimator_parameters
     assert parameters is not None
@@ -155,7 +160,7 @@ def build_retrieval(
         Transform(definition.features, names, statistics, schema)
         for names in (said.user + said.item, said.user, said.item)
     )
-    towers = build_towers(definition, transform)
+    towers = build_towers(definition, transform, tables)
     heads: tuple[BuiltHead, ...] = built_heads(definition.heads, schema)
     wiring = wiring_of(
         towers.network.input, towers.network.output, tuple(sorted((USER, ITEM, ITEM_ID))), {heads[0].name: USER}
@@ -171,6 +176,7 @@ def build_retrieval(
         None,
         seed_state,
         wiring,
+        batch_tables=tables,
         towers=towers,
         by_user=by_user,
         by_item=by_item,

@@ -1,6 +1,7 @@
 """Which adapter of the port (families/port.py) a definition takes."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from common.definition.identity import VariableMeaning
@@ -10,6 +11,7 @@ from common.schema import Schema
 from services.trainer import determinism
 from services.trainer.families import calibration, layer_state
 from services.trainer.families.bottleneck import Bottleneck
+from services.trainer.families.estimators.batch_tables import batch_tables
 from services.trainer.families.model import BuiltModel
 from services.trainer.families.model import build as build_network
 from services.trainer.families.module_meaning import meaning_of as meaning_of_module
@@ -21,25 +23,37 @@ from services.trainer.features.statistics import Statistics, meaning_of_estimato
 from services.trainer.learn import checkpoint
 from services.trainer.learn.asynchronous import Contributing
 from services.trainer.learn.boosting import Boosting
+from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.learn.training import Training
 from services.trainer.parameters.worker import Contributor
 from services.trainer.shards.team import ALONE, Team
 
 
 def build(
-    definition: Definition, schema: Schema, statistics: Statistics, module: UserModule | None, *, seed: int
+    definition: Definition,
+    schema: Schema,
+    statistics: Statistics,
+    module: UserModule | None,
+    *,
+    seed: int,
+    contributes: bool = False,
 ) -> Model:
     """Equal arguments give equal models.
+
+    Args:
+        contributes: it is a worker's of an asynchronous round (`contributor_of`): embedding tables whose rows can come
+            with each batch are not there.
 
     Raises:
         DefinitionFailedError: a user's module does not give a usable model.
     """
     if definition.trees:
         return TreesModel(definition, schema, statistics)
+    tables = batch_tables(definition) if contributes else {}
     parameters = definition.estimator_parameters
     if parameters and parameters.towers:
-        return build_retrieval(definition, schema, statistics, determinism.start_from_seed(seed))
-    return build_network(definition, schema, statistics, module, seed=seed)
+        return build_retrieval(definition, schema, statistics, determinism.start_from_seed(seed), tables)
+    return build_network(definition, schema, statistics, module, seed=seed, tables=tables)
 
 
 def trainable_of(model: Model, *, seed: int, team: Team = ALONE) -> Trainable:
@@ -53,6 +67,13 @@ def contributor_of(model: Model) -> Contributor:
     """A worker's half of an asynchronous round."""
     assert isinstance(model, BuiltModel)
     return Contributing(model)
+
+
+def for_contributors(definition: Definition, point: Checkpoint) -> Checkpoint:
+    """What workers build their models from: neither slots, nor tables whose rows come with each batch."""
+    tables = tuple(f"model/{table.name}/" for table in batch_tables(definition).values())
+    kept = {path: one for path, one in point.arrays.items() if not path.startswith(("optimizer/", *tables))}
+    return replace(point, arrays=kept)
 
 
 def bottleneck_of(model: Model | None) -> Bottleneck | None:

@@ -1,6 +1,7 @@
 """Training by parameter servers: the chief's steps, a worker's gradients, a server's optimizer.
 
 weights and slots              on the servers; a worker fetches what has changed before each batch
+embedding tables               on the servers; a worker fetches the rows that a batch looks up (batch_tables.py)
 moving averages (batch norm)   on the servers, too: what a batch has added is added
 draws (dropout)                batch k of a call draws from the generator's key plus k times a constant
 other counters of layers       the sum of what the batches have added
@@ -91,6 +92,9 @@ class Contributing:
         freeze(model.network, model.definition.training.frozen)
         self._model = model
         self.taught = _by_path(model.network.trainable_variables)
+        self._tables = tuple(model.batch_tables.values())
+        self._parts = {part.path: part for table in self._tables for part in table.parts}
+        self._learning = {**self.taught, **{path: part.rows for path, part in self._parts.items()}}
         self.running, self.counted = _told_apart(model)
         is_module = model.definition.module is not None
         compute = self._differentiated
@@ -118,17 +122,24 @@ class Contributing:
             return Contribution(fault=f"the loss became {said}", is_numeric=True)
         return Contribution(float(loss), float(added), gradients)
 
+    def looked_up(self, columns: Mapping[str, Any]) -> dict[str, NDArray[np.int64]]:
+        return {path: rows for table in self._tables for path, rows in table.looked_up(columns).items()}
+
+    def hold(self, path: str, numbers: NDArray[np.int64], rows: NDArray[Any]) -> None:
+        self._parts[path].hold(numbers, rows)
+
     def _differentiated(self, *batch: Any) -> tuple[tf.Tensor, tf.Tensor, list[Any]]:
         with tf.GradientTape() as tape:
             loss, added = self._model.loss_and_added(*batch)
-        return loss, added, tape.gradient(loss, [*self.taught.values()])
+        return loss, added, tape.gradient(loss, [*self._learning.values()])
 
     def _merged(self, loss: tf.Tensor, added: tf.Tensor, gradients: list[Any]) -> tuple[Any, ...]:
         found = {
             path: merged(gradient)
-            for path, gradient in zip(self.taught, gradients, strict=True)
+            for path, gradient in zip(self._learning, gradients, strict=True)
             if gradient is not None
         }
+        found |= {path: self._parts[path].of_table(one) for path, one in found.items() if path in self._parts}
         if not found:
             raise DefinitionFailedError("the loss depends on none of the model's trainable variables")
         moved = [*found.values(), *(one.value.read_value() for one in self.running.values())]

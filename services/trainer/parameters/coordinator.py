@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -108,11 +109,14 @@ class Coordinator:
         self.checkpoint = Path()
         """From which workers build their models; to be set before training begins."""
         self._done_by = [0] * len(workers)
+        self._holding = [dict[str, Any]() for _ in workers]
+        self._rows = dict[str, int]()
         for server in self._servers:
             server.connection.settimeout(straggler_seconds)
 
     def figures(self) -> dict[str, Any]:
-        """For the status: what is there, what was done, how many updates lay between a gradient's fetch and its own."""
+        """For the status: what is there, what was done, how many updates lay between a gradient's fetch and its own;
+        bytes of what all servers hold without slots, the most that each worker had of them at once, and fetched."""
         seen = np.array(self._staleness or [0])
         return {
             "workers": len(self._workers),
@@ -122,22 +126,31 @@ class Coordinator:
             "dropped_gradients": self._dropped,
             "computed_again": self._again,
             "batches_by_worker": self._done_by,
+            "held_bytes_by_worker": [one.get("held_bytes", 0) for one in self._holding],
+            "fetched_bytes_by_worker": [one.get("fetched_bytes", 0) for one in self._holding],
+            "served_bytes": sum(self._sizes.values()),
             "lost": self._lost,
         }
 
     def told(self) -> dict[str, Any]:
-        """The same, and which server holds what; for the version's environment."""
+        """The same, which server holds what, and of tables whose rows come with each batch the most rows that a worker
+        had at once; for the version's environment."""
         placement = [
             {"server": number, "bytes": sum(self._sizes[path] for path in paths), "variables": paths}
             for number, paths in enumerate(self._held())
         ]
-        return {**self.figures(), "placement": placement}
+        most = dict[str, int]()
+        for path, rows in chain(*(one.get("rows", {}).items() for one in self._holding)):
+            most[path] = max(rows, most.get(path, 0))
+        by_row = [{"variable": path, "rows": self._rows[path], "most_held": most[path]} for path in sorted(most)]
+        return {**self.figures(), "placement": placement, "by_row": by_row}
 
     def place(self, taught: Mapping[str, keras.Variable], running: Mapping[str, keras.Variable]) -> None:
         """Which server holds what."""
         self._sizes = {
             path: int(np.prod(one.shape)) * np.dtype(np.float32).itemsize for path, one in {**taught, **running}.items()
         }
+        self._rows = {path: int(one.shape[0]) for path, one in taught.items() if len(one.shape) == 2}
         self._placement = placed(self._sizes, len(self._servers), self.asked.placement)
         for number, held in enumerate(self._held()):
             logger.info("a parameter server holds", extra={"server": number, "variables": held})
@@ -242,11 +255,12 @@ class Coordinator:
         logger.warning("a worker is lost; the others go on", extra={"worker": worker.rank, "reason": reason})
 
     def _somebody(self) -> None:
+        deadline = time.monotonic() + (0.0 if self._workers else _DYING_SECONDS)  # workers end where a server does
+        for number, server in enumerate(self._servers):
+            if ended := _ended(server.pid, until=deadline):
+                raise ServersLostError(f"parameter server {number} {ended}")
         if not self._workers:
             raise ServersLostError(f"all workers are lost: {'; '.join(self._lost)}")
-        for number, server in enumerate(self._servers):
-            if ended := _ended(server.pid):
-                raise ServersLostError(f"parameter server {number} {ended}")
 
 
 class _Run:
@@ -331,6 +345,7 @@ class _Run:
             worker.batch = None
             worker.clock += 1
             self._chief._done_by[worker.rank] += 1
+            self._chief._holding[worker.rank] = told["holding"]
             self._note(number, told, arrays)
 
     def _decide(self, worker: Peer, number: int, selector: selectors.BaseSelector) -> None:
@@ -395,9 +410,7 @@ def _is_gone(error: OSError) -> bool:
 
 def _end(peer: Peer, *, is_dying: bool = False) -> str:
     """Kills the process where it still lives; how it had ended by itself, else empty."""
-    deadline = time.monotonic() + (_DYING_SECONDS if is_dying and peer.pid else 0.0)
-    while not (ended := _ended(peer.pid)) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    ended = _ended(peer.pid, until=time.monotonic() + (_DYING_SECONDS if is_dying else 0.0))
     if peer.pid and not ended:
         with suppress(ProcessLookupError):
             os.kill(peer.pid, signal.SIGKILL)
@@ -407,14 +420,17 @@ def _end(peer: Peer, *, is_dying: bool = False) -> str:
     return ended
 
 
-def _ended(pid: int) -> str:
+def _ended(pid: int, *, until: float) -> str:
+    """How the process has ended, where it has until then; else empty."""
     if not pid:
         return ""
     try:
-        found, status = os.waitpid(pid, os.WNOHANG)
+        while not (found := os.waitpid(pid, os.WNOHANG))[0]:
+            if time.monotonic() >= until:
+                return ""
+            time.sleep(0.01)
     except ChildProcessError:
         return "is gone"
-    if not found:
-        return ""
+    status = found[1]
     code = os.waitstatus_to_exitcode(status)
     return f"ended by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"ended with status {code}"

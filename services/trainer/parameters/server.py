@@ -4,11 +4,12 @@ A request is a header with `do`, and arrays; each has one answer.
 
     build    chief     {"optimizer", "factors": {path: factor}, "running": [path]}; the variables' values
     load     chief     {"attempt"}: a new run over batches; the values of what the chief has changed since
-    fetch    anybody   {"since": version}: what has changed after that version, as `v:` and `r:` arrays
+    fetch    anybody   {"since": version}: what has changed after that version, as `v:` and `r:` arrays; of a variable
+                       for which `l:` names rows, these rows as `s:`, changed or not, and nothing else
     push     worker    {"attempt", "batch", "seen": version, "step", "of": gradients of the step}; the gradients
 
 Arrays by prefix of their name: v: a value, d: a dense gradient, i: and g: the rows of a gradient of looked-up rows and
-their gradients, a: what is added to a moving average; r: the numbers of rows, s: their values.
+their gradients, a: what is added to a moving average; r: and l: the numbers of rows, s: their values.
 
 A batch counts once however often it is pushed, so that a worker's batch can be computed again by another.
 """
@@ -102,11 +103,14 @@ class ParameterServer:
         self._changed_at[path] = self._version
         self._rows_changed_at.pop(path, None)
 
-    def _fetch(self, asked: dict[str, Any], _: wire.Arrays) -> tuple[dict[str, Any], wire.Arrays]:
+    def _fetch(self, asked: dict[str, Any], arrays: wire.Arrays) -> tuple[dict[str, Any], wire.Arrays]:
         since, found = asked["since"], dict[str, NDArray[Any]]()
         variables = self._all() if asked.get("with_slots") else {**self._taught, **self._running}
         for path, variable in variables.items():
-            if self._changed_at[path] > since:
+            looked_up = arrays.get(f"l:{path}")
+            if looked_up is not None:
+                found[f"s:{path}"] = tf.gather(variable.value, looked_up).numpy()
+            elif self._changed_at[path] > since:
                 found[f"v:{path}"] = variable.value.numpy()
             elif path in self._rows_changed_at:
                 rows = np.flatnonzero(self._rows_changed_at[path] > since)

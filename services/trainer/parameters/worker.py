@@ -4,9 +4,12 @@ The chief says which batch, with its examples; nothing else of the round's data 
 
     from the chief    {"do": "batch", "attempt", "batch", "step", "of", "asks"}; c/, l/, w/: columns, labels, weights;
                       n/: what the network counts, as this batch begins with
-    to the chief      {"batch", "loss", "added", "staleness"} and n/ as it ended; or {"batch", "fault", "is_numeric"};
-                      or {"batch", "failed"}. Where a step takes the first gradients only ("asks"), {"batch", "ready"}
-                      goes first, and the chief answers {"take", "step", "of"}.
+    to the chief      {"batch", "loss", "added", "staleness", "holding"} and n/ as it ended; or {"batch", "fault",
+                      "is_numeric"}; or {"batch", "failed"}. Where a step takes the first gradients only ("asks"),
+                      {"batch", "ready"} goes first, and the chief answers {"take", "step", "of"}.
+
+Of what the servers hold ("holding"): `held_bytes`, the most that this worker had at once; `fetched_bytes`, in all;
+`rows`, by path of a variable whose rows come with each batch, the most that it had at once.
 """
 
 import socket
@@ -15,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import keras
+import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
@@ -43,7 +47,7 @@ class Contributor(Protocol):
     """A network that computes gradients and changes nothing but what it counts.
 
     Attributes:
-        taught: what learns, by path.
+        taught: what learns and is here whole, by path.
         running: moving averages and other numbers with a point that steps change, by path.
         counted: whole numbers that steps change, generators' states among them, by path.
     """
@@ -56,6 +60,12 @@ class Contributor(Protocol):
 
     @property
     def counted(self) -> Mapping[str, keras.Variable]: ...
+
+    def looked_up(self, columns: Mapping[str, Any]) -> Mapping[str, NDArray[np.int64]]:
+        """Which rows a batch looks up of what learns and is not here, by path."""
+
+    def hold(self, path: str, numbers: NDArray[np.int64], rows: NDArray[Any]) -> None:
+        """Takes these rows in place of those that it had; called of each path of `looked_up`, before `contribute`."""
 
     def contribute(
         self, columns: Mapping[str, Any], labels: Mapping[str, Any], weights: Mapping[str, Any]
@@ -80,6 +90,9 @@ class Worker:
         self._placement = placement
         self._fetched = {**contributor.taught, **contributor.running}
         self._versions = [-1] * len(servers)
+        self._whole_bytes = sum(_bytes_of(one) for one in self._fetched.values())
+        self._held_bytes = self._fetched_bytes = 0
+        self._most_rows = dict[str, int]()
 
     def work(self) -> None:
         """Until the chief is gone; raises OSError then, or where a server is."""
@@ -91,14 +104,14 @@ class Worker:
 
     def _answer(self, asked: Mapping[str, Any], arrays: wire.Arrays) -> tuple[dict[str, Any], wire.Arrays]:
         """Nothing, where the gradient came too late for its step."""
-        self._fetch()
-        running = {path: one.value.read_value() for path, one in self._contributor.running.items()}
-        for path, variable in self._contributor.counted.items():
-            variable.assign(arrays[f"{COUNTED}{path}"])
         batch = [
             {name.removeprefix(part): tf.constant(value) for name, value in arrays.items() if name.startswith(part)}
             for part in (COLUMNS, LABELS, WEIGHTS)
         ]
+        self._fetch(self._contributor.looked_up(batch[0]))
+        running = {path: one.value.read_value() for path, one in self._contributor.running.items()}
+        for path, variable in self._contributor.counted.items():
+            variable.assign(arrays[f"{COUNTED}{path}"])
         found = self._contributor.contribute(*batch)
         if found.fault:
             return {"fault": found.fault, "is_numeric": found.is_numeric}, {}
@@ -110,15 +123,29 @@ class Worker:
             asked = {**asked, **decided}
         staleness = self._push(asked, found.gradients, running)
         counted = {f"{COUNTED}{path}": one.value.numpy() for path, one in self._contributor.counted.items()}
-        return {"loss": found.loss, "added": found.added, "staleness": staleness}, counted
+        return {"loss": found.loss, "added": found.added, "staleness": staleness, "holding": self._holding()}, counted
 
-    def _fetch(self) -> None:
-        for connection, version in zip(self._servers, self._versions, strict=True):
-            wire.send(connection, {"do": "fetch", "since": version})
-        for number, connection in enumerate(self._servers):
+    def _fetch(self, looked_up: Mapping[str, NDArray[np.int64]]) -> None:
+        by_server: list[dict[str, NDArray[np.int64]]] = [{} for _ in self._servers]
+        for path, rows in looked_up.items():
+            by_server[self._placement[path]][path] = rows
+        for connection, version, own in zip(self._servers, self._versions, by_server, strict=True):
+            asked = {f"l:{path}": rows for path, rows in own.items()}
+            wire.send(connection, {"do": "fetch", "since": version}, asked)
+        held_bytes = self._whole_bytes
+        for number, (connection, own) in enumerate(zip(self._servers, by_server, strict=True)):
             told, arrays = _received(connection, number)
             self._versions[number] = told["version"]
+            self._fetched_bytes += sum(one.nbytes for one in arrays.values())
             take_over(self._fetched, arrays)
+            for path, rows in own.items():
+                self._contributor.hold(path, rows, arrays[f"s:{path}"])
+                held_bytes += arrays[f"s:{path}"].nbytes
+                self._most_rows[path] = max(len(rows), self._most_rows.get(path, 0))
+        self._held_bytes = max(held_bytes, self._held_bytes)
+
+    def _holding(self) -> dict[str, Any]:
+        return {"held_bytes": self._held_bytes, "fetched_bytes": self._fetched_bytes, "rows": self._most_rows}
 
     def _push(self, asked: Mapping[str, Any], gradients: Mapping[str, Any], running: Mapping[str, tf.Tensor]) -> int:
         parts: list[dict[str, NDArray[Any]]] = [{} for _ in self._servers]
@@ -136,6 +163,10 @@ class Worker:
             wire.send(connection, {"do": "push", **kept, "seen": version}, part)
         found = [_received(connection, number)[0]["staleness"] for number, connection in enumerate(self._servers)]
         return max(found)
+
+
+def _bytes_of(variable: keras.Variable) -> int:
+    return int(np.prod(variable.shape)) * tf.as_dtype(variable.dtype).size
 
 
 def take_over(variables: Mapping[str, Any], arrays: wire.Arrays) -> list[str]:

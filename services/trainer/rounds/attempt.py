@@ -38,6 +38,8 @@ _END_GRACE_SECONDS = 10.0
 _MAX_RETRY_INTERVAL_SECONDS = 1.0
 MAX_DEATHS = 3
 """So many deaths of a round's process, in whatever trainer, fail the round."""
+_MOST_WORDS = 500
+"""Of how a round's process died, in the round's progress."""
 _MORE_MEMORY = "give the trainer more memory, or make the model or training.batch_size smaller"
 _ADVICE: Mapping[object, str] = {FailureKind.MEMORY: _MORE_MEMORY, -signal.SIGKILL: _MORE_MEMORY}
 """By kind of failure or status of the process, where it is not the definition that has to be corrected."""
@@ -105,6 +107,7 @@ class Attempt:
         self._registry, self._zygote, self._settings = registry, zygote, settings
         self._lease = assignment.lease
         self._deaths = int(assignment.round.progress.get("deaths", 0))
+        self._died = str(assignment.round.progress.get("died", ""))
         self._last_word: Message | None = None
         self._lost_because = ""
         self._company, self._regroup_because = company, ""
@@ -269,7 +272,7 @@ class Attempt:
 
     def _progress_map(self) -> dict[str, object]:
         regrouped = self.assignment.round.progress.get("regrouped")
-        kept = {"regrouped": regrouped} if regrouped else {}
+        kept = ({"regrouped": regrouped} if regrouped else {}) | ({"died": self._died} if self._died else {})
         return {**asdict(self.progress), "deaths": self._deaths, "began_at": self.began_at, **kept}
 
     def _settle(self, child: RoundChild, *, asked_to_stop: bool) -> Ending:
@@ -305,6 +308,7 @@ class Attempt:
     def _die(self, reason: str, *, advice: str = "") -> Ending:
         self._deaths += 1
         reason = f"{reason} (in stage {self.progress.stage} after {self.progress.examples_done} examples)"
+        self._died = reason[:_MOST_WORDS]
         if self._deaths >= MAX_DEATHS:
             return self._fail(f"its process died {self._deaths} times, the last time: {reason}", advice=advice)
         try:

@@ -107,10 +107,8 @@ def fetch_inputs(assignment: RoundAssignment, registry: RegistryClient, work_dir
         InvalidInput: the definition does not fit the schema.
         DataLoss: the parent's checkpoint is not what was stored.
     """
-    plan = assignment.plan
-    definition, module = fetch_definition(registry, plan.definition_digest, work_dir)
-    schema = _schema(registry, plan.stream, plan.schema_version)
-    definition.check_schema(schema)
+    plan, own = assignment.plan, fetch_without_parent(assignment, registry, work_dir)
+    definition, schema, module = own.definition, own.schema, own.module
     parent = None
     if plan.parent_version:
         parent = version_of(registry, plan.model, plan.parent_version, assignment, work_dir)[0]
@@ -126,6 +124,19 @@ def fetch_inputs(assignment: RoundAssignment, registry: RegistryClient, work_dir
         raise InvalidInput(f"warm_start: there is no {said.source}: {error.message}") from error
     source = source_of_version(version.checkpoint, digest)
     return RoundInputs(definition, schema, module, parent, source, version)
+
+
+def fetch_without_parent(assignment: RoundAssignment, registry: RegistryClient, work_dir: Path) -> RoundInputs:
+    """What the round's model is built from, and nothing that has weights.
+
+    Raises:
+        InvalidInput: the definition does not fit the schema.
+    """
+    plan = assignment.plan
+    definition, module = fetch_definition(registry, plan.definition_digest, work_dir)
+    schema = _schema(registry, plan.stream, plan.schema_version)
+    definition.check_schema(schema)
+    return RoundInputs(definition, schema, module, None)
 
 
 def version_of(

@@ -175,7 +175,8 @@ class RoundWork:
                 training.begin_round()
         if self._team.coordinator:
             shutil.rmtree(self._team.coordinator.checkpoint, ignore_errors=True)
-            checkpoint.write(self._team.coordinator.checkpoint, self._captured(training))
+            point = adapters.for_contributors(inputs.definition, self._captured(training))
+            checkpoint.write(self._team.coordinator.checkpoint, point)
         try:
             self._train(training, self._pace, data)
         finally:

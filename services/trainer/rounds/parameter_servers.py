@@ -26,7 +26,7 @@ from services.trainer.parameters.coordinator import Coordinator, Peer
 from services.trainer.parameters.server import ParameterServer
 from services.trainer.parameters.worker import Worker
 from services.trainer.rounds.assignment import RoundAssignment
-from services.trainer.rounds.inputs import data_of, fetch_definition, fetch_inputs, log_of, registry_of
+from services.trainer.rounds.inputs import data_of, fetch_definition, fetch_without_parent, log_of, registry_of
 
 logger = logging.getLogger(__name__)
 
@@ -111,15 +111,17 @@ def _work(assignment: RoundAssignment, rank: int, chief: socket.socket, servers:
     try:
         point = checkpoint.read(Path(asked["checkpoint"]))
         with closing(registry_of(assignment)) as registry, closing(log_of(assignment, registry)) as log:
-            inputs = fetch_inputs(assignment, registry, _own_folder(assignment, f"worker-{rank}"))
+            inputs = fetch_without_parent(assignment, registry, _own_folder(assignment, f"worker-{rank}"))
             seed, data = assignment.plan.seed, data_of(assignment, inputs, log)
-            model = adapters.build(inputs.definition, inputs.schema, point.statistics, inputs.module, seed=seed)
+            model = adapters.build(
+                inputs.definition, inputs.schema, point.statistics, inputs.module, seed=seed, contributes=True
+            )
             model.fit(point.arrays, lambda: (block.trained.columns for block in data.prepared(model)))
         adapters.restore_frozen(model, point.arrays, {})
         worker = Worker(chief, servers, adapters.contributor_of(model), asked["placement"])
         wire.send(chief, {"ready": True})
         worker.work()
-    except ConnectionResetError:
+    except ConnectionError:  # of the chief, or of a server: the chief sees which
         return
     except (HeadraceError, DefinitionFailedError) as error:
         wire.send(chief, {"failed": str(error)})

@@ -94,40 +94,12 @@ class FactorTerms(keras.layers.Layer):
         return (None, 1)
 
 
-class EmbeddingTable(keras.layers.Layer):
-    """Rows of one learned table, combined over an example's ids; called once per feature that shares it.
+class LookedUp(keras.layers.Layer):
+    """Rows of a table, combined over an example's ids; called once per feature that shares the table."""
 
-    In parts, row r is row r // parts of variable part_<r % parts>: their sizes differ by one at most.
-    """
-
-    def __init__(
-        self,
-        size: int,
-        dimension: int,
-        *,
-        initializer: keras.initializers.Initializer,
-        regularizer: Regularizer,
-        name: str,
-        parts: int = 1,
-    ) -> None:
+    def __init__(self, dimension: int, *, name: str) -> None:
         super().__init__(name=name, dtype="float32")
-        self._dimension, self._parts = dimension, list[keras.Variable]()
-        if parts == 1:
-            self._parts.append(
-                self.add_weight(shape=(size, dimension), initializer=initializer, regularizer=regularizer, name="table")
-            )
-            return
-        whole = keras.ops.convert_to_numpy(initializer((size, dimension), dtype="float32"))
-        for number in range(parts):
-            rows = rows_of_part(whole, number, parts)
-            self._parts.append(
-                self.add_weight(
-                    shape=rows.shape,
-                    initializer=lambda shape, dtype, rows=rows: keras.ops.convert_to_tensor(rows, dtype),
-                    regularizer=regularizer,
-                    name=f"part_{number}",
-                )
-            )
+        self._dimension = dimension
 
     def call(self, ids: tf.Tensor, combiner: str, id_weights: tf.Tensor | None = None) -> tf.Tensor:
         """int32 ids [n, values], -1 for none, to float32 [n, dimension]; zeros when there is no id at all.
@@ -146,19 +118,51 @@ class EmbeddingTable(keras.layers.Layer):
         return tf.math.divide_no_nan(total, count if combiner == "mean" else tf.sqrt(count))
 
     def _rows(self, ids: tf.Tensor) -> tf.Tensor:
-        count = len(self._parts)
-        if count == 1:
-            return rows_of(tf.convert_to_tensor(self._parts[0]), ids)
-        found = [
-            rows_of(
-                tf.convert_to_tensor(part), tf.where(tf.logical_and(ids >= 0, ids % count == number), ids // count, -1)
-            )
-            for number, part in enumerate(self._parts)
-        ]
-        return tf.add_n(found)
+        """float32 [n, values, dimension]; zeros for id -1."""
+        raise NotImplementedError
 
     def compute_output_shape(self, ids_shape: Sequence[int | None]) -> tuple[int | None, int]:
         return (ids_shape[0], self._dimension)
+
+
+class EmbeddingTable(LookedUp):
+    """One learned table.
+
+    In parts, row r is row r // parts of variable part_<r % parts>: their sizes differ by one at most.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        dimension: int,
+        *,
+        initializer: keras.initializers.Initializer,
+        regularizer: Regularizer,
+        name: str,
+        parts: int = 1,
+    ) -> None:
+        super().__init__(dimension, name=name)
+        self._parts = list[keras.Variable]()
+        if parts == 1:
+            self._parts.append(
+                self.add_weight(shape=(size, dimension), initializer=initializer, regularizer=regularizer, name="table")
+            )
+            return
+        whole = keras.ops.convert_to_numpy(initializer((size, dimension), dtype="float32"))
+        for number, part in enumerate(part_names(parts)):
+            rows = rows_of_part(whole, number, parts)
+            self._parts.append(
+                self.add_weight(
+                    shape=rows.shape,
+                    initializer=lambda shape, dtype, rows=rows: keras.ops.convert_to_tensor(rows, dtype),
+                    regularizer=regularizer,
+                    name=part,
+                )
+            )
+
+    def _rows(self, ids: tf.Tensor) -> tf.Tensor:
+        parts = zip(self._parts, ids_by_part(ids, len(self._parts)), strict=True)
+        return tf.add_n([rows_of(tf.convert_to_tensor(part), own) for part, own in parts])
 
 
 class Counts(keras.layers.Layer):
@@ -177,6 +181,18 @@ class Counts(keras.layers.Layer):
 
     def compute_output_shape(self, ids_shape: Sequence[int | None]) -> tuple[int | None, int]:
         return (ids_shape[0], self._size)
+
+
+def part_names(parts: int) -> list[str]:
+    """Of the variables of a table in so many parts."""
+    return ["table"] if parts == 1 else [f"part_{number}" for number in range(parts)]
+
+
+def ids_by_part(ids: tf.Tensor, parts: int) -> list[tf.Tensor]:
+    """Of each part the number of its row that an id looks up; -1 where that is another part's, or none."""
+    if parts == 1:
+        return [ids]
+    return [tf.where(tf.logical_and(ids >= 0, ids % parts == number), ids // parts, -1) for number in range(parts)]
 
 
 def rows_of_part(whole: NDArray[Any], number: int, parts: int) -> NDArray[Any]:

@@ -8,16 +8,26 @@ from common.definition.features import Embedding, FeatureSpec, Indicator, Numeri
 from common.definition.identity import output_layer
 from common.definition.model import Definition, EstimatorParameters
 from services.trainer.families.estimators.by_name import activation_of, initializer_of, regularizer_of
-from services.trainer.families.estimators.layers import Counts, EmbeddingTable, FactorTerms, LinearTerms, Regularizer
+from services.trainer.families.estimators.layers import (
+    Counts,
+    EmbeddingTable,
+    FactorTerms,
+    LinearTerms,
+    LookedUp,
+    Regularizer,
+)
 from services.trainer.families.heads import BuiltHead
 from services.trainer.features.transform import Transform, categorical, ids_of, is_weighted, weights_name
 
 
-def build_network(definition: Definition, transform: Transform, heads: Sequence[BuiltHead]) -> keras.Model:
+def build_network(
+    definition: Definition, transform: Transform, heads: Sequence[BuiltHead], tables: Mapping[str, LookedUp]
+) -> keras.Model:
     """A functional model; inputs are named like the transform's columns. One tower with the outputs of all heads.
 
     Args:
         heads: each has `units` columns of the last layer, in order.
+        tables: by name, embedding tables to take in place of new ones.
 
     Returns:
         One head: the model's output is its float32 [n, units]. Several: a dict of such, by head.
@@ -32,7 +42,7 @@ def build_network(definition: Definition, transform: Transform, heads: Sequence[
     if parameters.dimension:
         parts.append(_factor_part(definition.features, parameters, transform, inputs))
     if parameters.deep:
-        parts.append(_deep_part(definition.features, parameters, inputs, units=units))
+        parts.append(_deep_part(definition.features, parameters, inputs, units=units, tables=tables))
     output = keras.layers.Add(name="sum")(parts) if len(parts) > 1 else parts[0]
     answers = Bias(units, name=output_layer(definition))(output)
     if len(heads) > 1:
@@ -112,8 +122,9 @@ def _deep_part(
     inputs: Mapping[str, keras.KerasTensor],
     *,
     units: int,
+    tables: Mapping[str, LookedUp],
 ) -> keras.KerasTensor:
-    columns = dense_columns(specs, parameters, parameters.deep, inputs, {})
+    columns = dense_columns(specs, parameters, parameters.deep, inputs, dict(tables))
     hidden = keras.layers.Concatenate(name="deep_columns")(columns) if len(columns) > 1 else columns[0]
     regularizer = regularizer_for(parameters)
     for index, size in enumerate(parameters.hidden_units):
@@ -147,7 +158,7 @@ def dense_columns(
     parameters: EstimatorParameters,
     names: Sequence[str],
     inputs: Mapping[str, keras.KerasTensor],
-    tables: dict[str, EmbeddingTable],
+    tables: dict[str, LookedUp],
 ) -> list[keras.KerasTensor]:
     """What a network of the named features takes. `tables`: those that are there; new ones are put in."""
     columns = []

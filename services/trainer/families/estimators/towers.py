@@ -1,12 +1,13 @@
 """two_tower: one tower of layers for who asks and one for the item, each ending in vectors of length 1."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import keras
 
 from common.definition.model import Definition, EstimatorParameters
 from services.trainer.families.estimators.by_name import activation_of, initializer_of, regularizer_of
-from services.trainer.families.estimators.layers import EmbeddingTable
+from services.trainer.families.estimators.layers import LookedUp
 from services.trainer.families.estimators.network import column_input, dense_columns, regularizer_for
 from services.trainer.features.transform import Transform, ids_of, is_weighted, weights_name
 
@@ -26,16 +27,17 @@ class Towers:
     item: keras.Model
 
 
-def build_towers(definition: Definition, transform: Transform) -> Towers:
+def build_towers(definition: Definition, transform: Transform, tables: Mapping[str, LookedUp]) -> Towers:
+    """`tables`: by name, embedding tables to take in place of new ones."""
     parameters = definition.estimator_parameters
     assert parameters is not None
     assert parameters.towers is not None
     towers = parameters.towers
     inputs = {name: column_input(definition.features, transform, name) for name in transform.outputs}
-    tables: dict[str, EmbeddingTable] = {}
+    shared = dict(tables)
     found = {}
     for side, names in ((USER, towers.user), (ITEM, towers.item)):
-        columns = dense_columns(definition.features, parameters, names, inputs, tables)
+        columns = dense_columns(definition.features, parameters, names, inputs, shared)
         taken = {name: inputs[name] for name in _columns_of(definition, names)}
         found[side] = keras.Model(taken, _vectors(side, columns, parameters, towers.dimension), name=side)
     ids = keras.layers.Reshape((), name="item_row")(inputs[towers.candidates])

@@ -17,11 +17,13 @@ from common.definition.asynchronous import Asynchronous
 from common.definition.model import parse_definition
 from common.errors import InvalidInput
 from common.schema import Schema
+from services.trainer.families.model import BuiltModel
 from services.trainer.families.port import Model, TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.families.user_module import load_module
 from services.trainer.learn import adapters
 from services.trainer.learn.asynchronous import server_optimizer
+from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.learn.training import Training
 from services.trainer.parameters import wire
 from services.trainer.parameters.coordinator import Coordinator, Peer
@@ -31,7 +33,11 @@ from services.trainer.shards.team import ALONE, Team
 
 _EXAMPLES = 240
 _SCHEMA = {
-    "features": [{"name": "item", "dtype": "int64"}, {"name": "x", "dtype": "float32", "shape": [4]}],
+    "features": [
+        {"name": "item", "dtype": "int64"},
+        {"name": "seen", "dtype": "int64", "shape": [2]},
+        {"name": "x", "dtype": "float32", "shape": [4]},
+    ],
     "labels": [{"name": "y", "dtype": "int64"}],
 }
 _ESTIMATOR = {
@@ -42,6 +48,18 @@ _ESTIMATOR = {
         "x": {"type": "numeric"},
     },
     "parameters": {"hidden_units": [8], "l2": 0.01},
+}
+_LARGE = {
+    "estimator": "dnn_classifier",
+    "features": {
+        "item": {"type": "identity", "size": 4000, "out_of_range": "clip"},
+        "seen": {"type": "identity", "size": 4000, "out_of_range": "drop"},
+        "item_vector": {"type": "embedding", "of": "item", "dimension": 8, "parts": 3, "table": "items"},
+        "seen_vector": {"type": "embedding", "of": "seen", "dimension": 8, "parts": 3, "table": "items"},
+        "once": {"type": "embedding", "of": "item", "dimension": 2, "table": "once"},
+        "x": {"type": "numeric"},
+    },
+    "parameters": {"hidden_units": [8]},
 }
 _MODULE = """
 import keras
@@ -57,34 +75,41 @@ def build_model(schema, parameters):
 """
 
 
-def _model(tmp_path: Path, name: str, *, module: str = "", **training: Any) -> Model:
-    sections = {"module": "model.py", "task": "binary"} if module else _ESTIMATOR
+def _model(
+    tmp_path: Path,
+    name: str,
+    *,
+    module: str = "",
+    estimator: dict[str, Any] = _ESTIMATOR,
+    contributes: bool = False,
+    **training: Any,
+) -> Model:
+    sections = {"module": "model.py", "task": "binary"} if module else estimator
     mapping = {"name": "m", "stream": "s", "label": "y", **sections, "training": {"batch_size": 20, **training}}
     files = {"model.yaml": yaml.safe_dump(mapping).encode()} | ({"model.py": module.encode()} if module else {})
     loaded = load_module(files, "model.py", digest=f"{tmp_path.name}-{name}", directory=tmp_path) if module else None
-    return adapters.build(parse_definition(files), Schema.from_mapping(_SCHEMA), {}, loaded, seed=3)
+    definition, schema = parse_definition(files), Schema.from_mapping(_SCHEMA)
+    return adapters.build(definition, schema, {}, loaded, seed=3, contributes=contributes)
 
 
-def _block(model: Model, index: int, *, bad: int = -1) -> TrainingSet:
+def _block(model: Model, index: int, *, bad: int = -1, items: int = 40) -> TrainingSet:
     draws = np.random.default_rng(index)
-    item, x = draws.integers(0, 40, (_EXAMPLES, 1)), draws.normal(size=(_EXAMPLES, 4)).astype(np.float32)
+    item, x = draws.integers(0, items, (_EXAMPLES, 1)), draws.normal(size=(_EXAMPLES, 4)).astype(np.float32)
     if bad >= 0:
         x[bad] = np.nan
     labels = tf.constant((item[:, 0] % 3 + x[:, 0] > 1).astype(np.int64))
+    seen = draws.integers(-items // 4, items, (_EXAMPLES, 2))
     raw = {"item": tf.constant(item[:, 0] if model.definition.module else item), "x": tf.constant(x)}
+    raw["seen"] = tf.constant(seen)
     weights = tf.cast(1 + tf.range(_EXAMPLES) % 3, tf.float32)
     return TrainingSet(model.transformed(raw).columns, {"y": labels}, {"y": weights}, _EXAMPLES)
 
 
 @contextmanager
-def _served(tmp_path: Path, *, module: str = "", workers: int, servers: int, **training: Any) -> Iterator[Training]:
+def _served(tmp_path: Path, *, workers: int, servers: int, **given: Any) -> Iterator[Training]:
     section = {"workers": workers, "servers": servers}
-
-    def make(name: str) -> Model:
-        return _model(tmp_path, name, module=module, asynchronous=section, **training)
-
-    models = [make(f"w{rank}") for rank in range(workers)]
-    chief = make("chief")
+    models = [_model(tmp_path, f"w{rank}", contributes=True, asynchronous=section, **given) for rank in range(workers)]
+    chief = _model(tmp_path, "chief", asynchronous=section, **given)
     behind = [ParameterServer(partial(server_optimizer, chief.definition.training)) for _ in range(servers)]
     threads = list[threading.Thread]()
 
@@ -104,9 +129,9 @@ def _served(tmp_path: Path, *, module: str = "", workers: int, servers: int, **t
     with closing(coordinator):
         found = adapters.trainable_of(chief, seed=3, team=Team(coordinator=coordinator))
         assert isinstance(found, Training)
-        arrays = found.captured()
+        point = adapters.for_contributors(chief.definition, Checkpoint(found.captured(), {}))
         for model in models:
-            adapters.restore_frozen(model, arrays, {})
+            adapters.restore_frozen(model, point.arrays, {})
         for thread in threads:
             thread.start()
         yield found
@@ -117,6 +142,12 @@ def _live(chief: socket.socket, servers: list[socket.socket], model: Model) -> N
         asked, _ = wire.receive(chief)
         wire.send(chief, {"ready": True})
         Worker(chief, servers, adapters.contributor_of(model), asked["placement"]).work()
+
+
+def _told(served: Training) -> dict[str, Any]:
+    coordinator = served._steps._team.coordinator
+    assert coordinator is not None
+    return coordinator.told()
 
 
 def _alone(tmp_path: Path, **training: Any) -> Training:
@@ -145,6 +176,38 @@ def test_one_worker_and_two_servers_train_what_one_process_does(tmp_path: Path, 
         assert served.step == alone.step == 24
         for path, array in expected.items():
             np.testing.assert_allclose(found[path], array, rtol=1e-4, atol=1e-6, err_msg=path)
+        assert _told(served)["by_row"] == [], "l2 needs all rows in each step"
+
+
+@pytest.mark.covers("dist-ps-async", "mode-deeprec")
+@pytest.mark.parametrize("name", ["adam", "sgd"])
+def test_of_a_table_a_worker_has_the_rows_that_its_batches_look_up_and_no_others(tmp_path: Path, name: str) -> None:
+    given: dict[str, Any] = {"estimator": _LARGE, "optimizer": {"name": name, "learning_rate": 0.05}}
+    alone = _alone(tmp_path, **given)
+    with _served(tmp_path, workers=1, servers=2, **given) as served:
+        for index in range(2):
+            mine = served.train_block(_block(served.model, index, items=4000), pass_index=0, block_index=index)
+            theirs = alone.train_block(_block(alone.model, index, items=4000), pass_index=0, block_index=index)
+            np.testing.assert_allclose(mine, theirs, rtol=1e-5)
+        found, expected = dict[str, Any](served.captured()), dict[str, Any](alone.captured())
+        assert found.keys() == expected.keys()
+        for path, array in expected.items():
+            np.testing.assert_allclose(found[path], array, rtol=1e-4, atol=1e-6, err_msg=path)
+        told = _told(served)
+    by_row = {one["variable"]: (one["rows"], one["most_held"]) for one in told["by_row"]}
+    assert {path: rows for path, (rows, _) in by_row.items()} == {
+        "items_table/part_0": 1334,
+        "items_table/part_1": 1333,
+        "items_table/part_2": 1333,
+        "once_table/table": 4000,
+    }
+    assert all(0 < most <= 20 * 3 for _, most in by_row.values()), "a batch has 20 examples with three ids each"
+    (held,), (fetched,) = told["held_bytes_by_worker"], told["fetched_bytes_by_worker"]
+    assert held < told["served_bytes"] / 10
+    assert fetched <= 24 * held, "of 24 batches"
+    worker = _model(tmp_path, "worker", contributes=True, asynchronous={}, **given)
+    assert isinstance(worker, BuiltModel)
+    assert max(int(one.shape[0]) for one in worker.network.variables) < 100, "no table is built"
 
 
 @pytest.mark.covers("dist-ps-async", "eco-horn")

@@ -41,6 +41,12 @@ class Toy:
         self.running = {"mean": _variable("mean", (2,))}
         self.counted = {"seen": keras.Variable(np.int64(0), dtype="int64", name="seen")}
 
+    def looked_up(self, columns: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {}
+
+    def hold(self, path: str, numbers: Any, rows: Any) -> None:
+        raise NotImplementedError
+
     def contribute(
         self, columns: Mapping[str, Any], labels: Mapping[str, Any], weights: Mapping[str, Any]
     ) -> Contribution:

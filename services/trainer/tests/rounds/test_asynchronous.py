@@ -18,6 +18,11 @@ from services.trainer.tests.support.platform_processes import (
 )
 from testing.waiting import wait_until
 
+_FEATURES = b"""features:
+  near: {type: bucketized, of: distance, boundaries: [BOUNDARIES]}
+  near_vector: {type: embedding, of: near, dimension: 3, parts: 2}
+""".replace(b"BOUNDARIES", ", ".join(str(2 * number) for number in range(1, 100)).encode())
+
 
 def _children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
@@ -25,31 +30,44 @@ def _children(pid: int) -> list[int]:
 
 @pytest.mark.timeout(400)
 @pytest.mark.covers("dist-ps-async", "eco-horn", "dist-replication")
-def test_a_killed_worker_stops_nothing_and_the_version_says_that_it_cannot_be_rebuilt_bit_for_bit(
+def test_a_killed_server_costs_what_followed_the_last_resume_point_and_a_killed_worker_nothing(
     trainer: TrainerProcess, registry: RegistryClient, events: Events
 ) -> None:
     training = "{batch_size: 8, passes: 60, asynchronous: {workers: 2, servers: 2, tolerance: 0.9}}"
-    registry.register_model(
-        MODEL, stream=STREAM, files={"model.yaml": definition(gate="{}", training=training)}, by="test"
-    )
+    written = definition(gate="{}", training=training).replace(b"linear", b"dnn").replace(b"features:\n", _FEATURES)
+    registry.register_model(MODEL, stream=STREAM, files={"model.yaml": written}, by="test")
     trainer.round_function = "services.trainer.rounds.process:run_round"
     trainer.environment |= {"TRAINER_BLOCK_EXAMPLES": "50", "TRAINER_LEASE_TTL_SECONDS": "60"}
+    trainer.environment |= {"TRAINER_RESUME_INTERVAL_SECONDS": "0.5"}
     events.add(200)
     trainer.start()
-    wait_until(lambda: _figures(trainer).get("updates", 0) > 20, "workers take steps", seconds=200)
-    chief = _children(int(trainer.status()["zygote"]["pid"]))[0]
-    _, *others = _children(chief)
+    wait_until(lambda: _has_saved(trainer), "a resume point is saved", seconds=200)
+    first = _children(int(trainer.status()["zygote"]["pid"]))[0]
+    _, *others = _children(first)
     assert len(others) == 4, "two servers, two workers"
-    os.kill(others[3], signal.SIGKILL)
+    os.kill(others[0], signal.SIGKILL)
+    chief = wait_until(lambda: _another_chief(trainer, first), "another attempt takes steps", seconds=200)
+    found = registry.list_rounds(MODEL)[0]
+    assert found.progress["deaths"] == 1
+    assert "parameter server 0 ended by signal 9 (SIGKILL)" in found.progress["died"]
+    assert found.progress["examples_done"] >= 50, "it went on from a resume point"
+    os.kill(_children(chief)[4], signal.SIGKILL)
     wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "the round is finished", seconds=200)
     version = registry.get_version(MODEL, 1)
     assert version.environment["reproducible"] is False
     told = version.environment["training"]["asynchronous"]
     assert (told["workers"], told["lost"]) == (1, ["worker 1: ended by signal 9 (SIGKILL)"])
-    assert told["updates"] == version.step == sum(told["batches_by_worker"])
+    assert version.step == 60 * 24
+    assert 0 < told["updates"] == sum(told["batches_by_worker"]) < version.step, "the rest is of the first attempt"
     assert set(told["staleness"]) == {"mean", "max"}
-    assert len([path for one in told["placement"] for path in one["variables"]]) == 2, "a weight and a bias"
-    assert {one["server"] for one in told["placement"]} == {0, 1}
+    placed = {path: one["server"] for one in told["placement"] for path in one["variables"]}
+    assert len(placed) == 8, "two parts of a table, three kernels, three biases"
+    assert set(placed.values()) == {0, 1}
+    assert [(one["variable"], one["rows"]) for one in told["by_row"]] == [
+        ("near_vector_table/part_0", 50),
+        ("near_vector_table/part_1", 50),
+    ]
+    assert all(one["most_held"] <= 8 for one in told["by_row"]), "a batch has eight examples"
     rebuild = trainer.post(f"/v1/models/{MODEL}/versions/1:rebuild", {})[1]["rebuild_id"]
     ended = wait_until(lambda: _ended(trainer, rebuild), "the rebuild ends", seconds=200)
     assert (ended["state"], ended["reproducible"], ended["equal"]) == ("done", False, True), ended
@@ -63,6 +81,17 @@ def test_metrics_that_are_further_apart_than_the_tolerance_are_told() -> None:
         "auc was 0.8 and is 0.75: more than the tolerance of 0.01 apart"
     ]
     assert len(metric_differences(metrics, ["another"], tolerance=0.1)) == 1, "without a rule every metric counts"
+
+
+def _another_chief(trainer: TrainerProcess, first: int) -> int:
+    """Of the attempt after the one whose process was `first`, once its workers have taken steps; else 0."""
+    found = [one for one in _children(int(trainer.status()["zygote"]["pid"])) if one != first]
+    return found[0] if found and _figures(trainer).get("updates", 0) > 0 else 0
+
+
+def _has_saved(trainer: TrainerProcess) -> bool:
+    attempt = trainer.status()["attempt"]
+    return bool(attempt) and attempt["progress"]["resume_points"] > 0
 
 
 def _figures(trainer: TrainerProcess) -> dict[str, Any]:

@@ -30,9 +30,11 @@ import tensorflow as tf
 import yaml
 
 from benchmarks.report import publish
+from benchmarks.training import built, flights, training_set
 from common.definition.model import parse_definition
 from common.schema import Schema
 from services.trainer import determinism
+from services.trainer.families.model import BuiltModel
 from services.trainer.families.port import TrainingSet
 from services.trainer.families.user_module import load_user_module
 from services.trainer.learn import adapters
@@ -59,12 +61,13 @@ def build_model(schema, parameters):
         hidden = keras.layers.Conv2D(filters, 3, activation="relu", padding="same", strides=2)(hidden)
     return keras.Model(image, keras.layers.Dense(1)(keras.layers.Flatten()(hidden)))
 """
+_FLIGHTS = "wide_deep on flights"
 _DENSE = {"features": {"x": {"type": "numeric"}}, "estimator": "dnn_classifier"}
 _MODELS: dict[str, dict[str, Any]] = {
     "dense, 1 M parameters": {
         **_DENSE, "parameters": {"hidden_units": [512, 512, 1024]}, "batch": 2048, "shape": [256],
     },
-    "dense, 20 k parameters": {**_DENSE, "parameters": {"hidden_units": [128, 64]}, "batch": 512, "shape": [64]},
+    _FLIGHTS: {"batch": 512},
     "convolution": {"module": "model.py", "task": "binary", "batch": 128, "shape": [32, 32, 3]},
     "embedding, 200 k rows": {
         "estimator": "dnn_classifier", "parameters": {"hidden_units": [256, 128]}, "batch": 1024, "shape": [32],
@@ -245,10 +248,29 @@ def _set_up() -> None:
 
 
 def _training(name: str, team: Team, more: dict[str, Any]) -> dict[str, Any]:
-    said = _MODELS[name]
-    batch, shape = said["batch"], said["shape"]
-    sections = {key: value for key, value in said.items() if key not in ("batch", "shape")}
+    batch = _MODELS[name]["batch"]
     training = {"batch_size": batch, "shards": _SHARDS, **more}
+    with tempfile.TemporaryDirectory() as directory:
+        model, block = _prepared(name, training, batch * _BATCHES, team, Path(directory))
+        learner = adapters.trainable_of(model, seed=1, team=team)
+        assert isinstance(learner, Training)
+        seconds = _median(lambda: learner.train_block(block, pass_index=0, block_index=0)) / _BATCHES
+        floats = sum(int(np.prod(array.shape)) for path, array in learner.captured().items() if "optimizer" not in path)
+        if "item_vector" in _MODELS[name].get("features", {}):
+            floats += batch * 32 - 200_000 * 32  # rows travel, not the table
+        return {"seconds": seconds, "batch": batch, "floats": floats}
+
+
+def _prepared(
+    name: str, training: dict[str, Any], rows: int, team: Team, directory: Path
+) -> tuple[BuiltModel, TrainingSet]:
+    if name == _FLIGHTS:
+        arrays = flights(rows)
+        example = built("flights", arrays, directory, training=training)
+        return example, training_set(example, arrays, rows)
+    said = _MODELS[name]
+    shape = said["shape"]
+    sections = {key: value for key, value in said.items() if key not in ("batch", "shape")}
     mapping = {"name": "m", "stream": "s", "label": "y", **sections, "training": training}
     files = {"model.yaml": yaml.safe_dump(mapping).encode()}
     if "module" in said:
@@ -258,20 +280,12 @@ def _training(name: str, team: Team, more: dict[str, Any]) -> dict[str, Any]:
         "features": [{"name": "item", "dtype": "int64"}, {"name": "x", "dtype": "float32", "shape": shape}],
         "labels": [{"name": "y", "dtype": "int64", "min": 0, "max": 1}],
     })  # fmt: skip
-    with tempfile.TemporaryDirectory() as directory:
-        module = load_user_module(definition, files, digest=f"d{team.rank}", directory=Path(directory))
-        model = adapters.build(definition, schema, {}, module, seed=1)
-        learner = adapters.trainable_of(model, seed=1, team=team)
-        assert isinstance(learner, Training)
-        rows = batch * _BATCHES
-        item, x, y = _arrays(rows, shape)
-        columns = model.transformed({"item": tf.constant(item), "x": tf.constant(x)}).columns
-        block = TrainingSet(columns, {"y": tf.constant(y)}, {"y": tf.ones(rows)}, rows)
-        seconds = _median(lambda: learner.train_block(block, pass_index=0, block_index=0)) / _BATCHES
-        floats = sum(int(np.prod(array.shape)) for path, array in learner.captured().items() if "optimizer" not in path)
-        if "item_vector" in said.get("features", {}):
-            floats += batch * 32 - 200_000 * 32  # rows travel, not the table
-        return {"seconds": seconds, "batch": batch, "floats": floats}
+    module = load_user_module(definition, files, digest=f"d{team.rank}", directory=directory)
+    model = adapters.build(definition, schema, {}, module, seed=1)
+    assert isinstance(model, BuiltModel)
+    item, x, y = _arrays(rows, shape)
+    columns = model.transformed({"item": tf.constant(item), "x": tf.constant(x)}).columns
+    return model, TrainingSet(columns, {"y": tf.constant(y)}, {"y": tf.ones(rows)}, rows)
 
 
 def _arrays(rows: int, shape: list[int]) -> tuple[Any, Any, Any]:

@@ -149,9 +149,9 @@ def _row(name: str, case: Case) -> dict[str, str | int | float | None]:
     }
 
 
-def built(name: str, arrays: Arrays, directory: Path) -> BuiltModel:
-    """An example's model as it is."""
-    return _built(Case(name), arrays, directory, digest=name)
+def built(name: str, arrays: Arrays, directory: Path, **sections: Any) -> BuiltModel:
+    """An example's model, with sections of its model.yaml replaced."""
+    return _built(Case(name, sections), arrays, directory, digest=name)
 
 
 def _built(case: Case, arrays: Arrays, directory: Path, *, digest: str) -> BuiltModel:
@@ -193,14 +193,18 @@ def _raw(model: BuiltModel, arrays: Arrays) -> dict[str, tf.Tensor]:
     return {name: tf.constant(arrays[name]) for name in names}
 
 
+def training_set(model: BuiltModel, arrays: Arrays, count: int) -> TrainingSet:
+    """The examples, transformed."""
+    labels = _labels(model, arrays)
+    columns = model.transformed(_raw(model, arrays)).columns
+    return TrainingSet(columns, labels, {name: tf.ones(count) for name in labels}, count)
+
+
 def platform_pass(model: BuiltModel, arrays: Arrays, count: int) -> Callable[[], None]:
     training = Training(model, seed=1)
-    raw, labels = _raw(model, arrays), _labels(model, arrays)
-    weights = {name: tf.ones(count) for name in labels}
 
     def one_pass() -> None:
-        columns = model.transformed(raw).columns
-        training.train_block(TrainingSet(columns, labels, weights, count), pass_index=0, block_index=0)
+        training.train_block(training_set(model, arrays, count), pass_index=0, block_index=0)
 
     return one_pass
 

@@ -52,8 +52,8 @@ class Exchange(Protocol):
             carried: [c] of the rows' dtype, of the first owned shard.
         """
 
-    def all_slices(self, slices: tf.IndexedSlices) -> tf.IndexedSlices:
-        """The rows of the owned shards in, those of all shards out, in their order."""
+    def all_slices(self, tables: Sequence[tf.IndexedSlices]) -> list[tf.IndexedSlices]:
+        """Of each table the rows of the owned shards in, those of all shards out, in their order."""
 
 
 class Alone:
@@ -71,8 +71,8 @@ class Alone:
     def combined(self, rows: Sequence[tf.Tensor], combine: Combine, carried: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return _at(whole(self.shards), dict(enumerate(rows)), {}, combine), carried
 
-    def all_slices(self, slices: tf.IndexedSlices) -> tf.IndexedSlices:
-        return slices
+    def all_slices(self, tables: Sequence[tf.IndexedSlices]) -> list[tf.IndexedSlices]:
+        return list(tables)
 
 
 class Transport(Protocol):
@@ -119,23 +119,34 @@ class Connected:
         found = self._gathered([self._added(self._dealt(pieces), combine), carried])
         return tf.concat([added for added, _ in found], axis=0)[:size], found[0][-1]
 
-    def all_slices(self, slices: tf.IndexedSlices) -> tf.IndexedSlices:
-        counts = [count[0] for (count,) in self._gathered([tf.reshape(tf.size(slices.indices), [1])])]
-        doublings = _doublings(tf.reduce_max(tf.stack(counts)))
-        room = tf.bitwise.left_shift(1, doublings)
-        missing = room - counts[self._rank]
-        indices = self._gathered([tf.pad(tf.cast(slices.indices, tf.int64), [[0, missing]])], doublings)
-        wide = [[0, 0]] * (slices.values.shape.rank - 1)
-        own = tf.pad(slices.values, [[0, missing], *wide])
-        values = [tf.reshape(row, tf.shape(own)) for (row,) in self._gathered([tf.reshape(own, [-1])], doublings)]
-        return tf.IndexedSlices(
-            tf.concat([row[:count] for row, count in zip(values, counts, strict=True)], axis=0),
-            tf.cast(
-                tf.concat([row[:count] for (row,), count in zip(indices, counts, strict=True)], axis=0),
-                slices.indices.dtype,
-            ),
-            slices.dense_shape,
-        )
+    def all_slices(self, tables: Sequence[tf.IndexedSlices]) -> list[tf.IndexedSlices]:
+        own = tf.stack([tf.size(table.indices) for table in tables])
+        by_rank = [counts for (counts,) in self._gathered([own])]
+        indices = self._of_any_length([tf.cast(table.indices, tf.int64) for table in tables], own, by_rank)
+        widths = tf.stack([tf.reduce_prod(tf.shape(table.values)[1:]) for table in tables])
+        flat = [tf.reshape(table.values, [-1]) for table in tables]
+        values = self._of_any_length(flat, own * widths, [found * widths for found in by_rank])
+        return [
+            tf.IndexedSlices(
+                tf.reshape(tf.concat(rows, axis=0), tf.concat([[-1], tf.shape(table.values)[1:]], axis=0)),
+                tf.cast(tf.concat(places, axis=0), table.indices.dtype),
+                table.dense_shape,
+            )
+            for table, rows, places in zip(tables, zip(*values, strict=True), zip(*indices, strict=True), strict=True)
+        ]
+
+    def _of_any_length(
+        self, rows: Sequence[tf.Tensor], own: tf.Tensor, by_rank: Sequence[tf.Tensor]
+    ) -> list[list[tf.Tensor]]:
+        """Every worker's rows, in order of rank, whose lengths, int32 [n], differ; they travel as one, filled up to a
+        power of two."""
+        doublings = _doublings(tf.reduce_max(tf.stack([tf.reduce_sum(lengths) for lengths in by_rank])))
+        missing = tf.bitwise.left_shift(1, doublings) - tf.reduce_sum(own)
+        found = self._gathered([tf.pad(tf.concat(rows, axis=0), [[0, missing]])], doublings)
+        return [
+            tf.split(row[: tf.reduce_sum(lengths)], lengths, num=len(rows))
+            for (row,), lengths in zip(found, by_rank, strict=True)
+        ]
 
     def _added(self, seen: Sequence[Sequence[tf.Tensor]], combine: Combine) -> tf.Tensor:
         """From the rows that each worker sent, in order of rank."""

@@ -129,16 +129,28 @@ class ShardedGradients:
         for variable, piece in zip(self._averaged, averages, strict=True):
             variable.assign(tf.cast(tf.reshape(piece, variable.shape), variable.dtype))
         from_floats(counts, self._counted)
-        for index in first.sparse:
-            slices = [part.sparse[index] for part in parts]
-            values = tf.cast(tf.concat([one.values for one in slices], axis=0), self._travel_as)
-            found = self._exchange.all_slices(
-                tf.IndexedSlices(values, tf.concat([one.indices for one in slices], axis=0), slices[0].dense_shape)
-            )
-            gradients[index] = tf.IndexedSlices(
-                tf.cast(found.values, slices[0].values.dtype), found.indices, found.dense_shape
-            )
+        for index, found in self._all_slices(parts).items():
+            gradients[index] = found
         return losses, gradients
+
+    def _all_slices(self, parts: Sequence["_Part"]) -> dict[int, tf.IndexedSlices]:
+        """By place in the list of variables."""
+        own = {
+            index: tf.IndexedSlices(
+                tf.cast(tf.concat([part.sparse[index].values for part in parts], axis=0), self._travel_as),
+                tf.concat([part.sparse[index].indices for part in parts], axis=0),
+                slices.dense_shape,
+            )
+            for index, slices in parts[0].sparse.items()
+        }
+        if not own:
+            return {}
+        return {
+            index: tf.IndexedSlices(tf.cast(found.values, slices.values.dtype), found.indices, found.dense_shape)
+            for (index, slices), found in zip(
+                parts[0].sparse.items(), self._exchange.all_slices([*own.values()]), strict=True
+            )
+        }
 
     def _exchanged(self, parts: Sequence["_Part"]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """The sums of dense gradients, those of the rest, and the counts of the first shard. What is not compressed

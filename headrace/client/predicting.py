@@ -40,13 +40,14 @@ class Predicting:
         *,
         instances: "Sequence[Any] | DataFrame | None" = None,
         inputs: Any = None,
+        context: Mapping[str, Any] | None = None,
         version: int | None = None,
         label: str | None = None,
         signature_name: str = "",
     ) -> Any:
         """Asks for predictions in JSON's values; rows (`instances` → a list of predictions) or columns (`inputs` →
         outputs). `predictions.predict` gives arrays and the version. Of a DataFrame's rows, columns that are no
-        inputs of the signature are left out.
+        inputs of the signature are left out. The inputs of `context` are those of every row that does not name them.
 
         Without version and label the production version answers. Numpy arrays are fine as values.
 
@@ -56,9 +57,13 @@ class Predicting:
         """
         if (instances is None) == (inputs is None):
             raise InvalidInput("predict takes either instances (rows) or inputs (columns)")
+        if context is not None and instances is None:
+            raise InvalidInput("a context is what instances share; inputs are columns")
         if hasattr(instances, "to_dict"):
             instances = self._instances_of(model, instances, signature_name, version, label)
         body: dict[str, Any] = {"instances": instances} if instances is not None else {"inputs": inputs}
+        if context is not None:
+            body["context"] = context
         if signature_name:
             body["signature_name"] = signature_name
         document = self.predict_raw(model, encode(body), version=version, label=label).json()

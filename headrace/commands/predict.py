@@ -174,10 +174,8 @@ class Asking:
     def file(self, path: Path, known: Known | None) -> dict[str, Any]:
         """The predictions of all rows, the versions that answered, and the metrics where the rows have a label."""
         found = self.rows_in(path, known)
-        answers = list(self.answers(found.rows))
-        predictions = [prediction for prediction, _ in answers]
-        versions = list(dict.fromkeys(version for _, version in answers))
-        document = {"predictions": predictions, "version": versions[0] if len(versions) == 1 else versions}
+        document = _told(list(self.answers(found.rows)))
+        predictions = document["predictions"]
         if known is None or not found.labels:
             return document
         from headrace.client.quality import metrics_of
@@ -222,10 +220,16 @@ class Asking:
 
     def document(self, document: Any) -> dict[str, Any]:
         if isinstance(document, dict) and "inputs" in document:
+            if "context" in document:
+                raise InvalidInput("a context is what instances share; inputs are columns")
             answer = self._ask(document["inputs"], None)
             return {"outputs": dict(answer.outputs), "version": answer.version}
-        answer = self._rows(document["instances"])
-        return {"predictions": answer.rows(), "version": answer.version}
+        rows, shared = document["instances"], document.get("context")
+        if shared is not None:  # which only REST's own bodies have
+            if not isinstance(shared, dict) or not all(isinstance(row, dict) for row in rows):
+                raise InvalidInput("a context and the instances that share it are objects of named inputs")
+            rows = [shared | row for row in rows]
+        return _told(self._answered(rows))
 
     def _rows(self, rows: list[Any]) -> "Prediction":
         if all(isinstance(row, dict) and row.keys() != {"b64"} for row in rows):
@@ -243,6 +247,13 @@ class Asking:
         return self._client.wait(
             self._client.submit(target.model, inputs, **how), timeout_seconds=self._timeout_seconds
         )
+
+
+def _told(answers: list[tuple[Any, int]]) -> dict[str, Any]:
+    """The predictions and the version, or the versions where there were several requests that met several."""
+    versions = list(dict.fromkeys(version for _, version in answers))
+    predictions = [prediction for prediction, _ in answers]
+    return {"predictions": predictions, "version": versions[0] if len(versions) == 1 else versions}
 
 
 def _of_equal_lengths(rows: list[Any]) -> list[list[int]]:

@@ -174,6 +174,8 @@ def test_arrays_are_fine_as_values(server: Server, client: Client) -> None:
 
 
 def test_predict_takes_rows_or_columns_and_a_version_or_a_label(client: Client) -> None:
+    with pytest.raises(InvalidInput, match="what instances share"):
+        client.predict("m", inputs=[1], context={"a": 1})
     with pytest.raises(InvalidInput, match="either instances"):
         client.predict("m")
     with pytest.raises(InvalidInput, match="not both"):

@@ -63,6 +63,17 @@ def test_predict_asks_by_each_way(run: Run, how: list[str]) -> None:
     assert answer == {"outputs": {"n": [2]}, "version": 3}
 
 
+@pytest.mark.covers("perf-shared-context")
+@pytest.mark.parametrize("how", [["http"], ["http", "--output", "n"], ["grpc", "--output", "n"]])
+def test_rows_that_share_a_context_are_asked_by_each_way(run: Run, how: list[str]) -> None:
+    body = '{"context": {"x": 1.5, "s": "a"}, "instances": [{"n": 1}, {"n": 2}]}'
+    answer = answer_of(run("predict", "m", body, "--signature", "mixed", "--url", *how))
+    found = [row["n"] if isinstance(row, dict) else row for row in answer["predictions"]]
+    assert found == [2, 3]
+    refused = run("predict", "m", body.replace('{"n": 2}', "2"), "--signature", "mixed", "--url", *how)
+    assert refused.exit_code == EXIT_STATUS_OF[InvalidInput]
+
+
 @pytest.mark.covers("est-predict")
 def test_predict_reads_files_of_rows(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"instances": [[1, 2], [3, 4]]}')
@@ -91,6 +102,7 @@ def test_lists_that_share_no_request_are_asked_length_by_length_and_answered_in_
     asking = Asking(client, Target("m", None, None, ""), (), is_async=False, timeout_seconds=1.0)
     rows: list[Any] = [{"steps": steps} for steps in ([1.0, 2.0], [], [5.0], [3.0, 4.0])]
     assert list(asking.answers(rows)) == [(3.0, 4), (0.0, 4), (5.0, 4), (7.0, 4)]
+    assert asking.document({"instances": rows}) == {"predictions": [3.0, 0.0, 5.0, 7.0], "version": 4}
     with pytest.raises(InvalidInput, match="row 1 is at fault"):
         list(asking.answers([*rows, {"steps": [-1.0]}]))
 

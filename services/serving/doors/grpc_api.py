@@ -149,6 +149,8 @@ class _Door:
         name = name_for(call.method, call.route, call.spec.signature_name)
         signature = signature_for(call.method, call.route, name)
         examples = examples_of(given, max_bytes=self._front.max_request_bytes)
+        if given.WhichOneof("kind") == "example_list_with_context":
+            self._front.contexts.add(call.spec.name, len(examples))
         asked = request_for(name, signature, examples)
         reply = await self._reply(call.route, asked, call.entry, call.timeout_seconds)
         return _answered_by(call.spec, reply), result_of(call.method, reply, len(examples))

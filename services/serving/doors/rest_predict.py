@@ -149,7 +149,9 @@ class RestPredict:
         signature = route.signature(document.signature_name)
         if signature is None:
             raise invalid(f'Serving signature name: "{document.signature_name}" not found in signature def')
-        inputs = read_inputs(document, signature)
+        inputs = read_inputs(document, signature, max_bytes=self._front.max_request_bytes)
+        if inputs.sharing:
+            self._front.contexts.add(path.model, inputs.sharing)
         request = queue_pb2.PredictionRequest(signature=document.signature_name)
         for name, array in inputs.arrays.items():
             write_tensor(request.inputs.add(), name, array)
@@ -163,6 +165,8 @@ class RestPredict:
         route = self._front.resolve(path.model, version=path.version, label=path.label)
         name = name_for(path.method, route, document.fields.get("signature_name", ""))
         signature = signature_for(path.method, route, name)
+        if "context" in document.fields:
+            self._front.contexts.add(path.model, len(examples))
         request = request_for(name, signature, examples)
         return route, request, partial(_write_result, path.method, len(examples))
 

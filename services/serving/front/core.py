@@ -20,6 +20,7 @@ from google.protobuf.message import DecodeError
 
 from common.process.health import Health
 from protos import queue_pb2
+from services.serving.front.request_counts import ContextCounts
 from services.serving.front.routing import Route, Routing
 from services.serving.queue.admission import BATCHES_FULL, Admission
 from services.serving.queue.client import NO_RUNNER, REFUSED, Queue, QueueClient, Span
@@ -84,6 +85,7 @@ class Front:
         self.admission = Admission(in_flight_limit)
         self.cancelled: Counter[str] = Counter()
         """By model: requests taken off their queue because nobody waited for them any more."""
+        self.contexts = ContextCounts()
         self._abandoned: set[bytes] = set()
         """Requests whose asker went before Redis said where they lie."""
         self._to_cancel: dict[tuple[Queue, Span], list[bytes]] = {}

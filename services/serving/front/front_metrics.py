@@ -46,6 +46,7 @@ class FrontMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._queues()
         yield from self._refusals()
+        yield from self._contexts()
         yield from self._runners()
 
     def _queues(self) -> Iterator[Metric]:
@@ -81,6 +82,23 @@ class FrontMetrics(Collector):
         for model, count in tuple(self._front.cancelled.items()):
             cancelled.add_metric([model], count)
         yield cancelled
+
+    def _contexts(self) -> Iterator[Metric]:
+        contexts = CounterMetricFamily(
+            "headrace_serving_contexts",
+            "Contexts that were read, each once for all rows of its request",
+            labels=["model"],
+        )
+        rows = CounterMetricFamily(
+            "headrace_serving_context_rows", "Rows that took inputs from their request's context", labels=["model"]
+        )
+        for counter, counts in (
+            (contexts, self._front.contexts.requests),
+            (rows, self._front.contexts.rows),
+        ):
+            for model, count in tuple(counts.items()):
+                counter.add_metric([model], count)
+            yield counter
 
     def _runners(self) -> Iterator[Metric]:
         versions = self._front.state.versions if self._front.state is not None else ()

@@ -4,6 +4,7 @@ prometheus_client's own cost four times as much (docs/internals/decisions, 10).
 """
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -110,6 +111,20 @@ def cumulative(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str
         total += count
         buckets.append((bound, float(total)))
     return buckets
+
+
+class ContextCounts:
+    """What rows of one request share is read once per request; used by one thread."""
+
+    def __init__(self) -> None:
+        self.requests: Counter[str] = Counter()
+        """By model."""
+        self.rows: Counter[str] = Counter()
+        """That shared a context, by model."""
+
+    def add(self, model: str, rows: int) -> None:
+        self.requests[model] += 1
+        self.rows[model] += rows
 
 
 class ApiLatency:

@@ -14,10 +14,12 @@ from protos import queue_pb2
 from services.serving.rest_json import reader as json_reader
 from services.serving.rest_json.numbers import float_array, float_rows
 from services.serving.rest_json.optional import columns_in_two_lists, even_columns, filled_rows
+from services.serving.rest_json.shared import Shared, parted, repeated
 from services.serving.rest_json.values import invalid, is_base64, read_value, shown
 from services.serving.wire.keys import DEFAULT_SIGNATURE
 from services.serving.wire.prediction import Arrays, RequestFailed
 from services.serving.wire.replica_state import Signature, TensorSpec
+from services.serving.wire.tensors import MAX_EXPANDED_BYTES
 
 _JSON_DTYPES = {code: np.dtype(code) for code in ("<f4", "<f8", "|i1", "<i2", "<i4", "<i8", "|u1", "<u4", "<u8", "|b1")}
 _UNWRITTEN = {"<f2": "half", "<c8": "complex64", "<c16": "complex128", "<u2": "uint16"}
@@ -58,10 +60,15 @@ class Inputs:
     """Whether they came as rows, so that the answer is rows, too."""
     defaulted: Mapping[str, int] = field(default_factory=dict)
     """How many rows of an input hold the schema's default because the document left them out there."""
+    sharing: int = 0
+    """How many rows share a context, which was read once."""
 
 
-def read_inputs(document: Document, signature: Signature) -> Inputs:
+def read_inputs(document: Document, signature: Signature, *, max_bytes: int = MAX_EXPANDED_BYTES) -> Inputs:
     """The inputs by name.
+
+    Args:
+        max_bytes: what a context may take once it is written out for every row.
 
     Raises:
         RequestFailed: the document does not fit the signature.
@@ -70,7 +77,7 @@ def read_inputs(document: Document, signature: Signature) -> Inputs:
     if not signature.inputs:
         raise invalid(f"Failed to get input map for signature: {fields.get('signature_name') or 'DEFAULT'}")
     try:
-        found = _read(document, signature)
+        found = _read(document, signature, max_bytes)
     except RequestFailed as error:
         lists = [name for name, spec in signature.inputs.items() if -1 in (spec.shape or ())[1:]]
         if not signature.has_schema or " size: " not in error.message or set(lists) <= signature.padding.keys():
@@ -92,7 +99,7 @@ def _with_empty_steps(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
     return array.reshape(array.shape[0], 0, *step) if is_empty else array
 
 
-def _read(document: Document, signature: Signature) -> Inputs:
+def _read(document: Document, signature: Signature, max_bytes: int) -> Inputs:
     fields = document.fields
     rows, columns = "instances" in fields, "inputs" in fields
     if rows and columns:
@@ -101,8 +108,13 @@ def _read(document: Document, signature: Signature) -> Inputs:
             "'inputs' or 'instances' keys to exist "
         )
     if rows:
-        return _read_rows(fields, signature, strict=document.strict)
+        shared = parted(fields, signature)
+        if shared is None:
+            return _read_rows(fields["instances"], fields, signature, strict=document.strict)
+        return _read_shared(shared, fields, signature, strict=document.strict, max_bytes=max_bytes)
     if columns:
+        if signature.has_schema and "context" in fields:
+            raise invalid("'context' is what 'instances' share, and 'inputs' are columns; expecting 'instances'")
         return Inputs(_read_columns(fields["inputs"], signature, strict=document.strict), is_rows=False)
     raise invalid("Missing 'inputs' or 'instances' key")
 
@@ -136,8 +148,25 @@ def _without_optional(specs: Mapping[str, TensorSpec], optional: Mapping[str, An
     return required if len(required) == 1 else specs
 
 
-def _read_rows(fields: Mapping[str, Any], signature: Signature, *, strict: bool) -> Inputs:
-    instances = fields["instances"]
+def _read_shared(
+    shared: Shared, fields: Mapping[str, Any], signature: Signature, *, strict: bool, max_bytes: int
+) -> Inputs:
+    """The context as one row of its own inputs, the instances as rows of the others."""
+    found = _read_rows(shared.instances, fields, shared.instances_signature, strict=strict)
+    if not shared.context:
+        return found
+    try:
+        context = _read_rows([shared.context], fields, shared.context_signature, strict=strict)
+    except RequestFailed as error:
+        words = error.message.replace("element: 0", "'context'").replace(" of 'instances' list", "")
+        raise RequestFailed(error.code, words) from error
+    count = len(shared.instances)
+    arrays = {**found.arrays, **repeated(context.arrays, count, max_bytes=max_bytes)}
+    ordered = {name: arrays[name] for name in signature.inputs if name in arrays}
+    return dataclasses.replace(found, arrays=ordered, sharing=count)
+
+
+def _read_rows(instances: Any, fields: Mapping[str, Any], signature: Signature, *, strict: bool) -> Inputs:
     if not isinstance(instances, list):
         raise invalid(f"JSON Value: {shown(fields)} Expecting 'instances' to be an list/array")
     if not instances:

@@ -10,6 +10,7 @@ from prometheus_client.registry import CollectorRegistry
 
 from services.serving.front.front_metrics import FrontMetrics
 from services.serving.front.model_info import version_json
+from services.serving.front.request_counts import ContextCounts
 from services.serving.options.model_options import BatchingOptions
 from services.serving.queue.admission import Admission, QueueLoad
 from services.serving.tests.support.recording_model import RecordingModel, answers_of, requests_of, rows
@@ -41,6 +42,7 @@ def _scraped(report: dict[str, Any]) -> str:
         routes={("m", "alias/production"): SimpleNamespace(queue=queue)},
         admission=admission,
         cancelled={"m": 2},
+        contexts=ContextCounts(),
         state=state,
     )
     registry = CollectorRegistry()
@@ -113,6 +115,7 @@ def test_ten_models_that_nobody_asks_are_a_small_scrape(report: dict[str, Any]) 
         },
         admission=Admission(1),
         cancelled={},
+        contexts=ContextCounts(),
         state=decode(encode(replica_state(*versions))),
     )
     registry = CollectorRegistry()

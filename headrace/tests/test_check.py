@@ -102,6 +102,7 @@ def test_what_a_module_raises_is_told_with_its_step(folder: Path) -> None:
     result = check(folder)
     assert result.exit_code == 3
     assert "FAILED  " in result.stdout
+    assert "it failed at `build the model, and take its first steps`" in result.stderr
     assert "no such parameter" in result.stderr
     assert "model.py" in result.stderr
 

@@ -63,11 +63,12 @@ class Steps:
         self._refuse_padding()
         self._kernels = self._pruned_kernels()
         self._local: LocalSteps | None = None  # a train_step of the user's own is traced before there are any
-        self._give_optimizer()
+        traced = self._give_optimizer()
         self._local = self._local_by(team)
         self._sharded = None if self._local else self._sharded_by(team)
         self._whole_gradients = self._by_xla() if self._asked.jit_compile else self._differentiated
-        self._compiled = self._model.compiled(self._train_batches, *self._specs())
+        is_traced = traced is not None and self._asked.execution != "eager"
+        self._compiled = traced if is_traced else self._model.compiled(self._train_batches, *self._specs())
         self._served = ServedSteps(model, self._optimizer, team.coordinator) if team.coordinator else None
 
     @property
@@ -120,19 +121,22 @@ class Steps:
                 examples.columns, examples.labels, examples.weights, tf.constant(order), tf.constant(bounds)
             ).numpy()
 
-    def _give_optimizer(self) -> None:
-        """Builds the optimizers; those of a train_step of the user's own learn from it which variables are theirs."""
+    def _give_optimizer(self) -> Any:
+        """Builds the optimizers. Those of a train_step of the user's own learn from it which variables are theirs: it
+        is traced, and since that makes variables TensorFlow traces it once more, for the function that is returned."""
         factors = rate_factors(self._variables, self._asked.learning_rates)
         for optimizer in self._optimizers:
             merge_before_apply(optimizer)
             scale_rates(optimizer, factors)
         if not self._by_user.has_train_step:
             self._optimizer.build(self._variables)
-            return
+            return None
         if not self._by_user.optimizers:
             self._model.network.compile(optimizer=self._optimizer)
         with blame_definition(str(self._model.definition.module)):
-            self._model.graph_of(self._train_batches, *self._specs()).get_concrete_function()
+            traced = self._model.graph_of(self._train_batches, *self._specs())
+            traced.get_concrete_function()
+        return traced
 
     def _specs(self) -> tuple[object, ...]:
         """Of what `_train_batches` takes."""

@@ -129,7 +129,8 @@ class FailureKind(StrEnum):
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the round is. `stage` is one of download, read, train, evaluate, export, upload, register."""
+    """How far the round is. `stage` is one of download, read, build, train, evaluate, export, upload, register; a round
+    is in `build` until the first block is learned."""
 
     stage: str
     examples_done: int = 0

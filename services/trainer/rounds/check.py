@@ -52,7 +52,8 @@ from services.trainer.rounds.assignment import Failed, Message, Progress, RoundA
 from services.trainer.rounds.process import conduct
 
 _STEP_OF_STAGE = {
-    "download": "read the definition", "read": "read the events", "train": "train", "evaluate": "evaluate",
+    "download": "read the definition", "read": "read the events", "build": "build the model, and take its first steps",
+    "train": "train", "evaluate": "evaluate",
     "export": "export, and load it in a fresh process", "upload": "check the files",
 }  # fmt: skip
 _LOAD, _PREDICT = "load", "predict"

@@ -376,7 +376,7 @@ class RoundWork:
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
         self._check_stop(name)
-        if name in ("download", "read", "train", "evaluate", "export", "upload", "register"):
+        if name in ("download", "read", "build", "train", "evaluate", "export", "upload", "register"):
             self._report(Progress(name, self.place.examples_done, None, self._points.saved_count))
         began = time.monotonic()
         try:

@@ -329,7 +329,7 @@ def built_on_pairs(
     """64 examples of `pair` and `x`, learned in one batch."""
     files = module(source, **head, training={"batch_size": 64, **optimizer})
     schema = Schema.from_mapping({**SCHEMA, "labels": []})
-    own = load_module(files, "net.py", digest=head["label"], directory=directory)
+    own = load_module(files, "net.py", digest=directory.name, directory=directory)
     model = adapters.build(parse_definition(files), schema, {}, own, seed=1)
     training = adapters.trainable_of(model, seed=1)
     assert isinstance(training, Training)
@@ -363,6 +363,17 @@ def test_a_step_of_a_gan_leaves_the_other_half_untouched(tmp_path: Path) -> None
         assert any(f"/{moves}/" in path for path in changed)
         assert not any(f"/{stays}/" in path or f"of_{stays}" in path for path in changed)
     assert training.curve(np.ones(2, np.float32))[0].tolist() == [0, 1], "each batch has a place in the curve"
+
+
+def test_a_train_step_is_traced_to_find_its_variables_and_once_more(tmp_path: Path) -> None:
+    counting = GAN.replace(
+        "        inputs, labels, weights = data\n",
+        "        inputs, labels, weights = data\n        self.traced = getattr(self, 'traced', 0) + 1\n",
+    )
+    training, block = built_on_pairs(tmp_path, counting, {"label": "x", "task": "regression"})
+    for index in range(2):
+        training.train_block(block, pass_index=index, block_index=0)
+    assert training.model.network.traced <= 2
 
 
 LARGE = {

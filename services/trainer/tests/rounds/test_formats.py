@@ -39,10 +39,33 @@ def test_every_format_is_written_and_held_against_the_saved_model(tmp_path: Path
     folder = tmp_path / "cache/model/1"
     runner = Interpreter(str(folder / "exports/tflite/model.tflite")).get_signature_runner("serving_default")
     assert set(runner.get_output_details()) == {"logits", "probability"}
+    for name in FORMATS:
+        if name.startswith("tflite"):
+            assert_one_answer(folder / "exports" / name / "model.tflite")
     graph = tf.compat.v1.GraphDef.FromString((folder / "exports/frozen/frozen_graph.pb").read_bytes())
     assert not [node.op for node in graph.node if "Variable" in node.op or node.op == "VarHandleOp"]
     assert set(json.loads((folder / "exports/frozen/tensors.json").read_text())["outputs"]) == {"logits", "probability"}
     assert np.isfinite(told["onnx"]["metric"]["value"])
+
+
+def assert_one_answer(path: Path) -> None:
+    """The same bits in every run, on one thread as on several, and to a row alone as among others."""
+    random = np.random.default_rng(1)
+    details = Interpreter(str(path)).get_signature_runner("serving_default").get_input_details()
+    rows = {
+        name: random.uniform(0, 3, [32, *one["shape_signature"][1:]]).astype(one["dtype"])
+        for name, one in details.items()
+    }
+
+    def answered(threads: int, *, first: int = 32) -> Any:
+        runner = Interpreter(str(path), num_threads=threads).get_signature_runner("serving_default")
+        return runner(**{name: values[:first] for name, values in rows.items()})["logits"].copy()
+
+    once = answered(1)
+    assert len(np.unique(once)) > 1
+    for threads in (1, 2, 4):
+        np.testing.assert_array_equal(answered(threads), once)
+    np.testing.assert_array_equal(answered(1, first=1), once[:1])
 
 
 @pytest.mark.covers("fmt-tflite")

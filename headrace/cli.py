@@ -37,6 +37,7 @@ from headrace.commands import (
     stats,
     tensorboard,
     trace,
+    upgrade,
 )
 from headrace.commands.session import COMPOSE, KINDS, Session
 
@@ -232,6 +233,7 @@ model_files.app.command()(model_engines.engines)
 model_files.app.command()(model_inside.tap)
 model_files.app.command()(model_inside.optimize)
 model_files.app.command()(model_inside.tflite)
+model_files.app.command()(upgrade.upgrade)
 app.add_typer(model_files.app, name="model")
 app.add_typer(checkpoints.app, name="checkpoint")
 app.add_typer(records.app, name="records")

@@ -14,7 +14,7 @@ from common.errors import InvalidInput, NotFound
 from common.registry.catalog import PRODUCTION, Version
 from headrace.client.platform import Client
 from headrace.commands.look import reference
-from headrace.commands.session import Session, print_facts, print_table
+from headrace.commands.session import Session, print_facts, print_line, print_table
 from headrace.local.variants import latency, machine, source
 
 if TYPE_CHECKING:
@@ -293,4 +293,4 @@ def _print_signatures(found: Mapping[str, Any]) -> None:
         typer.secho(f"{name} ({signature['method'] or 'no method'})", bold=True)
         for side in ("inputs", "outputs"):
             for tensor, said in tensors(signature, side).items():
-                typer.echo(f"  {side[:-1]:<6}  {tensor}  {said}")
+                print_line(f"  {side[:-1]:<6}  {tensor}  {said}", hanging=" " * 10)

@@ -35,7 +35,7 @@ def tap(
     session: Session = context.obj
     question = {"signature": signature, "tensor": tensor, "feeds": _feeds(feed or []), "inputs": _inputs(inputs)}
     with tempfile.TemporaryDirectory() as folder:
-        found = _asked("tap", question | {"model": str(_model(session, name, litert, Path(folder)))}, Path(folder))
+        found = asked("tap", question | {"model": str(_model(session, name, litert, Path(folder)))}, Path(folder))
 
     def told() -> None:
         if tensor:
@@ -65,7 +65,7 @@ def optimize(
         model = fetched(session, name, Path(folder)).directory
         target = Path(folder) / "optimized"
         question = {"model": str(model), "target": str(target), "passes": passes.split(",")}
-        found = _asked("optimize", question, Path(folder))
+        found = asked("optimize", question, Path(folder))
         to.mkdir(parents=True)
         for path in target.iterdir():
             (to / path.name).write_bytes(path.read_bytes())
@@ -98,7 +98,7 @@ def tflite(
     with tempfile.TemporaryDirectory() as folder:
         model = _model(session, name, litert, Path(folder))
         question = {"model": str(model), "target": target, "strip": str(strip.absolute()) if strip else ""}
-        found = _asked("tflite", question, Path(folder))
+        found = asked("tflite", question, Path(folder))
 
     def told() -> None:
         rows = [[key, count] for key, count in found["operations"].items()]
@@ -115,7 +115,7 @@ def tflite(
     session.show(found, told)
 
 
-def _asked(what: str, question: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def asked(what: str, question: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     source, target = folder / "question.json", folder / "answer.json"
     source.write_text(json.dumps(question))
     run(what, source, target)

@@ -13,7 +13,7 @@ from common.errors import InvalidInput
 from common.registry.catalog import PRODUCTION, Model, Version, VersionMetrics
 from common.schema import Schema
 from headrace.client.lifecycle import Applied
-from headrace.commands.session import Session, age, print_table
+from headrace.commands.session import Session, age, print_line, print_table
 
 ModelName = Annotated[str, typer.Argument(metavar="MODEL")]
 AllowSignatureChange = Annotated[
@@ -52,20 +52,20 @@ def _print_applied(applied: Applied, *, dry_run: bool) -> None:
     if applied.stream is not None:
         stream = applied.stream
         count = len(Schema.from_json(stream.schema_json).features)
-        typer.echo(
+        print_line(
             f"stream {stream.name} {applied.stream_change}: schema version {stream.schema_version}, {count} features"
         )
     if applied.model is not None:
         model = applied.model
-        typer.echo(
+        print_line(
             f"model {model.name} {applied.model_change}: definition {model.definition_digest[:12]} on stream "
             f"{model.stream}, {_live(model)}"
         )
     for key, (before, after) in applied.changes.items():
         was, now = ("-" if value is None else json.dumps(value) for value in (before, after))
-        typer.echo(f"  {key}: {was} -> {now}")
+        print_line(f"  {key}: {was} -> {now}")
     for sentence in (*applied.notes, *applied.learned):
-        typer.echo(f"  {sentence}")
+        print_line(f"  {sentence}")
 
 
 def train(

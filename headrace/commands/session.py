@@ -2,8 +2,10 @@
 
 import getpass
 import json
+import shutil
 import socket
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,6 +89,16 @@ def print_table(
         console.print()
         for heading, cell in zip(columns, row, strict=True):
             console.print(f"{heading:<{max(map(len, columns))}}  {cell}")
+
+
+def print_line(text: str, *, hanging: str = "    ") -> None:
+    """A line that goes on below itself, behind `hanging`, where a terminal is too narrow; a whole line in a pipe."""
+    import typer
+
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+        text = textwrap.fill(text, width, subsequent_indent=hanging, break_on_hyphens=False)
+    typer.echo(text)
 
 
 def print_facts(title: str, facts: Mapping[str, object]) -> None:

@@ -1,5 +1,15 @@
 """Tables fit the terminal without losing a column."""
 
+import contextlib
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+
 import pytest
 
 from headrace.commands.models import metric_of
@@ -44,3 +54,45 @@ def test_a_terminal_that_is_too_narrow_for_a_table_shows_a_list(capsys: pytest.C
 def test_metrics_of_any_size_keep_a_versions_row_narrow(value: float | None, shown: str) -> None:
     metrics = {"candidate": {} if value is None else {"rmse": value}}
     assert metric_of(metrics, "candidate", "rmse") == shown
+
+
+_TELLS = """
+import typer
+from headrace.client.lifecycle import Applied
+from headrace.commands.models import _print_applied
+from headrace.commands.model_files import _print_signatures
+from common.registry.catalog import Model
+was, now = ({"hidden_units": [64] * 30, "dropout": rate} for rate in (0.1, 0.25))
+_print_applied(Applied(None, "", None, "", {"parameters": (was, now)}, ("a sentence " * 12,), ()), dry_run=False)
+names = {f"a_long_name_{number}": {"dtype": "float32", "shape": [-1, 128]} for number in range(2)}
+inputs = {"x" * 90: names.popitem()[1]}
+_print_signatures({"serving_default": {"method": "predict", "inputs": inputs, "outputs": names}})
+"""
+_STYLE = re.compile(r"\x1b\[\d*m")
+
+
+def _told(columns: int | None) -> list[str]:
+    """On a terminal of so many columns, or None: into a pipe."""
+    command = [sys.executable, "-c", _TELLS]
+    if columns is None:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=100).stdout.splitlines()
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    child = subprocess.Popen(command, stdin=theirs, stdout=theirs, env=environment)
+    os.close(theirs)
+    told = b""
+    with contextlib.suppress(OSError):  # EIO: the other end is closed
+        while part := os.read(ours, 65536):
+            told += part
+    os.close(ours)
+    assert child.wait(timeout=100) == 0
+    return _STYLE.sub("", told.decode().replace("\r", "")).splitlines()
+
+
+def test_a_line_goes_on_below_itself_on_a_terminal_and_is_whole_in_a_pipe() -> None:
+    whole, narrow = _told(None), _told(80)
+    assert max(map(len, whole)) > 160
+    assert max(map(len, narrow)) <= 80
+    assert "".join("".join(whole).split()) == "".join("".join(narrow).split())
+    assert [line for line in narrow if line.startswith("    64")], "what goes on is indented"

@@ -7,6 +7,7 @@
     keras FILE FOLDER        a .keras file as the SavedModel that Keras's own export makes of it
     graph FOLDER FOLDER      the graph of serving_default as a TensorBoard event file, functions written out
     load FOLDER FILE         why a replica could not load it, in a sentence; empty where it could
+    upgrade QUESTION FILE    scripts of TensorFlow 1, as upgrading.py says
     tap, optimize, tflite    QUESTION FILE: JSON in and out, as tapping.py, optimizing.py and tflite.py say; where it
                              cannot be done, {"failed": sentence}
 
@@ -29,7 +30,7 @@ import tensorflow as tf
 from google.protobuf import text_format
 from tensorflow.core.protobuf import saved_model_pb2
 
-from services.trainer.export import answers, optimizing, tapping, tflite
+from services.trainer.export import answers, optimizing, tapping, tflite, upgrading
 from services.trainer.export.converting import NotMadeError
 
 
@@ -141,6 +142,7 @@ def _answered(answer: Callable[[Mapping[str, Any]], dict[str, Any]]) -> Callable
 _WHAT: Mapping[str, Callable[[Path, Path], None]] = {
     "pbtxt": pbtxt, "flops": flops, "checkpoint": checkpoint, "keras": keras_file, "load": load, "graph": graph,
     "tap": _answered(tapping.tap), "optimize": _answered(optimizing.optimize), "tflite": _answered(tflite.describe),
+    "upgrade": _answered(upgrading.upgrade),
 }  # fmt: skip
 
 

@@ -1,0 +1,80 @@
+"""model upgrade: scripts of TensorFlow 1 rewritten for TensorFlow 2 by TensorFlow's own converter."""
+
+import re
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from common.errors import Conflict, InvalidInput
+from headrace.commands.model_inside import asked
+from headrace.commands.session import Session
+
+_SHOWN = 10
+_GRAPHS = re.compile(r"\bcompat\.v1\.(Session|InteractiveSession|placeholder)\b")
+_NEEDS_GRAPHS = (
+    "it builds graphs: where no `with tf.Graph().as_default():` is around them, run it by `headrace push --run`, or "
+    "let it call tf.compat.v1.disable_v2_behavior() first"
+)
+
+
+def upgrade(
+    context: typer.Context,
+    scripts: Annotated[list[Path], typer.Argument(metavar="SCRIPT...", help="Python files written for TensorFlow 1.")],
+    to: Annotated[
+        Path, typer.Option("--to", metavar="DIR", help="Where the new files are written, by the same names.")
+    ],
+) -> None:
+    """Rewrite scripts of TensorFlow 1 for TensorFlow 2 with its converter tf_upgrade_v2, and say what was changed.
+
+    What the converter cannot rewrite (tf.contrib) refuses all of them, and nothing is written. Needs TensorFlow here.
+    """
+    session: Session = context.obj
+    texts = _texts_of(scripts, to)
+    with tempfile.TemporaryDirectory() as folder:
+        found = asked("upgrade", {"scripts": texts}, Path(folder))
+    upgraded: dict[str, dict[str, Any]] = found["scripts"]
+    refused = [f"{name}:{said}" for name, one in upgraded.items() for said in one["refused"]]
+    if refused:
+        more = f"\n  and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else ""
+        listed = "\n  ".join(refused[:_SHOWN])
+        raise InvalidInput(f"tf_upgrade_v2 cannot rewrite all of it, and nothing is written:\n  {listed}{more}")
+    to.mkdir(parents=True, exist_ok=True)
+    for name, one in upgraded.items():
+        aside = to / f".{name}.partial"
+        aside.write_text(one["text"], encoding="utf-8")
+        aside.rename(to / name)
+        if _GRAPHS.search(one["text"]):
+            one["warnings"].append(_NEEDS_GRAPHS)
+    document = {
+        "to": str(to),
+        "scripts": {name: {key: one[key] for key in ("changes", "warnings")} for name, one in upgraded.items()},
+    }
+    session.show(document, lambda: _print(document))
+
+
+def _texts_of(scripts: list[Path], to: Path) -> dict[str, str]:
+    """By file name. Raises InvalidInput or Conflict before anything is converted."""
+    texts: dict[str, str] = {}
+    for script in scripts:
+        if script.suffix != ".py" or not script.is_file():
+            raise InvalidInput(f"upgrade takes Python files, and {script} is none")
+        if script.name in texts:
+            raise InvalidInput(f"two of the scripts are called {script.name}")
+        if (to / script.name).exists():
+            raise Conflict(f"{to / script.name} is there already; --to names another folder")
+        try:
+            texts[script.name] = script.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise InvalidInput(f"{script} is not UTF-8: {error.reason}") from error
+    return texts
+
+
+def _print(document: dict[str, Any]) -> None:
+    for name, one in document["scripts"].items():
+        typer.echo(f"{Path(document['to']) / name}: {len(one['changes'])} changes, {len(one['warnings'])} to look at")
+        for said in one["changes"]:
+            typer.echo(f"  {said}")
+        for said in one["warnings"]:
+            typer.echo(f"  look at: {said}")

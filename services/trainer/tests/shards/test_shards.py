@@ -85,6 +85,18 @@ def test_several_devices_and_several_processes_train_what_one_does(
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.covers("dist-multiworker")
+def test_scaled_losses_gathered_gradients_and_shards_without_rows_are_the_same_for_all(teams: _Teams) -> None:
+    optimizer = {"name": "adam", "learning_rate": 0.01, "gradient_accumulation_steps": 3}
+    asked = {"batch_size": 2, "mixed_precision": "float16", "optimizer": optimizer}
+    alone, two, three = (
+        teams.train(model="estimator", training=asked, examples=41, workers=workers) for workers in (1, 2, 3)
+    )
+    assert len(alone["losses"]) == 42, "of two rows at most: a third shard never has one"
+    assert two == three == alone
+
+
+@pytest.mark.timeout(300)
 @pytest.mark.covers("dist-bsp")
 @pytest.mark.parametrize("workers", [2, 3])
 @pytest.mark.parametrize("model", ["estimator", "module"])

@@ -1,10 +1,10 @@
 """`python -m services.trainer.tests.support.sharded_training`: teams in, digests of what they trained out.
 
 One JSON object a line in: {"workers", "exchange": memory or collectives, "devices", "model": plain, estimator or
-module, "training": more keys of it, "directory", "kill" or "halt": a rank, "log": a file}. One a line out: {"digest",
-"losses"} of the chief, "placement" where layers have devices, or {"lost": sentence}. The log has a line per worker for
-each beginning (even) and end (odd) of an exchange: first shard, number, seconds. Each team trains in processes of its
-own, forked from this one, which has imported TensorFlow and run nothing.
+module, "examples" of a block, "training": more keys of it, "directory", "kill" or "halt": a rank, "log": a file}. One a
+line out: {"digest", "losses"} of the chief, "placement" where layers have devices, or {"lost": sentence}. The log has a
+line per worker for each beginning (even) and end (odd) of an exchange: first shard, number, seconds. Each team trains
+in processes of its own, forked from this one, which has imported TensorFlow and run nothing.
 """
 
 import hashlib
@@ -99,7 +99,8 @@ def _trained(question: dict[str, Any], team: Team) -> dict[str, Any]:
     for block in range(2):
         if block == 1 and team.rank and team.rank in (question.get("kill"), question.get("halt")):
             os.kill(os.getpid(), signal.SIGKILL if "kill" in question else signal.SIGSTOP)
-        found = training.train_block(_block(model, block), pass_index=0, block_index=block)
+        examples = _block(model, block, question.get("examples", _EXAMPLES))
+        found = training.train_block(examples, pass_index=0, block_index=block)
         losses += found.tolist()
     digest = hashlib.sha256()
     for path, array in sorted(training.captured().items()):
@@ -108,19 +109,15 @@ def _trained(question: dict[str, Any], team: Team) -> dict[str, Any]:
     return {"digest": digest.hexdigest(), "losses": losses} | ({"placement": placed} if placed else {})
 
 
-def _block(model: Any, index: int) -> TrainingSet:
+def _block(model: Any, index: int, count: int) -> TrainingSet:
     draws = np.random.default_rng(index)
-    item = draws.integers(0, 40, (_EXAMPLES, 1))
-    x = draws.normal(size=(_EXAMPLES, 4)).astype(np.float32)
+    item = draws.integers(0, 40, (count, 1))
+    x = draws.normal(size=(count, 4)).astype(np.float32)
     labels = tf.constant((item[:, 0] % 3 + x[:, 0] > 1).astype(np.int64))
     is_module = model.definition.module is not None
     raw: Raw = {"item": tf.constant(item[:, 0] if is_module else item), "x": tf.constant(x)}
-    return _training_set(model, model.transformed(raw).columns, labels)
-
-
-def _training_set(model: Any, columns: Any, labels: tf.Tensor) -> TrainingSet:
-    weights = tf.cast(tf.range(_EXAMPLES) % 4, tf.float32)
-    return TrainingSet(columns, {"y": labels}, {"y": weights}, _EXAMPLES)
+    weights = tf.cast(tf.range(count) % 4, tf.float32)
+    return TrainingSet(model.transformed(raw).columns, {"y": labels}, {"y": weights}, count)
 
 
 def _set_up(question: dict[str, Any]) -> tuple[str, ...]:

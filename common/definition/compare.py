@@ -201,7 +201,8 @@ def _of_modules(old: Definition, new: Definition, inputs: Sequence[str]) -> Repo
             "named in --restart; the version says what was kept, moved, new and dropped"
         )
     restarted = new.restart if old != new else ()
-    return Report((), 0, (), restarted, (note, *inputs))
+    parts = _statistics(identity.statistics_of(old), identity.statistics_of(new))
+    return Report(tuple(part for part in parts if part.is_change), 0, (), restarted, (note, *inputs))
 
 
 def _changed_inputs(old: Schema, new: Schema) -> list[str]:

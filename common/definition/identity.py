@@ -40,7 +40,8 @@ from common.schema import Schema
 
 _WIDTHS = frozenset({"units", "dimension", "embedding"})
 """Runs whose rows mean nothing alone: of a narrower one none is carried."""
-_SPARE = "spare"
+SPARE = ("spare",)
+"""Label of rows that mean nothing yet."""
 MAX_PARAMETERS = 1_000_000_000
 """That a model may have where no setting says otherwise: 4 GB of float32, without the optimizer's."""
 _T = TypeVar("_T")
@@ -115,6 +116,15 @@ def variables_of(definition: Definition, schema: Schema, learned: Learned | None
     name = output_layer(definition)
     variables[f"{name}/bias"] = VariableMeaning((outputs,))
     return variables
+
+
+def section_of(
+    definition: Definition, schema: Schema, learned: Learned | None = None
+) -> tuple[dict[str, Axis], dict[str, Axis]]:
+    """Of a module's features, by name: the columns of the numeric ones, and the rows of a table of the others' ids."""
+    specs = definition.features
+    columns = {name: _columns(specs, name, schema, learned) for name in specs if isinstance(specs[name], Numeric)}
+    return columns, {name: _rows(specs, name, schema, learned) for name in specs if name not in columns}
 
 
 def _add_tables(
@@ -262,7 +272,7 @@ def _run(stored: Mapping[str, Any]) -> Run:
 
 
 def _may_match(old: Run, new: Run) -> bool:
-    if new.label[0] == _SPARE or (new.label[0] in _WIDTHS and new.count < old.count):
+    if new.label == SPARE or (new.label[0] in _WIDTHS and new.count < old.count):
         return False
     return (old.keys is None) == (new.keys is None)
 
@@ -333,7 +343,7 @@ def _buckets(of: str, boundaries: Sequence[float]) -> Run:
 
 def _padded(run: Run, count: int) -> Axis:
     """With rows that mean nothing yet, so that there are `count`."""
-    return (run, *((Run((_SPARE,), count - run.count),) if count > run.count else ()))
+    return (run, *((Run(SPARE, count - run.count),) if count > run.count else ()))
 
 
 def _id_rows(spec: Vocabulary | Hashed, learned: Learned | None) -> Axis:

@@ -5,7 +5,7 @@
     label: late                          # or heads: {...}, one per label; common/definition/heads.py says both forms
     seed: 7
     estimator: wide_deep_classifier      # or: module: model.py, and task: binary | multiclass | ...
-    features: {...}                      # common/definition/features.py; estimators only
+    features: {...}                      # common/definition/features.py; beside a module: module_features.py
     parameters: {...}                    # of the estimator; anything at all for a module's build_model
     training: {...}                      # common/definition/training.py
     triggers: {min_examples: 20000, max_interval_seconds: 60, cooldown_seconds: 1, max_round_examples: 200000}
@@ -47,6 +47,7 @@ from common.definition.labels import check_head
 from common.definition.losses import COMPARING, Task
 from common.definition.metrics import KINDS, stored_name
 from common.definition.metrics import check_head as check_head_metrics
+from common.definition.module_features import check_module_features, check_module_shapes
 from common.definition.parts import check_parts
 from common.definition.serving import ServingSpec, parse_serving
 from common.definition.strict_yaml import read_yaml
@@ -81,7 +82,7 @@ _KEYS = (
     "triggers", "evaluation", "gate", "export", "serving", "warm_start", "operations",
 )  # fmt: skip
 _FILE_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
-_MAX_BUNDLE_BYTES = 16 * 1024 * 1024
+MAX_BUNDLE_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,8 @@ class Definition:
             place = f"model {self.name}" + (f": head {head.name}" if len(self.heads) > 1 else "")
             check_head(head, schema, place=place, is_estimator=self.estimator is not None)
         check_against_schema(self.features, schema)
+        if self.module:
+            check_module_shapes(self.features, schema)
         self.training.summaries.check_against_schema(schema)
         self.evaluation.check_schema(schema, place=f"model {self.name}")
         if self.trees:
@@ -185,7 +188,9 @@ def parse_definition(files: Mapping[str, bytes]) -> Definition:
         raise InvalidInput(f"model {name} needs either estimator ({', '.join(ESTIMATORS)}) or module (a Python file)")
     estimator = fields.choice("estimator", ESTIMATORS) if fields.has("estimator") else None
     module = None if estimator else _module_path(fields, files)
-    features = parse_features(fields.take("features"), files) if estimator else {}
+    features = parse_features(fields.take("features") if estimator else fields.take("features", {}), files)
+    if module:
+        check_module_features(features)
     raw_parameters = fields.take("parameters", {})
     trees = parse_tree_parameters(raw_parameters, features, estimator) if estimator in TREE_ESTIMATORS else None
     parameters = _estimator_parameters(estimator, raw_parameters, features) if estimator and not trees else None
@@ -264,8 +269,8 @@ def _check_files(files: Mapping[str, bytes]) -> None:
         if not _FILE_PATTERN.fullmatch(path):
             raise InvalidInput(f"file path {path!r} is not relative, with forward slashes and plain names")
     size = sum(len(content) for content in files.values())
-    if size > _MAX_BUNDLE_BYTES:
-        raise InvalidInput(f"the definition is {size} bytes, at most {_MAX_BUNDLE_BYTES} are taken")
+    if size > MAX_BUNDLE_BYTES:
+        raise InvalidInput(f"the definition is {size} bytes, at most {MAX_BUNDLE_BYTES} are taken")
 
 
 _OWN_FILES = (DEFINITION_FILE, RESTART_FILE, SIGNATURES_FILE)

@@ -4,6 +4,7 @@
 {from: flights-late@3, variables: [hidden_*], rename: {tower: hidden_0}, freeze: [hidden_0]}
 {from: weights.npz}                                         arrays by path, a file of the definition
 {from: words.txt, variables: [word_vector_table]}           a word and its numbers a line: rows of a table, by word
+{from: s3://bucket/words.txt}                               such a file; `headrace apply` reads it into the definition
 """
 
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 
 from common.definition.fields import Fields
 from common.errors import InvalidInput
+from common.storage import is_url
 
 _FILES = (".npz", ".txt", ".vec", ".h5")
 
@@ -72,12 +74,14 @@ def _patterns(fields: Fields, key: str, default: tuple[str, ...]) -> tuple[str, 
 
 
 def _source(source: str, files: Mapping[str, bytes]) -> tuple[str, int, str]:
-    if source in files and source.endswith(_FILES):
-        return "", 0, source
+    name = source.rpartition("/")[2] if is_url(source) else source
+    if name in files and name.endswith(_FILES):
+        return "", 0, name
     model, _, number = source.partition("@")
     if model and number.isascii() and number.isdigit() and int(number) > 0:
         return model, int(number), ""
     raise InvalidInput(
         f"warm_start: from must be MODEL@VERSION with the number of a version, or a file of the definition "
-        f"({', '.join(_FILES)}), got {source!r}; the definition has {', '.join(sorted(files))}"
+        f"({', '.join(_FILES)}; `headrace apply` reads one that has a URL into the definition), got {source!r}; "
+        f"the definition has {', '.join(sorted(files))}"
     )

@@ -175,6 +175,25 @@ def test_what_it_may_not_say_is_refused_by_name(sections: dict[str, Any], reason
 
 
 @pytest.mark.parametrize(
+    ("features", "reason"),
+    [
+        ({"w": {"type": "text", "of": "word", "bins": 9}}, "a module cuts texts itself"),
+        (
+            {"w": {"type": "hashed", "of": "word", "bins": 9}, "v": {"type": "embedding", "of": "w", "dimension": 2}},
+            "feature v: embedding beside a module: a module makes numbers of ids itself .* it takes w",
+        ),
+        ({"word": {"type": "vocabulary", "max_words": 9, "oov": "drop", "evict": "least_recent"}}, "would not follow"),
+        ({"tags": {"type": "hashed", "bins": 9}}, "feature tags: tags has any length; a module takes such a list"),
+        ({"z": {"type": "numeric", "normalize": "zscore"}}, "the stream has no feature 'z'"),
+    ],
+)
+def test_features_that_a_module_cannot_take_are_refused(features: dict[str, Any], reason: str) -> None:
+    sections = {"estimator": None, "module": "m.py", "task": "binary", "features": features}
+    with pytest.raises(InvalidInput, match=reason):
+        parse_definition(files(**sections) | {"m.py": b"def build_model(): ..."}).check_schema(SCHEMA)
+
+
+@pytest.mark.parametrize(
     ("one", "other"),
     [
         ({"words": ["x", "y"]}, {"words": ["y", "x"]}),

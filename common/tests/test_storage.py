@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fsspec.registry import _registry
 
 from common.errors import Conflict, InvalidInput, NotFound
 from common.storage import Place, place_of
+from testing.gs_server import gs_bucket
 from testing.s3_server import s3_bucket
 
 pytestmark = pytest.mark.covers("fs-gfile", "fs-remote")
@@ -24,12 +26,19 @@ def bucket() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=["local", "memory", "s3"])
+@pytest.fixture(scope="module")
+def google_bucket() -> Iterator[str]:
+    with gs_bucket() as url:
+        yield url
+
+
+@pytest.fixture(params=["local", "memory", "s3", "gs"])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     storages = {
         "local": lambda: str(tmp_path / "kept"),
         "memory": lambda: f"memory://{uuid.uuid4().hex}/kept",
         "s3": lambda: f"{request.getfixturevalue('bucket')}/{uuid.uuid4().hex}",
+        "gs": lambda: f"{request.getfixturevalue('google_bucket')}/{uuid.uuid4().hex}",
     }
     place = place_of(storages[request.param]())
     place.make_dirs()
@@ -56,7 +65,7 @@ def test_nothing_is_overwritten_unless_it_is_asked_for(folder: Place) -> None:
 
 def test_a_folder_needs_the_one_above_unless_all_are_asked_for(folder: Place) -> None:
     deep = folder / "a" / "b"
-    if folder.scheme == "s3":
+    if folder.scheme in ("s3", "gs"):
         assert not deep.exists()
         (deep / "file").write(b"x")
         assert deep.is_dir()
@@ -127,5 +136,6 @@ def test_a_storage_whose_package_is_not_installed_is_refused_with_the_way_to_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "gcsfs", None)
+    monkeypatch.delitem(_registry, "gs", raising=False)  # where another test has imported it
     with pytest.raises(InvalidInput, match=r"pip install 'headrace\[gs\]'; here it is not installed"):
         place_of("gs://bucket/a.csv")

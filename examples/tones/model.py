@@ -1,11 +1,26 @@
-"""PCM through a log-mel spectrum and dilated convolutions over time (WaveNet's: van den Oord et al. 2016)."""
+"""PCM through cepstral coefficients (MFCC) and dilated convolutions over time (WaveNet's: van den Oord et al. 2016)."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from common.schema import Schema
+
+
+class Mfcc(keras.layers.Layer):
+    """The first coefficients of each moment's spectrum, by HTK's formula: [n, times, bins] to [n, times, count]."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(name="mfcc", trainable=False)
+        self._count = count
+
+    def call(self, log_mel: tf.Tensor) -> tf.Tensor:
+        return tf.signal.mfccs_from_log_mel_spectrograms(log_mel)[..., : self._count]
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        return (*input_shape[:-1], self._count)
 
 
 def build_model(schema: Schema, parameters: Mapping[str, Any]) -> keras.Model:
@@ -17,7 +32,8 @@ def build_model(schema: Schema, parameters: Mapping[str, Any]) -> keras.Model:
         fft_length=256, sequence_stride=32, sequence_length=256, sampling_rate=4000, num_mel_bins=24, min_freq=200,
         max_freq=1800, power_to_db=True,
     )(samples)  # fmt: skip
-    time = keras.layers.LayerNormalization((1, 2), center=False, scale=False)(keras.layers.Permute((2, 1))(mel))
+    cepstrum = Mfcc(parameters["coefficients"])(keras.layers.Permute((2, 1))(mel))
+    time = keras.layers.LayerNormalization((1, 2), center=False, scale=False)(cepstrum)
     for dilation in parameters["dilations"]:
         layer = keras.layers.Conv1D(
             parameters["filters"], 3, dilation_rate=dilation, padding="causal", activation="relu"

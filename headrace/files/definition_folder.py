@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
-from common.definition.model import Definition, parse_definition
+from common.definition.model import MAX_BUNDLE_BYTES, Definition, parse_definition
 from common.definition.python_files import check_python
 from common.definition.strict_yaml import read_yaml
 from common.errors import InvalidInput
 from common.registry.catalog import Model, Stream
 from common.schema import Schema
+from common.storage import is_url, place_of
 from headrace.files.own_files import own_files
 
 STREAM_FILE = "stream.yaml"
@@ -66,7 +67,8 @@ def read_folder(directory: Path) -> DefinitionFolder:
     """Reads the folder.
 
     Beside model.yaml the definition holds, where it names a Keras module, the folder's Python files, and the files that
-    either names (word lists, tables); replay.py and __init__.py are not the model's.
+    either names (word lists, tables), and a file that its warm_start names by URL. What is in replay.py and __init__.py
+    is not the model's.
 
     Raises:
         InvalidInput: neither file is there, or one is not YAML or lacks its name.
@@ -86,7 +88,8 @@ def read_folder(directory: Path) -> DefinitionFolder:
         return DefinitionFolder(stream, schema)
     model = _mapping(model_path)
     name, model_stream = _text(model_path, model, "name"), _text(model_path, model, "stream")
-    return DefinitionFolder(stream, schema, name, model_stream, _files(directory, has_module="module" in model))
+    files = _files(directory, has_module="module" in model)
+    return DefinitionFolder(stream, schema, name, model_stream, _with_weights(files, model.get("warm_start")))
 
 
 def _read_named(directory: Path, schema: Mapping[str, Any]) -> None:
@@ -123,6 +126,23 @@ def _files(directory: Path, *, has_module: bool) -> dict[str, bytes]:
         if is_named and name not in files and path.name not in (STREAM_FILE, "README.md", *_NOT_OF_THE_MODEL):
             files[name] = path.read_bytes()
     return files
+
+
+def _with_weights(files: dict[str, bytes], warm_start: object) -> dict[str, bytes]:
+    """With the file that warm_start names by its URL, so that the definition is fixed by its own bytes."""
+    url = warm_start.get("from") if isinstance(warm_start, dict) else None
+    if not isinstance(url, str) or not is_url(url):
+        return files
+    place = place_of(url)
+    if place.is_local:  # as with links, a folder of somebody else's reads nothing of this machine
+        raise InvalidInput(f"warm_start: {url} is on this machine; put the file into the folder and name it")
+    size = place.size()
+    if size > MAX_BUNDLE_BYTES:
+        raise InvalidInput(f"warm_start: {url} has {size} bytes, a definition takes {MAX_BUNDLE_BYTES}")
+    content = place.read()
+    if files.get(place.name, content) != content:
+        raise InvalidInput(f"warm_start: {url} is not what the folder has as {place.name}; take one of them away")
+    return files | {place.name: content}
 
 
 def _mapping(path: Path) -> dict[str, Any]:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import InvalidInput
+from common.definition.model import parse_definition
+from common.errors import InvalidInput, NotFound
+from common.storage import place_of
 from headrace.commands.push import checked, saved_model_of
-from headrace.files.definition_folder import read_folder
+from headrace.files.definition_folder import DefinitionFolder, read_folder
 from headrace.files.own_files import own_files
 
 
@@ -39,6 +41,32 @@ def test_links_out_of_a_folder_and_pipes_are_refused(tmp_path: Path, make: Calla
     for read in (own_files, checked, read_folder):
         with pytest.raises(InvalidInput, match=words):
             read(folder)
+
+
+@pytest.mark.covers("mode-warm-start", "fs-remote")
+def test_weights_that_a_definition_names_by_url_become_part_of_it(tmp_path: Path) -> None:
+    weights = place_of(f"memory://{tmp_path.name}/words.txt")
+    weights.parent.make_dirs()
+    weights.write(b"red 1 2\n")
+    head = "name: m\nstream: s\nlabel: y\nestimator: dnn_classifier\nfeatures: {x: {type: numeric}}\n"
+
+    def named(url: object) -> DefinitionFolder:
+        (tmp_path / "model.yaml").write_text(f"{head}warm_start: {{from: '{url}'}}\n")
+        return read_folder(tmp_path)
+
+    files = named(weights).files
+    assert files is not None
+    assert files["words.txt"] == b"red 1 2\n"
+    said = parse_definition(files).warm_start
+    assert said is not None
+    assert said.file == "words.txt"
+    with pytest.raises(NotFound, match="gone"):
+        named(f"{weights.parent}/gone.txt")
+    with pytest.raises(InvalidInput, match="is on this machine"):
+        named("file:///etc/hosts.txt")
+    (tmp_path / "words.txt").write_bytes(b"red 3 4\n")
+    with pytest.raises(InvalidInput, match=r"is not what the folder has as words\.txt"):
+        named(weights)
 
 
 @pytest.mark.parametrize(

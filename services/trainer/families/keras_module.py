@@ -3,8 +3,9 @@
 The module named by the definition has model_fn (model_fn.py), or
 
     build_model(schema, parameters) -> keras.Model     functional, Sequential or subclassed; inputs named after features
-                                                       of the stream; outputs: logits (no softmax or sigmoid at the
-                                                       end) or predictions, as common/definition/heads.py says by task
+                                                       of the stream or of the section `features`; outputs: logits (no
+                                                       softmax or sigmoid at the end) or predictions, as
+                                                       common/definition/heads.py says by task
     inputs                                             for a subclassed model, which is called with {name: tensor}: the
                                                        names; every feature of the stream where it is not there
     loss(labels, outputs) -> Tensor                    optional: one loss per example, shape [n]; of several heads both
@@ -30,6 +31,7 @@ from typing import Any
 
 import keras
 
+from common.definition.features import Crossed
 from common.definition.heads import Head
 from common.definition.losses import Task
 from common.definition.model import Definition
@@ -61,16 +63,19 @@ def build_from_module(module: UserModule, schema: Schema, definition: Definition
         network = module.build_model(schema, copy.deepcopy(dict(definition.module_parameters)))
     if not isinstance(network, keras.Model):
         raise DefinitionFailedError(f"{path}: build_model returned {type(network).__name__}, expected a keras.Model")
-    inputs, outputs, names = _connected(network, module, schema, path)
-    _check_inputs(keras.tree.flatten(inputs), schema, path)
+    inputs, outputs, names = _connected(network, module, schema, definition)
+    _check_inputs(keras.tree.flatten(inputs), schema, definition)
     wiring = wiring_of(inputs, outputs, names, _taught_outputs(names, definition, path))
     for head in definition.heads:
         _check_output(network, wiring, head, path)
     return network, wiring
 
 
-def _connected(network: keras.Model, module: UserModule, schema: Schema, path: str) -> tuple[Any, Any, tuple[str, ...]]:
+def _connected(
+    network: keras.Model, module: UserModule, schema: Schema, definition: Definition
+) -> tuple[Any, Any, tuple[str, ...]]:
     """Symbolic inputs and outputs, and the outputs' names. A subclassed model is called once to find out."""
+    path = str(definition.module)
     is_sequential = isinstance(network, keras.Sequential)
     try:
         inputs, outputs = (network.inputs[0], network.outputs[0]) if is_sequential else (network.input, network.output)
@@ -81,8 +86,9 @@ def _connected(network: keras.Model, module: UserModule, schema: Schema, path: s
             raise DefinitionFailedError(
                 f"{path}: the Sequential model has no inputs yet; begin it with keras.Input(shape, name=FEATURE)"
             )
-        names = module.inputs or tuple(feature.name for feature in schema.features if not feature.rows_of)
-        inputs = {name: _symbolic(schema, name, path) for name in names}
+        every = [feature.name for feature in schema.features if not feature.rows_of]
+        names = module.inputs or tuple(dict.fromkeys([*every, *definition.features]))
+        inputs = {name: _symbolic(schema, name, definition) for name in names}
         with blame_definition(path, doing="calling the model with {name: tensor}"):
             outputs = network(inputs)
     count = len(keras.tree.flatten(outputs))
@@ -95,10 +101,14 @@ def _connected(network: keras.Model, module: UserModule, schema: Schema, path: s
     return inputs, outputs, ("outputs",)
 
 
-def _symbolic(schema: Schema, name: str, path: str) -> keras.KerasTensor:
+def _symbolic(schema: Schema, name: str, definition: Definition) -> keras.KerasTensor:
+    if name in definition.features:
+        return module_inputs.of_section(definition.features[name], schema)
     if module_inputs.feature_behind(schema, name) is None:
         known = ", ".join(feature.name for feature in schema.features)
-        raise DefinitionFailedError(f"{path}: input {name!r} is no feature of the stream: {known}")
+        section = f"; nor of the section features: {', '.join(definition.features)}" if definition.features else ""
+        place = f"{definition.module}: input {name!r}"
+        raise DefinitionFailedError(f"{place} is no feature of the stream: {known}{section}")
     return module_inputs.symbolic(schema, name)
 
 
@@ -123,10 +133,11 @@ def _taught_outputs(names: tuple[str, ...], definition: Definition, path: str) -
     return {head.name: head.name for head in heads}
 
 
-def _check_inputs(inputs: list[keras.KerasTensor], schema: Schema, path: str) -> None:
+def _check_inputs(inputs: list[keras.KerasTensor], schema: Schema, definition: Definition) -> None:
+    path, section = definition.module, definition.features
     for tensor in inputs:
-        expected = _symbolic(schema, tensor.name, path)
-        feature = module_inputs.feature_behind(schema, tensor.name)
+        expected = _symbolic(schema, tensor.name, definition)
+        feature = None if tensor.name in section else module_inputs.feature_behind(schema, tensor.name)
         if module_inputs.is_list(tensor) and not (
             feature and feature.is_variable_length and feature.name == tensor.name and len(feature.raw_shape) == 1
         ):
@@ -135,10 +146,17 @@ def _check_inputs(inputs: list[keras.KerasTensor], schema: Schema, path: str) ->
                 f"and one of shape [null, null]"
             )
         if (tensor.dtype, tensor.shape) != (expected.dtype, expected.shape):
+            whose = "the section's" if tensor.name in section else "the stream's"
             raise DefinitionFailedError(
                 f"{path}: input {tensor.name} is {tensor.dtype} {tuple(tensor.shape[1:])}, "
-                f"the stream's feature is {expected.dtype} {tuple(expected.shape[1:])}"
+                f"{whose} feature is {expected.dtype} {tuple(expected.shape[1:])}"
             )
+    taken = {tensor.name for tensor in inputs}
+    taken |= {member for name in taken if isinstance(spec := section.get(name), Crossed) for member in spec.of}
+    if unused := [name for name in section if name not in taken]:
+        raise DefinitionFailedError(
+            f"{path}: the section features has {', '.join(unused)}, and the network has no input of that name"
+        )
 
 
 def _check_output(network: keras.Model, wiring: Wiring, head: Head, path: str) -> None:

@@ -1,7 +1,8 @@
 """A definition made ready to train and to score: the transform, the network, the loss.
 
 Estimators are split: the transform (raw features to ids and numbers) has nothing to learn, so training runs it once per
-block and the network once per batch. A Keras module takes the raw features itself; there the transform is empty.
+block and the network once per batch. A Keras module takes raw features, and the transform's where the definition has
+features of its own.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -14,11 +15,10 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from common.definition.labels import check_classes
 from common.definition.model import Definition
 from common.schema import PADDING, Feature, Scalar, Schema
 from services.trainer import determinism
-from services.trainer.families import bottleneck, layer_state, module_inputs, quantized
+from services.trainer.families import bottleneck, layer_state, module_checks, module_inputs, quantized
 from services.trainer.families.bottleneck import Bottleneck
 from services.trainer.families.compiled import Compiled, compiled_of
 from services.trainer.families.estimators.batch_tables import NO_TABLES, BatchTable
@@ -84,14 +84,21 @@ class BuiltModel:
 
     def transformed(self, raw: Raw) -> Transformed:
         """What training works on: refuses nothing, says what it would refuse."""
-        if self.transform is not None:
-            return self.transform(raw)
-        given = self._given(raw)
-        return Transformed(self.bottleneck.columns_of(given) if self.bottleneck else given, {}, {})
+        done = self.transform(raw) if self.transform else Transformed({}, {}, {})
+        given = self._given(raw) | done.columns
+        return replace(done, columns=self.bottleneck.columns_of(given) if self.bottleneck else given)
 
     def _given(self, raw: Raw) -> dict[str, tf.Tensor]:
-        """What a module's network takes: the raw inputs, lists of any length filled up with fillers of a module."""
-        return module_inputs.given(self.inputs, self._asked.columns, raw)
+        """What a module's network takes of raw features, lists of any length filled up with its fillers."""
+        if self.definition.module is None:
+            return {}
+        made = self.transform.outputs if self.transform else ()
+        columns = {name: tensor for name, tensor in self._asked.columns.items() if name not in made}
+        return module_inputs.given(self.inputs, columns, raw)
+
+    def _strictly(self, raw: Raw) -> dict[str, tf.Tensor]:
+        """Everything that the network takes; running it fails where an example breaks a feature's rule."""
+        return self._given(raw) | (self.transform.strict(raw) if self.transform else {})
 
     def fit(self, before: Arrays, blocks: Callable[[], Iterator[Columns]]) -> None:
         """The module's adapt sees the round's trained examples, where `before` is empty or lacks what a layer learned.
@@ -127,7 +134,7 @@ class BuiltModel:
         is_default = name == tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 
         def answer(raw: Raw) -> dict[str, tf.Tensor]:
-            own = {key: tf.identity(one) for key, one in network.exported(name, self._given(raw)).items()}
+            own = {key: tf.identity(one) for key, one in network.exported(name, self._strictly(raw)).items()}
             return own | self.serve(raw) if is_default else own
 
         return answer
@@ -136,7 +143,7 @@ class BuiltModel:
     def padding(self) -> Mapping[str, Scalar]:
         """The transform takes the padding for "nothing there"; a user's layers know it where they ask for the mask."""
         lists = {feature.name for feature in self.inputs if feature.is_variable_length}
-        if self.transform is None:
+        if self.definition.module:
             columns = self._asked.columns
             lists = module_inputs.masked_names(self.inputs, columns) | module_inputs.list_names(columns)
         return {
@@ -304,7 +311,7 @@ class BuiltModel:
 
     def serve(self, raw: Raw) -> dict[str, tf.Tensor]:
         """The exported function: raw features to named outputs."""
-        columns = self.transform.strict(raw) if self.transform else self._given(raw)
+        columns = self._strictly(raw)
         with self.placement.ignored():
             returned = self.network(self._asked.arranged(columns), training=False)
         taught = set(self.wiring.taught.values())
@@ -342,7 +349,7 @@ def build(
         if module is None:
             built = _build_estimator(definition, schema, statistics, seed_state, tables)
         else:
-            built = _build_module(definition, schema, module, seed_state)
+            built = _build_module(definition, schema, statistics, module, seed_state)
     if definition.training.quantize_aware:
         quantized.make_aware(built.network, definition.module or str(definition.estimator))
     return built
@@ -359,27 +366,40 @@ def _computing_in(precision: str) -> Iterator[None]:
         keras.config.set_dtype_policy(before)
 
 
-def _build_module(definition: Definition, schema: Schema, module: UserModule, seed_state: keras.Variable) -> BuiltModel:
+def _build_module(
+    definition: Definition, schema: Schema, statistics: Statistics, module: UserModule, seed_state: keras.Variable
+) -> BuiltModel:
     path = str(definition.module)
     network, wiring = build_from_module(module, schema, definition)
     compiled = compiled_of(
         network, path, heads=definition.heads, optimizer=definition.training.optimizer, own_loss=module.loss
     )
-    _check_precision(definition, network, compiled)
+    module_checks.check_precision(definition, network, compiled)
     widths = {
         name: int(wiring.shape_of(name)[-1] or 0) if len(wiring.shape_of(name)) > 1 else 1 for name in wiring.taught
     }
     heads = built_heads(definition.heads, schema, widths)
     for head in heads:
-        _check_width(head, widths[head.name], path)
-    _check_own_losses(module, definition, path)
-    inputs = module_inputs.features_of(schema, wiring.columns)
+        module_checks.check_width(head, widths[head.name], path)
+    module_checks.check_own_losses(module, definition, path)
+    transform, inputs = _inputs_of_module(definition, schema, statistics, wiring)
     cut_at = bottleneck.cut(definition, network, wiring, module, compiled)
     wiring = bottleneck.tail_wiring(cut_at) if cut_at else wiring
     return BuiltModel(
-        definition, schema, inputs, None, network, heads, module.loss, module.metrics, seed_state, wiring, compiled,
-        module.adapt, module.hooks, cut_at,
+        definition, schema, inputs, transform, network, heads, module.loss, module.metrics, seed_state, wiring,
+        compiled, module.adapt, module.hooks, cut_at,
     )  # fmt: skip
+
+
+def _inputs_of_module(
+    definition: Definition, schema: Schema, statistics: Statistics, wiring: Wiring
+) -> tuple[Transform | None, tuple[Feature, ...]]:
+    """What makes the inputs that are features of the definition, and the raw features below all inputs."""
+    made = [name for name in wiring.columns if name in definition.features]
+    raw = {one.name: one for one in module_inputs.features_of(schema, set(wiring.columns) - set(made))}
+    transform = Transform(definition.features, made, statistics, schema) if made else None
+    raw |= {name: schema.feature(name) for name in (transform.raw_names if transform else ())}
+    return transform, tuple(raw[name] for name in sorted(raw))
 
 
 def _build_estimator(
@@ -402,48 +422,6 @@ def _build_estimator(
     return BuiltModel(
         definition, schema, inputs, transform, network, heads, None, None, seed_state, wiring, batch_tables=tables
     )
-
-
-def _check_precision(definition: Definition, network: keras.Model, compiled: Compiled) -> None:
-    precision = definition.training.mixed_precision
-    if precision == "float32":
-        return
-    why = ""
-    if isinstance(network, ModelFnNetwork):
-        why = "model_fn has no layers that would follow it"
-    elif precision == "float16" and (compiled.optimizers or compiled.has_train_step):
-        why = "the module's own optimizer or train_step would have to scale the loss; bfloat16 needs no scaling"
-    if why:
-        raise DefinitionFailedError(f"{definition.module}: training.mixed_precision is {precision}, and {why}")
-
-
-def _check_width(head: BuiltHead, width: int, path: str) -> None:
-    if head.class_count:
-        check_classes(head.head, head.label, head.class_count, place=f"{path}: label {head.label.name}")
-    if head.units != width:
-        raise DefinitionFailedError(
-            f"{path}: the output of head {head.name} has {width} numbers per example, a {head.task} head of label "
-            f"{head.label.name} has {head.units}"
-        )
-
-
-def _check_own_losses(module: UserModule, definition: Definition, path: str) -> None:
-    """Raises DefinitionFailedError where a loss belongs to no head, or is said in two places."""
-    if module.loss is None:
-        return
-    names = [head.name for head in definition.heads]
-    own = module.loss if isinstance(module.loss, Mapping) else names
-    for name in own:
-        if name not in names:
-            raise DefinitionFailedError(
-                f"{path}: loss names {name}, which is no head; the heads are {', '.join(names)}"
-            )
-        head = definition.heads[names.index(name)]
-        if not replace(head, weight=1.0, class_weights={}).is_plain:
-            raise DefinitionFailedError(
-                f"{path}: head {name} has a loss of the module's, and model.yaml says its loss, positive_weight or "
-                f"label_smoothing; say it in one of them"
-            )
 
 
 def _as_float32(output: tf.Tensor) -> tf.Tensor:

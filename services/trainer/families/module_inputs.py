@@ -8,6 +8,9 @@
     keras.Input((None, None), name="sentences")                a list of lists: [n, most rows, longest row], filled up;
                                                                ragged, sparse and .mask likewise, .length is the rows
 
+or what the definition's section `features` makes of one: float32 [n, columns] of a numeric feature, int32 ids
+[n, values] of another. Its name there goes before a name of the stream.
+
 0.0, -1 and the empty word are values like others; only the mask and the length say where a list ends. A list that is
 filled up has at least one step, so that recurrent layers can run over an empty one. Rows of a module that asks for mask
 or length are predicted together with longer ones.
@@ -18,8 +21,10 @@ from collections.abc import Iterable, Mapping
 import keras
 import tensorflow as tf
 
+from common.definition.features import FeatureSpec, Numeric
 from common.schema import PADDING, Feature, Schema
 from services.trainer.features.parsing import DTYPES, Raw, in_rows, is_padding, lengths_of
+from services.trainer.features.transform import width_of
 
 FILLERS: Mapping[str, float | int | str] = {"float32": 0.0, "int64": -1, "string": "", "bytes": ""}
 _MASK, _LENGTH = ".mask", ".length"
@@ -48,6 +53,12 @@ def symbolic(schema: Schema, name: str) -> keras.KerasTensor:
     if name.endswith(_MASK):
         return keras.Input((None, None) if feature.row_lengths_name else (None,), dtype="bool", name=name)
     return keras.Input((), dtype="int64", name=name)
+
+
+def of_section(spec: FeatureSpec, schema: Schema) -> keras.KerasTensor:
+    """The input that a feature of the definition's section is."""
+    dtype = "float32" if isinstance(spec, Numeric) else "int32"
+    return keras.Input((width_of(spec, schema),), dtype=dtype, name=spec.name)
 
 
 def features_of(schema: Schema, names: Iterable[str]) -> tuple[Feature, ...]:

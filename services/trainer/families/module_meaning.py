@@ -2,26 +2,30 @@
 
 Known of a functional or Sequential network, for layers that its inputs reach unmixed: Dense kernels, the numbers that
 BatchNormalization, LayerNormalization and Normalization keep per column, rows of an Embedding. All other variables,
-and those of a subclassed network, are carried by path and shape.
+and those of a subclassed network, are carried by path and shape. Of an input that is a feature of the definition's
+section the columns and rows mean what an estimator's would (common/definition/identity.py).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
 
-from common.definition.identity import Axis, Run, VariableMeaning
+from common.definition.identity import SPARE, Axis, Run, VariableMeaning
 
 _KEEPS_COLUMNS = frozenset(
     {"Activation", "Cast", "Dropout", "GaussianDropout", "GaussianNoise", "Identity", "LeakyReLU", "ReLU", "Rescaling"}
 )
 """Of layers and of keras.ops, beside those of _PER_COLUMN: number k of what goes in becomes number k."""
+_INPUT = "column"
 _RESHAPES = frozenset({"ExpandDims", "Flatten", "Reshape", "Squeeze"})
 _PER_COLUMN = (keras.layers.BatchNormalization, keras.layers.LayerNormalization, keras.layers.Normalization)
 
 
-def meaning_of(network: keras.Model) -> dict[str, VariableMeaning]:
-    """By path of the variable."""
+def meaning_of(
+    network: keras.Model, columns: Mapping[str, Axis] | None = None, rows: Mapping[str, Axis] | None = None
+) -> dict[str, VariableMeaning]:
+    """By path of the variable. `columns` and `rows`: of features of the section, as identity.section_of says them."""
     if isinstance(network, keras.Sequential):
         network = getattr(network, "_functional", None)
     if not hasattr(network, "_nodes_by_depth"):
@@ -34,12 +38,12 @@ def meaning_of(network: keras.Model) -> dict[str, VariableMeaning]:
     for node in nodes:
         given = [axes.get(id(tensor)) for tensor in node.input_tensors]
         for tensor in node.outputs if node.is_input else ():
-            axes[id(tensor)] = _columns_of(tensor)
+            axes[id(tensor)] = (columns or {}).get(tensor.name) or _columns_of(tensor)
         if not given or None in given:
             continue
         known = [axis for axis in given if axis is not None]
         if calls[id(node.operation)] == 1:  # a layer that is called twice has rows of two meanings
-            found |= dict(_variables(node.operation, known[0]))
+            found |= dict(_variables(node.operation, known[0], rows or {}))
         axis = _passed_on(node, known)
         if axis is not None:
             axes[id(node.outputs[0])] = axis
@@ -49,7 +53,7 @@ def meaning_of(network: keras.Model) -> dict[str, VariableMeaning]:
 def _columns_of(tensor: keras.KerasTensor) -> Axis:
     """The last axis of an input; of [n] one column. Of any length: 0."""
     count = tensor.shape[-1] if len(tensor.shape) > 1 else 1
-    return (Run(("column", tensor.name), count or 0),)
+    return (Run((_INPUT, tensor.name), count or 0),)
 
 
 def _width(axis: Axis) -> int:
@@ -80,16 +84,19 @@ def _axis(layer: Any) -> tuple[int, ...]:
     return tuple(layer.axis) if isinstance(layer.axis, list | tuple) else (layer.axis,)
 
 
-def _variables(layer: Any, axis: Axis) -> Iterator[tuple[str, VariableMeaning]]:
+def _variables(layer: Any, axis: Axis, rows: Mapping[str, Axis]) -> Iterator[tuple[str, VariableMeaning]]:
     is_kernel = isinstance(layer, keras.layers.Dense)
     found = list[tuple[Any, tuple[Axis, ...]]]()
     if is_kernel:
         found.append((layer._kernel, (axis, (Run(("units", layer.name, str(layer.units)), layer.units),))))
     elif isinstance(layer, _PER_COLUMN):
         found += [(variable, (axis,)) for variable in layer.variables]
-    elif isinstance(layer, keras.layers.Embedding) and len(axis) == 1:
-        rows, numbers = Run(("id", axis[0].label[1]), layer.input_dim), Run(("dimension",), layer.output_dim)
-        found.append((layer._embeddings, ((rows,), (numbers,))))
+    elif isinstance(layer, keras.layers.Embedding) and len(axis) == 1 and axis[0].label[0] == _INPUT:
+        name, numbers = axis[0].label[1], Run(("dimension",), layer.output_dim)
+        ids = rows.get(name) or (Run(("id", name), layer.input_dim),)
+        spare = layer.input_dim - _width(ids)
+        ids = (*ids, Run(SPARE, spare)) if spare > 0 else ids
+        found.append((layer._embeddings, (ids, (numbers,))))
     for variable, axes in found:
         meaning = VariableMeaning(axes, is_kernel=is_kernel)
         if meaning.shape == tuple(variable.shape):

@@ -211,9 +211,14 @@ def warnings_of(before: Statistics, after: Statistics) -> dict[str, str]:
 
 def meaning_of_estimator(definition: Definition, schema: Schema, statistics: Statistics) -> dict[str, VariableMeaning]:
     """What the rows of an estimator's variables mean, learned words included (identity.py)."""
+    return variables_of(definition, schema, learned_of(statistics))
+
+
+def learned_of(statistics: Statistics) -> Learned:
+    """What decides the meaning of ids."""
     words = {name: fitted.words for name, fitted in statistics.items() if isinstance(fitted, Words)}
     boundaries = {name: fitted.values for name, fitted in statistics.items() if isinstance(fitted, Boundaries)}
-    return variables_of(definition, schema, Learned(words, boundaries))
+    return Learned(words, boundaries)
 
 
 def to_arrays(statistics: Statistics) -> dict[str, NDArray[np.generic]]:

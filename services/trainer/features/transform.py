@@ -103,13 +103,7 @@ class Transform:
             spec = self._weighted[name]
             raw = weights_of(spec)
             return self._schema.feature(raw).seen_count if raw else self.width(ids_of(self._specs, spec.name))
-        spec = self._specs[name]
-        if isinstance(spec, Text):
-            return None
-        if isinstance(spec, Crossed):
-            return 1
-        width = self._schema.feature(str(spec.of)).seen_count
-        return spec.width(width) if isinstance(spec, Numeric) and width else width
+        return width_of(self._specs[name], self._schema)
 
     def _rule_in_words(self, name: str) -> str:
         if name in self._weighted:
@@ -237,6 +231,16 @@ class _WordLookup:
         found = tf.minimum(found, len(self._keys) - 1)
         is_known = tf.equal(tf.gather(tf.constant(self._words, tf.string), found), flat)
         return tf.reshape(tf.where(is_known, tf.gather(self._ids, found), -1), tf.shape(words))
+
+
+def width_of(spec: FeatureSpec, schema: Schema) -> int | None:
+    """Values or columns per example of a feature that is no embedding or indicator; None for any number."""
+    if isinstance(spec, Text):
+        return None
+    if isinstance(spec, Crossed):
+        return 1
+    width = schema.feature(str(spec.of)).seen_count
+    return spec.width(width) if isinstance(spec, Numeric) and width else width
 
 
 def ids_of(specs: Mapping[str, FeatureSpec], name: str) -> str:

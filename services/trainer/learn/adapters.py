@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from common.definition import identity
 from common.definition.identity import VariableMeaning
 from common.definition.model import Definition
 from common.errors import DataLoss
@@ -19,7 +20,7 @@ from services.trainer.families.port import Arrays, Model, Trainable
 from services.trainer.families.retrieval import build_retrieval
 from services.trainer.families.trees.model import TreesModel
 from services.trainer.families.user_module import UserModule
-from services.trainer.features.statistics import Statistics, meaning_of_estimator
+from services.trainer.features.statistics import Statistics, learned_of, meaning_of_estimator
 from services.trainer.learn import checkpoint
 from services.trainer.learn.asynchronous import Contributing
 from services.trainer.learn.boosting import Boosting
@@ -88,7 +89,8 @@ def placement_of(model: Model) -> dict[str, Any]:
 def meaning_of(model: Model, statistics: Statistics) -> dict[str, VariableMeaning]:
     """What the rows of its variables mean, by path; without those that are carried by path and shape."""
     if model.definition.module and isinstance(model, BuiltModel):
-        return meaning_of_module(model.network)
+        section = identity.section_of(model.definition, model.schema, learned_of(statistics))
+        return meaning_of_module(model.network, *section)
     return meaning_of_estimator(model.definition, model.schema, statistics)
 
 

@@ -7,9 +7,10 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from common.definition.model import Definition
 from common.registry.catalog import JsonMap, VersionMetrics
 from services.trainer.families.heads import answered_by
-from services.trainer.families.port import Answering, Outputs, TrainingSet
+from services.trainer.families.port import Answering, Columns, Outputs, TrainingSet
 from services.trainer.learn.metrics import binary
 from services.trainer.learn.metrics.collected import Slices, measured_heads
 from services.trainer.learn.metrics.comparison import Comparison, Side
@@ -88,8 +89,8 @@ def measure(
         check_stop()
         if model.definition.training.summaries.statistics:
             statistics.add((block.trained_raw, block.held_out_raw), absent=block.absent)
-            for part in (block.trained, block.held_out) if model.definition.features else ():
-                statistics.add_columns(part.columns)
+            for part in (block.trained, block.held_out):
+                statistics.add_columns(_made(model.definition, part.columns))
         outputs, bad = scored(score, block.held_out.columns, block.held_out.count)
         aside = {row: reason for (index, row), reason in set_aside.items() if index == block.index}
         compared.next_block(
@@ -136,6 +137,13 @@ def measure(
         worst,
         statistics,
     )
+
+
+def _made(definition: Definition, columns: Columns) -> Columns:
+    """Of what the model takes, what the definition's features made; a module takes raw values beside it."""
+    if definition.module is None:
+        return columns if definition.features else {}
+    return {name: columns[name] for name in columns if name in definition.features}
 
 
 def _kept(examples: TrainingSet, without: Mapping[int, str]) -> TrainingSet:

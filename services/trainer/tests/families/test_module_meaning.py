@@ -7,13 +7,16 @@ import keras
 import numpy as np
 import pytest
 
+from common.definition.identity import VariableMeaning, section_of
+from common.definition.model import parse_definition
 from common.errors import InvalidInput
+from common.schema import Schema
 from services.trainer.families.module_meaning import meaning_of
 from services.trainer.families.port import Carrying
 from services.trainer.learn import checkpoint
 from services.trainer.rounds.assignment import Done
 from services.trainer.tests.families.test_modules import module
-from services.trainer.tests.support.small_rounds import Platform, events
+from services.trainer.tests.support.small_rounds import SCHEMA, Platform, events
 
 JOINED = """
 def build_model(schema, parameters):
@@ -61,6 +64,35 @@ def test_averages_rows_and_ids_go_with_their_input_and_a_new_one_starts_new() ->
     assert (after["table/embeddings"] == before["table/embeddings"]).all()
     assert (after["last/kernel"] == before["last/kernel"]).all()
     assert "norm/moving_mean: 4 moved, 1 new (column b is new)" in report.rows
+
+
+def test_rows_and_columns_of_the_definitions_own_features_go_with_words_and_ways_of_scaling() -> None:
+    def one_of(words: list[str], normalize: str) -> tuple[keras.Model, dict[str, VariableMeaning]]:
+        features = {
+            "word": {"type": "vocabulary", "words": words, "oov": "bucket"},
+            "x": {"type": "numeric", "normalize": normalize},
+        }
+        spec = parse_definition(module("", features=features))
+        word, x = keras.Input((1,), dtype="int32", name="word"), keras.Input((1,), name="x")
+        table = keras.layers.Flatten()(keras.layers.Embedding(5, 1, name="table")(word))
+        joined = keras.layers.Dense(1, name="last")(keras.layers.Concatenate()([table, x]))
+        scaled = keras.layers.BatchNormalization(name="norm")(x)
+        network = keras.Model([word, x], [joined, scaled])
+        return network, meaning_of(network, *section_of(spec, Schema.from_mapping(SCHEMA)))
+
+    (old, before), (new, after) = one_of(["red", "green"], "zscore"), one_of(["blue", "green", "red"], "minmax")
+    by_path = {variable.path: variable for variable in old.variables}
+    by_path["table/embeddings"].assign([[10.0], [11.0], [12.0], [13.0], [14.0]])
+    by_path["norm/moving_mean"].assign([5.0])
+    arrays = checkpoint.capture(checkpoint.variables_by_path(model=old.variables))
+    report = checkpoint.restore(
+        checkpoint.variables_by_path(model=new.variables), arrays, Carrying(before, after, has_changed=True)
+    )
+    found = {variable.path: variable.numpy() for variable in new.variables}
+    # rows: blue, green, red, the bucket of unknown words, and one that no id has
+    assert found["table/embeddings"][1:4].ravel().tolist() == [11.0, 10.0, 12.0]
+    assert found["norm/moving_mean"].tolist() == [0.0], "numbers that are scaled otherwise are other numbers"
+    assert any(line.startswith("table/embeddings: 1 kept, 2 moved") for line in report.rows), report.rows
 
 
 def test_inputs_that_all_changed_and_another_width_are_refused_with_the_layer() -> None:

@@ -1,5 +1,6 @@
 """A module's whole contract, each part in one small round: trained, tried elsewhere, rebuilt to the same bits."""
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -106,6 +107,24 @@ def build_model(schema, parameters):
 """
 )
 
+FITTED = """
+def build_model(schema, parameters):
+    x, scaled = keras.Input((), name="x"), keras.Input((1,), name="scaled")
+    pair = keras.Input((2,), name="pair")
+    part = keras.Input((1,), dtype="int32", name="part")
+    word = keras.Input((1,), dtype="int32", name="word")
+    tables = [keras.layers.Flatten()(keras.layers.Embedding(5, 2)(one)) for one in (part, word)]
+    columns = [keras.layers.Reshape((1,))(x), scaled, pair, *tables]
+    answer = keras.layers.Dense(1)(keras.layers.Concatenate()(columns))
+    return keras.Model([x, scaled, pair, part, word], answer)
+"""
+FITTED_FEATURES = {
+    "scaled": {"type": "numeric", "of": "x", "normalize": "zscore"},
+    "pair": {"type": "numeric", "normalize": "minmax", "update": False},
+    "part": {"type": "bucketized", "of": "x", "quantiles": 4},
+    "word": {"type": "vocabulary", "max_words": 4, "oov": "bucket"},
+}
+
 
 def module(source: str, **sections: Any) -> dict[str, bytes]:
     defaults: dict[str, Any] = {
@@ -165,6 +184,59 @@ def test_it_trains_resumes_exports_and_rebuilds_to_the_same_bits(tmp_path: Path,
         assert arrays["layers/text/idf"].size > 3
         again = checkpoint.read(platform.directory / "cache" / "model" / "2").arrays
         np.testing.assert_array_equal(arrays["layers/words/words"], again["layers/words/words"])
+
+
+@pytest.mark.covers("api-keras", "feat-numeric-bucket", "feat-vocab", "eco-tft")
+def test_a_module_takes_what_the_rounds_fitted_beside_what_the_stream_has(tmp_path: Path) -> None:
+    platform = trained_twice(tmp_path, module(FITTED, features=FITTED_FEATURES))
+    first, second = (checkpoint.read(tmp_path / "cache" / "model" / str(number)).arrays for number in (1, 2))
+    counts = [version.events_trained for version in platform.registry.versions]
+    assert first["statistics/scaled/count"].tolist() == [counts[0]]
+    assert second["statistics/scaled/count"].tolist() == [sum(counts)]
+    np.testing.assert_array_equal(first["statistics/pair/maximum"], second["statistics/pair/maximum"], "update: false")
+    assert first["statistics/part/boundaries"].shape == (3,)
+    assert first["statistics/word/word_lengths"].shape == (4,)
+    path = tmp_path / "cache" / "model" / "2" / "statistics" / "round.json"
+    assert set(json.loads(path.read_text())["transformed"]) == set(FITTED_FEATURES)
+    answer = tf.saved_model.load(str(tmp_path / "cache" / "model" / "2" / "saved_model")).signatures["serving_default"]
+    assert set(answer.structured_input_signature[1]) == {"x", "pair", "word"}, "what the stream has, not what is made"
+
+
+@pytest.mark.covers("est-model-fn")
+def test_a_model_fn_takes_what_the_rounds_fitted_too(tmp_path: Path) -> None:
+    source = """
+def model_fn(features, labels, mode, params):
+    logits = keras.layers.Dense(1)(tf.concat([features["scaled"], tf.one_hot(features["word"][:, 0], 5)], 1))
+    if mode == "infer":
+        return {"predictions": {"logits": logits}}
+    losses = tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(labels, tf.float32), logits[:, 0])
+    return {"loss": tf.reduce_mean(losses), "optimizer": keras.optimizers.Adam(0.01)}
+"""
+    platform = Platform(tmp_path)
+    platform.append(events(40))
+    outcome = platform.train(platform.lease(module(source, features=FITTED_FEATURES)))
+    assert isinstance(outcome, Done), outcome
+    assert "statistics/word/word_lengths" in checkpoint.read(tmp_path / "cache" / "model" / "1").arrays
+
+
+@pytest.mark.covers("feat-input-spec")
+@pytest.mark.parametrize(
+    ("source", "features", "reason"),
+    [
+        (FITTED, {"more": {"type": "hashed", "of": "word", "bins": 5}}, "has more, and the network has no input"),
+        (FITTED, {"word": {"type": "numeric", "of": "x"}}, "word is int32 (1,), the section's feature is float32"),
+        (FITTED.replace('"part"', '"prat"'), {}, "nor of the section features: scaled, pair, part, word"),
+    ],
+    ids=["unused", "another dtype", "misspelt"],
+)
+def test_a_feature_that_the_network_does_not_take_is_refused(
+    tmp_path: Path, source: str, features: dict[str, Any], reason: str
+) -> None:
+    platform = Platform(tmp_path)
+    platform.append(events(20))
+    outcome = platform.train(platform.lease(module(source, features=FITTED_FEATURES | features)))
+    assert isinstance(outcome, Failed), outcome
+    assert reason in outcome.reason
 
 
 @pytest.mark.covers("opt-ema")

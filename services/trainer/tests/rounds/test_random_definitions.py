@@ -88,7 +88,9 @@ def definitions(draw: Callable[..., Any]) -> dict[str, bytes]:
             "activation": draw(draws.sampled_from(["relu", "tanh", "gelu"])),
             "norm": norm,
         }
-        return _stopping(draw, module(MODULE, parameters=parameters, training=draw(trainings(may_pad=not norm))))
+        fitted = {"pair": {"type": "numeric", "normalize": draw(draws.sampled_from(["zscore", "minmax"]))}}
+        sections = {"parameters": parameters, "features": draw(draws.sampled_from([None, fitted]))}
+        return _stopping(draw, module(MODULE, training=draw(trainings(may_pad=not norm)), **sections))
     estimator = draw(draws.sampled_from(["linear", "dnn", "wide_deep"]))
     left_out = draw(draws.sets(draws.sampled_from(["pair", "extra", "x_bucket", "word_code", "tags_vector"])))
     features = {name: spec for name, spec in FEATURES.items() if name not in left_out}

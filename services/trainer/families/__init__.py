@@ -1,1 +1,1 @@
-"""What can be trained: estimators from a feature spec and Keras modules, made ready by `model`."""
+"""What can be trained: estimators from a feature spec and Keras modules; `building` makes a `model` of either."""

@@ -12,9 +12,9 @@ from common.schema import Schema
 from services.trainer import determinism
 from services.trainer.families import calibration, layer_state
 from services.trainer.families.bottleneck import Bottleneck
+from services.trainer.families.building import build as build_network
 from services.trainer.families.estimators.batch_tables import batch_tables
 from services.trainer.families.model import BuiltModel
-from services.trainer.families.model import build as build_network
 from services.trainer.families.module_meaning import meaning_of as meaning_of_module
 from services.trainer.families.port import Arrays, Model, Trainable
 from services.trainer.families.retrieval import build_retrieval

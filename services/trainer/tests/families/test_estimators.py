@@ -16,8 +16,9 @@ from common.definition.model import parse_definition
 from common.errors import InvalidInput
 from common.schema import Schema
 from services.trainer.export import saved_model as export
+from services.trainer.families.building import build
 from services.trainer.families.estimators.layers import FactorTerms
-from services.trainer.families.model import BuiltModel, build
+from services.trainer.families.model import BuiltModel
 from services.trainer.families.port import TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.families.user_module import load_user_module

@@ -9,8 +9,9 @@ import tensorflow as tf
 
 from common.definition.model import parse_definition
 from common.schema import Schema
+from services.trainer.families.building import build
 from services.trainer.families.heads import ByHead
-from services.trainer.families.model import BuiltModel, build
+from services.trainer.families.model import BuiltModel
 from services.trainer.families.port import TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.families.user_module import load_user_module

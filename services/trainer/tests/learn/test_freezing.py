@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from common.definition.model import parse_definition
 from common.errors import InvalidInput
-from services.trainer.families.model import build
+from services.trainer.families.building import build
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.learn import checkpoint
 from services.trainer.learn.freezing import freeze

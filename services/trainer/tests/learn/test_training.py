@@ -10,7 +10,8 @@ import tensorflow as tf
 from common.definition.model import parse_definition
 from common.schema import Schema
 from services.trainer import determinism
-from services.trainer.families.model import BuiltModel, Scorer, build
+from services.trainer.families.building import build
+from services.trainer.families.model import BuiltModel, Scorer
 from services.trainer.families.port import TrainingSet
 from services.trainer.learn.steps import NotFiniteError
 from services.trainer.learn.training import Training

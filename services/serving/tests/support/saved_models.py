@@ -16,6 +16,7 @@ from common.schema import PADDING
 
 WORDS = ("ant", "bee", "cat", "dog")
 AFFINE_VERSIONS = (1, 2, 3)
+GATE = "gate"
 
 
 class Affine(tf.Module):
@@ -28,6 +29,28 @@ class Affine(tf.Module):
     @tf.function(input_signature=[tf.TensorSpec([None, 3], tf.float32, name="x")])
     def __call__(self, x: tf.Tensor) -> dict[str, tf.Tensor]:
         return {"y": tf.reduce_sum(x, axis=1) + self.offset}
+
+
+class Gated(tf.Module):
+    """y = sum(x) + 1000 * version, [n, 2] to [n]. A call with nothing but zeros, as warm-up makes one, lasts as long as
+    there is a file of the path that the asset GATE holds."""
+
+    def __init__(self, version: int, gate_path: Path) -> None:
+        super().__init__()
+        self.offset = tf.Variable(1000.0 * version)
+        self.gate = tf.saved_model.Asset(str(gate_path))
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float32, name="x")])
+    def __call__(self, x: tf.Tensor) -> dict[str, tf.Tensor]:
+        size, path = tf.reduce_max(tf.abs(x)), tf.io.read_file(self.gate.asset_path)
+
+        def is_held(turn: tf.Tensor) -> tf.Tensor:
+            # Each turn has a pattern of its own, or the optimiser would look for the file once.
+            pattern = tf.strings.join([path, tf.strings.substr(tf.strings.as_string(turn), 0, 0)])
+            return tf.logical_and(size <= 0, tf.size(tf.io.matching_files(pattern)) > 0)
+
+        turns = tf.while_loop(is_held, lambda turn: (turn + 1,), (tf.constant(0, tf.int64),))[0]
+        return {"y": tf.reduce_sum(x, axis=1) + self.offset + tf.where(turns < 0, 1.0, 0.0)}
 
 
 class Kinds(tf.Module):
@@ -228,6 +251,9 @@ def save_all(directory: Path) -> None:
     """Writes one folder per model; `affine` has one below it per version."""
     for version in AFFINE_VERSIONS:
         tf.saved_model.save(Affine(version), str(directory / "affine" / str(version)))
+    (directory / GATE).touch()
+    for version in (1, 2):
+        tf.saved_model.save(Gated(version, directory / GATE), str(directory / "gated" / str(version)))
     kinds, shapes = Kinds(), Shapes()
     tf.saved_model.save(kinds, str(directory / "kinds"))
     vocabulary_path = directory / "words.txt"

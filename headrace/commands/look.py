@@ -314,7 +314,12 @@ def _format_facts(found: Mapping[str, Any]) -> str:
         return f"not made: {found['problem']}"
     facts = [f"{found['bytes']:,} bytes"]
     if "largest_difference" in found:
-        facts.append(f"differs from the SavedModel by up to {found['largest_difference']:.3g}")
+        on = (
+            ""
+            if "rows" not in found
+            else f" on {found['rows']:,} {'held-out' if found['held_out'] else 'learned'} events"
+        )
+        facts.append(f"differs from the SavedModel by up to {found['largest_difference']:.3g}{on}")
     if found.get("differing_share"):
         facts.append(f"{found['differing_share']:.1%} of other values differ")
     if "metric" in found:

@@ -12,6 +12,7 @@ import termios
 
 import pytest
 
+from headrace.commands.look import _format_facts
 from headrace.commands.models import metric_of
 from headrace.commands.session import print_table
 
@@ -96,3 +97,15 @@ def test_a_line_goes_on_below_itself_on_a_terminal_and_is_whole_in_a_pipe() -> N
     assert max(map(len, narrow)) <= 80
     assert "".join("".join(whole).split()) == "".join("".join(narrow).split())
     assert [line for line in narrow if line.startswith("    64")], "what goes on is indented"
+
+
+@pytest.mark.parametrize(
+    ("found", "shown"),
+    [
+        ({"rows": 1000, "held_out": True}, "differs from the SavedModel by up to 0.25 on 1,000 held-out events"),
+        ({"rows": 16, "held_out": False}, "differs from the SavedModel by up to 0.25 on 16 learned events"),
+        ({}, "differs from the SavedModel by up to 0.25"),  # a version of before
+    ],
+)
+def test_a_format_says_on_which_events_it_was_held_against_the_model(found: dict[str, object], shown: str) -> None:
+    assert _format_facts({"bytes": 10, "largest_difference": 0.25, **found}) == f"10 bytes, {shown}"

@@ -2,7 +2,8 @@
 
     exports/<format>/    services/trainer/export/converting.py says what lies there
 
-Lineage (`environment.formats`), one entry per format: `bytes`, `largest_difference` over the float outputs,
+Lineage (`environment.formats`), one entry per format: `bytes`, `rows` that were asked and whether they were `held_out`
+(else learned: no event was held out), `largest_difference` over the float outputs,
 `differing_share` of the others' values, `metric` and `saved_model_metric` on the held-out rows that were asked, or
 `problem`. Equal weights give equal files where the converter allows it: `frozen` and `onnx` do, LiteRT's converter
 writes what its version writes. A rebuild compares weights, not these files.
@@ -37,10 +38,12 @@ class Asked:
 
     Attributes:
         inputs: of `serving_default`, by name.
+        held_out: whether they are.
         metric: of served outputs on these rows: its name and value; None where nothing is held out.
     """
 
     inputs: Arrays
+    held_out: bool
     metric: Callable[[Arrays], tuple[str, float] | None]
 
 
@@ -95,6 +98,7 @@ def _convert(question: Path) -> str:
 def _compared(name: str, folder: Path, model: Arrays, question: Path, asked: Asked) -> dict[str, Any]:
     outputs = read_arrays(question / "outputs" / f"{name}.npz")
     entry: dict[str, Any] = {"bytes": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())}
+    entry |= {"rows": len(next(iter(asked.inputs.values()))), "held_out": asked.held_out}
     missing = sorted(set(model) - set(outputs))
     if missing:
         return entry | {"missing_outputs": missing}

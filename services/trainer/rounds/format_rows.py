@@ -28,9 +28,9 @@ def asked_of(model: Model, data: RoundData, sample: list[bytes]) -> Asked:
             {name: values.numpy()[:_MOST_ROWS] for name, values in by_head.items()}
             for by_head in (block.held_out.labels, block.held_out.weights)
         )
-        return Asked(inputs, partial(_measured, model, labels, weights))
+        return Asked(inputs, True, partial(_measured, model, labels, weights))
     raw = parse(sample, model.schema.columns).raw
-    return Asked({name: raw[name].numpy() for name in names}, lambda _: None)
+    return Asked({name: raw[name].numpy() for name in names}, False, lambda _: None)
 
 
 def _measured(

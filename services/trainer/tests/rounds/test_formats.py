@@ -36,6 +36,7 @@ def test_every_format_is_written_and_held_against_the_saved_model(tmp_path: Path
     assert told["tflite_int8"]["bytes"] < 0.35 * told["tflite"]["bytes"]
     assert told["tflite_float16"]["bytes"] < 0.6 * told["tflite"]["bytes"]
     assert told["tflite_int8"]["metric"]["name"] == "auc"
+    assert all(one["held_out"] and one["rows"] > 10 for one in told.values())
     folder = tmp_path / "cache/model/1"
     runner = Interpreter(str(folder / "exports/tflite/model.tflite")).get_signature_runner("serving_default")
     assert set(runner.get_output_details()) == {"logits", "probability"}
@@ -46,6 +47,17 @@ def test_every_format_is_written_and_held_against_the_saved_model(tmp_path: Path
     assert not [node.op for node in graph.node if "Variable" in node.op or node.op == "VarHandleOp"]
     assert set(json.loads((folder / "exports/frozen/tensors.json").read_text())["outputs"]) == {"logits", "probability"}
     assert np.isfinite(told["onnx"]["metric"]["value"])
+
+
+@pytest.mark.covers("fmt-tflite")
+@pytest.mark.timeout(300)
+def test_formats_are_held_against_learned_events_where_none_is_held_out_and_that_is_said(tmp_path: Path) -> None:
+    platform = Platform(tmp_path)
+    platform.append(events(40))
+    files = definition(**WIDE, export={"formats": ["tflite"]}, evaluation={"holdout_fraction": 0})
+    assert isinstance(platform.train(platform.lease(files)), Done)
+    told = platform.registry.versions[0].environment["formats"]["tflite"]
+    assert (told["held_out"], told["rows"] > 0, "metric" in told) == (False, True, False)
 
 
 def assert_one_answer(path: Path) -> None:

@@ -98,7 +98,7 @@ def row(name: str, version: Version, again: Rebuild) -> str:
     judged = "equal bits" if again.reproducible else "near enough"
     told = judged if again.equal else "NOT EQUAL"
     cells = (
-        f"{name:18}", f"{processes:>9}", f"{ran['devices']:>7}", f"{ran['trainers']:>8}", f"{version.step:>5}",
+        f"{name:25}", f"{processes:>9}", f"{ran['devices']:>7}", f"{ran['trainers']:>8}", f"{version.step:>5}",
         f"{version.timings['train']:>7.1f}", f"{version.metrics['candidate']['accuracy']:>8.3f}",
         f"{version.weights_digest[:8]:>9}", f"{told:>11}",
     )  # fmt: skip
@@ -110,7 +110,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m examples.cluster", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", choices=[[], *known], help=f"of {', '.join(known)}; all by default")
     names = parser.parse_args().names or list(known)
-    print(f"{'':18} processes devices trainers steps train s accuracy   weights     rebuilt")
+    print(f"{'':25} processes devices trainers steps train s accuracy   weights     rebuilt")
     is_well = True
     for name in names:
         with tempfile.TemporaryDirectory(prefix="headrace-cluster-") as directory:

@@ -1,13 +1,14 @@
 """Which trainers compute a round together. In memory: after a restart members and chiefs fill it again.
 
 A team lives as long as the lease under which it was formed, and as its members say that they are there. It never
-changes: whatever ends it, the round goes on from its resume point with another one.
+changes: whatever ends it, the round goes on from its resume point with another one. Only that of an asynchronous round,
+whose steps wait for nobody, goes on without members that are lost.
 """
 
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from common.errors import InvalidInput, Overloaded
@@ -26,12 +27,18 @@ IsHeld = Callable[[Lease], bool]
 class _Team:
     state: TeamState
     lease: Lease
-    ranks: Mapping[str, int]
+    ranks: dict[str, int]
     """By member: the rank of its first process."""
     since: float
     confirmed: set[str] = field(default_factory=set)
     """Members that have said that they compute for it."""
     lost: str = ""
+
+    def lose(self, holder: str, reason: str) -> None:
+        if dict(self.lease.round.plan.configuration.get("training", {})).get("asynchronous"):
+            del self.ranks[holder]
+            return
+        self.lost = f"trainer {holder}: {reason}"
 
 
 @dataclass(frozen=True)
@@ -73,7 +80,7 @@ class Teams:
                 may_be_told_of = offer.team_id not in ("", *self._ended) and not left
                 return Orders(goes_on=may_be_told_of and now - self._started_at < _ADOPT_SECONDS)
             if left or (offer.holder in team.confirmed and offer.team_id != team.state.team_id):
-                team.lost = f"trainer {offer.holder}: {left or 'it was started again'}"
+                team.lose(offer.holder, left or "it was started again")
                 return Orders()
             if offer.team_id == team.state.team_id:
                 team.confirmed.add(offer.holder)
@@ -150,10 +157,10 @@ class Teams:
 
     def _silent(self, team: _Team) -> str:
         now = self._clock()
-        for holder in team.ranks:
+        for holder in [*team.ranks]:
             heard = max(team.since, self._offers[holder].at if holder in self._offers else 0.0)
             if now - heard > OFFER_SECONDS:
-                team.lost = f"trainer {holder}: it has not been heard of for {now - heard:.0f} s"
+                team.lose(holder, f"it has not been heard of for {now - heard:.0f} s")
         return team.lost
 
     def _free(self, chief: Offer) -> list[Offer]:

@@ -100,6 +100,25 @@ def test_a_chief_hears_who_was_lost(world: _World, what: str, lost: str) -> None
     assert not world.teams.offer(_offer("b", team_id=team.team_id)).membership
 
 
+@pytest.mark.covers("dist-ps-async")
+def test_an_asynchronous_rounds_team_goes_on_without_those_that_are_lost(world: _World) -> None:
+    plan = replace(_PLAN, configuration={"training": {"asynchronous": {"workers": 4}}})
+    lease = replace(_LEASE, round=replace(_LEASE.round, plan=plan))
+    for name in ("a", "b", "c"):
+        world.teams.offer(_offer(name))
+    team = world.teams.form(lease, _offer("chief"), most=8)
+    for name in ("a", "b", "c"):
+        assert world.teams.offer(_offer(name)).membership
+        world.teams.offer(_offer(name, team_id=team.team_id))
+    world.teams.offer(_offer("a", team_id=team.team_id), left="its process died")
+    world.now += OFFER_SECONDS + 1  # b is silent
+    at_work = _offer("c", team_id=team.team_id)
+    assert world.teams.offer(at_work) == Orders(goes_on=True)
+    assert world.teams.keep(lease, _offer("chief"), team).lost == ""
+    assert [world.teams.is_member(name) for name in ("a", "b", "c")] == [False, False, True]
+    assert world.teams.offer(at_work) == Orders(goes_on=True)
+
+
 def test_a_chief_hears_who_wants_to_leave_and_who_could_join(world: _World) -> None:
     team = _formed(world, "a")
     world.teams.offer(_offer("a", team_id=team.team_id, is_leaving=True))

@@ -7,14 +7,10 @@ from its last resume point.
 
 import hashlib
 import logging
-import os
 import selectors
-import signal
-import socket
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -26,6 +22,7 @@ from numpy.typing import NDArray
 
 from common.definition.asynchronous import Asynchronous
 from services.trainer.parameters import wire
+from services.trainer.parameters.peers import DYING_SECONDS, Peer, end, ended, is_gone
 from services.trainer.parameters.placement import placed
 from services.trainer.parameters.worker import COUNTED, take_over
 
@@ -33,8 +30,6 @@ logger = logging.getLogger(__name__)
 READY_SECONDS = 120.0
 """How long workers may take to build their models."""
 _LOOK_SECONDS = 1.0
-_DYING_SECONDS = 2.0
-"""A connection is closed before its process has ended; how that was is asked for so long."""
 
 
 class Batches(Protocol):
@@ -46,27 +41,6 @@ class Batches(Protocol):
 
 class ServersLostError(Exception):
     """A parameter server, or the last worker, is gone; the message says how it ended."""
-
-
-@dataclass
-class Peer:
-    """A process that the chief has forked.
-
-    Attributes:
-        pid: 0 where it is not a process of its own.
-        batch: that it computes; None: it is free.
-        since: when it got that one, monotonic.
-        clock: batches of this attempt that it has done.
-        step: that it computes the batch for.
-    """
-
-    rank: int
-    connection: socket.socket
-    pid: int
-    batch: int | None = None
-    since: float = 0.0
-    clock: int = 0
-    step: int = 0
 
 
 @dataclass
@@ -107,7 +81,7 @@ class Coordinator:
         self._dropped = self._again = self._updates = 0
         self._lost = list[str]()
         self.checkpoint = Path()
-        """From which workers build their models; to be set before training begins."""
+        """A folder: what workers build their models from. To be set before training begins; its files are sent."""
         self._done_by = [0] * len(workers)
         self._holding = [dict[str, Any]() for _ in workers]
         self._rows = dict[str, int]()
@@ -115,11 +89,14 @@ class Coordinator:
             server.connection.settimeout(straggler_seconds)
 
     def figures(self) -> dict[str, Any]:
-        """For the status: what is there, what was done, how many updates lay between a gradient's fetch and its own;
-        bytes of what all servers hold without slots, the most that each worker had of them at once, and fetched."""
+        """For the status: what is there, how many of the workers are other trainers', what was done, how many updates
+        lay between a gradient's fetch and its own; bytes of what all servers hold without slots, the most that each
+        worker had of them at once, and fetched.
+        """
         seen = np.array(self._staleness or [0])
         return {
             "workers": len(self._workers),
+            "workers_elsewhere": sum(not worker.pid for worker in self._workers),
             "servers": len(self._servers),
             "updates": self._updates,
             "staleness": {"mean": round(float(seen.mean()), 3), "max": int(seen.max())},
@@ -131,6 +108,11 @@ class Coordinator:
             "served_bytes": sum(self._sizes.values()),
             "lost": self._lost,
         }
+
+    def note_missing(self, reason: str) -> None:
+        """A worker that was to be there is not."""
+        self._lost.append(reason)
+        logger.warning("a worker has not come; the others begin", extra={"reason": reason})
 
     def told(self) -> dict[str, Any]:
         """The same, which server holds what, and of tables whose rows come with each batch the most rows that a worker
@@ -168,8 +150,12 @@ class Coordinator:
             header = {"do": "build", "running": [path for path in held if path in running], "factors": dict(factors)}
             values = {f"v:{path}": variables[path].value.numpy() for path in held}
             self._ask(number, {**header, "optimizer": optimizer}, values)
+        files = [path for path in sorted(self.checkpoint.rglob("*")) if path.is_file()]
+        content = {
+            path.relative_to(self.checkpoint).as_posix(): np.frombuffer(path.read_bytes(), np.uint8) for path in files
+        }
         for worker in self._workers[:]:
-            if not self._say(worker, {"do": "build", "checkpoint": str(self.checkpoint), "placement": self._placement}):
+            if not self._say(worker, {"do": "build", "placement": self._placement}, content):
                 self._lose(worker, "it does not answer", is_dying=True)
         deadline = time.monotonic() + READY_SECONDS
         for worker in self._workers[:]:
@@ -177,7 +163,7 @@ class Coordinator:
             try:
                 told, _ = wire.receive(worker.connection)
             except OSError as error:
-                self._lose(worker, str(error), is_dying=_is_gone(error))
+                self._lose(worker, str(error), is_dying=is_gone(error))
                 continue
             worker.connection.settimeout(self._straggler_seconds)
             if "failed" in told:
@@ -204,7 +190,7 @@ class Coordinator:
     def close(self) -> None:
         """Ends all processes."""
         for peer in [*self._workers, *self._servers]:
-            _end(peer)
+            end(peer)
 
     def _held(self) -> list[list[str]]:
         return [[path for path, at in self._placement.items() if at == number] for number in range(len(self._servers))]
@@ -233,8 +219,8 @@ class Coordinator:
             wire.send(server.connection, header, arrays)
             told, given = wire.receive(server.connection)
         except OSError as error:
-            ended = _end(server, is_dying=_is_gone(error))
-            raise ServersLostError(f"parameter server {number} {ended or f'does not answer: {error}'}") from error
+            how = end(server, is_dying=is_gone(error))
+            raise ServersLostError(f"parameter server {number} {how or f'does not answer: {error}'}") from error
         if "error" in told:
             raise ServersLostError(f"parameter server {number}: {told['error']}")
         return told, given
@@ -249,16 +235,16 @@ class Coordinator:
         return True
 
     def _lose(self, worker: Peer, reason: str, *, is_dying: bool = False) -> None:
-        reason = _end(worker, is_dying=is_dying) or reason
+        reason = end(worker, is_dying=is_dying) or reason
         self._workers.remove(worker)
         self._lost.append(f"worker {worker.rank}: {reason}")
         logger.warning("a worker is lost; the others go on", extra={"worker": worker.rank, "reason": reason})
 
     def _somebody(self) -> None:
-        deadline = time.monotonic() + (0.0 if self._workers else _DYING_SECONDS)  # workers end where a server does
+        deadline = time.monotonic() + (0.0 if self._workers else DYING_SECONDS)  # workers end where a server does
         for number, server in enumerate(self._servers):
-            if ended := _ended(server.pid, until=deadline):
-                raise ServersLostError(f"parameter server {number} {ended}")
+            if how := ended(server.pid, until=deadline):
+                raise ServersLostError(f"parameter server {number} {how}")
         if not self._workers:
             raise ServersLostError(f"all workers are lost: {'; '.join(self._lost)}")
 
@@ -330,7 +316,7 @@ class _Run:
         try:
             told, arrays = wire.receive(worker.connection)
         except OSError as error:
-            self._lose(worker, selector, str(error), is_dying=_is_gone(error))
+            self._lose(worker, selector, str(error), is_dying=is_gone(error))
             return
         number = worker.batch
         if number is None:
@@ -402,35 +388,3 @@ class _Run:
 
 def _digest(value: NDArray[Any]) -> bytes:
     return hashlib.blake2b(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data, digest_size=16).digest()
-
-
-def _is_gone(error: OSError) -> bool:
-    return not isinstance(error, TimeoutError)
-
-
-def _end(peer: Peer, *, is_dying: bool = False) -> str:
-    """Kills the process where it still lives; how it had ended by itself, else empty."""
-    ended = _ended(peer.pid, until=time.monotonic() + (_DYING_SECONDS if is_dying else 0.0))
-    if peer.pid and not ended:
-        with suppress(ProcessLookupError):
-            os.kill(peer.pid, signal.SIGKILL)
-        with suppress(ChildProcessError):
-            os.waitpid(peer.pid, 0)
-    peer.connection.close()
-    return ended
-
-
-def _ended(pid: int, *, until: float) -> str:
-    """How the process has ended, where it has until then; else empty."""
-    if not pid:
-        return ""
-    try:
-        while not (found := os.waitpid(pid, os.WNOHANG))[0]:
-            if time.monotonic() >= until:
-                return ""
-            time.sleep(0.01)
-    except ChildProcessError:
-        return "is gone"
-    status = found[1]
-    code = os.waitstatus_to_exitcode(status)
-    return f"ended by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"ended with status {code}"

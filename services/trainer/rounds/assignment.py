@@ -59,6 +59,8 @@ class RoundAssignment:
     """Those of this trainer, from `rank` on."""
     trainers: tuple[str, ...] = ()
     """The names of those that compute the round, the chief first; empty: this one alone."""
+    team_id: str = ""
+    """Of these; their processes know each other by it."""
     devices: int = 1
     """Devices of each process, the GPUs where there are any; no part of the plan."""
     straggler_seconds: float = 120.0
@@ -101,6 +103,17 @@ class RoundAssignment:
     def shares_memory(self) -> bool:
         """Whether what several processes exchange travels through memory: they are to, and all of them are here."""
         return 1 < self.workers == self.processes and self.exchange == "memory"
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether its steps wait for nobody; part of the plan."""
+        return bool(dict(self.plan.configuration.get("training", {})).get("asynchronous"))
+
+    @property
+    def most_processes(self) -> int:
+        """That can compute the round together: one for each shard, or the workers of an asynchronous one."""
+        training = dict(self.plan.configuration.get("training", {}))
+        return int(training["asynchronous"]["workers"]) if self.is_asynchronous else self.shards
 
     @property
     def block_examples(self) -> int:

@@ -106,13 +106,14 @@ class Cluster:
             Conflict: the lease has ended.
         """
         lease, alone = assignment.lease, (assignment, TeamState())
-        if assignment.shards <= assignment.processes or self._fruitless[lease.round.round_id] >= _MAX_FRUITLESS:
+        most = assignment.most_processes
+        if most <= assignment.processes or self._fruitless[lease.round.round_id] >= _MAX_FRUITLESS:
             return alone
         self.renew_ports()
         chief = self._chief(assignment)
         try:
-            self._await_others(lease, chief, assignment.shards, stop)
-            team = self._registry.form_team(lease, chief, most=assignment.shards)
+            self._await_others(lease, chief, most, stop)
+            team = self._registry.form_team(lease, chief, most=most)
         except Conflict:
             raise
         except HeadraceError as error:
@@ -121,9 +122,8 @@ class Cluster:
         if not team.team_id:
             return alone
         logger.info("a round is computed together", extra={"trainers": team.members, "workers": len(team.addresses)})
-        return replace(
-            assignment, workers=len(team.addresses), addresses=team.addresses, trainers=team.members
-        ), team  # fmt: skip
+        joined = replace(assignment, addresses=team.addresses, trainers=team.members, team_id=team.team_id)
+        return joined if assignment.is_asynchronous else replace(joined, workers=len(team.addresses)), team
 
     def look_at(self, assignment: RoundAssignment, team: TeamState) -> TeamState:
         """How the team stands now. Raises what the registry's client raises."""
@@ -146,7 +146,7 @@ class Cluster:
         whole = self.offer()
         return replace(whole, addresses=whole.addresses[: assignment.processes])
 
-    def _await_others(self, lease: Lease, chief: Offer, shards: int, stop: Stop) -> None:
+    def _await_others(self, lease: Lease, chief: Offer, most: int, stop: Stop) -> None:
         """Until those that are known are free, or for as long as a round waits. A registry that was started again
         may not have heard yet of those that computed the round until now."""
         spec, own = self._place.spec, len(chief.addresses)
@@ -156,7 +156,7 @@ class Cluster:
         while not stop.is_requested():
             found = self._registry.keep_team(lease, chief, TeamState())
             known = max(found.known, self._comrades.get(lease.round.round_id, 0))
-            wanted = min(shards, len(spec.addresses) if spec else own + known)
+            wanted = min(most, len(spec.addresses) if spec else own + known)
             now = time.monotonic()
             if own + found.free >= wanted or now - began > wait_seconds:
                 return
@@ -205,8 +205,9 @@ class TeamWatch:
         except HeadraceError as error:  # a lease that has ended is seen at its renewal
             logger.debug("the team is not known", extra={"error": error.message})
             return "", ""
-        change = f"trainer {found.is_leaving} leaves" if found.is_leaving else ""
-        can_join = found.free > 0 and assignment.workers < assignment.shards
+        asks = found.is_leaving and not assignment.is_asynchronous  # whose workers go without being released
+        change = f"trainer {found.is_leaving} leaves" if asks else ""
+        can_join = found.free > 0 and max(assignment.workers, len(assignment.addresses)) < assignment.most_processes
         if can_join and progress.stage == "train" and seconds > self._regroup_seconds:
             change = change or f"{found.free} processes of other trainers are free"
         return found.lost, change

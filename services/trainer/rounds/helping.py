@@ -62,7 +62,8 @@ class Helping:
                 self._listen(child, zygote)
                 now = time.monotonic()
                 if stop.is_requested() and leave_by is None:
-                    leave_by, ask_at = now + settings.stop_grace_seconds, 0.0
+                    grace_seconds = 0.0 if self.assignment.is_asynchronous else settings.stop_grace_seconds
+                    leave_by, ask_at = now + grace_seconds, 0.0
                 if leave_by is not None and now > leave_by:
                     self._left = "the trainer was stopped"
                     break

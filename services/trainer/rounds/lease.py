@@ -173,7 +173,7 @@ class RoundLoop:
         processes = len(cluster.offer().addresses)
         assignment = replace(
             self._assignment(membership.lease, suffix="-help"), workers=len(membership.addresses),
-            addresses=membership.addresses, rank=membership.rank, processes=processes,
+            addresses=membership.addresses, rank=membership.rank, processes=processes, team_id=membership.team_id,
         )  # fmt: skip
         self.helping = Helping(membership, assignment)
         try:

@@ -1,31 +1,35 @@
 """The processes of an asynchronous round: its servers and workers, forked by the chief and connected by socket pairs.
 
-Nothing listens, and who was not forked here cannot reach them. All die with the chief.
+All of these die with the chief. Of a round that several trainers compute, some workers are processes of the others:
+they dial the chief (parameters/door.py). Without such, nothing listens, and who was not forked here cannot reach them.
 """
 
 import logging
 import os
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from threading import Thread
 
 from common.definition.asynchronous import Asynchronous
-from common.errors import HeadraceError
+from common.errors import HeadraceError, Unavailable
 from common.process.lifecycle import die_with_parent
 from services.trainer import determinism
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.learn import adapters, checkpoint
 from services.trainer.learn.asynchronous import server_optimizer
+from services.trainer.learn.weights_files import write_aside
 from services.trainer.parameters import wire
-from services.trainer.parameters.coordinator import Coordinator, Peer
+from services.trainer.parameters.coordinator import Coordinator
+from services.trainer.parameters.door import COMING_SECONDS, Door, dialled, serve_handed
+from services.trainer.parameters.peers import Peer
 from services.trainer.parameters.server import ParameterServer
 from services.trainer.parameters.worker import Worker
-from services.trainer.rounds.assignment import RoundAssignment
+from services.trainer.rounds.assignment import Helped, Message, Progress, RoundAssignment
 from services.trainer.rounds.inputs import data_of, fetch_definition, fetch_without_parent, log_of, registry_of
 
 logger = logging.getLogger(__name__)
@@ -39,29 +43,68 @@ def led_by_this(assignment: RoundAssignment) -> Iterator[Coordinator | None]:
     if asked is None or assignment.candidate:
         yield None
         return
-    to_workers = [_pair() for _ in range(asked.workers)]
+    elsewhere = range(assignment.processes, len(assignment.addresses))
+    here = asked.workers - len(elsewhere)
+    to_workers = [_pair() for _ in range(here)]
     to_servers = [_pair() for _ in range(asked.servers)]
-    between = [[_pair() for _ in range(asked.servers)] for _ in range(asked.workers)]
-    everything = [one for pair in [*to_workers, *to_servers, *chain(*between)] for one in pair]
+    handing = [_pair() for _ in range(asked.servers)]
+    between = [[_pair() for _ in range(asked.servers)] for _ in range(here)]
+    everything = [one for pair in [*to_workers, *to_servers, *handing, *chain(*between)] for one in pair]
     servers = []
     for number, (ours, theirs) in enumerate(to_servers):
+        handed = handing[number][1]
         own = [theirs, *(row[number][1] for row in between)]
-        servers.append(Peer(number, ours, _forked(partial(_serve, assignment, own), everything, own)))
+        live = partial(_serve, assignment, own, handed)
+        servers.append(Peer(number, ours, _forked(live, everything, [*own, handed])))
     workers = []
     for rank, (ours, theirs) in enumerate(to_workers):
         own = [theirs, *(pair[0] for pair in between[rank])]
         live = partial(_work, assignment, rank, theirs, own[1:])
         workers.append(Peer(rank, ours, _forked(live, everything, own)))
+    missing = list[str]()
+    if elsewhere:
+        with Door(assignment.addresses[0], assignment.team_id) as door:
+            come = door.admitted(elsewhere, [ours for ours, _ in handing])
+        workers += [Peer(here + place, come[rank], 0) for place, rank in enumerate(sorted(come))]
+        late = f"has not come within {COMING_SECONDS:g} s"
+        missing = [f"worker at {assignment.addresses[rank]}: {late}" for rank in elsewhere if rank not in come]
     kept = {peer.connection for peer in (*servers, *workers)}
     for one in everything:
         if one not in kept:
             one.close()
     coordinator = Coordinator(asked, workers, servers, straggler_seconds=assignment.straggler_seconds)
     coordinator.checkpoint = Path(assignment.work_dir) / "to-workers"
+    for reason in missing:
+        coordinator.note_missing(reason)
     try:
         yield coordinator
     finally:
         coordinator.close()
+
+
+def help_along(assignment: RoundAssignment, report: Callable[[Message], None]) -> None:
+    """The life of a member's first process, and of the others, which die with it; does not return, control ends it with
+    the round.
+
+    Raises:
+        Unavailable: the chief cannot be reached.
+    """
+    for rank in range(assignment.rank + 1, assignment.rank + assignment.processes):
+        _forked(partial(_come, assignment, rank), [], [])
+    report(Progress("train"))
+    _come(assignment, assignment.rank)
+    report(Helped())
+    threading.Event().wait()  # who leaves would look like one that died
+
+
+def _come(assignment: RoundAssignment, rank: int) -> None:
+    asked, address = asked_of(assignment), assignment.addresses[0]
+    assert asked is not None
+    try:
+        chief, *servers = dialled(address, assignment.team_id, rank=rank, servers=asked.servers)
+    except OSError as error:
+        raise Unavailable(f"the round's chief at {address} cannot be reached: {error}") from error
+    _work(assignment, rank, chief, servers)
 
 
 def asked_of(assignment: RoundAssignment) -> Asynchronous | None:
@@ -92,7 +135,7 @@ def _forked(live: Callable[[], None], everything: list[socket.socket], own: list
         os._exit(status)
 
 
-def _serve(assignment: RoundAssignment, connections: list[socket.socket]) -> None:
+def _serve(assignment: RoundAssignment, connections: list[socket.socket], handed: socket.socket) -> None:
     """A server's life, which ends with the chief's connection."""
     determinism.configure(intra_op_threads=assignment.intra_op_threads, inter_op_threads=assignment.inter_op_threads)
     work_dir = _own_folder(assignment, f"server-{os.getpid()}")
@@ -100,18 +143,22 @@ def _serve(assignment: RoundAssignment, connections: list[socket.socket]) -> Non
         definition = fetch_definition(registry, assignment.plan.definition_digest, work_dir)[0]
     server = ParameterServer(partial(server_optimizer, definition.training))
     for connection in connections[1:]:
-        Thread(target=server.serve, args=(connection,), daemon=True).start()
+        threading.Thread(target=server.serve, args=(connection,), daemon=True).start()
+    threading.Thread(target=serve_handed, args=(server, handed), daemon=True).start()
     server.serve(connections[0])
 
 
 def _work(assignment: RoundAssignment, rank: int, chief: socket.socket, servers: list[socket.socket]) -> None:
     """A worker's life, which ends with the chief's connection, or a server's."""
     determinism.configure(intra_op_threads=assignment.intra_op_threads, inter_op_threads=assignment.inter_op_threads)
-    asked, _ = wire.receive(chief)
+    asked, files = wire.receive(chief)
     try:
-        point = checkpoint.read(Path(asked["checkpoint"]))
+        folder = _own_folder(assignment, f"worker-{rank}")
+        for name, content in files.items():
+            write_aside(folder / "built-from" / name, content.tobytes())
+        point = checkpoint.read(folder / "built-from")
         with closing(registry_of(assignment)) as registry, closing(log_of(assignment, registry)) as log:
-            inputs = fetch_without_parent(assignment, registry, _own_folder(assignment, f"worker-{rank}"))
+            inputs = fetch_without_parent(assignment, registry, folder)
             seed, data = assignment.plan.seed, data_of(assignment, inputs, log)
             model = adapters.build(
                 inputs.definition, inputs.schema, point.statistics, inputs.module, seed=seed, contributes=True

@@ -40,7 +40,10 @@ that word (teamwork.py)."""
 def run_round(assignment: RoundAssignment, report: Report, stop_requested: Callable[[], bool]) -> None:
     """As services/trainer/rounds/assignment.py says: ends with Done, Failed or Stopped, or raises one of the six."""
     if assignment.rank:
-        teamwork.help_along(assignment, report, _help)
+        if assignment.is_asynchronous:
+            parameter_servers.help_along(assignment, report)
+        else:
+            teamwork.help_along(assignment, report, _help)
         return
     fresh, evaluator = FreshProcess.fork(), Evaluator.of(assignment)  # first: nothing of TensorFlow runs yet
     with (

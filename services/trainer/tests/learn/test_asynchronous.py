@@ -26,7 +26,8 @@ from services.trainer.learn.asynchronous import server_optimizer
 from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.learn.training import Training
 from services.trainer.parameters import wire
-from services.trainer.parameters.coordinator import Coordinator, Peer
+from services.trainer.parameters.coordinator import Coordinator
+from services.trainer.parameters.peers import Peer
 from services.trainer.parameters.server import ParameterServer
 from services.trainer.parameters.worker import Worker
 from services.trainer.shards.team import ALONE, Team

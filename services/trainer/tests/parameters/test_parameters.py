@@ -20,10 +20,13 @@ from common.errors import InvalidInput
 from services.trainer.learn.asynchronous import server_optimizer
 from services.trainer.learn.optimizers import slots_by_path
 from services.trainer.parameters import wire
-from services.trainer.parameters.coordinator import Coordinator, Peer, ServersLostError
+from services.trainer.parameters.coordinator import Coordinator, ServersLostError
+from services.trainer.parameters.door import Door, dialled, serve_handed
+from services.trainer.parameters.peers import Peer
 from services.trainer.parameters.placement import placed
 from services.trainer.parameters.server import ParameterServer
 from services.trainer.parameters.worker import Contribution, Worker
+from testing.processes import free_port
 
 _ROWS = 7
 
@@ -184,6 +187,28 @@ def test_arrays_of_every_kind_arrive_as_they_were() -> None:
     ours.close()
     with pytest.raises(ConnectionResetError):
         wire.receive(theirs)
+
+
+@pytest.mark.covers("dist-ps-async")
+def test_who_knows_the_secret_reaches_the_chief_and_the_servers_and_strangers_reach_nobody() -> None:
+    address, (handing, handed) = f"127.0.0.1:{free_port()}", socket.socketpair()
+    server = ParameterServer(partial(server_optimizer, parse_training({})))
+    threading.Thread(target=serve_handed, args=(server, handed), daemon=True).start()
+    with Door(address, "secret") as door:
+        strangers = dialled(address, "guess", rank=3, servers=1)
+        with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2]))) as silent:
+            silent.sendall(b"a few bytes")
+            chief, to_server = dialled(address, "secret", rank=3, servers=1)
+            found = door.admitted([3, 4], [handing], seconds=5.0)
+    assert [*found] == [3], "4 has not come"
+    for one in strangers:
+        one.settimeout(30)
+        assert one.recv(1) == b"", "closed without a word"
+    wire.send(found[3], {"do": "it"})
+    assert wire.receive(chief)[0] == {"do": "it"}
+    wire.send(to_server, {"do": "fetch", "since": -1})
+    assert wire.receive(to_server)[0] == {"version": 0}
+    handing.close()
 
 
 @pytest.mark.covers("dist-replication")

@@ -1,0 +1,65 @@
+"""The processes of an asynchronous round as its chief sees them, and how they ended."""
+
+import os
+import signal
+import socket
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+DYING_SECONDS = 2.0
+"""A connection is closed before its process has ended; how that was is asked for so long."""
+
+
+@dataclass
+class Peer:
+    """A worker or a server, as the chief sees it.
+
+    Attributes:
+        pid: 0 where the chief has not forked it: a process of another trainer.
+        batch: that it computes; None: it is free.
+        since: when it got that one, monotonic.
+        clock: batches of this attempt that it has done.
+        step: that it computes the batch for.
+    """
+
+    rank: int
+    connection: socket.socket
+    pid: int
+    batch: int | None = None
+    since: float = 0.0
+    clock: int = 0
+    step: int = 0
+
+
+def is_gone(error: OSError) -> bool:
+    """Not only silent."""
+    return not isinstance(error, TimeoutError)
+
+
+def end(peer: Peer, *, is_dying: bool = False) -> str:
+    """Kills the process where it still lives; how it had ended by itself, else empty."""
+    how = ended(peer.pid, until=time.monotonic() + (DYING_SECONDS if is_dying else 0.0))
+    if peer.pid and not how:
+        with suppress(ProcessLookupError):
+            os.kill(peer.pid, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(peer.pid, 0)
+    peer.connection.close()
+    return how
+
+
+def ended(pid: int, *, until: float) -> str:
+    """How the process has ended, where it has until then; else empty."""
+    if not pid:
+        return ""
+    try:
+        while not (found := os.waitpid(pid, os.WNOHANG))[0]:
+            if time.monotonic() >= until:
+                return ""
+            time.sleep(0.01)
+    except ChildProcessError:
+        return "is gone"
+    status = found[1]
+    code = os.waitstatus_to_exitcode(status)
+    return f"ended by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"ended with status {code}"

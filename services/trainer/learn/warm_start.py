@@ -82,15 +82,16 @@ def start(training: Trainable, said: WarmStart, source: Source, after: Mapping[s
         new, one sentence each.
 
     Raises:
-        InvalidInput: nothing fits, or a shape differs.
+        InvalidInput: nothing fits, a pattern or a name means nothing, or a shape differs.
     """
     own = {path.removeprefix(_MODEL): array for path, array in training.captured().items() if path.startswith(_MODEL)}
-    wanted = {path for path in own if any(is_meant(path, pattern) for pattern in said.variables)}
-    if not wanted:
-        raise InvalidInput(f"warm_start: variables {', '.join(said.variables)} means none of {', '.join(sorted(own))}")
+    meant = {pattern: {path for path in own if is_meant(path, pattern)} for pattern in said.variables}
+    if idle := [pattern for pattern, paths in meant.items() if not paths]:
+        raise InvalidInput(f"warm_start: variables {', '.join(idle)} means none of {', '.join(sorted(own))}")
+    wanted = set().union(*meant.values())
     if source.words is not None:
         source = _as_table(source, said, wanted, after, own)
-    renamed = {path: said.renamed(path) for path in source.arrays}
+    renamed = _renamed(said, source, own)
     if said.file:
         _check_values(source)
     arrays = {here: source.arrays[there] for there, here in renamed.items() if here in wanted}
@@ -99,7 +100,7 @@ def start(training: Trainable, said: WarmStart, source: Source, after: Mapping[s
             f"warm_start: {said.source} has none of {', '.join(sorted(wanted))}; it has "
             f"{', '.join(sorted(source.arrays))}; rename says which is which"
         )
-    before = {renamed.get(path, path): meaning for path, meaning in source.meaning.items()}
+    before = {renamed[path]: meaning for path, meaning in source.meaning.items() if path in renamed}
     carrying = Carrying(
         {path: meaning for path, meaning in before.items() if path in arrays and path in after},
         {path: meaning for path, meaning in after.items() if path in arrays and path in before},
@@ -114,9 +115,30 @@ def start(training: Trainable, said: WarmStart, source: Source, after: Mapping[s
         "loaded": sorted(arrays),
         "renamed": {there: here for there, here in sorted(renamed.items()) if here in arrays and here != there},
         "new": sorted(wanted - arrays.keys()),
-        "skipped": sorted(there for there, here in renamed.items() if here not in arrays),
+        "skipped": sorted(there for there in source.arrays if renamed.get(there) not in arrays),
         "rows": list(report.get("rows", ())),
     }
+
+
+def _renamed(said: WarmStart, source: Source, own: Arrays) -> dict[str, str]:
+    """Path there to path here, without those there whose place another one takes by `rename`.
+
+    Raises:
+        InvalidInput: a name that `rename` has is none there, or none here, or two take one place.
+    """
+    for names, paths, where in (
+        (said.rename.keys(), source.arrays, f"{said.source} has none; it has"),
+        (said.rename.values(), own, "the model has none; it has"),
+    ):
+        idle = sorted(name for name in names if not any(path == name or path.startswith(f"{name}/") for path in paths))
+        if idle:
+            raise InvalidInput(f"warm_start: rename says {', '.join(idle)}, and {where} {', '.join(sorted(paths))}")
+    renamed = {path: said.renamed(path) for path in source.arrays}
+    taken: dict[str, str] = {}
+    for there, here in renamed.items():
+        if there != here and taken.setdefault(here, there) != there:
+            raise InvalidInput(f"warm_start: rename gives {here} both {taken[here]} and {there}")
+    return {there: here for there, here in renamed.items() if taken.get(here, there) == there}
 
 
 def _as_table(

@@ -129,6 +129,23 @@ def test_word_vectors_of_a_file_are_the_rows_of_a_table_before_and_after_trainin
 
 
 @pytest.mark.covers("mode-warm-start")
+def test_what_is_renamed_takes_the_place_of_what_has_that_name_there(platform: Platform) -> None:
+    arrays = {name: np.full((4, 4), value, np.float32) for name, value in (("a/kernel", 1), ("hidden_0/kernel", 2))}
+    arrays |= {"z/kernel": np.full((4, 4), 3, np.float32)}
+    for there, value in (("a", 1), ("z", 3)):
+        files = model(
+            WORDS, warm_start={"from": "old.npz", "rename": {there: "hidden_0"}}, files={"old.npz": npz(arrays)}
+        )
+        weights, report = trained(platform, files)
+        assert (weights["hidden_0/kernel"] == value).all()
+        assert report["renamed"] == {f"{there}/kernel": "hidden_0/kernel"}
+        assert "hidden_0/kernel" in report["skipped"]
+    both = {"from": "old.npz", "rename": {"a": "hidden_0", "z": "hidden_0"}}
+    with pytest.raises(InvalidInput, match="rename gives hidden_0/kernel both a/kernel and z/kernel"):
+        platform.train(platform.lease(model(WORDS, warm_start=both, files={"old.npz": npz(arrays)})))
+
+
+@pytest.mark.covers("mode-warm-start")
 def test_arrays_of_a_file_are_found_by_path(platform: Platform) -> None:
     content = npz({"tower/kernel": np.full((4, 4), 0.5, np.float32)})
     said = {"from": "old.npz", "rename": {"tower": "hidden_0"}}
@@ -158,6 +175,9 @@ def test_weights_that_keras_saved_are_found_by_their_path_in_the_file(platform: 
     [
         ({"rename": {"tower": "hidden_0"}}, (5, 4), r"hidden_0/kernel is float32 \(4, 4\)"),
         ({"variables": "hiden_0"}, (4, 4), "variables hiden_0 means none of deep/kernel"),
+        ({"variables": ["hidden_0", "hiden_1"]}, (4, 4), "variables hiden_1 means none of deep/kernel"),
+        ({"rename": {"towr": "hidden_0"}}, (4, 4), "rename says towr, and old.npz has none; it has tower/kernel"),
+        ({"rename": {"tower": "hiden_0"}}, (4, 4), "rename says hiden_0, and the model has none; it has deep/"),
         ({}, (4, 4), r"old.npz has none of .*; it has tower/kernel; rename says which is which"),
     ],
 )

@@ -49,7 +49,8 @@ _STANDARDIZED_LOSSES = ("mean_squared_error", "mean_absolute_error", "huber", "l
 @dataclass(frozen=True)
 class Head:
     """Attributes:
-    weight: of its loss in the sum; a head of weight 0 learns nothing and gives no gradient.
+    weight: of its loss in the sum; a head of weight 0 learns nothing and gives no gradient. All heads of a module may
+        have it: it then learns by what its layers add to the loss.
     classes: of a multiclass head, or of the ids of a multilabel one; 0: what the label or the network says.
     class_weights: factors of the losses of examples of a class, by class (its number or its word); 1 where none is.
     positive_weight: factor of the positive term of a cross-entropy.
@@ -133,7 +134,7 @@ def read_heads(fields: Fields, teaching: Teaching) -> tuple[Head, ...]:
     if not isinstance(section, Mapping) or not section:
         raise InvalidInput(f"heads must be a mapping of names to heads, got {section!r}")
     heads = tuple(_named_head(name, item, teaching) for name, item in section.items())
-    if not any(head.weight for head in heads):
+    if teaching.is_estimator and not any(head.weight for head in heads):
         raise InvalidInput("heads: every weight is 0, so nothing would be learned; give one head a weight above 0")
     return heads
 
@@ -173,7 +174,7 @@ def _head(fields: Fields, name: str, label: str, teaching: Teaching, *, place: s
         group=_group(fields, task, place),
         calibration=_calibration(fields, task, place),
     )
-    if fields.where == place and place == "model.yaml" and not head.weight:
+    if fields.where == place and place == "model.yaml" and not head.weight and teaching.is_estimator:
         raise InvalidInput("model.yaml: weight 0 of the only head leaves nothing to learn")
     return head
 

@@ -36,6 +36,7 @@ from common.definition.heads import Head
 from common.definition.losses import Task
 from common.definition.model import Definition
 from common.schema import Schema
+from common.suggestions import did_you_mean
 from services.trainer.families import module_inputs
 from services.trainer.families.heads import VECTORS
 from services.trainer.families.model_fn import build_from_model_fn
@@ -107,8 +108,9 @@ def _symbolic(schema: Schema, name: str, definition: Definition) -> keras.KerasT
     if module_inputs.feature_behind(schema, name) is None:
         known = ", ".join(feature.name for feature in schema.features)
         section = f"; nor of the section features: {', '.join(definition.features)}" if definition.features else ""
+        meant = did_you_mean([name], [*(feature.name for feature in schema.features), *definition.features])
         place = f"{definition.module}: input {name!r}"
-        raise DefinitionFailedError(f"{place} is no feature of the stream: {known}{section}")
+        raise DefinitionFailedError(f"{place} is no feature of the stream: {known}{section}{meant}")
     return module_inputs.symbolic(schema, name)
 
 

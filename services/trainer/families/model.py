@@ -214,6 +214,11 @@ class BuiltModel:
             weight = self._head(name).head.weight
             data_losses.append(mean if weight == 1.0 else weight * mean)
         added = self._added(share)
+        if not data_losses and not added:
+            raise DefinitionFailedError(
+                f"{self.definition.module}: every head has weight 0 and no layer adds a loss (add_loss, regularisers), "
+                f"so nothing would be learned"
+            )
         return tf.add_n([*data_losses, *added]), self._sum(added)
 
     def _added(self, share: Any) -> list[tf.Tensor]:

@@ -225,7 +225,11 @@ def model_fn(features, labels, mode, params):
     [
         (FITTED, {"more": {"type": "hashed", "of": "word", "bins": 5}}, "has more, and the network has no input"),
         (FITTED, {"word": {"type": "numeric", "of": "x"}}, "word is int32 (1,), the section's feature is float32"),
-        (FITTED.replace('"part"', '"prat"'), {}, "nor of the section features: scaled, pair, part, word"),
+        (
+            FITTED.replace('"part"', '"prat"'),
+            {},
+            "nor of the section features: scaled, pair, part, word; did you mean part?",
+        ),
     ],
     ids=["unused", "another dtype", "misspelt"],
 )
@@ -422,6 +426,44 @@ def test_an_autoencoder_gives_back_what_it_was_given(tmp_path: Path) -> None:
         training.train_block(block, pass_index=index, block_index=0)
     again = training.model.scorer()(block.columns, block.count)["pair"]
     assert np.sqrt(np.mean((again - block.labels["pair"].numpy()) ** 2)) < 0.1
+
+
+UNTAUGHT = """
+class Again(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.code, self.back = keras.layers.Dense(2), keras.layers.Dense(2)
+
+    def call(self, pair):
+        again = self.back(self.code(pair))
+        self.add_loss(tf.reduce_mean(tf.square(pair - again)))
+        return again
+
+def build_model(schema, parameters):
+    pair = keras.Input((2,), name="pair")
+    return keras.Model(pair, Again()(pair))
+"""
+
+
+@pytest.mark.covers("ex-nets", "loss-custom")
+def test_a_module_learns_by_what_its_layers_add_alone_and_its_head_is_only_measured(tmp_path: Path) -> None:
+    head = {"label": "pair", "task": "vector_regression", "weight": 0}
+    optimizer = {"name": "adam", "learning_rate": 0.05}
+    training, block = built_on_pairs(tmp_path, UNTAUGHT, head, optimizer=optimizer)
+    losses = [training.train_block(block, pass_index=index, block_index=0).mean() for index in range(150)]
+    np.testing.assert_array_equal(training.added, losses[-1:])
+    again = training.model.scorer()(block.columns, block.count)["pair"]
+    assert np.sqrt(np.mean((again - block.labels["pair"].numpy()) ** 2)) < 0.1
+
+
+@pytest.mark.covers("ex-nets")
+def test_a_module_of_untaught_heads_that_adds_no_loss_is_refused(tmp_path: Path) -> None:
+    platform = Platform(tmp_path)
+    platform.append(events(20))
+    outcome = platform.train(platform.lease(module(SMALL + "\ndef build_model(s, p):\n    return keras.Model(*small())",
+                                                   weight=0)))  # fmt: skip
+    assert isinstance(outcome, Failed), outcome
+    assert "every head has weight 0 and no layer adds a loss" in outcome.reason
 
 
 @pytest.mark.covers("ex-nets")

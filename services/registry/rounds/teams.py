@@ -95,9 +95,9 @@ class Teams:
             self._offers.pop(chief.holder, None)
             addresses, ranks = list(chief.addresses), dict[str, int]()
             for one in self._free(chief):
-                if len(addresses) + len(one.addresses) <= most:
+                if len(addresses) < most:
                     ranks[one.holder] = len(addresses)
-                    addresses += one.addresses
+                    addresses += one.addresses[: most - len(addresses)]
             if not ranks:
                 return self._situation(chief)
             state = TeamState(uuid.uuid4().hex, tuple(addresses), (chief.holder, *ranks))

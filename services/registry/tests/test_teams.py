@@ -46,13 +46,13 @@ def test_a_team_is_the_chief_and_those_that_are_free_up_to_the_shards(world: _Wo
     for offer in (_offer("b", processes=2), _offer("a", processes=2), _offer("c"), _offer("chief")):
         world.teams.offer(offer)
     team = world.teams.form(_LEASE, _offer("chief", processes=2), most=5)
-    assert team.members == ("chief", "a", "c"), "b has more processes than there are shards left"
-    assert team.addresses == ("chief:1", "chief:2", "a:1", "a:2", "c:1")
-    told = world.teams.offer(_offer("c")).membership
+    assert team.members == ("chief", "a", "b")
+    assert team.addresses == ("chief:1", "chief:2", "a:1", "a:2", "b:1"), "b has a process more than there are shards"
+    told = world.teams.offer(_offer("b", processes=2)).membership
     assert told
     assert (told.rank, told.addresses, told.lease.round.round_id) == (4, team.addresses, "r")
-    assert world.teams.offer(_offer("b", processes=2)) == Orders()
-    assert [world.teams.is_member(name) for name in ("a", "b", "chief")] == [True, False, False]
+    assert world.teams.offer(_offer("c")) == Orders()
+    assert [world.teams.is_member(name) for name in ("a", "c", "chief")] == [True, False, False]
 
 
 def test_only_trainers_of_the_same_group_and_code_come_together_in_the_groups_order(world: _World) -> None:

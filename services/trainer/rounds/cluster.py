@@ -207,7 +207,10 @@ class TeamWatch:
             return "", ""
         asks = found.is_leaving and not assignment.is_asynchronous  # whose workers go without being released
         change = f"trainer {found.is_leaving} leaves" if asks else ""
-        can_join = found.free > 0 and max(assignment.workers, len(assignment.addresses)) < assignment.most_processes
+        together = assignment.workers
+        if assignment.is_asynchronous:
+            together = assignment.processes + int(progress.asynchronous.get("workers_elsewhere", 0))
+        can_join = found.free > 0 and together < assignment.most_processes
         if can_join and progress.stage == "train" and seconds > self._regroup_seconds:
             change = change or f"{found.free} processes of other trainers are free"
         return found.lost, change

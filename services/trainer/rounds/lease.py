@@ -170,7 +170,7 @@ class RoundLoop:
             return False
         if membership is None:
             return False
-        processes = len(cluster.offer().addresses)
+        processes = max(1, len({*cluster.offer().addresses} & {*membership.addresses}))
         assignment = replace(
             self._assignment(membership.lease, suffix="-help"), workers=len(membership.addresses),
             addresses=membership.addresses, rank=membership.rank, processes=processes, team_id=membership.team_id,

@@ -87,6 +87,7 @@ def test_workers_of_another_trainer_compute_a_round_that_outlives_them(
     together = {
         "TRAINER_CLUSTER_HOST": "127.0.0.1", "TRAINER_CLUSTER_REGROUP_SECONDS": "1", "TRAINER_BLOCK_EXAMPLES": "50",
         "TRAINER_RESUME_INTERVAL_SECONDS": "0.5", "TRAINER_LEASE_TTL_SECONDS": "60",
+        "TRAINER_WORKERS": "2",  # of which one fits in
     }  # fmt: skip
     trainer.round_function = "services.trainer.rounds.process:run_round"
     own = [

@@ -1,16 +1,18 @@
 """Pictures of every page of a platform that runs: `python -m docs.screenshots URL MODEL`, make screenshots.
 
-docs/images gets each page as a screen of 1280 pixels shows it, light, and the overview and a model dark too;
+docs/images gets each page as a screen of 1280 pixels shows it, light and dark, in 64 colours so that files are small;
 build/screenshots gets every page whole at 360, 1280 and 3840 pixels, light and dark, to be looked at. Needs playwright
 and Debian's chromium (or CHROMIUM=path).
 """
 
+import io
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
 import httpx
+from PIL import Image
 from playwright.sync_api import Browser, Page
 
 from testing.browser import chromium
@@ -18,8 +20,7 @@ from testing.browser import chromium
 _IMAGES, _WHOLE = Path(__file__).parent / "images", Path("build") / "screenshots"
 _HEIGHTS = {360: 740, 1280: 860, 3840: 2160}
 _SHOWN = 1280
-_THEMES = ("light", "dark")
-_DARK_TOO = ("overview", "model")
+_THEMES, _COLOURS = ("light", "dark"), 64
 _SETTLE_MS = 600
 """For curves, which are drawn after what they show has been fetched."""
 
@@ -44,8 +45,9 @@ def main(url: str, model: str) -> None:
         for name, path in paths_of(url, model).items():
             for width, theme, page in _opened(browser, url + path):
                 page.screenshot(path=_WHOLE / f"{name}-{width}-{theme}.png", full_page=True)
-                if width == _SHOWN and (theme == "light" or name in _DARK_TOO):
-                    page.screenshot(path=_IMAGES / f"{name}{'-dark' if theme == 'dark' else ''}.png")
+                if width == _SHOWN:
+                    shown = Image.open(io.BytesIO(page.screenshot())).convert("RGB").quantize(_COLOURS)
+                    shown.save(_IMAGES / f"{name}{'-dark' if theme == 'dark' else ''}.png", optimize=True)
 
 
 def _opened(browser: Browser, url: str) -> Iterator[tuple[int, str, Page]]:

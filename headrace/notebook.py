@@ -71,6 +71,10 @@ class Notebook:
         self.client.stream(name)
         return StreamView(self.client, name)
 
+    def run(self, schema: Mapping[str, Any], definition: Mapping[str, Any], frame: "DataFrame", **more: Any) -> "Run":
+        """As `headrace.run`: in this process, not on the platform."""
+        return run(schema, definition, frame, **more)
+
 
 @dataclass(frozen=True)
 class StreamView:
@@ -124,8 +128,12 @@ class ModelView:
         return Picture(f"{self.name}: metrics by version", lines)
 
     def load(self, version: int = 0) -> Any:
-        """A version as TensorFlow's object, in this process; 0: the one in production."""
-        return self.client.load_model(self.name, version)
+        """A version as a Keras model, in this process, that takes and gives mappings by name; 0: the one in
+        production. `hr.client.load_model` gives TensorFlow's own object."""
+        loaded = self.client.load_model(self.name, version)
+        from headrace.client.loading import as_keras
+
+        return as_keras(loaded)
 
     def predict(self, frame: "DataFrame", *, version: int | None = None) -> "DataFrame":
         """Asks serving; a row of outputs for each row, under the same index."""

@@ -399,6 +399,7 @@ def _reasons(found: Mapping[str, Any], refused: Version | None) -> list[str]:
         place = ", ".join(str(failure[key]) for key in ("stage", "place") if failure.get(key))
         told += [f"  where: {place}"] if place else []
         told += [f"  events: {_short(failure['events'])}"] if failure.get("events") else []
+        told += training_facts.not_finite(failure.get("not_finite", {}))
         told += [f"  log: {line}" for line in failure.get("log", ())]
         told += [f"  what to do: {failure['advice']}"] if failure.get("advice") else []
     if refused is not None:

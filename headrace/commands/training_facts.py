@@ -48,3 +48,16 @@ def print_evaluations(version: Version) -> None:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.5g}"
+
+
+def not_finite(told: Mapping[str, Any]) -> list[str]:
+    """Of a failure: the step, operation and layer that made a value that is not finite, and on which events."""
+    if not told:
+        return []
+    operation = f"operation {told['operation']}" if told.get("operation") else ""
+    known = [f"at step {told.get('step', 0)}", operation, told.get("layer", ""), told.get("place", "")]
+    lines = [f"  not finite: {', '.join(filter(None, known))}"]
+    for event in told.get("events", ()):
+        values = ", ".join(f"{name} {value}" for name, value in event["event"].items())
+        lines.append(f"  on the event at {event['at'] or 'an unknown place'}: {values}")
+    return lines

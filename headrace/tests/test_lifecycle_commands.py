@@ -122,6 +122,12 @@ def test_why_says_the_failure_its_place_and_what_to_do(run: Run) -> None:
     assert "2 rounds have failed in a row" in told
     assert "ValueError: no such layer" in told
     assert "  where: build, model.py, line 3\n  log: WARNING net: the table is damaged\n  what to do: mend the" in told
+    told_of = {"step": 3, "operation": "Log", "layer": "layer root", "place": "net.py, line 7, in call"}
+    events = [{"at": "0:12", "event": {"x": "-9.5", "city": "'Rome'"}}]
+    not_finite = why | {"failure": FAILURE | {"not_finite": told_of | {"events": events}}}
+    told = run("why", "m", answers=(not_finite, {"versions": []})).stdout
+    assert "  not finite: at step 3, operation Log, layer root, net.py, line 7, in call\n" in told
+    assert "  on the event at 0:12: x -9.5, city 'Rome'\n" in told
     well: dict[str, Any] = {
         "model": "m",
         "state": "ok",

@@ -18,6 +18,7 @@ from common.registry.files import manifest_of
 from headrace import Addresses, Client
 from headrace.commands.push import checked, exported_by, saved_model_of
 from headrace.local import inspect
+from headrace.notebook import ModelView
 from testing.registry_server import RegistryServer
 
 _DEFINITION = b"name: m\nstream: s\nlabel: y\nestimator: linear_classifier\nfeatures: {x: {type: numeric}}\n"
@@ -83,16 +84,21 @@ def save(folder: Path) -> None:
         (folder / name / "checkpoint/state").write_text("weights")
 
 
-def answers(url: str, into: Path) -> tuple[list[float], list[list[float]]]:
-    """Of version 1 to 1 and 2, and of what is in production to 1."""
+def answers(url: str, into: Path) -> tuple[list[float], list[list[float]], list[float]]:
+    """Of version 1 to 1 and 2, of what is in production to 1, and of version 1 as a Keras model to 3."""
     import tensorflow as tf
 
     with Client(Addresses(url, url, url, (url,)), timeout_seconds=30.0) as client:
         first = client.load_model("m", 1, into=into)
         live = client.load_model("m")
-        return first.signatures["serving_default"](x=tf.constant([1.0, 2.0]))["y"].numpy().tolist(), live.predict(
-            tf.constant([[1.0]]), verbose=0
-        ).tolist()
+        model = ModelView(client, "m")
+        assert isinstance(model.load(), tf.keras.Model), "the file that is one"
+        as_keras = model.load(1).predict({"x": np.array([3.0], np.float32)}, verbose=0)
+        return (
+            first.signatures["serving_default"](x=tf.constant([1.0, 2.0]))["y"].numpy().tolist(),
+            live.predict(tf.constant([[1.0]]), verbose=0).tolist(),
+            as_keras["y"].tolist(),
+        )
 
 
 def test_a_version_comes_as_its_saved_model_or_as_the_keras_model_that_it_holds(
@@ -102,7 +108,7 @@ def test_a_version_comes_as_its_saved_model_or_as_the_keras_model_that_it_holds(
         pool.submit(save, tmp_path).result(timeout=_TIMEOUT_SECONDS)
         assert [register_version(registry, tmp_path / name) for name in ("double", "triple")] == [1, 2]
         told = pool.submit(answers, registry.url, tmp_path / "into").result(timeout=_TIMEOUT_SECONDS)
-    assert told == ([2.0, 4.0], [[3.0]])
+    assert told == ([2.0, 4.0], [[3.0]], [6.0])
     assert (tmp_path / "into/saved_model/saved_model.pb").is_file()
 
 

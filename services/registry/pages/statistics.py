@@ -80,12 +80,12 @@ def _other(title: str, learned: Mapping[str, Any], ask: Callable[[], Mapping[str
     try:
         told = ask()
     except HeadraceError as error:
-        return {"title": title, "count": 0, "sentences": [error.message], "drift": "", "distances": {}}
+        return {"title": title, "count": "", "sentences": [error.message], "drift": "", "distances": {}}
     found = {field: one for field, one in compare(learned, told).items() if field in told["fields"]}
     drifts = {one.get("drift", "none") for one in found.values()}
     return {
         "title": title,
-        "count": told.get("events", told.get("predictions", 0)),
+        "count": next((f"{told[unit]:,} {unit}" for unit in ("events", "predictions") if unit in told), ""),
         "sentences": sentences(found),
         "drift": next((drift for drift in ("large", "some") if drift in drifts), "none"),
         "distances": found,

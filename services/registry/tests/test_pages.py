@@ -137,12 +137,24 @@ def test_an_empty_platform_teaches_the_next_command(browser: httpx.Client, catal
 def test_what_failed_is_told_with_what_to_do(browser: httpx.Client, catalog: Catalog) -> None:
     catalog.plan_round(next_plan(catalog))
     held = lease(catalog)
-    failure = {"stage": "train", "place": "model.py, line 7", "advice": "make batch_size smaller", "log": ["boom"]}
+    failure: dict[str, Any] = {
+        "stage": "train",
+        "place": "model.py, line 7",
+        "advice": "make batch_size smaller",
+        "log": ["boom"],
+    }
+    failure["not_finite"] = {
+        "step": 3, "operation": "Log", "layer": "layer root", "place": "net.py, line 7",
+        "events": [{"at": "0:12", "event": {"x": "-9.5", "city": HOSTILE}}],
+    }  # fmt: skip
     catalog.fail_round(held.round.round_id, held.token, reason="out of memory", failure=failure)
     for path in ("/", "/models/m"):
         text = seen(browser.get(path)).text
         assert "out of memory" in text
         assert "make batch_size smaller" in text
+    for words in ("Step 3", "Operation Log", "Where layer root", "Line net.py, line 7", "Event at 0:12", "x -9.5"):
+        assert words in text, words
+    assert "<script>alert" in text
     assert "failed" in seen(browser.get("/rounds")).text
 
 
@@ -561,8 +573,8 @@ def test_a_versions_page_says_what_has_drifted_in_what_comes_in_and_what_is_aske
         told = html.unescape(seen(browser.get(str(part))).text)
     catalog.end_watches()
     server.stop()
-    assert "Against the newest events (2,000): distance has drifted largely: PSI" in told
-    assert "Against what serving is asked (800): no field has drifted: of 2 the furthest is" in told
+    assert "Against the newest events (2,000 events): distance has drifted largely: PSI" in told
+    assert "Against what serving is asked (800 predictions): no field has drifted: of 2 the furthest is" in told
     assert "<b>" in told
     place = Place("", {"model": "m", "version": "1"}, {}, "", "", "", "")
     others = statistics.since(Reading(catalog, Neighbours()), place)["others"]

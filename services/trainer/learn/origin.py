@@ -1,9 +1,12 @@
-"""Which operation made a value that is not finite: the step is taken again with TensorFlow's checks on every result.
+"""Which operation of which layer made a value that is not finite: the step is taken again with TensorFlow's checks on
+every result.
 
 Slow, and only where `training.debug` asks for it: the checks double the graph, which is made for this one batch.
 """
 
 import re
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -15,12 +18,30 @@ from services.trainer.families.port import TrainingSet
 
 _OPERATION = re.compile(r'(?:graph|eagerly-executing) op "(\w+)"')
 _PLACE = re.compile(rf"{PACKAGE_PREFIX}[^/]*/(\S+) \(L(\d+)\) (\S+)")
+_NODE, _NUMBER = re.compile(r"\{\{node (\S+)/CheckNumerics\w*\}\}"), re.compile(r"_\d+$")
 _STACK_FRAMES, _PATH_CHARACTERS = 200, 1000
 """Keras's calls lie between a module's lines and the operation."""
 
 
-def of_fault(model: BuiltModel, examples: TrainingSet, rows: NDArray[Any]) -> str:
-    """ "; the first operation that was not finite is Log (model.py, line 9, in call)"; says so where none was.
+@dataclass(frozen=True)
+class Origin:
+    """Where it came from, as far as known; `sentence` goes behind another.
+
+    Attributes:
+        operation: TensorFlow's.
+        layer: "layer NAME", or "the gradient of layer NAME"; empty where it was in none, such as in a loss.
+        place: the module's line.
+    """
+
+    sentence: str = ""
+    operation: str = ""
+    layer: str = ""
+    place: str = ""
+
+
+def of_fault(model: BuiltModel, examples: TrainingSet, rows: NDArray[Any]) -> Origin:
+    """ "; the first operation that was not finite is Log (model.py, line 9, in call), in layer hidden"; says so where
+    none was.
 
     Takes loss and gradients of these rows of the block; the caller puts back what that changes.
     """
@@ -28,21 +49,36 @@ def of_fault(model: BuiltModel, examples: TrainingSet, rows: NDArray[Any]) -> st
         {name: tf.gather(values, rows) for name, values in part.items()}
         for part in (examples.columns, examples.labels, examples.weights)
     )
+    variables = model.network.trainable_variables
 
     def gradients() -> list[Any]:
         with tf.GradientTape() as tape:
             loss, _ = model.loss_and_added(columns, labels, weights)
-        return tape.gradient(loss, model.network.trainable_variables)
+        return tape.gradient(loss, variables)
 
     tf.debugging.enable_check_numerics(_STACK_FRAMES, _PATH_CHARACTERS)
     try:
         tf.function(gradients, autograph=model.definition.module is not None)()
     except tf.errors.InvalidArgumentError as error:
-        found = _OPERATION.search(str(error.message))
-        places = _PLACE.findall(str(error.message))
-        where = " ({}, line {}, in {})".format(*places[-1]) if places else ""
+        message = str(error.message)
+        found, places = _OPERATION.search(message), _PLACE.findall(message)
+        layer = _layer_of(message, {layer.name for layer in model.network._flatten_layers(include_self=False)})
+        place = "{}, line {}, in {}".format(*places[-1]) if places else ""
         name = found.group(1) if found else "one that TensorFlow does not name"
-        return f"; the first operation that was not finite is {name}{where}"
+        said = f"; the first operation that was not finite is {name}{f' ({place})' if place else ''}"
+        return Origin(said + (f", in {layer}" if layer else ""), name, layer, place)
     finally:
         tf.debugging.disable_check_numerics()
-    return "; no operation of the loss and its gradients was: the optimizer's step made it so"
+    return Origin("; no operation of the loss and its gradients was: the optimizer's step made it so")
+
+
+def _layer_of(message: str, names: Collection[str]) -> str:
+    """The innermost layer whose scope the operation is in: Keras opens a scope for each layer's call, with a number
+    behind its name from the second call on."""
+    found = _NODE.search(message)
+    parts = found.group(1).split("/") if found else []
+    named = (name for part in reversed(parts) for name in (part, _NUMBER.sub("", part)) if name in names)
+    layer = next(named, "")
+    if not layer:
+        return ""
+    return f"the gradient of layer {layer}" if parts[0] == "gradient_tape" else f"layer {layer}"

@@ -5,7 +5,7 @@ weigh nothing, so a block of any size is the same program.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +36,14 @@ _PLACE = re.compile(r" \([^()]*, line \d+, in \w+\)$")
 
 
 class NotFiniteError(Exception):
-    """A loss or a weight is NaN or infinite; the message says which, and at which step."""
+    """A loss or a weight is NaN or infinite; the message says which, and at which step.
+
+    `told` is what is known beside the words: step, operation, layer, place; rows of the block, later events.
+    """
+
+    def __init__(self, message: str, told: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.told = dict(told or {})
 
 
 @dataclass(frozen=True)
@@ -44,8 +51,9 @@ class Fault:
     reason: str
     is_numeric: bool
 
-    def raised(self, more: str = "") -> Exception:
-        return NotFiniteError(self.reason + more) if self.is_numeric else DefinitionFailedError(self.reason + more)
+    def raised(self, more: str = "", told: Mapping[str, Any] | None = None) -> Exception:
+        said = self.reason + more
+        return NotFiniteError(said, told) if self.is_numeric else DefinitionFailedError(said)
 
 
 class Steps:

@@ -27,6 +27,7 @@ from services.trainer.learn.checkpoint import variables_by_path
 from services.trainer.learn.freezing import freeze
 from services.trainer.learn.hooks import RunningHooks
 from services.trainer.learn.optimizers import inner_of, make_optimizer, slots_by_path
+from services.trainer.learn.origin import Origin
 from services.trainer.learn.steps import Fault, Steps
 from services.trainer.learn.tracing import StepTracer
 from services.trainer.shards.team import ALONE, Team
@@ -326,8 +327,12 @@ class Training:
     ) -> Losses:
         self._fault = fault
         made = self._origin_of(fault, examples, rows)
+        told = {"step": self.step, "operation": made.operation, "layer": made.layer, "place": made.place}
         if self._policy == "fail":
-            raise fault.raised((f" at step {self.step}" if fault.is_numeric else "") + made)
+            if self._is_debugged:
+                found = culprits.find(rows.tolist(), lambda some: self._fault_of(examples, some), limit=_FEW)
+                told["rows"] = [] if found.are_all else list(found.reasons)
+            raise fault.raised((f" at step {self.step}" if fault.is_numeric else "") + made.sentence, told)
         reasons = dict.fromkeys(rows.tolist(), f"its batch was skipped: {fault.reason}")
         if self._policy == "set_aside":
             found = culprits.find(
@@ -338,9 +343,10 @@ class Training:
             if found.are_all or (aside > _FEW and 2 * aside > seen):
                 raise self._fault.raised(
                     f" at step {self.step}: {aside} of {seen} examples are at fault, so it is the model and not they"
-                    f"{made}"
+                    f"{made.sentence}",
+                    told,
                 )
-        self.set_aside |= {(block, row): reason + made for row, reason in reasons.items()}
+        self.set_aside |= {(block, row): reason + made.sentence for row, reason in reasons.items()}
         rest = np.array([row for row in rows.tolist() if row not in reasons], np.int64)
         if not len(rest):
             return self._steps.none
@@ -349,9 +355,9 @@ class Training:
             raise remaining.raised(f" at step {self.step}")
         return losses
 
-    def _origin_of(self, fault: Fault, examples: TrainingSet, rows: NDArray[np.int64]) -> str:
+    def _origin_of(self, fault: Fault, examples: TrainingSet, rows: NDArray[np.int64]) -> Origin:
         if not self._is_debugged or not fault.is_numeric:
-            return ""
+            return Origin()
         before = self._snapshot()
         made = origin.of_fault(self.model, examples, rows)
         self._put_back(before)

@@ -177,8 +177,11 @@ class Done:
 
 @dataclass(frozen=True)
 class Failed:
+    """`told`: what is known of a value that is not finite: step, operation, layer, place, and `events`."""
+
     reason: str
     kind: FailureKind
+    told: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from common.errors import Conflict, HeadraceError, NotFound, Overloaded, Unavailable
 from common.process.lifecycle import Stop
@@ -286,7 +286,7 @@ class Attempt:
         if self._regroup_because and not asked_to_stop and not isinstance(word, Failed | Raised):
             return Ending(Outcome.REGROUPED, self._regroup_because)
         if isinstance(word, Failed):
-            return self._fail(f"{word.kind}: {word.reason}", advice=_ADVICE.get(word.kind, ""))
+            return self._fail(f"{word.kind}: {word.reason}", advice=_ADVICE.get(word.kind, ""), told=word.told)
         if isinstance(word, Raised):
             return self._settle_raised(word)
         if isinstance(word, Stopped) or asked_to_stop:
@@ -321,13 +321,15 @@ class Attempt:
             logger.warning("a death could not be counted", extra={"error": error.message})
         return self._give_back(reason, outcome=Outcome.DIED)
 
-    def _fail(self, reason: str, *, advice: str = "") -> Ending:
+    def _fail(self, reason: str, *, advice: str = "", told: Mapping[str, Any] | None = None) -> Ending:
+        """`told`: of a value that is not finite, which only training makes."""
         left = last_words.read(Path(self.assignment.work_dir))
         failure = {
-            "stage": self.progress.stage,
+            "stage": "train" if told else self.progress.stage,
             "place": last_words.place_in(reason) or left.place,
             "advice": advice,
             "log": left.lines,
+            **({"not_finite": {name: one for name, one in told.items() if one}} if told else {}),
         }
         try:
             self._registry.fail_round(self._lease, reason=reason, failure=failure)

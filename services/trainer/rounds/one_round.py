@@ -284,7 +284,12 @@ class RoundWork:
             blocks = data.prepared(training.model, self.place.position, self.place.block_index)
             for block in self._timed("read", blocks, data):
                 self._check_stop("train")
-                self._train_block(training, pace, block, pass_index)
+                try:
+                    self._train_block(training, pace, block, pass_index)
+                except NotFiniteError as error:
+                    places = [int(block.trained_rows[row]) for row in error.told.pop("rows", ())]
+                    error.told["events"] = publishing.events_at(self._log, self._plan, data, {block.index: places})
+                    raise
                 if pace.ended:
                     break
             self.place = Place(training.passes if pace.ended else pass_index + 1, 0, None, self.place.examples_done)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -19,6 +20,7 @@ from common.eventlog.base import EventLog
 from common.eventlog.dead_letters import MAX_PAYLOAD_BYTES, append_letters, dead_letter
 from common.eventlog.topics import examples_topic
 from common.registry.catalog import FileEntry, RoundPlan, Version, VersionDraft
+from common.statistics.examples import as_row
 from protos.example_pb2 import DeadLetter
 from services.trainer.data.dataset import places_of
 from services.trainer.export import saved_model as export
@@ -42,6 +44,7 @@ from services.trainer.summaries import events as tensorboard_events
 
 logger = logging.getLogger(__name__)
 _NAMED_REASONS, _SAMPLES, _MAX_REASON = 20, 5, 300
+_MOST_VALUE = 100
 
 
 @dataclass(frozen=True)
@@ -293,3 +296,24 @@ def _reasons_of(plan: RoundPlan, log: EventLog, unusable: Sequence[tuple[bytes, 
         {"reasons": named | ({"other reasons": rest} if rest else {}), "samples": samples}
         | ({"without_payload": too_large} if too_large else {})
     )  # fmt: skip
+
+
+def events_at(
+    log: EventLog, plan: RoundPlan, data: RoundData, rows: Mapping[int, Sequence[int]]
+) -> list[dict[str, Any]]:
+    """[{"at": "partition:offset" of the record, "event": as a row}] of rows of parsed blocks, the first few; long
+    values are cut. Reads the range again."""
+    first = {index: dict.fromkeys(sorted(some)[:_SAMPLES], "") for index, some in rows.items() if some}
+    examples = [example for example, _ in data.serialized(first)]
+    places = places_of(log, examples_topic(plan.stream), plan.ranges, examples)
+    return [
+        {"at": places.get(example, ""), "event": {name: repr(value)[:_MOST_VALUE] for name, value in _row(example)}}
+        for example in examples
+    ]
+
+
+def _row(example: bytes) -> list[tuple[str, Any]]:
+    try:
+        return list(as_row(example).items())[:_MOST_VALUE]
+    except DecodeError:  # a record of a topic of another form
+        return []

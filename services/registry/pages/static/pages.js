@@ -131,7 +131,8 @@
     }
     element.classList.remove("nothing");
     const colours = strokes();
-    const axis = { stroke: ink("--dim"), grid: { stroke: ink("--line"), width: 1 }, ticks: { stroke: ink("--line") } };
+    const size = parseFloat(getComputedStyle(root).fontSize);
+    const axis = { font: `${Math.round(size * 0.8)}px ${getComputedStyle(document.body).fontFamily}`, stroke: ink("--dim"), grid: { stroke: ink("--line"), width: 1 }, ticks: { stroke: ink("--line") } };
     const few = x.length < 60;
     const plot = new uPlot(
       {
@@ -140,7 +141,7 @@
         scales: { x: { time: isTime } },
         padding: [null, 32, null, null],
         hooks: { draw: [(drawn) => mark(element, drawn)] },
-        axes: [{ ...axis, ...(isTime ? { space: 70, values: clockTimes } : {}), incrs: isTime ? undefined : x.every(Number.isInteger) ? [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 1e4, 1e5] : [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 100, 1000] }, { ...axis, size: 64 }],
+        axes: [{ ...axis, ...(isTime ? { space: Math.round(size * 4.8), values: clockTimes } : {}), incrs: isTime ? undefined : x.every(Number.isInteger) ? [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 1e4, 1e5] : [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 100, 1000] }, { ...axis, size: Math.round(size * 4.2) }],
         series: [
           { label: element.dataset.x || "x" },
           ...names.map((name, place) => ({

@@ -113,16 +113,24 @@ def test_bad_events_are_set_aside_with_their_reason_and_the_round_goes_on(
     assert stopped.registry.versions[0].events_unusable == len(bad)
 
 
-@pytest.mark.covers("hook-nan")
+@pytest.mark.covers("hook-nan", "dbg-tfdbg")
 def test_the_definition_says_what_happens_instead(tmp_path: Path) -> None:
     for policy in ("fail", "skip_batch"):
         platform = Platform(tmp_path / policy)
-        with_bad_events(platform, 3.0e38, 3.0e38, 3.0e38)
-        outcome = platform.train(platform.lease(files(MODULE, on_not_finite=policy)))
+        bad = with_bad_events(platform, 3.0e38, 3.0e38, 3.0e38)
+        outcome = platform.train(platform.lease(files(MODULE, on_not_finite=policy, debug=policy == "fail")))
         if policy == "fail":
             assert isinstance(outcome, Failed)
             assert outcome.kind is FailureKind.NUMERIC
             assert "at step" in outcome.reason
+            assert "layer " in outcome.told["layer"]
+            assert outcome.reason.endswith(f", in {outcome.told['layer']}")
+            assert outcome.told["events"], "those at fault, with their places"
+            for one in outcome.told["events"]:
+                partition, offset = map(int, one["at"].split(":"))
+                (record,) = platform.log.read("examples.stream", partition, offset, offset + 1)
+                assert set(cut(record.value)[0]) & set(bad)
+                assert float(one["event"]["x"]) > 2.0e38
             continue
         assert isinstance(outcome, Done), outcome
         assert platform.registry.versions[0].events_unusable > 3, "whole batches"

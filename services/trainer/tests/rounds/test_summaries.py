@@ -90,6 +90,15 @@ def test_histograms_curves_and_worst_examples_are_kept_and_change_no_bit(tmp_pat
     assert (counts[:4].sum(axis=0) == version.events_held_out).all()
     layout = layout_pb2.Layout.FromString(found["custom_scalars"]["custom_scalars__config__"][0][1].item())
     assert [category.title for category in layout.category] == ["losses", "metrics"]
+    watched.append(small_events(120))
+    assert isinstance(watched.train(watched.lease(files, parent_version=1), work_dir="work-2"), Done)
+    tags = {plugin: {tag.split("/")[0] for tag in tags} for plugin, tags in of_version(watched, 2).items()}
+    scalars = {"loss", "data_loss", "regularization_loss", "learning_rate", "gradient_norm", "update_ratio"}
+    assert tags["scalars"] >= scalars | {"candidate", "parent", "progressive"}
+    assert tags["histograms"] == {"weights", "gradients", "activations"}
+    assert {"confusion", "calibration"} <= tags["images"]
+    assert (tags["pr_curves"], tags["text"]) == ({"candidate", "parent", "progressive"}, {"worst"})
+    assert {"custom_scalars", "hparams"} <= tags.keys()
 
 
 def test_points_of_a_pr_curve_are_those_of_a_hand_calculation() -> None:

@@ -1,6 +1,6 @@
 """Pictures of every page of a platform that runs: `python -m docs.screenshots URL MODEL`, make screenshots.
 
-docs/images gets each page as a screen of 1280 pixels shows it, light and dark, in 64 colours so that files are small;
+docs/images gets each page as a screen of 1280 pixels shows it, light and dark, in 128 colours: small files;
 build/screenshots gets every page whole at 360, 1280 and 3840 pixels, light and dark, to be looked at. Needs playwright
 and Debian's chromium (or CHROMIUM=path).
 """
@@ -20,7 +20,7 @@ from testing.browser import chromium
 _IMAGES, _WHOLE = Path(__file__).parent / "images", Path("build") / "screenshots"
 _HEIGHTS = {360: 740, 1280: 860, 3840: 2160}
 _SHOWN = 1280
-_THEMES, _COLOURS = ("light", "dark"), 64
+_THEMES, _COLOURS = ("light", "dark"), 128
 _SETTLE_MS = 600
 """For curves, which are drawn after what they show has been fetched."""
 
@@ -46,8 +46,10 @@ def main(url: str, model: str) -> None:
             for width, theme, page in _opened(browser, url + path):
                 page.screenshot(path=_WHOLE / f"{name}-{width}-{theme}.png", full_page=True)
                 if width == _SHOWN:
-                    shown = Image.open(io.BytesIO(page.screenshot())).convert("RGB").quantize(_COLOURS)
-                    shown.save(_IMAGES / f"{name}{'-dark' if theme == 'dark' else ''}.png", optimize=True)
+                    shown = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+                    shown.quantize(_COLOURS, Image.Quantize.FASTOCTREE).save(
+                        _IMAGES / f"{name}{'-dark' if theme == 'dark' else ''}.png", optimize=True
+                    )
 
 
 def _opened(browser: Browser, url: str) -> Iterator[tuple[int, str, Page]]:

@@ -1,5 +1,6 @@
 """Fixtures that start real servers for the tests of every room. Nothing here imports our own product code."""
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -45,3 +46,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in _LONGEST)
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now, TensorFlow above all, stays: the collector need not walk through it again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from services.trainer.families.port import TrainingSet
 from services.trainer.families.user_module import load_module
 from services.trainer.learn import adapters, checkpoint
 from services.trainer.learn.training import Training
-from services.trainer.rounds.assignment import Done, Failed
+from services.trainer.rounds.assignment import Done, Failed, Stopped
 from services.trainer.tests.support.small_rounds import SCHEMA, Platform, definition, events, rebuilt
 
 HEAD = "import keras\nimport numpy as np\nimport pathlib\nimport tensorflow as tf\n"
@@ -138,8 +138,13 @@ def module(source: str, **sections: Any) -> dict[str, bytes]:
     return definition(**{**defaults, "training": training, **sections}, net_py=HEAD + source)
 
 
-def trained_twice(directory: Path, files: dict[str, bytes], schema: Mapping[str, Any] = SCHEMA) -> Platform:
-    """A first round, a second from its checkpoint that is stopped on its way, and both rebuilt bit for bit."""
+def trained_twice(
+    directory: Path, files: dict[str, bytes], schema: Mapping[str, Any] = SCHEMA, *, stops: Sequence[int] = (1,)
+) -> Platform:
+    """A first round, a second from its checkpoint that is stopped on its way, and both rebuilt bit for bit.
+
+    stops: after how many blocks more the second one is stopped, each time.
+    """
     platform = Platform(directory, schema)
     platform.append(events(60))
     leases = [platform.lease(files)]
@@ -147,16 +152,13 @@ def trained_twice(directory: Path, files: dict[str, bytes], schema: Mapping[str,
     assert isinstance(outcome, Done), outcome
     platform.append(events(60, seed=2))
     leases.append(platform.lease(files, parent_version=1))
-    lease, attempts = leases[1], 0
-    while not isinstance(
-        outcome := platform.train(
-            lease, stop_requested=platform.after_blocks(1 if not attempts else 2), work_dir=f"w{attempts}"
-        ),
-        Done,
-    ):
-        assert not isinstance(outcome, Failed), outcome
-        lease, attempts = platform.registry.taken_up(lease), attempts + 1
-    assert attempts >= 1
+    lease = leases[1]
+    for number, blocks in enumerate(stops):
+        stopped = platform.train(lease, stop_requested=platform.after_blocks(blocks), work_dir=f"w{number}")
+        assert isinstance(stopped, Stopped), stopped
+        lease = platform.registry.taken_up(lease)
+    outcome = platform.train(lease, work_dir="last")
+    assert isinstance(outcome, Done), outcome
     platform.registry.resume_point = None
     for number, planned in enumerate(leases, 1):
         found = rebuilt(platform, planned, number)

@@ -44,25 +44,38 @@ from testing.waiting import wait_until
 FAKE = "services.trainer.tests.support.fake_rounds:run_round"
 
 
+@pytest.fixture(scope="module")
+def behaviour(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What the next fake round does, by name."""
+    path = tmp_path_factory.mktemp("behaviour") / "behaviour"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FAKE_ROUND_FILE", str(path))
+        yield path
+
+
 @pytest.fixture
-def behave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def behave(behaviour: Path) -> Callable[[str], None]:
     """Sets what the next fake round does."""
-    path = tmp_path / "behaviour"
-    monkeypatch.setenv("FAKE_ROUND_FILE", str(path))
 
     def behave(name: str) -> None:
-        path.write_text(name)
+        behaviour.write_text(name)
 
     behave("finish")
     return behave
 
 
-@pytest.fixture
-def zygote(behave: Callable[[str], None]) -> Iterator[ZygoteHandle]:
+@pytest.fixture(scope="module")
+def one_zygote(behaviour: Path) -> Iterator[ZygoteHandle]:
     handle = ZygoteHandle(FAKE, nice=7, scheduling="batch", log_format="text", log_level="INFO")
-    wait_until(lambda: handle.wait_until_ready(0.1), "the zygote is ready")
     yield handle
     handle.stop()
+
+
+@pytest.fixture
+def zygote(one_zygote: ZygoteHandle, behave: Callable[[str], None]) -> ZygoteHandle:
+    """One for all tests, ready."""
+    wait_until(lambda: one_zygote.wait_until_ready(0.1), "the zygote is ready")
+    return one_zygote
 
 
 @pytest.fixture

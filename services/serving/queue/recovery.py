@@ -15,12 +15,13 @@ from common.errors import Unavailable
 from protos import queue_pb2
 from services.serving.queue.blocking_redis import Argument, BlockingRedis, RedisRefused
 from services.serving.queue.runner_queue import RAN_ALONE, parse_request
-from services.serving.queue.scripts import COMPLETE, EXPIRED, REQUEUE
+from services.serving.queue.scripts import COMPLETE, REQUEUE, SILENT
 from services.serving.wire.codes import Code
 from services.serving.wire.keys import (
     CONSUMER_GROUP,
     MAX_FAILED_ATTEMPTS,
     REPLY_EXPIRY_MILLISECONDS,
+    finishing_key,
     queue_key,
     serving_key,
 )
@@ -43,7 +44,7 @@ class Recovery:
         return sum(
             self.recover(model, [target], runner)
             for target in targets
-            for runner in self._silent_runners(queue_key(model, target), serving_key(model, target))
+            for runner in self._silent_runners(model, target)
         )
 
     def recover(self, model: str, targets: Iterable[str], runner: str) -> int:
@@ -59,19 +60,21 @@ class Recovery:
             logger.warning("put back what a dead runner held", extra={"runner": runner, "requests": moved})
         return moved
 
-    def _silent_runners(self, queue: bytes, serving: bytes) -> set[str]:
+    def _silent_runners(self, model: str, target: str) -> set[str]:
         """Runners whose time is over, and consumers that hold something and are not among the runners at all."""
+        queue = queue_key(model, target)
         try:
-            expired = _texts(self._redis.call("EVAL", EXPIRED.text, 1, serving))
+            # Asked first: who holds something now and is not among the runners afterwards does not come back to them.
             consumers = self._redis.call("XINFO", "CONSUMERS", queue, CONSUMER_GROUP)
-            members = _texts(self._redis.call("ZRANGE", serving, 0, -1))
+            answer = self._redis.call("EVAL", SILENT.text, 2, serving_key(model, target), finishing_key(model, target))
         except RedisRefused as error:
             if error.code in ("ERR", "NOGROUP"):  # No such queue: nobody has asked for this target yet.
                 return set()
             raise Unavailable(f"Redis refused to list the runners of {queue.decode()}: {error}") from error
         assert isinstance(consumers, list)
-        holding = {fields[1].decode() for fields in consumers if int(fields[3]) and fields[1].decode() not in members}
-        return expired | holding
+        assert isinstance(answer, list)
+        silent, alive = (_texts(runners) for runners in answer)
+        return silent | {fields[1].decode() for fields in consumers if int(fields[3])} - alive
 
     def _pending(self, key: bytes, runner: str) -> list[tuple[bytes, int]]:
         """(entry id, deliveries) of what the runner holds, oldest first, a batch of it."""

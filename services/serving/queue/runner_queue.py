@@ -4,7 +4,7 @@ One write per turn of the runner's loop: the answers of the last batch and the n
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from google.protobuf.message import DecodeError
@@ -13,11 +13,12 @@ from common.errors import Unavailable
 from protos import queue_pb2
 from services.serving.batching.merge import Answer, Taken
 from services.serving.queue.blocking_redis import Argument, BlockingRedis, RedisRefused
-from services.serving.queue.scripts import COMPLETE, RENEW, REQUEUE
+from services.serving.queue.scripts import COMPLETE, FINISH, RENEW, REQUEUE
 from services.serving.wire.keys import (
     CONSUMER_GROUP,
     REPLY_EXPIRY_MILLISECONDS,
     RUNNER_EXPIRY_MILLISECONDS,
+    finishing_key,
     queue_key,
     serving_key,
 )
@@ -196,6 +197,12 @@ class ServingMembership:
         if targets:
             keys = [serving_key(self._model, target) for target in targets]
             self._redis.demand("EVAL", RENEW.text, len(keys), *keys, self._runner_id, RUNNER_EXPIRY_MILLISECONDS)
+
+    def finish(self, targets: Collection[str]) -> None:
+        """Says that the runner still runs what it took from these, whose serving sets it leaves or has left."""
+        if targets:
+            keys = [finishing_key(self._model, target) for target in targets]
+            self._redis.demand("EVAL", FINISH.text, len(keys), *keys, self._runner_id, RUNNER_EXPIRY_MILLISECONDS)
 
     def leave(self, targets: Iterable[str]) -> None:
         for target in targets:

@@ -121,12 +121,40 @@ end
 return now
 """)
 
-EXPIRED = Script("""
--- Runners that stopped renewing. Whoever recovers what they held removes them from the set afterwards (ZREM).
--- KEYS: serving set    Answer: runner ids
+FINISH = Script("""
+-- Says for the next `ttl` milliseconds that a runner, which takes nothing more, still runs what it took; also in a full
+-- Redis (see COMPLETE). The sets go by themselves.
+-- KEYS: finishing set...    ARGV: runner id, ttl in ms
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now)
+for i = 1, #KEYS do
+  redis.call('ZREMRANGEBYSCORE', KEYS[i], '-inf', now)
+  redis.call('ZADD', KEYS[i], now + ARGV[2], ARGV[1])
+  redis.call('PEXPIRE', KEYS[i], ARGV[2])
+end
+return now
 """)
 
-ALL = (ENQUEUE, CANCEL, COMPLETE, REQUEUE, RENEW, EXPIRED)
+SILENT = Script("""
+-- Runners that stopped renewing and do not finish what they took. Whoever recovers what they held removes them from the
+-- serving set afterwards (ZREM).
+-- KEYS: serving set, finishing set    Answer: {silent runners, all that serve or finish}
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local known, silent, alive = {}, {}, {}
+for _, runner in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. now, '+inf')) do
+  known[runner] = true
+  table.insert(alive, runner)
+end
+for _, runner in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now)) do
+  if not known[runner] then
+    table.insert(silent, runner)
+  end
+end
+for _, runner in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
+  table.insert(alive, runner)
+end
+return {silent, alive}
+""")
+
+ALL = (ENQUEUE, CANCEL, COMPLETE, REQUEUE, RENEW, FINISH, SILENT)

@@ -139,6 +139,7 @@ class RunnerControl:
         if isinstance(targets, list):
             to_empty = frozenset(str(target) for target in message.get("to_empty", ()))
             # Out of the serving set first: then nothing more is put into these queues, and empty means done.
+            self._in_redis(lambda: self._membership.finish(to_empty))
             self._in_redis(lambda: self._membership.leave(to_empty))
             self._announced -= to_empty
             self._assignment.want(tuple(str(target) for target in targets), to_empty=to_empty)
@@ -149,6 +150,8 @@ class RunnerControl:
         self._renew_at = time.monotonic() + RUNNER_RENEW_SECONDS * random.uniform(0.8, 1.0)  # noqa: S311
         self._in_redis(lambda: self._membership.renew(wanted))
         self._announced |= set(wanted)
+        given_up = set(self._assignment.adopted()) - set(wanted)
+        self._in_redis(lambda: self._membership.finish(given_up))
         busy_since = self._assignment.busy_since
         busy_seconds = time.monotonic() - busy_since if busy_since else 0.0
         self._channel.send({"event": "counts", "busy_seconds": busy_seconds} | self._report())

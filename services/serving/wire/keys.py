@@ -45,6 +45,11 @@ def serving_key(model: str, target: str) -> bytes:
     return f"headrace:serving:{{{model}}}:{target}".encode()
 
 
+def finishing_key(model: str, target: str) -> bytes:
+    """Of the set of runners that take nothing more from the queue and still run what they took."""
+    return f"headrace:finishing:{{{model}}}:{target}".encode()
+
+
 def replies_key(front_id: str) -> bytes:
     return f"headrace:replies:{front_id}".encode()
 

@@ -182,7 +182,7 @@ def test_a_runner_that_stopped_renewing_does_not_count(front: FrontThread, redis
     with redis.Redis.from_url(redis_server.url) as client:
         key = queue_keys.serving_key("m", "alias/production")
         client.eval(queue_scripts.RENEW.text, 1, key, "dead", 20)
-        wait_until(lambda: client.eval(queue_scripts.EXPIRED.text, 1, key) == [b"dead"])
+        wait_until(lambda: client.eval(queue_scripts.SILENT.text, 2, key, "none") == [[b"dead"], [b"dead"]])
     assert predict(front, [[1, 2]]).status_code == 503
 
 

@@ -13,6 +13,7 @@ from testing.redis_server import RedisServer
 
 _QUEUE = queue_keys.queue_key("m", "alias/production")
 _SERVING = queue_keys.serving_key("m", "alias/production")
+_FINISHING = queue_keys.finishing_key("m", "alias/production")
 _GROUP = queue_keys.CONSUMER_GROUP
 
 
@@ -69,7 +70,9 @@ def test_nothing_is_enqueued_where_nobody_serves(client: Any) -> None:
     serve(client, "r", milliseconds=-1)
     assert enqueue(client, 3, b"a") == -1
     assert client.xlen(_QUEUE) == 0
-    assert run(client, queue_scripts.EXPIRED, [_SERVING]) == [b"r"]
+    assert run(client, queue_scripts.SILENT, [_SERVING, _FINISHING]) == [[b"r"], [b"r"]]
+    run(client, queue_scripts.FINISH, [_FINISHING], "r", 60_000)
+    assert run(client, queue_scripts.SILENT, [_SERVING, _FINISHING]) == [[], [b"r", b"r"]]
 
 
 def test_a_batch_is_answered_to_several_fronts_in_one_step(client: Any) -> None:

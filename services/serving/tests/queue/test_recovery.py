@@ -110,5 +110,21 @@ def test_a_sweep_recovers_from_runners_of_other_replicas_once_they_stop_renewing
     assert (asker.queue_length(), asker.consumers()) == (1, [])
 
 
+def test_a_sweep_leaves_to_a_runner_that_leaves_what_it_still_runs_and_takes_it_when_that_dies(
+    zygote: Zygote, redis_server: RedisServer, saved_models: Path, asker: Asker, recovery: Recovery
+) -> None:
+    runner = start(zygote, redis_server, saved_models)
+    asker.enqueue(request(b"long", checked(_FOREVER)))
+    wait_until(functools.partial(is_stuck, runner), "the runner runs the request")
+    runner.channel.send({"targets": [], "to_empty": [DEFAULT_TARGET]})
+    wait_until(lambda: asker.servers() == [], "the runner left the serving set")
+    for _ in range(5):
+        runner.message("counts")  # one each second: longer than a runner that does not renew is believed
+        assert recovery.sweep(_MODEL, [DEFAULT_TARGET]) == 0
+    runner.kill(signal.SIGKILL)
+    wait_until(lambda: recovery.sweep(_MODEL, [DEFAULT_TARGET]) == 1, "it is believed no longer")
+    assert (asker.queue_length(), asker.consumers()) == (1, [])
+
+
 def test_a_sweep_over_queues_that_do_not_exist_finds_nothing(recovery: Recovery) -> None:
     assert recovery.sweep("no such model", ["alias/production", "version/7"]) == 0

@@ -15,7 +15,7 @@ import orjson
 from services.serving.wire.channel import ChannelClosed, JsonChannel
 from services.serving.wire.replica_state import STOP_COMMAND, ReplicaState, ServingState, VersionState, decode
 
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 120.0
 
 
 class ManagerProcess:

@@ -17,10 +17,15 @@ from services.serving.wire.keys import DEFAULT_TARGET
 from testing.processes import is_running
 from testing.waiting import DEADLINE_SECONDS
 
+_IMPORT_SECONDS = 240.0
+"""For TensorFlow, on a machine that does ten other things."""
 
-def next_message(channel: JsonChannel, event: str, backlog: list[dict[str, Any]]) -> dict[str, Any]:
+
+def next_message(
+    channel: JsonChannel, event: str, backlog: list[dict[str, Any]], *, seconds: float = DEADLINE_SECONDS
+) -> dict[str, Any]:
     """The next message with that event; others that come before stay in the backlog."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
+    deadline = time.monotonic() + seconds
     while True:
         for index, message in enumerate(backlog):
             if message["event"] == event:
@@ -37,7 +42,7 @@ class Zygote:
     def __init__(self) -> None:
         self.process = ZygoteProcess(log_format="text", log_level="WARNING")
         self.backlog: list[dict[str, Any]] = []
-        self.ready = next_message(self.process.channel, "ready", self.backlog)
+        self.ready = next_message(self.process.channel, "ready", self.backlog, seconds=_IMPORT_SECONDS)
 
     def start_runner(
         self,

@@ -209,15 +209,15 @@ def why(model: Model, counted: JsonMap | None, failed_replicas: Mapping[str, str
         state = "paused"
         sentences.append(f"its training is paused by {model.paused}")
         advice.append(f"resume it: POST /v1/models/{model.name}:resume")
-    elif model.consecutive_failures:
+    if model.consecutive_failures and not model.archived:
         state = "failing"
         sentences.append(f"{model.consecutive_failures} rounds in a row have failed: {model.last_failure}")
         advice += [
             model.failure.get("advice") or "look at the place and the events below, then apply a corrected definition",
-            f"or try again at once: POST /v1/models/{model.name}:resume",
+            *([] if model.paused else [f"or try again at once: POST /v1/models/{model.name}:resume"]),
         ]
     if failed_replicas:
-        state = "unloadable" if state == "ok" else state
+        state = "unloadable" if state in ("ok", "paused") else state
         sentences += [f"replica {name} cannot load production: {why}" for name, why in sorted(failed_replicas.items())]
         advice.append("roll back, or make a version that loads")
     waiting_for = counted.get("waiting_for", "") if counted else ""

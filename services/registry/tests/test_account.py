@@ -121,6 +121,10 @@ def test_why_names_the_failure_its_place_and_what_to_do(catalog: Catalog) -> Non
     assert found["sentences"] == ["1 rounds in a row have failed: loss is NaN"]
     assert found["failure"] | failure == found["failure"]
     assert "apply a corrected definition" in found["advice"][0]
+    catalog.change_model("m", "pause", by="ada", reason="")
+    paused = catalog.why("m")
+    assert (paused["state"], len(paused["sentences"])) == ("failing", 2), "a pause does not hide what had failed"
+    catalog.change_model("m", "resume", by="ada", reason="")
     publish(catalog)
     assert (catalog.why("m")["state"], catalog.why("m")["resolved"]) == ("ok", True)
     catalog.change_model("m", "pause", by="ada", reason="")

@@ -23,9 +23,11 @@ import importlib
 import json
 import logging
 import os
+import shutil
 import signal
 import socket
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -143,6 +145,7 @@ def _child(run_round: RunRound, assignment_path: Path, *, report_fd: int, priori
 
     try:
         _own(Path(assignment.work_dir))
+        _keep_temporary_files(Path(assignment.work_dir) / "tmp")
         last_words.leave(Path(assignment.work_dir))
         run_round(assignment, report, stop_requested)
     except HeadraceError as error:
@@ -182,6 +185,14 @@ def _own(work_dir: Path) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.02)
+
+
+def _keep_temporary_files(directory: Path) -> None:
+    """They go with the round's folder: who ends without clean-up, as TensorFlow's rewritten functions are left, would
+    fill the machine's."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    os.environ["TMPDIR"] = tempfile.tempdir = str(directory)
 
 
 def _send(control: socket.socket, packet: Mapping[str, Any]) -> None:

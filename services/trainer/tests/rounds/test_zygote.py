@@ -155,7 +155,11 @@ def test_a_child_is_nice_single_threaded_and_the_first_that_the_kernel_kills(
     behave("describe")
     _, messages = run_to_end(zygote, assignment)
     assert isinstance(messages[0], Failed)
-    assert ast.literal_eval(messages[0].reason) == {
+    facts = ast.literal_eval(messages[0].reason)
+    scratch = f"{assignment.work_dir}/tmp"
+    named, made = facts.pop("temporary_files")
+    assert (named, str(Path(made).parent)) == (scratch, scratch), "they go with the round's folder"
+    assert facts == {
         "niceness": os.nice(0) + 7,
         "scheduling": os.SCHED_BATCH,
         "session_weight": "nice 7" if Path("/proc/self/autogroup").exists() else "no groups",

@@ -9,6 +9,7 @@ import logging
 import os
 import runpy
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -59,6 +60,7 @@ def describe(assignment: RoundAssignment, report: Report, stop_requested: StopRe
         "leads_its_group": os.getpgrp() == os.getpid(),
         "oom_score_adj": Path("/proc/self/oom_score_adj").read_text().strip(),
         "threads": len(list(Path("/proc/self/task").iterdir())),
+        "temporary_files": [os.environ["TMPDIR"], tempfile.mkdtemp()],
         "round": assignment.round.round_id,
     }
     report(Failed(repr(facts), FailureKind.DEFINITION))

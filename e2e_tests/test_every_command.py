@@ -48,9 +48,10 @@ records cat {csv} | records archive nobody --to {new}/none | predictions-log {mo
 stats nobody | trace nobody | trace {model}@99 | profile {model}
 tensorboard nobody --inspect --logdir {new}/logs2 | model tflite {csv} | model engines nobody
 model optimize {model}@99 --to {new}/optimized | model tap nobody --tensor x
+model upgrade {new}/none.py --to {new}/upgraded
 """
-"""Those that stand here alone do their work in headrace/tests/ (fit, profile, tflite, optimize, tap, engines); trace
-in test_looking.py."""
+"""Those that stand here alone do their work in headrace/tests/ (fit, profile, tflite, optimize, tap, engines, upgrade);
+trace in test_looking.py."""
 TABLES = ("models", "streams", "versions", "rounds", "history", "deadletters", "status", "account", "stats")
 """Their lines fit a terminal, also when they are piped."""
 

@@ -16,7 +16,7 @@ import numpy as np
 _INTERNALS = Path(__file__).parents[1] / "internals"
 PLOT = _INTERNALS / "scaling.svg"
 _ROW = re.compile(
-    r"^\| [^|]+ \| (?P<step>[\d.]+) \| [^|]+ \| [^|]+ \| (?P<exchange>[\d.]+) ms[^|]* \| (?P<mb>[\d.]+) \|$",
+    r"^\| [^|]+ \| (?P<step>[\d.]+) \| [^|]+ \| [^|]+ \| [^|]+ \| (?P<exchange>[\d.]+) ms[^|]* \| (?P<mb>[\d.]+) \|$",
     re.MULTILINE,
 )
 _PROCESSES = (1, 2, 4, 8, 16, 32, 64)

@@ -4,7 +4,7 @@
 (`git worktree add TREE COMMIT`).
 
 All run all the while, as they are by default, and are loaded one after the other, the order changing from round to
-round. A second pair of processes of this tree is the control: how far apart two are that do the same.
+round. There are two of each tree; one of each beside the other of each is the control.
 """
 
 import argparse
@@ -99,7 +99,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=24)
     parser.add_argument("--seconds", type=int, default=1)
     options = parser.parse_args()
-    trees: Sequence[Path] = (options.tree.absolute(), _THIS, _THIS)
+    trees: Sequence[Path] = (options.tree.absolute(), _THIS) * 2
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         directory = Path(name)
         body = write_body(directory / "body.json")

@@ -3,8 +3,8 @@
 `python -m benchmarks.tracing [--rounds 24] [--seconds 1]`
 
 All run all the while and are loaded one after the other, the order changing from round to round. CPU time per request
-of the process that traces is compared within a round: it depends less than throughput on what else the machine does.
-A third one traces, too: how far apart two processes are that do the same.
+is compared within a round: it depends less than throughput on what else the machine does. There are two of each kind:
+the first two beside the last two, one of each kind on either side, say how far apart processes are that do the same.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from benchmarks.report import Cell, publish
 from benchmarks.serving_load import load, processes
 from benchmarks.serving_load.model import write_body
 
-_SHARES = ("0", "0.01", "0.01")
+_SHARES = ("0", "0.01", "0", "0.01")
 _TITLES = ("without", "at 1 %")
 _LIMIT = 1.02
 _CONNECTIONS = 16
@@ -72,28 +72,29 @@ def _of_ingest(platform: Platform, seconds: int) -> Measure:
 def compared(
     name: str, measures: Sequence[Measure], titles: tuple[str, str], rounds: int, limit: float
 ) -> dict[str, Cell]:
-    """Of the second beside the first; and of a third, which is the second's twin: the control."""
+    """Of processes of two kinds in turn, two of each: the second kind beside the first; and the control."""
     found: list[list[tuple[float, float]]] = [[] for _ in measures]
     for number in range(rounds):
         for place in range(len(measures)):
             which = (number + place) % len(measures)
             found[which].append(measures[which]())
-    first, second, twin = ([cpu for _, cpu in runs] for runs in found)
+    one, two, one_again, two_again = ([cpu for _, cpu in runs] for runs in found)
     return {
         "what": name,
-        f"requests/s, {titles[0]}": round(median(rate for rate, _ in found[0])),
-        f"requests/s, {titles[1]}": round(median(rate for rate, _ in found[1])),
-        f"CPU us, {titles[0]}": median(first) * 1e6,
-        f"CPU us, {titles[1]}": median(second) * 1e6,
-        **_ratios("ratio", second, first),
-        **_ratios("of its twin", twin, first),
+        f"requests/s, {titles[0]}": round(median(rate for rate, _ in found[0] + found[2])),
+        f"requests/s, {titles[1]}": round(median(rate for rate, _ in found[1] + found[3])),
+        f"CPU us, {titles[0]}": median(one + one_again) * 1e6,
+        f"CPU us, {titles[1]}": median(two + two_again) * 1e6,
+        **_ratios("ratio", (two, two_again), (one, one_again)),
+        **_ratios("control", (one_again, two_again), (one, two)),
         "limit": limit,
     }
 
 
-def _ratios(name: str, these: Sequence[float], those: Sequence[float]) -> dict[str, Cell]:
-    """Of the runs of one round each: the median, and the quarter on either side."""
-    ratios = [one / other for one, other in zip(these, those, strict=True)]
+def _ratios(name: str, these: Sequence[Sequence[float]], those: Sequence[Sequence[float]]) -> dict[str, Cell]:
+    """Of the sums of each round: the median, and the quarter on either side."""
+    above, below = (map(sum, zip(*runs, strict=True)) for runs in (these, those))
+    ratios = [one / other for one, other in zip(above, below, strict=True)]
     low, middle, high = quantiles(ratios, n=4)
     return {name: middle, f"{name}: quartiles": f"{low:.3f} to {high:.3f}"}
 
@@ -108,11 +109,11 @@ def main() -> None:
         saved = directory / "a" / "saved_model"
         save = [sys.executable, "-m", "benchmarks.serving_load.model", "save", str(saved)]
         subprocess.run(save, check=True, env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"})
-        for place in "bc":
+        for place in "bcd":
             shutil.copytree(directory / "a", directory / place)
         body = write_body(directory / "body.json")
         serving = []
-        for place, share in zip("abc", _SHARES, strict=True):
+        for place, share in zip("abcd", _SHARES, strict=True):
             with _setting("SERVING_TRACE_SAMPLE", share):
                 running = stack.enter_context(
                     processes.serving(directory / f"run-{place}", directory / place / "saved_model")
@@ -131,7 +132,7 @@ def main() -> None:
         "tracing",
         "TRACE_SAMPLE=0.01 beside 0",
         rows,
-        notes=["All were there all the while and were loaded in turn; a ratio is of two runs of the same round."],
+        notes=["All were there all the while and were loaded in turn; a ratio is of runs of the same round."],
     )
 
 

@@ -139,8 +139,7 @@ class _Recording(Tracing):
         self._spans: deque[Span] = deque(maxlen=MOST_KEPT)
 
     def takes(self, parent: str) -> bool:
-        above = _FORM.fullmatch(parent) if parent else None
-        if above is not None:
+        if parent and (above := _FORM.fullmatch(parent)) is not None:
             return bool(int(above[3], 16) & _IS_SAMPLED)
         return random.random() < self._sample  # noqa: S311  no secret
 

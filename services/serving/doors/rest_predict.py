@@ -117,7 +117,7 @@ class RestPredict:
         """
         entry = Entry(path.model, "http", tag, _APIS[path.method])
         if self._journal.is_tracing:
-            self._journal.trace(entry, traceparent.decode("latin-1"))
+            self._journal.trace(entry, traceparent.decode("latin-1") if traceparent else "")
         try:
             timeout_seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
             self._front.check_room(path.model, path.version, path.label, timeout_seconds)

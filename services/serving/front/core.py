@@ -48,7 +48,7 @@ _PRESSURE_SECONDS = 1.0
 class _Open:
     """A request that was accepted and not answered yet."""
 
-    __slots__ = ("deadline", "on_reply", "queue", "request", "rows", "span")
+    __slots__ = ("deadline", "is_owed", "on_reply", "queue", "request", "rows", "span")
 
     def __init__(self, queue: Queue, rows: int, request: bytes, deadline: float, on_reply: OnReply) -> None:
         self.queue = queue
@@ -58,6 +58,8 @@ class _Open:
         self.on_reply = on_reply
         self.span: Span | None = None
         """Where in the queue it lies; None until Redis took it."""
+        self.is_owed = False
+        """Whether a refusal waits until its deadline: it was open when Redis went away, and may have been taken."""
 
 
 class Front:
@@ -273,7 +275,7 @@ class Front:
             request = self._open.get(request_id)
             if request is None:
                 continue
-            if request.span is not None:  # before an outage: it was accepted, so it is tried until its deadline
+            if request.is_owed:
                 again.append(request_id)
             else:
                 self._fail(request_id, code, message)
@@ -313,6 +315,8 @@ class Front:
             self._outage_timer = None
         if self._open:
             logger.info("enqueueing open requests again", extra={"count": len(self._open)})
+        for request in self._open.values():
+            request.is_owed = True
         self._enqueue_again(list(self._open))
 
     def _enqueue_again(self, request_ids: list[bytes]) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -244,6 +245,20 @@ def test_what_was_accepted_before_redis_died_is_answered_after_it_came_back(
     assert [answer.json() for answer in answers] == [{"predictions": [1.0 + number]} for number in range(8)]
 
 
+def test_what_redis_died_with_is_tried_until_a_runner_is_back(front: FrontThread, redis_server: RedisServer) -> None:
+    assert redis_server.process is not None
+    with ThreadPoolExecutor(1) as pool:
+        redis_server.process.send_signal(signal.SIGSTOP)  # whether it takes the request is not to be known
+        asked = pool.submit(predict, front, [[1, 2]])
+        wait_until(lambda: front.front.open_count == 1)
+        redis_server.kill()
+        redis_server.forget_what_is_on_disk()
+        redis_server.start()
+        wait_until(lambda: front.front.admission.refusals["m", "no runner"] >= 1)
+        with FakeRunner(redis_server.url, row_sums):
+            assert asked.result().json() == {"predictions": [3.0]}
+
+
 def test_a_forgotten_script_is_loaded_again(front: FrontThread, redis_server: RedisServer) -> None:
     with FakeRunner(redis_server.url, row_sums), redis.Redis.from_url(redis_server.url) as client:
         client.script_flush()
@@ -251,8 +266,6 @@ def test_a_forgotten_script_is_loaded_again(front: FrontThread, redis_server: Re
 
 
 def test_a_silent_redis_counts_as_away(front: FrontThread, redis_server: RedisServer) -> None:
-    import signal
-
     assert redis_server.process is not None
     redis_server.process.send_signal(signal.SIGSTOP)
     try:
@@ -266,8 +279,6 @@ def test_a_silent_redis_counts_as_away(front: FrontThread, redis_server: RedisSe
 def test_a_request_on_its_way_to_a_silent_redis_is_refused_before_its_deadline(
     front: FrontThread, redis_server: RedisServer
 ) -> None:
-    import signal
-
     assert redis_server.process is not None
     with FakeRunner(redis_server.url, row_sums):
         assert predict(front, [[1, 2]]).status_code == 200

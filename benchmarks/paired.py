@@ -1,10 +1,10 @@
 """This tree beside another one: CPU time per request of serving's front and of ingest, in turn, in one run.
 
-`python -m benchmarks.paired TREE [--rounds 24] [--seconds 1]`, where TREE is a checkout of another commit
+`python -m benchmarks.paired TREE [--starts 6] [--rounds 6] [--seconds 1]`, where TREE is a checkout of another commit
 (`git worktree add TREE COMMIT`).
 
 All run all the while, as they are by default, and are loaded one after the other, the order changing from round to
-round. There are two of each tree; one of each beside the other of each is the control.
+round. There are two of each tree, started anew several times; one of each beside the other of each is the control.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from benchmarks.ingest import Load, made_up_events, over_http_from, requests_per
 from benchmarks.report import publish
 from benchmarks.serving_load import load, processes
 from benchmarks.serving_load.model import write_body
-from benchmarks.tracing import Measure, compared
+from benchmarks.tracing import Measure, compared, in_turn
 
 _LIMIT = 1.02
 _CONNECTIONS, _EVENTS = 16, 100
@@ -96,19 +96,24 @@ def _of_ingest(found: dict[str, Any], seconds: int) -> Measure:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tree", type=Path)
-    parser.add_argument("--rounds", type=int, default=24)
+    parser.add_argument("--starts", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--seconds", type=int, default=1)
     options = parser.parse_args()
     trees: Sequence[Path] = (options.tree.absolute(), _THIS) * 2
-    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-        directory = Path(name)
-        body = write_body(directory / "body.json")
-        found = [_started(tree, directory / str(number), stack) for number, tree in enumerate(trees)]
-        titles = ("the other tree", "this tree")
-        serving = [_of_serving(one, body, options.seconds) for one in found]
-        rows = [compared(f"serving, {_CONNECTIONS} connections", serving, titles, options.rounds, _LIMIT)]
-        ingest = [_of_ingest(one, options.seconds) for one in found]
-        rows.append(compared(f"ingest, JSON of {_EVENTS} events", ingest, titles, options.rounds, _LIMIT))
+    serving, ingest = [], []
+    for _ in range(options.starts):
+        with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+            directory = Path(name)
+            body = write_body(directory / "body.json")
+            found = [_started(tree, directory / str(number), stack) for number, tree in enumerate(trees)]
+            serving.append(in_turn([_of_serving(one, body, options.seconds) for one in found], options.rounds))
+            ingest.append(in_turn([_of_ingest(one, options.seconds) for one in found], options.rounds))
+    titles = ("the other tree", "this tree")
+    rows = [
+        compared(f"serving, {_CONNECTIONS} connections", serving, titles, _LIMIT),
+        compared(f"ingest, JSON of {_EVENTS} events", ingest, titles, _LIMIT),
+    ]
     publish("paired", f"This tree beside {options.tree}", rows)
 
 

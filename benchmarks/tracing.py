@@ -1,10 +1,11 @@
 """The price of traces: serving and ingest with TRACE_SAMPLE=0.01 beside the same without, in turn.
 
-`python -m benchmarks.tracing [--rounds 24] [--seconds 1]`
+`python -m benchmarks.tracing [--starts 6] [--rounds 6] [--seconds 1]`
 
-All run all the while and are loaded one after the other, the order changing from round to round. CPU time per request
-is compared within a round: it depends less than throughput on what else the machine does. There are two of each kind:
-the first two beside the last two, one of each kind on either side, say how far apart processes are that do the same.
+CPU time per request is compared within a round, in which all are loaded one after the other: it depends less than
+throughput on what else the machine does. It depends on the process, too: two that do the same differ by some percent
+for as long as they live. So there are two of each kind, started anew several times; the first two beside the last two,
+one of each kind on either side, are the control.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 
 import psutil
 
@@ -33,6 +34,8 @@ _CONNECTIONS = 16
 _EVENTS = 100
 Measure = Callable[[], tuple[float, float]]
 """(requests per second, CPU seconds per request)."""
+Runs = list[list[tuple[float, float]]]
+"""Of each process, what was measured in each round."""
 
 
 @contextmanager
@@ -69,70 +72,100 @@ def _of_ingest(platform: Platform, seconds: int) -> Measure:
     return measure
 
 
-def compared(
-    name: str, measures: Sequence[Measure], titles: tuple[str, str], rounds: int, limit: float
-) -> dict[str, Cell]:
-    """Of processes of two kinds in turn, two of each: the second kind beside the first; and the control."""
-    found: list[list[tuple[float, float]]] = [[] for _ in measures]
+def in_turn(measures: Sequence[Measure], rounds: int) -> Runs:
+    """Of each process, once in a round."""
+    found: Runs = [[] for _ in measures]
     for number in range(rounds):
         for place in range(len(measures)):
             which = (number + place) % len(measures)
             found[which].append(measures[which]())
-    one, two, one_again, two_again = ([cpu for _, cpu in runs] for runs in found)
+    return found
+
+
+def compared(name: str, starts: Sequence[Runs], titles: tuple[str, str], limit: float) -> dict[str, Cell]:
+    """Processes of two kinds in turn, two of each: the second kind beside the first; and the control."""
+
+    def kind(*places: int) -> list[tuple[float, float]]:
+        return [run for start in starts for place in places for run in start[place]]
+
     return {
         "what": name,
-        f"requests/s, {titles[0]}": round(median(rate for rate, _ in found[0] + found[2])),
-        f"requests/s, {titles[1]}": round(median(rate for rate, _ in found[1] + found[3])),
-        f"CPU us, {titles[0]}": median(one + one_again) * 1e6,
-        f"CPU us, {titles[1]}": median(two + two_again) * 1e6,
-        **_ratios("ratio", (two, two_again), (one, one_again)),
-        **_ratios("control", (one_again, two_again), (one, two)),
+        f"requests/s, {titles[0]}": round(median(rate for rate, _ in kind(0, 2))),
+        f"requests/s, {titles[1]}": round(median(rate for rate, _ in kind(1, 3))),
+        f"CPU us, {titles[0]}": median(cpu for _, cpu in kind(0, 2)) * 1e6,
+        f"CPU us, {titles[1]}": median(cpu for _, cpu in kind(1, 3)) * 1e6,
+        **_ratios("ratio", [_ratio(start, (1, 3), (0, 2)) for start in starts]),
+        **_ratios("control", [_ratio(start, (2, 3), (0, 1)) for start in starts]),
         "limit": limit,
     }
 
 
-def _ratios(name: str, these: Sequence[Sequence[float]], those: Sequence[Sequence[float]]) -> dict[str, Cell]:
-    """Of the sums of each round: the median, and the quarter on either side."""
-    above, below = (map(sum, zip(*runs, strict=True)) for runs in (these, those))
-    ratios = [one / other for one, other in zip(above, below, strict=True)]
-    low, middle, high = quantiles(ratios, n=4)
-    return {name: middle, f"{name}: quartiles": f"{low:.3f} to {high:.3f}"}
+def _ratio(start: Runs, above: Sequence[int], below: Sequence[int]) -> float:
+    """The median over the rounds."""
+    rounds = zip(*start, strict=True)
+    ratios = [sum(one[i][1] for i in above) / sum(one[i][1] for i in below) for one in rounds]
+    return float(median(ratios))
+
+
+def _ratios(name: str, ratios: Sequence[float]) -> dict[str, Cell]:
+    return {name: median(ratios), f"{name}: least and most": f"{min(ratios):.3f} to {max(ratios):.3f}"}
+
+
+def _serving_runs(directory: Path, options: argparse.Namespace) -> Runs:
+    saved = directory / "saved_model"
+    save = [sys.executable, "-m", "benchmarks.serving_load.model", "save", str(saved)]
+    subprocess.run(save, check=True, env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"})
+    body = write_body(directory / "body.json")
+    with ExitStack() as stack:
+        measures = []
+        for number, share in enumerate(_SHARES):
+            shutil.copytree(saved, directory / str(number) / "saved_model")
+            with _setting("SERVING_TRACE_SAMPLE", share):
+                running = stack.enter_context(
+                    processes.serving(directory / f"run-{number}", directory / str(number) / "saved_model")
+                )
+            measures.append(_of_serving(running, body, options.seconds))
+        return in_turn(measures, options.rounds)
+
+
+def _ingest_runs(directory: Path, options: argparse.Namespace) -> Runs:
+    cores = set(os.sched_getaffinity(0))
+    with ExitStack() as stack:
+        measures = []
+        for number, share in enumerate(_SHARES):
+            (directory / str(number)).mkdir()
+            platform = Platform(directory / str(number), cores, cores, trace_sample=share)
+            stack.callback(platform.stop)
+            measures.append(_of_ingest(platform, options.seconds))
+        return in_turn(measures, options.rounds)
+
+
+def _over(starts: int, runs: Callable[[Path, argparse.Namespace], Runs], options: argparse.Namespace) -> list[Runs]:
+    found = []
+    for _ in range(starts):
+        with tempfile.TemporaryDirectory() as name:
+            found.append(runs(Path(name), options))
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=24)
+    parser.add_argument("--starts", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--seconds", type=int, default=1)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-        directory = Path(name)
-        saved = directory / "a" / "saved_model"
-        save = [sys.executable, "-m", "benchmarks.serving_load.model", "save", str(saved)]
-        subprocess.run(save, check=True, env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"})
-        for place in "bcd":
-            shutil.copytree(directory / "a", directory / place)
-        body = write_body(directory / "body.json")
-        serving = []
-        for place, share in zip("abcd", _SHARES, strict=True):
-            with _setting("SERVING_TRACE_SAMPLE", share):
-                running = stack.enter_context(
-                    processes.serving(directory / f"run-{place}", directory / place / "saved_model")
-                )
-            serving.append(_of_serving(running, body, options.seconds))
-        rows = [compared(f"serving, {_CONNECTIONS} connections", serving, _TITLES, options.rounds, _LIMIT)]
-        cores = set(os.sched_getaffinity(0))
-        ingest = []
-        for number, share in enumerate(_SHARES):
-            (directory / f"ingest-{number}").mkdir()
-            platform = Platform(directory / f"ingest-{number}", cores, cores, trace_sample=share)
-            stack.callback(platform.stop)
-            ingest.append(_of_ingest(platform, options.seconds))
-        rows.append(compared(f"ingest, JSON of {_EVENTS} events", ingest, _TITLES, options.rounds, _LIMIT))
+    rows = [
+        compared(what, _over(options.starts, runs, options), _TITLES, _LIMIT)
+        for what, runs in (
+            (f"serving, {_CONNECTIONS} connections", _serving_runs),
+            (f"ingest, JSON of {_EVENTS} events", _ingest_runs),
+        )
+    ]
     publish(
         "tracing",
         "TRACE_SAMPLE=0.01 beside 0",
         rows,
-        notes=["All were there all the while and were loaded in turn; a ratio is of runs of the same round."],
+        notes=[f"{options.starts} starts of {len(_SHARES)} processes, each loaded in turn {options.rounds} times."],
     )
 
 

@@ -1,6 +1,6 @@
 """What a round keeps for TensorBoard beside its curves (section `training`, key `summaries`).
 
-    summaries: {histograms: 4, worst: 8, audio: {pcm: 4000}}
+    summaries: {histograms: 4, worst: 8, audio: {pcm: 4000}, projector: 20000}
 
 Nothing of it changes a weight, so it is no part of a round's configuration.
 """
@@ -15,6 +15,7 @@ from common.suggestions import did_you_mean
 
 _MOST_WORST = 64
 _MOST_SAMPLES_PER_SECOND = 192_000
+_MOST_ROWS = 100_000
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,16 @@ class Summaries:
     worst: held-out examples with the largest losses, as texts, and as images where a feature is one; 0: none.
     audio: features that are sounds, with their samples per second: of the worst examples they can be heard.
     statistics: counts, quantiles, distinct values and frequent words of every field of the trained examples.
+    graph: what is served, as TensorBoard's tab of graphs shows it.
+    projector: rows of each embedding table, the first ones, with what each is in words; 0: none.
     """
 
     histograms: int = 0
     worst: int = 0
     audio: Mapping[str, int] = field(default_factory=dict)
     statistics: bool = True
+    graph: bool = True
+    projector: int = 1_000
 
     def check_against_schema(self, schema: Schema) -> None:
         """Raises InvalidInput: a sound that the stream does not have, or that is no list of numbers."""
@@ -52,6 +57,8 @@ def parse_summaries(section: object) -> Summaries:
         worst=fields.integer("worst", 0, minimum=0, maximum=_MOST_WORST),
         audio=_audio(fields.take("audio", {})),
         statistics=fields.flag("statistics", True),
+        graph=fields.flag("graph", True),
+        projector=fields.integer("projector", 1_000, minimum=0, maximum=_MOST_ROWS),
     )
     fields.finish()
     if summaries.audio and not summaries.worst:

@@ -118,7 +118,7 @@ training:
   frozen: [route_vector_table]
   learning_rates: {deep: 0.5}
 """,
-    "summaries": "training:\n  summaries: {histograms: 4, worst: 8, statistics: true}\n",
+    "summaries": "training:\n  summaries: {histograms: 4, worst: 8, statistics: true, graph: true, projector: 1000}\n",
     "early_stopping": """\
 training:
   evaluate_every_steps: 200

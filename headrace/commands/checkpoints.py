@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from common.definition.row_labels import labels_of
 from common.errors import DataLoss, InvalidInput, NotFound
 from common.suggestions import did_you_mean
 from headrace.commands.model_files import chosen_version
@@ -159,21 +160,6 @@ def _table_path(arrays: "Arrays", table: str, title: str) -> str:
     known = ", ".join(path.removeprefix("model/") for path in tables) or "none"
     said = f"{len(found)} tables are called {table}" if found else f"{title} has no table {table}"
     raise NotFound(f"{said}; those with rows and columns are: {known}")
-
-
-def labels_of(meaning: "dict[str, Any]", path: str, count: int) -> list[str]:
-    """What each of `count` rows of a table is, in its order: the word, the id, or its number where nobody knows more.
-
-    One line each: tabs and line ends in words are written as spaces.
-    """
-    stored = meaning.get("variables", {}).get(path)
-    labels: list[str] = []
-    for run in stored["axes"][0] if stored else ():
-        kind = run["label"][0] if run["label"] else ""
-        keys = run["keys"] or [f"{kind} {number}" for number in range(run["count"])]
-        labels += [" ".join(str(key).split()) or kind for key in keys]
-    labels = [label.encode("utf-8", "replace").decode() for label in labels]
-    return labels if len(labels) == count else [str(number) for number in range(count)]
 
 
 @dataclass(frozen=True)

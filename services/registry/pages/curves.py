@@ -22,7 +22,7 @@ _STEP, _SUMMARY, _VALUE, _TAG, _TENSOR, _FLOAT_VAL, _CONTENT = 2, 5, 1, 1, 8, 5,
 
 def loss_curve(catalog: Catalog, files: Sequence[FileEntry]) -> dict[str, Any]:
     """{"x": steps, "lines": {tag: {"value": [...]}}} of what has `loss` in its name; {} where there is none."""
-    entry = next((file for file in files if file.path.startswith("tensorboard/")), None)
+    entry = next((file for file in files if file.path.startswith("tensorboard/events")), None)
     if entry is None or entry.size_bytes > _MAX_BYTES:
         return {}
     points: dict[str, dict[int, float]] = {}

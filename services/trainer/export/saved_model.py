@@ -48,8 +48,12 @@ _NO_IDENTIFIER = re.compile(r"[^A-Za-z0-9_]")
 WARMUP_PATH = Path("assets.extra/tf_serving_warmup_requests")
 
 
-def export(model: Model, directory: Path) -> None:
-    """Writes saved_model.pb and variables/ into `directory`, which must not hold them yet."""
+def export(model: Model, directory: Path) -> Any:
+    """Writes saved_model.pb and variables/ into `directory`, which must not hold them yet.
+
+    Returns:
+        What answers raw features, as a concrete function.
+    """
     module = tf.Module(name="model")
     module.exported = model.exported
     is_module = model.definition.module is not None
@@ -78,6 +82,7 @@ def export(model: Model, directory: Path) -> None:
     (directory / "fingerprint.pb").unlink(missing_ok=True)
     _write_inputs(model, directory)
     _write_serving_options(model, directory)
+    return answer
 
 
 def _graph_of(signature: Signature, *, is_module: bool) -> Any:

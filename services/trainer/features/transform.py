@@ -5,6 +5,7 @@ arithmetic on constants (no lookup tables, no assets), so a frozen graph needs n
 decide the edge cases: Bucketize puts a boundary into the upper bucket, string_to_hash_bucket_fast is Fingerprint64.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -38,6 +39,7 @@ _SEPARATOR = "\x1f"
 _FINGERPRINTS = 2**63 - 1
 _BUCKETIZED = (tf.int32, tf.int64, tf.float32, tf.float64)
 """What the kernel takes."""
+_NO_SCOPE = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 @dataclass(frozen=True)
@@ -79,10 +81,11 @@ class Transform:
         """Applies every rule but refuses nothing itself."""
         done = Transformed({}, {}, {})
         for name in self.outputs:
-            if name in self._weighted:
-                done.columns[name] = self._weights(self._weighted[name], raw, done)
-            else:
-                self._compute(name, raw, done)
+            with tf.name_scope(f"features/{_NO_SCOPE.sub('_', name)}"):  # by which TensorBoard groups the graph's nodes
+                if name in self._weighted:
+                    done.columns[name] = self._weights(self._weighted[name], raw, done)
+                else:
+                    self._compute(name, raw, done)
         return Transformed(
             {name: done.columns[name] for name in self.outputs}, done.refused, done.outside, done.present
         )

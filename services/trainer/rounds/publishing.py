@@ -39,7 +39,7 @@ from services.trainer.rounds.format_rows import asked_of
 from services.trainer.rounds.inputs import DEFINITIONS
 from services.trainer.rounds.measuring import Measured, SetAside
 from services.trainer.rounds.pace import LeftOut
-from services.trainer.summaries import drawings, profile
+from services.trainer.summaries import drawings, graphs, profile, projector
 from services.trainer.summaries import events as tensorboard_events
 
 logger = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ def write_files(
     shutil.rmtree(output, ignore_errors=True)
     saved_model = output / "saved_model"
     with blame_definition(model.definition.module or "the estimator", doing="writing the export"):
-        export.export(model, saved_model)
+        answering = export.export(model, saved_model)
     own_operations.add_to(saved_model, _libraries(assignment, trained.definition))
     if measured.sample:
         trial = export.trial_of(model, measured.sample)
@@ -127,6 +127,11 @@ def write_files(
             _hyperparameters(trained.definition),
         ),
     )
+    asked = trained.definition.training.summaries
+    if asked.graph:
+        graphs.write(output / "tensorboard", answering, wall_time=assignment.round.planned_at)
+    if asked.projector:
+        projector.write(output / "tensorboard", trained.model, trained.final, rows=asked.projector)
     return output, formats
 
 

@@ -17,8 +17,9 @@ from tensorboard.util import tensor_util
 from common.definition.summaries import parse_summaries
 from common.errors import InvalidInput
 from common.schema import Schema
+from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.rounds.assignment import LIVE_EVENTS, Done, Stopped
-from services.trainer.summaries import drawings, pr_curves
+from services.trainer.summaries import drawings, graphs, pr_curves, projector
 from services.trainer.tests.support.small_rounds import SCHEMA, Platform, definition, event, serialized
 from services.trainer.tests.support.small_rounds import events as small_events
 
@@ -28,7 +29,7 @@ Found = dict[str, dict[str, list[tuple[int, Any]]]]
 def events_in(folder: Path) -> Found:
     """By plugin, by tag: (step, value), in the file's order."""
     found: Found = defaultdict(lambda: defaultdict(list))
-    for path in sorted(folder.iterdir()):
+    for path in sorted(folder.glob("events.*")):
         for one in EventFileLoader(str(path)).Load():
             for value in one.summary.value:
                 plugin = value.metadata.plugin_data.plugin_name
@@ -45,7 +46,7 @@ def test_histograms_curves_and_worst_examples_are_kept_and_change_no_bit(tmp_pat
     plain, watched = Platform(tmp_path / "plain"), Platform(tmp_path / "watched")
     asked = {"batch_size": 8, "optimizer": {"name": "adam", "learning_rate": 0.01}}
     for platform, summaries in (
-        (plain, {"summaries": {"statistics": False}}),
+        (plain, {"summaries": {"statistics": False, "graph": False, "projector": 0}}),
         (watched, {"summaries": {"histograms": 2, "worst": 3}}),
     ):
         platform.append(small_events(240))
@@ -82,6 +83,8 @@ def test_histograms_curves_and_worst_examples_are_kept_and_change_no_bit(tmp_pat
     told = found["text"]["worst/0"][0][1].item().decode()
     assert "| head late | label " in told
     assert "| word | " in told
+    (kept,) = (tmp_path / "plain/cache/model/1/tensorboard").iterdir()
+    assert kept.name.startswith("events."), "neither a graph nor tables"
     assert not of_version(plain)["histograms"]
     assert not of_version(plain)["text"]
     assert {"confusion/late", "calibration/late"} <= set(found["images"])
@@ -213,3 +216,29 @@ def test_the_worst_sounds_can_be_heard(tmp_path: Path) -> None:
 def test_what_cannot_be_kept_is_refused(section: dict[str, int]) -> None:
     with pytest.raises(InvalidInput, match="summaries"):
         parse_summaries(section)
+
+
+def test_a_graph_and_tables_that_are_too_large_are_named_instead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graphs, "_MOST_BYTES", 100)
+    answering = tf.function(lambda x: x + tf.constant(np.arange(1000.0))).get_concrete_function(
+        tf.TensorSpec([1000], tf.float64)
+    )
+    graphs.write(tmp_path, answering, wall_time=1.0)
+    assert "left out: " in events_in(tmp_path)["text"]["graph"][0][1].item().decode()
+    monkeypatch.undo()
+    graphs.write(tmp_path, answering, wall_time=1.0)
+    assert (tmp_path / graphs.FILE_NAME).stat().st_size < 4000, "without the numbers of the constant"
+
+    monkeypatch.setattr(projector, "_MOST_BYTES", 40)
+    run = {"label": ("dimension",), "count": 2, "keys": None}
+    of_words = {"label": ("vocabulary", "w"), "count": 3, "keys": ("a", "b\tc", "")}
+    table = {"axes": [[of_words], [run]], "is_kernel": False}
+    arrays = {"model/small": np.ones((3, 2), np.float32), "model/large": np.ones((30, 2), np.float32)}
+    known = {"variables": {"small": table, "large": table | {"axes": [[of_words | {"count": 30}], [run]]}}}
+    projector.write(tmp_path, None, Checkpoint(arrays, {}, known), rows=10)  # type: ignore[arg-type]  # no layers
+    config = (tmp_path / "projector_config.pbtxt").read_text()
+    assert config.startswith("# left out, as they are too large: large\n")
+    assert 'tensor_name: "small"' in config
+    assert (tmp_path / "projector/0.labels.tsv").read_text() == "a\nb c\nvocabulary\n"

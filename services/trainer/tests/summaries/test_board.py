@@ -1,6 +1,7 @@
 """TensorBoard over a registry and a trainer: real event files, a real TensorBoard, doors that answer from a table."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -16,8 +17,11 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
+from services.trainer.rounds.assignment import Done
 from services.trainer.summaries import board, events
 from services.trainer.summaries.events import Curves, LiveFile, Seen
+from services.trainer.tests.support.small_rounds import Platform, definition
+from services.trainer.tests.support.small_rounds import events as small_events
 from testing.processes import free_port
 from testing.waiting import wait_until
 
@@ -46,10 +50,12 @@ class Doors:
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
     def has_version(self, folder: Path) -> None:
-        files = {f"digest-{place}": path for place, path in enumerate(sorted(folder.iterdir()))}
+        files = {f"digest-{place}": path for place, path in enumerate(sorted(folder.rglob("*"))) if path.is_file()}
         self.answers["/v1/models"] = {"models": [{"name": "m"}]}
         self.answers["/v1/models/m/versions"] = {"versions": [{"version": 1, "status": "accepted"}]}
-        listed = [{"path": f"tensorboard/{path.name}", "digest": digest} for digest, path in files.items()]
+        listed = [
+            {"path": f"tensorboard/{path.relative_to(folder)}", "digest": digest} for digest, path in files.items()
+        ]
         self.answers["/v1/models/m/versions/1"] = {"files": [*listed, {"path": "saved_model/x", "digest": "other"}]}
         self.answers |= {f"/v1/files/{digest}": path.read_bytes() for digest, path in files.items()}
         self.answers["/v1/status"] = {"attempt": None}
@@ -76,29 +82,51 @@ def write_version(folder: Path) -> None:
     events.write_events(folder, CURVES, {"candidate": {"auc": 0.75}}, wall_time=1000.0, seen=seen)
 
 
-@pytest.mark.covers("tb-serve")
-def test_tensorboard_shows_a_tab_for_each_kind_of_what_versions_have(doors: Doors, tmp_path: Path) -> None:
-    write_version(tmp_path / "written")
-    doors.has_version(tmp_path / "written")
+@pytest.mark.covers("tb-serve", "tb-graph", "tb-projector")
+def test_tensorboard_shows_a_tab_for_each_kind_of_what_a_round_keeps(doors: Doors, tmp_path: Path) -> None:
+    platform = Platform(tmp_path / "platform")
+    platform.append(small_events(240))
+    asked = {"batch_size": 8, "summaries": {"histograms": 2, "worst": 3, "projector": 4}}
+    assert isinstance(platform.train(platform.lease(definition(training=asked))), Done)
+    doors.has_version(tmp_path / "platform/cache/model/1/tensorboard")
     port = free_port()
     command = [sys.executable, "-m", "services.trainer.summaries.board", f"--registry={doors.url}"]
     process = subprocess.Popen([*command, f"--logdir={tmp_path / 'logdir'}", f"--port={port}"])
-    wanted = {"scalars", "histograms", "distributions", "pr_curves", "text", "custom_scalars", "hparams"}
+    wanted = {
+        "scalars", "histograms", "distributions", "pr_curves", "text", "custom_scalars", "hparams", "images", "graphs",
+        "projector",
+    }  # fmt: skip
+
+    def told(path: str) -> bytes:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/data/{path}", timeout=30) as answer:
+            return bytes(answer.read())
 
     def active() -> bool:
         assert process.poll() is None, "TensorBoard ended"
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/data/plugins_listing", timeout=5) as answer:
-                return wanted <= {name for name, told in json.load(answer).items() if told["enabled"]}
+            listed = json.loads(told("plugins_listing"))
         except (urllib.error.URLError, TimeoutError):
             return False
+        return wanted <= {name for name, plugin in listed.items() if plugin["enabled"]}
 
     try:
         wait_until(active, "every tab is there", seconds=120.0)
+        graph = told("plugin/graphs/graph?run=m%2F1").decode()
+        tables = {one["tensorName"]: one for one in json.loads(told("plugin/projector/info?run=m%2F1"))["embeddings"]}
+        words = told("plugin/projector/metadata?run=m%2F1&name=word_vector_table%2Ftable").decode().split()
+        vectors = told("plugin/projector/tensor?run=m%2F1&name=word_vector_table%2Ftable")
     finally:
         process.send_signal(signal.SIGTERM)
         status = process.wait(30)
     assert status == 0
+    assert {"/hidden_0", "features/word/", "features/tags/"} <= set(re.findall("/hidden_0|features/\\w+/", graph))
+    assert {name: table["tensorShape"] for name, table in tables.items()} == {
+        "word_vector_table/table": [4, 3], "tags_vector_table/table": [4, 2],
+    }  # fmt: skip
+    with np.load(tmp_path / "platform/cache/model/1/checkpoint/weights.npz") as file:
+        stored = file["model/word_vector_table/table"]
+    assert sorted(words) == ["blue", "green", "grey", "pink"]
+    np.testing.assert_allclose(np.frombuffer(vectors, np.float32).reshape(4, 3), stored[:4], rtol=1e-5)
     summed = subprocess.run(
         [*command, f"--logdir={tmp_path / 'logdir'}", "--inspect"], capture_output=True, text=True, check=True
     )

@@ -16,8 +16,10 @@ from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 
-_NICE_VALUE = 19
-_BACKGROUND_NICE_VALUE = 10
+_NICEST = 19
+_BACKGROUND_STEP = 10
+_NORMAL_VARIABLE = "HEADRACE_NORMAL_NICENESS"
+"""Set by the first process of a tree that goes to the background, for those that it starts there."""
 
 
 class LoadPriority(StrEnum):
@@ -36,6 +38,11 @@ def best_permitted() -> LoadPriority:
     return LoadPriority.NORMAL
 
 
+def normal_niceness() -> int:
+    """Whoever starts the platform decides on it: what they made nice comes back to that and not to 0."""
+    return int(os.environ.get(_NORMAL_VARIABLE) or os.getpriority(os.PRIO_PROCESS, 0))
+
+
 def leave_process_group() -> None:
     """Ctrl-C in a terminal then reaches the front alone, which stops everything in order. The session is kept."""
     with contextlib.suppress(PermissionError):  # it leads its session, and its group then already
@@ -49,7 +56,7 @@ def step_back(priority: LoadPriority) -> None:
             if priority is LoadPriority.IDLE:
                 os.sched_setscheduler(thread_id, os.SCHED_IDLE, os.sched_param(0))
             if priority is LoadPriority.NICE:
-                os.setpriority(os.PRIO_PROCESS, thread_id, _NICE_VALUE)
+                os.setpriority(os.PRIO_PROCESS, thread_id, _NICEST)
 
 
 def stay_in_background(priority: LoadPriority) -> None:
@@ -58,8 +65,9 @@ def stay_in_background(priority: LoadPriority) -> None:
     Its children begin like that; `return_to_normal` ends it. Nothing happens where that would not be permitted.
     """
     if priority is not LoadPriority.NORMAL:
+        os.environ[_NORMAL_VARIABLE] = str(normal_niceness())
         for thread_id in _threads(os.getpid()):
-            os.setpriority(os.PRIO_PROCESS, thread_id, _BACKGROUND_NICE_VALUE)
+            os.setpriority(os.PRIO_PROCESS, thread_id, min(normal_niceness() + _BACKGROUND_STEP, _NICEST))
 
 
 def return_to_normal(priority: LoadPriority, *, pid: int | None = None) -> None:
@@ -85,7 +93,7 @@ def _threads(pid: int) -> list[int]:
 def _normalise(thread_id: int, priority: LoadPriority) -> None:
     if priority is LoadPriority.IDLE:
         os.sched_setscheduler(thread_id, os.SCHED_OTHER, os.sched_param(0))
-    os.setpriority(os.PRIO_PROCESS, thread_id, 0)
+    os.setpriority(os.PRIO_PROCESS, thread_id, normal_niceness())
 
 
 def _try(priority: LoadPriority) -> None:

@@ -33,24 +33,28 @@ def policies() -> set[int]:
     return {os.sched_getscheduler(int(name)) for name in os.listdir("/proc/self/task")}  # noqa: PTH208
 
 
+@pytest.mark.parametrize("made_nice", [0, 3])
 @pytest.mark.parametrize("priority", [LoadPriority.IDLE, LoadPriority.NICE])
-def test_every_thread_gives_way_and_comes_back(priority: LoadPriority) -> None:
+def test_every_thread_gives_way_and_comes_back_to_what_the_operator_gave(
+    priority: LoadPriority, made_nice: int
+) -> None:
     if scheduling.best_permitted() is LoadPriority.NORMAL:
         pytest.skip("coming back is not permitted here")
 
     def act() -> None:
+        normal = os.nice(made_nice)
         done = threading.Event()
         thread = threading.Thread(target=done.wait)
         thread.start()
         scheduling.stay_in_background(priority)
-        assert nice_values() == {10}
+        assert nice_values() == {min(normal + 10, 19)}
         scheduling.step_back(priority)
         if priority is LoadPriority.IDLE:
             assert policies() == {os.SCHED_IDLE}
         else:
             assert nice_values() == {19}
         scheduling.return_to_normal(priority)
-        assert nice_values() == {0}
+        assert nice_values() == {normal}
         assert policies() == {os.SCHED_OTHER}
         done.set()
         thread.join(10)

@@ -105,8 +105,10 @@ def test_without_the_right_to_come_back_a_runner_loads_at_normal_priority() -> N
         "os.geteuid() or os.setuid(65534)\n"
         "print(scheduling.best_permitted(), os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
-    assert done.stdout.split() == ["normal", str(os.SCHED_OTHER), str(os.getpriority(os.PRIO_PROCESS, 0))], done.stderr
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
+    niceness = os.getpriority(os.PRIO_PROCESS, 0)
+    gentlest = "normal" if niceness < 19 else "nice"  # from the nicest, nobody has to come back
+    assert done.stdout.split() == [gentlest, str(os.SCHED_OTHER), str(niceness)], done.stderr
 
 
 def test_what_cannot_be_loaded_is_reported_with_tensorflows_reason(

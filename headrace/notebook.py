@@ -191,6 +191,8 @@ def run(
         contents,
     )
     checked, _ = folder.checked()
+    if frame.empty:
+        raise InvalidInput("the frame has no rows to learn from")
     work_dir = Path(tempfile.mkdtemp(prefix="headrace-run-"))
     columns = {feature.name: feature for feature in checked.columns}
     rows = [fitted_event(row, columns) for row in frame.to_dict("records")]

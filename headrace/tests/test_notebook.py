@@ -32,8 +32,12 @@ def test_a_dataframe_becomes_a_model_that_answers() -> None:
     low, high = names["answer"]["probability"].numpy().tolist()
     assert low < high, "AA is late beyond 1,500 miles"
     broken = names["frame"].assign(late=7)
-    with pytest.raises(InvalidInput, match="600 of the 600 rows are refused"):
+    with pytest.raises(InvalidInput, match=r"600 of the 600 rows are refused; number 0: .*late"):
         headrace.run(names["schema"], names["definition"], broken)
+    with pytest.raises(InvalidInput, match="the frame has no rows"):
+        headrace.run(names["schema"], names["definition"], broken.head(0))
+    with pytest.raises(InvalidInput, match="other@1 is a version of a platform"):
+        headrace.run(names["schema"], {**names["definition"], "warm_start": {"from": "other@1"}}, names["frame"])
 
 
 def test_versions_and_events_are_frames_and_metrics_a_picture(server: Server) -> None:

@@ -211,7 +211,9 @@ def why(model: Model, counted: JsonMap | None, failed_replicas: Mapping[str, str
         advice.append(f"resume it: POST /v1/models/{model.name}:resume")
     if model.consecutive_failures and not model.archived:
         state = "failing"
-        sentences.append(f"{model.consecutive_failures} rounds in a row have failed: {model.last_failure}")
+        failures = model.consecutive_failures
+        failed = f"{failures} rounds in a row have" if failures > 1 else "the last round has"
+        sentences.append(f"{failed} failed: {model.last_failure}")
         advice += [
             model.failure.get("advice") or "look at the place and the events below, then apply a corrected definition",
             *([] if model.paused else [f"or try again at once: POST /v1/models/{model.name}:resume"]),

@@ -118,7 +118,7 @@ def test_why_names_the_failure_its_place_and_what_to_do(catalog: Catalog) -> Non
     report(catalog, head_version=0, waiting_for="backing off")
     found = catalog.why("m")
     assert (found["state"], found["resolved"], found["waiting_for"]) == ("failing", False, "backing off")
-    assert found["sentences"] == ["1 rounds in a row have failed: loss is NaN"]
+    assert found["sentences"] == ["the last round has failed: loss is NaN"]
     assert found["failure"] | failure == found["failure"]
     assert "apply a corrected definition" in found["advice"][0]
     catalog.change_model("m", "pause", by="ada", reason="")

@@ -94,12 +94,23 @@ def _connected(
             outputs = network(inputs)
     count = len(keras.tree.flatten(outputs))
     if isinstance(outputs, Mapping):
-        return inputs, dict(outputs), tuple(sorted(outputs))
+        return inputs, dict(outputs), _names_within(outputs)
     if isinstance(outputs, list | tuple) and hasattr(network, "output_names"):
         return inputs, outputs, tuple(network.output_names)
     if count != 1:
         raise DefinitionFailedError(f"{path}: the model returns {count} outputs without names; return a dict of them")
     return inputs, outputs, ("outputs",)
+
+
+def _names_within(outputs: Any, place: str = "") -> tuple[str, ...]:
+    """The paths of an output's tensors, in the order in which keras.tree flattens them: `kind`, `extra/hidden`."""
+    if isinstance(outputs, Mapping):
+        items = [(name, outputs[name]) for name in sorted(outputs)]
+    elif isinstance(outputs, list | tuple):
+        items = [(str(number), one) for number, one in enumerate(outputs)]
+    else:
+        return (place,)
+    return tuple(path for name, one in items for path in _names_within(one, f"{place}/{name}" if place else str(name)))
 
 
 def _symbolic(schema: Schema, name: str, definition: Definition) -> keras.KerasTensor:
@@ -147,7 +158,7 @@ def _check_inputs(inputs: list[keras.KerasTensor], schema: Schema, definition: D
                 f"{path}: input {tensor.name} is ragged or sparse, and only a feature of shape [null] is a list, "
                 f"and one of shape [null, null]"
             )
-        if (tensor.dtype, tensor.shape) != (expected.dtype, expected.shape):
+        if not module_inputs.fits(tensor, expected):
             whose = "the section's" if tensor.name in section else "the stream's"
             raise DefinitionFailedError(
                 f"{path}: input {tensor.name} is {tensor.dtype} {tuple(tensor.shape[1:])}, "

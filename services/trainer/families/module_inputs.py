@@ -1,5 +1,6 @@
 """What a module's network may take as an input: a feature of the stream, or which steps of one are there.
 
+    keras.Input((), name="age"), keras.Input((1,), name="age") a scalar: [n], or a column [n, 1]
     keras.Input((None, 3), name="steps")                       a feature of any length, filled up with 0.0, -1 or ""
     keras.Input((None,), dtype="bool", name="steps.mask")      for each step whether it is one
     keras.Input((), dtype="int64", name="steps.length")        how many there are
@@ -89,6 +90,12 @@ def list_names(inputs: Mapping[str, keras.KerasTensor]) -> set[str]:
     return {name for name, tensor in inputs.items() if is_list(tensor)}
 
 
+def fits(tensor: keras.KerasTensor, expected: keras.KerasTensor) -> bool:
+    """Whether it is the input that is expected; a scalar feature may be a column [n, 1], too."""
+    is_column = expected.shape == (None,) and tensor.shape == (None, 1)
+    return tensor.dtype == expected.dtype and (tensor.shape == expected.shape or is_column)
+
+
 def is_list(tensor: keras.KerasTensor) -> bool:
     return bool(getattr(tensor, "ragged", False) or getattr(tensor, "sparse", False))
 
@@ -124,7 +131,9 @@ def given(features: Iterable[Feature], columns: Mapping[str, keras.KerasTensor],
         if feature.is_variable_length:
             inputs |= _of_list(feature, raw, is_filled=feature.name not in lists)
         else:
-            inputs[feature.name] = raw[feature.name]
+            column = columns.get(feature.name)
+            is_column = not feature.shape and column is not None and len(column.shape) == 2
+            inputs[feature.name] = tf.expand_dims(raw[feature.name], 1) if is_column else raw[feature.name]
     return {name: inputs[name] for name in asked}
 
 

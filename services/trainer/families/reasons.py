@@ -34,6 +34,10 @@ def describe(error: BaseException) -> str:
     if isinstance(error, tf.errors.OpError):
         return _with_place(_of_operation(error), _trace_of(error, str(error.message)))
     text = "".join(traceback.format_exception_only(error)).strip()
+    if isinstance(error, KeyError) and "\n" in str(
+        error.args[:1] and error.args[0]
+    ):  # Python shows a key, so a text with its escapes
+        text = f"KeyError: {error.args[0]}"
     in_graph = _TRACEBACK in text
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     last = (lines[-1] if in_graph else _first_sentence(lines))[:_MAX_CHARS]

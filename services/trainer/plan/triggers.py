@@ -60,8 +60,12 @@ def decide(triggers: Triggers, situation: Situation) -> Fire | Wait:
     if situation.asked_for:
         return Fire(MANUAL)
     if triggers.on_failure == "wait" and situation.failures >= triggers.max_failures:
+        some = situation.failures > 1
+        failed = (
+            f"{situation.failures} rounds in a row have failed, the last one" if some else "the last round has failed"
+        )
         return Wait(
-            f"{situation.failures} rounds in a row have failed, the last one with: {situation.last_failure}; it waits "
+            f"{failed} with: {situation.last_failure}; it waits "
             "for somebody to ask for a round, to resume the model or to apply another definition"
         )
     if situation.retry_at > situation.now:

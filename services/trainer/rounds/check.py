@@ -75,6 +75,12 @@ class _OneRound:
     def get_stream(self, name: str, *, schema_version: int = 0) -> Stream:
         return Stream(name, 1, self.schema_json, 0.0)
 
+    def get_version(self, model: str, number: int) -> Version:
+        raise InvalidInput(
+            f"warm_start: from {model}@{number} is a version of a platform, and this round runs without one; name a "
+            "file of the definition, or apply the definition"
+        )
+
     def upload(self, directory: Path, files: Sequence[FileEntry]) -> int:
         return sum(entry.size_bytes for entry in files)
 

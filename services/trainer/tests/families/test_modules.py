@@ -48,10 +48,10 @@ def adapt(network, dataset):
 """
 SMALL = """
 def small(outputs=1):
-    x = keras.Input((), name="x", dtype="float32")
+    x = keras.Input((1,), name="x", dtype="float32")
     word = keras.Input((), name="word", dtype="string")
     ids = keras.layers.Hashing(6)(word)
-    parts = [keras.layers.Reshape((1,))(x), keras.layers.Embedding(6, 3)(ids)]
+    parts = [x, keras.layers.Embedding(6, 3)(ids)]
     hidden = keras.layers.Dense(4, "relu")(keras.layers.Concatenate()(parts))
     return {"x": x, "word": word}, keras.layers.Dense(outputs)(hidden)
 """
@@ -69,7 +69,7 @@ class Net(keras.Model):
     def call(self, inputs, training=False):
         hidden = tf.concat([inputs["x"][:, tf.newaxis], self.table(self.ids(inputs["word"]))], 1)
         self.add_loss(0.01 * tf.reduce_mean(tf.square(hidden)))
-        return {"late": self.out(hidden), "vector": self.other(hidden)}
+        return {"late": self.out(hidden), "more": {"vector": self.other(hidden), "pair": (hidden, hidden + 1)}}
 
 def build_model(schema, parameters):
     return Net()
@@ -186,6 +186,12 @@ def test_it_trains_resumes_exports_and_rebuilds_to_the_same_bits(tmp_path: Path,
         assert arrays["layers/text/idf"].size > 3
         again = checkpoint.read(platform.directory / "cache" / "model" / "2").arrays
         np.testing.assert_array_equal(arrays["layers/words/words"], again["layers/words/words"])
+    if source is SUBCLASSED:
+        saved = tf.saved_model.load(str(tmp_path / "cache" / "model" / "2" / "saved_model"))
+        answers = saved.signatures["serving_examples"](tf.constant(events(4)))
+        assert set(answers) == {"probability", "logits", "more/vector", "more/pair/0", "more/pair/1"}
+        np.testing.assert_allclose(answers["more/pair/1"], answers["more/pair/0"] + 1)
+        assert answers["more/vector"].shape == (4, 2)
 
 
 @pytest.mark.covers("api-keras", "feat-numeric-bucket", "feat-vocab", "eco-tft")

@@ -26,6 +26,7 @@ _KERAS = "Exception encountered when calling A.call().\n\n\x1b[1mThis. Error enc
         (ValueError("shapes must match. Target variable: <Variable path=a/mean, shape=(), ..."), r"numpy\.concatenate"),
         (ValueError("Shapes must be fully-defined"), r"fully-defined\. Give preprocessing layers .* a fixed size"),
         (TypeError(_KERAS), r"calling A\.call\(\)\. This\. Error encountered: no$"),
+        (KeyError(_KERAS), r"KeyError: Exception encountered when calling A\.call\(\)\. This\. Error encountered: no$"),
         (SystemExit(3), r"model.py: it calls sys\.exit\(3\)"),
     ],
 )

@@ -1,6 +1,9 @@
 """Every estimator and a Keras module: trains, exports, loads again, answers the same through both signatures."""
 
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -66,19 +69,41 @@ def all_examples(model: BuiltModel, raw: dict[str, tf.Tensor]) -> TrainingSet:
     return TrainingSet(model.transformed(raw).columns, labels, weights, len(EXAMPLES))
 
 
+@dataclass(frozen=True)
+class Learned:
+    """A case that has learned, and its export, which passed the check. Several tests look at it; none changes it."""
+
+    model: BuiltModel
+    raw: dict[str, tf.Tensor]
+    losses: list[float]
+    saved_model: Path
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Learned]:
+    @cache
+    def of_case(case: str) -> Learned:
+        folder = tmp_path_factory.mktemp("learned")
+        model, examples, raw = built(CASES[case])
+        training = Training(model, seed=5)
+        losses = [training.train_block(examples, pass_index=index, block_index=0).mean() for index in range(12)]
+        export.export(model, folder / "saved_model")
+        export.check(folder / "saved_model", export.trial_of(model, EXAMPLES[:4]), fresh_process(), folder)
+        return Learned(model, raw, losses, folder / "saved_model")
+
+    return of_case
+
+
 @pytest.mark.covers("est-canned-nn", "est-export")
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_it_learns_and_its_export_answers_as_it_does(case: dict[str, Any], tmp_path: Path) -> None:
-    model, examples, raw = built(case)
-    training = Training(model, seed=5)
-    losses = [training.train_block(examples, pass_index=index, block_index=0).mean() for index in range(12)]
-    assert losses[-1] < losses[0] * 0.95
+@pytest.mark.parametrize("case", CASES)
+def test_it_learns_and_its_export_answers_as_it_does(case: str, learned: Callable[[str], Learned]) -> None:
+    done = learned(case)
+    model, raw = done.model, done.raw
+    assert done.losses[-1] < done.losses[0] * 0.95
     meaning = variables_of(model.definition, model.schema)
     shapes = {variable.path: tuple(variable.shape) for variable in model.network.trainable_variables}
     assert {path: known.shape for path, known in meaning.items()} == shapes, "every row has a meaning"
-    export.export(model, tmp_path / "saved_model")
-    export.check(tmp_path / "saved_model", export.trial_of(model, EXAMPLES[:4]), fresh_process(), tmp_path)
-    loaded = tf.saved_model.load(str(tmp_path / "saved_model"))
+    loaded = tf.saved_model.load(str(done.saved_model))
     inputs = {feature.name: raw[feature.name] for feature in model.inputs}
     by_features = loaded.signatures["serving_default"](**inputs)
     by_examples = loaded.signatures["serving_examples"](tf.constant(EXAMPLES))
@@ -97,12 +122,12 @@ def test_it_learns_and_its_export_answers_as_it_does(case: dict[str, Any], tmp_p
         ("linear_regressor", {"regression"}),
     ],
 )
-def test_classify_and_regress_answer_what_predict_answers(case: str, names: set[str], tmp_path: Path) -> None:
-    model, _, raw = built(CASES[case])
-    export.export(model, tmp_path / "saved_model")
-    export.check(tmp_path / "saved_model", export.trial_of(model, EXAMPLES[:4]), fresh_process(), tmp_path)
-    loaded = tf.saved_model.load(str(tmp_path / "saved_model"))
-    served = model.serve(raw)
+def test_classify_and_regress_answer_what_predict_answers(
+    case: str, names: set[str], learned: Callable[[str], Learned]
+) -> None:
+    done = learned(case)
+    loaded = tf.saved_model.load(str(done.saved_model))
+    served = done.model.serve(done.raw)
     assert set(loaded.signatures) - {"serving_default", "serving_examples"} == names
     if "classification" in names:
         answered = loaded.signatures["classification"](inputs=tf.constant(EXAMPLES))
@@ -115,7 +140,7 @@ def test_classify_and_regress_answer_what_predict_answers(case: str, names: set[
         answered = loaded.signatures["regression"](inputs=tf.constant(EXAMPLES))
         expected = served["prediction" if "prediction" in served else "probability"]
         np.testing.assert_allclose(answered["outputs"], expected, rtol=1e-5, atol=1e-6)
-    saved = saved_model_pb2.SavedModel.FromString((tmp_path / "saved_model" / "saved_model.pb").read_bytes())
+    saved = saved_model_pb2.SavedModel.FromString((done.saved_model / "saved_model.pb").read_bytes())
     methods = {name: signature.method_name for name, signature in saved.meta_graphs[0].signature_def.items()}
     assert {name: methods[name].rpartition("/")[2] for name in names} == {
         name: {"classification": "classify", "regression": "regress"}[name] for name in names
@@ -148,10 +173,10 @@ def test_the_signatures_name_the_raw_features_that_the_model_needs(tmp_path: Pat
 
 
 @pytest.mark.covers("feat-missing")
-def test_the_schemas_defaults_and_bounds_travel_with_the_export(tmp_path: Path) -> None:
-    model, _, _ = built(CASES["linear_classifier"])
-    export.export(model, tmp_path / "saved_model")
-    inputs = parse_inputs(json.loads((tmp_path / "saved_model" / INPUTS_PATH).read_text()))["serving_default"]
+def test_the_schemas_defaults_and_bounds_travel_with_the_export(learned: Callable[[str], Learned]) -> None:
+    done = learned("linear_classifier")
+    model = done.model
+    inputs = parse_inputs(json.loads((done.saved_model / INPUTS_PATH).read_text()))["serving_default"]
     assert inputs.features == model.inputs
     assert any(not feature.required for feature in inputs.features)
     lengths = {feature.name: feature.dtype for feature in model.inputs if feature.is_variable_length}
@@ -159,13 +184,11 @@ def test_the_schemas_defaults_and_bounds_travel_with_the_export(tmp_path: Path) 
     assert lengths
 
 
-def test_the_export_holds_weights_but_no_optimizer_slots(tmp_path: Path) -> None:
-    model, examples, _ = built(CASES["linear_classifier"])
-    Training(model, seed=5).train_block(examples, pass_index=0, block_index=0)
-    export.export(model, tmp_path / "saved_model")
-    stored = tf.train.list_variables(str(tmp_path / "saved_model" / "variables" / "variables"))
+def test_the_export_holds_weights_but_no_optimizer_slots(learned: Callable[[str], Learned]) -> None:
+    done = learned("linear_classifier")
+    stored = tf.train.list_variables(str(done.saved_model / "variables" / "variables"))
     shapes = sorted(tuple(shape) for name, shape in stored if "OBJECT_GRAPH" not in name)
-    assert shapes == sorted(tuple(variable.shape) for variable in model.network.variables)
+    assert shapes == sorted(tuple(variable.shape) for variable in done.model.network.variables)
 
 
 def test_an_export_of_other_weights_does_not_pass_the_check(tmp_path: Path) -> None:

@@ -43,4 +43,4 @@ def gs_bucket() -> Iterator[str]:
             finally:
                 GCSFileSystem.clear_instance_cache()
                 listening.shutdown()
-                thread.join(timeout=10)
+                thread.join(timeout=60)

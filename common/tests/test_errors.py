@@ -15,7 +15,7 @@ from common.process.web import HTTP_STATUS_OF, create_app
 from protos import ingest_pb2, ingest_pb2_grpc
 
 _KINDS: list[type[HeadraceError]] = [InvalidInput, NotFound, Conflict, Overloaded, Unavailable, DataLoss]
-_TIMEOUT_SECONDS = 10.0
+_TIMEOUT_SECONDS = 60.0
 
 
 def _get(app: FastAPI, path: str) -> httpx.Response:

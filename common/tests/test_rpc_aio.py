@@ -19,7 +19,7 @@ from common.process.rpc_aio import AioErrorInterceptor, open_aio_channel, start_
 from protos import ingest_pb2, ingest_pb2_grpc
 
 _SERVICE = "headrace.IngestService"
-_TIMEOUT_SECONDS = 10.0
+_TIMEOUT_SECONDS = 60.0
 
 
 class _Servicer(ingest_pb2_grpc.IngestServiceServicer):

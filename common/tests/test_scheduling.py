@@ -57,7 +57,7 @@ def test_every_thread_gives_way_and_comes_back_to_what_the_operator_gave(
         assert nice_values() == {normal}
         assert policies() == {os.SCHED_OTHER}
         done.set()
-        thread.join(10)
+        thread.join(60)
 
     in_a_child(act)
 

@@ -47,7 +47,7 @@ def run(server: Server, tmp_path: Path) -> Iterator[Run]:
         return CliRunner().invoke(app, ["--data", str(tmp_path), *arguments], input=stdin)
 
     yield run
-    holder.communicate(b"\n", timeout=10)
+    holder.communicate(b"\n", timeout=60)
 
 
 @pytest.mark.parametrize("kind", [InvalidInput, NotFound, Conflict, Overloaded, Unavailable, DataLoss])

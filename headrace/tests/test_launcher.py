@@ -49,7 +49,7 @@ def test_up_starts_redis_and_the_four_services_and_says_where_they_are(launcher:
     assert all(process.ready_after_seconds > 0 for process in state.processes)
     for folder in (launcher.data_dir, launcher.data_dir / "logs", launcher.data_dir / "redis"):
         assert folder.stat().st_mode & 0o777 == 0o700, "what people sent is nobody else's to read"
-    with urllib.request.urlopen(f"{state.addresses.ingest}/readyz", timeout=5) as answer:
+    with urllib.request.urlopen(f"{state.addresses.ingest}/readyz", timeout=60) as answer:
         assert answer.status == 200
 
 
@@ -115,7 +115,7 @@ def test_the_number_of_replicas_is_bounded(tmp_path: Path, fake_services: Path) 
 def test_one_service_is_stopped_and_started_by_name(launcher: Launcher) -> None:
     launcher.stop("trainer")
     assert launcher.state().process("trainer").phase == "stopped"
-    launcher.wait_until_ready(timeout_seconds=5)
+    launcher.wait_until_ready(timeout_seconds=60)
     launcher.start("trainer")
     assert launcher.wait_until_ready(timeout_seconds=60).process("trainer").phase == "ready"
     with pytest.raises(InvalidInput, match="no process 'trainr'; there are redis, registry"):

@@ -63,7 +63,7 @@ def run(server: Server, tmp_path: Path) -> Iterator[Run]:
     processes = tuple(ProcessState(name, http_port=port, phase="ready") for name in names)
     write_state(PlatformState(holder.pid, str(tmp_path), 1.0, 0, processes))
     yield Run(server, tmp_path)
-    holder.communicate(b"\n", timeout=10)
+    holder.communicate(b"\n", timeout=60)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def _post(port: int, *events: dict[str, Any]) -> Any:
         data=json.dumps({"events": events}).encode(),
         headers={"content-type": "application/json"},
     )
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return json.load(answer)
 
 
@@ -96,7 +96,7 @@ def test_grpc_health_tells_that_it_is_not_ready(ports: list[int], ingest: Proces
         async with open_aio_channel(f"127.0.0.1:{ports[1]}") as channel:
             stub = health_pb2_grpc.HealthStub(channel)
             request = health_pb2.HealthCheckRequest(service="headrace.IngestService")
-            return int((await stub.Check(request, timeout=10)).status)
+            return int((await stub.Check(request, timeout=60)).status)
 
     assert asyncio.run(status()) == health_pb2.HealthCheckResponse.NOT_SERVING
     assert ingest.stop() == 0

@@ -23,7 +23,7 @@ class _Watched(StreamsInMemory):
     def watch(self, since_revision: int = 0) -> Iterator[Change]:
         self.watch_count += 1
         yield Change(5, ChangeKind.RESET, "", 0, "", 0.0)
-        if not self.changed.wait(10):
+        if not self.changed.wait(60):
             return
         self.changed.clear()
         yield Change(6, ChangeKind.STREAM, "flights", 0, "", 0.0)
@@ -43,7 +43,7 @@ def test_the_registry_is_followed_across_breaks() -> None:
     wait_until(lambda: registry.watch_count == 2, "watching again")
     stop.request()
     registry.changed.set()
-    follower.join(timeout=10)
+    follower.join(timeout=60)
     assert not follower.is_alive()
 
 
@@ -60,7 +60,7 @@ def test_a_stream_that_is_gone_is_forgotten_and_does_not_end_the_watch() -> None
     wait_until(lambda: schemas.names() == ["trains"], "hearing that it is gone")
     stop.request()
     registry.changed.set()
-    follower.join(timeout=10)
+    follower.join(timeout=60)
     assert not follower.is_alive()
 
 
@@ -102,5 +102,5 @@ def test_another_registry_behind_the_same_address_is_believed() -> None:
     wait_until(lambda: (known := schemas.known("flights")) is not None and known.schema_version == 1, "it is 1")
     stop.request()
     registry.changed.set()
-    follower.join(timeout=10)
+    follower.join(timeout=60)
     assert not follower.is_alive()

@@ -213,7 +213,7 @@ def test_a_full_disk_is_reported_and_the_upload_goes_on_when_there_is_room(
     (file,) = (FileEntry(*entry) for entry in _entries(tmp_path))
     assert registry.process is not None
     resource.prlimit(registry.process.pid, resource.RLIMIT_FSIZE, (2 * MIB, resource.RLIM_INFINITY))
-    client = RegistryClient(registry.address, timeout_seconds=1.0)
+    client = RegistryClient(registry.address, timeout_seconds=3.0)
     with pytest.raises(Unavailable, match="cannot be stored: File too large"):
         client.upload(tmp_path, [file])
     client.close()
@@ -228,7 +228,7 @@ def test_a_change_that_finds_no_room_is_refused_and_leaves_no_trace(registry: Re
     wal_bytes = (registry.data_dir / "catalog.sqlite-wal").stat().st_size
     assert registry.process is not None
     resource.prlimit(registry.process.pid, resource.RLIMIT_FSIZE, (wal_bytes, resource.RLIM_INFINITY))
-    client = RegistryClient(registry.address, timeout_seconds=1.0)
+    client = RegistryClient(registry.address, timeout_seconds=3.0)
     with pytest.raises(Unavailable, match="the catalog cannot be read or written"):
         client.register_stream("t", json.dumps(SCHEMA))
     client.close()

@@ -17,7 +17,7 @@ from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import replica_state, version
 from testing.redis_server import RedisServer
 
-_TIMEOUT_SECONDS = 10.0
+_TIMEOUT_SECONDS = 60.0
 _PATH = "/v1/models/m:predict"
 _MAX_BODY_BYTES = 4096
 

@@ -52,7 +52,7 @@ class FakeRunner(threading.Thread):
     def __exit__(self, *exc: object) -> None:
         self._ended.set()
         self.answers.set()
-        self.join(timeout=10)
+        self.join(timeout=60)
         self._redis.close()
 
     def renew(self) -> None:

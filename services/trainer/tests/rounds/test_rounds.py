@@ -129,7 +129,7 @@ def test_a_module_that_hangs_stops_neither_other_models_nor_a_person_who_fails_i
         json.dumps({"by": "test", "reason": "it hangs"}).encode(),
         {"Content-Type": "application/json"},
     )
-    with urllib.request.urlopen(said, timeout=10) as answer:
+    with urllib.request.urlopen(said, timeout=60) as answer:
         assert answer.status == 200
     wait_until(lambda: hung.round_id not in str(trainer.status()["set_aside"]), "its process is let go")
     assert registry.get_round("hung", hung.round_id).state is RoundState.FAILED
@@ -280,7 +280,7 @@ def test_grpc_health_follows_readiness(
         stub = health_pb2_grpc.HealthStub(channel)
 
         def status() -> int:
-            return int(stub.Check(health_pb2.HealthCheckRequest(), timeout=5.0, wait_for_ready=True).status)
+            return int(stub.Check(health_pb2.HealthCheckRequest(), timeout=60.0, wait_for_ready=True).status)
 
         wait_until(lambda: status() == health_pb2.HealthCheckResponse.SERVING, "it serves")
         registry_process.kill()

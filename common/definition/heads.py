@@ -287,5 +287,6 @@ def _standardized(fields: Fields, teaching: Teaching, task: Task, loss: Loss, pl
         raise InvalidInput(
             f"{place}: standardize is for estimators with task {', '.join(_STANDARDIZED_TASKS)} and loss "
             f"{', '.join(_STANDARDIZED_LOSSES)}; this head is {task} with {loss.name}"
+            f"{'' if teaching.is_estimator else ' of a module, which scales its output itself'}"
         )
     return said[0], said[1]

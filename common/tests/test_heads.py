@@ -166,3 +166,7 @@ def test_a_modules_head_may_learn_a_feature_of_a_kind_that_its_task_takes() -> N
     for task, reason in (("regression", "blob is bytes, and a regression learns"), ("binary", "blob is bytes, and a")):
         with pytest.raises(InvalidInput, match=reason):
             of_module(label="blob", task=task)
+    with pytest.raises(
+        InvalidInput, match="this head is regression with mean_squared_error of a module, which scales its"
+    ):
+        of_module(label="x", task="regression", standardize=[1, 2])

@@ -46,7 +46,7 @@ class Calibrator:
         return tf.where(below[-1] > below[0], first + share * (last - first), logits)
 
     def fit(self, logits: Floats, labels: Floats, weights: Floats) -> None:
-        """`labels`: 0 to 1 of [n] logits; classes of [n, k]. There are two classes at least."""
+        """`labels`: 0 to 1 of [n] logits; of [n, k] classes [n] or distributions [n, k]. They are not all the same."""
         if self.method == "isotonic":
             fitted = _isotonic(logits, labels, weights)
         elif self.method == "platt":
@@ -87,6 +87,8 @@ def _entropies(logits: Floats, labels: Floats) -> Floats:
         return np.maximum(logits, 0.0) - logits * labels + np.log1p(np.exp(-np.abs(logits)))
     top = logits.max(axis=1)
     whole = top + np.log(np.exp(logits - top[:, np.newaxis]).sum(axis=1))
+    if labels.ndim == 2:
+        return whole - (logits * labels).sum(axis=1)
     return whole - logits[np.arange(len(logits)), labels.astype(np.int64)]
 
 

@@ -35,7 +35,6 @@ def calibrate(model: Model, data: RoundData) -> tuple[dict[str, NDArray[np.gener
         if head.calibrator is None:
             continue
         labels, logits, weights = (one.astype(np.float64) for one in fitted_on[head.name])
-        labels = labels.argmax(axis=1).astype(np.float64) if labels.ndim == 2 else labels
         fault = _fault(labels)
         if not fault:
             head.calibrator.fit(logits, labels, weights)
@@ -76,7 +75,7 @@ def _fault(labels: NDArray[Any]) -> str:
     """Why nothing can be fitted; empty where it can."""
     if len(labels) < _LEAST_EXAMPLES:
         return f"{len(labels)} held-out examples are too few, {_LEAST_EXAMPLES} are needed"
-    return "all held-out examples are of one class" if len(np.unique(labels)) < 2 else ""
+    return "all held-out examples are of one class" if len(np.unique(labels, axis=0)) < 2 else ""
 
 
 def _measured(head: BuiltHead, rows: Rows, *, is_calibrated: bool) -> dict[str, float]:

@@ -1,7 +1,8 @@
 """Calibrated heads: fitted on a part of the held-out slice, exported, carried by nobody, rebuilt to the same bits."""
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from sklearn.isotonic import IsotonicRegression
 from common.definition.model import parse_definition
 from common.errors import InvalidInput
 from services.trainer.families.calibration import Calibrator
+from services.trainer.rounds import calibrating
 from services.trainer.rounds.assignment import Done, Failed
 from services.trainer.tests.families.test_modules import HEAD
 from services.trainer.tests.support.small_rounds import Platform, definition, events, rebuilt
@@ -44,6 +46,19 @@ def test_what_is_fitted_undoes_what_is_wrong() -> None:
     assert np.abs(ours - theirs).mean() < 0.01
     order = np.argsort(logits)
     assert (np.diff(ours[order]) >= -1e-6).all()
+
+
+@pytest.mark.covers("loss-softmax")
+def test_a_label_that_is_a_distribution_is_what_the_temperature_is_fitted_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    true = np.random.default_rng(5).normal(size=(400, 3))
+    soft = tf.nn.softmax(true).numpy()
+    rows = {"kind": (soft, 3.0 * true, np.ones(400))}  # the likeliest class is always right
+    monkeypatch.setattr(calibrating, "_scored", lambda model, data: (rows, rows))
+    calibrator = Calibrator("temperature")
+    head = SimpleNamespace(name="kind", task="multiclass", calibrator=calibrator, calibrated=calibrator)
+    arrays, told = calibrating.calibrate(cast(Any, SimpleNamespace(heads=[head])), cast(Any, None))
+    assert arrays["calibration/kind"] == pytest.approx([1 / 3, 0.0], abs=1e-3)
+    assert told["kind"]["after"]["log_loss"] < told["kind"]["before"]["log_loss"]
 
 
 TOO_SURE_MODULE: dict[str, Any] = {

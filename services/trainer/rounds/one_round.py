@@ -295,6 +295,8 @@ class RoundWork:
             self.place = Place(training.passes if pace.ended else pass_index + 1, 0, None, self.place.examples_done)
             if pace.ended:
                 break
+        if self._observer:
+            self._observer.after_blocks()
         if is_left:  # a point after the last pass has what end_round changed
             pace.finish()
             self._settle_scores()

@@ -125,6 +125,7 @@ def write_files(
             measured.pr_curves,
             [*measured.worst.summaries(), *drawings.summaries_of(measured.evaluation)],
             _hyperparameters(trained.definition),
+            trial=assignment.round.round_id,
         ),
     )
     asked = trained.definition.training.summaries

@@ -73,7 +73,7 @@ def _fetch(registry: str, files: list[dict[str, Any]], folder: Path) -> None:
     aside = folder.with_name(f".{folder.name}.new")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
-    for file in files:
+    for file in sorted(files, key=lambda one: "tfevents" in one["path"]):  # these make a folder a run: they come last
         if shown := _SHOWN.fullmatch(file["path"]):
             target = aside / shown[1]
             target.parent.mkdir(parents=True, exist_ok=True)

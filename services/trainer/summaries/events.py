@@ -64,12 +64,14 @@ class Seen:
         pr_curves: by tag, [6, thresholds] as pr_curves.py says.
         at_end: of the round's last step.
         hyperparameters: numbers, texts and flags by name.
+        trial: what the table of hyperparameters calls them; those of equal trials are one row.
     """
 
     at_step: Sequence[tuple[int, Summary]] = ()
     pr_curves: Mapping[str, Floats] = field(default_factory=dict)
     at_end: Sequence[Summary] = ()
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
+    trial: str | None = None
 
 
 def write_events(
@@ -93,7 +95,8 @@ def write_events(
 def _events(curves: Curves, metrics: VersionMetrics, wall_time: float, seen: Seen) -> Iterator[Event]:
     yield Event(wall_time=wall_time, summary=_layout(metrics))
     if seen.hyperparameters:
-        yield Event(wall_time=wall_time, summary=hparams_pb(dict(seen.hyperparameters), start_time_secs=wall_time))
+        chosen = hparams_pb(dict(seen.hyperparameters), trial_id=seen.trial, start_time_secs=wall_time)
+        yield Event(wall_time=wall_time, summary=chosen)
     for step, summary in curve_summaries(curves):
         yield Event(wall_time=wall_time, step=step, summary=summary)
     for step, summary in seen.at_step:

@@ -40,14 +40,23 @@ class Observer:
         self._activations = _activation_function(training.model) if self._every else None
         self._before = _weights(training.model) if self._every else {}
         self._blocks = 0
+        self._newest: TrainingSet | None = None
         self.seen: list[tuple[int, Summary]] = []
 
     def after_block(self, examples: TrainingSet, losses: Losses, added: Losses) -> None:
         """`losses`, `added`: of the block's batches, as train_block gave them."""
         self._blocks += 1
+        self._newest = examples if self._every and not self.seen else None
         looked = list(self._look(examples)) if self._every and self._blocks % self._every == 0 else []
         self.seen = [*self.seen, *looked][-_MOST_LOOKS:]
         self._live.add([*self._curve(losses, added), *looked], wall_time=time.time())
+
+    def after_blocks(self) -> None:
+        """A round with fewer blocks than lie between two looks is looked at once, after its last one."""
+        if self._newest is not None and not self.seen:
+            self.seen = list(self._look(self._newest))
+            self._live.add(self.seen, wall_time=time.time())
+        self._newest = None
 
     def _curve(self, losses: Losses, added: Losses) -> Sequence[tuple[int, Summary]]:
         if not len(losses):

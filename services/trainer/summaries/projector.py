@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 from google.protobuf import text_format
 from numpy.typing import NDArray
 from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
@@ -21,7 +20,9 @@ from services.trainer.families.port import Model
 from services.trainer.learn.checkpoint import Checkpoint
 
 _MOST_BYTES = 16 * 1024 * 1024
-"""Of the vectors of all tables; those that no longer fit are left out, and the configuration's comments name them."""
+"""Of the vectors and labels of all tables; those that no longer fit are left out, and the configuration's comments name
+them."""
+_LONGEST_LABEL = 80
 _PREFIX = "model/"
 
 
@@ -34,19 +35,23 @@ def write(folder: Path, model: Model, final: Checkpoint, *, rows: int) -> None:
     """
     config, left_out, spent = ProjectorConfig(), list[str](), 0
     for number, (path, table) in enumerate(sorted(_tables(model, final), key=lambda found: found[1].size)):
-        kept = np.asarray(table[:rows], np.float64)
-        vectors = "".join("\t".join(f"{value:.6g}" for value in row) + "\n" for row in kept.tolist())
-        spent += len(vectors)
+        kept = table[:rows]
+        labels = [label[:_LONGEST_LABEL] for label in labels_of(final.identity, path, len(table), most=rows)]
+        vectors = list[str]()
+        for row, label in zip(kept, labels, strict=True):
+            vectors.append("\t".join(f"{value:.6g}" for value in row.tolist()) + "\n")
+            spent += len(vectors[-1]) + len(label.encode()) + 1
+            if spent > _MOST_BYTES:
+                break
         if spent > _MOST_BYTES:
             left_out.append(path)
             continue
-        labels = labels_of(final.identity, path, len(table))[:rows]
         (folder / "projector").mkdir(parents=True, exist_ok=True)
         embedding = config.embeddings.add(
             tensor_name=path, tensor_path=f"projector/{number}.tsv", metadata_path=f"projector/{number}.labels.tsv",
             tensor_shape=kept.shape,
         )  # fmt: skip
-        (folder / embedding.tensor_path).write_text(vectors)
+        (folder / embedding.tensor_path).write_text("".join(vectors))
         (folder / embedding.metadata_path).write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
     if config.embeddings or left_out:
         said = "".join(f"# left out, as they are too large: {path}\n" for path in left_out)

@@ -12,8 +12,10 @@ import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.plugins.custom_scalar import layout_pb2
+from tensorboard.plugins.hparams.metadata import SESSION_START_INFO_TAG, parse_session_start_info_plugin_data
 from tensorboard.util import tensor_util
 
+from common.definition.row_labels import labels_of
 from common.definition.summaries import parse_summaries
 from common.errors import InvalidInput
 from common.schema import Schema
@@ -39,6 +41,19 @@ def events_in(folder: Path) -> Found:
 
 def of_version(platform: Platform, version: int = 1) -> Found:
     return events_in(platform.directory / "cache" / "model" / str(version) / "tensorboard")
+
+
+def trial_of(platform: Platform, version: int) -> str:
+    """What the table of hyperparameters calls the version's row."""
+    folder = platform.directory / "cache" / "model" / str(version) / "tensorboard"
+    (path,) = (path for path in folder.glob("events.*") if not path.name.endswith(".graph"))
+    (told,) = (
+        value.metadata.plugin_data.content
+        for event in EventFileLoader(str(path)).Load()
+        for value in event.summary.value
+        if value.tag == SESSION_START_INFO_TAG
+    )
+    return parse_session_start_info_plugin_data(told).group_name
 
 
 @pytest.mark.covers("tb-scalar-hist", "tb-pr-curve", "tb-media", "eco-tfdv")
@@ -94,7 +109,9 @@ def test_histograms_curves_and_worst_examples_are_kept_and_change_no_bit(tmp_pat
     layout = layout_pb2.Layout.FromString(found["custom_scalars"]["custom_scalars__config__"][0][1].item())
     assert [category.title for category in layout.category] == ["losses", "metrics"]
     watched.append(small_events(120))
-    assert isinstance(watched.train(watched.lease(files, parent_version=1), work_dir="work-2"), Done)
+    few = definition(training=asked | {"summaries": {"histograms": 1000, "worst": 3}})
+    assert isinstance(watched.train(watched.lease(few, parent_version=1), work_dir="work-2"), Done)
+    assert len(of_version(watched, 2)["histograms"]["weights/hidden_0/kernel"]) == 1, "a short round is seen once"
     tags = {plugin: {tag.split("/")[0] for tag in tags} for plugin, tags in of_version(watched, 2).items()}
     scalars = {"loss", "data_loss", "regularization_loss", "learning_rate", "gradient_norm", "update_ratio"}
     assert tags["scalars"] >= scalars | {"candidate", "parent", "progressive"}
@@ -102,6 +119,7 @@ def test_histograms_curves_and_worst_examples_are_kept_and_change_no_bit(tmp_pat
     assert {"confusion", "calibration"} <= tags["images"]
     assert (tags["pr_curves"], tags["text"]) == ({"candidate", "parent", "progressive"}, {"worst"})
     assert {"custom_scalars", "hparams"} <= tags.keys()
+    assert trial_of(watched, 1) != trial_of(watched, 2), "of equal hyperparameters a row for each version"
 
 
 def test_points_of_a_pr_curve_are_those_of_a_hand_calculation() -> None:
@@ -231,14 +249,26 @@ def test_a_graph_and_tables_that_are_too_large_are_named_instead(
     graphs.write(tmp_path, answering, wall_time=1.0)
     assert (tmp_path / graphs.FILE_NAME).stat().st_size < 4000, "without the numbers of the constant"
 
-    monkeypatch.setattr(projector, "_MOST_BYTES", 40)
+    monkeypatch.setattr(projector, "_MOST_BYTES", 110)
     run = {"label": ("dimension",), "count": 2, "keys": None}
-    of_words = {"label": ("vocabulary", "w"), "count": 3, "keys": ("a", "b\tc", "")}
+    of_words = {"label": ("vocabulary", "w"), "count": 3, "keys": ("a" * 100, "b\tc", "")}
     table = {"axes": [[of_words], [run]], "is_kernel": False}
-    arrays = {"model/small": np.ones((3, 2), np.float32), "model/large": np.ones((30, 2), np.float32)}
-    known = {"variables": {"small": table, "large": table | {"axes": [[of_words | {"count": 30}], [run]]}}}
+    arrays = {"model/small": np.ones((3, 2), np.float32), "model/large": np.ones((300, 2), np.float32)}
+    known = {
+        "variables": {
+            "small": table,
+            "large": table | {"axes": [[of_words | {"count": 300, "keys": ["w" * 100] * 300}], [run]]},
+        }
+    }
     projector.write(tmp_path, None, Checkpoint(arrays, {}, known), rows=10)  # type: ignore[arg-type]  # no layers
     config = (tmp_path / "projector_config.pbtxt").read_text()
     assert config.startswith("# left out, as they are too large: large\n")
     assert 'tensor_name: "small"' in config
-    assert (tmp_path / "projector/0.labels.tsv").read_text() == "a\nb c\nvocabulary\n"
+    assert (tmp_path / "projector/0.labels.tsv").read_text() == "a" * 80 + "\nb c\nvocabulary\n"
+
+
+def test_labels_of_a_table_with_more_rows_than_memory_cost_what_is_asked() -> None:
+    hashed = {"label": ("hash", "w"), "count": 10**15, "keys": None}
+    variables = {"large": {"axes": [[hashed], []], "is_kernel": False}}
+    assert labels_of({"variables": variables}, "large", 10**15, most=2) == ["hash 0", "hash 1"]
+    assert labels_of({"variables": variables}, "other", 10**15, most=2) == ["0", "1"]

@@ -33,11 +33,13 @@ class Doors:
 
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {}
-        answers = self.answers
+        self.asked: list[str] = []
+        answers, asked = self.answers, self.asked
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 answer = answers.get(self.path)
+                asked.append(self.path)
                 self.send_response(404 if answer is None else 200)
                 self.end_headers()
                 self.wfile.write(answer if isinstance(answer, bytes) else json.dumps(answer).encode())
@@ -136,6 +138,7 @@ def test_tensorboard_shows_a_tab_for_each_kind_of_what_a_round_keeps(doors: Door
 @pytest.mark.covers("tb-events")
 def test_a_running_rounds_curve_is_fetched_as_it_grows_and_goes_with_the_round(doors: Doors, tmp_path: Path) -> None:
     write_version(tmp_path / "written")
+    (tmp_path / "written" / "projector_config.pbtxt").touch()
     doors.has_version(tmp_path / "written")
     live = LiveFile(tmp_path / "live", first_step=0, wall_time=1.0)
     doors.answers["/v1/status"] = {"attempt": {"model": "m", "round_id": "r-1"}}
@@ -156,3 +159,4 @@ def test_a_running_rounds_curve_is_fetched_as_it_grows_and_goes_with_the_round(d
     assert list((logdir / "m").iterdir()) == []
     board.fetch_new_curves(doors.url, logdir)
     assert [path.name for path in (logdir / "m").iterdir()] == ["1"]
+    assert doors.asked[-2:] == ["/v1/files/digest-1", "/v1/files/digest-0"], "events last: they make a folder a run"

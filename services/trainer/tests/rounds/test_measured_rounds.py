@@ -46,7 +46,7 @@ def test_a_version_carries_the_metrics_slices_and_intervals_that_its_definition_
 
 def curves_of(platform: Platform) -> dict[str, list[float]]:
     """By name, of the first version's TensorBoard events."""
-    (path,) = (platform.directory / "cache" / "model" / "1" / "tensorboard").iterdir()
+    path = min((platform.directory / "cache" / "model" / "1" / "tensorboard").glob("events.*"))  # before the graph's
     found: dict[str, list[float]] = {}
     for event in EventFileLoader(str(path)).Load():
         for value in event.summary.value:

@@ -10,6 +10,7 @@ could read and write), and methods that change something with an Origin that is 
 import asyncio
 import ipaddress
 import socket
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -22,6 +23,8 @@ REFUSED = prometheus_client.Counter(
     "http_refused", "Requests and connections that were refused before any route saw them.", ["status"]
 )
 _MAX_KNOWN_HOSTS = 256
+_BEGUN_PER_TURN = 32
+"""Of all connections' requests that came behind another one; the event loop accepts and reads between two turns."""
 _FORBIDDEN, REQUEST_TIMEOUT, _MISDIRECTED, _TOO_MANY = 403, 408, 421, 429
 
 
@@ -117,6 +120,7 @@ class Connection(Protocol):
     def is_silent_in_body(self) -> bool: ...
     def look_at_time(self) -> None: ...
     def refuse(self, status: int, message: str) -> None: ...
+    def begin_next(self) -> None: ...
 
 
 @dataclass(eq=False)
@@ -131,6 +135,8 @@ class Door:
     """Values of Host that were found to be ours."""
     _clients: dict[str, _Client] = field(default_factory=dict)
     _sweeper: asyncio.TimerHandle | None = None
+    _in_turn: deque["Connection"] = field(default_factory=deque)
+    _is_turning: bool = False
 
     def admit(self, connection: "Connection") -> bool:
         """Takes a new connection; when there are too many, the one that waits longest for its client goes."""
@@ -177,6 +183,23 @@ class Door:
             self.held_bytes -= connection.held_bytes
             self._clients[connection.address].held_bytes -= connection.held_bytes
             connection.held_bytes = 0
+
+    def begin_in_turn(self, connection: "Connection") -> None:
+        """Begins the connection's next request when those that wait longer have begun: a crowd that sends many at once
+        would otherwise make every turn of the loop as long as itself, and new connections wait for several turns."""
+        self._in_turn.append(connection)
+        if not self._is_turning:
+            self._is_turning = True
+            connection.loop.call_soon(self._begin_some, connection.loop)
+
+    def _begin_some(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            for _ in range(min(len(self._in_turn), _BEGUN_PER_TURN)):
+                self._in_turn.popleft().begin_next()
+        finally:
+            self._is_turning = bool(self._in_turn)
+            if self._is_turning:
+                loop.call_soon(self._begin_some, loop)
 
     def check_host(self, value: bytes) -> None:
         """Raises RefusedByDoor for a name that is not ours."""

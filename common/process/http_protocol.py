@@ -1,13 +1,14 @@
 """HTTP/1.1 as all doors speak it: uvicorn's protocol, with a bound on everything that a client can make it hold.
 
-Bounded are the URL and the headers, the time for a head, for a body and for reading an answer; what connections and
-bodies take together is the door's (http_door.py).
+Bounded are the URL and the headers, the time for a head, for a body and for reading an answer, and the requests of a
+connection that wait for their turn; what connections and bodies take together is the door's (http_door.py).
 """
 
 import asyncio
 from typing import Any
 
 import httptools
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from common.process.http_door import REFUSED, REQUEST_TIMEOUT, Door, HttpBounds, RefusedByDoor
@@ -17,6 +18,10 @@ MAX_HEAD_BYTES = 32 * 1024
 MAX_HEADERS = 100
 _BODY_BYTES_PER_SECOND = 16 * 1024
 _MOST_THROWN_AWAY_BYTES = 16 * 1024 * 1024
+_PART_BYTES = 4 * 1024
+"""Parsed in one go, where it is not all one body."""
+_MOST_WAITING = 16
+"""Requests of a connection behind the one at work; what comes after them is left unparsed, and then unread."""
 NONE, HEAD, BODY = 0, 1, 2
 """What of a message has come: nothing or all of it, a part of its head, its head."""
 _SAFE_METHODS = frozenset({b"GET", b"HEAD", b"OPTIONS"})
@@ -25,10 +30,29 @@ _ONLY_ONCE = frozenset({b"origin", b"content-type", b"content-encoding", b"idemp
 _URI_TOO_LONG, _HEAD_TOO_LARGE = 414, 431
 
 
+class _Flow(FlowControl):
+    """uvicorn reads on whenever an application asks for its body: not while parsed requests are waiting."""
+
+    is_held = False
+
+    def hold(self) -> None:
+        self.is_held = True
+        self.pause_reading()
+
+    def let_go(self) -> None:
+        self.is_held = False
+        self.resume_reading()
+
+    def resume_reading(self) -> None:
+        if not self.is_held:
+            super().resume_reading()
+
+
 class BoundedHttpProtocol(HttpToolsProtocol):
     """Made for one door by `protocol_of`."""
 
     door: Door
+    flow: _Flow
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -47,6 +71,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._seen: set[bytes] = set()
         self._is_old_head = False
         self._body_bytes = 0
+        self._content_length = -1
+        self._unparsed = b""
         self._chunk_bytes = 0
         self._answered_any = False
         self._unread_since = 0.0
@@ -61,6 +87,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
+        self.flow = _Flow(transport)
         self.address = self.client[0] if self.client else ""
         self.heard_at = self._open_since = self.loop.time()
         if not self.door.admit(self):
@@ -72,6 +99,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         for cycle, _ in self.pipeline:
             cycle.disconnected = True
         self.pipeline.clear()
+        self._unparsed = b""
         super().connection_lost(exc)
 
     def give_way(self) -> None:
@@ -95,6 +123,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         now, times = self.loop.time(), self.door.bounds.times
         if self._unread_since and now - self._unread_since > times.unread:
             self.transport.abort()
+        elif self.flow.is_held:
+            self.heard_at = now
+            self._open_since += times.look
         elif self.stage == BODY:
             self._look_at_body(now)
         elif self._is_at_work() or now - self._open_since <= times.head:
@@ -118,9 +149,39 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
-        if self._is_refused:
-            self._throw_away(len(data))
+        if len(data) <= _PART_BYTES and len(self.pipeline) < _MOST_WAITING and not (self._unparsed or self._is_refused):
+            self._parse(data)
             return
+        self._unparsed += data
+        self._parse_unparsed()
+
+    def _parse_unparsed(self) -> None:
+        """Part by part, until enough requests wait: a connection would otherwise hold as many as fit into a read."""
+        data, at = self._unparsed, 0
+        while at < len(data) and len(self.pipeline) < _MOST_WAITING and not self._is_refused:
+            of_body = self._content_length - self._body_bytes if self.stage == BODY else 0
+            size = max(_PART_BYTES, of_body)
+            self._parse(data[at : at + size])
+            at += size
+        self._unparsed = data[at:]
+        if self._is_refused:
+            self._throw_away(len(self._unparsed))
+            self._unparsed = b""
+        elif self._unparsed:
+            self.flow.hold()
+        if self.flow.is_held and not self._unparsed:
+            self.flow.let_go()
+
+    def begin_next(self) -> None:
+        """The turn of the request that waits longest has come."""
+        if not self.pipeline or self.transport.is_closing():
+            return
+        cycle, app = self.pipeline.pop()
+        if self._unparsed:
+            self._parse_unparsed()
+        self._start_asgi_task(cycle, app)
+
+    def _parse(self, data: bytes) -> None:
         self._chunk_bytes = len(data)
         try:
             self.parser.feed_data(data)
@@ -172,7 +233,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         head = b"%b %b HTTP/%b\r\n%b\r\n" % (method, self.url, version.encode(), b"".join(lines))
         self.parser = httptools.HttpRequestParser(self)
         self._upgrades = False
-        self.data_received(head + rest)
+        self._parse(head + rest)
 
     def refuse(self, status: int, message: str) -> None:
         """Answers and closes; behind requests that are not answered yet it only closes."""
@@ -223,6 +284,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def begin_message(self) -> None:
         """Forgets what was said of the message before."""
         self.stage, self._open_since, self._head_bytes, self._body_bytes = HEAD, 0.0, 0, 0
+        self._content_length = -1
         self._first_bytes = self._chunk_bytes
         self._beside_body_bytes = 0
         self._seen = set()
@@ -249,6 +311,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._origin = value
         elif name == b"upgrade":
             self._upgrades = True
+        elif name == b"content-length" and value.isdigit():
+            self._content_length = int(value)
         elif name == b"transfer-encoding" and (value.lower() != b"chunked" or self.parser.get_http_version() != "1.1"):
             shown = value[:100].decode(errors="replace")
             raise RefusedByDoor(400, f"Transfer-Encoding is {shown!r}, expected chunked, and HTTP/1.1")
@@ -309,7 +373,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         self.note_answered()
-        super().on_response_complete()
+        if not self.pipeline or self.transport.is_closing():
+            super().on_response_complete()
+            return
+        self.server_state.total_requests += 1
+        self._unset_keepalive_if_required()
+        self.flow.resume_reading()
+        self.door.begin_in_turn(self)
 
     def note_answered(self) -> None:
         """The room of its body is free."""

@@ -45,6 +45,7 @@ HTTP_STATUS_OF: dict[type[HeadraceError], int] = {
 }
 _START_TIMEOUT_SECONDS = 20.0
 _LINGER_SECONDS, _LINGER_BYTES = 1.0, 16 << 20
+_LISTENERS = 8
 _FEWEST_CONNECTIONS, _MOST_CONNECTIONS = 64, 4096
 """Of one door, within a quarter of the files that the process may have open."""
 _NOT_FOUND, _METHOD_NOT_ALLOWED, _CLIENT_CLOSED_REQUEST = 404, 405, 499
@@ -242,6 +243,12 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
+def listeners(sock: socket.socket) -> list[socket.socket]:
+    """The bound socket some times over, for uvicorn: libuv accepts one connection of each in a turn of the loop, and a
+    probe would wait as many turns as there are connections before it."""
+    return [sock, *(sock.dup() for _ in range(_LISTENERS - 1))]
+
+
 def bounds_of(
     sock: socket.socket, *, allowed_hosts: str, max_bodies_bytes: int, any_origin: bool = False
 ) -> HttpBounds:
@@ -273,7 +280,9 @@ class WebServer:
             app, http=protocol_of(bounds), ws="none", log_config=None, access_log=False, timeout_graceful_shutdown=10
         )
         self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [sock]}, name="http", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.run, kwargs={"sockets": listeners(sock)}, name="http", daemon=True
+        )
 
     def start(self) -> None:
         """Returns when requests are answered.

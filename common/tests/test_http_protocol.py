@@ -1,8 +1,10 @@
 """HTTP doors under clients that announce, wait, dribble, pipeline, pretend and pile up."""
 
+import asyncio
 import gzip
 import json
 import os
+import re
 import resource
 import socket
 import subprocess
@@ -10,12 +12,16 @@ import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import pairwise
 
 import pytest
+from uvicorn import Config
+from uvicorn.server import ServerState
 
 from common.errors import InvalidInput
 from common.process.gzip_bodies import MAX_MEMBERS, inflate
-from common.process.http_door import HttpBounds, HttpTimes
+from common.process.http_door import Door, HttpBounds, HttpTimes
+from common.process.http_protocol import BoundedHttpProtocol, protocol_of
 from common.process.lifecycle import raise_open_files_limit
 from common.process.web import WebServer, bind
 
@@ -236,6 +242,71 @@ def test_pipelined_requests_are_answered_in_order_and_the_fault_comes_last(port:
     good = b"POST /%d HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx"
     answer = ask(port, b"".join(good % number for number in range(3)) + b"nonsense\r\n\r\n")
     assert [b"POST /%d x" % number in answer for number in range(3)] == [True] * 3
+
+
+def test_of_many_pipelined_requests_a_connection_holds_a_few_and_answers_all() -> None:
+    count, waiting = 3000, []
+
+    async def ask_all() -> bytes:
+        made: list[BoundedHttpProtocol] = []
+
+        async def counting(scope, receive, send) -> None:  # type: ignore[no-untyped-def]  # ASGI
+            waiting.append(len(made[0].pipeline))
+            await echo(scope, receive, send)
+
+        config = Config(counting, http=protocol_of(HttpBounds()), lifespan="off", log_config=None)
+        state, loop = ServerState(), asyncio.get_running_loop()
+
+        def make() -> asyncio.Protocol:
+            made.append(config.http(config, state, {}))  # type: ignore[operator,arg-type,call-arg]  # a class of ours
+            return made[-1]
+
+        async with asyncio.timeout(_TIMEOUT_SECONDS), await loop.create_server(make, "127.0.0.1", 0) as server:
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            requests = [
+                b"POST /%d HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx" % number for number in range(count)
+            ]
+            writer.write(b"".join(requests) + LAST)
+            answer = await reader.read(-1)
+            writer.close()
+            return answer
+
+    answer = asyncio.run(ask_all())
+    assert re.findall(rb"POST /(\d+) x", answer) == [b"%d" % number for number in range(count)]
+    assert answer.endswith(b"GET /last ")
+    assert max(waiting) < 200, "sixteen, and what was parsed together with the last of them"
+
+
+def test_requests_behind_others_begin_in_turns_of_the_loop() -> None:
+    """Between two turns the loop accepts and reads: /healthz waits for some of a crowd's requests, not for all."""
+    loop, begun, seen = asyncio.new_event_loop(), [], []
+
+    class Crowd:
+        def __init__(self, left: int) -> None:
+            self.loop, self.left = loop, left
+
+        def begin_next(self) -> None:
+            begun.append(self)
+            self.left -= 1
+            if self.left:
+                crowded.begin_in_turn(self)  # type: ignore[arg-type]  # no more is asked of it
+
+    def look() -> None:
+        seen.append(len(begun))
+        if seen[-1] < 900:
+            loop.call_soon(look)
+
+    crowded = Door(HttpBounds())
+    crowd = [Crowd(3) for _ in range(300)]
+    for connection in crowd:
+        crowded.begin_in_turn(connection)  # type: ignore[arg-type]  # no more is asked of it
+    loop.call_soon(look)
+    loop.call_later(_TIMEOUT_SECONDS, loop.stop)
+    while len(begun) < 900:
+        loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    assert begun == crowd * 3
+    assert max(later - earlier for earlier, later in pairwise(seen)) <= 64
 
 
 def test_trailers_of_a_chunked_body_are_no_headers(port: int) -> None:

@@ -25,7 +25,7 @@ from common.process.retry import Backoff, Pauses
 from common.process.rpc import MAX_MESSAGE_BYTES
 from common.process.rpc_aio import start_aio_server
 from common.process.tracing import Tracing, open_tracing
-from common.process.web import bind, bounds_of
+from common.process.web import bind, bounds_of, listeners
 from common.registry.client import RegistryClient
 from common.registry.reporting import Part, Report, Reporter
 from protos import ingest_pb2_grpc
@@ -94,7 +94,7 @@ async def _serve(
     )
     bounds = bounds_of(sock, allowed_hosts=settings.allowed_hosts, max_bodies_bytes=settings.max_in_flight_bytes // 2)
     web = _WebInLoop(create_ingest_app(intake, service_health, tracing), protocol_of(bounds))
-    serving = asyncio.create_task(web.serve(sockets=[sock]))
+    serving = asyncio.create_task(web.serve(sockets=listeners(sock)))
     follower = threading.Thread(target=intake.schemas.follow, args=(stop, service_health), name="registry", daemon=True)
     follower.start()
     keeper = asyncio.create_task(_keep_log(intake, service_health, open_log))

@@ -32,7 +32,7 @@ from common.process.lifecycle import Stop, raise_open_files_limit
 from common.process.logs import configure_logs
 from common.process.rpc_aio import start_aio_server
 from common.process.tracing import Tracing, open_tracing
-from common.process.web import bind, bounds_of
+from common.process.web import bind, bounds_of, listeners
 from common.registry.client import RegistryClient
 from common.registry.reporting import Reporter
 from services.serving.doors import grpc_api
@@ -208,7 +208,7 @@ async def _serve(start: Start, sock: socket.socket | None, tracing: Tracing) -> 
     manager = ManagerProcess(on_state=following(update, request_log, settings), health=health)
     await manager.start()
     grpc_server, grpc_port = await _start_grpc(start, front, journal, manager, health)
-    web = loop.create_task(web_server.serve([sock]) if sock is not None else _no_rest(stop))
+    web = loop.create_task(web_server.serve(listeners(sock)) if sock is not None else _no_rest(stop))
     others = [loop.create_task(front.queue_client.run()), loop.create_task(manager.run())]
     logger.info("serving", extra={"http_port": sock.getsockname()[1] if sock else None, "grpc_port": grpc_port})
     stop_reports = _start_reports(start, front, counts, sock)

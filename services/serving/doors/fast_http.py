@@ -134,7 +134,6 @@ class PredictProtocol(BoundedHttpProtocol):
         self.url = b""
         self.expect_100_continue = False
         self.headers = []
-        self._content_length = -1
         self._timeout_seconds: float | None = None
         self._tag = self._traceparent = b""
         self._is_plain = True
@@ -278,7 +277,7 @@ class PredictProtocol(BoundedHttpProtocol):
             return
         self.flow.resume_reading()
         if self.pipeline:
-            self._start_asgi_task(*self.pipeline.pop())
+            self.door.begin_in_turn(self)
             return
         self._idle_since = self.heard_at
         if self.timeout_keep_alive_task is None:

@@ -109,6 +109,14 @@ def test_pipelined_requests_are_answered_in_order_also_across_both_ways(wire: Wi
     assert predictions(wire.response()) == [5.0]
 
 
+def test_a_thousand_pipelined_faults_behind_a_prediction_are_answered_one_by_one(wire: Wire) -> None:
+    """Each is answered as it begins; begun within one another they would be deeper than Python goes."""
+    wire.send(post([1, 1]) + post([], body=b"{") * 1000 + post([2, 1]))
+    assert predictions(wire.response()) == [2.0]
+    assert {wire.response()[0] for _ in range(1000)} == {400}
+    assert predictions(wire.response()) == [3.0]
+
+
 def test_every_answer_names_its_version_and_no_error_does(wire: Wire) -> None:
     for request in (post([1, 2]), chunked(b'{"instances": [[', b"1,2]]}")):  # the short way and the ordinary one
         wire.send(request)

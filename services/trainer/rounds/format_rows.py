@@ -19,18 +19,25 @@ _SMALLEST = 1e-12
 
 def asked_of(model: Model, data: RoundData, sample: list[bytes]) -> Asked:
     """Held-out rows of the first block that has some; the sample, unmeasured, where no block has any."""
-    names = [feature.name for feature in model.signatures()["serving_default"].inputs]
+    features = model.signatures()["serving_default"].inputs
+    names = [feature.name for feature in features]
     for block in data.prepared(model):
         if not block.held_out.count:
             continue
-        inputs = {name: block.held_out_raw[name].numpy()[:_MOST_ROWS] for name in names}
+        raw = block.held_out_raw
+        if any(
+            feature.is_decoded for feature in features
+        ):  # a signature takes the bytes, not what a block made of them
+            rows = {int(row): "" for row in block.held_out_rows[:_MOST_ROWS]}
+            raw = parse([example for example, _ in data.serialized({block.index: rows})], model.schema.columns).raw
+        inputs = {name: raw[name].numpy()[:_MOST_ROWS] for name in names}
         labels, weights = (
             {name: values.numpy()[:_MOST_ROWS] for name, values in by_head.items()}
             for by_head in (block.held_out.labels, block.held_out.weights)
         )
         return Asked(inputs, True, partial(_measured, model, labels, weights))
-    raw = parse(sample, model.schema.columns).raw
-    return Asked({name: raw[name].numpy() for name in names}, False, lambda _: None)
+    learned = parse(sample, model.schema.columns).raw
+    return Asked({name: learned[name].numpy() for name in names}, False, lambda _: None)
 
 
 def _measured(

@@ -2,7 +2,8 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ from ai_edge_litert.interpreter import Interpreter
 from common.definition.export import FORMATS
 from common.definition.model import parse_definition
 from common.errors import InvalidInput
+from common.schema import Schema
 from services.trainer.rounds.assignment import Done, Failed
+from services.trainer.rounds.format_rows import asked_of
 from services.trainer.tests.support.small_rounds import FEATURES, Platform, definition, events
 
 NUMERIC = {name: FEATURES[name] for name in ("x", "pair", "code_columns")} | {"code": FEATURES["code"]}
@@ -58,6 +61,32 @@ def test_formats_are_held_against_learned_events_where_none_is_held_out_and_that
     assert isinstance(platform.train(platform.lease(files)), Done)
     told = platform.registry.versions[0].environment["formats"]["tflite"]
     assert (told["held_out"], told["rows"] > 0, "metric" in told) == (False, True, False)
+
+
+@pytest.mark.covers("fmt-tflite", "rec-raw-tensor")
+def test_a_format_is_asked_the_bytes_of_tensors_and_not_their_values() -> None:
+    scan = {"name": "scan", "dtype": "bytes", "tensor": {"dtype": "uint8", "shape": [2]}}
+    schema = Schema.from_mapping({"features": [scan], "labels": [{"name": "y", "dtype": "float32"}]})
+    contents = [b"\x07\x00", b"\xff\x01"]
+    examples = [
+        tf.train.Example(features=tf.train.Features(feature={
+            "scan": tf.train.Feature(bytes_list=tf.train.BytesList(value=[content])),
+            "y": tf.train.Feature(float_list=tf.train.FloatList(value=[1.0])),
+        })).SerializeToString()
+        for content in contents
+    ]  # fmt: skip
+    held_out = SimpleNamespace(count=2, labels={}, weights={})
+    decoded = {"scan": tf.constant([[7, 0], [255, 1]], tf.uint8)}
+    block = SimpleNamespace(index=3, held_out=held_out, held_out_raw=decoded, held_out_rows=np.array([4, 9]))
+    data = SimpleNamespace(
+        prepared=lambda model: [block],
+        serialized=lambda rows: [(examples[[4, 9].index(row)], why) for row, why in rows[3].items()],
+    )
+    signature = SimpleNamespace(inputs=(schema.feature("scan"),))
+    model = SimpleNamespace(schema=schema, signatures=lambda: {"serving_default": signature})
+    asked = asked_of(cast(Any, model), cast(Any, data), [])
+    assert asked.held_out
+    assert asked.inputs["scan"].tolist() == contents
 
 
 def assert_one_answer(path: Path) -> None:

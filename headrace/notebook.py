@@ -148,11 +148,14 @@ class Run:
 
     Attributes:
         metrics: on the held-out slice.
+        warnings: what the data lacks, a sentence each.
         folder: the version's files: saved_model/, checkpoint/, tensorboard/, statistics/.
     """
 
     metrics: Mapping[str, float]
     events_trained: int
+    events_held_out: int
+    warnings: Sequence[str]
     folder: Path
 
     def load(self) -> Any:
@@ -199,7 +202,9 @@ def run(
     (work_dir / "events.ndjson").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
     check_events(work_dir, Schema.from_mapping(stream).to_json()).refuse(f"of the {len(frame):,} rows are refused")
     done = check_round(work_dir, contents, on_step=lambda step: None, limit_seconds=limit_seconds, whole=True)
-    return Run(dict(done["metrics"]), int(done["trained"]), work_dir / "versions" / str(done["model"]) / "1")
+    folder_of_version = work_dir / "versions" / str(done["model"]) / "1"
+    told = tuple(str(sentence) for sentence in done["warnings"])
+    return Run(dict(done["metrics"]), int(done["trained"]), int(done["held_out"]), told, folder_of_version)
 
 
 @dataclass(frozen=True)

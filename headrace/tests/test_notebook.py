@@ -29,6 +29,7 @@ def executed(path: Path) -> dict[str, Any]:
 def test_a_dataframe_becomes_a_model_that_answers() -> None:
     names = executed(NOTEBOOKS / "from_a_dataframe.ipynb")
     assert names["trained"].metrics["auc"] > 0.6
+    assert (names["trained"].events_held_out > 0, names["trained"].warnings) == (True, ())
     low, high = names["answer"]["probability"].numpy().tolist()
     assert low < high, "AA is late beyond 1,500 miles"
     broken = names["frame"].assign(late=7)

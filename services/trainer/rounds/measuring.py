@@ -128,7 +128,7 @@ def measure(
         held_out,
         tally.unusable,
         tally.sample,
-        features.warnings(),
+        features.warnings() | _without_metrics(model.definition, tally.trained, held_out),
         {
             tag: pr_curves.counts_of(data.labels, binary.probabilities(data.outputs), data.weights)
             for tag, data in compared.judged()
@@ -137,6 +137,19 @@ def measure(
         worst,
         statistics,
     )
+
+
+def _without_metrics(definition: Definition, trained: int, held_out: int) -> dict[str, str]:
+    """A sentence where a slice was asked for and is empty: equal events share one fate, and small ranges have few."""
+    asked = definition.evaluation
+    if held_out or not trained or not asked.holdout_fraction:
+        return {}
+    what = f"values of {asked.holdout_by}" if asked.holdout_by else "events that differ"
+    sentence = (
+        f"none of {trained:,} events is held out, so nothing is measured: evaluation.holdout_fraction is "
+        f"{asked.holdout_fraction:g}, equal events fall on the same side, and the range has few {what}"
+    )
+    return {"held-out slice": sentence}
 
 
 def _made(definition: Definition, columns: Columns) -> Columns:

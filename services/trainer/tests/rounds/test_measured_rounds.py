@@ -80,3 +80,13 @@ def test_data_loss_and_regularisation_are_reported_apart_and_add_up_also_after_a
     assert training == other.metrics["training"]
     assert training["data_loss"] + training["regularization_loss"] == pytest.approx(training["loss"])
     assert training["loss"] == pytest.approx(np.mean(curves["loss"][len(data) // 2 :]), rel=1e-6)
+
+
+def test_a_round_that_holds_nothing_out_says_so(tmp_path: Path) -> None:
+    platform = Platform(tmp_path)
+    platform.append(events(60))
+    asked = definition(evaluation={"holdout_fraction": 1e-9})
+    assert isinstance(platform.train(platform.lease(asked)), Done)
+    (version,) = platform.registry.versions
+    assert (version.events_held_out, version.metrics.get("candidate")) == (0, {})
+    assert "none of 60 events is held out" in version.environment["warnings"]["held-out slice"]

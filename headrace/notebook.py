@@ -200,7 +200,9 @@ def run(
     columns = {feature.name: feature for feature in checked.columns}
     rows = [fitted_event(row, columns) for row in frame.to_dict("records")]
     (work_dir / "events.ndjson").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
-    check_events(work_dir, Schema.from_mapping(stream).to_json()).refuse(f"of the {len(frame):,} rows are refused")
+    found = check_events(work_dir, Schema.from_mapping(stream).to_json())
+    first = "".join(f"; row {index}: {reason}" for index, reason in found.refused[:1])
+    found.refuse(f"of the {len(frame):,} rows are refused{first}")
     done = check_round(work_dir, contents, on_step=lambda step: None, limit_seconds=limit_seconds, whole=True)
     folder_of_version = work_dir / "versions" / str(done["model"]) / "1"
     told = tuple(str(sentence) for sentence in done["warnings"])

@@ -33,8 +33,7 @@ class EventsChecked:
     def refuse(self, what: str) -> None:
         """Raises InvalidInput, naming the events, where there are any that are refused."""
         if self.refused_count:
-            index, reason = self.refused[0]
-            raise InvalidInput(f"{self.refused_count:,} {what}; number {index}: {reason}", refused=self.refused)
+            raise InvalidInput(f"{self.refused_count:,} {what}", refused=self.refused)
 
 
 @contextmanager

@@ -33,7 +33,7 @@ def test_a_dataframe_becomes_a_model_that_answers() -> None:
     low, high = names["answer"]["probability"].numpy().tolist()
     assert low < high, "AA is late beyond 1,500 miles"
     broken = names["frame"].assign(late=7)
-    with pytest.raises(InvalidInput, match=r"600 of the 600 rows are refused; number 0: .*late"):
+    with pytest.raises(InvalidInput, match=r"600 of the 600 rows are refused; row 0: .*late"):
         headrace.run(names["schema"], names["definition"], broken)
     with pytest.raises(InvalidInput, match="the frame has no rows"):
         headrace.run(names["schema"], names["definition"], broken.head(0))

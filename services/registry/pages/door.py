@@ -60,7 +60,7 @@ class Page:
 
 PAGES = (
     Page("/", "overview.html", overview.page),
-    Page("/models/{model}", "model.html", model.page, frozenset({"show", "done"})),
+    Page("/models/{model}", "model.html", model.page, frozenset({"before", "done"})),
     Page("/models/{model}/versions/{version}", "version.html", version.page, frozenset({"against", "done"})),
     Page("/streams", "streams.html", streams.listed),
     Page("/streams/{stream}", "stream.html", streams.page, frozenset({"done", "letters", "schema"})),

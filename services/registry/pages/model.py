@@ -26,7 +26,9 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
     serving = catalog.serving(model)
     production = model.aliases.get(PRODUCTION, 0)
     live = next((one for one in versions if one.version == production), None)
-    shown = versions if place.query.get("show") == "all" else versions[-SHOWN_VERSIONS:]
+    before = place.asked("before")
+    wanted = [version for version in versions if version.version < before] if before else versions
+    shown = wanted[-SHOWN_VERSIONS:]
     line = _line(versions, production)
     fresh = catalog.now - live.last_event_at if live and live.last_event_at else None
     return {
@@ -37,6 +39,7 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
         "serving": serving,
         "versions": [_row(one, production, line) for one in reversed(shown)],
         "version_count": len(versions),
+        "older": place.link(before=str(shown[0].version)) if len(wanted) > len(shown) else "",
         "curve": _curve(versions, _slices(reading, versions)),
         "metric": main_metric(versions[-1]) if versions else "",
         "account": account,

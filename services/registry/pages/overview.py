@@ -34,7 +34,9 @@ def _flow(reading: Reading, models: Sequence[JsonMap], instances: Sequence[JsonM
     running = [
         model["open_round"] for model in models if model["open_round"] and model["open_round"]["state"] == "running"
     ]
-    waiting = [model["waiting_examples"] for model in models if model["waiting_examples"] is not None]
+    waiting = [
+        model["waiting_examples"] for model in models if model["waiting_examples"] is not None and not model["archived"]
+    ]
     fresh = [
         model["production"]["freshness_seconds"] for model in models if model["production"] and not model["archived"]
     ]

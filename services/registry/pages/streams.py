@@ -37,9 +37,11 @@ def listed(reading: Reading, place: Place) -> dict[str, Any]:
 def page(reading: Reading, place: Place) -> dict[str, Any]:
     name = place.names["stream"]
     stream = reading.catalog.get_stream(name)
-    first = 1 if place.query.get("schema") == "all" else max(1, stream.schema_version - _SCHEMAS + 1)
-    numbers = range(max(1, first - 1), stream.schema_version)
-    older = [None] * (first == 1) + [reading.catalog.get_stream(name, number) for number in numbers]
+    last = min(place.asked("schema", stream.schema_version + 1) - 1, stream.schema_version)
+    first = max(1, last - _SCHEMAS + 1)
+    schemas: list[Any] = [None] * (first == 1)
+    schemas += [reading.catalog.get_stream(name, number) for number in range(max(1, first - 1), last)]
+    schemas += [stream if last == stream.schema_version else reading.catalog.get_stream(name, last)] if last else []
     told, told_fault = (None, "") if place.is_live else _statistics(reading, name)
     letters, letters_fault = _letters(reading, name, place.query.get("letters", ""))
     status, status_fault = _status(reading, name)
@@ -47,8 +49,8 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
     return {
         "stream": stream,
         "schema": Schema.from_json(stream.schema_json),
-        "versions": [_changes(before, now) for before, now in pairwise([*older, stream])][::-1],
-        "all_versions": place.link(schema="all") if first > 1 else "",
+        "versions": [_changes(before, now) for before, now in pairwise(schemas)][::-1],
+        "older_schemas": place.link(schema=str(first)) + "#schemas" if first > 1 else "",
         "learners": [model for model in reading.catalog.list_models() if model.stream == name],
         "events": reading.now("accepted_events_per_second", service="ingest", stream=name),
         "refused": reading.now("refused_events_per_second", service="ingest", stream=name),

@@ -1,5 +1,6 @@
 """Statistics of serialized tf.train.Examples by a stream's schema, without TensorFlow."""
 
+import base64
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any
@@ -16,8 +17,8 @@ _MOST_VALUES = 4096
 
 
 def of_examples(examples: Iterable[bytes], schema: Schema) -> dict[str, FieldStatistics]:
-    """By feature and label of the schema."""
-    features = (*schema.features, *schema.labels)
+    """By feature and label of the schema; without bytes, whose values are no words."""
+    features = [feature for feature in (*schema.features, *schema.labels) if feature.dtype != "bytes"]
     fields = {feature.name: FieldStatistics(feature.dtype == "string") for feature in features}
     rest = iter(examples)
     while batch := [Example.FromString(one).features.feature for one in islice(rest, _AT_ONCE)]:
@@ -32,15 +33,25 @@ def of_examples(examples: Iterable[bytes], schema: Schema) -> dict[str, FieldSta
     return fields
 
 
-def as_row(example: bytes) -> dict[str, Any]:
-    """{name: value}, a list where there is not one value; bytes that are no UTF-8 with replacements."""
+def as_row(example: bytes, schema: Schema | None = None) -> dict[str, Any]:
+    """{name: value}, a list where there is not one value; texts that are no UTF-8 with replacements, and what is bytes
+    by the schema as {"b64": ...}, as ingest takes it."""
     found: dict[str, Any] = {}
+    features = (*schema.features, *schema.labels) if schema else ()
+    encoded = {feature.name for feature in features if feature.dtype == "bytes"}
     for name, feature in sorted(Example.FromString(example).features.feature.items()):
-        values = [
-            value.decode("utf-8", "replace") if isinstance(value, bytes) else value for value in _values(feature) or ()
-        ]
+        write = _as_base64 if name in encoded else _as_text
+        values = [write(value) if isinstance(value, bytes) else value for value in _values(feature) or ()]
         found[name] = values[0] if len(values) == 1 else values
     return found
+
+
+def _as_base64(value: bytes) -> dict[str, str]:
+    return {"b64": base64.b64encode(value).decode()}
+
+
+def _as_text(value: bytes) -> str:
+    return value.decode("utf-8", "replace")
 
 
 def _values(feature: Any) -> Any:

@@ -25,6 +25,7 @@ def of_predictions(records: Iterable[bytes], schema: Schema) -> dict[str, FieldS
     Raises:
         DecodeError, ValueError: a record is none, or a tensor's values and shape do not agree.
     """
+    encoded = {feature.name for feature in schema.features if feature.dtype == "bytes"}
     columns: dict[str, list[Array]] = {}
     examples: list[bytes] = []
     for record in records:
@@ -34,7 +35,7 @@ def of_predictions(records: Iterable[bytes], schema: Schema) -> dict[str, FieldS
             continue
         for name, proto in inputs.items():
             array = _array(proto)
-            if array is not None and array.ndim:
+            if array is not None and array.ndim and name not in encoded:
                 columns.setdefault(name, []).append(array)
     found = {name: _of_column(arrays) for name, arrays in columns.items()}
     features = {feature.name for feature in schema.features} - found.keys()

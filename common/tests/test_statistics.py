@@ -9,7 +9,7 @@ import pytest
 
 from common.schema import Schema
 from common.statistics.distances import compare, sentences
-from common.statistics.examples import of_examples
+from common.statistics.examples import as_row, of_examples
 from common.statistics.sketches import FieldStatistics, of_arrays, to_document
 from protos.example_pb2 import Example
 
@@ -65,6 +65,21 @@ def test_examples_are_counted_by_field_and_what_is_missing_and_not_finite_is_tol
     assert (fields["extra"]["missing"], fields["extra"]["distinct"]) == (6, 1)
     assert (fields["late"]["examples"], fields["late"]["missing"]) == (10, 10)
     assert sorted(fields["word"]["top"]) == [["a", 5], ["b", 5]]
+
+
+def test_bytes_are_no_words_and_are_shown_as_ingest_takes_them() -> None:
+    schema = Schema.from_mapping(
+        {
+            "features": [{"name": "word", "dtype": "string"}, {"name": "raw", "dtype": "bytes"}],
+            "labels": [{"name": "late", "dtype": "int64"}],
+        }
+    )
+    example = Example()
+    example.features.feature["raw"].bytes_list.value.append(b"\x89PNG\xff")
+    example.features.feature["word"].bytes_list.value.append(b"\xffa")
+    serialized = example.SerializeToString()
+    assert sorted(to_document(of_examples([serialized], schema))["fields"]) == ["late", "word"]
+    assert as_row(serialized, schema) == {"raw": {"b64": "iVBOR/8="}, "word": "\ufffda"}
 
 
 @pytest.mark.covers("eco-tfdv")

@@ -92,7 +92,8 @@ def create_ingest_app(intake: Intake, service_health: Health, tracing: Tracing =
     async def tail(stream: str, last: int = Query(100, ge=1, le=window.MOST_ROWS)) -> dict[str, Any]:
         """The newest events, as rows, the newest last. Read back from the log."""
         await intake.open(stream)
-        return {"events": await intake.in_thread(window.tail, intake.log, stream, last)}
+        schema = Schema.from_json((await intake.in_thread(intake.schemas.fetch, stream)).schema_json)
+        return {"events": await intake.in_thread(window.tail, intake.log, stream, schema, last)}
 
     @app.get("/v1/streams/{stream}/statistics", tags=["streams"])
     async def statistics(stream: str, last: int = Query(10_000, ge=1, le=window.MOST_EVENTS)) -> dict[str, Any]:

@@ -57,9 +57,9 @@ def _first_offset(log: EventLog, topic: str, partition: int, bounds: tuple[int, 
         span *= 4
 
 
-def tail(log: EventLog, stream: str, last: int) -> list[dict[str, Any]]:
+def tail(log: EventLog, stream: str, schema: Schema, last: int) -> list[dict[str, Any]]:
     """The newest events as rows, the newest last."""
-    return [as_row(example) for example in newest_events(log, stream, last)]
+    return [as_row(example, schema) for example in newest_events(log, stream, last)]
 
 
 def statistics(log: EventLog, stream: str, schema: Schema, last: int) -> dict[str, Any]:

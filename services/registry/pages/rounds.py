@@ -36,7 +36,11 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
     rounds = found[:_SHOWN]
     versions = reading.catalog.versions_of([(found.plan.model, found.version) for found in rounds if found.version])
     now = reading.catalog.now
-    rows = [_row(found, versions.get((found.plan.model, found.version)), now) for found in rounds]
+    doing = {str(one["does"].get("round_id")): str(one["does"].get("stage")) for one in reading.instances}
+    rows = [
+        _row(found, versions.get((found.plan.model, found.version)), now, doing.get(found.round_id, "other"))
+        for found in rounds
+    ]
     start = min((row["planned_at"] for row in rows), default=now - _HOUR_SECONDS)
     end = max((row["planned_at"] + row["seconds"] for row in rows), default=now) if before else now
     return {
@@ -50,7 +54,8 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
     }
 
 
-def _row(found: Round, version: Version | None, now: float) -> dict[str, Any]:
+def _row(found: Round, version: Version | None, now: float, doing: str) -> dict[str, Any]:
+    """`doing`: the stage that its trainer reports, which is there before the lease's first renewal says it."""
     began = float(found.progress.get("began_at", 0.0)) or found.planned_at
     ended = version.created_at if version is not None else float(found.failure.get("at", 0.0)) or now
     timings = _in_order(version.timings) if version is not None else []
@@ -60,7 +65,7 @@ def _row(found: Round, version: Version | None, now: float) -> dict[str, Any]:
         pieces.append({"stage": stage, "from": at, "to": at + seconds})
         at += seconds
     if not timings and found.state is not RoundState.PLANNED:
-        stage = str(found.progress.get("stage", "other"))
+        stage = str(found.progress.get("stage", doing))
         pieces.append({"stage": stage if stage in STAGES else "other", "from": began, "to": ended})
     if found.state is RoundState.PLANNED:
         pieces = [{"stage": "waits", "from": found.planned_at, "to": now}]

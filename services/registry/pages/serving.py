@@ -33,12 +33,19 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
     ]
     return {
         "instances": [{**one, "doing": _doing(one)} for one in instances],
-        "served": sorted(served, key=lambda one: (one["model"], -one["version"], one["instance_id"])),
+        "served": sorted(
+            filter(_is_worth_a_row, served), key=lambda one: (one["model"], -one["version"], one["instance_id"])
+        ),
         "queues": _queues(instances),
         "reloads": _reloads(served),
         "sparks": {name: charts.spark(reading.over_time(name, service="serving")) for name in _CHARTS},
         "now": {name: reading.now(name, service="serving") for name in (*_CHARTS, "request_p50_seconds")},
     }
+
+
+def _is_worth_a_row(one: Mapping[str, Any]) -> bool:
+    """What has ended as it should is in the history."""
+    return bool(one["state"] != "END" or one["reason"])
 
 
 def _reloads(served: Sequence[Mapping[str, Any]]) -> list[tuple[float, str]]:
@@ -68,7 +75,7 @@ def _doing(instance: Mapping[str, Any]) -> str:
     """In words; of a trainer in a cluster its task, and how long its round's members were waited for."""
     does = instance["does"]
     if not does:
-        count = len(instance["serves"])
+        count = sum(one["state"] != "END" for one in instance["serves"])
         idle = {"serving": f"{count} version{'' if count == 1 else 's'}", "trainer": "free"}
         return idle.get(instance["service"], "–")
     said = f"{does.get('round_id')}: {does.get('stage')}"

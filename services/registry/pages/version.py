@@ -1,5 +1,6 @@
 """One version: where it comes from, what it was measured at, what it consists of, and what it answers."""
 
+import base64
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -16,6 +17,10 @@ from services.registry.pages.reading import Place, Reading
 
 _MAX_SHAPE = 64
 _MAX_REQUEST = 200_000
+_PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mNgAAAAAgAB5Sfe/AAAAABJRU5ErkJggg=="
+)
+"""A PNG of one black dot."""
 
 
 def page(reading: Reading, place: Place) -> dict[str, Any]:
@@ -28,7 +33,8 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
     production = model.aliases.get(PRODUCTION, 0)
     against = place.asked("against", version.parent_version or production or number)
     plan = catalog.get_round(name, version.round_id).plan
-    request = _request_for(reading, version)
+    signatures = _signatures(reading, name, number)
+    request = _request_for(reading, version, signatures)
     parts = {part: scalars(version, part) for part in version.metrics}
     parent = catalog.get_version(name, version.parent_version) if version.parent_version else None
     told, before = (statistics.of_version(catalog, one) if one else None for one in (version, parent))
@@ -50,11 +56,12 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
         "configuration": json.dumps(plan.configuration, indent=2, sort_keys=True, ensure_ascii=False),
         "trigger": plan.trigger,
         "plan": plan,
-        "warnings": list(version.environment.get("warnings", [])),
+        "warnings": list(dict(version.environment.get("warnings", {})).values()),
         "environment": {key: value for key, value in version.environment.items() if key != "warnings"},
         "against": against,
         "diff": catalog.compare(name, against, number) if against != number else None,
         "served_by": catalog.served_by(name).get(number, []),
+        "signatures": _tensors(signatures),
         "request": json.dumps(request, indent=2),
         "request_line": json.dumps(request).replace("'", "\\u0027"),
         "serving_url": reading.neighbours.serving,
@@ -94,24 +101,45 @@ def _table(parts: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
     return [{"name": name, **{part: values.get(name) for part, values in parts.items()}} for name in names]
 
 
-def _request_for(reading: Reading, version: Version) -> JsonMap:
+def _request_for(reading: Reading, version: Version, signatures: JsonMap) -> JsonMap:
     """One that the version should take: an instance with a value of the kind of every input, as far as is known."""
     schema = Schema.from_json(reading.catalog.get_stream(version.stream, version.schema_version).schema_json)
-    wanted = _inputs(reading, version.model, version.version) or _inputs(reading, version.model, 0)
+    known = signatures or _signatures(reading, version.model, 0)
+    wanted = set(known.get("serving_default", {}).get("inputs", ()))
     chosen = [feature for feature in schema.features if not feature.rows_of and (not wanted or feature.name in wanted)]
-    return {"instances": [{feature.name: _value(feature) for feature in chosen}]}
+    return {"instances": [{feature.name: example_of(feature) for feature in chosen}]}
 
 
-def _inputs(reading: Reading, model: str, version: int) -> set[str]:
-    """Of the signature serving_default; empty when no replica has the version."""
+def _signatures(reading: Reading, model: str, version: int) -> JsonMap:
+    """By name, as TensorFlow Serving's metadata has them; empty when no replica has the version."""
     try:
         answer = reading.neighbours.signatures(model, version)
-        return set(answer["metadata"]["signature_def"]["signature_def"]["serving_default"]["inputs"])
-    except (HeadraceError, KeyError, TypeError):
-        return set()
+        return dict(answer["metadata"]["signature_def"]["signature_def"])
+    except (HeadraceError, KeyError, TypeError, ValueError):
+        return {}
 
 
-def _value(feature: Feature) -> object:
+def _tensors(signatures: JsonMap) -> list[dict[str, Any]]:
+    """A row for each input and output."""
+    return [
+        {"signature": name, "side": side, "name": tensor, "dtype": told["dtype"], "shape": _shape(told["tensor_shape"])}
+        for name, signature in sorted(signatures.items())
+        for side in ("inputs", "outputs")
+        for tensor, told in sorted(signature[side].items())
+    ]
+
+
+def _shape(told: JsonMap) -> str:
+    if told.get("unknown_rank"):
+        return "any"
+    return f"[{', '.join('?' if int(dim['size']) < 0 else str(dim['size']) for dim in told.get('dim', ()))}]"
+
+
+def example_of(feature: Feature) -> object:
+    """A value that an event may have, as JSON: the first word, the least number, a picture of one dot."""
+    if feature.dtype == "bytes":
+        known = b"\0" * (feature.tensor.byte_count or 0) if feature.tensor else _PIXEL if feature.image else b""
+        return {"b64": base64.b64encode(known).decode()}
     scalar: object = feature.vocabulary[0] if feature.vocabulary else "" if feature.dtype == "string" else 0
     if feature.dtype != "string":
         scalar = feature.minimum if feature.minimum is not None else 0

@@ -123,6 +123,7 @@ def publish(
     gate: Gate = GATE,
     evaluation: JsonMap | None = None,
     contents: Mapping[str, bytes] | None = None,
+    environment: JsonMap | None = None,
 ) -> Version:
     """Plans, leases and registers the next version, whose files are its own."""
     planned = catalog.plan_round(next_plan(catalog, model=model))
@@ -132,9 +133,8 @@ def publish(
         "checkpoint/state": b"weights of " + own,
         "saved_model/saved_model.pb": saved_model(mark=planned.round_id),
     }
-    made = replace(
-        draft(catalog, auc=auc, gate=gate, contents=of_version | dict(contents or {})), evaluation=evaluation or {}
-    )
+    made = draft(catalog, auc=auc, gate=gate, contents=of_version | dict(contents or {}))
+    made = replace(made, evaluation=evaluation or {}, environment=dict(made.environment) | dict(environment or {}))
     return catalog.register_version(held.round.round_id, held.token, made)
 
 

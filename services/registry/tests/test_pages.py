@@ -1,5 +1,6 @@
 """The pages as a browser gets them: what they say, what they refuse, and that nothing in them runs that is not ours."""
 
+import base64
 import html
 import json
 import re
@@ -7,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import numpy as np
@@ -18,10 +19,12 @@ from common.errors import NotFound
 from common.process.health import Health
 from common.process.web import WebServer, bind
 from common.registry.reporting import Part, Report, Served
+from common.schema import Schema
 from common.statistics.sketches import of_arrays, to_document
 from services.registry.catalog import Catalog
 from services.registry.doors.http_api import create_registry_app
 from services.registry.pages import statistics, streams
+from services.registry.pages import version as version_page
 from services.registry.pages.door import HEADERS, MAX_LIVE
 from services.registry.pages.neighbours import Neighbours
 from services.registry.pages.reading import Place, Reading
@@ -210,6 +213,8 @@ def test_a_round_is_shown_from_its_plan_on(browser: httpx.Client, catalog: Catal
     held = lease(catalog)
     for path in ("/", "/models/m", "/rounds"):
         assert "running" in seen(browser.get(path)).text
+    catalog.report(Report("t", "trainer", "", 5.0, does={"round_id": planned.round_id, "stage": "export"}))
+    assert re.search('aria-label="[^"]*export ', browser.get("/rounds").text), "before the lease's first renewal"
     catalog.renew_lease(held.round.round_id, held.token, ttl_seconds=10.0, progress={"stage": "train"})
     for path in ("/", "/models/m", "/rounds"):
         assert "train" in seen(browser.get(path)).text
@@ -311,9 +316,14 @@ def test_what_runs_a_version_is_told_and_when_replicas_changed_over(catalog: Cat
     served = Served("m", 1, "AVAILABLE", since=7.0, engine="onnx; late: 3 times as fast", runner="m-1, process 77")
     worked = {"runner_private_bytes": 23e6, "runner_batches_per_second": 2.0, "runner_examples_per_second": 9.0}
     part = Part(model="m", version=1, numbers=worked)
+    gone, failed = Served("m", 7, "END"), Served("m", 8, "END", reason="out of memory")
     for name in ("a", "b"):
-        catalog.report(Report(name, "serving", "", 5.0, serves=(served,), parts=(part,)))
+        catalog.report(Report(name, "serving", "", 5.0, serves=(served, gone, failed), parts=(part,)))
     page = seen(browser.get("/serving"))
+    rows = {str(one["id"]) for one in page.all("tr") if "id" in one}
+    assert {"a-m-1", "a-m-8"} <= rows, "what failed stays"
+    assert "a-m-7" not in rows
+    assert "1 version " in page.text
     for words in ("onnx; late: 3 times as fast", "m-1, process 77", "23 MB", " 4.5 ", "m 1 at"):
         assert words in page.text, words
     (marks,) = [json.loads(str(found["data-marks"])) for _, found in page.tags if "data-marks" in found]
@@ -553,6 +563,34 @@ def test_dead_letters_are_read_page_by_page(catalog: Catalog) -> None:
     pages = [told(query) for query in ({}, {"letters": "70.3"}, {"letters": "20.3"})]
     assert [len(page["letters"]) for page in pages] == [50, 50, 20]
     assert [page["older_letters"] for page in pages] == ["?letters=70.3#letters", "?letters=20.3#letters", ""]
+
+
+def test_a_versions_page_lists_its_signatures_and_offers_a_picture_to_one_that_takes_pictures(catalog: Catalog) -> None:
+    class Serving(Neighbours):
+        def signatures(self, model: str, version: int) -> dict[str, Any]:
+            dims = [{"size": "-1"}, {"size": "3"}]
+            tensor = {"dtype": "DT_STRING", "tensor_shape": {"dim": dims, "unknown_rank": False}}
+            inputs = {"picture": tensor, "raw": {"dtype": "DT_STRING", "tensor_shape": {"unknown_rank": True}}}
+            signatures = {"serving_default": {"inputs": inputs, "outputs": {"y": tensor}}}
+            return {"metadata": {"signature_def": {"signature_def": signatures}}}
+
+    image = {"format": "png", "height": 8, "width": 8, "channels": 1}
+    picture = {"name": "picture", "dtype": "bytes", "image": image}
+    raw = {"name": "raw", "dtype": "bytes", "tensor": {"dtype": "float32", "shape": [2]}}
+    features = [{"name": "x", "dtype": "float32"}, picture, raw]
+    catalog.register_stream("pictures", json.dumps({"features": features, "labels": SCHEMA["labels"]}))
+    publish(catalog, environment={"warnings": {"values of x": "x is <b>odd</b>"}})
+    place = Place("/models/m/versions/1", {"model": "m", "version": "1"}, {}, "", "", "", "")
+    told = version_page.page(Reading(catalog, Serving()), place)
+    assert [(one["side"], one["name"], one["shape"]) for one in told["signatures"]] == [
+        ("inputs", "picture", "[?, 3]"), ("inputs", "raw", "any"), ("outputs", "y", "[?, 3]"),
+    ]  # fmt: skip
+    assert told["warnings"] == ["x is <b>odd</b>"]
+    schema = Schema.from_json(catalog.get_stream("pictures").schema_json)
+    offered = {feature.name: version_page.example_of(feature) for feature in schema.features}
+    assert offered["x"] == 0.0
+    assert base64.b64decode(cast("dict[str, str]", offered["picture"])["b64"]).startswith(b"\x89PNG")
+    assert offered["raw"] == {"b64": base64.b64encode(bytes(8)).decode()}
 
 
 @pytest.mark.covers("eco-tfdv")

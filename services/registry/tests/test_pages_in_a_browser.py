@@ -152,6 +152,10 @@ def test_a_table_is_sorted_and_filtered_and_a_curve_is_drawn(site: Site, catalog
     page.get_by_role("searchbox", name="Filter versions").fill("0.65")
     expect(rows).to_have_count(1)
     expect(page.locator("#curve canvas")).to_have_count(1)
+    page.get_by_text("As a table").click()
+    of_curve = page.get_by_role("region", name="Metric by version").locator("tbody tr")
+    expect(of_curve.first).to_contain_text("0.65")
+    expect(of_curve).to_have_count(8)
     page.get_by_role("button", name="Light or dark").click()
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
 

@@ -119,7 +119,31 @@
     }
     ctx.restore();
   }
+  // The same numbers as a table: at most a hundred rows, evenly chosen, the newest first.
+  function tabulate(element, x, lines, isTime) {
+    const place = element.id && document.querySelector(`[data-table-of="${element.id}"]`);
+    if (!place) return;
+    const names = Object.keys(lines);
+    const every = Math.max(1, Math.ceil(x.length / 100));
+    const table = document.createElement("table");
+    const add = (part, kind, cells) => {
+      const row = part.insertRow();
+      for (const cell of cells) {
+        const made = row.appendChild(document.createElement(kind));
+        made.textContent = cell;
+        made.className = "right";
+      }
+    };
+    add(table.createTHead(), "th", [element.dataset.x || "x", ...names]);
+    const body = table.createTBody();
+    for (let at = x.length - 1; at >= 0; at -= every) {
+      const when = isTime ? new Date(x[at] * 1000).toLocaleTimeString([], { hourCycle: "h23" }) : x[at];
+      add(body, "td", [when, ...names.map((name) => (lines[name][at] == null ? "–" : Number(lines[name][at].toPrecision(5))))]);
+    }
+    place.replaceChildren(table);
+  }
   function draw(element, x, lines, isTime) {
+    tabulate(element, x, lines, isTime);
     drawn.get(element)?.destroy();
     element.replaceChildren();
     drawn.delete(element);

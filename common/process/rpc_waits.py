@@ -191,6 +191,8 @@ class Waits:
                     peer = self._peers.setdefault(name, _Peer())
                     peer.received, peer.read, peer.messages = count, peer.read - read, peer.messages - messages
             for name, waits in of_peer.items():
+                if name not in received and name not in reading:
+                    continue  # It began after the kernel was asked; the next look counts it.
                 most = len(waits) * self.bounds.max_message_bytes
                 known = self._peers.get(name) or _Peer()
                 arriving[name] = min(most, known.arriving(received[name])) if name in received else most

@@ -14,6 +14,7 @@ import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from common.errors import Overloaded
+from common.process import rpc_waits
 from common.process.health import Health
 from common.process.rpc import WAIT_BOUNDS, ErrorInterceptor, start_server
 from common.process.rpc_aio import AioErrorInterceptor
@@ -218,6 +219,25 @@ def test_waits_are_looked_at_again_after_there_were_none() -> None:
         assert ended.wait(_TIMEOUT_SECONDS)
         waits.finish(wait)
         wait_until(lambda: all(thread.name != "waits" for thread in set(threading.enumerate()) - others), "it is idle")
+
+
+def test_a_call_that_begins_while_is_looked_is_not_taken_for_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = Waits(replace(_BOUNDS, max_bytes=1_000, look_seconds=0.01))
+    ended, begun, looks = threading.Event(), list[Any](), list[None]()
+
+    def received() -> dict[str, int]:
+        looks.append(None)
+        if len(looks) == 1:
+            begun.append(waits.begin("new", ended.set, is_read=True))
+            return {"old": 10}
+        return {"old": 10, "new": 10}
+
+    monkeypatch.setattr(rpc_waits, "received_bytes", received)
+    begun.append(waits.begin("old", ended.set, is_read=True))
+    wait_until(lambda: len(looks) >= 3, "it was looked at again")
+    assert not ended.is_set()
+    for wait in begun:
+        waits.finish(wait)
 
 
 @pytest.mark.parametrize(("address", "family"), [("127.0.0.1", "ipv4:127.0.0.1"), ("::1", "ipv6:%5B::1%5D")])

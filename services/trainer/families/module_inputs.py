@@ -132,8 +132,9 @@ def given(features: Iterable[Feature], columns: Mapping[str, keras.KerasTensor],
             inputs |= _of_list(feature, raw, is_filled=feature.name not in lists)
         else:
             column = columns.get(feature.name)
-            is_column = not feature.shape and column is not None and len(column.shape) == 2
-            inputs[feature.name] = tf.expand_dims(raw[feature.name], 1) if is_column else raw[feature.name]
+            values = raw[feature.name]
+            is_column = len(values.shape) == 1 and column is not None and len(column.shape) == 2
+            inputs[feature.name] = tf.expand_dims(values, 1) if is_column else values
     return {name: inputs[name] for name in asked}
 
 

@@ -27,7 +27,7 @@ def example(number: int) -> bytes:
     made.features.feature["id"].int64_list.value.append(number)
     made.features.feature["word"].bytes_list.value.extend([b"r\xc3\xa9d", b"\xff"])
     made.features.feature["x"].float_list.value.extend([0.5, 1.5])
-    return made.SerializeToString()
+    return made.SerializeToString(deterministic=True)
 
 
 def run(*arguments: str) -> Result:

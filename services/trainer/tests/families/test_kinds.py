@@ -87,7 +87,7 @@ def in_steps(serialized_example: bytes) -> bytes:
         for start in range(0, len(found), size):
             getattr(steps.feature.add(), kind).value.extend(found[start : start + size])
     made.context.CopyFrom(context)
-    return made.SerializeToString()
+    return made.SerializeToString(deterministic=True)
 
 
 @pytest.mark.covers("rec-raw-tensor", "rec-image", "rec-sequence")

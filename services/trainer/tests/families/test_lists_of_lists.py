@@ -146,7 +146,7 @@ def as_sequence(example: bytes) -> bytes:
         step = steps.feature.add()
         if length:
             step.bytes_list.value.extend(next(words) for _ in range(length))
-    return made.SerializeToString()
+    return made.SerializeToString(deterministic=True)
 
 
 @pytest.mark.covers("rec-parse")

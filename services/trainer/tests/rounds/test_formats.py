@@ -72,7 +72,7 @@ def test_a_format_is_asked_the_bytes_of_tensors_and_not_their_values() -> None:
         tf.train.Example(features=tf.train.Features(feature={
             "scan": tf.train.Feature(bytes_list=tf.train.BytesList(value=[content])),
             "y": tf.train.Feature(float_list=tf.train.FloatList(value=[1.0])),
-        })).SerializeToString()
+        })).SerializeToString(deterministic=True)
         for content in contents
     ]  # fmt: skip
     held_out = SimpleNamespace(count=2, labels={}, weights={})

@@ -64,7 +64,7 @@ class Events:
         example = example_pb2.Example()
         example.features.feature["distance"].float_list.value.append(float(self.appended))
         example.features.feature["late"].int64_list.value.append(self.appended % 2)
-        return example.SerializeToString()
+        return example.SerializeToString(deterministic=True)
 
 
 @dataclass

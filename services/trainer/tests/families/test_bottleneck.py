@@ -50,7 +50,7 @@ def test_a_second_round_over_the_same_events_reads_what_the_base_returned(tmp_pa
     ours, plain = (checkpoint.read(tmp_path / "cache" / "model" / str(one.version)).arrays for one in (first, whole))
     assert ours.keys() == plain.keys()
     for path, array in ours.items():
-        np.testing.assert_allclose(np.float64(array), np.float64(plain[path]), rtol=1e-5, atol=1e-6, err_msg=path)
+        np.testing.assert_allclose(np.float64(array), np.float64(plain[path]), rtol=1e-4, atol=1e-5, err_msg=path)
 
     # With one block damaged on disk and the other one gone: the same bits.
     kept = shutil.copytree(tmp_path / "cache" / ".bottleneck", tmp_path / "rebuild-cache" / ".bottleneck")

@@ -37,6 +37,6 @@ def test_they_train_and_are_served_under_their_names(tmp_path: Path, family: str
     files = module(NETWORK) if family == "module" else definition(features=numeric, estimator="dnn_classifier")
     outcome = platform.train(platform.lease(files))
     assert isinstance(outcome, Done), outcome
-    served = next(tmp_path.rglob("saved_model.pb"))
+    served = tmp_path / "cache" / "model" / "1" / "saved_model" / "saved_model.pb"
     graph = saved_model_pb2.SavedModel.FromString(served.read_bytes()).meta_graphs[0]
     assert sorted(graph.signature_def["serving_default"].inputs) == sorted(NAMES)

@@ -121,7 +121,7 @@ def _served_alone_and_together(platform: Platform, examples: list[bytes]) -> Non
     for place in {Path(file.path).parent for file in files}:
         (platform.directory / "served" / place).mkdir(parents=True, exist_ok=True)
     platform.registry.download(files, platform.directory / "served")
-    export = tf.saved_model.load(str(next((platform.directory / "served").rglob("saved_model.pb")).parent))
+    export = tf.saved_model.load(str(platform.directory / "served" / "saved_model"))
     features = Schema.from_mapping(SCHEMA).features
     together = parse(examples, features).raw
     rows = export.signatures["serving_default"](**together)["logits"].numpy()

@@ -73,7 +73,7 @@ def test_lists_of_lists_train_resume_rebuild_and_are_served(tmp_path: Path, kind
     platform.registry.resume_point = None
     found = rebuilt(platform, lease, 1)
     assert (found.missing, found.differences) == ((), ())
-    served = next(path.parent for path in tmp_path.rglob("saved_model.pb"))
+    served = tmp_path / "cache" / "model" / "1" / "saved_model"
     inputs = parse_inputs(json.loads((served / INPUTS_PATH).read_text()))["serving_default"]
     assert [(one.name, one.shape) for one in inputs.features] == [
         ("visits", (None, None)), ("visits_row_lengths", (None,)),
@@ -126,7 +126,8 @@ def test_lists_of_lists_reach_a_module_as_a_sparse_tensor(tmp_path: Path) -> Non
     assert isinstance(outcome, Done), outcome
     found = rebuilt(platform, lease, 1)
     assert (found.missing, found.differences) == ((), ())
-    export = tf.saved_model.load(str(next(tmp_path.rglob("saved_model.pb")).parent)).signatures["serving_default"]
+    saved = tf.saved_model.load(str(tmp_path / "cache" / "model" / "1" / "saved_model"))
+    export = saved.signatures["serving_default"]
     lists = [[["a", "b"], ["c"]], [["a"], ["b", "c"]], [["a"], ["b"], ["c"]], [[], ["a", "b"], ["c"]], []]
     rows = [CODEC.encode({"visits": visits, "late": 0}) for visits in lists]
     together = export(**parse(rows, CODEC.schema.features).raw)["logits"].numpy()

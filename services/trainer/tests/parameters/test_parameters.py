@@ -274,11 +274,17 @@ def test_what_is_fetched_is_what_the_servers_hold(tmp_path: Path, name: str) -> 
 
 @pytest.mark.covers("dist-ps-async")
 def test_the_batch_of_a_worker_that_died_is_computed_by_another_and_counts_once(tmp_path: Path) -> None:
+    has_died = threading.Event()
+
     def die(number: int) -> None:
         if number >= 3:
+            has_died.set()
             raise DiesError
 
-    with _cluster(tmp_path, Toy(die), Toy(), servers=2) as cluster:
+    def wait(number: int) -> None:
+        has_died.wait(60)
+
+    with _cluster(tmp_path, Toy(die), Toy(wait), servers=2) as cluster:
         cluster.run(30)
         _assert_equal(cluster.values(), _expected(30))
         told = cluster.coordinator.told()
@@ -386,7 +392,7 @@ def test_without_any_worker_or_server_the_attempt_ends_with_a_sentence(tmp_path:
         pytest.raises(ServersLostError, match="all workers are lost: worker 0"),
     ):
         cluster.run(3)
-    with _cluster(tmp_path, Toy(), straggler_seconds=1.0) as cluster:
+    with _cluster(tmp_path, Toy()) as cluster:
         cluster.coordinator._servers[0].connection.shutdown(socket.SHUT_RDWR)
         with pytest.raises(ServersLostError, match="parameter server 0 does not answer"):
             cluster.run(3)

@@ -77,7 +77,8 @@ def test_a_round_takes_in_who_comes_lets_go_who_leaves_and_outlives_who_dies(
     registry_process.start()
     assert leaver.stop() == 0
     wait_until(lambda: len(_all_trainers(trainers)) == 2, "the round goes on without the one that left", seconds=60)
-    assert f"trainer {leaver.environment['TRAINER_ID']}" in _regrouped(registry)["because"]
+    left = f"trainer {leaver.environment['TRAINER_ID']}"
+    wait_until(lambda: left in _regrouped(registry)["because"], "the round says who left")
     _member(trainers).kill()
     wait_until(lambda: _alone(trainers), "the round goes on without the one that died", seconds=60)
     (tmp_path / "finish").touch()

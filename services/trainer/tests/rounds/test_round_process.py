@@ -531,16 +531,11 @@ def test_two_processes_arrive_at_the_same_weights(tmp_path: Path) -> None:
         "platform.train(platform.lease(definition()))\n"
         "print(platform.registry.versions[0].weights_digest)\n"
     )
-    digests = [
-        subprocess.run(
-            [sys.executable, "-c", script, str(tmp_path / name)],
-            capture_output=True,
-            check=True,
-            text=True,
-            timeout=100,
-        ).stdout
+    processes = [
+        subprocess.Popen([sys.executable, "-c", script, str(tmp_path / name)], stdout=subprocess.PIPE, text=True)
         for name in ("one", "two")
     ]
+    digests = [process.communicate(timeout=280)[0] for process in processes]
     assert digests[0] == digests[1] != ""
 
 
@@ -558,7 +553,7 @@ def test_importing_a_round_starts_neither_tensorflow_nor_threads() -> None:
         capture_output=True,
         check=True,
         text=True,
-        timeout=100,
+        timeout=280,
         env={"OPENBLAS_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"},
     )
     assert json.loads(result.stdout) == [1, False]

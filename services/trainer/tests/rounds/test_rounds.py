@@ -155,6 +155,7 @@ def test_missing_services_hold_a_round_up_without_failing_it(
 def test_the_lease_is_kept_while_the_child_trains(
     trainer: TrainerProcess, registry: RegistryClient, events: Events
 ) -> None:
+    trainer.environment["TRAINER_LEASE_TTL_SECONDS"] = "9"  # a busy machine may keep a renewal waiting
     trainer.behave("hang")
     trainer.start()
     events.add(10)
@@ -164,9 +165,9 @@ def test_the_lease_is_kept_while_the_child_trains(
 
     def is_renewed() -> bool:
         found = last_round(registry)
-        return found is not None and found.lease_expires_at > begun.lease_expires_at + 2.0
+        return found is not None and found.lease_expires_at > begun.lease_expires_at
 
-    wait_until(is_renewed, "the lease outlives its first time to live")
+    wait_until(is_renewed, "the lease is renewed")
     found = last_round(registry)
     assert found is not None
     assert (found.attempts, found.progress["examples_done"]) == (1, 3)
@@ -176,6 +177,7 @@ def test_the_lease_is_kept_while_the_child_trains(
 def test_a_child_whose_lease_is_lost_is_killed(
     trainer: TrainerProcess, registry: RegistryClient, events: Events
 ) -> None:
+    trainer.environment["TRAINER_LEASE_TTL_SECONDS"] = "9"
     trainer.behave("hang")
     trainer.start()
     events.add(10)
@@ -186,9 +188,9 @@ def test_a_child_whose_lease_is_lost_is_killed(
     assert registry.lease_round(holder, ttl_seconds=30.0) is None, "whoever read the name in the list of rounds"
     # The same holder asks again: the registry takes the process before it for dead and fences it off.
     secret = holder_secret(Path(trainer.environment["TRAINER_DATA_DIR"]))
+    trainer.behave("register")
     stolen = registry.lease_round(holder, ttl_seconds=30.0, secret=secret)
     assert stolen is not None
-    trainer.behave("register")
     wait_until(lambda: not is_running(child_pid), "the child is killed")
     wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "the trainer has taken it back and finished it")
     with pytest.raises(Conflict):

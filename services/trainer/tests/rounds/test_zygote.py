@@ -160,7 +160,7 @@ def test_a_child_is_nice_single_threaded_and_the_first_that_the_kernel_kills(
     named, made = facts.pop("temporary_files")
     assert (named, str(Path(made).parent)) == (scratch, scratch), "they go with the round's folder"
     assert facts == {
-        "niceness": os.nice(0) + 7,
+        "niceness": min(19, os.nice(0) + 7),
         "scheduling": os.SCHED_BATCH,
         "session_weight": "nice 7" if Path("/proc/self/autogroup").exists() else "no groups",
         "leads_its_group": True,
@@ -290,7 +290,7 @@ def test_the_real_zygote_has_imported_tensorflow_and_keeps_to_one_thread(behave:
         "services.trainer.rounds.process:run_round", nice=0, scheduling="normal", log_format="text", log_level="INFO"
     )
     try:
-        wait_until(lambda: handle.wait_until_ready(0.1), "the zygote is ready", seconds=90.0)
+        wait_until(lambda: handle.wait_until_ready(0.1), "the zygote is ready", seconds=200.0)
         process = Path(f"/proc/{handle.pid}")
         assert "tensorflow" in (process / "maps").read_text()
         assert len(list((process / "task").iterdir())) == 1
@@ -309,8 +309,9 @@ def test_a_zygote_that_takes_no_more_signals_is_logged_once_and_the_kill_still_c
     wait_for_progress(zygote, child)
     assert zygote.pid is not None
     os.kill(zygote.pid, signal.SIGSTOP)
-    for _ in range(3000):  # more than the socket holds
+    while not child.is_signal_refused:  # until the socket is full
         zygote.signal(child, signal.SIGKILL)
+    zygote.signal(child, signal.SIGKILL)
     assert [record.message for record in caplog.records].count("the process that forks rounds cannot be reached") == 1
     os.kill(child.pid, signal.SIGKILL)
     wait_until(lambda: not zygote.wait(child, 0.01) and child.has_said_all, "the child's pipe is closed")

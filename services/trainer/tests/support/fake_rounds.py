@@ -150,8 +150,10 @@ def fail(assignment: RoundAssignment, report: Report, stop_requested: StopReques
 def register_step_by_step(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
     """Reads one record at a time, saves a resume point after each, and a digest over all in the version.
 
-    The digest goes from resume point to resume point, so it shows a record that was left out or taken twice.
+    The digest goes from resume point to resume point, so it shows a record that was left out or taken twice. Where a
+    file "goes-to" lies beside the behaviour's, it waits with so many examples.
     """
+    goes_to = Path(os.environ[BEHAVIOUR_FILE]).with_name("goes-to")
     registry = RegistryClient(assignment.registry_address)
     log = open_event_log(assignment.event_log)
     point = assignment.lease.resume_point
@@ -160,6 +162,8 @@ def register_step_by_step(assignment: RoundAssignment, report: Report, stop_requ
     topic = f"examples.{assignment.plan.stream}"
     for block in read_blocks(log, topic, assignment.plan.ranges, block_examples=1, start=start):
         report(Progress("train", examples_done=state["count"]))
+        while goes_to.exists() and state["count"] >= int(goes_to.read_text()):
+            time.sleep(0.02)
         text = state["digest"] + "".join(example.hex() for example in block.examples)
         state = {
             "digest": hashlib.sha256(text.encode()).hexdigest(),

@@ -113,7 +113,7 @@ class TrainerProcess:
         return self._call(urllib.request.Request(self._url(path), json.dumps(body).encode(), headers))
 
     def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.get("/v1/status")[1]
+        found: dict[str, Any] = wait_until(lambda: self.get("/v1/status")[1], "the trainer says what it does")
         return found
 
     def is_training(self) -> bool:
@@ -125,7 +125,7 @@ class TrainerProcess:
 
     def _call(self, request: urllib.request.Request) -> tuple[int, Any]:
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=DEADLINE_SECONDS) as answer:
                 return answer.status, json.loads(answer.read() or b"null")
         except urllib.error.HTTPError as error:
             with error:

@@ -41,6 +41,7 @@ pin {model} 99 | unpin {model} | archive nobody | restore {model} | delete nobod
 promote {model} 99 | rollback {model} | predict {model} '[1' | predict nobody {row} | predict {model} {{}}
 push {model} {dir} | init {dir}/model.yaml | check {new}/none --data {csv}
 apply {csv} | features {dir} --row x | fit {dir} --data {dir} --to {new}/fit2
+learning-rate {dir} --data {dir}
 bench http://127.0.0.1:1 --model {model} --seconds 0.1 | bench x
 model show {model}@99 | model cost nobody | model graph {csv} | model ops nobody | model signatures nobody
 checkpoint show nobody | checkpoint diff {model}@1 {model}@2 | checkpoint export {model}@99 --to {new}/x
@@ -50,8 +51,8 @@ tensorboard nobody --inspect --logdir {new}/logs2 | model tflite {csv} | model e
 model optimize {model}@99 --to {new}/optimized | model tap nobody --tensor x
 model upgrade {new}/none.py --to {new}/upgraded
 """
-"""Those that stand here alone do their work in headrace/tests/ (fit, profile, tflite, optimize, tap, engines, upgrade);
-trace in test_looking.py."""
+"""Those that stand here alone do their work in headrace/tests/ (fit, learning-rate, profile, tflite, optimize, tap,
+engines, upgrade); trace in test_looking.py."""
 TABLES = ("models", "streams", "versions", "rounds", "history", "deadletters", "status", "account", "stats")
 """Their lines fit a terminal, also when they are piped."""
 

@@ -20,6 +20,7 @@ from headrace.commands import (
     checkpoints,
     events,
     fit,
+    learning_rate,
     lifecycle,
     look,
     model_engines,
@@ -199,6 +200,7 @@ app.command()(start.init)
 app.command()(start.check)
 app.command()(start.features)
 app.command("fit")(fit.fit)
+app.command("learning-rate")(learning_rate.learning_rate)
 app.command()(models.apply)
 app.command("ingest")(events.ingest)
 app.command()(models.train)

@@ -52,9 +52,9 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
-    # A client that pings more often is sent away.
-    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
-    ("grpc.http2.max_ping_strikes", 2),
+    # Pings are not counted: past the count gRPC keeps 2.7 kB of every ping until a client reads what it was told, as
+    # long as that sends. Uncounted, it reads no further once 10,000 answers wait for a client that takes none.
+    ("grpc.http2.max_ping_strikes", 0),
 ]
 """Of every gRPC door: what one connection, and all together, may hold."""
 HEALTH_WATCH = f"/{health.SERVICE_NAME}/Watch"

@@ -14,14 +14,16 @@ from testing.redis_server import RedisServer
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
 _LONGEST = (
-    "test_shards.py", "test_round_process.py", "test_manager.py", "test_modules.py", "test_standalone.py",
+    "test_shards.py", "test_changed_definitions.py", "test_manager.py", "test_compressed.py", "test_round_process.py",
+    "test_modules.py", "test_supersteps.py", "test_module_rounds.py", "test_shard_sums.py", "test_stopped_rounds.py",
+    "test_standalone.py", "test_lost_workers.py", "test_told_values.py",
     "test_profile.py", "test_warm_start.py", "test_pace.py", "test_workers.py", "test_clusters.py",
     "test_engine_choice.py", "test_platforms.py", "test_measured_rounds.py", "test_formats.py", "test_retrieval.py",
     "test_growing_tables.py", "test_board.py", "test_rounds.py", "test_asynchronous.py", "test_estimators.py",
     "test_zygote.py", "test_random_definitions.py", "test_heads.py", "test_model_fn.py", "test_planner.py",
     "test_summaries.py", "test_rebuild.py", "test_kill.py", "test_steps.py",
 )  # fmt: skip
-"""Each takes half a minute or more of a core; the first two are minutes."""
+"""Each takes half a minute or more of a core. Those that start many processes do not follow each other."""
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
-DYING_SECONDS = 2.0
+DYING_SECONDS = 5.0
 """A connection is closed before its process has ended; how that was is asked for so long."""
 
 

@@ -1,8 +1,15 @@
 """Which processes compute a round, and which of them this one is. Imports no TensorFlow: control uses it too."""
 
 import json
+import random
 import socket
 from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+from common.errors import Unavailable
+
+_FIRST_PORT, _MOST_TRIED = 10_000, 1000
 
 
 @dataclass(frozen=True)
@@ -34,11 +41,33 @@ def on_this_machine(count: int) -> ClusterSpec:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on; TensorFlow's servers bind them a moment later."""
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("", 0))  # as TensorFlow will: on all interfaces
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+    """Ports that nobody listens on; TensorFlow's servers bind them a moment later.
+
+    They lie below those that the system gives to outgoing connections: one of these could take a port meanwhile.
+
+    Raises:
+        Unavailable: there are not so many.
+    """
+    choices = random.SystemRandom().sample(range(_FIRST_PORT, _end_of_ports()), k=_MOST_TRIED)
+    found = list(islice(filter(_is_free, choices), count))
+    if len(found) < count:
+        raise Unavailable(f"{count} free ports are needed, and of {_MOST_TRIED} from {_FIRST_PORT} on {len(found)} are")
+    return found
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("", port))  # as TensorFlow will: on all interfaces
+        except OSError:
+            return False
+    return True
+
+
+def _end_of_ports() -> int:
+    """The first port of outgoing connections; where these leave next to none, the end of all ports."""
+    try:
+        first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError):
+        first = 32_768
+    return first if first >= _FIRST_PORT + _MOST_TRIED else 65_536

@@ -62,7 +62,7 @@ def trainer(tmp_path: Path, registry_process: RegistryServer, events: Events) ->
             "TRAINER_REGISTRY_ADDRESS": registry_process.address,
             "TRAINER_EVENT_LOG": f"segments:{tmp_path / 'log'}",
             "TRAINER_LEASE_TTL_SECONDS": "2",
-            "TRAINER_LEASE_GRACE_SECONDS": "30",
+            "TRAINER_LEASE_GRACE_SECONDS": "300",
             "TRAINER_STOP_GRACE_SECONDS": "5",
             "TRAINER_ROUND_SET_ASIDE_SECONDS": "600",  # on a loaded machine a round is silent for long
             "TRAINER_POLL_INTERVAL_SECONDS": "0.05",

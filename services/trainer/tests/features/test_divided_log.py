@@ -111,4 +111,4 @@ def test_a_stranger_is_told_nothing(members: list[tuple[Watched, DividedLog]]) -
     with grpc.insecure_channel(members[0][1].introduction.split()[0]) as channel:
         ask: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/headrace.trainer.Input/Counts")
         with pytest.raises(grpc.RpcError, match="only members"):
-            ask(b"", timeout=10.0, metadata=(("secret", "guessed"),))
+            ask(b"", timeout=60.0, metadata=(("secret", "guessed"),))

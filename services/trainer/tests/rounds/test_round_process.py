@@ -1,26 +1,21 @@
 """A round from assignment to version, with real files and a real log."""
 
 import json
-import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from common.definition.serving import OPTIONS_PATH
-from common.errors import DataLoss, InvalidInput
+from common.errors import InvalidInput
 from common.eventlog.tfrecord import cut, frame
 from protos import example_pb2, warmup_pb2
 from services.trainer.data.dataset import holdout_mask
 from services.trainer.export.saved_model import WARMUP_PATH
-from services.trainer.features.statistics import Moments
 from services.trainer.learn import checkpoint
-from services.trainer.rounds.assignment import Done, Failed, FailureKind, Progress
-from services.trainer.summaries.transformed import document_of
+from services.trainer.rounds.assignment import Done
 from services.trainer.tests.support.small_rounds import (
     FEATURES,
     SCHEMA,
@@ -28,46 +23,8 @@ from services.trainer.tests.support.small_rounds import (
     definition,
     event,
     events,
-    rebuilt,
     serialized,
 )
-
-MODULE = """
-import keras
-import tensorflow as tf
-
-def build_model(schema, parameters):
-    x = keras.Input((), name="x", dtype="float32")
-    hidden = keras.layers.Dense(4, activation="relu")(keras.layers.Reshape((1,))(x))
-    hidden = keras.layers.Dropout(0.5)(hidden)
-    return keras.Model(x, keras.layers.Dense(1)(hidden))
-"""
-
-
-@pytest.fixture
-def platform(tmp_path: Path) -> Platform:
-    return Platform(tmp_path)
-
-
-def module_definition(source: str, **sections: Any) -> dict[str, bytes]:
-    return definition(
-        estimator=None, features=None, parameters={}, module="model.py", task="binary", model_py=source, **sections
-    )
-
-
-def after_blocks(platform: Platform, count: int) -> Callable[[], bool]:
-    """True once so many blocks more are trained."""
-    before = len(trained_blocks(platform))
-    return lambda: len(trained_blocks(platform)) - before >= count
-
-
-def trained_blocks(platform: Platform) -> list[Progress]:
-    return [m for m in platform.messages if isinstance(m, Progress) and m.stage == "train" and m.examples_done]
-
-
-def failed(outcome: object) -> Failed:
-    assert isinstance(outcome, Failed), outcome
-    return outcome
 
 
 def test_a_label_of_words_teaches_what_its_places_in_the_vocabulary_teach(tmp_path: Path) -> None:
@@ -104,7 +61,7 @@ def test_a_first_round_registers_a_version_whose_counts_add_up(platform: Platfor
         "statistics",
         "tensorboard",
     }
-    devices = [dict(device) for progress in trained_blocks(platform) for device in progress.devices]
+    devices = [dict(device) for progress in platform.trained_blocks() for device in progress.devices]
     assert {device["device"] for device in devices} == {"CPU:0"}
     assert all(0 < device["memory_bytes"] <= device["peak_bytes"] for device in devices)
 
@@ -183,58 +140,6 @@ def test_held_out_examples_touch_neither_weights_nor_statistics(tmp_path: Path) 
     assert versions[0].weights_digest == versions[1].weights_digest
 
 
-@pytest.mark.covers("ckpt-resume", "loop-supervisor")
-@pytest.mark.parametrize(
-    ("is_module", "optimizer", "every"), [(False, "adam", 1), (True, "adam", 1), (False, "sgd", 2)]
-)
-def test_a_round_stopped_after_every_kth_block_ends_with_the_same_weights(
-    tmp_path: Path, is_module: bool, optimizer: str, every: int
-) -> None:
-    """With dropout, optimizer slots, zscore statistics and learned vocabularies, over two passes of two blocks."""
-    training = {"batch_size": 8, "passes": 2, "optimizer": {"name": optimizer, "learning_rate": 0.01}}
-    files = module_definition(MODULE, training=training) if is_module else definition(training=training)
-    undisturbed, platform = Platform(tmp_path / "undisturbed"), Platform(tmp_path / "stopped")
-    for one in (undisturbed, platform):
-        one.append(events(75))
-    undisturbed.train(undisturbed.lease(files))
-    lease = platform.lease(files)
-    attempts, outcome = 0, object()
-    while not isinstance(outcome, Done):
-        stop = after_blocks(platform, every)
-        outcome = platform.train(lease, stop_requested=stop, work_dir=f"work-{attempts}")
-        lease = platform.registry.taken_up(lease)
-        attempts += 1
-    assert attempts == 4 // every + 1, "stopped once more after the last block"
-    assert len(trained_blocks(platform)) == len(trained_blocks(undisturbed)) == 4, "no block was trained twice"
-    versions = [one.registry.versions[0] for one in (undisturbed, platform)]
-    assert versions[0].weights_digest == versions[1].weights_digest
-    assert versions[0].metrics == versions[1].metrics
-
-
-@pytest.mark.covers("ckpt-save", "est-run-config")
-def test_resume_points_are_saved_at_block_ends_when_they_are_due(platform: Platform) -> None:
-    platform.append(events(100))
-    platform.train(platform.lease(definition()), resume_interval_seconds=0.0)
-    assert [m.resume_points for m in trained_blocks(platform)] == [1, 2, 3]
-    assert platform.registry.resume_point is not None
-    assert platform.registry.resume_point.state["block_index"] == 3
-
-
-def test_a_round_goes_on_while_no_resume_point_can_be_saved(platform: Platform) -> None:
-    platform.append(events(60))
-    platform.registry.takes_resume_points = False
-    done = platform.train(platform.lease(definition()), resume_interval_seconds=0.0)
-    assert isinstance(done, Done)
-    assert platform.registry.resume_point is None
-
-
-def test_the_resume_point_of_another_model_is_refused(platform: Platform) -> None:
-    platform.append(events(60))
-    platform.train(platform.lease(definition()), stop_requested=after_blocks(platform, 1))
-    with pytest.raises(DataLoss, match="not of this model"):
-        platform.train(platform.lease(definition(parameters={"hidden_units": [4, 4]})))
-
-
 @pytest.mark.covers("rec-parse")
 def test_unusable_examples_are_set_aside_with_their_reasons(platform: Platform) -> None:
     features = {**FEATURES, "code": {"type": "identity", "size": 5, "out_of_range": "error"}}
@@ -264,261 +169,10 @@ def test_unusable_examples_are_set_aside_with_their_reasons(platform: Platform) 
     assert "code" in reasons[bad[4]]
 
 
-def test_a_changed_definition_keeps_what_has_the_same_name_and_reports_the_rest(platform: Platform) -> None:
-    platform.append(events(60))
-    platform.train(platform.lease(definition()))
-    platform.append(events(60, seed=2))
-    features = {name: spec for name, spec in FEATURES.items() if name != "word_code"}
-    features["tags_code"] = {"type": "crossed", "of": ["word", "x_bucket"], "bins": 10}
-    changed = definition(features=features, training={"batch_size": 8, "optimizer": {"name": "sgd"}})
-    done = platform.train(platform.lease(changed, parent_version=1))
-    assert isinstance(done, Done)
-    first, second = platform.registry.versions
-    report = second.environment["warm_start"]
-    assert "model/wide/tags_code_weights" in report["new"]
-    assert "model/wide/word_code_weights" in report["dropped"]
-    assert any(path.startswith("optimizer/adam/") for path in report["dropped"])
-    assert second.step > first.step, "the global step goes on under another optimizer"
-    assert set(second.metrics["parent"]) == set(second.metrics["candidate"])
-
-
-@pytest.mark.covers("mode-vocab-remap")
-def test_rows_move_by_meaning_so_that_the_answers_stay(platform: Platform) -> None:
-    """Words and buckets in another order and number, wider layers, a feature more: with nothing learned in the second
-    round the candidate answers exactly as its parent does."""
-    still = {"batch_size": 8, "optimizer": {"name": "adam", "learning_rate": 0.0}}
-    words = ["red", "green", "blue", "grey", "pink", "teal"]
-    fixed: dict[str, Any] = {
-        **FEATURES,
-        "x": {"type": "numeric", "normalize": "zscore", "update": False},
-        "word": {"type": "vocabulary", "words": words, "oov": "error"},
-    }
-    del fixed["word_code"]  # hashes the ids of the words: it starts new
-    learning = {"batch_size": 8, "optimizer": {"name": "adam", "learning_rate": 0.05}}
-    platform.append(events(80))
-    platform.train(platform.lease(definition(features=fixed, training=learning)))
-    changed = fixed | {
-        "word": fixed["word"] | {"words": ["violet", *reversed(words)]},
-        "code": fixed["code"] | {"size": 9},
-        "word_vector": fixed["word_vector"] | {"dimension": 5},
-        "other_pair": {"type": "numeric", "of": "pair"},
-    }
-    wider = {"hidden_units": [7], "dropout": 0.2}
-    platform.append(events(80, seed=2))
-    done = platform.train(
-        platform.lease(definition(features=changed, training=still, parameters=wider), parent_version=1)
-    )
-    assert isinstance(done, Done)
-    version = platform.registry.versions[1]
-    assert version.metrics["candidate"] == pytest.approx(version.metrics["parent"])
-    report = version.environment["warm_start"]
-    assert "wide/word_weights: 1 kept, 5 moved, 1 new" in report["rows"]
-    assert "hidden_0/bias: 4 kept, 3 new" in report["rows"]
-
-
-@pytest.mark.covers("eco-tft", "feat-numeric-bucket")
-def test_quantiles_are_fitted_once_and_rows_follow_their_intervals(platform: Platform) -> None:
-    learned = events(61)
-    platform.append(learned)
-    shape = {"estimator": "linear_classifier", "parameters": {}, "evaluation": {"holdout_fraction": 0.0}}
-    four = definition(features={"x_bucket": {"type": "bucketized", "of": "x", "quantiles": 4}}, **shape)
-    first = platform.lease(four)
-    assert isinstance(platform.train(first), Done)
-    assert rebuilt(platform, first, 1).weights_digest == platform.registry.versions[0].weights_digest
-    values = [example_pb2.Example.FromString(one).features.feature["x"].float_list.value[0] for one in learned]
-    quartiles = np.quantile(values, [0.25, 0.5, 0.75]).astype(np.float32)
-    platform.append(events(60, seed=2))
-    assert isinstance(platform.train(platform.lease(four, parent_version=1)), Done)
-    for version in ("1", "2"):
-        stored = checkpoint.read(platform.directory / "cache" / "model" / version)
-        assert np.array_equal(stored.arrays["statistics/x_bucket/boundaries"], quartiles), version
-    platform.append(events(20, seed=3))
-    boundaries = [*quartiles[:2].astype(float).tolist(), 99.0]
-    given = definition(features={"x_bucket": {"type": "bucketized", "of": "x", "boundaries": boundaries}}, **shape)
-    assert isinstance(platform.train(platform.lease(given, parent_version=2)), Done)
-    assert "wide/x_bucket_weights: 2 kept, 2 new" in str(platform.registry.versions[2].environment["warm_start"])
-
-
-def test_texts_train_rebuild_and_move_by_word(platform: Platform) -> None:
-    text = {"type": "text", "of": "word", "max_words": 30, "oov": "drop", "split": "characters"}
-    vector = {"type": "embedding", "of": "letters", "dimension": 2}
-    parts = {"x": FEATURES["x"], "letters": text, "vector": vector, "counts": {"type": "indicator", "of": "letters"}}
-    platform.append(events(60))
-    first = platform.lease(definition(features=parts))
-    assert isinstance(platform.train(first), Done)
-    assert rebuilt(platform, first, 1).weights_digest == platform.registry.versions[0].weights_digest
-    platform.append(events(20, seed=2))
-    moved = definition(features=parts | {"letters": {**text, "ngrams": 2}})
-    assert isinstance(platform.train(platform.lease(moved, parent_version=1)), Done)
-    report = str(platform.registry.versions[1].environment["warm_start"])
-    assert "wide/letters_weights: 24 new, 14 dropped" in report, "pairs beside letters: words of another source"
-
-
-def test_a_layer_starts_anew_only_when_told_to(platform: Platform) -> None:
-    platform.append(events(40))
-    platform.train(platform.lease(definition()))
-    platform.append(events(40, seed=2))
-    narrow = {"parameters": {"hidden_units": [3], "dropout": 0.2}}
-    with pytest.raises(InvalidInput, match=r"hidden_0, deep learned cannot be .*--restart hidden_0,deep"):
-        platform.train(platform.lease(definition(**narrow), parent_version=1))
-    unknown = definition(**narrow) | {"restart.yaml": b"[hidden_0, deep, hidden_7]"}
-    with pytest.raises(InvalidInput, match="no layer 'hidden_7'; it has deep, hidden_0, logits"):
-        platform.train(platform.lease(unknown, parent_version=1))
-    told = definition(**narrow) | {"restart.yaml": b"[hidden_0, deep]"}
-    assert isinstance(platform.train(platform.lease(told, parent_version=1)), Done)
-    restarted = platform.registry.versions[1].environment["warm_start"]["restarted"]
-    assert {"model/hidden_0/kernel", "optimizer/adam/deep_kernel_momentum"} <= set(restarted)
-    platform.append(events(40, seed=3))
-    assert isinstance(platform.train(platform.lease(told, parent_version=2)), Done)
-    assert platform.registry.versions[2].environment.get("warm_start") is None, "a restart happens once"
-
-
-@pytest.mark.parametrize(
-    ("source", "reason"),
-    [
-        ("1 / 0", r"ZeroDivisionError: division by zero \(model.py, line 1"),
-        ("def build_model(schema, parameters):\n    return parameters['none']", r"KeyError: 'none' \(model.py, line 2"),
-        ("def build_model(schema, parameters):\n    return 3", "returned int, expected a keras.Model"),
-        ("x = 1", "has neither build_model"),
-        (MODULE.replace('name="x"', 'name="y"'), "input 'y' is no feature of the stream"),
-        (MODULE.replace("Dense(1)", "Dense(1, activation='sigmoid')"), "return the logits"),
-        (
-            MODULE + "\ndef loss(labels, outputs):\n    raise RuntimeError('no loss')",
-            r"RuntimeError: no loss \(model.py, line 12",
-        ),
-        (MODULE + "\ndef metrics(labels, outputs):\n    return {'m': float('nan')}", "m is not finite"),
-    ],
-)
-def test_a_module_at_fault_fails_the_round_with_the_reason(platform: Platform, source: str, reason: str) -> None:
-    platform.append(events(20))
-    outcome = failed(platform.train(platform.lease(module_definition(source))))
-    assert outcome.kind is FailureKind.DEFINITION
-    assert_matches(outcome.reason, reason)
-    assert platform.registry.versions == []
-
-
-@pytest.mark.covers("hook-nan")
-def test_a_loss_that_is_not_finite_fails_the_round_with_the_step(platform: Platform) -> None:
-    platform.append(events(60))
-    source = MODULE + "\ndef loss(labels, outputs):\n    return tf.math.log(-tf.ones_like(outputs) * outputs * outputs)"
-    outcome = failed(platform.train(platform.lease(module_definition(source))))
-    assert outcome.kind is FailureKind.NUMERIC
-    assert_matches(outcome.reason, r"the loss became nan at step 0")
-
-
-def test_a_model_that_does_not_fit_fails_the_round_as_out_of_memory(platform: Platform) -> None:
-    platform.append(events(20))
-    source = MODULE.replace("Dense(1)(hidden)", "Dense(1)(hidden + tf.zeros([2**46])[:1])")
-    outcome = failed(platform.train(platform.lease(module_definition(source))))
-    assert outcome.kind is FailureKind.MEMORY
-
-
-@pytest.mark.covers("loss-custom")
-def test_a_module_brings_its_own_loss_and_metrics(platform: Platform) -> None:
-    platform.append(events(60))
-    source = MODULE + (
-        "\ndef loss(labels, outputs):\n    return tf.square(outputs - tf.cast(labels, tf.float32))"
-        "\ndef metrics(labels, outputs):\n    return {'positives': int((outputs > 0).sum())}"
-    )
-    done = platform.train(platform.lease(module_definition(source)))
-    assert isinstance(done, Done)
-    assert platform.registry.versions[0].metrics["candidate"]["positives"] >= 0
-
-
 def test_a_range_without_a_usable_example_is_refused(platform: Platform) -> None:
     platform.append([b"\xff"] * 5)
     with pytest.raises(InvalidInput, match="none of the"):
         platform.train(platform.lease(definition()))
-
-
-def test_a_vocabulary_grows_in_later_rounds_and_keeps_its_ids(platform: Platform) -> None:
-    word = {"type": "vocabulary", "max_words": 3, "oov": "drop", "update": True}
-    files = definition(
-        features={"word": word, "x": {"type": "numeric"}},
-        estimator="linear_classifier",
-        parameters={},
-        evaluation={"holdout_fraction": 0.0},
-    )
-    sample = event(np.random.default_rng(5))
-    for parent, words in enumerate((["b", "b", "a"], ["d", "d", "d", "c"])):
-        platform.append([serialized({**sample, "word": word, "late": i % 2}) for i, word in enumerate(words)])
-        platform.train(platform.lease(files, parent_version=parent))
-    stored = checkpoint.read(platform.directory / "cache" / "model" / "2")
-    assert stored.statistics["word"].words == (b"b", b"a", b"d")  # type: ignore[union-attr] # it is a vocabulary
-    assert stored.arrays["model/wide/word_weights"].shape == (3, 1)
-    assert platform.registry.versions[1].metrics["without_id"] == {"word": 1}
-
-
-@pytest.mark.covers("eco-tft")
-def test_events_through_a_versions_transform_are_what_its_network_was_given(platform: Platform) -> None:
-    platform.append(given := events(100))
-    files = definition()
-    assert isinstance(platform.train(platform.lease(files)), Done)
-    directory = platform.directory / "cache" / "model" / "1"
-    (directory / "schema.json").write_text(json.dumps(SCHEMA))
-    (directory / "examples.tfrecord").write_bytes(frame(given))
-    (directory / "definition").mkdir()
-    (directory / "definition" / "model.yaml").write_bytes(files["model.yaml"])
-    told = json.loads((directory / "statistics" / "round.json").read_text())["transformed"]
-    again = document_of(directory)["fields"]
-    assert {"x", "pair", "x_bucket", "word", "tags", "word_code"} <= told.keys() <= again.keys()
-    for name, one in told.items():
-        assert one["examples"] == again[name]["examples"] == 100
-        assert one["missing"] == again[name]["missing"]
-        assert one.get("top") == again[name].get("top")
-        assert one.get("mean") == pytest.approx(again[name].get("mean"), abs=1e-9)
-    assert told["x"]["mean"] == pytest.approx(0.0, abs=0.2), "normalised by what the round fitted"
-
-
-@pytest.mark.covers("feat-missing")
-def test_a_version_says_how_often_a_default_stood_in(platform: Platform) -> None:
-    random = np.random.default_rng(7)
-    rows = [event(random) | ({"extra": 0.5} if n % 4 == 0 else {}) for n in range(40)]
-    platform.append([*map(serialized, rows), b"\xff"])
-    files = definition(features={"extra": {"type": "numeric"}}, estimator="linear_classifier", parameters={})
-    assert isinstance(platform.train(platform.lease(files)), Done)
-    metrics = platform.registry.versions[0].metrics
-    assert (metrics["defaults_filled"], metrics["default_share"]) == ({"extra": 30}, {"extra": 0.75})
-
-
-def test_an_absurd_value_and_unknown_words_are_told_with_the_version_and_forgotten(platform: Platform) -> None:
-    """A tiny first round with an event of 3.4e38 fixes neither the scale nor the vocabulary."""
-    word = {"type": "vocabulary", "max_words": 6, "oov": "drop"}
-    features = {"x": {"type": "numeric", "normalize": "zscore"}, "word": word}
-    files = definition(
-        features=features, estimator="linear_classifier", parameters={}, evaluation={"holdout_fraction": 0.0}
-    )
-    sample = event(np.random.default_rng(5))
-    first = [{**sample, "x": x, "late": n % 2} for n, x in enumerate((1.0, 1.5, 2.0, 3.4e38))]
-    platform.append([serialized(values) for values in first])
-    assert isinstance(platform.train(platform.lease(files)), Done)
-    platform.append(events(80))
-    assert isinstance(platform.train(platform.lease(files, parent_version=1)), Done)
-    versions = platform.registry.versions
-    assert "1 value is no finite number or more than 1000 times" in versions[0].environment["warnings"]["feature x"]
-    assert "warnings" not in versions[1].environment
-    assert versions[1].metrics["unknown_share"] == {"word": 0.0}, "all six words were learned"
-    fitted = checkpoint.read(platform.directory / "cache" / "model" / "2").statistics["x"]
-    assert isinstance(fitted, Moments)
-    assert 0.5 < fitted.deviation[0] < 2.0
-
-
-def test_values_without_an_id_are_warned_of_above_a_share(platform: Platform) -> None:
-    word = {"type": "vocabulary", "words": ["red"], "oov": "drop"}
-    for share, is_told in ((0.5, True), (1.0, False)):
-        files = definition(
-            features={"word": word},
-            estimator="linear_classifier",
-            parameters={},
-            evaluation={"holdout_fraction": 0.0, "warn_unknown_share": share},
-        )
-        if is_told:
-            platform.append(events(60))
-        assert isinstance(platform.train(platform.lease(files)), Done)
-        version = platform.registry.versions[-1]
-        assert version.metrics["unknown_share"]["word"] > 0.5
-        told = version.environment.get("warnings", {})
-        assert ("values of word" in told) is is_told
 
 
 @pytest.mark.covers("loop-seed")
@@ -557,7 +211,3 @@ def test_importing_a_round_starts_neither_tensorflow_nor_threads() -> None:
         env={"OPENBLAS_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"},
     )
     assert json.loads(result.stdout) == [1, False]
-
-
-def assert_matches(text: str, pattern: str) -> None:
-    assert re.search(pattern, text), text

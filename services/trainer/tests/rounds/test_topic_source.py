@@ -2,12 +2,13 @@
 
 import json
 import uuid
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import NewTopic
 
 from common.eventlog.dead_letters import read_letters
@@ -26,6 +27,7 @@ from services.trainer.tests.support.platform_processes import MODEL, STREAM
 from services.trainer.tests.support.platform_processes import definition as small_definition
 from services.trainer.tests.support.small_rounds import Platform, definition, rebuilt
 from testing.registry_server import RegistryServer
+from testing.waiting import wait_until
 
 __all__ = ["kafka_address"]
 pytestmark = [pytest.mark.kafka, pytest.mark.covers("pipe-custom-source")]
@@ -51,6 +53,7 @@ class Orders:
     def send(self, *values: bytes | None, partition: int = 0, commit: bool | None = None) -> None:
         """`commit`: in a transaction of Kafka, which ends so."""
         options = {} if commit is None else {"transactional_id": uuid.uuid4().hex}
+        end = self.end(partition)
         producer = KafkaProducer(bootstrap_servers=[self.address], **options)
         if commit is not None:
             producer.init_transactions()
@@ -61,6 +64,13 @@ class Orders:
         if commit is not None:
             (producer.commit_transaction if commit else producer.abort_transaction)()
         producer.close(timeout=10)
+        end += len(values) + (commit is not None)  # Kafka marks a transaction's end after it has answered
+        wait_until(lambda: self.end(partition) == end, "all of it is in the topic")
+
+    def end(self, partition: int) -> int:
+        place = TopicPartition(self.topic, partition)
+        with closing(KafkaConsumer(bootstrap_servers=[self.address])) as consumer:
+            return int(consumer.end_offsets([place])[place])
 
     def expire(self, before: int) -> None:
         admin = KafkaAdminClient(bootstrap_servers=[self.address])

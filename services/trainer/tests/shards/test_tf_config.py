@@ -1,12 +1,13 @@
 """TF_CONFIG is read as TensorFlow means it, and every fault in it is named by its key."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from common.errors import InvalidInput
-from services.trainer.shards.cluster_spec import ClusterSpec
+from services.trainer.shards.cluster_spec import ClusterSpec, free_ports
 from services.trainer.shards.tf_config import read_tf_config
 
 
@@ -61,3 +62,10 @@ def test_a_fault_is_named_by_its_key(text: str, words: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         read_tf_config(text)
     assert words in refused.value.message
+
+
+def test_ports_of_a_team_are_none_that_an_outgoing_connection_can_take_before_they_are_bound() -> None:
+    first_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    ports = free_ports(50)
+    assert len(set(ports)) == 50
+    assert max(ports) < first_outgoing or first_outgoing < 11_000, "a system that leaves no others"

@@ -100,7 +100,7 @@ def test_tensorboard_shows_a_tab_for_each_kind_of_what_a_round_keeps(doors: Door
     }  # fmt: skip
 
     def told(path: str) -> bytes:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/data/{path}", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/data/{path}", timeout=60) as answer:
             return bytes(answer.read())
 
     def active() -> bool:
@@ -119,7 +119,7 @@ def test_tensorboard_shows_a_tab_for_each_kind_of_what_a_round_keeps(doors: Door
         vectors = told("plugin/projector/tensor?run=m%2F1&name=word_vector_table%2Ftable")
     finally:
         process.send_signal(signal.SIGTERM)
-        status = process.wait(30)
+        status = process.wait(60)
     assert status == 0
     assert {"/hidden_0", "features/word/", "features/tags/"} <= set(re.findall("/hidden_0|features/\\w+/", graph))
     assert {name: table["tensorShape"] for name, table in tables.items()} == {

@@ -1,0 +1,87 @@
+"""Rounds of a module of one's own: its loss and metrics count, and what is wrong with it is the reason."""
+
+import re
+from typing import Any
+
+import pytest
+
+from services.trainer.rounds.assignment import Done, Failed, FailureKind
+from services.trainer.tests.support.small_rounds import Platform, definition, events
+
+MODULE = """
+import keras
+import tensorflow as tf
+
+def build_model(schema, parameters):
+    x = keras.Input((), name="x", dtype="float32")
+    hidden = keras.layers.Dense(4, activation="relu")(keras.layers.Reshape((1,))(x))
+    hidden = keras.layers.Dropout(0.5)(hidden)
+    return keras.Model(x, keras.layers.Dense(1)(hidden))
+"""
+
+
+def module_definition(source: str, **sections: Any) -> dict[str, bytes]:
+    return definition(
+        estimator=None, features=None, parameters={}, module="model.py", task="binary", model_py=source, **sections
+    )
+
+
+def failed(outcome: object) -> Failed:
+    assert isinstance(outcome, Failed), outcome
+    return outcome
+
+
+def assert_matches(text: str, pattern: str) -> None:
+    assert re.search(pattern, text), text
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("1 / 0", r"ZeroDivisionError: division by zero \(model.py, line 1"),
+        ("def build_model(schema, parameters):\n    return parameters['none']", r"KeyError: 'none' \(model.py, line 2"),
+        ("def build_model(schema, parameters):\n    return 3", "returned int, expected a keras.Model"),
+        ("x = 1", "has neither build_model"),
+        (MODULE.replace('name="x"', 'name="y"'), "input 'y' is no feature of the stream"),
+        (MODULE.replace("Dense(1)", "Dense(1, activation='sigmoid')"), "return the logits"),
+        (
+            MODULE + "\ndef loss(labels, outputs):\n    raise RuntimeError('no loss')",
+            r"RuntimeError: no loss \(model.py, line 12",
+        ),
+        (MODULE + "\ndef metrics(labels, outputs):\n    return {'m': float('nan')}", "m is not finite"),
+    ],
+)
+def test_a_module_at_fault_fails_the_round_with_the_reason(platform: Platform, source: str, reason: str) -> None:
+    platform.append(events(20))
+    outcome = failed(platform.train(platform.lease(module_definition(source))))
+    assert outcome.kind is FailureKind.DEFINITION
+    assert_matches(outcome.reason, reason)
+    assert platform.registry.versions == []
+
+
+@pytest.mark.covers("hook-nan")
+def test_a_loss_that_is_not_finite_fails_the_round_with_the_step(platform: Platform) -> None:
+    platform.append(events(60))
+    source = MODULE + "\ndef loss(labels, outputs):\n    return tf.math.log(-tf.ones_like(outputs) * outputs * outputs)"
+    outcome = failed(platform.train(platform.lease(module_definition(source))))
+    assert outcome.kind is FailureKind.NUMERIC
+    assert_matches(outcome.reason, r"the loss became nan at step 0")
+
+
+def test_a_model_that_does_not_fit_fails_the_round_as_out_of_memory(platform: Platform) -> None:
+    platform.append(events(20))
+    source = MODULE.replace("Dense(1)(hidden)", "Dense(1)(hidden + tf.zeros([2**46])[:1])")
+    outcome = failed(platform.train(platform.lease(module_definition(source))))
+    assert outcome.kind is FailureKind.MEMORY
+
+
+@pytest.mark.covers("loss-custom")
+def test_a_module_brings_its_own_loss_and_metrics(platform: Platform) -> None:
+    platform.append(events(60))
+    source = MODULE + (
+        "\ndef loss(labels, outputs):\n    return tf.square(outputs - tf.cast(labels, tf.float32))"
+        "\ndef metrics(labels, outputs):\n    return {'positives': int((outputs > 0).sum())}"
+    )
+    done = platform.train(platform.lease(module_definition(source)))
+    assert isinstance(done, Done)
+    assert platform.registry.versions[0].metrics["candidate"]["positives"] >= 0

@@ -1,0 +1,85 @@
+"""What a version tells of the values that it has learned from: defaults, outliers, words without an id."""
+
+import json
+
+import numpy as np
+import pytest
+
+from common.eventlog.tfrecord import frame
+from services.trainer.features.statistics import Moments
+from services.trainer.learn import checkpoint
+from services.trainer.rounds.assignment import Done
+from services.trainer.summaries.transformed import document_of
+from services.trainer.tests.support.small_rounds import SCHEMA, Platform, definition, event, events, serialized
+
+
+@pytest.mark.covers("eco-tft")
+def test_events_through_a_versions_transform_are_what_its_network_was_given(platform: Platform) -> None:
+    platform.append(given := events(100))
+    files = definition()
+    assert isinstance(platform.train(platform.lease(files)), Done)
+    directory = platform.directory / "cache" / "model" / "1"
+    (directory / "schema.json").write_text(json.dumps(SCHEMA))
+    (directory / "examples.tfrecord").write_bytes(frame(given))
+    (directory / "definition").mkdir()
+    (directory / "definition" / "model.yaml").write_bytes(files["model.yaml"])
+    told = json.loads((directory / "statistics" / "round.json").read_text())["transformed"]
+    again = document_of(directory)["fields"]
+    assert {"x", "pair", "x_bucket", "word", "tags", "word_code"} <= told.keys() <= again.keys()
+    for name, one in told.items():
+        assert one["examples"] == again[name]["examples"] == 100
+        assert one["missing"] == again[name]["missing"]
+        assert one.get("top") == again[name].get("top")
+        assert one.get("mean") == pytest.approx(again[name].get("mean"), abs=1e-9)
+    assert told["x"]["mean"] == pytest.approx(0.0, abs=0.2), "normalised by what the round fitted"
+
+
+@pytest.mark.covers("feat-missing")
+def test_a_version_says_how_often_a_default_stood_in(platform: Platform) -> None:
+    random = np.random.default_rng(7)
+    rows = [event(random) | ({"extra": 0.5} if n % 4 == 0 else {}) for n in range(40)]
+    platform.append([*map(serialized, rows), b"\xff"])
+    files = definition(features={"extra": {"type": "numeric"}}, estimator="linear_classifier", parameters={})
+    assert isinstance(platform.train(platform.lease(files)), Done)
+    metrics = platform.registry.versions[0].metrics
+    assert (metrics["defaults_filled"], metrics["default_share"]) == ({"extra": 30}, {"extra": 0.75})
+
+
+def test_an_absurd_value_and_unknown_words_are_told_with_the_version_and_forgotten(platform: Platform) -> None:
+    """A tiny first round with an event of 3.4e38 fixes neither the scale nor the vocabulary."""
+    word = {"type": "vocabulary", "max_words": 6, "oov": "drop"}
+    features = {"x": {"type": "numeric", "normalize": "zscore"}, "word": word}
+    files = definition(
+        features=features, estimator="linear_classifier", parameters={}, evaluation={"holdout_fraction": 0.0}
+    )
+    sample = event(np.random.default_rng(5))
+    first = [{**sample, "x": x, "late": n % 2} for n, x in enumerate((1.0, 1.5, 2.0, 3.4e38))]
+    platform.append([serialized(values) for values in first])
+    assert isinstance(platform.train(platform.lease(files)), Done)
+    platform.append(events(80))
+    assert isinstance(platform.train(platform.lease(files, parent_version=1)), Done)
+    versions = platform.registry.versions
+    assert "1 value is no finite number or more than 1000 times" in versions[0].environment["warnings"]["feature x"]
+    assert "warnings" not in versions[1].environment
+    assert versions[1].metrics["unknown_share"] == {"word": 0.0}, "all six words were learned"
+    fitted = checkpoint.read(platform.directory / "cache" / "model" / "2").statistics["x"]
+    assert isinstance(fitted, Moments)
+    assert 0.5 < fitted.deviation[0] < 2.0
+
+
+def test_values_without_an_id_are_warned_of_above_a_share(platform: Platform) -> None:
+    word = {"type": "vocabulary", "words": ["red"], "oov": "drop"}
+    for share, is_told in ((0.5, True), (1.0, False)):
+        files = definition(
+            features={"word": word},
+            estimator="linear_classifier",
+            parameters={},
+            evaluation={"holdout_fraction": 0.0, "warn_unknown_share": share},
+        )
+        if is_told:
+            platform.append(events(60))
+        assert isinstance(platform.train(platform.lease(files)), Done)
+        version = platform.registry.versions[-1]
+        assert version.metrics["unknown_share"]["word"] > 0.5
+        told = version.environment.get("warnings", {})
+        assert ("values of word" in told) is is_told

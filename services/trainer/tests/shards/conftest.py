@@ -1,0 +1,26 @@
+"""What tests of shards begin with."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from services.trainer.tests.support.teams import Teams
+
+
+@pytest.fixture(scope="package")
+def teams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Teams]:
+    """One process that has imported TensorFlow, for all teams."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "services.trainer.tests.support.sharded_training"],
+        env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    yield Teams(process, tmp_path_factory.mktemp("modules"))
+    assert process.stdin
+    process.stdin.close()
+    process.wait(timeout=60)

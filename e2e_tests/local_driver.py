@@ -125,7 +125,7 @@ class LocalPlatform:
         for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        _, alive = psutil.wait_procs(processes, timeout=10)
+        _, alive = psutil.wait_procs(processes, timeout=60)
         assert not alive, f"not gone after SIGKILL: {alive}"
         self._launcher.up(replicas=self._replicas, trainers=self._trainers, port_offset=offset)
         self.wait_until_ready()

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 _AXE = Path(__file__).parent / "axe" / "axe.min.js"
 _RULES = "runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice']"
@@ -21,6 +21,7 @@ def chromium() -> Iterator[Browser]:
             pytest.fail("there is no chromium: apt-get install chromium")
         pytest.skip("there is no chromium on this machine")
     with sync_playwright() as playwright:
+        expect.set_options(timeout=60_000)  # a busy machine draws slowly
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield browser
         browser.close()

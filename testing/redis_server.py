@@ -9,7 +9,7 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from testing.waiting import wait_until
+from testing.waiting import DEADLINE_SECONDS, wait_until
 
 
 def redis_binary() -> str:
@@ -98,7 +98,7 @@ class RedisServer:
     def _ask(self, command: bytes) -> bytes:
         family = socket.AF_UNIX if self.port is None else socket.AF_INET
         with socket.socket(family) as connection:
-            connection.settimeout(5.0)
+            connection.settimeout(DEADLINE_SECONDS)
             connection.connect(str(self.socket_path) if self.port is None else ("127.0.0.1", self.port))
             connection.sendall(command)
             return connection.recv(64)

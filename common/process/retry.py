@@ -75,10 +75,13 @@ class Retry:
     def wait_or_raise(self, error: Exception) -> None:
         """Waits before the next attempt.
 
+        The next attempt has at least as long as this wait: one that has next to no time fails for that, and its error
+        would hide this one.
+
         Raises:
-            The error given, when the time would be over by then.
+            The error given, when there would not be so much time left.
         """
         seconds = self._pauses.next_seconds()
-        if self._now() + seconds >= self._deadline:
+        if self._now() + 2 * seconds >= self._deadline:
             raise error
         self._wait(seconds)

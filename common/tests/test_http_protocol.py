@@ -26,7 +26,7 @@ from common.process.lifecycle import raise_open_files_limit
 from common.process.web import WebServer, bind
 
 _QUICK = HttpTimes(head=0.3, silence=0.3, body=0.6, unread=0.3, gives_way=0.05, linger=0.1, look=0.05)
-_TIMEOUT_SECONDS = 20.0
+_TIMEOUT_SECONDS = 60.0
 
 
 async def echo(scope, receive, send) -> None:  # type: ignore[no-untyped-def]  # ASGI

@@ -27,5 +27,5 @@ def test_a_signal_ends_the_wait_whichever_thread_gets_it(number: signal.Signals,
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(number)
-    answer, _ = process.communicate(timeout=30)
+    answer, _ = process.communicate(timeout=60)
     assert (answer, process.returncode) == ("stopped\n", 0)

@@ -43,6 +43,14 @@ def test_a_retry_raises_the_last_error_before_its_time_is_over() -> None:
     assert 0 < retry.remaining_seconds() < 2.0
 
 
+def test_the_last_attempt_has_as_long_as_the_wait_before_it() -> None:
+    for seconds in range(1, 100):
+        time = Time()
+        retry = _retry(time, seconds / 10)
+        _fail_until_it_ends(retry)
+        assert retry.remaining_seconds() >= 0.999 * max(time.waits[-1:], default=0.0)
+
+
 def test_waits_grow_to_a_ceiling_with_jitter() -> None:
     time = Time()
     _fail_until_it_ends(_retry(time, 60.0))

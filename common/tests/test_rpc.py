@@ -33,7 +33,7 @@ def test_a_long_message_arrives_with_its_own_code(message: str) -> None:
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         call: Any = channel.unary_unary("/test/Refuse")
         with pytest.raises(grpc.RpcError) as caught:
-            call(b"", timeout=30)
+            call(b"", timeout=60)
     server.stop(None)
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     assert str(caught.value.details()).startswith(details_of(message)[:100])
@@ -118,8 +118,22 @@ def test_a_call_whose_client_does_not_send_its_request_holds_no_thread_for_long(
         counted: Any = channel.stream_unary("/test/Count")
         waiting = [echoed.future(silent([])), counted.future(silent([b"x"]))]
         unary: Any = channel.unary_unary("/test/Echo")
-        assert unary(b"answered", timeout=20) == b"answered"
-        assert [call.exception(timeout=20).code() for call in waiting] == [grpc.StatusCode.CANCELLED] * 2
-        assert counted(iter([b"a", b"b"]), timeout=20) == b"2"
+        assert unary(b"answered", timeout=60) == b"answered"
+        assert [call.exception(timeout=60).code() for call in waiting] == [grpc.StatusCode.CANCELLED] * 2
         never.set()
+    server.stop(None)
+
+
+def test_a_call_whose_client_sends_all_of_its_messages_is_answered() -> None:
+    def count(requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
+        return b"%d" % sum(1 for _ in requests)
+
+    server = grpc.server(ThreadPoolExecutor(1), interceptors=[ErrorInterceptor()])
+    handlers: dict[str, Any] = {"Count": grpc.stream_unary_rpc_method_handler(count)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test", handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        counted: Any = channel.stream_unary("/test/Count")
+        assert counted(iter([b"a", b"b"]), timeout=60) == b"2"
     server.stop(None)

@@ -16,6 +16,7 @@ from common.errors import Conflict, Overloaded
 from common.process.health import Health
 from common.process.rpc import MAX_MESSAGE_BYTES, WAIT_BOUNDS
 from common.process.rpc_aio import AioErrorInterceptor, open_aio_channel, start_aio_server
+from common.process.rpc_waits import WaitBounds
 from protos import ingest_pb2, ingest_pb2_grpc
 
 _SERVICE = "headrace.IngestService"
@@ -212,12 +213,18 @@ def test_a_call_whose_client_falls_silent_is_ended_with_a_sentence() -> None:
         "Repeat": grpc.unary_stream_rpc_method_handler(repeat),
     }
 
-    async def run() -> None:
-        server = grpc.aio.server(interceptors=[AioErrorInterceptor(replace(WAIT_BOUNDS, seconds=0.1))])
+    @asynccontextmanager
+    async def connected(bounds: WaitBounds) -> AsyncIterator[grpc.aio.Channel]:
+        server = grpc.aio.server(interceptors=[AioErrorInterceptor(bounds)])
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test", handlers),))
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            yield channel
+        await server.stop(None)
+
+    async def run() -> None:
+        async with connected(replace(WAIT_BOUNDS, seconds=0.1)) as channel:
             # A client that may send several messages has none to send: Echo and Repeat wait for their only one too.
             for method, first in (("Count", []), ("Count", [b"x"]), ("Echo", []), ("Repeat", [])):
                 call: Any = channel.stream_unary(f"/test/{method}")()
@@ -225,6 +232,7 @@ def test_a_call_whose_client_falls_silent_is_ended_with_a_sentence() -> None:
                     await call.write(message)
                 silent = "the call was ended: its client sent nothing for 0.1 s"
                 assert await _status_of(call) == (grpc.StatusCode.UNAVAILABLE, silent)
+        async with connected(WAIT_BOUNDS) as channel:
             echo_many: Any = channel.stream_unary("/test/Echo")
             unasked = await _status_of(echo_many(iter([])))
             assert unasked == (grpc.StatusCode.INVALID_ARGUMENT, "/test/Echo was called without a request")
@@ -234,7 +242,6 @@ def test_a_call_whose_client_falls_silent_is_ended_with_a_sentence() -> None:
             assert await echoed(b"a") == b"a"
             repeated: Any = channel.unary_stream("/test/Repeat")
             assert [answer async for answer in repeated(b"a")] == [b"a", b"a"]
-        await server.stop(None)
 
     asyncio.run(run())
 

@@ -120,7 +120,7 @@ def test_spans_are_sent_to_the_collector_that_opentelemetrys_variables_name(monk
     assert span is not None
     span.end()
     opened.close()
-    sent = came.get(timeout=30)
+    sent = came.get(timeout=60)
     assert bytes.fromhex(TRACE) in sent
     assert b"headrace-ingest" in sent
     server.shutdown()

@@ -47,7 +47,7 @@ def http() -> Iterator[httpx.Client]:
 
     server = WebServer(BoundedBodies(app, _LIMIT_BYTES), bind("127.0.0.1", 0))
     server.start()
-    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30.0) as client:
+    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as client:
         yield client
     server.stop()
 

@@ -115,11 +115,12 @@ class Door:
             except Unavailable as lost:
                 error = lost
             asked = error.retry_after_seconds if isinstance(error, Overloaded) else 0.0
-            wait_seconds = asked + pauses.next_seconds()
+            pause_seconds = pauses.next_seconds()
             may_repeat &= isinstance(error, Overloaded | Unavailable)
-            if not may_repeat or time.monotonic() + wait_seconds >= deadline:
+            # The next exchange has at least as long as the pause: without time it would hide what this one was told.
+            if not may_repeat or time.monotonic() + asked + 2 * pause_seconds >= deadline:
                 raise error
-            time.sleep(wait_seconds)
+            time.sleep(asked + pause_seconds)
 
     def ask(self, path: str) -> Answer:
         """GET, once, whatever the status. Raises Unavailable when there is no answer."""

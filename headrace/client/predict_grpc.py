@@ -116,7 +116,8 @@ class GrpcTransport:
             except grpc.RpcError as error:
                 code, details = error.code(), str(error.details())
                 wait_seconds = pauses.next_seconds()
-                if code not in _REPEATED or time.monotonic() + wait_seconds >= deadline:
+                # Without time the next attempt would hide what this one was told.
+                if code not in _REPEATED or time.monotonic() + 2 * wait_seconds >= deadline:
                     raise self._error(code, details) from error
             time.sleep(wait_seconds)
 

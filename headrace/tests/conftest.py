@@ -85,7 +85,7 @@ def front_ports() -> Iterator[dict[str, int]]:
     assert process.stdout is not None
     yield json.loads(process.stdout.readline())
     process.stdin.close()
-    process.wait(timeout=30)
+    process.wait(timeout=60)
     process.stdout.close()
 
 

@@ -6,9 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -17,13 +15,7 @@ import pytest
 from common.errors import Conflict, InvalidInput, NotFound
 from headrace.local.launcher import Launcher, remove_data
 from headrace.places import HTTP_PORT_OF, read_state
-
-
-def _until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
+from testing.waiting import wait_until
 
 
 def _pids_of(launcher: Launcher) -> list[int]:
@@ -57,7 +49,7 @@ def test_down_stops_everything_in_order_and_leaves_no_process(launcher: Launcher
     pids = _pids_of(launcher)
     assert len(pids) == 10
     launcher.down()
-    assert _all_gone(pids)
+    wait_until(lambda: _all_gone(pids), "what was killed is gone")
     logs = [(launcher.data_dir / "logs" / f"{name}.log") for name in ("serving-0", "trainer", "registry", "redis")]
     assert all("stopping" in log.read_text() for log in logs[:3])
     stopped_at = [log.stat().st_mtime_ns for log in logs]
@@ -74,14 +66,14 @@ def test_a_killed_service_is_started_again_and_its_children_are_gone(launcher: L
     after = state.process("trainer")
     assert after.pid not in (0, before.pid)
     assert after.restart_count == 1
-    assert _all_gone([before.pid, child])
+    wait_until(lambda: _all_gone([before.pid, child]), "both are gone")
     assert state.process("registry").restart_count == 0
 
 
 def test_a_service_that_keeps_dying_is_started_with_growing_pauses(launcher: Launcher, fake_services: Path) -> None:
     (fake_services / "services" / "ingest" / "__main__.py").write_text("raise SystemExit(3)")
     launcher.kill("ingest")
-    _until(lambda: launcher.state().process("ingest").restart_count >= 3, "ingest was not started three times")
+    wait_until(lambda: launcher.state().process("ingest").restart_count >= 3, "ingest is started three times")
     assert launcher.state().process("ingest").note == "ended with status 3"
     assert launcher.state().process("serving-0").phase == "ready"
 
@@ -129,7 +121,7 @@ def test_serving_is_scaled_up_and_down(launcher: Launcher) -> None:
     surplus = [state.process(name).pid for name in ("serving-1", "serving-2")]
     launcher.scale(1)
     assert [process.name for process in launcher.state().processes][-1] == "serving-0"
-    assert _all_gone(surplus)
+    wait_until(lambda: _all_gone(surplus), "both are gone")
 
 
 def test_nothing_outlives_a_supervisor_that_is_killed(launcher: Launcher) -> None:
@@ -137,7 +129,7 @@ def test_nothing_outlives_a_supervisor_that_is_killed(launcher: Launcher) -> Non
     pids = _pids_of(launcher)
     os.kill(state.supervisor_pid, signal.SIGKILL)
     services = [process.pid for process in state.processes]
-    _until(lambda: _all_gone(services), "a service outlived its supervisor")
+    wait_until(lambda: _all_gone(services), "the services end with their supervisor")
     # The stand-ins' own children do not end with their parents, as the services' do.
     for pid in set(pids) - set(services) - {state.supervisor_pid}:
         os.kill(pid, signal.SIGKILL)
@@ -161,7 +153,7 @@ def test_a_platform_in_the_foreground_ends_with_the_process_that_started_it(
         assert starter.stdout.readline() == b"ready\n"
         pids = _pids_of(Launcher(data_dir))
         starter.kill()
-    _until(lambda: _all_gone(pids), "the platform outlived the process that started it")
+    wait_until(lambda: _all_gone(pids), "the platform ends with the process that started it")
     assert not (data_dir / "platform.json").exists()
 
 
@@ -186,12 +178,12 @@ def test_a_disk_that_takes_no_more_does_not_end_the_platform(launcher: Launcher)
         known = {process.pid for process in before.processes}
         return any(child.pid not in known for child in supervisor.children())
 
-    _until(runs_again, "the registry was not started again")
+    wait_until(runs_again, "the registry is started again")
     assert launcher.state() == before, "what could not be written is as it was"
     (launcher.data_dir / "desired.json").write_text("{")
     obstacle.rmdir()
-    _until(lambda: launcher.state().process("registry").restart_count == 1, "the state was not written again")
-    _until(lambda: launcher.state().is_ready, "the platform did not become ready again")
+    wait_until(lambda: launcher.state().process("registry").restart_count == 1, "the state is written again")
+    wait_until(lambda: launcher.state().is_ready, "the platform is ready again")
     assert launcher.state().supervisor_pid == supervisor.pid
     said = (launcher.data_dir / "logs" / "supervisor.log").read_text()
     assert said.count("platform.json cannot be written, and is tried again") == 1

@@ -158,9 +158,11 @@ def test_an_overloaded_server_is_asked_again_and_a_submission_only_where_it_was_
 
 
 def test_an_overload_that_lasts_is_told_in_time(server: Server) -> None:
-    server.will_answer(429, {"error": "full"}, Retry_After="0.01")
-    with PredictionClient(server.url, timeout_seconds=0.1) as client, pytest.raises(Overloaded, match="full"):
+    for seconds in ("0.01", "100"):
+        server.will_answer(429, {"error": "full"}, Retry_After=seconds)
+    with PredictionClient(server.url, timeout_seconds=60) as client, pytest.raises(Overloaded, match="full"):
         client.predict("m", [[1, 2]])
+    assert len(server.requests) == 2
 
 
 def test_a_server_that_is_not_there_is_unavailable(free_port: int) -> None:

@@ -76,7 +76,7 @@ def _told(columns: int | None) -> list[str]:
     """On a terminal of so many columns, or None: into a pipe."""
     command = [sys.executable, "-c", _TELLS]
     if columns is None:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=100).stdout.splitlines()
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=240).stdout.splitlines()
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
@@ -87,7 +87,7 @@ def _told(columns: int | None) -> list[str]:
         while part := os.read(ours, 65536):
             told += part
     os.close(ours)
-    assert child.wait(timeout=100) == 0
+    assert child.wait(timeout=240) == 0
     return _STYLE.sub("", told.decode().replace("\r", "")).splitlines()
 
 

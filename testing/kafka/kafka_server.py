@@ -18,7 +18,7 @@ from testing.processes import free_port
 _HERE = Path(__file__).parent
 _CACHE = Path.home() / ".cache" / "headrace" / "kafka"
 _INSTALL_TIMEOUT_SECONDS = 300
-_START_TIMEOUT_SECONDS = 60
+_START_TIMEOUT_SECONDS = 240
 _CLUSTER_ID = "aGVhZHJhY2UtdGVzdHMxMQ"
 
 

@@ -22,7 +22,7 @@ from common.eventlog.open import open_event_log
 from common.eventlog.tests.conftest import LogUnderTest
 from common.eventlog.tests.records import examples_of, read_all, record
 
-_DEADLINE_SECONDS = 60.0
+_DEADLINE_SECONDS = 240.0
 
 
 Writer = subprocess.Popen[str]

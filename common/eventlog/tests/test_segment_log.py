@@ -24,7 +24,7 @@ from common.eventlog.segment_writer import SegmentSettings
 from common.eventlog.tests.records import examples_of, read_all, record
 from common.eventlog.tests.segments import TOPIC, partition_dir, segment_files
 
-_TIMEOUT_SECONDS = 30.0
+_TIMEOUT_SECONDS = 60.0
 
 
 @pytest.fixture

@@ -82,6 +82,6 @@ def test_tensorflow_reads_what_is_framed_and_the_other_way_round(tmp_path: Path)
         "with tf.io.TFRecordWriter(sys.argv[2]) as out:\n"
         "    for example in tf.data.TFRecordDataset(sys.argv[1]): out.write(example.numpy())\n"
     )
-    subprocess.run([sys.executable, "-c", script, str(ours), str(theirs)], check=True, timeout=100)
+    subprocess.run([sys.executable, "-c", script, str(ours), str(theirs)], check=True, timeout=240)
     assert theirs.read_bytes() == ours.read_bytes()
     assert tfrecord.cut(theirs.read_bytes())[0] == examples

@@ -26,7 +26,7 @@ from testing.processes import free_ports
 from testing.waiting import wait_until
 
 _EVENTS = 20
-_AT_ONCE_SECONDS = 5.0
+_AT_ONCE_SECONDS = 9.0
 """A request that takes longer has waited for one of Kafka's time-outs (10 s and more) and not for the watch."""
 _MEBIBYTE = 1024 * 1024
 _IN_FLIGHT_BYTES = 24 * _MEBIBYTE
@@ -154,7 +154,8 @@ def test_while_kafka_is_away_requests_are_refused_at_once_and_none_is_lost_or_do
     assert {n for sender in senders for first in sender.acknowledged for n in range(first, first + _EVENTS)} <= set(
         counts
     )
-    assert 1 <= len(_told(over_kafka)) - told_before <= 8, "a sentence per change, not one per attempt"
+    refusals = sum(sender.statuses[503] for sender in senders)
+    assert 1 <= len(_told(over_kafka)) - told_before < refusals / 2, "a sentence per change, not one per attempt"
 
 
 def _told(ingest: _Ingest) -> list[str]:

@@ -28,7 +28,7 @@ from services.ingest.doors.http_api import create_ingest_app
 from services.ingest.intake.accept import Intake
 from services.ingest.tests.conftest import SCHEMA, World, event, with_changes
 
-_TIMEOUT_SECONDS = 20.0
+_TIMEOUT_SECONDS = 60.0
 _URL = "/v1/streams/flights/events"
 CODEC = ExampleCodec(Schema.from_mapping(SCHEMA))
 JSON = {"content-type": "application/json"}

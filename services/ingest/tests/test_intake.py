@@ -18,7 +18,7 @@ from services.ingest.intake.replay import replay
 from services.ingest.once.keys import Answer, Refusal
 from services.ingest.tests.conftest import SCHEMA, World, event, with_changes
 
-_TIMEOUT_SECONDS = 20.0
+_TIMEOUT_SECONDS = 60.0
 
 
 def _run(work: Awaitable[Any]) -> Any:
@@ -99,7 +99,7 @@ def test_bad_events_go_to_the_dead_letters_and_good_ones_in(world: World) -> Non
 
 def test_many_requests_share_chunks_and_appends(world: World) -> None:
     async def run() -> list[Answer]:
-        intake = world.intake(linger_seconds=0.05)
+        intake = world.intake(linger_seconds=1.0, chunk_events=20)
         await intake.open("flights")
         return await asyncio.gather(*(intake.append(_json(event(number))) for number in range(100)))
 
@@ -330,6 +330,7 @@ def test_a_log_that_hangs_is_given_up_and_the_retry_completes(world: World) -> N
         assert world.log.append_calls == 1
         release.set()
         await _until(lambda: len(world.records()) == 1)
+        intake.settings = intake.settings.model_copy(update={"append_timeout_seconds": _TIMEOUT_SECONDS})
         assert [(await intake.append(_json(event(n), key=f"k{n}"))).duplicate for n in range(3)] == [True, False, False]
 
     _run(run())

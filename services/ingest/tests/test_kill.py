@@ -121,7 +121,7 @@ def test_every_acknowledged_event_is_in_the_log_once(
     wait_until(lambda: acknowledged() >= goal, "taking events again")
     stop.set()
     for client in clients:
-        client.join(timeout=30)
+        client.join(timeout=60)
         assert not client.is_alive()
         assert client.wrong_answers == []
 

@@ -155,7 +155,7 @@ def test_many_uploads_of_one_file_at_once_make_one_whole_file(tmp_path: Path) ->
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(timeout=60)
     assert len(outcomes) == 6
     assert len(CONTENT) in outcomes, "whoever comes last finishes"
     assert b"".join(blobs.read(DIGEST)) == CONTENT

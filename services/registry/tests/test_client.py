@@ -215,9 +215,9 @@ def test_a_closed_client_is_unavailable_at_once_also_where_it_was_waiting(regist
     heard = threading.Event()
     thread = threading.Thread(target=follow, daemon=True)
     thread.start()
-    assert heard.wait(timeout=30)
+    assert heard.wait(timeout=60)
     client.close()
-    thread.join(timeout=30)
+    thread.join(timeout=60)
     assert len(ended) == 1
     for call in (client.list_models, lambda: client.rollback("m", by="a", reason=""), lambda: next(client.watch())):
         with pytest.raises(Unavailable, match="is closed"):

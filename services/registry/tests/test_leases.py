@@ -241,6 +241,6 @@ def test_of_many_trainers_each_round_goes_to_one(catalog: Catalog) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(timeout=60)
     assert sorted(held.round.plan.model for held in leased if held) == names
     assert leased.count(None) == 5

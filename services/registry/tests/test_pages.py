@@ -78,7 +78,7 @@ def browser(catalog: Catalog) -> Iterator[httpx.Client]:
     app = create_registry_app(catalog, Health(), neighbours=Neighbours(), secret=SECRET)
     server = WebServer(app, bind("127.0.0.1", 0))
     server.start()
-    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30.0) as client:
+    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as client:
         yield client
     catalog.end_watches()
     server.stop()
@@ -428,8 +428,10 @@ def test_only_a_form_of_this_session_changes_anything(browser: httpx.Client, cat
         "no token": lambda: browser.post(path, data={**good, "token": ""}),
         "another token": lambda: browser.post(path, data={**good, "token": "0" * 64}),
         "a token that is no ASCII": lambda: browser.post(path, data={**good, "token": "é" * 64}),
-        "no cookie": lambda: httpx.post(own + path, data=good),
-        "another session": lambda: httpx.post(own + path, data=good, cookies={"headrace_session": "a" * 32}),
+        "no cookie": lambda: httpx.post(own + path, data=good, timeout=60),
+        "another session": lambda: httpx.post(
+            own + path, data=good, cookies={"headrace_session": "a" * 32}, timeout=60
+        ),
         "another site": lambda: browser.post(path, data=good, headers={"origin": "https://evil.example"}),
         "no origin": lambda: browser.post(path, data=good, headers={"origin": "null"}),
         "a sibling": lambda: browser.post(path, data=good, headers={"sec-fetch-site": "same-site"}),
@@ -470,7 +472,7 @@ def test_numbers_change_without_a_reload_and_the_stream_ends_with_the_registry(
 
 def test_live_pages_are_bounded_and_the_oldest_gives_way_to_a_new_one(browser: httpx.Client, catalog: Catalog) -> None:
     limits = httpx.Limits(max_connections=None)
-    with httpx.Client(base_url=browser.base_url, limits=limits, timeout=30.0) as many:
+    with httpx.Client(base_url=browser.base_url, limits=limits, timeout=60) as many:
         reading: list[Iterator[str]] = []
         for _ in range(MAX_LIVE + 1):
             answer = many.send(many.build_request("GET", "/live/history"), stream=True)
@@ -613,7 +615,7 @@ def test_a_versions_page_says_what_has_drifted_in_what_comes_in_and_what_is_aske
     publish(catalog, contents={"statistics/round.json": json.dumps(document(0.0)).encode()})
     server = WebServer(create_registry_app(catalog, Health(), neighbours=Ingest(), secret=SECRET), bind("127.0.0.1", 0))
     server.start()
-    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30.0) as browser:
+    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as browser:
         (part,) = [found["hx-get"] for _, found in seen(browser.get("/models/m/versions/1")).tags if "hx-get" in found]
         told = html.unescape(seen(browser.get(str(part))).text)
     catalog.end_watches()

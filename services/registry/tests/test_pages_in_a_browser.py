@@ -14,6 +14,7 @@ from services.registry.catalog import Catalog
 from services.registry.doors.http_api import create_registry_app
 from services.registry.tests.building import Clock, publish
 from testing.browser import chromium, faults_of
+from testing.processes import free_port
 
 SECRET = b"s" * 32
 PATHS = ("/", "/models/m", "/models/m/versions/2", "/streams", "/streams/s", "/rounds", "/serving", "/history",
@@ -40,7 +41,7 @@ class Site:
     """The registry's HTTP door over a catalog, which can be stopped and started at its port."""
 
     def __init__(self, catalog: Catalog) -> None:
-        self._catalog, self.port = catalog, 0
+        self._catalog, self.port = catalog, free_port()
         self.start()
 
     def start(self) -> None:
@@ -49,7 +50,6 @@ class Site:
             create_registry_app(self._catalog, Health(), secret=SECRET), bind("127.0.0.1", self.port)
         )
         self._server.start()
-        self.port = self._server.port
 
     def stop(self) -> None:
         self._catalog.is_open = False
@@ -108,16 +108,16 @@ def test_numbers_change_without_a_reload_also_after_the_registry_was_away(
     page.goto(site.url("/"))
     expect(page.get_by_role("heading", level=1)).to_have_text("The loop")
     page.evaluate("window.sameDocument = true")
-    expect(page.locator("#live")).to_have_text("live", timeout=30_000)
+    expect(page.locator("#live")).to_have_text("live")
     say(catalog, 234.0)
-    expect(page.locator(".loop")).to_contain_text("1,234", timeout=30_000)
+    expect(page.locator(".loop")).to_contain_text("1,234")
     cell = page.locator("#model-m td").nth(7)
     expect(cell).to_have_attribute("title", "Answered by production, over all replicas")
     site.stop()
-    expect(page.locator("#live")).to_have_text("reconnecting", timeout=30_000)
+    expect(page.locator("#live")).to_have_text("reconnecting")
     site.start()
     say(catalog, 345.0)
-    expect(page.locator(".loop")).to_contain_text("1,345", timeout=60_000)
+    expect(page.locator(".loop")).to_contain_text("1,345")
     expect(page.locator("#live")).to_have_text("live")
     assert page.evaluate("window.sameDocument")
 
@@ -214,7 +214,7 @@ def test_the_focus_and_what_was_opened_stay_through_a_live_change(site: Site, ca
     left_out = {"partition": 0, "from_offset": 10, "to_offset": 12, "examples": 2, "reason": "asked for"}
     say(catalog, 1.0, left_out=[left_out])
     page.goto(site.url("/models/m"))
-    expect(page.locator("#live")).to_have_text("live", timeout=30_000)
+    expect(page.locator("#live")).to_have_text("live")
     page.evaluate("window.sameDocument = true")
     rows = page.get_by_role("region", name="Versions").locator("tbody tr")
     page.get_by_role("button", name="Version", exact=True).press("Enter")
@@ -225,22 +225,22 @@ def test_the_focus_and_what_was_opened_stay_through_a_live_change(site: Site, ca
     promote = page.get_by_role("link", name="Promote version 1")
     promote.focus()
     say(catalog, 2.0, left_out=[left_out, {**left_out, "from_offset": 12, "to_offset": 14, "reason": "too old"}])
-    expect(page.get_by_role("cell", name="too old")).to_be_visible(timeout=30_000)
+    expect(page.get_by_role("cell", name="too old")).to_be_visible()
     expect(promote).to_be_focused()
     for number in (3, 4):
         publish(catalog, auc=0.7 + number / 100)
-        expect(rows).to_have_count(number, timeout=30_000)
+        expect(rows).to_have_count(number)
         assert [row.split("\t")[0] for row in rows.all_inner_texts()] == [str(one + 1) for one in range(number)]
         expect(promote).to_be_focused()
     assert page.evaluate("window.sameDocument")
     page.goto(site.url("/history"))
-    expect(page.locator("#live")).to_have_text("live", timeout=30_000)
+    expect(page.locator("#live")).to_have_text("live")
     entries = page.get_by_role("region", name="History").locator("tbody tr")
     before = entries.count()
     first = entries.filter(has_text="promote").last.get_by_role("link", name="1", exact=True)
     first.focus()
     publish(catalog, auc=0.8)
-    expect(entries).to_have_count(before + 1, timeout=30_000)
+    expect(entries).to_have_count(before + 1)
     expect(first).to_be_focused()
     page.keyboard.press("Enter")
     expect(page).to_have_url(site.url("/models/m/versions/1"))

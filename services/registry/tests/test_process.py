@@ -173,17 +173,21 @@ def train_until(address: str, directory: str, version_count: int) -> list[int]:
     client = RegistryClient(address, timeout_seconds=60.0)
     made: list[int] = []
     holder = f"trainer-{os.getpid()}"
+    ttl_seconds = 0.02  # so short that the round is often lost
     while client.get_model("m").newest_version < version_count:
         with suppress(Conflict):  # another planned it
             client.plan_round(replace(next_plan(client), trigger="race"))
-        lease = client.lease_round(holder, ttl_seconds=0.02)  # so short that it is often lost
+        lease = client.lease_round(holder, ttl_seconds=ttl_seconds)
         if lease is None:
             continue
         folder = Path(directory) / holder / lease.round.round_id
         draft = write_version(folder, lease.round.round_id.encode())
         client.upload(folder, draft.files)
-        with suppress(Conflict):  # another took the round meanwhile
+        try:
             made.append(client.register_version(lease, draft).version)
+            ttl_seconds = 0.02
+        except Conflict:  # another took the round meanwhile
+            ttl_seconds *= 2  # where a disk is slow everybody would lose every round
     client.close()
     return made
 

@@ -142,7 +142,7 @@ def test_of_many_planners_one_wins_and_the_others_are_told(catalog: Catalog) -> 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(timeout=60)
     assert sorted(outcomes) == ["Conflict"] * 7 + ["m-000001"]
     assert len(catalog.list_rounds("m", 10)) == 1
 

@@ -176,7 +176,7 @@ def test_two_trainers_that_race_to_register_make_one_version(catalog: Catalog, c
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(timeout=60)
     assert [type(outcome) for outcome in outcomes].count(Conflict) == 4, "the stale one, each time"
     assert [outcome for outcome in outcomes if isinstance(outcome, Version)] == catalog_versions(catalog) * 4
 

@@ -59,7 +59,7 @@ def test_a_watcher_is_woken_by_a_commit_and_not_by_its_heartbeat(tmp_path: Path,
     thread = threading.Thread(target=lambda: heard.append(next(watch)), daemon=True)
     thread.start()
     catalog.register_stream("t", json.dumps(SCHEMA))
-    thread.join(timeout=30)
+    thread.join(timeout=60)
     assert [(change.kind, change.name) for change in heard] == [("stream", "t")]
     assert heard[0].revision == first[-1].revision + 1
     catalog.close()

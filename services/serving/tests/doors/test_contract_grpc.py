@@ -25,7 +25,7 @@ def stock(contract: ContractServer) -> list[Any]:
     done = subprocess.run(
         [sys.executable, "-m", "services.serving.tests.support.contract_client", f"127.0.0.1:{contract.grpc_port}"],
         env=os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"},
-        capture_output=True, text=True, timeout=100, check=False,
+        capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return list(json.loads(done.stdout))
@@ -63,7 +63,7 @@ def call(channel: grpc.Channel, method: str, request: Any, response: Any = bytes
         request_serializer=lambda message: message if isinstance(message, bytes) else message.SerializeToString(),
         response_deserializer=response,
     )
-    return stub(request, timeout=20)
+    return stub(request, timeout=60)
 
 
 def spec(signature: str = "", name: str = "m", **fields: Any) -> tfs.ModelSpec:

@@ -94,7 +94,7 @@ def secure(
         STUB_MANAGER_LOG=os.devnull,
     )
     server.socket_path = f"{directory}/grpc.sock"
-    with httpx.Client(verify=certificates.context(has_client=True), timeout=20) as client:
+    with httpx.Client(verify=certificates.context(has_client=True), timeout=60) as client:
         wait_until(lambda: _answers(client, server.url + "/readyz"), "the doors being open")
     yield server
     server.kill()
@@ -109,7 +109,7 @@ def _answers(client: httpx.Client, url: str) -> bool:
 
 @pytest.fixture
 def client(certificates: Certificates) -> Iterator[httpx.Client]:
-    with httpx.Client(verify=certificates.context(has_client=True), timeout=20) as made:
+    with httpx.Client(verify=certificates.context(has_client=True), timeout=60) as made:
         yield made
 
 
@@ -121,17 +121,20 @@ def status_over(channel: grpc.Channel, padding: str = "") -> tfserving_pb2.GetMo
         request_serializer=tfserving_pb2.GetModelStatusRequest.SerializeToString,
         response_deserializer=tfserving_pb2.GetModelStatusResponse.FromString,
     )
-    return call(request, timeout=20)
+    return call(request, timeout=60)
 
 
 def test_rest_and_metrics_speak_tls_and_ask_for_the_clients_certificate(
     secure: StandaloneServer, client: httpx.Client, certificates: Certificates
 ) -> None:
     assert client.get(secure.url + "/v1/models/m").json()["model_version_status"][0]["version"] == "3"
-    with httpx.Client(verify=certificates.context(has_client=False)) as stranger, pytest.raises(httpx.TransportError):
+    with (
+        httpx.Client(verify=certificates.context(has_client=False), timeout=60) as stranger,
+        pytest.raises(httpx.TransportError),
+    ):
         stranger.get(secure.url + "/v1/models/m")
     with pytest.raises(httpx.TransportError):
-        httpx.get(secure.url.replace("https", "http") + "/v1/models/m")
+        httpx.get(secure.url.replace("https", "http") + "/v1/models/m", timeout=60)
 
 
 def test_a_prediction_goes_its_short_way_over_tls_too(

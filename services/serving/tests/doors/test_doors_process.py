@@ -42,9 +42,9 @@ def test_a_front_that_is_killed_after_the_id_loses_no_answer(
     start: Callable[..., Serving], redis_server: RedisServer, free_port: int
 ) -> None:
     first = start(free_port)
-    with FakeRunner(redis_server.url, row_sums, expiry_milliseconds=60_000) as runner:
+    with FakeRunner(redis_server.url, row_sums) as runner:
         runner.answers.clear()
-        submitted = httpx.post(first.url + "/v1/models/m:predictAsync", json=_ROWS)
+        submitted = httpx.post(first.url + "/v1/models/m:predictAsync", json=_ROWS, timeout=60)
         prediction = submitted.json()["id"]
         first.process.send_signal(signal.SIGKILL)
         first.process.wait(timeout=60)
@@ -65,11 +65,16 @@ def test_log_lines_and_records_name_the_request(
             free_port, stderr=log, SERVING_LOG_FORMAT="json", SERVING_LOG_LEVEL="DEBUG",
             SERVING_REQUEST_LOG=f"tfrecord:{tmp_path}/requests", SERVING_REQUEST_LOG_SAMPLING="0,m=1",
         )  # fmt: skip
-        with FakeRunner(redis_server.url, row_sums, expiry_milliseconds=60_000):
+        with FakeRunner(redis_server.url, row_sums):
             headers = {"x-request-id": "order-17"}
-            assert httpx.post(serving.url + "/v1/models/m:predict", json=_ROWS, headers=headers).status_code == 200
-            httpx.post(serving.url + "/v1/models/no:predict", json=_ROWS, headers={"x-request-id": "order-18"})
-            metrics = httpx.get(serving.url + "/metrics").text
+            assert (
+                httpx.post(serving.url + "/v1/models/m:predict", json=_ROWS, headers=headers, timeout=60).status_code
+                == 200
+            )
+            httpx.post(
+                serving.url + "/v1/models/no:predict", json=_ROWS, headers={"x-request-id": "order-18"}, timeout=60
+            )
+            metrics = httpx.get(serving.url + "/metrics", timeout=60).text
             assert "headrace_serving_async_predictions_total" in metrics
             serving.process.send_signal(signal.SIGTERM)
             assert serving.process.wait(timeout=_WAIT_SECONDS) == 0

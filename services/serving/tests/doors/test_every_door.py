@@ -56,7 +56,7 @@ def _example() -> bytes:
 
 def _by_rest(server: StandaloneServer, body: dict[str, object]) -> float:
     url = f"{server.url}/v1/models/scorer:predict"
-    answer = httpx.post(url, json=body, timeout=30.0)
+    answer = httpx.post(url, json=body, timeout=60)
     assert answer.status_code == 200, answer.text
     (score,) = answer.json().get("predictions") or answer.json()["outputs"]
     return float(score)
@@ -82,7 +82,7 @@ def _by_grpc(server: StandaloneServer, signature: str, *, model: str = "scorer",
             request_serializer=tfserving_pb2.PredictRequest.SerializeToString,
             response_deserializer=tfserving_pb2.PredictResponse.FromString,
         )
-        output = predict(asked, timeout=30.0).outputs["score"]
+        output = predict(asked, timeout=60).outputs["score"]
     return float(output.float_val[0] if output.float_val else np.frombuffer(output.tensor_content, "<f4")[0])
 
 
@@ -121,7 +121,7 @@ def test_lists_of_lists_come_nested_by_rest_and_as_two_lists_by_grpc(server: Sta
         return _by_grpc(server, "", model="visits", **arrays)
 
     rows = {"instances": [{"visits": visits} for visits in ([[1, 2], [], [3]], [[4]], [])]}
-    answer = httpx.post(f"{server.url}/v1/models/visits:predict", json=rows, timeout=30.0)
+    answer = httpx.post(f"{server.url}/v1/models/visits:predict", json=rows, timeout=60)
     assert answer.status_code == 200, answer.text
     assert answer.json()["predictions"] == [609.0, 205.0, 0.0]
     assert [by_grpc([1, 2, 3], [2, 0, 1]), by_grpc([4], [1]), by_grpc([], [])] == [609.0, 205.0, 0.0]

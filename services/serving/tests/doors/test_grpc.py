@@ -21,7 +21,7 @@ from services.serving.wire.prediction import RequestFailed
 from services.serving.wire.replica_state import TensorSpec
 from testing.redis_server import RedisServer
 
-_TIMEOUT_SECONDS = 20.0
+_TIMEOUT_SECONDS = 60.0
 
 
 def row_sums(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
@@ -69,7 +69,7 @@ def test_the_stock_stubs_work(front: FrontThread, redis_server: RedisServer) -> 
         done = subprocess.run(
             [sys.executable, "-m", "services.serving.tests.support.tfs_client", f"127.0.0.1:{front.grpc_port}"],
             env=os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"},
-            capture_output=True, text=True, timeout=100, check=False,
+            capture_output=True, text=True, timeout=240, check=False,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -125,9 +125,9 @@ def test_the_clients_deadline_is_the_requests_deadline(
         return row_sums(inputs, request)
 
     with FakeRunner(redis_server.url, note):
-        predict(channel, timeout=4.0)
+        predict(channel, timeout=20.0)
         predict(channel, timeout=None)
-    assert 0 < remaining[0] <= 4.5 < remaining[1] <= 10  # gRPC rounds a deadline up on its way
+    assert 0 < remaining[0] <= 22 < remaining[1] <= 60  # gRPC rounds a deadline up on its way
 
 
 def test_a_call_that_is_not_answered_ends_at_its_deadline(

@@ -249,7 +249,7 @@ def test_the_stock_stubs_reload_the_configuration(server: StandaloneServer, plac
     done = subprocess.run(
         [sys.executable, "-m", "services.serving.tests.support.reload_client", server.grpc_address,
          str(place.directory)],
-        capture_output=True, text=True, timeout=110, check=False,
+        capture_output=True, text=True, timeout=240, check=False,
         env=os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -299,7 +299,7 @@ def test_sigterm_answers_what_was_accepted_and_exits_0(server: StandaloneServer)
     has_begun = threading.Event()
 
     def ask() -> None:
-        with contextlib.suppress(httpx.TransportError), httpx.Client(timeout=20) as client:
+        with contextlib.suppress(httpx.TransportError), httpx.Client(timeout=60) as client:
             while True:
                 body = {"instances": [[1, 2, 3]]}
                 statuses.append(client.post(f"{server.url}/v1/models/kept:predict", json=body).status_code)
@@ -308,10 +308,10 @@ def test_sigterm_answers_what_was_accepted_and_exits_0(server: StandaloneServer)
     askers = [threading.Thread(target=ask) for _ in range(4)]
     for asker in askers:
         asker.start()
-    assert has_begun.wait(20)
+    assert has_begun.wait(60)
     assert server.terminate() == 0
     for asker in askers:
-        asker.join(30)
+        asker.join(60)
     assert set(statuses) == {200}
 
 

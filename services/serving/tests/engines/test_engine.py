@@ -14,7 +14,7 @@ def test_the_engine_agrees_with_tensorflow_on_every_kind_of_model(saved_models: 
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(
         [sys.executable, "-m", "services.serving.tests.support.engine_comparison", str(saved_models)],
-        env=environment, capture_output=True, text=True, timeout=110, check=False,
+        env=environment, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     differences = json.loads(done.stdout)

@@ -31,7 +31,7 @@ def row_sums(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequ
 
 
 def predict(front: FrontThread) -> httpx.Response:
-    return httpx.post(front.url + "/v1/models/m:predict", json={"instances": [[1, 2]]}, timeout=30)
+    return httpx.post(front.url + "/v1/models/m:predict", json={"instances": [[1, 2]]}, timeout=60)
 
 
 def is_refused(front: FrontThread, *words: str) -> bool:

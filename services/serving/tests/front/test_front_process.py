@@ -86,13 +86,17 @@ def start(redis_server: RedisServer, free_port: int, tmp_path: Path) -> Iterator
 def test_it_gets_ready_stays_small_and_answers(start: Callable[..., Serving], redis_server: RedisServer) -> None:
     serving = start()
     wait_until(lambda: serving.answers("/readyz"))
-    assert httpx.get(serving.url + "/readyz").json()["conditions"] == {"queue": "ok", "manager": "ok", "registry": "ok"}
+    assert httpx.get(serving.url + "/readyz", timeout=60).json()["conditions"] == {
+        "queue": "ok",
+        "manager": "ok",
+        "registry": "ok",
+    }
     with FakeRunner(redis_server.url, row_sums):
-        answer = httpx.post(serving.url + "/v1/models/m:predict", json=_ROWS)
+        answer = httpx.post(serving.url + "/v1/models/m:predict", json=_ROWS, timeout=60)
     assert answer.json() == {"predictions": [3.0]}
     assert (
         'headrace_serving_requests_total{code="0",door="http",model="m",signature="serving_default",version="3"} 1.0'
-        in httpx.get(serving.url + "/metrics").text
+        in httpx.get(serving.url + "/metrics", timeout=60).text
     )
     assert psutil.Process(serving.process.pid).memory_info().rss < _MOST_RESIDENT_BYTES
     maps = Path(f"/proc/{serving.process.pid}/maps").read_text()
@@ -103,7 +107,7 @@ def test_it_is_alive_but_not_ready_without_redis(start: Callable[..., Serving], 
     serving = start(redis_url=f"unix://{tmp_path}/nothing.sock")
     wait_until(lambda: serving.answers("/healthz"))
     assert serving.answers("/readyz", 503)
-    refused = httpx.post(serving.url + "/v1/models/m:predict", json=_ROWS)
+    refused = httpx.post(serving.url + "/v1/models/m:predict", json=_ROWS, timeout=60)
     assert refused.status_code == 503
 
 
@@ -114,8 +118,8 @@ def test_sigterm_finishes_what_runs_then_stops_the_manager_and_exits_0(
     wait_until(lambda: serving.answers("/readyz"))
     with FakeRunner(redis_server.url, row_sums) as runner, ThreadPoolExecutor(1) as pool:
         runner.answers.clear()
-        asked = pool.submit(httpx.post, serving.url + "/v1/models/m:predict", json=_ROWS, timeout=20)
-        wait_until(lambda: "headrace_serving_open_requests 1.0" in httpx.get(serving.url + "/metrics").text)
+        asked = pool.submit(httpx.post, serving.url + "/v1/models/m:predict", json=_ROWS, timeout=60)
+        wait_until(lambda: "headrace_serving_open_requests 1.0" in httpx.get(serving.url + "/metrics", timeout=60).text)
         serving.process.send_signal(signal.SIGTERM)
         wait_until(lambda: not serving.answers("/healthz"))
         assert "stop" not in serving.manager_lines()
@@ -132,8 +136,8 @@ def test_what_does_not_finish_in_time_is_refused_before_the_end(
     wait_until(lambda: serving.answers("/readyz"))
     with FakeRunner(redis_server.url, row_sums) as runner, ThreadPoolExecutor(1) as pool:
         runner.answers.clear()
-        asked = pool.submit(httpx.post, serving.url + "/v1/models/m:predict", json=_ROWS, timeout=20)
-        wait_until(lambda: "headrace_serving_open_requests 1.0" in httpx.get(serving.url + "/metrics").text)
+        asked = pool.submit(httpx.post, serving.url + "/v1/models/m:predict", json=_ROWS, timeout=60)
+        wait_until(lambda: "headrace_serving_open_requests 1.0" in httpx.get(serving.url + "/metrics", timeout=60).text)
         serving.process.send_signal(signal.SIGTERM)
         answer = asked.result()
         assert (answer.status_code, "stopping" in answer.json()["error"]) == (503, True)
@@ -165,7 +169,7 @@ def test_the_manager_does_not_outlive_a_front_that_is_killed(start: Callable[...
 def test_a_wrong_setting_stops_the_start_with_a_sentence(name: str, value: str, message: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "services.serving"], env=os.environ | {name: value}, capture_output=True, text=True,
-        timeout=30, check=False,
+        timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 2
     assert message in done.stderr

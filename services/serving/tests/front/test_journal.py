@@ -31,7 +31,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     redis.start()
     with (
         FrontThread(redis.url, replica_state(version())) as front,
-        FakeRunner(redis.url, row_sums, expiry_milliseconds=60_000),
+        FakeRunner(redis.url, row_sums),
         httpx.Client(base_url=front.url, timeout=60) as client,
     ):
         yield client
@@ -89,7 +89,7 @@ def test_a_traced_prediction_is_followed_to_its_batch_on_every_way_in(tmp_path: 
     content = b'{"instances": [[1, 2]]}'
     with (
         FrontThread(redis.url, replica_state(version()), tracing=tracing) as front,
-        FakeRunner(redis.url, row_sums, expiry_milliseconds=60_000),
+        FakeRunner(redis.url, row_sums),
         httpx.Client(base_url=front.url, timeout=60) as client,
         grpc.insecure_channel(f"127.0.0.1:{front.grpc_port}") as channel,
     ):

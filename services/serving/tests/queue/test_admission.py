@@ -197,7 +197,7 @@ def test_while_requests_are_refused_the_next_ones_are_not_even_parsed(
     front: FrontThread, redis_server: RedisServer
 ) -> None:
     def post(body: bytes) -> int:
-        return httpx.post(front.url + "/v1/models/m:predict", content=body, timeout=20).status_code
+        return httpx.post(front.url + "/v1/models/m:predict", content=body, timeout=60).status_code
 
     assert post(b"no JSON") == 400
     codes: list[tuple[int, str]] = []

@@ -79,11 +79,14 @@ def test_a_request_that_ends_its_runner_three_times_is_answered_with_an_error_an
     poison = request(b"poison", checked(_FOREVER))
     innocents = [request(b"%d" % i, checked(0, i)) for i in range(20)]
     asker.enqueue(*innocents[:3], poison, *innocents[3:])
-    for _ in range(3):
+    for _ in range(6):  # three, unless this machine is so slow that an innocent looks stuck
         runner = start(zygote, redis_server, saved_models)
         wait_until(functools.partial(is_stuck, runner), "the runner runs the poison request")
         runner.kill(signal.SIGKILL)
         recovery.recover(_MODEL, [DEFAULT_TARGET], name_of(runner))
+        asker.collect()
+        if b"poison" in asker.answers:
+            break
     (reply,) = asker.wait_for(b"poison")
     assert reply.error_code == Code.INTERNAL
     assert "ended unexpectedly 3 times" in reply.error_message

@@ -26,7 +26,7 @@ def row_sums(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequ
 
 def run_client(redis_server: RedisServer, inputs: str) -> subprocess.CompletedProcess[str]:
     script = _ROOT / "examples" / "redis_client" / "client.py"
-    with FakeRunner(redis_server.url, row_sums, expiry_milliseconds=60_000):
+    with FakeRunner(redis_server.url, row_sums):
         return subprocess.run(
             [sys.executable, str(script), redis_server.url, "m", inputs],
             env=os.environ | {"PYTHONPATH": str(_ROOT)}, capture_output=True, text=True, timeout=60, check=False,

@@ -19,7 +19,7 @@ from services.serving.tests.replica.test_folder_watch import write_version
 from services.serving.wire.channel import JsonChannel
 from services.serving.wire.replica_state import ReloadResult, ServingState
 
-_DEADLINE_SECONDS = 30.0
+_DEADLINE_SECONDS = 60.0
 
 
 class Source:

@@ -16,7 +16,7 @@ from services.serving.options.version_policy import VersionPolicy
 from services.serving.replica.sources.folder_watch import FolderWatch, Found
 from services.serving.replica.sources.version_folders import versions_in, what_is_missing
 
-_DEADLINE_SECONDS = 30.0
+_DEADLINE_SECONDS = 60.0
 _GROWING_SECONDS = 2.5
 _GRAPH = b"... saver_filename:0 ..."
 

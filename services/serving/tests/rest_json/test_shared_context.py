@@ -109,7 +109,7 @@ def test_scores_are_those_of_the_expanded_form_and_the_context_is_counted_once(r
     with FrontThread(redis_server.url, state) as front, FakeRunner(redis_server.url, scored):
         rows = [{"item": number} for number in range(5)]
         answers = [
-            httpx.post(f"{front.url}/v1/models/m:predict", json=body, timeout=20).json()
+            httpx.post(f"{front.url}/v1/models/m:predict", json=body, timeout=60).json()
             for body in (
                 {"instances": rows, "context": _USER},
                 {"instances": [_USER | row for row in rows]},

@@ -21,7 +21,7 @@ from tensorflow_serving.apis import (
 
 from services.serving.tests.support.contract_cases import CALLS, array_of, example
 
-_TIMEOUT_SECONDS = 20.0
+_TIMEOUT_SECONDS = 60.0
 _ECHOED = ("float16", "bfloat16", "uint16", "complex64", "complex128")
 
 

@@ -21,13 +21,13 @@ Model = Callable[[Mapping[str, np.ndarray], queue_pb2.PredictionRequest], Mappin
 class FakeRunner(threading.Thread):
     """Serves targets of one model with a Python function: {input: array} -> {output: array}, one request at a time.
 
-    `answers` (set by default) holds answers back while it is cleared; then nothing is renewed either, so tests that do
-    so, and those on a machine that is busy, give it a longer `expiry_milliseconds`.
+    `answers` (set by default) holds answers back while it is cleared. What it renews lasts longer than a real runner's:
+    on a machine that is busy a thread may not get a turn for seconds.
     """
 
     def __init__(
         self, url: str, model: Model, *, version: int = 3, targets: Sequence[str] = ("alias/production",),
-        expiry_milliseconds: int = queue_keys.RUNNER_EXPIRY_MILLISECONDS,
+        expiry_milliseconds: int = 60_000,
     ) -> None:  # fmt: skip
         super().__init__(daemon=True)
         self._redis: Any = redis.Redis.from_url(url)  # its stubs do not know that keys may be bytes

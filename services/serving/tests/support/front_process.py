@@ -25,7 +25,7 @@ from services.serving.tests.support.fake_runner import FakeRunner
 from services.serving.wire.replica_state import ReplicaState
 
 _Result = TypeVar("_Result")
-_TIMEOUT_SECONDS = 20.0
+_TIMEOUT_SECONDS = 60.0
 _ASYNC_LIMITS = AsyncLimits()
 
 
@@ -34,7 +34,7 @@ class FrontThread:
 
     def __init__(
         self, redis_url: str, state: ReplicaState | None, *, queue_limit: int = 64, in_flight_limit: int = 64,
-        timeout_seconds: float = 10.0, max_body_bytes: int = 1 << 20, keep_alive_seconds: int = 5,
+        timeout_seconds: float = 60.0, max_body_bytes: int = 1 << 20, keep_alive_seconds: int = 5,
         enable_cors: bool = False, request_log: RequestLog | None = None,
         async_limits: AsyncLimits = _ASYNC_LIMITS, tracing: Tracing = OFF,
     ) -> None:  # fmt: skip
@@ -109,7 +109,7 @@ class FrontThread:
                     extra_headers=CORS_HEADERS if self._enable_cors else None,
                 ),
                 ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
-                timeout_keep_alive=self._keep_alive_seconds, timeout_graceful_shutdown=2,
+                timeout_keep_alive=self._keep_alive_seconds, timeout_graceful_shutdown=20,
             )
         )  # fmt: skip
         grpc_server, self.grpc_port = await start_aio_server(

@@ -82,7 +82,7 @@ def main() -> None:
         targets = ("alias/production", "alias/canary", "version/3")
         with (
             FrontThread(redis.url, state) as front,
-            FakeRunner(redis.url, model, targets=targets, expiry_milliseconds=60_000),
+            FakeRunner(redis.url, model, targets=targets),
         ):
             print(json.dumps({"http": front.port, "grpc": front.grpc_port}), flush=True)
             sys.stdin.read()

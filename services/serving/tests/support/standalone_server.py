@@ -15,6 +15,8 @@ from protos import tfserving_config_pb2 as config_pb2
 from testing.processes import free_port
 from testing.waiting import DEADLINE_SECONDS, wait_until
 
+_LOAD_SECONDS = 240.0
+"""TensorFlow is imported, a model is loaded."""
 STUBBED_MAIN = """
 import sys
 from services.serving import __main__ as serving
@@ -57,10 +59,10 @@ class StandaloneServer:
         )
 
     def get(self, path: str, **fields: Any) -> httpx.Response:
-        return httpx.get(self.url + path, timeout=20, **fields)
+        return httpx.get(self.url + path, timeout=60, **fields)
 
     def predict(self, path: str, *rows: list[float]) -> httpx.Response:
-        return httpx.post(f"{self.url}/v1/models/{path}:predict", json={"instances": list(rows)}, timeout=20)
+        return httpx.post(f"{self.url}/v1/models/{path}:predict", json={"instances": list(rows)}, timeout=60)
 
     def answers(self, path: str, status: int = 200) -> bool:
         try:
@@ -76,7 +78,7 @@ class StandaloneServer:
         return {int(item["version"]): item["state"] for item in response.json()["model_version_status"]}
 
     def wait_ready(self) -> None:
-        wait_until(lambda: self.answers("/readyz"), "the server being ready")
+        wait_until(lambda: self.answers("/readyz"), "the server being ready", seconds=_LOAD_SECONDS)
 
     def wait_states(self, model: str, expected: dict[int, str]) -> None:
         """Until exactly these versions are in these states; ended ones count as not there."""
@@ -84,7 +86,7 @@ class StandaloneServer:
         def live() -> dict[int, str]:
             return {version: state for version, state in self.states(model).items() if state != "END"}
 
-        wait_until(lambda: live() == expected, f"{model} being {expected}")
+        wait_until(lambda: live() == expected, f"{model} being {expected}", seconds=_LOAD_SECONDS)
 
     def reload(self, config: config_pb2.ModelServerConfig) -> config_pb2.ReloadConfigResponse:
         """HandleReloadConfigRequest; raises grpc.RpcError."""

@@ -18,7 +18,7 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
 )
 
-_TIMEOUT_SECONDS = 20.0
+_TIMEOUT_SECONDS = 60.0
 
 
 def _spec(request: Any, **fields: Any) -> Any:

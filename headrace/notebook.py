@@ -27,6 +27,7 @@ from headrace.client.platform import Client
 from headrace.files.definition_folder import DefinitionFolder
 from headrace.files.event_files import fitted_event
 from headrace.local.check import check_events, check_round
+from headrace.local.doubts import doubts
 from headrace.places import Addresses
 
 if TYPE_CHECKING:
@@ -148,13 +149,15 @@ class Run:
 
     Attributes:
         metrics: on the held-out slice.
-        warnings: what the data lacks, a sentence each.
+        events_unusable: that the model cannot learn from; `warnings` has the reasons.
+        warnings: what the data lacks, what the model does not come to, what the gate would miss; a sentence each.
         folder: the version's files: saved_model/, checkpoint/, tensorboard/, statistics/.
     """
 
     metrics: Mapping[str, float]
     events_trained: int
     events_held_out: int
+    events_unusable: int
     warnings: Sequence[str]
     folder: Path
 
@@ -193,7 +196,7 @@ def run(
         str(definition.get("stream", "")),
         contents,
     )
-    checked, _ = folder.checked()
+    checked, model = folder.checked()
     if frame.empty:
         raise InvalidInput("the frame has no rows to learn from")
     work_dir = Path(tempfile.mkdtemp(prefix="headrace-run-"))
@@ -205,8 +208,8 @@ def run(
     found.refuse(f"of the {len(frame):,} rows are refused{first}")
     done = check_round(work_dir, contents, on_step=lambda step: None, limit_seconds=limit_seconds, whole=True)
     folder_of_version = work_dir / "versions" / str(done["model"]) / "1"
-    told = tuple(str(sentence) for sentence in done["warnings"])
-    return Run(dict(done["metrics"]), int(done["trained"]), int(done["held_out"]), told, folder_of_version)
+    trained, held_out, unusable = (int(done[name]) for name in ("trained", "held_out", "unusable"))
+    return Run(dict(done["metrics"]), trained, held_out, unusable, tuple(doubts(model, done)), folder_of_version)
 
 
 @dataclass(frozen=True)

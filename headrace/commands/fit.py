@@ -38,6 +38,7 @@ def fit(
     from headrace.files.samples import write_sample
     from headrace.files.sources import formats
     from headrace.local.check import check_events, check_round, work_folder
+    from headrace.local.doubts import doubts
 
     session: Session = context.obj
     if file_format is not None and file_format not in formats():
@@ -73,6 +74,8 @@ def fit(
             f"{definition.name}: {done['trained']:,} events, {done['steps']:,} steps, {done['held_out']:,} held out: "
             f"{metrics or 'nothing measured'}"
         )
+        for sentence in doubts(definition, done):
+            typer.echo(f"warning: {sentence}")
         typer.echo(f"{target / 'saved_model'} is the export, {target / _SUMMARY} what was measured")
 
     session.show(document | {"to": str(target), "steps_of_run": steps.finished}, show)

@@ -1,7 +1,7 @@
 """init, check and features: from a file of data to a folder that can be applied, and what it would do."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +15,7 @@ from headrace.commands.session import Session, print_table
 from headrace.commands.steps import Steps
 
 if TYPE_CHECKING:
-    from common.definition.model import Definition
+    pass
 
 
 def init(
@@ -104,6 +104,7 @@ def check(
     from headrace.files.samples import write_sample
     from headrace.files.sources import source_of
     from headrace.local.check import check_events, check_round, work_folder
+    from headrace.local.doubts import doubts
 
     session: Session = context.obj
     steps = Steps(quiet=session.as_json)
@@ -133,32 +134,11 @@ def check(
             f"{definition.name} can be applied. One pass over {done['trained']:,} events, {done['held_out']:,} held "
             f"out: {metrics or 'nothing measured'}"
         )
-        for line in doubts(definition, done):
-            typer.echo(line)
+        for sentence in doubts(definition, done):
+            typer.echo(f"warning: {sentence}")
         typer.echo(f"it answers, for example: {done['answers'][0]}" if done["answers"] else "it was not asked")
 
     session.show(document, show)
-
-
-def doubts(definition: "Definition", done: Mapping[str, Any]) -> Iterator[str]:
-    """What a person should know of a round that passed."""
-    unusable, evaluation = done["unusable"], definition.evaluation
-    share = unusable / max(1, done["trained"] + done["held_out"] + unusable)
-    if unusable:
-        yield f"{unusable:,} events cannot be used by the model:"
-        yield from (f"  {count:,}: {reason}" for reason, count in done["reasons"].items())
-    if share > evaluation.max_unusable:
-        yield (
-            f"warning: that is {share:.1%}, and a version with more than {evaluation.max_unusable:.1%} is rejected "
-            f"(evaluation.max_unusable in model.yaml)"
-        )
-    yield from (f"warning: {sentence}" for sentence in done["warnings"])
-    for metric in dict.fromkeys(rule.metric for rule in definition.gate.asked if not rule.slice):
-        if done["metrics"] and done["metrics"].get(metric) is None:
-            yield (
-                f"warning: the gate asks for {metric}, which these {done['held_out']:,} held-out events do not give; "
-                f"with --rows more, or too few of a class?"
-            )
 
 
 def features(

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from headrace.cli import app
-from headrace.commands.start import doubts
 from headrace.files.definition_folder import read_folder
+from headrace.local.doubts import doubts
 
 _STREAM = """
 stream: s
@@ -145,7 +145,7 @@ def test_what_the_gate_would_mind_is_said(folder: Path) -> None:
         "metrics": {},
     }
     told = "\n".join(doubts(definition, done | {"metrics": {"log_loss": 1.0}}))
-    assert "10 events cannot be used by the model:\n  10: loss is nan\nwarning: that is 10.0%" in told
+    assert "10 events cannot be used by the model: 10: loss is nan\n10.0% of the events" in told
     assert "more than 1.0% is rejected" in told
-    assert "warning: w\nwarning: the gate asks for auc, which these 10 held-out events do not give" in told
+    assert "w\nthe gate asks for auc, which these 10 held-out events do not give" in told
     assert not list(doubts(definition, done | {"unusable": 0, "warnings": [], "metrics": {"auc": 0.5}}))

@@ -70,17 +70,19 @@ class BuiltHead:
         """Of a batch of labels, as `labels_of` gives them."""
         if self.task == "ranking":
             return tf.TensorSpec([None, 2], tf.float32)
-        if self.task in ("multilabel", "vector_regression") or self._is_distribution:
+        if self.task in ("multilabel", "vector_regression") or self.is_distribution:
             return tf.TensorSpec([None, self.units], tf.float32)
         is_class = self.task in ("binary", "multiclass", "embedding") and self.label.dtype != "float32"
         return tf.TensorSpec([None], tf.int64 if is_class else tf.float32)
 
     @property
-    def _is_distribution(self) -> bool:
+    def is_distribution(self) -> bool:
+        """Labels are a share of each class."""
         return self.task == "multiclass" and self.label.dtype == "float32"
 
     @property
-    def _is_standardized(self) -> bool:
+    def is_standardized(self) -> bool:
+        """The definition says mean and deviation of the label."""
         return (self.head.mean, self.head.deviation) != (Head.mean, Head.deviation)
 
     @property
@@ -132,18 +134,18 @@ class BuiltHead:
         good = tf.math.is_finite(labels)
         if self.task in ("binary", "multilabel"):
             good = tf.logical_and(good, tf.logical_and(labels >= 0.0, labels <= 1.0))
-        elif self._is_distribution or self.task in ("count", "ranking"):
+        elif self.is_distribution or self.task in ("count", "ranking"):
             good = tf.logical_and(good, labels >= 0.0)
         if labels.shape.rank == 2:
             good = tf.reduce_all(good, axis=1)
-        if self._is_distribution:
+        if self.is_distribution:
             good = tf.logical_and(good, tf.abs(tf.reduce_sum(labels, axis=1) - 1.0) < _SUM_TOLERANCE)
         return good
 
     def outputs_of(self, network_output: tf.Tensor) -> tf.Tensor:
         """float32 [n], or [n, units] (VECTORS); of numbers, in units of the label."""
         output = tf.cast(network_output, tf.float32)
-        if self._is_standardized:
+        if self.is_standardized:
             output = output * self.head.deviation + self.head.mean
         return output if self.task in VECTORS or output.shape.rank == 1 else output[:, 0]
 
@@ -153,7 +155,7 @@ class BuiltHead:
 
     def losses_of(self, labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
         """float32 [n]."""
-        if self._is_standardized:
+        if self.is_standardized:
             labels, outputs = ((one - self.head.mean) / self.head.deviation for one in (labels, outputs))
         losses = head_losses.losses_of(self.head, labels, outputs, class_count=self.class_count)
         return self.class_weighted(losses, labels)

@@ -21,7 +21,7 @@ from services.trainer.features import frequencies
 from services.trainer.features import words as vocabulary
 from services.trainer.features.cutting import pieces_of
 from services.trainer.features.frequencies import Frequencies, SeenTexts
-from services.trainer.features.plausible import FARTHEST, plausible
+from services.trainer.features.plausible import FARTHEST, LARGEST, plausible
 from services.trainer.features.steps import applied
 from services.trainer.features.words import Seen, Words
 
@@ -203,7 +203,8 @@ def warnings_of(before: Statistics, after: Statistics) -> dict[str, str]:
         if left_out:
             values = "1 value is" if left_out == 1 else f"{left_out} values are"
             told[f"feature {name}"] = (
-                f"{values} no finite number or more than {FARTHEST:g} times farther out than 99 % of the others, and "
+                f"{values} no finite number, beyond {LARGEST:g} or more than {FARTHEST:g} times farther out than 99 % "
+                f"of the others, and "
                 f"not in the feature's statistics; set min and max in the stream to refuse such events"
             )
     return told

@@ -215,6 +215,9 @@ def prepare(model: Answering, parsed: ParsedBlock) -> PreparedBlock:
     for name, bad in done.refused.items():
         why = _NO_WEIGHT if name.endswith(".weights") else _NO_PLACE
         reasons[f"feature {name.removesuffix('.weights')}: {why}"] = bad.numpy()
+    if (weight := model.schema.weight) is not None:
+        given = parsed.raw[weight].numpy().reshape(-1)
+        reasons[f"weight {weight} is negative or no finite number"] = ~(np.isfinite(given) & (given >= 0))
     refused = np.any(np.stack(list(reasons.values())), axis=0)
     unusable = [(parsed.examples[row], _first_reason(reasons, int(row))) for row in np.flatnonzero(refused)]
     parts = (~parsed.held_out, parsed.held_out & ~parsed.calibrating, parsed.calibrating)
@@ -271,6 +274,11 @@ def _refuse_classes(model: Answering, head: BuiltHead, raw_labels: tf.Tensor, mi
     count = int(misplaced.sum())
     if not head.class_count or count <= _FEW_LABELS or count <= _MISPLACED_SHARE * len(misplaced):
         return
+    if head.is_distribution:
+        raise DefinitionFailedError(
+            f"label {head.label.name} is no distribution over {head.class_count} classes in {count} of the first "
+            f"{len(misplaced)} examples: a soft label is a share from 0 for each class, and they add up to 1"
+        )
     values = np.unique(raw_labels.numpy()[misplaced].reshape(-1))
     shown = ", ".join(str(value) for value in values[:_SHOWN_LABELS].tolist())
     most = head.class_count - 1

@@ -161,7 +161,7 @@ def _round(
     return {
         "trained": draft.events_trained, "held_out": draft.events_held_out, "unusable": draft.events_unusable,
         "reasons": dict(draft.unusable.get("reasons", {})),
-        "warnings": list(draft.environment.get("warnings", {}).values()),
+        "warnings": [f"{about}: {said}" for about, said in draft.environment.get("warnings", {}).items()],
         "metrics": draft.metrics.get("candidate", {}), "answers": answers,
         "size_bytes": sum(entry.size_bytes for entry in draft.files), "steps": draft.step,
         "timings": dict(draft.timings), "weights_digest": draft.weights_digest, "model": plan.model,

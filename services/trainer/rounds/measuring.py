@@ -8,6 +8,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from common.definition.model import Definition
+from common.definition.trees import TREE_ESTIMATORS
 from common.registry.catalog import JsonMap, VersionMetrics
 from services.trainer.families.heads import answered_by
 from services.trainer.families.port import Answering, Columns, Outputs, TrainingSet
@@ -17,6 +18,7 @@ from services.trainer.learn.metrics.comparison import Comparison, Side
 from services.trainer.learn.scoring import scored
 from services.trainer.rounds.blocks import PreparedBlock, RoundData
 from services.trainer.rounds.feature_counts import FeatureCounts
+from services.trainer.rounds.label_counts import LabelCounts
 from services.trainer.rounds.pace import LeftOut
 from services.trainer.summaries import pr_curves
 from services.trainer.summaries.statistics import RoundStatistics
@@ -85,6 +87,7 @@ def measure(
     asked = model.definition.training.summaries
     worst = WorstExamples(model.heads, asked.worst, asked.audio)
     statistics = RoundStatistics(model.schema)
+    labels = LabelCounts(model.heads, has_estimator_network=_is_network(model.definition))
     for block in data.prepared(model):
         check_stop()
         if model.definition.training.summaries.statistics:
@@ -92,6 +95,7 @@ def measure(
             for part in (block.trained, block.held_out):
                 statistics.add_columns(_made(model.definition, part.columns))
         outputs, bad = scored(score, block.held_out.columns, block.held_out.count)
+        labels.add_outputs(outputs)
         aside = {row: reason for (index, row), reason in set_aside.items() if index == block.index}
         compared.next_block(
             block.held_out_raw,
@@ -113,6 +117,7 @@ def measure(
                 _add(compared, side, examples, ours, without=dict(without) | unanswered)
         _count(tally, block, aside=aside, bad=bad, left_out=left_out)
         features.add(block)
+        labels.add(block.trained.labels, block.trained.weights)
     tally.unusable += data.serialized(tally.faults)
     held_out = compared.count("candidate") + tally.calibrating
     counts = {"trained": tally.trained, "held_out": held_out, "unusable": len(tally.unusable)}
@@ -128,7 +133,9 @@ def measure(
         held_out,
         tally.unusable,
         tally.sample,
-        features.warnings() | _without_metrics(model.definition, tally.trained, held_out),
+        features.warnings()
+        | labels.warnings(metrics["candidate"])
+        | _without_metrics(model.definition, tally.trained, held_out),
         {
             tag: pr_curves.counts_of(data.labels, binary.probabilities(data.outputs), data.weights)
             for tag, data in compared.judged()
@@ -137,6 +144,10 @@ def measure(
         worst,
         statistics,
     )
+
+
+def _is_network(definition: Definition) -> bool:
+    return definition.estimator is not None and definition.estimator not in TREE_ESTIMATORS
 
 
 def _without_metrics(definition: Definition, trained: int, held_out: int) -> dict[str, str]:

@@ -21,6 +21,10 @@ _LINKS: Mapping[str, Callable[[float], float]] = {
     "count:poisson": math.log,
 }
 """From the base score that XGBoost keeps to a margin, by objective; the others keep the margin."""
+_ENDS: Mapping[str, tuple[float, ...]] = {"binary:logistic": (0.0, 1.0), "count:poisson": (0.0,)}
+"""Mean labels whose margin is infinite."""
+_WITHOUT_A_SHARE = 0.5
+"""The base score in their place."""
 METRICS: Mapping[str, str] = {
     "binary:logistic": "logloss", "multi:softprob": "mlogloss", "reg:squarederror": "rmse", "reg:absoluteerror": "mae",
     "count:poisson": "poisson-nloglik", "reg:quantileerror": "quantile",
@@ -53,7 +57,7 @@ def grow(booster: bytes, examples: Any, parameters: Mapping[str, Any], *, steps:
     metric = METRICS[str(parameters["objective"])]
     try:
         grown = xgboost.train(
-            dict(parameters) | fixed | {"eval_metric": metric},
+            dict(parameters) | fixed | _base(examples, booster, parameters) | {"eval_metric": metric},
             examples,
             num_boost_round=steps,
             xgb_model=_loaded(booster) if booster else None,
@@ -64,6 +68,16 @@ def grow(booster: bytes, examples: Any, parameters: Mapping[str, Any], *, steps:
     except xgboost.core.XGBoostError as error:
         raise InvalidInput(f"XGBoost cannot grow trees: {_first_line(error)}") from error
     return Grown(bytes(grown.save_raw("ubj")), np.array(measured["trained"][metric], np.float32))
+
+
+def _base(examples: Any, booster: bytes, parameters: Mapping[str, Any]) -> dict[str, float]:
+    """Where the first trees see one class, or no count above 0, XGBoost would begin at a margin without an end, from
+    which no later round comes back: second derivatives are 0 there, and no split is made."""
+    ends = _ENDS.get(str(parameters["objective"]), ())
+    if booster or not ends:
+        return {}
+    found = np.unique(examples.get_label())
+    return {"base_score": _WITHOUT_A_SHARE} if len(found) == 1 and found[0] in ends else {}
 
 
 def without_oldest(booster: bytes, count: int) -> bytes:

@@ -13,6 +13,7 @@ from common.errors import InvalidInput
 from common.schema import Schema
 from services.trainer.export import saved_model as export
 from services.trainer.families.port import TrainingSet
+from services.trainer.families.trees import engine
 from services.trainer.families.trees.model import BOOSTER, TreesModel
 from services.trainer.features.parsing import parse
 from services.trainer.features.statistics import Fitting
@@ -146,3 +147,17 @@ def test_a_feature_of_any_length_is_no_column() -> None:
     spec = parse_definition(trees(features={"x": {"type": "numeric"}, "tags": {"type": "hashed", "bins": 8}}))
     with pytest.raises(InvalidInput, match="tags has any number of values"):
         spec.check_schema(SCHEMA_OF_TESTS)
+
+
+@pytest.mark.covers("est-boosted-trees")
+@pytest.mark.parametrize("task", ["binary", "count"])
+def test_trees_that_first_saw_one_class_learn_the_other_when_it_comes(task: str) -> None:
+    """XGBoost's own start is a margin without an end there: no later tree was split, and the answer stayed."""
+    columns = np.linspace(-1.0, 1.0, 400, dtype=np.float32)[:, np.newaxis]
+    objective = {"binary": "binary:logistic", "count": "count:poisson"}[task]
+    parameters = {"objective": objective, "eta": 0.5}
+    weights, later = np.ones(400, np.float32), np.where(columns[:, 0] > 0, np.float32(1.0), np.float32(0.0))
+    first = engine.grow(b"", engine.examples_of(columns, later * 0, weights), parameters, steps=5)
+    assert np.isfinite(engine.read(first.booster, objective).base).all()
+    second = engine.grow(first.booster, engine.examples_of(columns, later, weights), parameters, steps=20)
+    assert second.losses[-1] < 0.8 * first.losses[0] if task == "binary" else second.losses[-1] < second.losses[0]

@@ -203,8 +203,8 @@ def warnings_of(before: Statistics, after: Statistics) -> dict[str, str]:
         if left_out:
             values = "1 value is" if left_out == 1 else f"{left_out} values are"
             told[f"feature {name}"] = (
-                f"{values} no finite number, beyond {LARGEST:g} or more than {FARTHEST:g} times farther out than 99 % "
-                f"of the others, and "
+                f"{values} no finite number or more than {FARTHEST:g} times farther out than 99 % of the others (or "
+                f"beyond {LARGEST:g}), and "
                 f"not in the feature's statistics; set min and max in the stream to refuse such events"
             )
     return told

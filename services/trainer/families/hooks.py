@@ -8,13 +8,15 @@
     on_checkpoint(arrays)                            a resume point, or the round's result, is about to be written
     on_round_end(run)                                once in a round, after its last step
 
-`run` is a Run. What a hook assigns to variables is part of checkpoint, resume and rebuild; what it keeps elsewhere is
+`run` is a Run; on_block may call run.stop().
+What a hook assigns to variables is part of checkpoint, resume and rebuild; what it keeps elsewhere is
 lost with the process. on_checkpoint is called when time has come, so it gets copies and can change nothing.
 """
 
 import inspect
+import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,18 +48,30 @@ class HookFailedError(DefinitionFailedError):
     """A hook raised; no example is at fault."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Run:
     """What a hook works with.
 
     Attributes:
         optimizer: the one that counts the steps, in `iterations`.
         state: the variables that hook_state asked for, by name.
+        is_between_blocks, is_stopped: of on_block, and whether one has called `stop`.
     """
 
     network: keras.Model
     optimizer: keras.optimizers.Optimizer
     state: Mapping[str, keras.Variable]
+    is_between_blocks: bool = False
+    is_stopped: bool = False
+
+    def stop(self) -> None:
+        """Ends the round behind the block that on_block was called for; what the round has not come to is left out."""
+        if not self.is_between_blocks:
+            raise RuntimeError(
+                "run.stop() is for on_block, since a round ends behind a block and before_step and after_step are "
+                "traced once; let a step note in run.state what on_block looks at"
+            )
+        self.is_stopped = True
 
 
 def hooks_of(module: types.ModuleType, path: str) -> dict[str, Callable[..., Any]]:
@@ -76,6 +90,32 @@ def hooks_of(module: types.ModuleType, path: str) -> dict[str, Callable[..., Any
             meant = f"; did you mean {_ELSEWHERE[name]}?" if name in _ELSEWHERE else did_you_mean([name], [*HOOKS])
             raise DefinitionFailedError(f"{path}: nothing calls {name}(); the hooks are {known}{meant}")
     return found
+
+
+def check_every_function_is_used(
+    module: types.ModuleType, path: str, sources: Iterable[str], known: Sequence[str]
+) -> None:
+    """Refuses a function that the module never mentions again and whose name is nearly one of `known` or a hook's.
+
+    Args:
+        sources: the definition's Python files.
+
+    Raises:
+        DefinitionFailedError: nothing would call it.
+    """
+    names = [name for name in (*known, *HOOKS) if not hasattr(module, name)]
+    text = "\n".join(sources)
+    for name, value in vars(module).items():
+        if not inspect.isfunction(value) or value.__module__ != module.__name__ or name in (*known, *HOOKS):
+            continue
+        meant = did_you_mean([name], names)
+        if meant and len(re.findall(rf"\b{re.escape(name)}\b", text)) == 1:
+            raise DefinitionFailedError(f"{path}: nothing calls {name}(){meant}")
+    if "callbacks" in vars(module) and len(re.findall(r"(?<!\.)\bcallbacks\b", text)) == 1:
+        raise DefinitionFailedError(
+            f"{path}: nothing reads callbacks; what they do, hooks do: {', '.join(HOOKS)}, and model.yaml's "
+            f"training.early_stopping and learning rates"
+        )
 
 
 def _check(name: str, value: object, path: str) -> None:

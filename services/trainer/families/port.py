@@ -162,6 +162,9 @@ class Pace(Protocol):
             losses: of the block, so far.
         """
 
+    def stop(self, *, rows: int, losses: int) -> None:
+        """A hook ends the round behind this block."""
+
 
 class Trainable(Protocol):
     """A model that learns. All of its state is in `captured` and `set_aside`, so it can stop after any block."""

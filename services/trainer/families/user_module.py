@@ -14,13 +14,15 @@ import tensorflow as tf
 from common.definition.model import Definition
 from common.schema import Schema
 from services.trainer.families import own_operations
-from services.trainer.families.hooks import hooks_of
+from services.trainer.families.hooks import check_every_function_is_used, hooks_of
 from services.trainer.families.package_name import PACKAGE_PREFIX
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
 
 LossFunction = Callable[[Any, Any], tf.Tensor]
 MetricsFunction = Callable[[Any, Any], Mapping[str, float]]
 AdaptFunction = Callable[[keras.Model, tf.data.Dataset], object]
+
+_FUNCTIONS = ("build_model", "model_fn", "metrics", "adapt", "loss")
 
 
 @dataclass(frozen=True)
@@ -76,12 +78,15 @@ def load_module(
         raise DefinitionFailedError(f"{path}: inputs must be a list of names of features, got {inputs!r}")
     if model_fn is not None and (inputs is not None or any(functions.values())):
         raise DefinitionFailedError(f"{path}: beside model_fn nothing uses loss, metrics, adapt or inputs")
+    hooks = hooks_of(module, path)
+    python = [content.decode(errors="replace") for name, content in files.items() if name.endswith(".py")]
+    check_every_function_is_used(module, path, python, _FUNCTIONS)
     return UserModule(
         build_model,
         **functions,
         inputs=None if inputs is None else tuple(inputs),
         model_fn=model_fn,
-        hooks=hooks_of(module, path),
+        hooks=hooks,
     )
 
 

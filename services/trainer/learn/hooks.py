@@ -48,8 +48,20 @@ class RunningHooks:
     def after_step(self, loss: tf.Tensor, kept: Any) -> None:
         self._in_step("after_step", self._run, loss, kept)
 
+    @property
+    def is_stopped(self) -> bool:
+        """on_block has ended the round."""
+        return self._run is not None and self._run.is_stopped
+
     def on_block(self, losses: Losses) -> None:
+        assert self._run is not None, "begin comes first"
+        self._run.is_between_blocks = True
         self._call("on_block", self._run, losses)
+        self._run.is_between_blocks = False
+        if getattr(self._network, "stop_training", False):
+            raise HookFailedError(
+                f"{self._path}: stop_training is for Keras's fit; on_block ends a round by run.stop()"
+            )
 
     def on_checkpoint(self, arrays: Arrays) -> None:
         if "on_checkpoint" in self._functions:
@@ -71,7 +83,9 @@ class RunningHooks:
         if not isinstance(initial, Mapping) or not all(
             isinstance(name, str) and _NAME.fullmatch(name) for name in initial
         ):
-            raise HookFailedError(f"{self._path}: hook_state must return a dict of name to number or array")
+            raise HookFailedError(
+                f"{self._path}: hook_state must return a dict of name to number or array, names of letters, digits, _"
+            )
         return {name: self._variable(name, value) for name, value in initial.items()}
 
     def _variable(self, name: str, value: Any) -> keras.Variable:

@@ -206,6 +206,8 @@ class Training:
     ) -> Losses:
         losses = self._train_block(examples, pass_index=pass_index, block_index=block_index, pace=pace)
         self._hooks.on_block(losses)
+        if pace is not None and self._hooks.is_stopped:
+            pace.stop(rows=examples.count - self.rows_left, losses=len(losses))
         return losses
 
     def _train_block(self, examples: TrainingSet, *, pass_index: int, block_index: int, pace: Pace | None) -> Losses:

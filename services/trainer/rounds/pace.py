@@ -16,7 +16,7 @@ from common.definition.training import Training
 from services.trainer.families.port import Trainable
 from services.trainer.rounds.curve import LossCurve
 
-Ended = Literal["", "max_steps", "early_stopping"]
+Ended = Literal["", "max_steps", "early_stopping", "hook"]
 Evaluate = Callable[[], dict[str, float]]
 """Of the weights as they are; what is returned may be filled in later where no early_stopping waits for it."""
 BEST = "best/"
@@ -128,9 +128,17 @@ class RoundPace:
             self._measure(at)
         if not self.ended and self.asked.max_steps is not None and step - self._first_step >= self.asked.max_steps:
             self.ended = "max_steps"
+        self._leave_out(at)
+        return bool(self.ended)
+
+    def stop(self, *, rows: int, losses: int) -> None:
+        if not self.ended:
+            self.ended = "hook"
+            self._leave_out(self._reached(rows, losses))
+
+    def _leave_out(self, at: Reached) -> None:
         if self.ended and at.pass_index == 0:
             self.left_out = LeftOut(self.ended, at.block_index, at.rows)
-        return bool(self.ended)
 
     def finish(self) -> None:
         """After the last step: one more evaluation, and the best one's weights where they are asked for."""

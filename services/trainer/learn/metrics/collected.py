@@ -151,7 +151,9 @@ class Slices:
             if self._user_metrics is not None:
                 given = self._given(labels, outputs, weights)
                 found = self._user_metrics(*(given if takes_weights(self._user_metrics) else given[:2]))
-                values |= {str(name): float(value) for name, value in found.items()}
+                if not isinstance(found, Mapping):
+                    raise DefinitionFailedError(f"metrics must return numbers by name, got {type(found).__name__}")
+                values |= {str(name): _number(str(name), value) for name, value in found.items()}
         bad = [name for name, value in values.items() if not np.isfinite(value)]
         if bad:
             raise DefinitionFailedError(f"metrics: {', '.join(bad)} is not finite")
@@ -160,6 +162,13 @@ class Slices:
     def _given(self, *by_head: Mapping[str, Any]) -> list[Any]:
         """Dicts by head where there are several; else the only head's."""
         return [dict(one) if self._are_named else next(iter(one.values())) for one in by_head]
+
+
+def _number(name: str, value: Any) -> float:
+    array = np.asarray(value)
+    if array.size != 1 or array.dtype.kind not in "biuf":
+        raise DefinitionFailedError(f"metrics: {name} must be a number, got {type(value).__name__} {list(array.shape)}")
+    return float(array.reshape(-1)[0])
 
 
 def _chosen(values: Any, chosen: Chosen | None) -> Any:

@@ -7,8 +7,10 @@ import pytest
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.learn import checkpoint
 from services.trainer.learn.training import Training
+from services.trainer.rounds.assignment import Done, Stopped
 from services.trainer.tests.families.test_model_fn import built
 from services.trainer.tests.families.test_modules import module, trained_twice
+from services.trainer.tests.support.small_rounds import Platform, events, rebuilt
 
 NET = """
 def build_model(schema, parameters):
@@ -89,6 +91,12 @@ def after_step(run, loss, kept):
         ("def hook_state(network):\n    return 3", "graph", "net.py: hook_state must return a dict"),
         ("def on_epoch_end(run): ...", "graph", r"nothing calls on_epoch_end\(\).*did you mean on_round_end\?"),
         ("def on_blok(run, losses): ...", "graph", r"nothing calls on_blok\(\).*did you mean on_block\?"),
+        ("def before_steps(run, x, y): ...", "graph", r"nothing calls before_steps\(\); did you mean before_step\?"),
+        ("def losses(labels, outputs): ...", "graph", r"nothing calls losses\(\); did you mean loss\?"),
+        ("callbacks = [keras.callbacks.EarlyStopping()]", "graph", "nothing reads callbacks; what they do, hooks do"),
+        (RAISING.replace("HOOK", "after_step(run, a, b)").replace("raise ValueError('no')", "run.stop()"), "graph",
+         r"after_step: .*run.stop\(\) is for on_block"),
+        ("def on_block(run, losses):\n    run.network.stop_training = True", "graph", r"ends a round by run.stop\(\)"),
         ("def on_round_end(): ...", "graph", r"net.py: on_round_end must take \(run\)"),
     ],
 )  # fmt: skip
@@ -101,3 +109,30 @@ def test_a_hook_that_raises_or_that_nothing_calls_fails_by_its_name(
 
     with pytest.raises(DefinitionFailedError, match=reason):
         trained()
+
+
+@pytest.mark.covers("hook-api")
+def test_a_hook_ends_its_round_behind_a_block_and_the_rest_is_left_out(tmp_path: Path) -> None:
+    platform = Platform(tmp_path)
+    platform.append(events(120))
+    stopping = (
+        NET
+        + """
+def hook_state(network):
+    return {"blocks": 0}
+
+def on_block(run, losses):
+    run.state["blocks"].assign_add(1)
+    if run.state["blocks"] == 2:
+        run.stop()
+"""
+    )
+    lease = platform.lease(module(stopping))
+    first = platform.train(lease, stop_requested=platform.after_blocks(1), resume_interval_seconds=0.0)
+    assert isinstance(first, Stopped), first
+    assert isinstance(platform.train(lease), Done)
+    (version,) = platform.registry.versions
+    course = version.environment["training"]
+    assert course["ended_by"] == course["left_out"]["reason"] == "hook"
+    assert 0 < course["left_out"]["examples"] == 120 - version.events_trained - version.events_held_out
+    assert rebuilt(platform, lease, 1).weights_digest == version.weights_digest

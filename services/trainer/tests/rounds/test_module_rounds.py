@@ -49,6 +49,7 @@ def assert_matches(text: str, pattern: str) -> None:
             r"RuntimeError: no loss \(model.py, line 12",
         ),
         (MODULE + "\ndef metrics(labels, outputs):\n    return {'m': float('nan')}", "m is not finite"),
+        (MODULE + "\ndef metrics(labels, outputs):\n    return {'m': outputs}", "m must be a number, got ndarray"),
     ],
 )
 def test_a_module_at_fault_fails_the_round_with_the_reason(platform: Platform, source: str, reason: str) -> None:

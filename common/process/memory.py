@@ -9,9 +9,14 @@ room, and the next process that maps them turns them into shared ones.
 import contextlib
 import ctypes
 import gc
+import os
+import threading
+import time
 from pathlib import Path
 
 _ANONYMOUS = ("RssAnon:", "VmSwap:")
+_SLACK_BYTES = 256 * 1024 * 1024
+_LOOK_SECONDS, _AGAIN_SECONDS = 5.0, 60.0
 _OWN = frozenset({"Private_Dirty:", "Private_Hugetlb:", "SwapPss:"})
 
 
@@ -28,6 +33,53 @@ def private_bytes(pid: int) -> int:
 def give_back_free_memory() -> None:
     """Returns to the kernel what this process has freed and the C library still holds; glibc only, else nothing."""
     gc.collect()
+    _trim()
+
+
+def keep_giving_back(*, look_seconds: float = _LOOK_SECONDS) -> None:
+    """From here on, in a thread: returns freed memory to the kernel when there are 256 MiB more of it than now.
+
+    glibc keeps what was freed between what is still in use: after a crowd of calls or of large requests a process would
+    hold gigabytes for good. Where that gave little, the memory is not malloc's, and the next look comes a minute later.
+    """
+    least = _unused_bytes()
+
+    def look() -> None:
+        while True:
+            time.sleep(look_seconds)
+            before = _unused_bytes()
+            if before > least + _SLACK_BYTES:
+                _trim()
+                if before - _unused_bytes() < _SLACK_BYTES / 2:
+                    time.sleep(_AGAIN_SECONDS)
+
+    threading.Thread(target=look, name="memory", daemon=True).start()
+
+
+class _MallocInfo(ctypes.Structure):
+    """struct mallinfo2 (mallinfo(3)); `uordblks` and `hblkhd` are the bytes in use."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost",
+        )
+    )  # fmt: skip
+
+
+def _unused_bytes() -> int:
+    """Resident memory that malloc has not given out: code, other allocators' memory, and what was freed. 0 where the C
+    library cannot tell."""
+    tell = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if tell is None:
+        return 0
+    tell.restype = _MallocInfo
+    found = tell()
+    resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return resident - int(found.uordblks) - int(found.hblkhd)
+
+
+def _trim() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -40,10 +40,11 @@ CHANNEL_OPTIONS = [
 SERVER_OPTIONS: list[tuple[str, int]] = [
     *CHANNEL_OPTIONS,
     ("grpc.so_reuseport", 0),
-    ("grpc.max_concurrent_streams", 1024),
+    # A call takes 10 kB before anybody has looked at it, of a client that reads nothing for as long as it stays.
+    ("grpc.max_concurrent_streams", 256),
     ("grpc.max_metadata_size", 16 * 1024),
     ("grpc.absolute_max_metadata_size", 32 * 1024),
-    ("grpc.max_allowed_incoming_connections", 2048),
+    ("grpc.max_allowed_incoming_connections", 1024),
     # Identity only: gRPC inflates a compressed message whole before it looks at its size; 1 MB may be 1 GB.
     ("grpc.compression_enabled_algorithms_bitset", 1),
     ("grpc.server_handshake_timeout_ms", 10_000),
@@ -292,7 +293,8 @@ def start_server(
     server = grpc.server(
         futures.ThreadPoolExecutor(max_workers=max_workers + 2 * _MAX_WAITS, thread_name_prefix="grpc"),
         interceptors=[ErrorInterceptor(tracing=tracing)],
-        options=[*SERVER_OPTIONS, ("grpc.max_concurrent_streams", _MAX_STREAMS)],
+        # As a mapping: of two options of one name gRPC takes the first.
+        options=list((dict(SERVER_OPTIONS) | {"grpc.max_concurrent_streams": _MAX_STREAMS}).items()),
         maximum_concurrent_rpcs=_MAX_CALLS,
     )
     add_services(server)

@@ -21,6 +21,7 @@ from common.process.health import Health
 from common.process.http_protocol import protocol_of
 from common.process.lifecycle import Stop, close_all, raise_open_files_limit
 from common.process.logs import configure_logs
+from common.process.memory import keep_giving_back
 from common.process.retry import Backoff, Pauses
 from common.process.rpc import MAX_MESSAGE_BYTES
 from common.process.rpc_aio import start_aio_server
@@ -58,6 +59,7 @@ def main(open_log: Callable[[str], EventLog] = open_event_log) -> int:
         print(f"ingest: {error.message}", file=sys.stderr)
         return 1
     raise_open_files_limit()
+    keep_giving_back()
     configure_logs("ingest", log_format=settings.log_format, level=settings.log_level)
     try:
         tracing = open_tracing("ingest", settings.trace_sample)

@@ -15,6 +15,7 @@ from common.errors import HeadraceError, Unavailable
 from common.process.health import Health
 from common.process.lifecycle import Stop, close_all, raise_open_files_limit
 from common.process.logs import configure_logs
+from common.process.memory import keep_giving_back
 from common.process.retry import Backoff
 from common.process.rpc import start_server
 from common.process.tracing import open_tracing
@@ -50,6 +51,7 @@ def main() -> int:
         return 1
     configure_logs("registry", log_format=settings.log_format, level=settings.log_level)
     raise_open_files_limit()
+    keep_giving_back()
     stop = Stop()
     stop.listen_for_signals()
     try:

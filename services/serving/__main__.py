@@ -30,6 +30,7 @@ from common.process.health import Health
 from common.process.http_door import HttpBounds
 from common.process.lifecycle import Stop, raise_open_files_limit
 from common.process.logs import configure_logs
+from common.process.memory import keep_giving_back
 from common.process.rpc_aio import start_aio_server
 from common.process.tracing import Tracing, open_tracing
 from common.process.web import bind, bounds_of, listeners
@@ -116,6 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     settings = start.settings
     raise_open_files_limit()
+    keep_giving_back()
     configure_logs("serving", log_format=settings.log_format, level=settings.log_level)
     make_data_dir(settings.data_dir)
     try:

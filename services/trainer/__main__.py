@@ -12,6 +12,7 @@ from common.process import rpc
 from common.process.health import Health
 from common.process.lifecycle import Stop, close_all, raise_open_files_limit
 from common.process.logs import configure_logs
+from common.process.memory import keep_giving_back
 from common.process.tracing import open_tracing
 from common.process.web import WebServer, bind, bounds_of
 from common.registry.catalog import Change, ChangeKind
@@ -41,6 +42,7 @@ def main(round_function: str = ROUND_FUNCTION) -> int:
         round_function: "module:function", what a round's process runs; the tests put their own here.
     """
     raise_open_files_limit()
+    keep_giving_back()
     stop = Stop()
     stop.listen_for_signals()
     try:

@@ -6,6 +6,8 @@ topics: the admin client. How long records are kept and how often they are copie
 """
 
 import logging
+import random
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -38,6 +40,17 @@ _ASK_AGAIN_SECONDS = 10.0
 
 _Client = TypeVar("_Client", KafkaAdminClient, KafkaConsumer, KafkaProducer)
 KafkaMessage = Any  # kafka-python has no types
+
+
+def _draw_apart() -> None:
+    """kafka-python's threads choose brokers and waits by Python's own generator, from which the weights of a model that
+    is built meanwhile come: they get another."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("kafka.") and vars(module).get("random") is random:
+            vars(module)["random"] = random.SystemRandom()
+
+
+_draw_apart()
 
 
 class KafkaLog:

@@ -10,6 +10,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+_DRAWS = random.SystemRandom()
+"""Python's own generator belongs to the model that is built: a draw in between would give it other weights."""
+
 
 @dataclass(frozen=True)
 class Backoff:
@@ -26,7 +29,7 @@ class Backoff:
 
     def jittered_after(self, failures: int) -> float:
         """Shortened by up to half at random, so that those who failed together do not come back together."""
-        return self.seconds_after(failures) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
+        return self.seconds_after(failures) * _DRAWS.uniform(0.5, 1.0)
 
 
 class Pauses:

@@ -27,6 +27,7 @@ LINK_BYTES = 24
 """A trace id (16) and a span id (8), as records carry them."""
 MOST_KEPT = 2_000
 _NANOSECONDS = 1_000_000_000
+_DRAWS = random.SystemRandom()  # Python's own generator belongs to the model that is built
 _FORM = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _IS_SAMPLED = 1
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
@@ -141,7 +142,7 @@ class _Recording(Tracing):
     def takes(self, parent: str) -> bool:
         if parent and (above := _FORM.fullmatch(parent)) is not None:
             return bool(int(above[3], 16) & _IS_SAMPLED)
-        return random.random() < self._sample  # noqa: S311  no secret
+        return _DRAWS.random() < self._sample
 
     def start(
         self,

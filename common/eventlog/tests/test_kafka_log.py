@@ -1,5 +1,6 @@
 """What only Kafka can do to us: be away, come back, and refuse."""
 
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +25,16 @@ def own_kafka(tmp_path: Path) -> Iterator[KafkaServer]:
     server = start_kafka(tmp_path)
     yield server
     server.stop()
+
+
+def test_pythons_own_generator_is_left_to_the_model_that_is_built(own_kafka: KafkaServer) -> None:
+    before = random.getstate()
+    log = KafkaLog([own_kafka.address])
+    log.create_topic(_TOPIC, partition_count=1)
+    log.append(_TOPIC, 0, [record(b"a")])
+    assert examples_of(read_all(log, _TOPIC)) == [b"a"]
+    log.close()
+    assert random.getstate() == before
 
 
 @pytest.mark.slow

@@ -173,6 +173,7 @@ class RoundWork:
                 self._resume(training, resumed)
             else:
                 training.begin_round()
+            teamwork.check_begins_alike(self._team, training.captured())
         if self._team.coordinator:
             shutil.rmtree(self._team.coordinator.checkpoint, ignore_errors=True)
             point = adapters.for_contributors(inputs.definition, self._captured(training))

@@ -1,6 +1,7 @@
 """The processes of one attempt: the chief, which control has forked, and the workers that it forks itself or that
 other trainers bring."""
 
+import hashlib
 import logging
 import os
 import threading
@@ -13,6 +14,7 @@ from common.errors import InvalidInput
 from common.eventlog.base import EventLog
 from services.trainer import determinism
 from services.trainer.data.divided_log import DividedLog
+from services.trainer.families.port import Arrays
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.learn.steps import NotFiniteError
 from services.trainer.rounds.assignment import Helped, Message, RoundAssignment, Shrunk
@@ -61,6 +63,27 @@ def divided(log: EventLog, team: Team, assignment: RoundAssignment) -> DividedLo
     found = DividedLog(log, rank=team.rank, members=team.workers, host=host)
     found.meet(introduce(team, found.introduction))
     return found
+
+
+def check_begins_alike(team: Team, arrays: Arrays) -> None:
+    """All members call it, with everything that steps start from: steps bring gradients together, never weights.
+
+    Raises:
+        WorkerLostError: one has something else, or not all have come.
+    """
+    if team.workers == 1:
+        return
+    digest = hashlib.sha256()
+    for path, array in sorted(arrays.items()):
+        digest.update(f"{path} {array.dtype} {array.shape} ".encode())
+        digest.update(array.tobytes())
+    found = introduce(team, digest.hexdigest())
+    others = [str(rank) for rank, theirs in enumerate(found) if theirs != found[0]]
+    if others:
+        raise WorkerLostError(
+            f"worker {', '.join(others)} of {team.workers} does not begin with the weights of worker 0: something that "
+            f"the model is made with differs from process to process"
+        )
 
 
 def help_along(assignment: RoundAssignment, report: Report, help_with: Help) -> None:

@@ -1,4 +1,4 @@
-"""What the members of a team tell each other once, when their cluster stands: texts, gathered by TensorFlow."""
+"""What the members of a team tell each other before the first step: texts, gathered by TensorFlow."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ _TIMEOUT_SECONDS = 120.0
 
 
 def introduce(team: Team, text: str) -> Sequence[str]:
-    """Every member's text, in order of rank; all members call it once, with at most 512 bytes.
+    """Every member's text, in order of rank; all members call it alike, with at most 512 bytes.
 
     Raises:
         WorkerLostError: not all have come.

@@ -68,6 +68,39 @@ def test_a_round_goes_on_without_the_worker_that_died_and_one_process_rebuilds_i
     assert ended == {"state": "done", "equal": True}
 
 
+_FROM_ITS_PROCESS = b"""
+import os
+import keras
+
+def build_model(schema, parameters):
+    distance = keras.Input((), name="distance")
+    drawn = keras.initializers.RandomUniform(seed=os.getpid())
+    return keras.Model(distance, keras.layers.Dense(1, kernel_initializer=drawn)(distance[:, None]))
+"""
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.covers("dist-multiworker")
+def test_workers_that_begin_with_different_weights_take_no_step_together(
+    trainer: TrainerProcess, registry: RegistryClient, events: Events
+) -> None:
+    model = f"name: {MODEL}\nstream: {STREAM}\nlabel: late\ntask: binary\nmodule: own.py\ngate: {{}}\n"
+    files = {
+        "model.yaml": f"{model}triggers: {{min_examples: 10}}\ntraining: {{shards: 2}}\n".encode(),
+        "own.py": _FROM_ITS_PROCESS,
+    }
+    registry.register_model(MODEL, stream=STREAM, files=files, by="test")
+    trainer.round_function = "services.trainer.rounds.process:run_round"
+    trainer.environment |= {"TRAINER_WORKERS": "2", "TRAINER_LEASE_TTL_SECONDS": "60"}
+    events.add(200)
+    trainer.start()
+    wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "the round is finished", seconds=200)
+    found, version = last_round(registry), registry.get_version(MODEL, 1)
+    assert found is not None
+    assert version.environment["workers"] == 1
+    assert "worker 1 of 2 does not begin with the weights of worker 0" in found.progress["regrouped"]["because"]
+
+
 def _progress(trainer: TrainerProcess) -> dict[str, int]:
     attempt = trainer.status()["attempt"]
     return dict(attempt["progress"]) if attempt else {"resume_points": 0}

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from common.errors import Conflict, HeadraceError, InvalidInput, NotFound, Unavailable
 from headrace.client.platform import Client
-from headrace.local.ports import find_free_offset
+from headrace.local.ports import PortsTaken, find_free_offset
 from headrace.places import (
     MAX_REPLICAS,
     Desired,
@@ -28,11 +28,14 @@ from headrace.places import (
     write_json,
 )
 
-_REPORT_TIMEOUT_SECONDS = 20.0
+_REPORT_TIMEOUT_SECONDS = 60.0
+_OFFSET_TRIES = 5
 _STOP_TIMEOUT_SECONDS = 75.0
 """Above the sum of the bounds that the supervisor keeps."""
 _POLL_SECONDS = 0.05
-_KINDS: dict[str, type[HeadraceError]] = {kind.__name__: kind for kind in (InvalidInput, NotFound, Conflict)}
+_KINDS: dict[str, type[HeadraceError]] = {
+    kind.__name__: kind for kind in (InvalidInput, NotFound, Conflict, PortsTaken)
+}
 
 
 class Launcher:
@@ -58,7 +61,18 @@ class Launcher:
             InvalidInput: the directory or the number of replicas or trainers cannot be.
         """
         self._make_data_dir()
-        offset = find_free_offset(replicas, trainers) if port_offset is None else port_offset
+        if port_offset is not None:
+            self._start(replicas, trainers, port_offset, detached=detached)
+            return
+        for tries_left in reversed(range(_OFFSET_TRIES)):
+            try:
+                self._start(replicas, trainers, find_free_offset(replicas, trainers), detached=detached)
+                return
+            except PortsTaken:  # by a platform that was started at the same time
+                if not tries_left:
+                    raise
+
+    def _start(self, replicas: int, trainers: int, offset: int, *, detached: bool) -> None:
         reading, writing = os.pipe()
         settings = {
             "data_dir": str(self.data_dir),
@@ -80,7 +94,7 @@ class Launcher:
             )
         os.close(writing)
         self._raise_reported(reading)
-        self._poll(lambda: self._is_up(), 30.0, "the supervisor did not write its state")
+        self._poll(lambda: self._is_up(), 60.0, "the supervisor did not write its state")
 
     def wait_until_ready(
         self,
@@ -191,7 +205,7 @@ class Launcher:
         document = json.loads(line)
         if document:
             assert self._supervisor is not None
-            self._supervisor.wait(timeout=5.0)
+            self._supervisor.wait(timeout=60.0)
             raise _KINDS.get(document["kind"], Unavailable)(document["message"])
 
     def _is_up(self) -> bool:

@@ -12,16 +12,20 @@ _OFFSETS = range(1_000, 24_000, 20)
 _TRIES = 50
 
 
+class PortsTaken(Conflict):
+    """Somebody else listens where the platform would."""
+
+
 def check_free(name_of: Mapping[int, str]) -> None:
     """`name_of` is {port: who wants it}.
 
     Raises:
-        Conflict: with each port that is taken, and its holder where the system tells.
+        PortsTaken: with each port that is taken, and its holder where the system tells.
     """
     taken = [port for port in name_of if not _is_free(port)]
     if taken:
         holders = "; ".join(f"{port} ({name_of[port]}) is held by {_holder(port)}" for port in taken)
-        raise Conflict(f"port {holders}; stop it, or move all ports with --port-offset N")
+        raise PortsTaken(f"port {holders}; stop it, or move all ports with --port-offset N")
 
 
 def find_free_offset(replica_count: int, trainer_count: int = 1, *, also: Collection[int] = ()) -> int:

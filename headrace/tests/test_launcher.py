@@ -13,7 +13,9 @@ import psutil
 import pytest
 
 from common.errors import Conflict, InvalidInput, NotFound
+from headrace.local import launcher as launching
 from headrace.local.launcher import Launcher, remove_data
+from headrace.local.ports import find_free_offset
 from headrace.places import HTTP_PORT_OF, read_state
 from testing.waiting import wait_until
 
@@ -97,6 +99,23 @@ def test_a_taken_port_is_refused_and_its_holder_is_named(tmp_path: Path, fake_se
             launcher.up(port_offset=offset)
         with pytest.raises(NotFound):
             launcher.state()
+
+
+def test_ports_that_somebody_took_after_they_were_found_free_are_changed_for_others(
+    tmp_path: Path, fake_services: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        lost = taken.getsockname()[1] - HTTP_PORT_OF["trainer"]
+        found = iter([lost])
+        monkeypatch.setattr(
+            launching, "find_free_offset", lambda *counts: next(found, None) or find_free_offset(*counts)
+        )
+        launcher = Launcher(tmp_path / "data")
+        launcher.up(port_offset=None)
+        assert launcher.state().port_offset != lost
+        launcher.close()
 
 
 def test_the_number_of_replicas_is_bounded(tmp_path: Path, fake_services: Path) -> None:

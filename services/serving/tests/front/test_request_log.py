@@ -191,7 +191,7 @@ class _Stuck:
 def test_a_place_that_hangs_costs_records_and_no_prediction(redis_url: str) -> None:
     place = _Stuck()
     log = logging_to(place, buffer_bytes=200)
-    with FrontThread(redis_url, replica_state(version()), request_log=log) as front, httpx.Client() as client:
+    with FrontThread(redis_url, replica_state(version()), request_log=log) as front, httpx.Client(timeout=60) as client:
         assert client.post(front.url + _PATH, json=_ROWS).status_code == 200
         assert place.is_asked.wait(_WAIT_SECONDS)
         for _ in range(10):

@@ -10,21 +10,22 @@ from services.trainer.shards.cut import owned_shards, shard_bounds
 from services.trainer.shards.tree import children, parts_of, whole
 from services.trainer.tests.support.teams import Teams
 
+_TEAMS: list[dict[str, Any]] = [
+    {"devices": 3},
+    {"workers": 2},
+    {"workers": 3, "exchange": "collectives"},
+    {"workers": 3},
+    {"workers": 2, "exchange": "collectives"},
+]
+
 
 @pytest.mark.timeout(300)
 @pytest.mark.covers("dist-mirrored", "dist-multiworker")
 @pytest.mark.parametrize(
-    "team",
-    [
-        {"devices": 3},
-        {"workers": 2},
-        {"workers": 3},
-        {"workers": 2, "exchange": "collectives"},
-        {"workers": 3, "exchange": "collectives"},
-    ],
+    ("model", "team"),
+    [*(("estimator", team) for team in _TEAMS), *(("module", team) for team in _TEAMS[:3])],  # it takes long to trace
     ids=str,
 )
-@pytest.mark.parametrize("model", ["estimator", "module"])
 def test_several_devices_and_several_processes_train_what_one_does(
     teams: Teams, model: str, team: dict[str, Any]
 ) -> None:

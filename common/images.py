@@ -40,6 +40,8 @@ def fault_of_image(value: bytes, expected: str) -> str | None:
         return f"is a {found} image without a size in its header"
     if min(size) < 1 or size[0] * size[1] > LARGEST_PIXELS:
         return f"is a {found} image of {size[0]} x {size[1]} pixels, expected 1 to {LARGEST_PIXELS} pixels"
+    if found == "gif" and (drawn := _gif_frame_pixels(value)) > LARGEST_PIXELS:
+        return f"is a gif image whose frames have {drawn} pixels, expected at most {LARGEST_PIXELS} pixels in all"
     return None
 
 
@@ -58,7 +60,30 @@ def _png_size(value: bytes) -> tuple[int, int] | None:
 
 
 def _gif_size(value: bytes) -> tuple[int, int] | None:
-    return (int.from_bytes(value[6:8], "little"), int.from_bytes(value[8:10], "little")) if len(value) >= 10 else None
+    return (int.from_bytes(value[6:8], "little"), int.from_bytes(value[8:10], "little")) if len(value) >= 13 else None
+
+
+def _gif_frame_pixels(value: bytes) -> int:
+    """Of all frames, as far as they are there: each says its own size, whatever the header says, and the decoder holds
+    all of them at once (GIF89a 15, 20 and 23)."""
+    pixels, at = 0, 13 + _gif_colour_bytes(value[10])
+    while at + 1 < len(value):
+        if value[at] == 0x2C and at + 10 < len(value):
+            width, height = (int.from_bytes(value[at + side : at + side + 2], "little") for side in (5, 7))
+            pixels += width * height
+            at += 11 + _gif_colour_bytes(value[at + 9])
+        elif value[at] == 0x21:
+            at += 2
+        else:
+            break
+        while at < len(value) and value[at]:
+            at += 1 + value[at]
+        at += 1
+    return pixels
+
+
+def _gif_colour_bytes(flags: int) -> int:
+    return 3 << ((flags & 0x07) + 1) if flags & 0x80 else 0
 
 
 def _bmp_size(value: bytes) -> tuple[int, int] | None:

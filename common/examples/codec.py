@@ -32,6 +32,8 @@ from protos.example_pb2 import SequenceExample
 Values = list[float] | list[int] | list[bytes]
 KIND_OF = {"bytes": "bytes_list", "string": "bytes_list", "float32": "float_list", "int64": "int64_list"}
 LIST_TAG = {"bytes": b"\x0a", "string": b"\x0a", "float32": b"\x12", "int64": b"\x1a"}
+_LEAST_BYTES = {"bytes": 2, "string": 2, "float32": 4, "int64": 1}
+"""Of a value on the wire, by dtype."""
 _DTYPE_OF_KIND = {kind: dtype for dtype, kind in KIND_OF.items()}
 
 
@@ -57,8 +59,9 @@ class FeatureCodec:
     in, whichever way it came.
     """
 
-    def __init__(self, feature: Feature) -> None:
+    def __init__(self, feature: Feature, *, max_event_bytes: int | None = None) -> None:
         self.feature = feature
+        self._most = None if max_event_bytes is None else max_event_bytes // _LEAST_BYTES[feature.dtype]
         self.name = feature.name
         self.count = feature.value_count
         self.minimum, self.maximum = _bounds(feature)
@@ -79,6 +82,8 @@ class FeatureCodec:
             ValueError: the rest of a sentence that begins with the feature's name.
         """
         items = [value] if self.feature.is_scalar else self._flat(value)
+        if self._most is not None and len(items) > self._most:
+            raise ValueError(f"holds {len(items)} values, more than fit into the bytes that an event may take")
         convert = self._convert
         values = [convert(item) for item in items]
         self.check_domain(values)
@@ -162,9 +167,10 @@ class FeatureCodec:
 class ExampleCodec:
     """All features of one schema version. Immutable, therefore thread-safe."""
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: Schema, *, max_event_bytes: int | None = None) -> None:
+        """max_event_bytes: lists that cannot fit are refused before each of their values is looked at."""
         self.schema = schema
-        self.columns = tuple(FeatureCodec(feature) for feature in schema.columns)
+        self.columns = tuple(FeatureCodec(feature, max_event_bytes=max_event_bytes) for feature in schema.columns)
         self.column_of = {column.name: column for column in self.columns}
         self.key_column = self.column_of[schema.key] if schema.key else None
         self._weights = tuple(

@@ -11,18 +11,19 @@ from typing import Any
 import orjson
 
 from common.errors import InvalidInput
-from services.ingest.codec.validation import BadLine
+from services.ingest.codec.validation import BadLine, check_count
 
 JSON, NDJSON, TFRECORD = "application/json", "application/x-ndjson", "application/x-tfrecord"
 CONTENT_TYPES = (JSON, NDJSON, TFRECORD)
 
 
-def events_of_json(body: bytes) -> list[Any]:
+def events_of_json(body: bytes, *, most: int | None = None) -> list[Any]:
     """The list under "events"; NaN, Infinity and huge integers in it come as Python floats and ints."""
     document = _parsed(body, "the body")
     if not isinstance(document, dict) or set(document) != {"events"} or not isinstance(document["events"], list):
         raise InvalidInput('the body must be an object with one member, {"events": [...]}')
     events: list[Any] = document["events"]
+    check_count(len(events), most)
     if body.count(b":") == 1 + _key_count(events) or not _may_repeat_a_key(body, document):
         return events
     told = _telling_repeats(body)
@@ -31,9 +32,10 @@ def events_of_json(body: bytes) -> list[Any]:
     return [_unless_repeating(event) for event in told["events"]]
 
 
-def events_of_ndjson(body: bytes) -> list[Any]:
+def events_of_ndjson(body: bytes, *, most: int | None = None) -> list[Any]:
     """One event per line that is not blank; a BadLine for one that is not JSON."""
     lines = [line for line in body.split(b"\n") if line and not line.isspace()]
+    check_count(len(lines), most)  # before the lines are read: a line that is no JSON takes ten times as long
     try:
         events = list(map(orjson.loads, lines))
     except orjson.JSONDecodeError:

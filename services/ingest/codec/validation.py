@@ -21,7 +21,7 @@ from services.ingest.codec.columns import ColumnarEncoder
 from services.ingest.codec.layout import LockstepChecker, Passed
 
 PayloadFormat = Literal["json", "example"]
-_COLUMNAR_EVENTS = 512
+_COLUMNAR_EVENTS, _COLUMNAR_BYTES = 512, 256 * 1024
 _EVENTS_BETWEEN_PAUSES = 128
 
 
@@ -65,16 +65,17 @@ class Validator:
     def __init__(self, stream: Stream, *, max_event_bytes: int) -> None:
         self.schema_version = stream.schema_version
         self.schema = Schema.from_json(stream.schema_json)
-        self._codec = ExampleCodec(self.schema)
+        self._codec = ExampleCodec(self.schema, max_event_bytes=max_event_bytes)
         self._columns = ColumnarEncoder(self._codec)
         self._lockstep = LockstepChecker(self._codec)
         self._max_event_bytes = max_event_bytes
 
-    async def check_json(self, events: Sequence[Any], *, with_keys: bool) -> Checked:
-        """`events` as parsed; what is no object is refused."""
+    async def check_json(self, events: Sequence[Any], *, with_keys: bool, body_bytes: int = 0) -> Checked:
+        """`events` as parsed; what is no object is refused. `body_bytes`: of all of them; few large ones go at once."""
         checked = Checked()
-        for first in range(0, len(events), _COLUMNAR_EVENTS):
-            part = events[first : first + _COLUMNAR_EVENTS]
+        at_once = max(1, min(_COLUMNAR_EVENTS, len(events) * _COLUMNAR_BYTES // max(1, body_bytes)))
+        for first in range(0, len(events), at_once):
+            part = events[first : first + at_once]
             examples = self._columns.encode(part)
             if examples is None or max(map(len, examples)) > self._max_event_bytes:
                 await self._check_each(checked, part, first, with_keys=with_keys)
@@ -85,16 +86,17 @@ class Validator:
             await asyncio.sleep(0)
         return checked
 
-    async def check_examples(self, framed: bytes, *, with_keys: bool) -> Checked:
+    async def check_examples(self, framed: bytes, *, with_keys: bool, most: int | None = None) -> Checked:
         """`framed`: TFRecord frames of serialized Examples.
 
         Raises:
-            InvalidInput: the frames are cut short or damaged.
+            InvalidInput: the frames are cut short or damaged, or more than `most`.
         """
         try:
             examples, _ = tfrecord.cut(framed)
         except DataLoss as error:
             raise InvalidInput(f"the body is damaged, nothing of it is taken: {error.message}") from error
+        check_count(len(examples), most)
         lengths = np.fromiter(map(len, examples), dtype=np.int64, count=len(examples))
         passed = self._lockstep.passed(framed, lengths)
         doubtful = np.flatnonzero(~passed.mask | (lengths > self._max_event_bytes)).tolist()
@@ -155,6 +157,12 @@ class Validator:
             (given,) = column.values_of(value)
             return given if isinstance(given, bytes) else varint(int(given))
         return value.encode() if isinstance(value, str) else varint(int(value or 0))
+
+
+def check_count(event_count: int, most: int | None) -> None:
+    """Raises InvalidInput: a request has more events than it may."""
+    if most is not None and event_count > most:
+        raise InvalidInput(f"the request has {event_count} events, expected at most {most}")
 
 
 def _pairs(passed: Passed) -> Iterable[tuple[int, int]]:

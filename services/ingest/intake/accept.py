@@ -305,20 +305,12 @@ class Intake:
         validator = stream.validator(schema)
         check_takes_events(stream.name, validator)
         with_keys = bool(validator.schema.key) and len(stream.writers) > 1
+        most, size = self.settings.max_request_events, len(request.body)
         if request.body_format == "tfrecord":
-            checked = await validator.check_examples(request.body, with_keys=with_keys)
-            self._check_count(len(checked.examples) + len(checked.rejected))
-            return validator, checked
+            return validator, await validator.check_examples(request.body, with_keys=with_keys, most=most)
         read = bodies.events_of_json if request.body_format == "json" else bodies.events_of_ndjson
-        events = read(request.body)
-        self._check_count(len(events))
-        return validator, await validator.check_json(events, with_keys=with_keys)
-
-    def _check_count(self, event_count: int) -> None:
-        if event_count > self.settings.max_request_events:
-            raise InvalidInput(
-                f"the request has {event_count} events, expected at most {self.settings.max_request_events}"
-            )
+        events = read(request.body, most=most)
+        return validator, await validator.check_json(events, with_keys=with_keys, body_bytes=size)
 
     async def status(self, name: str) -> dict[str, Any]:
         """A stream's schema version, positions, and counts since this process started; raises as `open`."""

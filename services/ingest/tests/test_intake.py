@@ -1,6 +1,7 @@
 """The intake: nothing acknowledged is lost or doubled, whatever fails and however often a request is sent."""
 
 import asyncio
+import json
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -12,7 +13,10 @@ import pytest
 from common.errors import Conflict, InvalidInput, NotFound, Overloaded, Unavailable
 from common.eventlog import tfrecord
 from common.examples.codec import ExampleCodec
+from common.registry.catalog import Stream
 from common.schema import Schema
+from services.ingest.codec import bodies
+from services.ingest.codec.validation import Validator
 from services.ingest.intake.accept import AppendRequest, Intake, OnInvalid
 from services.ingest.intake.replay import replay
 from services.ingest.once.keys import Answer, Refusal
@@ -382,6 +386,22 @@ def test_too_many_or_too_large_events_are_refused(world: World) -> None:
             await intake.append(_json({"note": "a"}, {"note": "w" * 200}, stream="notes"))
 
     _run(run())
+
+
+def test_too_many_events_are_counted_before_one_of_them_is_looked_at() -> None:
+    """Sixteen megabytes of lines that are no JSON took minutes to be refused."""
+    validator = Validator(Stream("flights", 1, json.dumps(SCHEMA), 0.0), max_event_bytes=100)
+    with pytest.raises(InvalidInput, match="the request has 4 events, expected at most 3"):
+        bodies.events_of_ndjson(b"a\n" * 4, most=3)
+    with pytest.raises(InvalidInput, match="the request has 4 events, expected at most 3"):
+        _run(validator.check_examples(tfrecord.frame([b"a"] * 4), with_keys=False, most=3))
+
+
+def test_a_list_that_cannot_fit_is_refused_before_its_values_are_looked_at(world: World) -> None:
+    world.registry.register("lists", {"features": [{"name": "v", "dtype": "float32", "shape": [None]}], "labels": []})
+    asked = _json({"v": ["no number"] * 26}, stream="lists")
+    with pytest.raises(InvalidInput, match="event 0: v holds 26 values, more than fit into the bytes"):
+        _run(world.intake(max_event_bytes=100).append(asked))
 
 
 def test_an_empty_request_is_taken_and_leaves_no_record(world: World) -> None:

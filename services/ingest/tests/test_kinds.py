@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from common.errors import InvalidInput
 from common.eventlog import tfrecord
 from common.examples.codec import ExampleCodec
+from common.images import LARGEST_PIXELS, fault_of_image
 from common.schema import Schema
 from protos.example_pb2 import Example, FeatureLists, SequenceExample
 from services.ingest.codec.columns import ColumnarEncoder
@@ -102,6 +103,20 @@ def test_what_does_not_fit_is_refused_with_what_was_got_and_expected(name: str, 
     with pytest.raises(InvalidInput) as caught:
         CODEC.encode(GOOD | {name: value})
     assert sentence in caught.value.message
+
+
+@pytest.mark.parametrize(("sides", "frames"), [((0x2000, 0x2001), 1), ((1024, 1024), 65)])
+def test_the_frames_of_a_gif_count_whatever_size_its_header_says(sides: tuple[int, int], frames: int) -> None:
+    """1 x 1 in the header, and frames of more than the 64 MiB of pixels that an image may have."""
+    frame = b"\x21\xf9\x04\0\0\0\0\0" + b"\x2c" + struct.pack("<4HB", 0, 0, *sides, 0x80) + bytes(6)
+    frame += b"\x02\x02\x44\x01\0"
+    start = b"GIF89a" + struct.pack("<2H3B", 1, 1, 0x81, 0, 0) + bytes(12)
+    pixels = sides[0] * sides[1] * frames
+    assert fault_of_image(start + frame * frames + b";", "any") == (
+        f"is a gif image whose frames have {pixels} pixels, expected at most {LARGEST_PIXELS} pixels in all"
+    )
+    small = b"\x2c" + struct.pack("<4HB", 0, 0, 2, 2, 0) + b"\x02\x02\x44\x01\0"
+    assert fault_of_image(start + small * 3 + b";", "gif") is None
 
 
 @pytest.mark.covers("rec-raw-tensor")

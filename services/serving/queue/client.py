@@ -302,6 +302,8 @@ class QueueClient:
     def _popped(self, reply: Reply) -> None:
         is_answer = isinstance(reply, list) and len(reply) == 2 and isinstance(reply[1], bytes)
         if reply is not None and not is_answer:
+            if self._lost.is_set():
+                return  # each read that waits is answered the same
             logger.error("the reply list cannot be read", extra={"reason": _shown(reply)})
             if str(reply).startswith("WRONGTYPE") and self._requests is not None:
                 self._requests.send(pack(b"DEL", self._replies_key), _ignore, now=True)

@@ -182,7 +182,10 @@ def read_tensor(tensor: queue_pb2.Tensor) -> np.ndarray:
             strings = np.empty(len(tensor.strings), object)
             strings[:] = tensor.strings
             return strings.reshape(tensor.shape)
-        return np.frombuffer(tensor.data, _DTYPES_BY_TEXT.get(text) or text).reshape(tensor.shape)
+        dtype = _DTYPES_BY_TEXT.get(text)
+        if dtype is None:  # never np.dtype(text): it ends the process for some texts, such as "M8[D/0]"
+            raise TypeError(f"not one of the types {', '.join(dict.fromkeys(_TEXTS.values()))}")
+        return np.frombuffer(tensor.data, dtype).reshape(tensor.shape)
     except (ValueError, TypeError) as error:
         raise RequestFailed(
             Code.INVALID_ARGUMENT, f"tensor parsing error: {tensor.name} (dtype {tensor.dtype}): {error}"
@@ -230,7 +233,7 @@ def failure(request_id: bytes, version: int, error: RequestFailed) -> queue_pb2.
 
 _DTYPES = {name: np.dtype(text) for name, text in NUMPY_TYPES.items()}
 _TEXTS = {dtype: _STRINGS if dtype.hasobject else dtype.str for dtype in _DTYPES.values()} | {_BFLOAT16: "bfloat16"}
-_DTYPES_BY_TEXT = {text: dtype for dtype, text in _TEXTS.items()}
+_DTYPES_BY_TEXT = {text: dtype for dtype, own in _TEXTS.items() for text in (own, dtype.name, own.lstrip("<|"))}
 _STRING_TEXTS = (_STRINGS, f"|{_STRINGS}")
 
 

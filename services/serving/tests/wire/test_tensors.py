@@ -54,6 +54,15 @@ def test_raw_content_is_taken_as_it_is(dtype: str) -> None:
     assert np.array_equal(read(proto(dtype, (2,), tensor_content=array.tobytes())), array)
 
 
+@pytest.mark.parametrize("text", ["M8[D/0]", "(,)f4,i4", "(2,)f4", "V0", "", ">f4"])
+def test_a_type_is_one_of_those_that_the_queue_carries(text: str) -> None:
+    """numpy ends the process over the first of these texts, and raises SyntaxError for the second."""
+    with pytest.raises(RequestFailed, match=r"tensor parsing error: x .*: not one of the types <f4, <f8") as caught:
+        read_tensor(queue_pb2.Tensor(name="x", dtype=text, data=bytes(8), shape=[2]))
+    assert caught.value.code == 3
+    assert read_tensor(queue_pb2.Tensor(name="x", dtype="float32", data=bytes(8), shape=[2])).dtype == np.float32
+
+
 def test_half_values_are_bit_patterns() -> None:
     array = np.array([1.5, -2], np.float16)
     bits = array.view(np.uint16).tolist()

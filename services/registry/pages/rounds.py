@@ -58,7 +58,7 @@ def _row(found: Round, version: Version | None, now: float, doing: str) -> dict[
     """`doing`: the stage that its trainer reports, which is there before the lease's first renewal says it."""
     began = float(found.progress.get("began_at", 0.0)) or found.planned_at
     ended = version.created_at if version is not None else float(found.failure.get("at", 0.0)) or now
-    timings = _in_order(version.timings) if version is not None else []
+    timings = in_order(version.timings) if version is not None else []
     pieces = [{"stage": "waits", "from": found.planned_at, "to": began}] if began > found.planned_at else []
     at = max(began, ended - sum(seconds for _, seconds in timings)) if timings else began
     for stage, seconds in timings:
@@ -80,7 +80,7 @@ def _row(found: Round, version: Version | None, now: float, doing: str) -> dict[
     }
 
 
-def _in_order(timings: Mapping[str, float]) -> Sequence[tuple[str, float]]:
+def in_order(timings: Mapping[str, float]) -> Sequence[tuple[str, float]]:
     known = {stage: float(seconds) for stage, seconds in timings.items() if isinstance(seconds, int | float)}
     first = [(stage, known[stage]) for stage in STAGES if stage in known]
     rest = sum(seconds for stage, seconds in known.items() if stage not in STAGES)

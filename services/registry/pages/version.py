@@ -14,6 +14,7 @@ from services.registry.pages.curves import loss_curve
 from services.registry.pages.measured import curves_of, tables_of
 from services.registry.pages.model import main_metric, scalars
 from services.registry.pages.reading import Place, Reading
+from services.registry.pages.rounds import in_order
 
 _MAX_SHAPE = 64
 _MAX_REQUEST = 200_000
@@ -49,7 +50,7 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
         "metric_parts": [part for part in ("candidate", "parent", "progressive") if part in parts],
         "tables": tables_of(version),
         "curves": curves_of(version),
-        "timings": charts.shares({stage: float(seconds) for stage, seconds in version.timings.items()}),
+        "timings": charts.shares(dict(in_order(version.timings))),
         "loss": loss_curve(catalog, version.files),
         "statistics": statistics.rows(told, before),
         "drift": statistics.against_parent(told, before),

@@ -28,6 +28,7 @@ from services.registry.pages import version as version_page
 from services.registry.pages.door import HEADERS, MAX_LIVE
 from services.registry.pages.neighbours import Neighbours
 from services.registry.pages.reading import Place, Reading
+from services.registry.pages.rounds import in_order
 from services.registry.tests.building import SCHEMA, Clock, definition, lease, multiply, next_plan, publish
 
 SECRET = b"s" * 32
@@ -221,6 +222,10 @@ def test_a_round_is_shown_from_its_plan_on(browser: httpx.Client, catalog: Catal
     assert planned.round_id in seen(browser.get("/rounds")).text
 
 
+def test_stages_are_told_in_their_order() -> None:
+    assert in_order({"upload": 1.0, "train": 2.0, "mine": 3.0}) == [("train", 2.0), ("upload", 1.0), ("other", 3.0)]
+
+
 def test_versions_are_compared_and_explained(browser: httpx.Client, catalog: Catalog) -> None:
     publish(catalog, auc=0.7)
     publish(catalog, auc=0.1)
@@ -324,7 +329,7 @@ def test_what_runs_a_version_is_told_and_when_replicas_changed_over(catalog: Cat
     assert {"a-m-1", "a-m-8"} <= rows, "what failed stays"
     assert "a-m-7" not in rows
     assert "1 version " in page.text
-    for words in ("onnx; late: 3 times as fast", "m-1, process 77", "23 MB", " 4.5 ", "m 1 at"):
+    for words in ("onnx late: 3 times as fast", "m-1, process 77", "23 MB", " 4.5 ", "m 1 at"):
         assert words in page.text, words
     (marks,) = [json.loads(str(found["data-marks"])) for _, found in page.tags if "data-marks" in found]
     assert marks == [[7.0, "m 1"]], "of two replicas the first"

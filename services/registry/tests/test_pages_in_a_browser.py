@@ -156,6 +156,8 @@ def test_a_table_is_sorted_and_filtered_and_a_curve_is_drawn(site: Site, catalog
     of_curve = page.get_by_role("region", name="Metric by version").locator("tbody tr")
     expect(of_curve.first).to_contain_text("0.65")
     expect(of_curve).to_have_count(8)
+    headings = page.get_by_role("region", name="Metric by version").locator("th")
+    assert all(headings.evaluate_all("(found) => found.map((heading) => heading.title)"))
     page.get_by_role("button", name="Light or dark").click()
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
 

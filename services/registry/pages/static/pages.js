@@ -135,6 +135,7 @@
       }
     };
     add(table.createTHead(), "th", [element.dataset.x || "x", ...names]);
+    for (const [at, heading] of [...table.tHead.rows[0].cells].entries()) heading.title = (at ? element.dataset.says : element.dataset.xSays) || "";
     const body = table.createTBody();
     for (let at = x.length - 1; at >= 0; at -= every) {
       const when = isTime ? new Date(x[at] * 1000).toLocaleTimeString([], { hourCycle: "h23" }) : x[at];

@@ -173,7 +173,7 @@ def run(
     definition: Mapping[str, Any],
     frame: "DataFrame",
     *,
-    files: Mapping[str, str] | None = None,
+    files: Mapping[str, str | bytes] | None = None,
     limit_seconds: float = 3600.0,
 ) -> Run:
     """Trains one version on the rows of a DataFrame, without a platform: the round that a platform would run.
@@ -181,14 +181,14 @@ def run(
     Args:
         schema: what stream.yaml says, with `stream`, `features` and `labels`.
         definition: what model.yaml says.
-        files: further files of the definition by path, such as a module.
+        files: further files of the definition by path: a module as text, weights or words as bytes.
 
     Raises:
         InvalidInput: the schema, the definition or rows do not fit, or the round fails; the sentence says why.
     """
     stream = {key: value for key, value in schema.items() if key != "stream"}
     contents = {"model.yaml": yaml.safe_dump(dict(definition), sort_keys=False).encode()}
-    contents |= {path: text.encode() for path, text in (files or {}).items()}
+    contents |= {path: file.encode() if isinstance(file, str) else file for path, file in (files or {}).items()}
     folder = DefinitionFolder(
         str(schema.get("stream", "")),
         stream,

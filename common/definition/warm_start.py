@@ -3,6 +3,7 @@
 {from: flights-late@3}                                      the weights of a version, by path and by the meaning of rows
 {from: flights-late@3, variables: [hidden_*], rename: {tower: hidden_0}, freeze: [hidden_0]}
 {from: weights.npz}                                         arrays by path, a file of the definition
+{from: theirs.keras, rename: {dense: hidden_0}}             layers by name, of a model that was saved elsewhere
 {from: words.txt, variables: [word_vector_table]}           a word and its numbers a line: rows of a table, by word
 {from: s3://bucket/words.txt}                               such a file; `headrace apply` reads it into the definition
 """
@@ -14,7 +15,7 @@ from common.definition.fields import Fields
 from common.errors import InvalidInput
 from common.storage import is_url
 
-_FILES = (".npz", ".txt", ".vec", ".h5")
+_FILES = (".npz", ".txt", ".vec", ".h5", ".keras")
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -13,9 +13,6 @@ from common.schema import check_name
 from common.storage import place_of
 from headrace.commands.session import Session, print_table
 from headrace.commands.steps import Steps
-
-if TYPE_CHECKING:
-    pass
 
 
 def init(

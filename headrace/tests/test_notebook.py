@@ -37,6 +37,9 @@ def test_a_dataframe_becomes_a_model_that_answers() -> None:
         headrace.run(names["schema"], names["definition"], broken)
     with pytest.raises(InvalidInput, match="the frame has no rows"):
         headrace.run(names["schema"], names["definition"], broken.head(0))
+    binary = {**names["definition"], "warm_start": {"from": "w.npz"}}
+    with pytest.raises(InvalidInput, match=r"w\.npz cannot be read"):
+        headrace.run(names["schema"], binary, names["frame"], files={"w.npz": b"\xff\xfe"})
     with pytest.raises(InvalidInput, match="other@1 is a version of a platform"):
         headrace.run(names["schema"], {**names["definition"], "warm_start": {"from": "other@1"}}, names["frame"])
 

@@ -270,11 +270,15 @@ def _output_of(head: str, label: str, names: tuple[str, ...], definition: Defini
 
 def _accepted(function: ModelFunction, schema: Schema, definition: Definition) -> tuple[str, ...]:
     path = str(definition.module)
-    names = tuple(inspect.signature(function).parameters)
+    parameters = inspect.signature(function).parameters
+    names = tuple(
+        name for name in parameters if name in _ARGUMENTS or parameters[name].default is inspect.Parameter.empty
+    )
     unknown = [name for name in names if name not in _ARGUMENTS]
     if unknown or "features" not in names or "mode" not in names:
         raise DefinitionFailedError(
-            f"{path}: model_fn takes {', '.join(names)}; expected features, labels, mode, params, and weights if wanted"
+            f"{path}: model_fn takes {', '.join(names)}; expected features, labels, mode, params, and weights if "
+            f"wanted; another one, such as config, needs a default, which it keeps"
         )
     if schema.weight is not None and "weights" not in names:
         raise DefinitionFailedError(

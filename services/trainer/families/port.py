@@ -10,7 +10,7 @@ Trainable.train_block for each block of each pass, Trainable.captured, Trainable
 exports the model, which holds what was learned.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
@@ -218,6 +218,10 @@ class Trainable(Protocol):
 
     @property
     def norm_names(self) -> tuple[str, ...]: ...
+
+    @property
+    def paths(self) -> Sequence[str]:
+        """Of the network's variables, those of a layer in the order in which Keras lists and saves them; else empty."""
 
     def captured(self) -> dict[str, NDArray[np.generic]]:
         """A copy of all that the next round starts from, by path; without the features' statistics."""

@@ -6,6 +6,7 @@ that is stopped goes on after its last finished pass.
 """
 
 import json
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -77,6 +78,10 @@ class Boosting:
         self.step += steps
         self.added = np.full_like(grown.losses, np.nan)
         return grown.losses
+
+    @property
+    def paths(self) -> Sequence[str]:
+        return ()
 
     def captured(self) -> dict[str, NDArray[np.generic]]:
         meaning = json.dumps(self.model.meaning, sort_keys=True).encode()

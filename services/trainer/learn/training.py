@@ -7,7 +7,7 @@ A batch whose loss or gradient is not finite, or in which a layer raises, is und
 `training.on_not_finite` to say: fail, skip_batch, or set_aside the examples at fault and take the step without them.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -95,6 +95,10 @@ class Training:
     @property
     def method(self) -> str:
         return str(self.optimizer.name)
+
+    @property
+    def paths(self) -> Sequence[str]:
+        return [path for path in self.variables if path.startswith("model/")]
 
     def captured(self) -> dict[str, NDArray[np.generic]]:
         return checkpoint.capture(self.variables) | layer_state.capture(self.model.network)

@@ -8,8 +8,8 @@ import hashlib
 import io
 import zipfile
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import h5py
@@ -38,12 +38,14 @@ class Source:
     arrays: by path in the source, without kind.
     meaning: of the rows of its variables, by the same paths.
     words: of word vectors, row by row; `arrays` then holds one array, under "".
+    is_by_place: paths are a layer's name and the place of a variable in it, as in hidden/0.
     """
 
     digest: str
     arrays: Arrays
     meaning: Mapping[str, VariableMeaning] = field(default_factory=dict)
     words: tuple[str, ...] | None = None
+    is_by_place: bool = False
 
 
 def source_of_version(checkpoint: Checkpoint, digest: str) -> Source:
@@ -62,6 +64,8 @@ def source_of_file(path: str, content: bytes) -> Source:
             return _word_vectors(path, content, digest)
         if path.endswith(".h5"):
             return Source(digest, _hdf5(content))
+        if path.endswith(".keras"):
+            return Source(digest, _keras(content), is_by_place=True)
         arrays = _npz(content)
     except _UNREADABLE as error:
         raise InvalidInput(f"warm_start: {path} cannot be read: {error}") from error
@@ -91,6 +95,8 @@ def start(training: Trainable, said: WarmStart, source: Source, after: Mapping[s
     wanted = set().union(*meant.values())
     if source.words is not None:
         source = _as_table(source, said, wanted, after, own)
+    if source.is_by_place:
+        source = _named(source, said, [path.removeprefix(_MODEL) for path in training.paths])
     renamed = _renamed(said, source, own)
     if said.file:
         _check_values(source)
@@ -141,6 +147,17 @@ def _renamed(said: WarmStart, source: Source, own: Arrays) -> dict[str, str]:
     return {there: here for there, here in renamed.items() if taken.get(here, there) == there}
 
 
+def _named(source: Source, said: WarmStart, own: Sequence[str]) -> Source:
+    """hidden/0 as hidden/kernel where the model has such a layer. `own`: its paths, as Keras lists them."""
+    arrays = dict[str, NDArray[np.generic]]()
+    for path, array in source.arrays.items():
+        layer, _, place = path.rpartition("/")
+        names = [name for name in own if name.rpartition("/")[0] == said.renamed(layer)]
+        is_there = place.isdigit() and int(place) < len(names)
+        arrays[f"{layer}/{names[int(place)].rpartition('/')[2]}" if is_there else path] = array
+    return replace(source, arrays=arrays)
+
+
 def _as_table(
     source: Source, said: WarmStart, wanted: set[str], after: Mapping[str, VariableMeaning], own: Arrays
 ) -> Source:
@@ -185,6 +202,31 @@ def _npz(content: bytes) -> dict[str, NDArray[np.generic]]:
         _check_size(sum(member.file_size for member in archive.infolist()), content)
     with np.load(io.BytesIO(content), allow_pickle=False) as stored:
         return {name.removeprefix(_MODEL): stored[name] for name in stored.files}
+
+
+def _keras(content: bytes) -> dict[str, NDArray[np.generic]]:
+    """Layer's name and place of the variable to array. Nothing of the file is run: its weights are HDF5."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        _check_size(sum(member.file_size for member in archive.infolist()), content)
+        weights = archive.read("model.weights.h5")
+    names = dict[str, str]()
+
+    def visit(path: str, item: object) -> None:
+        if isinstance(item, h5py.Group) and isinstance(item.attrs.get("name"), str):
+            names[path] = item.attrs["name"]
+
+    with h5py.File(io.BytesIO(weights), "r") as file:
+        file.visititems(visit)
+    arrays = dict[str, NDArray[np.generic]]()
+    for path, array in _hdf5(weights).items():
+        if path.startswith("optimizer/"):
+            continue
+        group, _, place = path.rpartition("/")
+        named = f"{names.get(group, group)}/{place}"
+        if named in arrays:
+            raise ValueError(f"two of its layers are called {names.get(group, group)}; save_weights keeps them apart")
+        arrays[named] = array
+    return arrays
 
 
 def _hdf5(content: bytes) -> dict[str, NDArray[np.generic]]:

@@ -156,13 +156,21 @@ def test_arrays_of_a_file_are_found_by_path(platform: Platform) -> None:
 
 
 @pytest.mark.covers("mode-warm-start")
-def test_weights_that_keras_saved_are_found_by_their_path_in_the_file(platform: Platform, tmp_path: Path) -> None:
-    tower = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4, bias_initializer="ones")])
-    tower.save_weights(tmp_path / "old.weights.h5")
-    rename = {"layers/dense/vars/0": "hidden_0/kernel", "layers/dense/vars/1": "hidden_0/bias"}
-    said = {"from": "old.weights.h5", "rename": rename}
-    content = (tmp_path / "old.weights.h5").read_bytes()
-    weights, report = trained(platform, model(WORDS, warm_start=said, files={"old.weights.h5": content}))
+@pytest.mark.parametrize(
+    ("name", "rename"),
+    [
+        ("old.weights.h5", {"layers/dense/vars/0": "hidden_0/kernel", "layers/dense/vars/1": "hidden_0/bias"}),
+        ("old.keras", {"tower": "hidden_0"}),
+    ],
+)
+def test_weights_that_keras_saved_are_found_by_their_path_or_layer(
+    name: str, rename: dict[str, str], platform: Platform, tmp_path: Path
+) -> None:
+    tower = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4, bias_initializer="ones", name="tower")])
+    (tower.save_weights if name.endswith(".h5") else tower.save)(tmp_path / name)
+    said = {"from": name, "rename": rename}
+    content = (tmp_path / name).read_bytes()
+    weights, report = trained(platform, model(WORDS, warm_start=said, files={name: content}))
     kernel, bias = tower.get_weights()
     np.testing.assert_array_equal(weights["hidden_0/kernel"], kernel)
     np.testing.assert_array_equal(weights["hidden_0/bias"], bias)
@@ -255,6 +263,7 @@ def grown() -> bytes:
         ("w.npz", header_of("(1099511627776, 1048576)"), "cannot be read"),
         ("w.npz", header_of("(1000000000,)"), "cannot be read"),
         ("w.h5", b"", "cannot be read"),
+        ("w.keras", npz({"x": np.zeros(1)}), "no item named 'model.weights.h5'"),
         ("w.h5", h5(lambda f: f.create_dataset("x", (4,), "u1", external=[("/etc/passwd", 0, 4)])), "another file"),
         ("w.h5", h5(lambda f: f.create_dataset("x", (1 << 40,), "f4", chunks=(1024,))), "would become 4398046511104"),
         ("w.h5", h5(lambda f: f.create_dataset("x", data=["a", "b"])), "holds object, no numbers"),

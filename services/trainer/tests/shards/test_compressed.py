@@ -14,8 +14,8 @@ def test_less_of_the_gradients_travels_and_of_all_the_same_whoever_computes_them
     assert alone["digest"] != exact["digest"]
     assert alone["losses"] == pytest.approx(exact["losses"], rel=apart)
     for workers, exchange in ((2, "collectives"), (3, "memory")):
-        asked = {"model": "estimator", "training": {"compress": compress}, "workers": workers, "exchange": exchange}
-        assert teams.train(**asked) == alone
+        training = {"compress": compress}
+        assert teams.train(model="estimator", training=training, workers=workers, exchange=exchange) == alone
 
 
 @pytest.mark.timeout(300)

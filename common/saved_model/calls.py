@@ -49,6 +49,7 @@ class Calls:
         for node in graph.graph_def.node:
             for name in {_node_name(one) for one in node.input}:
                 self._users[name].append(node)
+        self._surely_assets: set[tuple[str, str]] = set()
         self._callers: dict[str, list[tuple[str, Node]]] = defaultdict(list)
         for scope, node in self.nodes():
             for called in set(_functions_of(node)):
@@ -74,11 +75,22 @@ class Calls:
         return self._reached([self._saver.save_tensor_name, self._saver.restore_op_name])
 
     def is_asset(self, scope: str, node: Node, place: int) -> bool:
-        """Whether an input of a node is the path of a file below assets/, or an argument that is one in every call."""
+        """Whether an input of a node is the path of a file below assets/, or an argument that is one in every call.
+
+        Each place of the graph is walked through once, however many inputs lead there and however often it is asked.
+        """
         waiting: list[tuple[str, Node, int | None]] = [(scope, node, place)]
         seen: set[tuple[str, str]] = set()
+
+        def is_new(where: str, what: str) -> bool:
+            step = (where, what)
+            known = step in seen or step in self._surely_assets
+            seen.add(step)
+            return not known
+
         for _ in range(_MOST_STEPS):
             if not waiting:
+                self._surely_assets |= seen
                 return True
             where, reader, wanted = waiting.pop()
             if wanted is None or wanted >= len(reader.input):
@@ -86,15 +98,18 @@ class Calls:
             source = _node_name(reader.input[wanted])
             before = self._scopes[where].get(source)
             if before is not None and before.op in _PASSES_ON:
-                waiting.append((where, before, _output_of(reader.input[wanted])))
+                output = _output_of(reader.input[wanted])
+                if is_new(where, f"{source}:{output}"):
+                    waiting.append((where, before, output))
             elif where == GRAPH and source in self._assets:
                 continue
             elif where == GRAPH and before is not None and before.op == _READS_VARIABLE:
-                waiting += self._values_of(_node_name(next(iter(before.input), "")))
+                variable = _node_name(next(iter(before.input), ""))
+                if is_new(_READS_VARIABLE, variable):
+                    waiting += self._values_of(variable)
             elif before is not None or source not in self._arguments[where]:
                 return False
-            elif (where, source) not in seen:
-                seen.add((where, source))
+            elif is_new(where, source):
                 argument = self._arguments[where][source]
                 waiting += [(outer, call, _input_of(call, where, argument)) for outer, call in self._callers[where]]
         return False

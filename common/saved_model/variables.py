@@ -6,6 +6,7 @@ tensorflow/core/protobuf/tensor_bundle.proto.
 """
 
 import struct
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -22,6 +23,10 @@ _MAGIC = 0xDB4775248B80FB57
 _MOST_BYTES_OF_VARINT = 10
 _MOST_BYTES_OF_NAME = 4096
 """A name takes its beginning from the one before it, so that short files could write long names without end."""
+_MOST_TIMES_OF_NAMES, _ALWAYS_READ_BYTES_OF_NAMES = 16, 1024 * 1024
+"""All names together may have so many times the bytes of the index, and always so many."""
+_MOST_SHARDS = 10_000
+"""What a version may have of files."""
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 """The entry that is no variable: which Python object each belongs to."""
 
@@ -63,6 +68,8 @@ def read_index(content: bytes) -> Index:
         raise InvalidInput(
             f"{INDEX_FILE} ({len(content)} bytes) is not an index of variables: {type(error).__name__}: {error}"
         ) from error
+    if not 0 <= header.num_shards <= _MOST_SHARDS:
+        raise InvalidInput(f"{INDEX_FILE} names {header.num_shards} data files, at most {_MOST_SHARDS} are read")
     return Index(header.num_shards or 1, variables)
 
 
@@ -72,12 +79,14 @@ def check_sizes(index: Index, sizes: Mapping[str, int]) -> None:
     Args:
         sizes: {path relative to the SavedModel: bytes}.
     """
+    needed = defaultdict[int, int](int)
+    for variable in index.variables.values():
+        needed[variable.shard] = max(needed[variable.shard], variable.offset + variable.size_bytes)
     for shard, path in enumerate(index.data_files()):
         if path not in sizes:
             raise InvalidInput(f"{path} is not there, and {INDEX_FILE} needs it")
-        needed = max((v.offset + v.size_bytes for v in index.variables.values() if v.shard == shard), default=0)
-        if sizes[path] < needed:
-            raise InvalidInput(f"{path} has {sizes[path]} bytes, {INDEX_FILE} expects {needed}: it is cut short")
+        if sizes[path] < needed[shard]:
+            raise InvalidInput(f"{path} has {sizes[path]} bytes, {INDEX_FILE} expects {needed[shard]}: it is cut short")
 
 
 def _variable(value: bytes) -> Variable:
@@ -93,13 +102,17 @@ def _entries(content: bytes) -> Iterator[tuple[bytes, bytes]]:
         raise ValueError("the end of the file is not a table's")
     _, place = _handle(footer, 0)
     index_handle, _ = _handle(footer, place)
-    end = 0
+    end, left = 0, max(_ALWAYS_READ_BYTES_OF_NAMES, _MOST_TIMES_OF_NAMES * len(content))
     for _, handle in _block(content, *index_handle):
         (offset, size), _ = _handle(handle, 0)
         if offset < end:
             raise ValueError(f"the block at {offset} lies within the one before it")
         end = offset + size
-        yield from _block(content, offset, size)
+        for name, value in _block(content, offset, size):
+            left -= len(name)
+            if left < 0:
+                raise ValueError(f"its names would become more than {_MOST_TIMES_OF_NAMES} times its bytes")
+            yield name, value
 
 
 def _block(content: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:

@@ -1,7 +1,8 @@
 """What a version's SavedModel promises: its parts are checked at registration, its signatures against those before."""
 
 import json
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 
 from common.errors import InvalidInput
 from common.registry.catalog import ALLOW_SIGNATURE_CHANGE, Decision, Version
+from common.saved_model.operations import faults_of
+from protos import saved_model_pb2
 from services.registry.catalog import Catalog
 from services.registry.tests.building import Clock, definition, draft, lease, new_catalog, next_plan
 from testing.saved_models import saved_model
@@ -35,6 +38,27 @@ def publish(catalog: Catalog, files: Mapping[str, bytes], *, requested: Mapping[
         raise
 
 
+def index(*, shards: int, names: Iterable[tuple[int, bytes]] = ()) -> bytes:
+    """variables.index with the names, of each how many bytes it shares with the one before, and what is its own."""
+
+    def numbers(*values: int) -> bytes:
+        return b"".join(bytes([value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14]) for value in values)
+
+    def block(content: bytes) -> bytes:
+        return content + struct.pack("<II", 0, 1)
+
+    header = saved_model_pb2.BundleHeaderProto(num_shards=shards).SerializeToString()
+    entries = [numbers(shared, len(own), 0) + own for shared, own in names]
+    data = block(numbers(0, 0, len(header)) + header + b"".join(entries))
+    handle = numbers(0, len(data))
+    of_blocks = block(numbers(0, 1, len(handle)) + b"z" + handle)
+    footer = numbers(0, 0, len(data) + 5, len(of_blocks)).ljust(40, b"\0") + struct.pack("<Q", 0xDB4775248B80FB57)
+    return data + bytes(5) + of_blocks + bytes(5) + footer
+
+
+LONG_NAMES = [(0, b"x" * 4096), *((4092, f"{number:04}".encode()) for number in range(1000))]
+
+
 @pytest.mark.covers("fmt-savedmodel", "fmt-op-list")
 @pytest.mark.parametrize(
     ("files", "words"),
@@ -46,6 +70,10 @@ def publish(catalog: Catalog, files: Mapping[str, bytes], *, requested: Mapping[
         ({"saved_model.pb": saved_model(signature="")}, "has no signature"),
         ({"saved_model.pb": saved_model(operations=("VarHandleOp",))}, "variables/variables.index is not there"),
         ({"saved_model.pb": saved_model(), "variables/variables.index": b"cut"}, "is not an index of variables"),
+        ({"saved_model.pb": saved_model(), "variables/variables.index": index(shards=2**31 - 1)},
+         "names 2147483647 data files, at most 10000 are read"),
+        ({"saved_model.pb": saved_model(), "variables/variables.index": index(shards=1, names=LONG_NAMES)},
+         "its names would become more than 16 times its bytes"),
         ({"saved_model.pb": saved_model(operations=("MatMul", "ReadFile"))}, "(ReadFile) reads or writes files"),
         ({"saved_model.pb": saved_model(operations=("PyFunc",))}, "(PyFunc) calls Python"),
         ({"saved_model.pb": saved_model(operations=("NobodysOp",))}, "(NobodysOp) is none of TensorFlow's"),
@@ -62,6 +90,20 @@ def test_what_cannot_be_served_is_refused_by_name(catalog: Catalog, files: dict[
         publish(catalog, files)
     assert words in refused.value.message
     assert catalog.list_versions("m") == []
+
+
+def test_a_graph_that_leads_back_to_itself_is_walked_through_once() -> None:
+    graph = saved_model_pb2.MetaGraphDef()
+    graph.asset_file_def.add(filename="words").tensor_info.name = "path:0"
+    nodes = {"variable": ("VarHandleOp", ()), "path": ("Const", ()), "read": ("ReadVariableOp", ("variable",)),
+             "set": ("AssignVariableOp", ("variable", "path")), "again": ("AssignVariableOp", ("variable", "read")),
+             "table": ("InitializeTableFromTextFileV2", ("handle", "read"))}  # fmt: skip
+    for name, (operation, inputs) in nodes.items():
+        graph.graph_def.node.add(name=name, op=operation).input.extend(inputs)
+    assert list(faults_of(graph, has_own_operations=False)) == []
+    graph.graph_def.node.add(name="other", op="AssignVariableOp").input.extend(["variable", "elsewhere"])
+    (fault,) = faults_of(graph, has_own_operations=False)
+    assert "a file that is none of its assets" in fault
 
 
 @pytest.mark.covers("fmt-op-list")

@@ -2,6 +2,7 @@
 
 import base64
 import functools
+import http.client
 import io
 import json
 import urllib.error
@@ -47,13 +48,16 @@ class RecordMapper:
             raise InvalidInput("the record has no value")
         if self._decode is None:
             return self._codec.check(self._picked(value))
-        record = self._decode(value)
-        event = {
-            name: fitted(feature, found)
-            for name, (feature, path) in self._columns.items()
-            if (found := _at(record, path)) is not None
-        }
-        return self._codec.encode(event)
+        try:
+            record = self._decode(value)
+            event = {
+                name: fitted(feature, found)
+                for name, (feature, path) in self._columns.items()
+                if (found := _at(record, path)) is not None
+            }
+            return self._codec.encode(event)
+        except RecursionError as error:
+            raise InvalidInput("the record is nested too deeply to be read") from error
 
     def _picked(self, value: bytes) -> bytes:
         """The Example with the features of the schema only, under their names there."""
@@ -94,14 +98,17 @@ def _json(source: TopicSource) -> Decode:
 def _avro(source: TopicSource) -> Decode:
     try:
         import fastavro
+        from fastavro import _read_py
     except ImportError as error:
         raise InvalidInput(
             "Avro records need fastavro, which is not installed: pip install 'headrace[avro]'"
         ) from error
 
-    def parsed(schema: Any) -> Any:
+    def parsed(schema: Any) -> tuple[Any, Any]:
+        """The schema, and what reads by it: the fast reader ends the process at some thousand records in records."""
         try:
-            return fastavro.parse_schema(schema)
+            found = fastavro.parse_schema(schema)
+            return found, _read_py if _holds_itself(found) else fastavro
         except Exception as error:  # fastavro has a dozen
             raise InvalidInput(f"the Avro schema cannot be used: {error}") from error
 
@@ -110,19 +117,20 @@ def _avro(source: TopicSource) -> Decode:
     url = str(source.options.get("schema_registry", "")).rstrip("/")
 
     @functools.lru_cache(maxsize=1000)
-    def registered(number: int) -> Any:
+    def registered(number: int) -> tuple[Any, Any]:
         return parsed(_registered_schema(url, number))
 
     def decode(value: bytes) -> Mapping[str, Any]:
         start = 0
-        schema = fixed
-        if schema is None:
+        using = fixed
+        if using is None:
             if len(value) < _AVRO_HEADER_BYTES or value[0]:
                 raise InvalidInput("the record does not begin with a zero and the number of its Avro schema")
-            schema, start = registered(int.from_bytes(value[1:_AVRO_HEADER_BYTES])), _AVRO_HEADER_BYTES
+            using, start = registered(int.from_bytes(value[1:_AVRO_HEADER_BYTES])), _AVRO_HEADER_BYTES
         file = io.BytesIO(value[start:])
+        schema, reader = using
         try:
-            record = fastavro.schemaless_reader(file, schema, None)
+            record = reader.schemaless_reader(file, schema, None)
         except Exception as error:  # whatever it stumbles over in foreign bytes
             raise InvalidInput(f"the record is not of its Avro schema: {type(error).__name__}: {error}") from error
         if rest := file.read():
@@ -134,6 +142,17 @@ def _avro(source: TopicSource) -> Decode:
     return decode
 
 
+def _holds_itself(schema: Any, above: frozenset[str] = frozenset()) -> bool:
+    """Whether a record of this parsed Avro schema may hold another of its kind, and so down to any depth."""
+    if isinstance(schema, str):
+        return schema in above
+    if isinstance(schema, list):
+        return any(_holds_itself(one, above) for one in schema)
+    if "fields" in schema:
+        return any(_holds_itself(one["type"], above | {schema["name"]}) for one in schema["fields"])
+    return _holds_itself(schema.get("items") or schema.get("values") or schema["type"], above)
+
+
 def _registered_schema(url: str, number: int) -> Any:
     try:
         with urllib.request.urlopen(f"{url}/schemas/ids/{number}", timeout=_REGISTRY_TIMEOUT_SECONDS) as answer:  # noqa: S310 - the schema checks that it is http
@@ -142,7 +161,7 @@ def _registered_schema(url: str, number: int) -> Any:
         if error.code == 404:
             raise InvalidInput(f"the schema registry {url} has no schema {number}") from error
         raise Unavailable(f"the schema registry {url} answers {error.code}") from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, RecursionError) as error:
         raise Unavailable(f"the schema registry {url} does not answer: {error}") from error
 
 

@@ -5,6 +5,7 @@ import datetime
 import http.server
 import io
 import json
+import socketserver
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -109,6 +110,35 @@ def test_avro_by_a_schema_of_its_own() -> None:
     for broken in (avro()[:-3], avro() + b"\x00", b""):
         with pytest.raises(InvalidInput, match="not of its Avro schema"):
             reader.example(broken)
+
+
+def test_a_record_that_is_nested_too_deeply_is_no_event() -> None:
+    with pytest.raises(InvalidInput, match="nested too deeply"):
+        mapper(format="json").example(b'{"codes": ' + b"[" * 1000 + b"]" * 1000 + b"}")
+
+
+def test_avro_records_in_records_in_records_do_not_end_the_process() -> None:
+    link = {"type": "record", "name": "Link", "fields": [{"name": "next", "type": ["null", "Link"]}]}
+    reader = mapper(format="avro", avro_schema={**AVRO, "fields": [*AVRO["fields"], {"name": "chain", "type": link}]})
+    assert reader.example(avro() + b"\x02" * 20 + b"\x00") == expected()
+    with pytest.raises(InvalidInput, match="not of its Avro schema: RecursionError"):
+        reader.example(avro() + b"\x02" * 200_000 + b"\x00")
+
+
+@pytest.mark.parametrize("answer", [b"no HTTP at all\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 100_000])
+def test_a_registry_of_schemas_that_answers_nonsense_is_one_that_does_not_answer(answer: bytes) -> None:
+    class Answers(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            while self.rfile.readline().strip():
+                pass
+            self.wfile.write(answer)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        reader = mapper(format="avro", schema_registry=f"http://127.0.0.1:{server.server_address[1]}")
+        with pytest.raises(Unavailable, match="does not answer"):
+            reader.example(b"\x00" + (7).to_bytes(4) + avro())
+        server.shutdown()
 
 
 def test_avro_by_a_registry_of_schemas() -> None:

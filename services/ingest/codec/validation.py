@@ -78,7 +78,10 @@ class Validator:
             part = events[first : first + at_once]
             examples = self._columns.encode(part)
             if examples is None or max(map(len, examples)) > self._max_event_bytes:
-                await self._check_each(checked, part, first, with_keys=with_keys)
+                try:
+                    await self._check_each(checked, part, first, with_keys=with_keys)
+                except RecursionError as error:  # the parser takes 1,024 levels, Python fewer
+                    raise InvalidInput(f"an event after event {first} is nested too deeply to be read") from error
                 continue
             checked.examples += examples
             if with_keys:

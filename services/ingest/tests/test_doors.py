@@ -105,6 +105,8 @@ _BROKEN_LENGTH[0] ^= 1
         (b'{"events": ' + b"[" * 100_000, JSON, "the body is not JSON"),
         (b'{"NaN": ' + b"[" * 100_000, JSON, "the body is not JSON"),
         (b'{"events": [{"pixels": ' + b"[" * 900 + b"]" * 900 + b"}]}", JSON, "'pixels' is not in the schema"),
+        (b'{"events": [{"pixels": ' + b"[" * 1000 + b"]" * 1000 + b"}]}", JSON, "nested too deeply to be read"),
+        (b'{"pixels": ' + b"[" * 1000 + b"]" * 1000 + b"}", NDJSON, "nested too deeply to be read"),
         (json.dumps(event(0, carrier="\xff")).encode("latin-1"), NDJSON, "carrier is 'ÿ', expected one of AA, UA"),
         (b'{"a": 1}\n{"carrier": "A\xff"}', NDJSON, "event 1 is not valid UTF-8 at byte 14"),
         (b'{"a": 1}\n{"a"', NDJSON, "event 1 is not JSON"),

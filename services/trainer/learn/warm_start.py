@@ -6,6 +6,7 @@ Optimizer slots start new. The bytes are fixed by the definition: a file's by it
 
 import hashlib
 import io
+import math
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,10 @@ from services.trainer.learn.checkpoint import Checkpoint
 
 _MODEL = "model/"
 _NUMBERS = "fiub"
-_UNREADABLE = (OSError, ValueError, EOFError, RuntimeError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error)
+_UNREADABLE = (
+    OSError, ValueError, EOFError, RuntimeError, KeyError, MemoryError, TypeError, OverflowError, zipfile.BadZipFile,
+    zlib.error,
+)  # fmt: skip
 """What numpy, h5py and zipfile raise for damaged files."""
 _MOST_TIMES, _ALWAYS_READ_BYTES = 100, 64 * 1024 * 1024
 """A file may grow by so many times when it is read, and always to so many bytes."""
@@ -67,12 +71,14 @@ def source_of_file(path: str, content: bytes) -> Source:
         if path.endswith(".keras"):
             return Source(digest, _keras(content), is_by_place=True)
         arrays = _npz(content)
+        if arrays.keys() != {"words", "vectors"}:
+            return Source(digest, arrays)
+        words = tuple(w.decode() if isinstance(w, bytes) else str(w) for w in arrays["words"].tolist())
+        if arrays["vectors"].dtype.kind not in _NUMBERS:
+            raise ValueError(f"vectors holds {arrays['vectors'].dtype}, no numbers")
+        return Source(digest, {"": arrays["vectors"]}, words=words)
     except _UNREADABLE as error:
         raise InvalidInput(f"warm_start: {path} cannot be read: {error}") from error
-    if arrays.keys() == {"words", "vectors"}:
-        words = tuple(w.decode() if isinstance(w, bytes) else str(w) for w in arrays["words"].tolist())
-        return Source(digest, {"": arrays["vectors"]}, words=words)
-    return Source(digest, arrays)
 
 
 def start(training: Trainable, said: WarmStart, source: Source, after: Mapping[str, VariableMeaning]) -> dict[str, Any]:
@@ -240,7 +246,8 @@ def _hdf5(content: bytes) -> dict[str, NDArray[np.generic]]:
             raise ValueError(f"{name} takes its values from another file")
         if item.dtype.kind not in _NUMBERS:
             raise ValueError(f"{name} holds {item.dtype}, no numbers")
-        _check_size(sum(array.nbytes for array in arrays.values()) + item.nbytes, content)
+        part_bytes = math.prod(item.chunks or ()) * item.dtype.itemsize  # a packed part is unpacked whole
+        _check_size(sum(array.nbytes for array in arrays.values()) + max(item.nbytes, part_bytes), content)
         arrays[name] = np.asarray(item[()])
 
     with h5py.File(io.BytesIO(content), "r") as file:

@@ -132,7 +132,8 @@ def test_what_nobody_takes_is_given_up_openly_and_the_next_is_told(
     ("changes", "said"),
     [
         ({"url": "ftp://x"}, "url"), ({"secret": "short"}, "16 characters"), ({"events": ["lunch"]}, "lunch"),
-        ({"colour": 1}, "colour"), ({"name": "../x"}, "name"),
+        ({"colour": 1}, "colour"), ({"name": "../x"}, "name"), ({"url": "http://x:99999/"}, "url"),
+        ({"url": "http://[x/"}, "url"), ({"url": "http://x/a b"}, "url"), ({"url": f"http://{'x' * 64}/"}, "url"),
     ],
 )  # fmt: skip
 def test_a_file_that_is_wrong_stops_the_start(tmp_path: Path, changes: dict[str, Any], said: str) -> None:

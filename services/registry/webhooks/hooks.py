@@ -63,11 +63,23 @@ def _hook(section: object, where: str) -> Webhook:
     fields.finish()
     if not _NAME.fullmatch(hook.name):
         raise InvalidInput(f"{where}: name must be small letters, digits and hyphens, got {hook.name!r}")
-    parts = urlsplit(hook.url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InvalidInput(f"{where}: url must begin with http:// or https:// and name a host")
+    if not _is_address(hook.url):
+        raise InvalidInput(
+            f"{where}: url must begin with http:// or https:// and name a host, without spaces and in ASCII"
+        )
     if len(hook.secret) < _LEAST_SECRET:
         raise InvalidInput(f"{where}: secret must have {_LEAST_SECRET} characters or more")
     if unknown := set(hook.events) - set(EVENTS):
         raise InvalidInput(f"{where}: events has {', '.join(sorted(unknown))}; there are {', '.join(EVENTS)}")
     return hook
+
+
+def _is_address(url: str) -> bool:
+    """Whether http.client can send there: what it refuses it repeats, path and all, and a path may be a secret."""
+    if not url.isascii() or any(mark.isspace() or not mark.isprintable() for mark in url):
+        return False
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool((parts.hostname or "").encode("idna")) and parts.port != 0
+    except ValueError:  # a port that is none, brackets that do not close, a part of the host that is too long
+        return False

@@ -106,7 +106,10 @@ def _fitted_line(line: bytes, columns: Mapping[str, Feature]) -> bytes:
         return line  # ingest says what is wrong with it
     if not isinstance(event, dict) or all(_fits(columns.get(name), value) for name, value in event.items()):
         return line
-    return orjson.dumps(fitted_event(event, columns)) + b"\n"
+    try:
+        return orjson.dumps(fitted_event(event, columns)) + b"\n"
+    except (RecursionError, orjson.JSONEncodeError):  # nested too deeply, which ingest says, too
+        return line
 
 
 _JSON_TYPES: Mapping[str, tuple[type, ...]] = {

@@ -180,7 +180,7 @@ def _ndjson(path: Path) -> list[Any]:
 def _npy(path: Path) -> list[Any]:
     try:
         array = np.load(path, allow_pickle=False)
-    except ValueError as error:
+    except (ValueError, EOFError, OverflowError, MemoryError) as error:
         raise InvalidInput(f"{path} is not an npy file of numbers: {error}") from error
     if array.ndim == 0:
         raise InvalidInput(f"{path} holds one number; its first dimension must be the rows")

@@ -139,6 +139,8 @@ def parquet_batches(path: Path | Place) -> Iterator[tuple[list[dict[str, Any]], 
             first += len(rows)
     except (ArrowException, OSError) as error:
         raise InvalidInput(f"{path} is no Parquet file: {error}") from error
+    except (OverflowError, ValueError) as error:  # such as a time after the year 9999
+        raise InvalidInput(f"{path} holds what cannot be read: {error}") from error
 
 
 class _CountedLines:

@@ -98,6 +98,22 @@ def test_ndjson_lines_go_as_they_are(tmp_path: Path) -> None:
     assert (batch.count, batch.byte_count) == (2, path.stat().st_size)
 
 
+@pytest.mark.parametrize("value", [b"[" * 1000 + b"]" * 1000, b'{"a": ' * 1000 + b"1" + b"}" * 1000])
+def test_a_line_that_is_nested_too_deeply_goes_as_it_is(tmp_path: Path, value: bytes) -> None:
+    path = tmp_path / "events.ndjson"
+    path.write_bytes(b'{"carrier": ' + value + b"}\n")
+    (batch,) = batches(path, "ndjson", SCHEMA)
+    assert batch.body == path.read_bytes()
+
+
+def test_a_time_in_parquet_that_python_cannot_hold_is_said_in_a_sentence(tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "events.parquet"
+    parquet.write_table(pyarrow.table({"late": pyarrow.array([2**62], pyarrow.timestamp("us"))}), path)
+    with pytest.raises(InvalidInput, match="holds what cannot be read"):
+        list(batches(path, "parquet", SCHEMA))
+
+
 def test_a_line_longer_than_a_request_is_refused_with_its_number(tmp_path: Path) -> None:
     path = tmp_path / "a.ndjson"
     path.write_bytes(b"{}\n" + b"x" * (16 * 1024 * 1024 + 1))

@@ -201,6 +201,7 @@ def test_classes_are_measured_by_their_probabilities() -> None:
         ("none", None, "none cannot be read: No such file"),
         ("a.ndjson", '{"x": 1}\n{"late": 0}', "row 2 has no x: it has late; the signature has the inputs x"),
         ("a.npy", "no numbers", "not an npy file"),
+        ("a.npy", "", "not an npy file"),
         ("a.csv", "", "is empty"),
         ("a.csv", "y\n1\n", "line 2 has no x: it has y; the signature has the inputs x"),
         ("a.csv", "x\n1,2\n", "line 2: 2 values for 1 columns"),

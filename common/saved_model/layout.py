@@ -10,6 +10,8 @@ from common.saved_model.variables import INDEX_FILE, check_sizes, read_index
 
 _MOST_BYTES = {MODEL_FILE: 512 << 20, INDEX_FILE: 64 << 20}
 """What is read whole to be looked at."""
+_MOST_NODES = 1_000_000
+"""Two bytes may be one, and looking at it takes some hundred."""
 _OTHER_FORMS = ("saved_model.pbtxt", "saved_model.cpb")
 """Loaders take these in the place of saved_model.pb, or beside it; nobody would have looked at them."""
 OWN_OPERATIONS_FILE = "assets.extra/custom_ops.txt"
@@ -36,6 +38,7 @@ def check_layout(sizes: Mapping[str, int], read_file: ReadFile, *, tags: tuple[s
         if sizes.get(name, 0) > most:
             raise InvalidInput(f"{name} has {sizes[name]} bytes, at most {most} are read")
     graph = tagged(read(read_file(MODEL_FILE)), tags)
+    _check_node_count(graph)
     if not signatures_of(graph):
         raise InvalidInput(f"the graph tagged {','.join(tags)} has no signature; nobody could call it")
     if INDEX_FILE in sizes:
@@ -51,6 +54,13 @@ def check_layout(sizes: Mapping[str, int], read_file: ReadFile, *, tags: tuple[s
     if fault:
         raise InvalidInput(f"the model cannot be served: {fault}")
     return graph
+
+
+def _check_node_count(graph: GraphProto) -> None:
+    """Raises InvalidInput: to look at all of them would take all memory."""
+    count = len(graph.graph_def.node) + sum(len(one.node_def) for one in graph.graph_def.library.function)
+    if count > _MOST_NODES:
+        raise InvalidInput(f"{MODEL_FILE} has a graph of {count} nodes, at most {_MOST_NODES} are looked at")
 
 
 def own_libraries(content: bytes) -> list[str]:

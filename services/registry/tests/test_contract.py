@@ -56,6 +56,13 @@ def index(*, shards: int, names: Iterable[tuple[int, bytes]] = ()) -> bytes:
     return data + bytes(5) + of_blocks + bytes(5) + footer
 
 
+def crowded() -> bytes:
+    """2 MB of a graph with a million nodes that say nothing, and one more."""
+    found = saved_model_pb2.SavedModel.FromString(saved_model(operations=()))
+    found.meta_graphs[0].graph_def.MergeFromString(b"\x0a\x00" * 1_000_001)
+    return found.SerializeToString()
+
+
 LONG_NAMES = [(0, b"x" * 4096), *((4092, f"{number:04}".encode()) for number in range(1000))]
 
 
@@ -74,6 +81,7 @@ LONG_NAMES = [(0, b"x" * 4096), *((4092, f"{number:04}".encode()) for number in 
          "names 2147483647 data files, at most 10000 are read"),
         ({"saved_model.pb": saved_model(), "variables/variables.index": index(shards=1, names=LONG_NAMES)},
          "its names would become more than 16 times its bytes"),
+        ({"saved_model.pb": crowded()}, "has a graph of 1000001 nodes, at most 1000000 are looked at"),
         ({"saved_model.pb": saved_model(operations=("MatMul", "ReadFile"))}, "(ReadFile) reads or writes files"),
         ({"saved_model.pb": saved_model(operations=("PyFunc",))}, "(PyFunc) calls Python"),
         ({"saved_model.pb": saved_model(operations=("NobodysOp",))}, "(NobodysOp) is none of TensorFlow's"),

@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 _BACKOFF = Backoff(first_seconds=0.5, longest_seconds=10.0)
 _STABLE_SECONDS = 60.0
 _LONG_LOAD_SECONDS = 5.0
+_HURRY_AGAIN_SECONDS = 1.0
 _ENDED_KEPT = 10
 _CODE_OF = {"InvalidInput": Code.INVALID_ARGUMENT, "NotFound": Code.NOT_FOUND, "Unavailable": Code.UNAVAILABLE}
 """Canonical codes of what fetching a version may raise; anything else is a loss of data."""
@@ -163,8 +164,9 @@ class Replica:
                 limit = self._limits.load_timeout_seconds
                 runner.failure = (Code.DEADLINE_EXCEEDED, f"it was not ready after {limit:g} s")
                 self._actions.kill(runner.pid)
-            if loading_seconds > self._limits.idle_load_seconds and not runner.is_hurried:
-                runner.is_hurried = True
+            if loading_seconds > self._limits.idle_load_seconds and now >= runner.hurry_at:
+                # Again and again: on a busy machine it may step back long after it was forked.
+                runner.hurry_at = now + _HURRY_AGAIN_SECONDS
                 self._actions.hurry(runner.pid)
         self.reconcile()
 

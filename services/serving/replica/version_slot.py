@@ -33,7 +33,8 @@ class RunnerHandle:
     pid: int = 0
     runner_id: str = ""
     is_ready: bool = False
-    is_hurried: bool = False
+    hurry_at: float = 0.0
+    """Monotonic seconds before which it is not told again to hurry."""
     is_leaving: bool = False
     reads_since: float = 0.0
     """Monotonic seconds since when it has read every queue it was told to: requests that come now are answered. 0 while

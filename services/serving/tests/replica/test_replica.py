@@ -21,7 +21,13 @@ _READY = {
 
 
 @pytest.fixture
-def replica() -> Iterator[Replica]:
+def hurried() -> list[int]:
+    """The runners that were told to hurry, by pid."""
+    return []
+
+
+@pytest.fixture
+def replica(hurried: list[int]) -> Iterator[Replica]:
     """Serves m; version 1 is production and its runner, pid 7, is loading."""
     ours, theirs = socket.socketpair()
     opened = [ours, theirs]
@@ -31,12 +37,12 @@ def replica() -> Iterator[Replica]:
         return JsonChannel(opened[-1])
 
     made = Replica(
-        ReplicaLimits(1, 100.0, 1, 100.0, 100.0),
+        ReplicaLimits(1, 100.0, 1, 4.0, 100.0),
         ReplicaActions(
             fetch=lambda model, version: None,
             fork=fork,
             kill=lambda pid: None,
-            hurry=lambda pid: None,
+            hurry=hurried.append,
             recover=lambda model, targets, runner_id: None,
             unloaded=lambda model, version: None,
         ),
@@ -71,6 +77,23 @@ def test_a_version_is_available_when_its_runner_reads_the_queues_and_not_when_it
     assert state_of(replica) is ServingState.AVAILABLE
     assert replica.versions()[0].aliases == ("production",)
     assert replica.unsettled() == []
+
+
+def test_a_runner_that_loads_for_long_is_hurried_until_it_is_ready(replica: Replica, hurried: list[int]) -> None:
+    """It may step back after the first time: its process is forked at once, and gets to run when others let it."""
+    slot = slot_of(replica)
+    assert slot.runner is not None
+    replica.tick()
+    assert hurried == []
+    for again in (1, 2):
+        slot.runner.forked_at, slot.runner.hurry_at = slot.runner.forked_at - 5.0, 0.0
+        for _ in range(3):
+            replica.tick()
+        assert hurried == [7] * again
+    replica.on_runner_message(slot, _READY)
+    slot.runner.hurry_at = 0.0
+    replica.tick()
+    assert hurried == [7, 7]
 
 
 def test_a_version_says_how_long_its_files_took_to_come(replica: Replica) -> None:

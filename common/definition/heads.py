@@ -122,6 +122,11 @@ def read_heads(fields: Fields, teaching: Teaching) -> tuple[Head, ...]:
         InvalidInput: which head, which key, what was expected.
     """
     if not fields.has("heads"):
+        if not fields.has("label"):
+            raise InvalidInput(
+                "model.yaml needs label: a label of its stream; a module that learns without labels names the feature "
+                "that it gives back, or is measured by"
+            )
         label = fields.text("label")
         return (_head(fields, label, label, teaching, place="model.yaml"),)
     said_twice = [key for key in ("label", *HEAD_KEYS) if fields.has(key)]

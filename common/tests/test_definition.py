@@ -148,6 +148,7 @@ def test_ids_of_a_vocabulary_are_its_words_and_its_buckets() -> None:
         ({"estimator": None, "features": None, "module": "model.py"}, "no Python file of the definition"),
         ({"task": "regression"}, "task regression is none of the estimator"),
         ({"features": None}, "needs features"),
+        ({"label": None}, "needs label: .*without labels names the feature that it gives back"),
         ({"features": {"x": {"type": "sideways"}}}, "feature x: type must be one of numeric"),
         ({"features": {"x": {"type": "numeric", "bins": 3}}}, r"feature x has unknown keys \['bins'\]"),
         ({"features": {"x": {"type": "numeric", "update": True}}}, "nothing to update without normalize"),

@@ -93,19 +93,21 @@ def read_folder(directory: Path) -> DefinitionFolder:
 
 
 def _read_named(directory: Path, schema: Mapping[str, Any]) -> None:
-    """Puts the content of the files in their place that a source names."""
+    """Puts the content of the files of the folder in their place that a source names; no other file is read."""
     source = schema.get("source")
     kafka = source.get("kafka") if isinstance(source, dict) else None
     if not isinstance(kafka, dict):
         return
     for key in ("avro_schema", "protobuf_descriptor"):
-        path = directory / str(kafka.get(key, ""))
-        if not isinstance(kafka.get(key), str) or len(kafka[key]) > _LONGEST_NAME or not path.is_file():
+        if not isinstance(kafka.get(key), str) or len(kafka[key]) > _LONGEST_NAME:
+            continue
+        path = own_files(directory).get(PurePosixPath(kafka[key]).as_posix())
+        if path is None:
             continue
         content = path.read_bytes()
         try:
             kafka[key] = json.loads(content) if key == "avro_schema" else base64.b64encode(content).decode()
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidInput(f"{path} is not JSON: {error}") from error
 
 

@@ -92,3 +92,26 @@ def test_what_is_no_archive_is_said(tmp_path: Path) -> None:
     path.write_bytes(b"PK\x03\x04 pickle")
     with pytest.raises(InvalidInput, match="is not a Keras file"), saved_model_of(path):
         pass
+
+
+@pytest.mark.parametrize("named", ["../secret.json", "{absolute}", "./../definition/../secret.json"])
+def test_a_source_names_files_of_its_own_folder_alone(tmp_path: Path, named: str) -> None:
+    folder, secret = tmp_path / "definition", tmp_path / "secret.json"
+    folder.mkdir()
+    secret.write_text('{"password": "x"}')
+    named = named.format(absolute=secret)
+    (folder / "stream.yaml").write_text(
+        f"stream: s\nsource: {{kafka: {{topic: t, format: avro, avro_schema: {named}}}}}\n"
+    )
+    schema = read_folder(folder).schema
+    assert schema is not None
+    assert schema["source"]["kafka"]["avro_schema"] == named
+
+
+def test_a_schema_that_is_nested_without_end_is_said_to_be_no_json(tmp_path: Path) -> None:
+    (tmp_path / "o.avsc").write_text("[" * 100_000)
+    (tmp_path / "stream.yaml").write_text(
+        "stream: s\nsource: {kafka: {topic: t, format: avro, avro_schema: ./o.avsc}}\n"
+    )
+    with pytest.raises(InvalidInput, match="is not JSON"):
+        read_folder(tmp_path)

@@ -101,6 +101,8 @@ def _jpeg_size(value: bytes) -> tuple[int, int] | None:
         if marker == 0xFF:  # filling bytes may precede a marker
             at += 1
             continue
+        if marker == 0x00:  # no segment: a decoder goes on behind these two bytes, wherever a length would lead
+            return None
         if marker in _FRAME_MARKERS:
             return int.from_bytes(value[at + 7 : at + 9], "big"), int.from_bytes(value[at + 5 : at + 7], "big")
         at += 2 if marker in _MARKERS_WITHOUT_LENGTH else 2 + int.from_bytes(value[at + 2 : at + 4], "big")

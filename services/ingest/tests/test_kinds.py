@@ -119,6 +119,19 @@ def test_the_frames_of_a_gif_count_whatever_size_its_header_says(sides: tuple[in
     assert fault_of_image(start + small * 3 + b";", "gif") is None
 
 
+def test_what_is_no_segment_hides_no_jpegs_size() -> None:
+    def frame(side: int) -> bytes:
+        return b"\xff\xc0" + struct.pack(">HBHH", 17, 8, side, side) + bytes(10)
+
+    hidden = frame(0xFFFF)
+    skipped = b"\xff\x00" + struct.pack(">H", 2 + len(hidden)) + hidden
+    assert fault_of_image(b"\xff\xd8" + frame(8) + b"\xff\xd9", "jpeg") is None
+    assert (
+        fault_of_image(b"\xff\xd8" + skipped + frame(8) + b"\xff\xd9", "jpeg")
+        == "is a jpeg image without a size in its header"
+    )
+
+
 @pytest.mark.covers("rec-raw-tensor")
 def test_a_tensor_has_the_shape_that_its_event_says() -> None:
     event = {"scan": b64(bytes(12)), "sizes": [2, 3]}

@@ -4,6 +4,8 @@ The messages are a small copy of TensorFlow's (protos/saved_model.proto), so tha
 read what TensorFlow wrote without having it.
 """
 
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +18,9 @@ from protos import saved_model_pb2, tfserving_pb2
 SERVE = "serve"
 """The tag of what is meant to be served."""
 MODEL_FILE = "saved_model.pb"
+_TRIED_FROM_BYTES = 16 << 20
+_MOST_READ_BYTES = 2 << 30
+_TRIAL_SECONDS = 120.0
 _LOADERS_OWN = "__saved_model_"
 """Signatures that begin so are the loader's, and nobody calls them."""
 Proto = saved_model_pb2.SavedModel
@@ -75,8 +80,9 @@ def read(content: bytes) -> Proto:
     """saved_model.pb as its message.
 
     Raises:
-        InvalidInput: it is none, or holds no graph.
+        InvalidInput: it is none, holds no graph, or would take more than 2 GiB beside its bytes.
     """
+    _check_memory(content)
     try:
         found = Proto.FromString(content)
     except DecodeError as error:
@@ -84,6 +90,23 @@ def read(content: bytes) -> Proto:
     if not found.meta_graphs:
         raise InvalidInput(f"{MODEL_FILE} ({len(content)} bytes) holds no graph")
     return found
+
+
+def _check_memory(content: bytes) -> None:
+    """Empty messages are two bytes each, and fifty times as many once they are read: another process tries."""
+    if len(content) < _TRIED_FROM_BYTES:
+        return
+    most = _MOST_READ_BYTES + 3 * len(content)
+    command = [sys.executable, "-m", "common.saved_model.trial", str(most)]
+    try:
+        tried = subprocess.run(command, input=content, capture_output=True, timeout=_TRIAL_SECONDS, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise InvalidInput(f"{MODEL_FILE} ({len(content)} bytes) was not read within {_TRIAL_SECONDS:g} s") from error
+    if tried.returncode:
+        raise InvalidInput(
+            f"{MODEL_FILE} ({len(content)} bytes) is not a SavedModel, or takes more than {_MOST_READ_BYTES >> 20} MiB "
+            f"beside its bytes to be read"
+        )
 
 
 def graphs_of(saved_model: Proto) -> tuple[Graph, ...]:

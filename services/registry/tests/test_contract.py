@@ -10,6 +10,7 @@ import pytest
 
 from common.errors import InvalidInput
 from common.registry.catalog import ALLOW_SIGNATURE_CHANGE, Decision, Version
+from common.saved_model import graph as graphs
 from common.saved_model.operations import faults_of
 from protos import saved_model_pb2
 from services.registry.catalog import Catalog
@@ -98,6 +99,17 @@ def test_what_cannot_be_served_is_refused_by_name(catalog: Catalog, files: dict[
         publish(catalog, files)
     assert words in refused.value.message
     assert catalog.list_versions("m") == []
+
+
+def test_a_file_that_would_take_all_memory_is_tried_by_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "_TRIED_FROM_BYTES", 1 << 20)
+    monkeypatch.setattr(graphs, "_MOST_READ_BYTES", 256 << 20)
+    large = saved_model_pb2.SavedModel.FromString(saved_model())
+    large.meta_graphs[0].graph_def.node.add(name="c", op="Const").attr["value"].s = bytes(16 << 20)
+    assert graphs.read(large.SerializeToString()) == large
+    large.meta_graphs[0].graph_def.library.MergeFromString(b"\x0a\x00" * (8 << 20))
+    with pytest.raises(InvalidInput, match="or takes more than 256 MiB beside its bytes to be read"):
+        graphs.read(large.SerializeToString())
 
 
 def test_a_graph_that_leads_back_to_itself_is_walked_through_once() -> None:

@@ -17,6 +17,10 @@ _MAGIC: Mapping[str, tuple[bytes, ...]] = {
 _SHOWN_BYTES = 8
 _FRAME_MARKERS = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
 _MARKERS_WITHOUT_LENGTH = frozenset({0x01, *range(0xD0, 0xD9)})
+_LEAST_BMP_HEADER = 40
+"""BITMAPINFOHEADER's; the older one says its size in other places."""
+_BITFIELDS, _MASKS = 3, bytes.fromhex("0000ff00 00ff0000 ff000000")
+"""The masks of red, green and blue that mean the order in which a BMP lies anyway."""
 
 
 def format_of_image(value: bytes) -> str | None:
@@ -40,6 +44,8 @@ def fault_of_image(value: bytes, expected: str) -> str | None:
         return f"is a {found} image without a size in its header"
     if min(size) < 1 or size[0] * size[1] > LARGEST_PIXELS:
         return f"is a {found} image of {size[0]} x {size[1]} pixels, expected 1 to {LARGEST_PIXELS} pixels"
+    if found == "bmp" and (fault := _bmp_fault(value)):
+        return fault
     if found == "gif" and (drawn := _gif_frame_pixels(value)) > LARGEST_PIXELS:
         return f"is a gif image whose frames have {drawn} pixels, expected at most {LARGEST_PIXELS} pixels in all"
     return None
@@ -93,8 +99,39 @@ def _bmp_size(value: bytes) -> tuple[int, int] | None:
     return width, abs(int.from_bytes(value[22:26], "little", signed=True))
 
 
+def _bmp_fault(value: bytes) -> str | None:
+    """TensorFlow's decoder looks at no table of colours and at no compression: it would see other pixels."""
+    header, bits, compression, colours = (_number(value, at, size) for at, size in ((14, 4), (28, 2), (30, 4), (46, 4)))
+    is_plain = compression == 0 or (compression == _BITFIELDS and bits == 32 and value[54:66] == _MASKS)
+    if header < _LEAST_BMP_HEADER:
+        return f"is a bmp image with a header of {header} bytes, expected {_LEAST_BMP_HEADER} or more"
+    if bits not in (8, 24, 32) or not is_plain:
+        return f"is a bmp image of {bits} bits a pixel in form {compression}, expected 8, 24 or 32 bits, not compressed"
+    table = value[14 + header :][: 4 * min(colours or 256, 256)] if bits == 8 else b""
+    if any(table[part::4] != bytes(range(len(table[part::4]))) for part in range(3)):
+        return "is a bmp image with a table of colours, expected one of grays in order, or 24 or 32 bits a pixel"
+    return None
+
+
+def _number(value: bytes, at: int, size: int) -> int:
+    return int.from_bytes(value[at : at + size], "little")
+
+
+def jpeg_components(value: bytes) -> int:
+    """Of the first frame: 1 for gray, 3 for colours, 4 for inks (CMYK); 0 where it does not say."""
+    at = _jpeg_frame(value)
+    return value[at + 9] if at is not None and at + 9 < len(value) else 0
+
+
 def _jpeg_size(value: bytes) -> tuple[int, int] | None:
-    """Of the first frame header; walks the segments before it."""
+    at = _jpeg_frame(value)
+    if at is None:
+        return None
+    return int.from_bytes(value[at + 7 : at + 9], "big"), int.from_bytes(value[at + 5 : at + 7], "big")
+
+
+def _jpeg_frame(value: bytes) -> int | None:
+    """Where the first frame header begins; walks the segments before it."""
     at = 2
     while at + 9 <= len(value) and value[at] == 0xFF:
         marker = value[at + 1]
@@ -104,7 +141,7 @@ def _jpeg_size(value: bytes) -> tuple[int, int] | None:
         if marker == 0x00:  # no segment: a decoder goes on behind these two bytes, wherever a length would lead
             return None
         if marker in _FRAME_MARKERS:
-            return int.from_bytes(value[at + 7 : at + 9], "big"), int.from_bytes(value[at + 5 : at + 7], "big")
+            return at
         at += 2 if marker in _MARKERS_WITHOUT_LENGTH else 2 + int.from_bytes(value[at + 2 : at + 4], "big")
     return None
 

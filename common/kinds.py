@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from common.errors import InvalidInput
-from common.images import FORMATS, fault_of_image
+from common.images import FORMATS, fault_of_image, format_of_image, jpeg_components
 from common.suggestions import did_you_mean
 
 ITEM_BYTES: Mapping[str, int] = {
@@ -136,7 +136,10 @@ class ImageKind:
 
     def fault_of(self, value: bytes) -> str | None:
         """What can be seen without decoding, as the rest of a sentence; None for nothing."""
-        return fault_of_image(value, self.format)
+        fault = fault_of_image(value, self.format)
+        if fault is None and self.channels == 1 and format_of_image(value) == "jpeg" and jpeg_components(value) == 4:
+            return "is a jpeg image of four inks (CMYK), expected gray or colours for channels: 1"
+        return fault
 
     def to_mapping(self) -> dict[str, Any]:
         return {

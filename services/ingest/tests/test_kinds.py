@@ -13,6 +13,7 @@ from common.errors import InvalidInput
 from common.eventlog import tfrecord
 from common.examples.codec import ExampleCodec
 from common.images import LARGEST_PIXELS, fault_of_image
+from common.kinds import ImageKind
 from common.schema import Schema
 from protos.example_pb2 import Example, FeatureLists, SequenceExample
 from services.ingest.codec.columns import ColumnarEncoder
@@ -117,6 +118,44 @@ def test_the_frames_of_a_gif_count_whatever_size_its_header_says(sides: tuple[in
     )
     small = b"\x2c" + struct.pack("<4HB", 0, 0, 2, 2, 0) + b"\x02\x02\x44\x01\0"
     assert fault_of_image(start + small * 3 + b";", "gif") is None
+
+
+def _bmp(bits: int, *, form: int = 0, header: int = 40, table: bytes = b"") -> bytes:
+    size = 14 + header + len(table)
+    fields = struct.pack("<IiiHHIIiiII", header, 2, 1, 1, bits, form, 0, 0, 0, 0, 0)[:header]
+    return b"BM" + struct.pack("<IHHI", size + 8, 0, 0, size) + fields + table + bytes(8)
+
+
+GRAYS = b"".join(bytes([gray, gray, gray, 0]) for gray in range(256))
+
+
+@pytest.mark.parametrize(
+    ("image", "fault"),
+    [
+        (_bmp(24), ""),
+        (_bmp(32), ""),
+        (_bmp(32, form=3, table=bytes.fromhex("0000ff00 00ff0000 ff000000")), ""),
+        (_bmp(8, table=GRAYS), ""),
+        (_bmp(8, table=GRAYS[::-1]), "with a table of colours, expected one of grays in order"),
+        (_bmp(8, form=1, table=GRAYS), "of 8 bits a pixel in form 1, expected 8, 24 or 32 bits, not compressed"),
+        (_bmp(32, form=3, table=bytes.fromhex("ff000000 00ff0000 0000ff00")), "of 32 bits a pixel in form 3, expected"),
+        (_bmp(1), "of 1 bits a pixel in form 0, expected"),
+        (_bmp(16), "of 16 bits a pixel in form 0, expected"),
+        (_bmp(24, header=16), "with a header of 16 bytes, expected 40 or more"),
+    ],
+)
+def test_a_bmp_that_the_decoder_would_read_otherwise_is_refused(image: bytes, fault: str) -> None:
+    found = fault_of_image(image, "any")
+    assert (found or "").startswith(f"is a bmp image {fault}") if fault else found is None
+
+
+def test_a_jpeg_of_four_inks_is_no_gray_image() -> None:
+    def jpeg(components: int) -> bytes:
+        return b"\xff\xd8\xff\xc0" + struct.pack(">HBHHB", 8, 8, 2, 2, components) + b"\xff\xd9"
+
+    gray, colours = (ImageKind("any", 2, 2, channels) for channels in (1, 3))
+    assert gray.fault_of(jpeg(4)) == "is a jpeg image of four inks (CMYK), expected gray or colours for channels: 1"
+    assert [gray.fault_of(jpeg(1)), gray.fault_of(jpeg(3)), colours.fault_of(jpeg(4))] == [None] * 3
 
 
 def test_what_is_no_segment_hides_no_jpegs_size() -> None:

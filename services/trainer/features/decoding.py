@@ -15,6 +15,8 @@ from common.schema import Feature, Schema
 from services.trainer.features.parsing import Raw
 
 _HIGHEST = 255.0
+_MAKE_NO_GRAY = ("GIF", "BM")
+"""How an image begins whose decoder knows colours only."""
 
 
 def decoded(raw: Raw, features: Sequence[Feature]) -> dict[str, tf.Tensor]:
@@ -114,17 +116,40 @@ def _tensors(values: tf.Tensor, kind: TensorKind, sizes: tf.Tensor | None) -> tf
     return tf.ensure_shape(whole, [None] * (rank + 1))
 
 
+def _decoded_image(value: tf.Tensor, kind: ImageKind) -> tf.Tensor:
+    """uint8 [rows, columns, channels] of one encoded image."""
+    if kind.format == "jpeg":  # the accurate method is the same on every machine
+        return tf.io.decode_jpeg(value, channels=kind.channels, dct_method="INTEGER_ACCURATE")
+    if kind.format == "png":
+        image = tf.io.decode_png(value, channels=kind.channels)
+        return image if kind.channels < 4 else _opaque(image, value)
+    if kind.channels == 3:
+        return tf.io.decode_image(value, channels=3, expand_animations=False)
+
+    def grays() -> tf.Tensor:
+        return tf.image.rgb_to_grayscale(tf.io.decode_image(value, channels=3, expand_animations=False))
+
+    def gray() -> tf.Tensor:
+        return tf.io.decode_image(value, channels=1, expand_animations=False)
+
+    starts = [tf.equal(tf.strings.substr(value, 0, len(start)), start) for start in _MAKE_NO_GRAY]
+    return tf.cond(tf.logical_or(*starts), grays, gray)
+
+
+def _opaque(image: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+    """Where a PNG of 1, 2 or 4 bits has no alpha, decode_png fills in what is the highest of so many bits."""
+    bits = tf.cast(tf.io.decode_raw(tf.strings.substr(value, 24, 1), tf.uint8)[0], tf.int32)
+    highest = tf.cast(tf.bitwise.left_shift(1, tf.minimum(bits, 8)) - 1, tf.uint8)
+    alpha = image[:, :, 3:]
+    is_filled_in = tf.reduce_all(tf.equal(alpha, highest))
+    return tf.concat([image[:, :, :3], tf.where(is_filled_in, tf.constant(255, tf.uint8), alpha)], axis=2)
+
+
 def _images(values: tf.Tensor, kind: ImageKind) -> tf.Tensor:
     low, high = kind.scale
 
     def pixels(value: tf.Tensor) -> tf.Tensor:
-        if kind.format == "jpeg":  # the accurate method is the same on every machine
-            image = tf.io.decode_jpeg(value, channels=kind.channels, dct_method="INTEGER_ACCURATE")
-        elif kind.format == "png":
-            image = tf.io.decode_png(value, channels=kind.channels)
-        else:
-            image = tf.io.decode_image(value, channels=kind.channels, expand_animations=False)
-        image = tf.ensure_shape(image, [None, None, kind.channels])
+        image = tf.ensure_shape(_decoded_image(value, kind), [None, None, kind.channels])
         return tf.cast(tf.image.resize(image, kind.shape[:2], method=kind.resize), tf.float32)
 
     def one(value: tf.Tensor) -> tf.Tensor:

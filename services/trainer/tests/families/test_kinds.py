@@ -1,5 +1,7 @@
 """Tensors, images and sequences in rounds: decoded as the schema says, resumed and rebuilt to the same bits, served."""
 
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +10,15 @@ import pytest
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from common.schema import Schema
+from common.kinds import ImageKind
+from common.schema import Feature, Schema
 from protos.example_pb2 import Example, SequenceExample
 from services.trainer.features.decoding import Decoder, decoded
 from services.trainer.features.parsing import parse
 from services.trainer.rounds.assignment import Done, Stopped
 from services.trainer.tests.families.test_modules import module
 from services.trainer.tests.support.small_rounds import Platform, rebuilt, serialized
-from testing.pictures import broken_inside, png
+from testing.pictures import broken_inside, chunk, png
 
 IMAGE = {"name": "photo", "dtype": "bytes", "required": False,
          "image": {"format": "any", "height": 4, "width": 4, "channels": 1, "scale": [-1, 1]}}  # fmt: skip
@@ -174,3 +177,31 @@ def test_an_image_is_decoded_resized_and_scaled_and_none_is_black(encode: Any) -
     assert images["i"].shape == (2, 4, 2, 3)
     np.testing.assert_allclose(images["i"][0, 1, 1], [1.0, -1.0, 0.0], atol=0.03)
     assert np.all(images["i"][1].numpy() == -1.0)
+
+
+RED_BLUE = {
+    "gif": bytes.fromhex("47494638376102000100810000ff00000000ff0000000000002c00000000020001000008050001040808003b"),
+    "bmp": b"BM" + struct.pack("<IHHI", 62, 0, 0, 54)
+    + struct.pack("<IiiHHIIiiII", 40, 2, 1, 1, 24, 0, 0, 0, 0, 0, 0) + bytes([0, 0, 255, 255, 0, 0, 0, 0]),
+}  # fmt: skip
+"""A red pixel beside a blue one."""
+
+
+@pytest.mark.parametrize("kind", ["gif", "bmp"])
+def test_an_image_whose_decoder_knows_colours_only_becomes_gray(kind: str) -> None:
+    for expected in (kind, "any"):
+        feature = Feature("photo", "bytes", image=ImageKind(expected, 1, 2, 1, "nearest", (0.0, 255.0)))
+        assert feature.fault_of_bytes(RED_BLUE[kind]) is None
+        found = decoded({"photo": tf.constant([RED_BLUE[kind]])}, [feature])["photo"].numpy()
+        assert found.ravel().tolist() == [76.0, 29.0]  # ITU-R BT.601
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+def test_a_png_of_few_bits_without_alpha_is_opaque(bits: int) -> None:
+    header = struct.pack(">IIBBBBB", 2, 1, bits, 0, 0, 0, 0)
+    black_white = (((1 << bits) - 1) << (16 - 2 * bits)).to_bytes(2)
+    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(b"\x00" + black_white)), (b"IEND", b""))
+    image = b"\x89PNG\r\n\x1a\n" + b"".join(map(chunk, parts))
+    feature = Feature("icon", "bytes", image=ImageKind("png", 1, 2, 4, "nearest", (0.0, 255.0)))
+    found = decoded({"icon": tf.constant([image])}, [feature])["icon"].numpy()
+    assert found.tolist() == [[[[0, 0, 0, 255], [255, 255, 255, 255]]]]

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
+from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable, kind_of
 from common.process.health import Health
 from common.process.rpc_waits import WaitBounds, Waits
 from common.process.tracing import OFF, REQUEST_ID, TRACEPARENT, Span, Tracing
@@ -85,7 +85,7 @@ def details_of(message: str) -> str:
 
 
 def status_of(error: HeadraceError) -> grpc.StatusCode:
-    return STATUS_OF.get(type(error), grpc.StatusCode.UNKNOWN)
+    return STATUS_OF.get(kind_of(error), grpc.StatusCode.UNKNOWN)
 
 
 @contextmanager

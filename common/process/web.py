@@ -25,6 +25,7 @@ from common.errors import (
     NotFound,
     Overloaded,
     Unavailable,
+    kind_of,
 )
 from common.process.api_page import add_api_page
 from common.process.health import Health
@@ -53,7 +54,7 @@ _NOT_FOUND, _METHOD_NOT_ALLOWED, _CLIENT_CLOSED_REQUEST = 404, 405, 499
 
 def error_body(error: HeadraceError) -> dict[str, object]:
     """{"error": {"kind", "message"}}, with `refused` for an InvalidInput that names items."""
-    body: dict[str, object] = {"kind": type(error).__name__, "message": error.message}
+    body: dict[str, object] = {"kind": kind_of(error).__name__, "message": error.message}
     if isinstance(error, InvalidInput) and error.refused:
         body["refused"] = [{"index": index, "reason": reason} for index, reason in error.refused]
     return {"error": body}
@@ -66,7 +67,7 @@ def _error_response(request: Request, error: Exception) -> Response:
         headers["Retry-After"] = str(max(1, round(error.retry_after_seconds)))
     if isinstance(error, Unavailable):
         headers["Retry-After"] = "1"
-    return JSONResponse(error_body(error), status_code=HTTP_STATUS_OF[type(error)], headers=headers)
+    return JSONResponse(error_body(error), status_code=HTTP_STATUS_OF[kind_of(error)], headers=headers)
 
 
 def _validation_response(request: Request, error: Exception) -> Response:

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from common.registry.catalog import JsonMap
+from common.errors import InvalidInput
+from common.registry.catalog import FileEntry, JsonMap
 from common.registry.wire import json_map, json_text
 from protos import registry_pb2 as pb
 
@@ -53,6 +54,19 @@ class Job:
     @property
     def is_open(self) -> bool:
         return self.state in (JobState.WAITING, JobState.RUNNING)
+
+
+def measured_files(options: JsonMap) -> tuple[FileEntry, ...]:
+    """What a job to measure names; none in those of other jobs. Raises InvalidInput when they are no files."""
+    entries = options.get("files", [])
+    try:
+        files = tuple(FileEntry(**entry) for entry in entries)
+    except TypeError as error:
+        raise InvalidInput(f"files are to be a list of path, size_bytes and digest: {error}") from error
+    for file in files:
+        if [type(value) for value in (file.path, file.size_bytes, file.digest)] != [str, int, str]:
+            raise InvalidInput(f"a file is a path, its size_bytes and a digest, got {str(file)[:200]}")
+    return files
 
 
 def job_to_wire(job: Job) -> pb.Job:

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
 from sqlalchemy import Connection
 
 from common.definition.model import DEFINITION_FILE, parse_definition
+from common.definition.strict_yaml import read_yaml
 from common.errors import InvalidInput, NotFound
 from common.registry.catalog import Model, Stream
 from common.schema import Schema
@@ -109,7 +109,8 @@ def _schema_changes(before: Stream, after: Stream) -> dict[str, tuple[Any, Any]]
 
 def _yaml(files: Mapping[str, bytes]) -> dict[str, Any]:
     """model.yaml as it was checked before, and beside it the digest of every other file."""
-    settings = dict(yaml.safe_load(files[DEFINITION_FILE]))
+    mapping: Any = read_yaml(files[DEFINITION_FILE], DEFINITION_FILE)
+    settings = dict(mapping)
     others = {path: models.definition_digest({path: content})[:12] for path, content in files.items()}
     others.pop(DEFINITION_FILE)
     return {**settings, **({"files": others} if others else {})}

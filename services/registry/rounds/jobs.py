@@ -8,22 +8,23 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, delete, insert, or_, select, update
+from sqlalchemy import Connection, Row, and_, delete, func, insert, or_, select, update
 
 from common.errors import Conflict, InvalidInput, NotFound, Overloaded
 from common.registry.catalog import PUSHED, ChangeKind, JsonMap
-from common.registry.jobs import Job, JobKind, JobState
+from common.registry.jobs import Job, JobKind, JobState, measured_files
 from common.registry.wire import json_map, json_text
 from services.registry.definitions.models import get_model
 from services.registry.rounds.plans import get_round
 from services.registry.store.database import Database, Transaction
 from services.registry.store.history import check_author, remember
+from services.registry.store.manifest import check_manifest
 from services.registry.store.tables import jobs, versions
 
 MAX_OPEN, MAX_ENDED, MAX_ATTEMPTS = 50, 200, 5
-MAX_OPTIONS_BYTES, MAX_TOLD_BYTES = 256 * 1024, 1024 * 1024
+MAX_OPTIONS_BYTES, MAX_TOLD_BYTES, MAX_ENDED_BYTES = 256 * 1024, 1024 * 1024, 16 * 1024 * 1024
 _MAX_TTL_SECONDS = 86_400
-_MAX_WORD = 1000
+_MAX_WORD, _MAX_HOLDER = 1000, 256
 _OPEN = (str(JobState.WAITING), str(JobState.RUNNING))
 _OPTIONS: Mapping[JobKind, Mapping[str, tuple[int, int]]] = {
     JobKind.REBUILD: {},
@@ -68,8 +69,7 @@ class Jobs:
 
     def take(self, holder: str, kind: str, *, model: str = "", ttl_seconds: float) -> Job | None:
         """The oldest that may be taken; one that was taken too often fails instead. Asked for every second."""
-        if not holder or not 0 < ttl_seconds <= _MAX_TTL_SECONDS:
-            raise InvalidInput(f"a holder and up to {_MAX_TTL_SECONDS} s are needed, got {holder!r}, {ttl_seconds:g} s")
+        _check_holding(holder, ttl_seconds)
         with self._database.read() as connection:
             if connection.execute(_takeable(holder, kind, model, self._database.now)).first() is None:
                 return None
@@ -80,6 +80,9 @@ class Jobs:
         """Keeps it for another while, ends it, or gives it back. Raises Conflict when it is no longer the caller's."""
         if state not in set(JobState):
             raise InvalidInput(f"a job's state is one of {', '.join(JobState)}, got {state[:50]!r}")
+        _check_holding(holder, ttl_seconds)
+        if not job_id:
+            raise InvalidInput("job_id must say which job is told of")
         if len(json_text(told)) > MAX_TOLD_BYTES:
             raise InvalidInput(f"of a job up to {MAX_TOLD_BYTES} bytes may be told, got {len(json_text(told))}")
         with self._database.write() as transaction:
@@ -92,7 +95,7 @@ class Jobs:
 
 
 def _asked(transaction: Transaction, job: Job) -> Job:
-    open_ones = [known for known in _listed(transaction.connection) if known.is_open]
+    open_ones = _listed(transaction.connection, only_open=True)
     if any(known.kind is job.kind is JobKind.PROFILE and known.model == job.model for known in open_ones):
         raise Conflict(f"the next round of {job.model} is to be traced already; wait until it is done")
     named = (job.kind, job.model, job.version, job.options)
@@ -108,16 +111,17 @@ def _asked(transaction: Transaction, job: Job) -> Job:
             state=str(job.state), holder="", attempts=0, held_until=0.0, told_json="{}", ended_at=0.0,
         )
     )  # fmt: skip
-    _forget_oldest(transaction.connection)
     if job.kind in _NOTED:
         remember(transaction, str(job.kind), by=job.by, reason=job.reason, model=job.model, version=job.version)
     transaction.record(ChangeKind.MODEL, job.model)
     return job
 
 
-def _listed(connection: Connection, *, model: str = "", job_id: str = "") -> list[Job]:
+def _listed(connection: Connection, *, model: str = "", job_id: str = "", only_open: bool = False) -> list[Job]:
     named = {jobs.c.model: model, jobs.c.job_id: job_id}
     query = select(jobs).where(*(column == value for column, value in named.items() if value))
+    if only_open:
+        query = query.where(jobs.c.state.in_(_OPEN))
     found = [_job_of(row) for row in connection.execute(query.order_by(jobs.c.asked_at.desc()))]
     if job_id and not found:
         raise NotFound(f"there is no job {job_id}; of those that have ended the newest {MAX_ENDED} are kept")
@@ -145,13 +149,20 @@ def _change(transaction: Transaction, job: Job, *, state: JobState, told: JsonMa
             holder=after.holder, attempts=after.attempts,
         )
     )  # fmt: skip
+    if not after.is_open:
+        _forget_oldest(transaction.connection)
     if not after.is_open and job.kind in _NOTED:
         word = str(told.get("sentence") or told.get("reason") or state)[:_MAX_WORD]
-        number = job.version or int(told.get("version", 0))
+        number = job.version or _number(told.get("version"))
         remember(transaction, f"{job.kind}_ended", by=job.holder, reason=word, model=job.model, version=number)
     if state is not job.state:
         transaction.record(ChangeKind.MODEL, job.model)
     return after
+
+
+def _number(told: object) -> int:
+    """Of the version that a holder names; 0 where it names none."""
+    return told if isinstance(told, int) and 0 < told < 2**63 else 0
 
 
 def _takeable(holder: str, kind: str, model: str, now: float) -> Any:
@@ -161,6 +172,14 @@ def _takeable(holder: str, kind: str, model: str, now: float) -> Any:
     )
     of_model = (jobs.c.model == model,) if model else ()
     return select(jobs).where(jobs.c.kind == kind, free, *of_model).order_by(jobs.c.asked_at).limit(1)
+
+
+def _check_holding(holder: str, ttl_seconds: float) -> None:
+    if not 0 < len(holder) <= _MAX_HOLDER or not 0 < ttl_seconds <= _MAX_TTL_SECONDS:
+        raise InvalidInput(
+            f"a holder of at most {_MAX_HOLDER} characters and up to {_MAX_TTL_SECONDS} s are needed, got "
+            f"{holder[:50]!r}, {ttl_seconds:g} s"
+        )
 
 
 def _check_was_trained(connection: Connection, model: str, version: int) -> None:
@@ -179,6 +198,7 @@ def _check_options(kind: JobKind, options: Mapping[str, Any]) -> None:
     if kind is JobKind.MEASURE:
         if set(options) != {"files"} or not options["files"]:
             raise InvalidInput("to measure a SavedModel its files are needed, and nothing else")
+        check_manifest(measured_files(options))
         return
     known = _OPTIONS[kind]
     if set(options) != set(known):
@@ -192,8 +212,15 @@ def _check_options(kind: JobKind, options: Mapping[str, Any]) -> None:
 
 
 def _forget_oldest(connection: Connection) -> None:
-    ended = select(jobs.c.job_id).where(jobs.c.state.not_in(_OPEN)).order_by(jobs.c.ended_at.desc()).offset(MAX_ENDED)
-    connection.execute(delete(jobs).where(jobs.c.job_id.in_(ended.limit(MAX_ENDED).scalar_subquery())))
+    """Keeps the newest MAX_ENDED of those that have ended, as far as MAX_ENDED_BYTES hold them: lists read all."""
+    size = func.length(jobs.c.told_json) + func.length(jobs.c.options_json)
+    ended = select(jobs.c.job_id, size).where(jobs.c.state.not_in(_OPEN)).order_by(jobs.c.ended_at.desc())
+    room, forgotten = MAX_ENDED_BYTES, []
+    for place, (job_id, size_bytes) in enumerate(connection.execute(ended)):
+        room -= size_bytes
+        if place >= MAX_ENDED or (room < 0 and place):
+            forgotten.append(job_id)
+    connection.execute(delete(jobs).where(jobs.c.job_id.in_(forgotten)))
 
 
 def _job_of(row: Row[Any]) -> Job:

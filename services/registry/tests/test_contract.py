@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from common.definition.inputs import INPUTS_PATH
 from common.errors import InvalidInput
 from common.registry.catalog import ALLOW_SIGNATURE_CHANGE, Decision, Version
 from common.saved_model import graph as graphs
@@ -92,6 +93,10 @@ LONG_NAMES = [(0, b"x" * 4096), *((4092, f"{number:04}".encode()) for number in 
         ({"saved_model.pb": b"\x12\x80\x01" * 3 + b"\x0a\x7f" * 4000}, "is not a SavedModel"),
         ({"saved_model.pb": saved_model(), "a": b"x", "a/b": b"y"}, "as a file, and saved_model/a/b below"),
         ({"saved_model.pb": saved_model(), "n" * 256: b"x"}, "has a part of more than 255 bytes"),
+        ({"saved_model.pb": saved_model(), INPUTS_PATH: b"[" * 100_000}, "headrace_inputs.json is not JSON"),
+        ({"saved_model.pb": saved_model(), INPUTS_PATH: b'{"a": {"features": 1}}'}, "features must be a list"),
+        ({"saved_model.pb": saved_model(), INPUTS_PATH: b'{"a": {"features": [], "padding": 1}}'}, "padding a mapping"),
+        ({"saved_model.pb": saved_model(), INPUTS_PATH: b'{"a": {"features": [1]}}'}, "feature"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_served_is_refused_by_name(catalog: Catalog, files: dict[str, bytes], words: str) -> None:

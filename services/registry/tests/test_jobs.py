@@ -9,12 +9,13 @@ from common.errors import Conflict, HeadraceError, InvalidInput, NotFound, Overl
 from common.registry.client import RegistryClient
 from common.registry.jobs import JobKind, JobState
 from services.registry.catalog import Catalog
-from services.registry.rounds.jobs import MAX_ATTEMPTS, MAX_OPEN
+from services.registry.rounds.jobs import MAX_ATTEMPTS, MAX_ENDED_BYTES, MAX_OPEN
 from services.registry.tests import over_the_wire
 from services.registry.tests.building import Clock, definition, publish
 from testing.registry_server import RegistryServer
 
 PROFILE = {"first_step": 2, "steps": 3}
+FILE = {"path": "saved_model/saved_model.pb", "size_bytes": 1, "digest": "0" * 64}
 
 
 def test_a_job_is_taken_by_one_kept_and_ended_and_stands_in_the_history(catalog: Catalog, clock: Clock) -> None:
@@ -69,7 +70,11 @@ def test_what_cannot_be_done_is_refused_and_jobs_are_bounded(catalog: Catalog) -
         "no such version": (NotFound, {"kind": "rebuild", "version": 9}),
         "no version": (NotFound, {"kind": "rebuild"}),
         "nothing to measure": (InvalidInput, {"kind": "measure"}),
-        "nothing to measure by": (Conflict, {"kind": "measure", "model": "young", "options": {"files": [{}]}}),
+        "nothing to measure by": (Conflict, {"kind": "measure", "model": "young", "options": {"files": [FILE]}}),
+        "no files": (InvalidInput, {"kind": "measure", "options": {"files": "abc"}}),
+        "half a file": (InvalidInput, {"kind": "measure", "options": {"files": [{"path": "a"}]}}),
+        "a file that is a number": (InvalidInput, {"kind": "measure", "options": {"files": [FILE | {"path": 1}]}}),
+        "a file elsewhere": (InvalidInput, {"kind": "measure", "options": {"files": [FILE | {"path": "../a"}]}}),
         "no such model": (NotFound, {"kind": "rebuild", "version": 1, "model": "nobody"}),
     }
     raised = {}
@@ -86,6 +91,24 @@ def test_what_cannot_be_done_is_refused_and_jobs_are_bounded(catalog: Catalog) -
         catalog.jobs.ask("profile", model=f"m{number}", options=PROFILE, by="ada", reason="")
     with pytest.raises(Overloaded, match="wait for trainers already"):
         catalog.jobs.ask("rebuild", model="m", version=1, by="ada", reason="")
+
+
+def test_what_a_stranger_tells_of_a_job_is_refused_or_forgotten(catalog: Catalog, clock: Clock) -> None:
+    publish(catalog)
+    for ttl_seconds in (float("nan"), float("inf"), 0.0, 1e300):
+        with pytest.raises(InvalidInput, match="up to 86400 s"):
+            catalog.jobs.tell("j", "a", 1, state="running", told={}, ttl_seconds=ttl_seconds)
+    with pytest.raises(InvalidInput, match="job_id"):
+        catalog.jobs.tell("", "a", 1, state="done", told={}, ttl_seconds=5.0)
+    told = {"version": 1e300, "sentence": "x" * 1_000_000}
+    for _ in range(MAX_ENDED_BYTES // 1_000_000 + 3):
+        clock.pass_seconds(1.0)
+        job = catalog.jobs.ask("rebuild", model="m", version=1, by="ada", reason="")
+        catalog.jobs.take("a", "rebuild", ttl_seconds=5.0)
+        catalog.jobs.tell(job.job_id, "a", 1, state="done", told=told, ttl_seconds=5.0)
+    kept = catalog.jobs.listed()
+    assert sum(len(one.told["sentence"]) for one in kept) <= MAX_ENDED_BYTES
+    assert job.job_id in {one.job_id for one in kept}
 
 
 def test_jobs_outlive_the_registry(registry: RegistryServer, connect: Callable[[], RegistryClient]) -> None:

@@ -77,7 +77,7 @@ def test_quality_and_freshness_of_what_is_in_production_are_told_and_ten_models_
     clock = Clock()
     catalog = new_catalog(tmp_path, clock)
     slices = [
-        {"by": ["x"], "where": {"x": place}, "count": 9, "metrics": {"candidate": {"auc": 0.5, "nothing": None}}}
+        {"by": ["x"], "where": {"x": f"{place}"}, "count": 9, "metrics": {"candidate": {"auc": 0.5, "nothing": None}}}
         for place in range(30)
     ]
     for number in range(10):

@@ -18,6 +18,7 @@ from common.saved_model import contract, graph, layout
 
 _FOLDER = PurePosixPath("saved_model")
 _SHOWN_CHANGES = 5
+_MAX_INPUTS_BYTES = 16 * 1024 * 1024
 ReadBlob = Callable[[str], bytes]
 
 
@@ -84,9 +85,11 @@ def is_change_allowed(plan: RoundPlan, definition: Mapping[str, bytes]) -> bool:
 def _may_be_left_out(entries: Mapping[str, FileEntry], read_blob: ReadBlob) -> dict[str, Any]:
     if INPUTS_PATH not in entries:
         return {}
+    if entries[INPUTS_PATH].size_bytes > _MAX_INPUTS_BYTES:
+        raise InvalidInput(f"{INPUTS_PATH} is larger than {_MAX_INPUTS_BYTES} bytes")
     try:
         known = parse_inputs(json.loads(read_blob(entries[INPUTS_PATH].digest)))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidInput(f"{INPUTS_PATH} is not JSON: {error}") from error
     return {
         name: [feature.name for feature in inputs.features if not feature.required] for name, inputs in known.items()

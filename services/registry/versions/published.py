@@ -33,6 +33,7 @@ from services.registry.rounds.ranges import end_position
 from services.registry.store.database import Transaction
 from services.registry.store.manifest import check_manifest
 from services.registry.store.tables import rounds, version_files, versions
+from services.registry.store.told import check_told
 from services.registry.versions import aliases
 from services.registry.versions.contract import is_change_allowed, refuse_changed
 from services.registry.versions.gate import judge, refuse_unusable
@@ -44,6 +45,9 @@ _MAX_DRAFT_CHARACTERS = 4 * 1024 * 1024
 def check_draft(draft: VersionDraft) -> None:
     """Raises InvalidInput when the draft cannot become a version, whatever the state of its round."""
     check_manifest(draft.files)
+    check_told(
+        evaluation=draft.evaluation, environment=draft.environment, unusable=draft.unusable, timings=draft.timings
+    )
     for folder in _REQUIRED_FOLDERS:
         if not any(file.path.startswith(folder) for file in draft.files):
             raise InvalidInput(f"a version needs files in {folder}, the draft has none")

@@ -32,6 +32,7 @@ from services.registry.rounds.plans import add_done_round
 from services.registry.store.database import Transaction
 from services.registry.store.history import check_author, remember
 from services.registry.store.manifest import check_manifest
+from services.registry.store.told import check_told
 from services.registry.versions import published
 from services.registry.versions.contract import refuse_changed, signature_changes
 from services.registry.versions.gate import judge
@@ -77,6 +78,7 @@ def push_version(
         NotFound: there is no such model. Conflict: it is archived.
     """
     check_author(by, reason)
+    check_told(evaluation=measured.evaluation if measured else {})
     model = models.get_model(transaction.connection, model_name)
     if model.archived:
         raise Conflict(f"model {model.name} is archived")

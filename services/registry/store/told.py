@@ -1,0 +1,129 @@
+"""What a trainer tells of a version or a round: documents whose forms the gate, the pages and the metrics rely on.
+
+docs/guide/evaluate.md says the forms. Keys that are not here are kept as they come: nothing reads them but people.
+"""
+
+from typing import Annotated, Any, NotRequired
+
+from pydantic import Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict  # pydantic takes typing's from Python 3.12 on
+
+from common.errors import InvalidInput
+from common.registry.catalog import JsonMap
+
+_MAX_FAULTS = 3
+_Number = int | float
+_Values = dict[str, dict[str, _Number | None]]
+"""By side, by metric."""
+_Intervals = dict[str, dict[str, Any]]
+_Points = list[Annotated[list[_Number | None], Field(min_length=2)]]
+_Rows = list[list[Any]]
+
+
+class _Slice(TypedDict):
+    by: list[str]
+    where: dict[str, str] | None
+    count: int
+    metrics: _Values
+    value_count: NotRequired[int]
+    intervals: NotRequired[_Intervals]
+
+
+class _Confusion(TypedDict):
+    classes: list[Any]
+    counts: _Rows
+
+
+class _Curves(TypedDict, total=False):
+    roc: _Points
+    pr: _Points
+    calibration: _Points
+    predicted: _Points
+    classes: _Rows
+    labels: _Rows
+    error_percentiles: _Rows
+    residuals: _Rows
+    levels: _Rows
+    recall_at: _Rows
+    confusion: _Confusion
+
+
+class _Evaluation(TypedDict, total=False):
+    slices: list[_Slice]
+    intervals: _Intervals
+    curves: dict[str, dict[str, _Curves]]
+    by_step: list[dict[str, Any]]
+
+
+class _LeftOut(TypedDict):
+    examples: int
+    reason: str
+
+
+class _Training(TypedDict, total=False):
+    left_out: _LeftOut
+
+
+class _Environment(TypedDict, total=False):
+    warnings: dict[str, str]
+    training: _Training
+
+
+class _Unusable(TypedDict, total=False):
+    reasons: dict[str, int]
+    samples: list[dict[str, Any]]
+
+
+class _Progress(TypedDict, total=False):
+    stage: str
+    began_at: _Number
+    deaths: int
+    examples_done: int
+    examples_per_second: _Number
+
+
+class _Event(TypedDict):
+    at: str | None
+    event: dict[str, Any]
+
+
+class _NotFinite(TypedDict, total=False):
+    step: int
+    events: list[_Event]
+
+
+class _Failure(TypedDict, total=False):
+    message: str
+    stage: str
+    place: str
+    advice: str
+    log: list[str]
+    not_finite: _NotFinite
+
+
+_FORMS: dict[str, TypeAdapter[Any]] = {
+    "evaluation": TypeAdapter(_Evaluation),
+    "environment": TypeAdapter(_Environment),
+    "unusable": TypeAdapter(_Unusable),
+    "timings": TypeAdapter(dict[str, _Number]),
+    "progress": TypeAdapter(_Progress),
+    "failure": TypeAdapter(_Failure),
+}
+
+
+def check_told(**documents: JsonMap) -> None:
+    """Raises InvalidInput: the document under one of the names above has another form than its readers know."""
+    for name, document in documents.items():
+        try:
+            _FORMS[name].validate_python(document, strict=True)
+        except ValidationError as error:
+            faults = [".".join(map(str, (name, *one["loc"]))) + f": {one['msg']}" for one in error.errors()]
+            raise InvalidInput(f"{'; '.join(faults[:_MAX_FAULTS])[:1000]}") from error
+    for drawn in _drawn(documents.get("evaluation", {})):
+        confusion = drawn.get("confusion", {"classes": (), "counts": ()})
+        if len(confusion["classes"]) != len(confusion["counts"]):
+            raise InvalidInput("evaluation: a confusion matrix has a row of counts for each of its classes")
+
+
+def _drawn(evaluation: JsonMap) -> list[dict[str, Any]]:
+    return [drawn for heads in evaluation.get("curves", {}).values() for drawn in heads.values()]

@@ -14,10 +14,11 @@ def png(pixels: NDArray[np.uint8]) -> bytes:
     rows = b"".join(b"\x00" + row.tobytes() for row in pixels)
     header = struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, 0)
     chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(map(_chunk, chunks))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(map(chunk, chunks))
 
 
-def _chunk(part: tuple[bytes, bytes]) -> bytes:
+def chunk(part: tuple[bytes, bytes]) -> bytes:
+    """(name, data) as it stands in a PNG."""
     name, data = part
     return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
 

@@ -69,12 +69,17 @@ class Series:
         self._clock, self._max = clock, max_series_hours
         self._lock = threading.Lock()
         self._hours: dict[int, dict[SeriesKey, array[float]]] = {}
+        self._slot = 0
+        self._told: dict[SeriesKey, int] = {}
+        """How often each was reported in the slot of now."""
 
     def take(self, report: Report) -> None:
         """Notes every number of the report but the totals, whose rates stand beside them."""
         slot = int(self._clock() // STEP_SECONDS)
         hour, place = divmod(slot, _HOUR_SLOTS)
         with self._lock:
+            if slot != self._slot:
+                self._slot, self._told = slot, {}
             series = self._hours.setdefault(hour, {})
             self._forget(hour)
             for key, value in _numbers_of(report):
@@ -83,7 +88,8 @@ class Series:
                     if not self._has_room(hour):
                         return
                     points = series[key] = array("f", [math.nan]) * _HOUR_SLOTS
-                points[place] = value
+                told = self._told[key] = self._told.get(key, 0) + 1
+                points[place] = _together(key.name, points[place], value, told) if told > 1 else value
 
     def find(self, wanted: Wanted, *, seconds: int, step_seconds: int = 0) -> JsonMap:
         """As GET /v1/series shows it: points from `from` on, null where nothing was said.
@@ -147,6 +153,14 @@ class Series:
 
 def is_percentile(name: str) -> bool:
     return any(part[:1] == "p" and part[1:].isdigit() for part in name.split("_"))
+
+
+def _together(name: str, before: float, value: float, told: int) -> float:
+    """A slot's point after its `told`-th report. A rate is one of the seconds since the report before, so a slot's rate
+    is their mean: what came in two seconds of ten is seen. Of a percentile the largest; else what was said last."""
+    if is_percentile(name):
+        return max(before, value)
+    return before + (value - before) / told if name.endswith("_per_second") else value
 
 
 def _numbers_of(report: Report) -> Iterator[tuple[SeriesKey, float]]:

@@ -187,7 +187,8 @@ class _Door:
 
     def _parts(self, page: Page, place: Place) -> dict[str, str]:
         context = {**page.make(self._reading(), place), "place": place}
-        return live_parts(self._environment, page.template, context)
+        shape = {"shape": str(context["shape"])} if "shape" in context else {}
+        return shape | live_parts(self._environment, page.template, context)
 
     # what changes something
 

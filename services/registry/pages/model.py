@@ -30,10 +30,13 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
     wanted = [version for version in versions if version.version < before] if before else versions
     shown = wanted[-SHOWN_VERSIONS:]
     line = _line(versions, production)
+    possible = actions.possible(model)
     fresh = catalog.now - live.last_event_at if live and live.last_event_at else None
     return {
+        "shape": f"{bool(versions)} {model.definition_digest[:12]} {' '.join(form.name for form in possible)}",
         "model": model,
         "production": production,
+        "newest": _row(versions[-1], production, line) if versions else None,
         "freshness": fresh,
         "why": catalog.why(name),
         "serving": serving,
@@ -55,7 +58,7 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
             for which in ("requests_per_second", "request_p99_seconds")
         },
         "history": catalog.history_page(model=name, limit=_HISTORY).entries,
-        "actions": actions.possible(model),
+        "actions": possible,
         "notice": actions.notice(place),
         "definition": _text(catalog.get_definition(model.definition_digest)),
     }  # fmt: skip

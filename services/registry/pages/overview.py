@@ -18,6 +18,7 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
     rows = [_row(reading, model) for model in models]
     troubles = _troubles(models, instances, has_streams=bool(streams))
     return {
+        "shape": f"{bool(streams)} {bool(rows)}",
         "streams": streams,
         "models": rows,
         "flow": _flow(reading, models, instances),
@@ -92,9 +93,9 @@ def _troubles(models: Sequence[JsonMap], instances: Sequence[JsonMap], *, has_st
         if model["why"]["state"] not in (_WELL, *_WAITS)
     ]
     found += [
-        {"what": one["instance_id"], "sentences": one["faults"], "advice": [], "link": "/serving"}
+        {"what": one["instance_id"], "sentences": faults, "advice": [], "link": "/serving"}
         for one in instances
-        if one["faults"] and one["service"] != "serving"
+        if (faults := _own_faults(one))
     ]
     alive = {one["service"] for one in instances}
     if has_streams:
@@ -109,3 +110,9 @@ def _troubles(models: Sequence[JsonMap], instances: Sequence[JsonMap], *, has_st
             if service not in alive
         ]
     return found
+
+
+def _own_faults(instance: JsonMap) -> list[str]:
+    """Without those of a version, which its model tells."""
+    of_versions = tuple(f"{one['model']} version {one['version']}: " for one in instance["serves"])
+    return [fault for fault in instance["faults"] if not fault.startswith(of_versions)]

@@ -44,6 +44,7 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
     start = min((row["planned_at"] for row in rows), default=now - _HOUR_SECONDS)
     end = max((row["planned_at"] + row["seconds"] for row in rows), default=now) if before else now
     return {
+        "shape": " ".join([str(bool(rows)), *names]),
         "models": names,
         "chosen": chosen,
         "rows": charts.spans(rows, start, end),

@@ -14,6 +14,8 @@ from services.registry.pages.reading import Place, Reading
 
 _PATH, _MOST_BYTES, _MOST_FIELDS = "statistics/round.json", 8 * 1024 * 1024, 200
 _BARS, _WORDS = 16, 3
+_OF_ANOTHER_FORM = (TypeError, ValueError, KeyError, AttributeError, IndexError, ArithmeticError)
+"""What reading raises of a document of another release's form, or of none."""
 _LAST = 2_000
 """Newest events and predictions that a version is compared with."""
 
@@ -25,7 +27,8 @@ def of_version(catalog: Catalog, version: Version) -> Mapping[str, Any] | None:
         return None
     try:
         found: Mapping[str, Any] = json.loads(b"".join(catalog.read_file(entry.digest)))
-    except (ValueError, HeadraceError):
+        rows(found)
+    except (HeadraceError, RecursionError, *_OF_ANOTHER_FORM):
         return None
     return found
 
@@ -34,7 +37,7 @@ def rows(told: Mapping[str, Any] | None, before: Mapping[str, Any] | None = None
     """By field; `drift` is there where there is something to compare with."""
     if told is None:
         return []
-    drifts = compare(before, told) if before else {}
+    drifts = _compared(before, told) if before else {}
     return [
         {
             "name": name,
@@ -55,7 +58,15 @@ def rows(told: Mapping[str, Any] | None, before: Mapping[str, Any] | None = None
 
 def against_parent(told: Mapping[str, Any] | None, before: Mapping[str, Any] | None) -> list[str]:
     """What has changed since the parent's round, in sentences; none where either is not known."""
-    return sentences(compare(before, told)) if told and before else []
+    return sentences(_compared(before, told)) if told and before else []
+
+
+def _compared(before: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Nothing where one of them is of another form."""
+    try:
+        return compare(before, told)
+    except _OF_ANOTHER_FORM:
+        return {}
 
 
 def since(reading: Reading, place: Place) -> dict[str, Any]:
@@ -81,7 +92,7 @@ def _other(title: str, learned: Mapping[str, Any], ask: Callable[[], Mapping[str
         told = ask()
     except HeadraceError as error:
         return {"title": title, "count": "", "sentences": [error.message], "drift": "", "distances": {}}
-    found = {field: one for field, one in compare(learned, told).items() if field in told["fields"]}
+    found = {field: one for field, one in _compared(learned, told).items() if field in told["fields"]}
     drifts = {one.get("drift", "none") for one in found.values()}
     return {
         "title": title,

@@ -1,6 +1,7 @@
 """Streams: what comes in, what it must look like, what was refused and why."""
 
 import json
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -47,6 +48,7 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
     status, status_fault = _status(reading, name)
     newest, newest_fault = _newest(reading, name)
     return {
+        "shape": f"{stream.schema_version} {stream.archived} {newest_fault} {letters_fault} {bool(letters)}",
         "stream": stream,
         "schema": Schema.from_json(stream.schema_json),
         "versions": [_changes(before, now) for before, now in pairwise(schemas)][::-1],
@@ -54,11 +56,12 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
         "learners": [model for model in reading.catalog.list_models() if model.stream == name],
         "events": reading.now("accepted_events_per_second", service="ingest", stream=name),
         "refused": reading.now("refused_events_per_second", service="ingest", stream=name),
-        "statistics": statistics.rows(told),
+        "statistics": statistics.rows(told) if told and told.get("events") else [],
         "statistics_fault": told_fault,
         "newest": newest,
         "newest_fault": newest_fault,
         "letters": letters[:_LETTERS],
+        "letter_count": _count_of(letters, is_older=bool(place.query.get("letters")), fault=letters_fault),
         "older_letters": place.link(letters="{offset}.{index}".format_map(letters[_LETTERS - 1])) + "#letters"
         if len(letters) > _LETTERS
         else "",
@@ -87,6 +90,13 @@ def _letters(reading: Reading, name: str, before: str) -> tuple[list[dict[str, A
     except HeadraceError as error:
         return [], error.message
     return [{**letter, "payload": str(letter.get("payload", ""))[:_PAYLOAD]} for letter in found], ""
+
+
+def _count_of(letters: Sequence[object], *, is_older: bool, fault: str) -> str:
+    """How many dead letters there are, as far as the page has read them."""
+    if fault:
+        return "–"
+    return f"over {_LETTERS}" if is_older or len(letters) > _LETTERS else str(len(letters))
 
 
 def _newest(reading: Reading, name: str) -> tuple[list[str], str]:

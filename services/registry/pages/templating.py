@@ -13,6 +13,9 @@ _FOLDER = Path(__file__).parent / "templates"
 _LIVE = "live_"
 """A block of this prefix is sent again when what it shows has changed."""
 _DASH = "–"
+_LONG = 1e15
+"""From here on digits say less than a power of ten."""
+_THOUSANDS, _BYTES = ("k", "M", "G", "T"), ("kB", "MB", "GB", "TB")
 Context = Mapping[str, Any]
 
 
@@ -27,6 +30,7 @@ def make_environment() -> Environment:
     )
     environment.filters |= {
         "number": number, "count": count, "duration": duration, "size": size, "moment": moment, "plain": plain,
+        "change": change,
     }  # fmt: skip
     # Macros of a template's top are out of reach when one of its blocks is rendered alone.
     environment.globals["ui"] = environment.get_template("parts.html").module
@@ -47,26 +51,36 @@ def number(value: object) -> str:
     """Four significant digits; a dash for what is not known."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return _DASH if value is None or isinstance(value, float) else str(value)
-    if isinstance(value, int) or abs(value) >= 1000:
+    if 1000 <= abs(value) < _LONG or (isinstance(value, int) and abs(value) < _LONG):
         return f"{value:,.0f}"
     return f"{value:.4g}"
+
+
+def change(value: object) -> str:
+    """A difference with its sign; as small as it is, never +0.0000 for what is not nothing."""
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        return _DASH
+    if value == 0 or 0.0001 <= abs(value) < 1000:
+        return f"{value:+.4f}"
+    return f"{'+' if value > 0 else ''}{number(value)}"
 
 
 def count(value: object) -> str:
     """1,234 or 1.2 M: short enough for a picture."""
     if not isinstance(value, int | float) or not math.isfinite(value):
         return _DASH
-    for bound, word in ((1e9, " G"), (1e6, " M"), (1e4, " k")):
-        if abs(value) >= bound:
-            return f"{value / (1e3 if bound == 1e4 else bound):.3g}{word}"
-    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.2g}"
+    if round(abs(value)) < 10_000:
+        return f"{value:,.0f}" if abs(value) >= 99.5 or value == int(value) else f"{value:.2g}"
+    return _in_units(value, _THOUSANDS)
 
 
 def duration(seconds: object) -> str:
     """0.4 ms, 12 s, 3 min, 5 h, 2 d."""
     if not isinstance(seconds, int | float) or not math.isfinite(seconds):
         return _DASH
-    if seconds < 1:
+    if seconds < 0:
+        return f"-{duration(-seconds)}"  # Of an event whose sender's clock is ahead.
+    if seconds < 0.9995:
         return f"{seconds * 1000:.3g} ms"
     for bound, divisor, word in ((100, 1, "s"), (6000, 60, "min"), (172_800, 3600, "h")):
         if seconds < bound:
@@ -75,16 +89,23 @@ def duration(seconds: object) -> str:
                 if divisor == 1 and seconds < 10
                 else f"{seconds / divisor:.0f} {word}"
             )
-    return f"{seconds / 86_400:.0f} d"
+    return f"{seconds / 86_400:,.0f} d"
 
 
 def size(value: object) -> str:
     if not isinstance(value, int | float):
         return _DASH
-    for bound, word in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if value >= bound:
-            return f"{value / bound:.3g} {word}"
-    return f"{value:.0f} B"
+    return f"{value:.0f} B" if value < 1000 else _in_units(value, _BYTES)
+
+
+def _in_units(value: float, words: tuple[str, ...]) -> str:
+    """Three digits in the largest unit of a thousand each that leaves one before the point."""
+    if abs(value) >= _LONG:
+        return f"{value:.3g}{words[0][1:] and ' B'}"
+    place = 0
+    while place + 1 < len(words) and round(abs(value) / 1000 ** (place + 1)) >= 1000:
+        place += 1
+    return f"{value / 1000 ** (place + 1):.3g} {words[place]}"
 
 
 def plain(value: object) -> str:

@@ -28,10 +28,16 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
     name, number = place.names["model"], place.number("version")
     catalog = reading.catalog
     model, version = catalog.get_model(name), catalog.get_version(name, number)
-    live = {"model": model, "version": version, "rebuild": _rebuild(reading, name, number)}
+    production = model.aliases.get(PRODUCTION, 0)
+    served_by = catalog.served_by(name).get(number, [])
+    live = {
+        "model": model,
+        "version": version,
+        "rebuild": _rebuild(reading, name, number),
+        "shape": f"{version.status} {production == number} {any(one['state'] == 'AVAILABLE' for one in served_by)}",
+    }
     if place.is_live:
         return live
-    production = model.aliases.get(PRODUCTION, 0)
     against = place.asked("against", version.parent_version or production or number)
     plan = catalog.get_round(name, version.round_id).plan
     signatures = _signatures(reading, name, number)
@@ -61,7 +67,7 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
         "environment": {key: value for key, value in version.environment.items() if key != "warnings"},
         "against": against,
         "diff": catalog.compare(name, against, number) if against != number else None,
-        "served_by": catalog.served_by(name).get(number, []),
+        "served_by": served_by,
         "signatures": _tensors(signatures),
         "request": json.dumps(request, indent=2),
         "request_line": json.dumps(request).replace("'", "\\u0027"),

@@ -121,6 +121,19 @@ def test_the_overview_shows_the_loop_every_model_and_how_fresh_it_is(
     assert page.all("main")[0]["sse-connect"] == "/live"
 
 
+def test_a_replica_without_redis_is_something_to_look_at(browser: httpx.Client, catalog: Catalog) -> None:
+    publish(catalog)
+    served = Served("m", 1, "END", since=7.0, reason="no memory")
+    for service in ("ingest", "trainer"):
+        catalog.report(Report(service, service, "", 5.0))
+    catalog.report(Report("r", "serving", "", 5.0, serves=(served,), faults=("m version 1: no memory",)))
+    assert "r</a>" not in browser.get("/").text, "its model tells it"
+    catalog.report(Report("r", "serving", "", 5.0, serves=(served,), faults=("Redis is away: no answer within 2 s",)))
+    text = seen(browser.get("/")).text
+    assert "Redis is away" in text
+    assert "All is well" not in text
+
+
 def test_an_empty_platform_teaches_the_next_command(browser: httpx.Client, catalog: Catalog) -> None:
     for path, words in (
         ("/models/m", "headrace ingest FILE --stream s"),
@@ -564,11 +577,21 @@ def test_dead_letters_are_read_page_by_page(catalog: Catalog) -> None:
             end = int(before.split(".")[0]) if before else 120
             return {"dead_letters": [{"offset": at, "index": 3} for at in range(end - 1, -1, -1)][:limit]}
 
+    class Few(Neighbours):
+        def dead_letters(self, stream: str, limit: int, before: str = "") -> dict[str, list[dict[str, int]]]:
+            return {"dead_letters": [{"offset": 0, "index": at} for at in (2, 1, 0)]}
+
+        def stream_statistics(self, stream: str, last: int) -> dict[str, Any]:
+            return {"events": 0, "fields": {}}
+
     def told(query: dict[str, str]) -> dict[str, Any]:
         return streams.page(Reading(catalog, Ingest()), Place("/streams/s", {"stream": "s"}, query, "", "", "", ""))
 
     pages = [told(query) for query in ({}, {"letters": "70.3"}, {"letters": "20.3"})]
     assert [len(page["letters"]) for page in pages] == [50, 50, 20]
+    assert [page["letter_count"] for page in pages] == ["over 50"] * 3
+    few = streams.page(Reading(catalog, Few()), Place("/streams/s", {"stream": "s"}, {}, "", "", "", ""))
+    assert few["letter_count"] == "3", "letters, not records of the log"
     assert [page["older_letters"] for page in pages] == ["?letters=70.3#letters", "?letters=20.3#letters", ""]
 
 

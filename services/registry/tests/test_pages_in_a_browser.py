@@ -1,5 +1,6 @@
 """The pages in a real browser: clicks, numbers that change by themselves, a registry that restarts, axe."""
 
+import json
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
@@ -12,7 +13,7 @@ from common.registry.catalog import JsonMap
 from common.registry.reporting import Part, Report, Served
 from services.registry.catalog import Catalog
 from services.registry.doors.http_api import create_registry_app
-from services.registry.tests.building import Clock, publish
+from services.registry.tests.building import SCHEMA, Clock, definition, publish
 from testing.browser import chromium, faults_of
 from testing.processes import free_port
 
@@ -175,6 +176,33 @@ def test_axe_finds_nothing_and_no_page_is_wider_than_a_phone(site: Site, browser
     assert {path: faults for path, faults in found.items() if faults} == {}
 
 
+def test_names_of_sixty_letters_make_no_page_wider_than_a_phone(catalog: Catalog, browser: Browser) -> None:
+    stream, model = "s" * 60, "m" * 60
+    catalog.register_stream(stream, json.dumps(SCHEMA))
+    catalog.register_model(model, stream=stream, files=definition(model, stream), by="b" * 60)
+    publish(catalog, model=model)
+    site = Site(catalog)
+    say(catalog, 1.0)
+    catalog.report(Report("r" * 60, "serving", "", 5.0, serves=(Served(model, 1, "AVAILABLE", since=7.0),)))
+    at = f"/models/{model}"
+    page = browser.new_page(viewport={"width": 360, "height": 740})
+    wide = {}
+    for path in (
+        *PATHS[3:],
+        f"/streams/{stream}",
+        at,
+        f"{at}/versions/1",
+        f"{at}/do/pin",
+        f"{at}/versions/1/do/rebuild",
+    ):
+        page.goto(site.url(path))
+        if (width := page.evaluate("document.documentElement.scrollWidth")) > 360:
+            wide[path] = width
+    page.close()
+    site.stop()
+    assert wide == {}
+
+
 def test_pages_are_used_by_keyboard_alone_and_the_focus_is_seen(site: Site, catalog: Catalog, page: Page) -> None:
     for place in range(10):
         publish(catalog, auc=0.8765 if place == 9 else 0.75)
@@ -210,6 +238,90 @@ def test_pages_are_used_by_keyboard_alone_and_the_focus_is_seen(site: Site, cata
     page.keyboard.press("Enter")
     expect(page.get_by_role("status").filter(has_text="Production has moved back")).to_be_visible()
     assert catalog.get_model("m").aliases["production"] == 11
+
+
+WRITTEN = """() => {
+  window.written = [];
+  const contexts = CanvasRenderingContext2D.prototype, fill = contexts.fillText;
+  contexts.fillText = function (text, ...rest) {
+    document.body.dataset.written = window.written.push(text);
+    return fill.call(this, text, ...rest);
+  };
+}"""
+"""Keeps what is written into canvases."""
+HEARD = """document.addEventListener("htmx:sseBeforeMessage", (event) => {
+  if (event.target.id === "shape") document.body.dataset.heard = event.detail.data !== event.target.dataset.shape;
+})"""
+"""Whether the page was told that it is no more what it was when it was loaded."""
+
+
+def test_a_page_that_was_empty_shows_what_comes_but_never_takes_away_what_is_being_written(
+    catalog: Catalog, page: Page
+) -> None:
+    site = Site(catalog)
+    page.goto(site.url("/rounds"))
+    expect(page.get_by_role("heading", name="No round yet")).to_be_visible()
+    expect(page.locator("#live")).to_have_text("live")
+    publish(catalog)
+    expect(page.get_by_role("region", name="Rounds")).to_contain_text("m-000001")
+    page.goto(site.url("/models/m"))
+    expect(page.get_by_role("link", name="Unpin")).to_have_count(0)
+    catalog.pin("m", 1, by="ada", reason="")
+    expect(page.get_by_role("link", name="Unpin")).to_be_visible()
+    catalog.change_model("m", "unpin", by="ada", reason="")
+    expect(page.get_by_role("link", name="Unpin")).to_have_count(0)
+    page.goto(site.url("/models/m/versions/1"))
+    expect(page.locator("h1 + p")).to_contain_text("production")
+    request = page.get_by_label("Request")
+    request.fill('{"mine": 1}')
+    expect(page.locator("#live")).to_have_text("live")
+    page.evaluate(HEARD)
+    publish(catalog, auc=0.8)
+    expect(page.locator("body[data-heard=true]")).to_have_count(1)
+    expect(request).to_have_value('{"mine": 1}')
+    page.reload()
+    expect(page.locator("h1 + p")).not_to_contain_text("production")
+    site.stop()
+
+
+@pytest.mark.parametrize(("size", "wanted"), [(1e-10, "e-10"), (1e11, "e11"), (0.1, "0.")])
+def test_both_axes_say_how_large_their_numbers_are(catalog: Catalog, page: Page, size: float, wanted: str) -> None:
+    predicted = [[size * place, size * place * 2, 0.1] for place in range(1, 5)]
+    publish(catalog, evaluation={"curves": {"candidate": {"price": {"predicted": predicted}}}})
+    site = Site(catalog)
+    page.add_init_script(f"({WRITTEN})()")
+    page.goto(site.url("/models/m/versions/1"))
+    expect(page.locator(".plot canvas")).to_have_count(1)
+    expect(page.locator("body[data-written]")).to_have_count(1)
+    written = [text for text in page.evaluate("window.written") if text.strip()]
+    assert len([text for text in written if wanted in text]) > 4, written
+    assert written.count("0") < 3, "every number of the axis was written as 0"
+    site.stop()
+
+
+def test_the_call_for_a_shell_is_what_the_form_asks(site: Site, page: Page) -> None:
+    page.goto(site.url("/models/m/versions/2"))
+    page.evaluate("""document.getElementById("try").insertAdjacentHTML("beforeend", "<pre id=call></pre>")""")
+    page.locator("#call").evaluate("(call, text) => { call.textContent = text }", "curl http://h/p -d '{}'")
+    page.get_by_label("Request").fill('{"instances": [\n  {"word": "it\'s $& here"}\n]}')
+    expect(page.locator("#call")).to_have_text(
+        """curl http://h/p -d '{"instances": [ {"word": "it\\u0027s $& here"} ]}'"""
+    )
+
+
+def test_of_many_lines_those_that_answered_last_are_drawn_and_the_page_says_so(
+    site: Site, catalog: Catalog, page: Page, clock: Clock
+) -> None:
+    parts = [Part(model=f"m{place}", version=1, numbers={"request_p99_seconds": 0.01}) for place in range(9)]
+    catalog.report(Report("r", "serving", "", 5.0, parts=tuple(parts)))
+    clock.pass_seconds(10.0)
+    catalog.report(Report("r", "serving", "", 5.0, parts=tuple(parts[:2])))
+    page.goto(site.url("/serving"))
+    expect(page.locator("[data-left-out-of=latency]")).to_contain_text("6 of 10 are drawn")
+    headings = page.locator("[data-table-of=latency] th")
+    expect(headings).to_have_count(7)
+    assert {"m0 1 r", "m1 1 r"} <= set(headings.evaluate_all("(all) => all.map((one) => one.textContent)"))
+    assert str(page.locator("[data-table-of=latency] td").first.get_attribute("title")).endswith(" UTC")
 
 
 def test_the_focus_and_what_was_opened_stay_through_a_live_change(site: Site, catalog: Catalog, page: Page) -> None:

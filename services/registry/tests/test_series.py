@@ -45,6 +45,20 @@ def test_a_day_is_kept_and_coarser_points_are_means_or_the_largest_percentile(cl
     assert series.names() == ["other"]
 
 
+def test_what_came_in_two_seconds_of_ten_is_in_the_point(clock: Clock) -> None:
+    series = Series(clock)
+    clock.now = 7200.0
+    for rate in (0.0, 500.0, 0.0, 0.0, 0.0):
+        series.take(report(accepted_events_per_second=rate, request_p99_seconds=rate / 1000, open_requests=rate))
+        clock.pass_seconds(1.0)
+    assert points(series, Wanted("accepted_events_per_second"), seconds=10) == [[100.0]]
+    assert points(series, Wanted("request_p99_seconds"), seconds=10) == [[0.5]]
+    assert points(series, Wanted("open_requests"), seconds=10) == [[0.0]]
+    clock.pass_seconds(10.0)
+    series.take(report(accepted_events_per_second=7.0))
+    assert points(series, Wanted("accepted_events_per_second"), seconds=20) == [[100.0, 7.0]]
+
+
 def test_numbers_of_models_and_versions_are_told_apart(clock: Clock) -> None:
     series = Series(clock)
     parts = [Part(model="m", version=version, numbers={"rate_per_second": float(version)}) for version in (0, 1)]

@@ -138,11 +138,21 @@
     for (const [at, heading] of [...table.tHead.rows[0].cells].entries()) heading.title = (at ? element.dataset.says : element.dataset.xSays) || "";
     const body = table.createTBody();
     for (let at = x.length - 1; at >= 0; at -= every) {
-      const when = isTime ? new Date(x[at] * 1000).toLocaleTimeString([], { hourCycle: "h23" }) : x[at];
+      const moment = isTime && new Date(x[at] * 1000);
+      const when = moment ? moment.toLocaleTimeString([], { hourCycle: "h23" }) : x[at];
       add(body, "td", [when, ...names.map((name) => (lines[name][at] == null ? "–" : Number(lines[name][at].toPrecision(5))))]);
+      if (moment) body.rows[body.rows.length - 1].cells[0].title = moment.toISOString().replace("T", " ").replace(".000Z", " UTC");
     }
     place.replaceChildren(table);
   }
+  // An axis' numbers, short and all of their magnitude: 250, 0.05, 2e11, 5e-11.
+  function shortly(value) {
+    if (value == null) return "";
+    const size = Math.abs(value);
+    const text = Number(value.toPrecision(8));
+    return size >= 1e6 || (size && size < 1e-4) ? text.toExponential().replace("e+", "e") : text.toLocaleString("en", { maximumFractionDigits: 12 });
+  }
+  const steps = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11].flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power));
   function draw(element, x, lines, isTime) {
     tabulate(element, x, lines, isTime);
     drawn.get(element)?.destroy();
@@ -166,7 +176,10 @@
         scales: { x: { time: isTime } },
         padding: [null, 32, null, null],
         hooks: { draw: [(drawn) => mark(element, drawn)] },
-        axes: [{ ...axis, ...(isTime ? { space: Math.round(size * 4.8), values: clockTimes } : {}), incrs: isTime ? undefined : x.every(Number.isInteger) ? [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 1e4, 1e5] : [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 100, 1000] }, { ...axis, size: Math.round(size * 4.2) }],
+        axes: [
+          { ...axis, ...(isTime ? { space: Math.round(size * 4.8), values: clockTimes } : { values: (_, ticks) => ticks.map(shortly) }), incrs: !isTime && x.every(Number.isInteger) ? steps : undefined },
+          { ...axis, values: (_, ticks) => ticks.map(shortly), size: (_, ticks) => Math.round(size * Math.max(4.2, 1.6 + 0.5 * Math.max(...(ticks || [""]).map((text) => text.length)))) },
+        ],
         series: [
           { label: element.dataset.x || "x" },
           ...names.map((name, place) => ({
@@ -209,7 +222,11 @@
     if (seconds > 3600 && (length - first) * told.step_seconds < 3600) return drawSeries(element, 3600);
     first = Math.max(0, Math.min(first - 1, length - 12));
     const x = Array.from({ length }, (_, place) => told.from + place * told.step_seconds).slice(first);
-    const names = Object.keys(lines).slice(-6);
+    const newest = (name) => lines[name].findLastIndex((value) => value != null);
+    const known = Object.keys(lines).filter((name) => newest(name) >= 0);
+    const names = known.slice().sort((one, other) => newest(other) - newest(one)).slice(0, 6).sort();
+    const note = document.querySelector(`[data-left-out-of="${element.id}"]`);
+    if (note) note.textContent = names.length < known.length ? `${names.length} of ${known.length} are drawn, those that answered last; the table of versions below has all. ` : "";
     draw(element, x, Object.fromEntries(names.map((name) => [name, lines[name].slice(first)])), true);
   }
   function drawAll() {
@@ -245,6 +262,13 @@
     Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, element) =>
       !(name === "open" && element.localName === "details") && !(name === "hidden" && element.localName === "tr");
 
+  // What is not live of a page, such as a table where there was nothing, changes by loading it again; not while somebody
+  // writes in it.
+  function renew(element, shape) {
+    const isWriting = all("input, textarea").some((field) => field.value !== field.defaultValue);
+    if (shape !== element.dataset.shape && !isWriting) location.reload();
+  }
+
   // Whether the page is live.
   function say(text, kind) {
     const told = document.getElementById("live");
@@ -259,6 +283,13 @@
     drawAll();
     for (const select of all("select[data-plot-of]"))
       select.addEventListener("change", () => drawPlot(document.getElementById(select.dataset.plotOf)));
+    // The call for a shell follows what is written into the form.
+    const request = document.querySelector("textarea[data-call]");
+    request?.addEventListener("input", () => {
+      const call = document.getElementById(request.dataset.call);
+      const text = request.value.replace(/\s*\n\s*/g, " ").trim().replaceAll("'", "\\u0027");
+      if (call) call.textContent = call.textContent.replace(/-d '[^']*'$/, () => `-d '${text}'`);
+    });
     for (const button of all("[data-copy]"))
       button.addEventListener("click", async () => {
         await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
@@ -283,7 +314,11 @@
   });
   document.addEventListener("htmx:sseOpen", () => say("live", "on"));
   document.addEventListener("htmx:sseError", () => say("reconnecting", "off"));
-  document.addEventListener("htmx:sseBeforeMessage", (event) => hold(event.target));
+  document.addEventListener("htmx:sseBeforeMessage", (event) => {
+    if (event.target.id !== "shape") return hold(event.target);
+    event.preventDefault();
+    renew(event.target, event.detail.data);
+  });
   document.addEventListener("htmx:sseMessage", (event) => restoreFocus(event.target));
   document.addEventListener("htmx:afterSwap", (event) => {
     localTimes(event.target);

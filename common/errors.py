@@ -56,3 +56,8 @@ class Unavailable(HeadraceError):
 
 class DataLoss(HeadraceError):
     """Stored bytes are not what was stored."""
+
+
+def kind_of(error: HeadraceError) -> type[HeadraceError]:
+    """Which of the six it is: adapters have subclasses of their own."""
+    return next(kind for kind in type(error).__mro__ if kind.__base__ is HeadraceError or kind is HeadraceError)

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
+from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable, kind_of
 from headrace.commands import (
     bench,
     checkpoints,
@@ -88,7 +88,7 @@ class Commands(TyperGroup):
         except HeadraceError as found:
             error = _with_meant(found, ctx) if isinstance(found, NotFound) else found
             _show(error, as_json=bool(ctx.params.get("as_json")))
-            raise typer.Exit(EXIT_STATUS_OF[type(error)]) from found
+            raise typer.Exit(EXIT_STATUS_OF[kind_of(error)]) from found
         except KeyboardInterrupt as error:
             raise typer.Exit(INTERRUPTED) from error
         except BrokenPipeError as error:
@@ -130,7 +130,7 @@ def _show(error: HeadraceError, *, as_json: bool) -> None:
     refused = error.refused if isinstance(error, InvalidInput) else ()
     if as_json:
         listed = [{"index": index, "reason": reason} for index, reason in refused]
-        _show_json(type(error).__name__, error.message, **({"refused": listed} if listed else {}))
+        _show_json(kind_of(error).__name__, error.message, **({"refused": listed} if listed else {}))
         return
     typer.secho("error: ", fg="red", nl=False, err=True)
     typer.echo(error.message, err=True)

@@ -47,9 +47,14 @@ class SignatureInputs:
     def from_mapping(cls, signature: str, mapping: object) -> Self:
         """Raises InvalidInput with the fault in words."""
         fields = Fields(f"inputs of signature {signature}", mapping)
-        features = tuple(Feature.from_mapping(item) for item in fields.take("features"))
-        padding = {name: math.nan if value is None else value for name, value in fields.take("padding", {}).items()}
+        features, padding = fields.take("features"), fields.take("padding", {})
         fields.finish()
+        if not isinstance(features, list) or not isinstance(padding, dict):
+            raise InvalidInput(f"inputs of signature {signature}: features must be a list, padding a mapping")
+        if not all(isinstance(value, Scalar | None) for value in padding.values()):
+            raise InvalidInput(f"inputs of signature {signature}: padding must name a number, a text or null")
+        features = tuple(Feature.from_mapping(item) for item in features)
+        padding = {name: math.nan if value is None else value for name, value in padding.items()}
         lengths = {feature.name for feature in features if feature.is_variable_length}
         for name in padding:
             if name not in lengths:
@@ -68,5 +73,5 @@ def parse_inputs(document: object) -> dict[str, SignatureInputs]:
         InvalidInput: which part is wrong and what was expected.
     """
     if not isinstance(document, Mapping):
-        raise InvalidInput(f"inputs must be a mapping of signatures, got {document!r}")
+        raise InvalidInput(f"inputs must be a mapping of signatures, got {str(document)[:100]}")
     return {str(name): SignatureInputs.from_mapping(str(name), item) for name, item in document.items()}

@@ -117,7 +117,9 @@ def _rising(
     """
     import yaml
 
-    mapping = yaml.safe_load(files["model.yaml"])
+    from common.definition.strict_yaml import read_yaml
+
+    mapping: Any = read_yaml(files["model.yaml"], "model.yaml")
     training = {key: value for key, value in (mapping.get("training") or {}).items() if key not in _LEFT_OUT}
     rate = {
         "schedule": "exponential", "initial": lowest, "decay_steps": 1,

@@ -18,7 +18,7 @@ from headrace.commands.steps import Steps
 def init(
     context: typer.Context,
     data: Annotated[
-        str, typer.Argument(metavar="FILE", help="CSV with a header line, NDJSON or Parquet; a path or URL.")
+        str, typer.Argument(metavar="FILE", help="CSV with a header line, NDJSON, JSON or Parquet; a path or URL.")
     ],
     into: Annotated[Path | None, typer.Option(help="The folder to write; none: named like the stream.")] = None,
     label: Annotated[str, typer.Option(help="The column to predict; none: guessed.")] = "",
@@ -28,8 +28,9 @@ def init(
 ) -> None:
     """Write a stream's schema and a first model from a file of data."""
     from common.examples.cells import column_name
-    from headrace.files.tables import rows_of
-    from headrace.guess.columns import columns_of
+    from headrace.files.packed import suffix_of
+    from headrace.files.tables import CSV, KIND_OF_SUFFIX, rows_of
+    from headrace.guess.columns import check_header, columns_of
     from headrace.guess.folder import model_yaml, stream_yaml, write_folder
     from headrace.guess.parts import guess
 
@@ -37,7 +38,10 @@ def init(
     file = place_of(data)
     stream = check_name("stream", stream or column_name(file.stem, 0))
     with file.as_local() as local:
-        guesses, target = guess(columns_of(rows_of(local)), label)
+        columns = columns_of(rows_of(local))
+    if KIND_OF_SUFFIX[suffix_of(file.name)] == CSV:
+        check_header(columns, file.name)
+    guesses, target = guess(columns, label)
     model = check_name("model", model or f"{stream}-{target.feature['name']}")
     directory = into or Path(stream)
     texts = {
@@ -47,14 +51,14 @@ def init(
     write_folder(directory, texts, replace=force)
     chosen = next(found for found in guesses if found.part == "label").column
     unlabelled = chosen.missing
-    columns = [
+    parts = [
         {"column": found.column.header, "feature": found.feature, "part": found.part, "missing": found.column.missing,
          "model": found.specs, "why": found.why}
         for found in guesses
     ]  # fmt: skip
     document = {
         "folder": str(directory), "stream": stream, "model": model, "task": target.task, "rows": chosen.rows,
-        "rows_without_label": unlabelled, "columns": columns,
+        "rows_without_label": unlabelled, "columns": parts,
     }  # fmt: skip
 
     def show() -> None:

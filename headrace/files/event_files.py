@@ -10,7 +10,8 @@ from common.errors import InvalidInput
 from common.examples.cells import column_name, features_of, fitted, flattened, is_missing, is_number, typed, with_point
 from common.schema import Feature, Schema
 from common.storage import Place
-from headrace.files.tables import open_csv, parquet_batches
+from headrace.files.packed import opened
+from headrace.files.tables import json_lines, open_csv, parquet_batches, parsed_json
 
 NDJSON = "application/x-ndjson"
 TFRECORD = "application/x-tfrecord"
@@ -21,6 +22,7 @@ FORMAT_OF_SUFFIX: Mapping[str, FileFormat] = {
     ".tsv": "csv",
     ".ndjson": "ndjson",
     ".jsonl": "ndjson",
+    ".json": "ndjson",
     ".parquet": "parquet",
     ".pq": "parquet",
     ".tfrecord": "tfrecord",
@@ -29,8 +31,6 @@ FORMAT_OF_SUFFIX: Mapping[str, FileFormat] = {
 _FRAME_HEADER = struct.Struct("<QI")
 """Length and its checksum; the data and its checksum follow (tensorflow/core/lib/io/record_writer.h)."""
 _CHECKSUM_BYTES = 4
-_LONGEST_LINE_BYTES = 16 * 1024 * 1024
-"""What ingest takes in one request unless told otherwise."""
 _LONGEST_RECORD_BYTES = 64 * 1024 * 1024
 
 
@@ -49,7 +49,7 @@ def events_of(
     Raises:
         NotFound: there is no such file. InvalidInput: it cannot be read as that format; says where.
     """
-    with place.open() as file:
+    with opened(place) as file:
         if file_format == "tfrecord":
             yield from _tfrecords(file, place)
         elif file_format == "ndjson":
@@ -63,17 +63,6 @@ def events_of(
 def line_of(event: Mapping[str, Any], columns: Mapping[str, Feature]) -> bytes:
     """An event as a line of NDJSON that fits the schema."""
     return orjson.dumps(fitted_event(event, columns), default=str) + b"\n"
-
-
-def _lines(file: BinaryIO, path: Place) -> Iterator[tuple[bytes, int]]:
-    offset = number = 0
-    while line := file.readline(_LONGEST_LINE_BYTES + 1):
-        offset += len(line)
-        number += 1
-        if len(line) > _LONGEST_LINE_BYTES:
-            raise InvalidInput(f"{path}, line {number} is longer than {_LONGEST_LINE_BYTES} bytes; is it NDJSON?")
-        if line.strip():
-            yield line if line.endswith(b"\n") else line + b"\n", offset
 
 
 def _tfrecords(file: BinaryIO, path: Place) -> Iterator[tuple[bytes, int]]:
@@ -95,16 +84,18 @@ def _tfrecords(file: BinaryIO, path: Place) -> Iterator[tuple[bytes, int]]:
 def _fitted_lines(file: BinaryIO, path: Place, schema: Schema) -> Iterator[tuple[bytes, int]]:
     """Lines that fit the schema's names and types as they are; the others with names and values made to fit."""
     columns = {feature.name: feature for feature in schema.columns}
-    for line, offset in _lines(file, path):
+    for line, _, offset in json_lines(file, path):
         yield _fitted_line(line, columns), offset
 
 
 def _fitted_line(line: bytes, columns: Mapping[str, Feature]) -> bytes:
     try:
-        event = orjson.loads(line)
-    except orjson.JSONDecodeError:
+        event = parsed_json(line, "the line")
+    except InvalidInput:
         return line  # ingest says what is wrong with it
-    if not isinstance(event, dict) or all(_fits(columns.get(name), value) for name, value in event.items()):
+    if not isinstance(event, dict) or (
+        b"NaN" not in line and all(_fits(columns.get(name), value) for name, value in event.items())
+    ):
         return line
     try:
         return orjson.dumps(fitted_event(event, columns)) + b"\n"

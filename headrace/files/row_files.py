@@ -11,7 +11,8 @@ import orjson
 from common.errors import InvalidInput
 from common.examples.cells import column_name, fitted, flattened, is_missing, is_number, typed, with_point
 from common.schema import Feature, Schema
-from headrace.files.tables import Row, rows_of
+from headrace.files.packed import opened, suffix_of, unknown_format
+from headrace.files.tables import Row, json_lines, parsed_json, rows_of
 
 SUFFIXES = (".json", ".ndjson", ".jsonl", ".csv", ".tsv", ".parquet", ".pq", ".npy")
 _INTEGERS = ("DT_INT", "DT_UINT")
@@ -51,11 +52,11 @@ def read_rows(path: Path, wanted: Wanted) -> Rows:
     Raises:
         InvalidInput: the file cannot be read as what its name says, or an input is missing; says where.
     """
-    suffix = path.suffix.lower()
+    suffix = suffix_of(path.name)
     if not path.exists():
         raise InvalidInput(f"{path} cannot be read: No such file or directory")
     if suffix not in SUFFIXES:
-        raise InvalidInput(f"{path.name} does not say what it is; known are {', '.join(SUFFIXES)}")
+        raise unknown_format(path.name, SUFFIXES)
     try:
         found = _rows_in(path, suffix, wanted)
     except OSError as error:
@@ -156,25 +157,22 @@ def _pointed(row: Row, wanted: Wanted) -> dict[str, Any]:
 
 
 def _json(path: Path) -> list[Any]:
+    with opened(path) as file:
+        text = file.read()
     try:
-        document = orjson.loads(path.read_bytes())
-    except orjson.JSONDecodeError as error:
-        raise InvalidInput(f"{path} is not JSON: {error}") from error
+        document = parsed_json(text, str(path))
+    except InvalidInput:
+        if text.lstrip().startswith(b"{") and b"\n" in text.strip():  # an object a line
+            return _ndjson(path)
+        raise
     if isinstance(document, dict) and "instances" in document:
         document = document["instances"]
     return document if isinstance(document, list) else [document]
 
 
 def _ndjson(path: Path) -> list[Any]:
-    rows = []
-    for number, line in enumerate(path.read_bytes().splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            rows.append(orjson.loads(line))
-        except orjson.JSONDecodeError as error:
-            raise InvalidInput(f"{path}, line {number} is not JSON: {error}") from error
-    return rows
+    with opened(path) as file:
+        return [parsed_json(line, f"{path}, line {number}") for line, number, _ in json_lines(file, path)]
 
 
 def _npy(path: Path) -> list[Any]:

@@ -13,6 +13,7 @@ from common.errors import HeadraceError, InvalidInput
 from common.schema import Schema
 from common.storage import Place
 from headrace.files import event_files
+from headrace.files.packed import suffix_of, unknown_format
 
 _GROUP = "headrace.sources"
 Position = int | str | list[Any] | dict[str, Any] | None
@@ -101,9 +102,9 @@ def formats() -> tuple[str, ...]:
 
 def source_of(place: Place) -> str:
     """The name of the source that the file's name stands for. Raises InvalidInput when it tells nothing."""
-    known = event_files.FORMAT_OF_SUFFIX.get(place.suffix.lower())
+    known = event_files.FORMAT_OF_SUFFIX.get(suffix_of(place.name))
     if known is None:
-        raise InvalidInput(f"{place.name} does not say what it is; name it with --format {', '.join(formats())}")
+        raise unknown_format(place.name, [*event_files.FORMAT_OF_SUFFIX, f"--format {', '.join(formats())}"])
     return known
 
 

@@ -1,7 +1,10 @@
 """Tables in files: CSV, NDJSON and Parquet as rows under headers, whatever is done with them."""
 
+import codecs
 import csv
 import io
+import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,14 +16,21 @@ import orjson
 from common.errors import InvalidInput
 from common.examples.cells import flattened
 from common.storage import Place
+from headrace.files.packed import foreign, opened, suffix_of, unknown_format
 
 CSV, NDJSON, PARQUET = "csv", "ndjson", "parquet"
 KIND_OF_SUFFIX: Mapping[str, str] = {
-    ".csv": CSV, ".tsv": CSV, ".ndjson": NDJSON, ".jsonl": NDJSON, ".parquet": PARQUET, ".pq": PARQUET,
+    ".csv": CSV, ".tsv": CSV, ".ndjson": NDJSON, ".jsonl": NDJSON, ".json": NDJSON,
+    ".parquet": PARQUET, ".pq": PARQUET,
 }  # fmt: skip
 _DELIMITERS = ",;\t|"
 _PARQUET_ROWS = 5_000
 _MAX_LINE_CHARACTERS = 16 * 1024 * 1024
+_MAX_LINE_BYTES = 16 * 1024 * 1024
+"""What ingest takes in one request unless told otherwise."""
+_MAX_ARRAY_BYTES = 1 << 30
+_ARRAY = re.compile(rb"\s*\[\s*(\{|$)")
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 @dataclass(frozen=True)
@@ -44,9 +54,11 @@ def rows_of(path: Path) -> Iterator[Row]:
     Raises:
         InvalidInput: it cannot be read as what its name says; says where.
     """
-    kind = KIND_OF_SUFFIX.get(path.suffix.lower())
+    kind = KIND_OF_SUFFIX.get(suffix_of(path.name))
+    if path.is_dir():
+        raise InvalidInput(f"{path} is a folder; name one of its files")
     if kind is None:
-        raise InvalidInput(f"{path.name} does not say what it is; known are {', '.join(KIND_OF_SUFFIX)}")
+        raise unknown_format(path.name, KIND_OF_SUFFIX)
     if not path.is_file():
         raise InvalidInput(f"{path} cannot be read: there is no such file")
     readers = {CSV: _csv_rows, NDJSON: _ndjson_rows, PARQUET: _parquet_rows}
@@ -83,15 +95,23 @@ def open_csv(file: BinaryIO, path: Path | Place) -> tuple[CsvTable, io.TextIOWra
     Raises:
         InvalidInput: the file is empty, its header is no CSV, or two columns have one name.
     """
-    text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+    beginning = file.read(len(codecs.BOM_UTF16_LE) + 4)
+    file.seek(0)
+    if said := foreign(beginning):
+        raise InvalidInput(f"{path} {said}")
+    text = io.TextIOWrapper(file, encoding="utf-16" if beginning.startswith(_UTF_16) else "utf-8-sig", newline="")
     try:
-        delimiter = delimiter_of(text.readline(_MAX_LINE_CHARACTERS))
+        header_line = text.readline(_MAX_LINE_CHARACTERS)
+        if "\0" in header_line:
+            text.detach()
+            raise InvalidInput(f"{path} has zero bytes in its first line, as UTF-16 has; write it as UTF-8")
+        delimiter = delimiter_of(header_line)
         text.seek(0)
         lines = _CountedLines(text)
         reader = csv.reader(lines, delimiter=delimiter)
         headers = next(reader, None)
     except UnicodeDecodeError as error:
-        raise InvalidInput(f"{path} is not UTF-8 near line 1: {error.reason}") from error
+        raise _not_utf_8(path, 1, error) from error
     except csv.Error as error:
         text.detach()
         raise InvalidInput(f"{path}, line 1: {error}") from error
@@ -166,7 +186,7 @@ def _checked(reader: Any, path: Path | Place) -> Iterator[list[str]]:
         try:
             row = next(reader, None)
         except UnicodeDecodeError as error:
-            raise InvalidInput(f"{path} is not UTF-8 near line {reader.line_num}: {error.reason}") from error
+            raise _not_utf_8(path, reader.line_num, error) from error
         except csv.Error as error:
             raise InvalidInput(f"{path}, line {reader.line_num}: {error}") from error
         if row is None:
@@ -175,8 +195,68 @@ def _checked(reader: Any, path: Path | Place) -> Iterator[list[str]]:
             yield row
 
 
+def _not_utf_8(path: Path | Place, line: int, error: UnicodeDecodeError) -> InvalidInput:
+    return InvalidInput(
+        f"{path} is not UTF-8 near line {line}: {error.reason}; write it as UTF-8, such as with "
+        f"`iconv -f WINDOWS-1252 -t UTF-8`"
+    )
+
+
+def json_lines(file: BinaryIO, path: Path | Place) -> Iterator[tuple[bytes, int, int]]:
+    """(line, its number, bytes up to its end) of what is not blank; of a JSON array of objects, each of them.
+
+    Raises:
+        InvalidInput: a line is longer than 16 MiB, or the array is none or larger than 1 GiB.
+    """
+    offset = number = 0
+    while line := file.readline(_MAX_LINE_BYTES + 1):
+        offset += len(line)
+        number += 1
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
+            if said := foreign(line):
+                raise InvalidInput(f"{path} {said}")
+            if _ARRAY.match(line):
+                yield from _array_items(line + file.read(_MAX_ARRAY_BYTES), path)
+                return
+        if len(line) > _MAX_LINE_BYTES:
+            raise InvalidInput(f"{path}, line {number} is longer than {_MAX_LINE_BYTES} bytes; is it NDJSON?")
+        if line.strip():
+            yield line if line.endswith(b"\n") else line + b"\n", number, offset
+
+
+def _array_items(text: bytes, path: Path | Place) -> Iterator[tuple[bytes, int, int]]:
+    if len(text) > _MAX_ARRAY_BYTES:
+        raise InvalidInput(f"{path} is one JSON array of more than 1 GiB; write one object a line")
+    items = parsed_json(text, f"{path}, which begins as a JSON array,")
+    for number, item in enumerate(items, 1):
+        yield orjson.dumps(item) + b"\n", number, len(text) * number // len(items)
+
+
+def parsed_json(text: bytes, what: str) -> Any:
+    """What the text says. NaN, which Python's json writes and JSON does not have, is null: there is no value.
+
+    Raises:
+        InvalidInput: it is no JSON.
+    """
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        if b"NaN" not in text:
+            raise InvalidInput(f"{what} is not JSON: {error}") from error
+        try:
+            return json.loads(text, parse_constant=_constant)
+        except (ValueError, RecursionError):
+            raise InvalidInput(f"{what} is not JSON: {error}") from error
+
+
+def _constant(name: str) -> None:
+    if name != "NaN":
+        raise ValueError(f"{name} is no number of JSON")
+
+
 def _csv_rows(path: Path) -> Iterator[Row]:
-    with path.open("rb") as file:
+    with opened(path) as file:
         table, text = open_csv(file, path)
         try:
             for cells in table.rows:
@@ -190,14 +270,9 @@ def _csv_rows(path: Path) -> Iterator[Row]:
 
 
 def _ndjson_rows(path: Path) -> Iterator[Row]:
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                values = orjson.loads(line)
-            except orjson.JSONDecodeError as error:
-                raise InvalidInput(f"{path}, line {number} is not JSON: {error}") from error
+    with opened(path) as file:
+        for line, number, _ in json_lines(file, path):
+            values = parsed_json(line, f"{path}, line {number}")
             if not isinstance(values, dict):
                 raise InvalidInput(f"{path}, line {number} is no JSON object: {line[:60]!r}")
             yield Row(flattened(values), number)

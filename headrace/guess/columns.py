@@ -4,7 +4,7 @@ import datetime
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,8 @@ from headrace.files.tables import Row
 MOST_DISTINCT = 100_000
 """Values that are counted one by one; with more, a column has `many`."""
 _CHUNK_ROWS = 10_000
+_NUMBERS = ("whole", "number")
+_STRAY_SHARE = 0.1
 _WHOLE = re.compile(r"[+-]?(0|[1-9]\d{0,18})")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _LEADING_ZERO = re.compile(r"[+-]?0\d")
@@ -91,6 +93,14 @@ class Column:
         return self.kinds["empty"] + (0 if self.kind == "text" else self.kinds["marker"])
 
     @property
+    def strays(self) -> list[str]:
+        """The few texts of a column whose other values are all numbers, or all dates."""
+        texts, present = self.kinds["text"], self.rows - self.kinds["empty"] - self.kinds["marker"]
+        alike = max(self.kinds["date"], sum(self.kinds[kind] for kind in ("whole", "integral", "number")))
+        few = 0 < texts < _STRAY_SHARE * present and alike == present - texts
+        return sorted(value for value in self.values if kind_of(value)[0] == "text") if few else []
+
+    @property
     def mean(self) -> float:
         present = self.rows - self.missing
         return self.total / present if present else 0.0
@@ -162,6 +172,19 @@ def columns_of(rows: Iterable[Row]) -> list[Column]:
             same = " and ".join(repr(column.header) for column in columns.values() if column.name == name)
             raise InvalidInput(f"the columns {same} would both be called {name}; rename one of them in the file")
     return list(columns.values())
+
+
+def check_header(columns: Sequence[Column], file: str) -> None:
+    """Raises InvalidInput: what should be the names of the columns are values of them, so that a row would be lost."""
+    if all(_is_value(column) for column in columns) and any(column.kind in _NUMBERS for column in columns):
+        names = ", ".join(column.header for column in columns[:4])
+        raise InvalidInput(f"the first line of {file} holds values ({names}); put a line of column names above it")
+
+
+def _is_value(column: Column) -> bool:
+    if column.kind in _NUMBERS:
+        return kind_of(column.header)[0] in ("whole", "integral", "number")
+    return bool(column.header) and column.header in column.values
 
 
 def kind_of(text: str) -> tuple[str, float | None]:

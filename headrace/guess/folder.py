@@ -108,7 +108,8 @@ def _standardize(label: LabelGuess, mean: float, deviation: float) -> list[str]:
 def _item(found: Guess) -> str:
     text = f"  - {_flow(found.feature)}"
     header = "" if found.column.header == found.column.name else f"column {found.column.header!r}; "
-    return f"{text}  # {header}{found.why}".replace("\n", " ").replace("\r", " ")
+    said = f"{header}{found.why}"
+    return f"{text}  # {''.join(letter if letter.isprintable() else ' ' for letter in said)}"
 
 
 def _flow(mapping: Mapping[str, Any]) -> str:

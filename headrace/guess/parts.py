@@ -22,6 +22,10 @@ _SPARE_CLASSES = 5
 _MOST_COLUMNS_OF_WORDS = 20
 _MOST_LEARNED_WORDS = 20_000
 _FEW_VALUES = 12
+_OTHER_DATE = re.compile(
+    r"(\w{3,9},? )?(\d{1,4}[/.-]\d{1,2}[/.-]\d{1,4}|\d{1,2}[ -][A-Za-z]{3,9}\.?,?[ -]\d{2,4}"
+    r"|[A-Za-z]{3,9}\.? \d{1,2},? \d{4})([ T,].*)?"
+)
 _FLOAT32_STEP = 2.0**-22
 """Numbers that differ by less than this share of their size are hardly told apart as float32."""
 
@@ -185,7 +189,8 @@ def _specs(column: Column) -> tuple[dict[str, dict[str, Any]], str]:
     if kind == "list":
         return _list_specs(column)
     if not column.many and column.distinct == 1:
-        return {}, f"the same in every row: {_shown(list(column.values))}"
+        rest = f", or missing in {column.missing:,}" if column.missing else ""
+        return {}, f"the same in every row: {_shown(column.words())}{rest}"
     if _is_row_number(column):
         return {}, "numbers the rows; nothing to learn"
     if kind == "date":
@@ -211,8 +216,11 @@ def _specs(column: Column) -> tuple[dict[str, dict[str, Any]], str]:
 
 def _text_specs(column: Column) -> tuple[dict[str, dict[str, Any]], str]:
     name, distinct = column.name, column.distinct
+    strays = f"text, by {_shown(column.strays)}; all else are numbers or dates" if column.strays else ""
+    if column.words() and all(_OTHER_DATE.fullmatch(word.strip()) for word in column.words()):
+        return {}, "a date in another form than 2026-01-31, which is the one that is read; not learned from"
     if column.many or (distinct > _FEW_VALUES and distinct > 0.5 * column.rows):
-        return {}, "different in most rows, so free text or an id; not learned from"
+        return {}, strays or "different in most rows, so free text or an id; not learned from"
     words = {"type": "vocabulary", "max_words": max(16, 2 * distinct), "oov": "bucket", "update": True}
     if distinct > _MOST_LEARNED_WORDS:
         words = {"type": "hashed", "bins": 2 * distinct}
@@ -220,10 +228,13 @@ def _text_specs(column: Column) -> tuple[dict[str, dict[str, Any]], str]:
         return {
             name: words,
             f"{name}_columns": {"type": "indicator", "of": name},
-        }, f"{distinct} words: {_shown(column.words())}"
+        }, strays or f"{distinct} words: {_shown(column.words())}"
     dimension = min(16, max(2, round(distinct**0.35)))
     vector = {"type": "embedding", "of": name, "dimension": dimension}
-    return {name: words, f"{name}_vector": vector}, f"{distinct:,} words, a vector of {dimension} numbers each"
+    return {
+        name: words,
+        f"{name}_vector": vector,
+    }, strays or f"{distinct:,} words, a vector of {dimension} numbers each"
 
 
 def _list_specs(column: Column) -> tuple[dict[str, dict[str, Any]], str]:

@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
 from headrace.cli import EXIT_STATUS_OF, app
-from headrace.places import PlatformState, ProcessState, write_state
+from headrace.places import HTTP_PORT_OF, PlatformState, ProcessState, write_state
 from headrace.tests.answering_server import ROUND, VERSION, Server
 
 MODEL = {
@@ -96,6 +97,14 @@ def test_wrong_usage_is_json_for_machines(run: Run, arguments: list[str], messag
     error = json.loads(result.stderr)["error"]
     assert error["kind"] == "Usage"
     assert error["message"].startswith(message)
+
+
+def test_ports_that_are_taken_are_a_conflict_and_no_traceback(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        offset = taken.getsockname()[1] - HTTP_PORT_OF["registry"]
+        result = CliRunner().invoke(app, ["--data", str(tmp_path), "up", "--port-offset", str(offset), "--detach"])
+    assert result.exit_code == EXIT_STATUS_OF[Conflict]
+    assert "(registry) is held by" in result.stderr.replace("\n", " ")
 
 
 def test_a_data_directory_that_is_a_file_is_told(tmp_path: Path) -> None:

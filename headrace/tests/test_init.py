@@ -1,6 +1,9 @@
 """`headrace init`: a file becomes a folder that the platform takes, and every row of the file fits its stream."""
 
+import bz2
+import gzip
 import json
+import lzma
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +199,9 @@ def test_lists_keep_their_shape(tmp_path: Path) -> None:
         ("x,y\n1,5\n2,5\n", (), "label 'y' has 1 different values; there is nothing to tell apart"),
         ("x,x\n1,5\n2,5\n", (), "has the column 'x' more than once"),
         ("y\n0\n1\n", (), "beside the label 'y' no column has anything to learn from"),
+        ("5.1,a,0\n4.9,a,1\n4.7,b,0\n", (), "the first line of d.csv holds values (5.1, a, 0)"),
+        ("PK\x03\x04", (), "is a zip file or a spreadsheet"),
+        ("x\0,y\0\n1,0\n", (), "has zero bytes in its first line, as UTF-16 has"),
     ],
 )
 def test_what_cannot_be_guessed_is_a_sentence(
@@ -207,6 +213,64 @@ def test_what_cannot_be_guessed_is_a_sentence(
     assert result.exit_code == EXIT_STATUS_OF[InvalidInput]
     assert sentence in result.stderr
     assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("d.csv", "x,y\n1.5,0\n2,1\n".encode("utf-16")),
+        ("d.csv.gz", gzip.compress(b"x,y\n1.5,0\n2,1\n")),
+        ("d.ndjson.bz2", bz2.compress(b'{"x": 1.5, "y": 0}\n{"x": 2, "y": 1}\n')),
+        ("d.jsonl.xz", lzma.compress(b'{"x": 1.5, "y": 0}\n{"x": 2, "y": 1}\n')),
+        ("d.json", b'[{"x": 1.5, "y": 0}, {"x": 2, "y": 1}]'),
+        ("d.json", b'[\n {"x": 1.5,\n "y": 0}, {"x": 2, "y": 1}]'),
+        ("d.ndjson", b'\xef\xbb\xbf{"x": 1.5, "y": 0}\n{"x": 2, "y": 1}\n'),
+    ],
+    ids=["utf-16", "gz", "bz2", "xz", "array", "array of lines", "mark"],
+)
+def test_packed_files_arrays_and_other_encodings_are_read(tmp_path: Path, name: str, content: bytes) -> None:
+    path, folder = tmp_path / name, tmp_path / "d"
+    path.write_bytes(content)
+    assert init(path, "--into", folder, "--stream", "s").exit_code == 0
+    schema, _ = written(folder)
+    assert [event["x"] for event in events(path, schema)] == [1.5, 2]
+    found = read_rows(path, Wanted({"x": "DT_FLOAT"}, schema, "y"))
+    assert [row["x"] for row in found.rows] == [1.5, 2]
+
+
+@pytest.mark.parametrize("name", ["d.xlsx", "d.zip", "d.csv.zst", "d.arff", "d.feather", "d.txt"])
+def test_a_file_of_another_kind_is_refused_with_what_to_do(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"")
+    result = init(tmp_path / name, "--into", tmp_path / "d")
+    assert result.exit_code == EXIT_STATUS_OF[InvalidInput]
+    assert f"{name} is not read as it is: " in result.stderr
+
+
+def test_a_packed_file_that_is_cut_off_is_told(tmp_path: Path) -> None:
+    (tmp_path / "d.csv.gz").write_bytes(gzip.compress(b"x,y\n" + b"1,0\n2,1\n" * 999)[:-9])
+    assert "d.csv.gz cannot be unpacked" in init(tmp_path / "d.csv.gz", "--into", tmp_path / "d").stderr
+
+
+def test_nan_in_json_is_no_value(tmp_path: Path) -> None:
+    path = tmp_path / "d.ndjson"
+    path.write_text('{"x": 1, "y": 0}\n{"x": NaN, "y": 1}\n{"x": 3, "y": 1}\n')
+    assert init(path, "--into", tmp_path / "d", "--stream", "s").exit_code == 0
+    schema, _ = written(tmp_path / "d")
+    assert [event.get("x") for event in events(path, schema)] == [1, None, 3]
+    path.write_text('{"x": 1, "y": 0}\n{"x": Infinity, "y": 1}\n')
+    assert "line 2 is not JSON" in init(path, "--into", tmp_path / "e").stderr
+
+
+def test_what_keeps_a_column_from_being_numbers_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "d.csv"
+    rows = [f"{number / 7},{number % 28 + 1}/12/2025,a{number % 3}\x85b\0,{number % 2}" for number in range(40)]
+    path.write_text("\n".join(["x,day,word,y", *rows, "Total,,,1"]))
+    result = init(path, "--into", tmp_path / "d", "--stream", "s", "--json")
+    assert [one["why"] for one in json.loads(result.stdout)["columns"][:2]] == [
+        "text, by Total; all else are numbers or dates",
+        "a date in another form than 2026-01-31, which is the one that is read; not learned from",
+    ]
+    written(tmp_path / "d")
 
 
 def test_a_folder_that_is_there_is_not_written_over(tmp_path: Path) -> None:

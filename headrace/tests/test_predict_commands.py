@@ -193,7 +193,8 @@ def test_classes_are_measured_by_their_probabilities() -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.txt", "", "does not say what it is"),
+        ("a.txt", "", "a.txt is not read as it is: where it is CSV, name it .csv"),
+        ("a", "", "does not say what it is"),
         ("none.csv", None, "cannot be read"),
         ("a.json", "{", "is not JSON"),
         ("a.json", "[]", "has no rows"),

@@ -1,9 +1,11 @@
 """YAML that people write, read within bounds: what a kilobyte of it can become is known before memory is taken.
 
 Refused beyond YAML's own rules: aliases (a few nested ones stand for billions of values), more nesting, values or bytes
-than any definition has, integers beyond 64 bits, a key given twice.
+than any definition has, integers beyond 64 bits, a key given twice. As in YAML 1.2, 1e-3 is a
+number; PyYAML's own rule wants 1.0e-3.
 """
 
+import re
 from typing import Any
 
 import yaml
@@ -15,6 +17,7 @@ MAX_DEPTH = 32
 MAX_VALUES = 100_000
 _LOWEST, _HIGHEST = -(2**63), 2**64 - 1
 _MAX_INTEGER_TEXT = 80
+_EXPONENTS = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$")
 
 
 class _StrictLoader(yaml.CSafeLoader):
@@ -43,6 +46,7 @@ class _StrictLoader(yaml.CSafeLoader):
 
 
 _StrictLoader.add_constructor("tag:yaml.org,2002:int", _StrictLoader.construct_yaml_int)
+_StrictLoader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENTS, [*"-+0123456789"])
 
 
 def read_yaml(content: bytes, what: str) -> object:

@@ -36,11 +36,18 @@ def test_what_no_definition_needs_is_refused_with_its_place(text: str, reason: s
         read_yaml(text.encode(), "f")
 
 
-def test_ordinary_values_are_what_they_were() -> None:
+def test_ordinary_values_are_what_yaml_says() -> None:
     document = read_yaml(
         b"a: -9223372036854775808\nb: 1_000\nc: 0x1F\nd: [1e3, .inf, ~, yes]\ne: &x text\nf: 1:30", "f"
     )
-    assert document == {"a": -(2**63), "b": 1000, "c": 31, "d": ["1e3", float("inf"), None, True], "e": "text", "f": 90}
+    assert document == {
+        "a": -(2**63),
+        "b": 1000,
+        "c": 31,
+        "d": [1000.0, float("inf"), None, True],
+        "e": "text",
+        "f": 90,
+    }
 
 
 def test_many_keys_take_no_longer_than_they_must() -> None:
@@ -52,3 +59,11 @@ def test_many_keys_take_no_longer_than_they_must() -> None:
 def test_text_that_is_not_utf_8_is_refused() -> None:
     with pytest.raises(InvalidInput, match="f is not YAML: 'utf-8' codec"):
         read_yaml("a: 1".encode("utf-16"), "f")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1e-3", 1e-3), ("-2E+4", -2e4), ("1.5e3", 1.5e3), ('"1e-3"', "1e-3"), ("1e", "1e")],
+)
+def test_a_number_may_have_an_exponent_and_no_point(text: str, value: object) -> None:
+    assert read_yaml(f"a: {text}".encode(), "model.yaml") == {"a": value}

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import keras
+from keras.src.random.seed_generator import global_seed_generator
 
 from common.definition.model import Definition
 from common.schema import Feature, Schema
 from services.trainer import determinism
-from services.trainer.families import bottleneck, module_checks, module_inputs, quantized
+from services.trainer.families import bottleneck, module_checks, module_inputs, quantized, untold_state
 from services.trainer.families.compiled import compiled_of
 from services.trainer.families.estimators.batch_tables import NO_TABLES, BatchTable
 from services.trainer.families.estimators.network import build_network, needed_features
@@ -45,7 +46,7 @@ def build(
         if module is None:
             built = _build_estimator(definition, schema, statistics, seed_state, tables)
         else:
-            built = _build_module(definition, schema, statistics, module, seed_state)
+            built = _build_module(definition, schema, statistics, module)
     if definition.training.quantize_aware:
         quantized.make_aware(built.network, definition.module or str(definition.estimator))
     return built
@@ -62,11 +63,11 @@ def _computing_in(precision: str) -> Iterator[None]:
         keras.config.set_dtype_policy(before)
 
 
-def _build_module(
-    definition: Definition, schema: Schema, statistics: Statistics, module: UserModule, seed_state: keras.Variable
-) -> BuiltModel:
+def _build_module(definition: Definition, schema: Schema, statistics: Statistics, module: UserModule) -> BuiltModel:
     path = str(definition.module)
-    network, wiring = build_from_module(module, schema, definition)
+    with untold_state.variables_made() as made, untold_state.no_setting_changed(path):
+        network, wiring = build_from_module(module, schema, definition)
+    seed_state = global_seed_generator().state  # not that of before: build_model may have called set_random_seed
     compiled = compiled_of(
         network, path, heads=definition.heads, optimizer=definition.training.optimizer, own_loss=module.loss
     )
@@ -84,6 +85,7 @@ def _build_module(
     return BuiltModel(
         definition, schema, inputs, transform, network, heads, module.loss, module.metrics, seed_state, wiring,
         compiled, module.adapt, module.hooks, cut_at,
+        unknown=untold_state.unknown_to_keras([*module.made, *made], network, compiled.optimizers),
     )  # fmt: skip
 
 

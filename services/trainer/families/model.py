@@ -6,6 +6,7 @@ features of its own.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from common.definition.model import Definition
 from common.schema import PADDING, Feature, Scalar, Schema
-from services.trainer.families import layer_state, module_inputs
+from services.trainer.families import layer_state, module_inputs, untold_state
 from services.trainer.families.bottleneck import Bottleneck
 from services.trainer.families.compiled import Compiled
 from services.trainer.families.estimators.batch_tables import BatchTable
@@ -48,6 +49,7 @@ class BuiltModel:
     placement: where layers compute (placement.py).
     seed_state: of Keras's own generator; draws of layers without one follow from it.
     batch_tables: by name, embedding tables of which the network holds the rows of one batch only.
+    unknown: variables of a module's that may not be used (untold_state.py).
     """
 
     definition: Definition
@@ -66,6 +68,7 @@ class BuiltModel:
     bottleneck: Bottleneck | None = None
     placement: Placement = field(default_factory=Placement)
     batch_tables: Mapping[str, BatchTable] = field(default_factory=dict)
+    unknown: untold_state.Made = ()
 
     @property
     def _taught(self) -> keras.Model:
@@ -157,7 +160,15 @@ class BuiltModel:
 
     def outputs(self, columns: Columns, *, training: bool) -> dict[str, tf.Tensor]:
         """By head, float32 [n] or [n, units]: logits or predictions, as families/heads.py says."""
-        return self.by_head(self._taught(self.wiring.arranged(columns), training=training))
+        with self.looked_at(is_answer=not training) as results:
+            results.append(self._taught(self.wiring.arranged(columns), training=training))
+        return self.by_head(results[0])
+
+    def looked_at(self, *, is_answer: bool = False) -> AbstractContextManager[list[Any]]:
+        """untold_state.only_what_is_told, of the module's code that is traced within."""
+        makes_layers = isinstance(self.network, ModelFnNetwork)
+        path = self.definition.module
+        return untold_state.only_what_is_told(path, self.unknown, is_answer=is_answer, makes_layers=makes_layers)
 
     def by_head(self, outputs: Any) -> dict[str, tf.Tensor]:
         """Of what the network returned, as `outputs` gives it."""
@@ -198,6 +209,13 @@ class BuiltModel:
         Of several heads the means are added, each times the head's weight. A compiled loss is reduced as Keras reduces
         it: the weighted sum over the number of examples. Of a shard it is its part of the `whole` batch's.
         """
+        with self.looked_at() as results:
+            results += self._loss_and_added(columns, labels, weights, whole)
+        return results[0], results[1]
+
+    def _loss_and_added(
+        self, columns: Columns, labels: ByHead, weights: ByHead, whole: Whole | None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         share = 1.0 if whole is None else whole.share
         inputs = self.wiring.arranged(columns)
         outputs = self._taught(inputs, training=True)
@@ -312,8 +330,9 @@ class BuiltModel:
     def serve(self, raw: Raw) -> dict[str, tf.Tensor]:
         """The exported function: raw features to named outputs."""
         columns = self._strictly(raw)
-        with self.placement.ignored():
+        with self.placement.ignored(), self.looked_at(is_answer=True) as results:
             returned = self.network(self._asked.arranged(columns), training=False)
+            results.append(returned)
         taught = set(self.wiring.taught.values())
         served = {
             name: _as_float32(output) for name, output in self.wiring.named(returned).items() if name not in taught

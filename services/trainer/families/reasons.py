@@ -32,16 +32,17 @@ def describe(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename and PACKAGE_PREFIX in error.filename:
         return f"{type(error).__name__}: {error.msg} ({PurePath(error.filename).name}, line {error.lineno})"
     if isinstance(error, tf.errors.OpError):
-        return _with_place(_of_operation(error), _trace_of(error, str(error.message)))
+        return with_place(_of_operation(error), _trace_of(error, str(error.message)))
     text = "".join(traceback.format_exception_only(error)).strip()
     if isinstance(error, KeyError) and "\n" in str(
         error.args[:1] and error.args[0]
     ):  # Python shows a key, so a text with its escapes
         text = f"KeyError: {error.args[0]}"
     in_graph = _TRACEBACK in text
+    text = _ARGUMENTS.sub("", text) if in_graph else text
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     last = (lines[-1] if in_graph else _first_sentence(lines))[:_MAX_CHARS]
-    return _with_place(last, text if in_graph else _trace_of(error, "")) + _advice(error, last)
+    return with_place(last, text if in_graph else _trace_of(error, "")) + _advice(error, last)
 
 
 @contextmanager
@@ -54,7 +55,9 @@ def blame_definition(path: str, *, doing: str = "") -> Iterator[None]:
     except DefinitionFailedError as error:
         if not str(error).startswith(_TRACEBACK):
             raise
-        said = str(error).strip().rpartition("\n")[2].strip().removeprefix(f"{type(error).__name__}: ")
+        said = (
+            _ARGUMENTS.sub("", str(error)).strip().rpartition("\n")[2].strip().removeprefix(f"{type(error).__name__}: ")
+        )
         raise type(error)(said) from error.__cause__
     except SystemExit as error:
         raise DefinitionFailedError(f"{path}: {doing}{': ' if doing else ''}it calls sys.exit({error.code})") from error
@@ -85,6 +88,11 @@ def _advice(error: BaseException, said: str) -> str:
             ". A data file travels with the definition when model.yaml or a Python file of it names it, and "
             "lies beside the module: pathlib.Path(__file__).with_name(...)"
         )
+    if "'untracked' resource" in said:
+        return (
+            " A table or variable that the model uses is an attribute of a layer, or of the model that build_model "
+            "returns."
+        )
     if "must be fully-defined" in said:
         return (
             ". Give preprocessing layers before it a fixed size: max_tokens with pad_to_max_tokens=True, num_bins, "
@@ -109,11 +117,11 @@ def _of_operation(error: tf.errors.OpError) -> str:
     message = _NOISE.sub("", _ARGUMENTS.sub("", message))
     message = re.sub(r"\s*Name: (?:<unknown>)?,?\s*$", "", message.strip())
     said = " ".join(line.strip() for line in message.splitlines() if line.strip())[:_MAX_CHARS]
-    layer = _layer_of(nodes[-1]) if nodes else ""
+    layer = layer_of(nodes[-1]) if nodes else ""
     return f"{said} (in {layer})" if layer else said
 
 
-def _layer_of(node: str) -> str:
+def layer_of(node: str) -> str:
     """ "network_1/dense_1/MatMul" to "network_1/dense_1": without the operation and the graph's own scopes."""
     parts = [part for part in node.split("/")[:-1] if re.sub(r"_\d+$", "", part) not in _NO_LAYERS]
     return "/".join(parts)
@@ -128,7 +136,7 @@ def _trace_of(error: BaseException, message: str) -> str:
     return "".join(frames)
 
 
-def _with_place(said: str, trace: str) -> str:
+def with_place(said: str, trace: str) -> str:
     places = re.findall(rf'File "[^"]*{PACKAGE_PREFIX}[^"/]*/([^"]+)", line (\d+), in (\S+)', trace)
     if not places:
         return said

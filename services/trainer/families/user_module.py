@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from common.definition.model import Definition
 from common.schema import Schema
-from services.trainer.families import own_operations
+from services.trainer.families import own_operations, untold_state
 from services.trainer.families.hooks import check_every_function_is_used, hooks_of
 from services.trainer.families.package_name import PACKAGE_PREFIX
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
@@ -27,7 +27,10 @@ _FUNCTIONS = ("build_model", "model_fn", "metrics", "adapt", "loss")
 
 @dataclass(frozen=True)
 class UserModule:
-    """`build_model` or `model_fn`; the others go with build_model, `hooks` (by name) with both."""
+    """`build_model` or `model_fn`; the others go with build_model, `hooks` (by name) with both.
+
+    `made`: variables that were made while it was imported.
+    """
 
     build_model: Callable[[Schema, Mapping[str, Any]], keras.Model] | None
     loss: LossFunction | Mapping[str, LossFunction] | None
@@ -36,6 +39,7 @@ class UserModule:
     inputs: tuple[str, ...] | None = None
     model_fn: Callable[..., Any] | None = None
     hooks: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    made: untold_state.Made = ()
 
 
 def package_folder(directory: Path, digest: str) -> Path:
@@ -48,6 +52,9 @@ def load_module(
 ) -> UserModule:
     """Writes the files below `directory`, loads the libraries of `operations`, and imports the file at `path`.
 
+    Each call imports anew, from the same seed: what the file makes belongs to one model of a round, and is the same
+    in every process.
+
     Raises:
         DefinitionFailedError: it raises while being imported, or has no build_model; a library cannot be loaded.
     """
@@ -56,13 +63,15 @@ def load_module(
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
-    if package not in sys.modules:
-        namespace = types.ModuleType(package)
-        namespace.__path__ = [str(folder)]
-        sys.modules[package] = namespace
+    for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
+        del sys.modules[name]
+    namespace = types.ModuleType(package)
+    namespace.__path__ = [str(folder)]
+    sys.modules[package] = namespace
     own_operations.load(operations, package, folder)
     importlib.invalidate_caches()
-    with blame_definition(path):
+    keras.utils.set_random_seed(0)
+    with untold_state.variables_made() as made, untold_state.no_setting_changed(path), blame_definition(path):
         module = importlib.import_module(f"{package}.{path.removesuffix('.py').replace('/', '.')}")
     build_model, model_fn = (_function(module, name, path) for name in ("build_model", "model_fn"))
     if (build_model is None) == (model_fn is None):
@@ -87,6 +96,7 @@ def load_module(
         inputs=None if inputs is None else tuple(inputs),
         model_fn=model_fn,
         hooks=hooks,
+        made=tuple(made),
     )
 
 

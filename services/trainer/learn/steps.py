@@ -5,7 +5,8 @@ weigh nothing, so a block of any size is the same program.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -279,7 +280,10 @@ class Steps:
         scale = self._optimizer.scale_loss
         if self._sharded:
             assert turn, "shards that go on together take no local steps"
-            losses, gradients = self._sharded(self._model.loss_and_added, columns, labels, weights, turn, scale=scale)
+            with _taught_by_gradients_alone(self._variables, self._asked.shards):
+                losses, gradients = self._sharded(
+                    self._model.loss_and_added, columns, labels, weights, turn, scale=scale
+                )
             return losses[0], losses[1], gradients
         return self._whole_gradients(columns, labels, weights)
 
@@ -347,7 +351,9 @@ class Steps:
             metric.reset_state()
         wiring = self._model.wiring
         taught, weighted = wiring.by_output(labels), wiring.weights_by_output(weights)
-        logs = network.train_step((wiring.arranged(columns), taught, weighted))
+        with self._model.looked_at() as results:
+            logs = network.train_step((wiring.arranged(columns), taught, weighted))
+            results.append(logs)
         if not isinstance(logs, dict) or not logs:
             raise DefinitionFailedError("train_step must return a dict of numbers, one of them called loss")
         loss = tf.reduce_mean(tf.cast(logs.get("loss", next(iter(logs.values()))), tf.float32))
@@ -372,3 +378,21 @@ def _checked(loss: tf.Tensor, tensors: list[Any]) -> tf.Tensor:
     """The loss, or NaN where any of the tensors holds a value that is not finite (or values beyond any sum)."""
     sums = [tf.reduce_sum(tf.cast(getattr(tensor, "values", tensor), tf.float32)) for tensor in tensors]
     return tf.where(tf.math.is_finite(tf.add_n([tf.zeros([]), *sums])), loss, tf.constant(float("nan")))
+
+
+@contextmanager
+def _taught_by_gradients_alone(variables: Sequence[keras.Variable], shards: int) -> Iterator[None]:
+    """A layer that assigns its own weights when it is called would do so once for each shard that a process has."""
+    assigned = list[str]()
+    for variable in variables:
+        variable.assign = lambda *_, path=variable.path: assigned.append(path)
+    try:
+        yield
+    finally:
+        for variable in variables:
+            del variable.assign
+    if assigned:
+        raise DefinitionFailedError(
+            f"a layer assigns {assigned[0]} when it is called, as keras.layers.SpectralNormalization does, and "
+            f"training.shards is {shards}: each shard would do so again; leave shards out, or take local_steps"
+        )

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from common.errors import DataLoss
 from services.trainer import determinism
-from services.trainer.families import layer_state
+from services.trainer.families import layer_state, untold_state
 from services.trainer.families.model import BuiltModel
 from services.trainer.families.port import Arrays, Carrying, Losses, Pace, TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError
@@ -45,7 +45,7 @@ class Training:
         freeze(model.network, asked.frozen)
         model.placement.place(model.network, asked.devices, falls_back=asked.missing_device == "cpu")
         if not model.network.trainable_variables:
-            raise DefinitionFailedError("the model has nothing to train: no trainable variables")
+            raise untold_state.nothing_to_train(model.unknown)
         self._optimizers = model.compiled_by_user.optimizers or (make_optimizer(asked),)
         self._hooks = RunningHooks(model.hooks, str(model.definition.module), model.network)
         self._hooks.begin(self._optimizers[0])

@@ -26,6 +26,7 @@ import tensorflow as tf
 import yaml
 
 from common.definition.model import DEFINITION_FILE
+from common.definition.strict_yaml import read_yaml
 from common.errors import HeadraceError, InvalidInput
 from common.eventlog.base import NewRecord, RecordHeaders
 from common.eventlog.open import open_event_log
@@ -125,7 +126,7 @@ def _round(
 ) -> dict[str, Any]:
     fresh = FreshProcess.fork()  # first: nothing of TensorFlow runs yet
     files = _definition(work_dir / "definition", whole=whole)
-    mapping = yaml.safe_load(files[DEFINITION_FILE])
+    mapping: Any = read_yaml(files[DEFINITION_FILE], DEFINITION_FILE)
     registry = _OneRound((work_dir / "schema.json").read_text(), files)
     examples, _ = cut((work_dir / "examples.tfrecord").read_bytes())
     stream = str(mapping["stream"])
@@ -175,7 +176,7 @@ def _definition(directory: Path, *, whole: bool) -> dict[str, bytes]:
     }
     if whole:
         return files
-    mapping = yaml.safe_load(files[DEFINITION_FILE])
+    mapping: Any = read_yaml(files[DEFINITION_FILE], DEFINITION_FILE)
     mapping["training"] = {**(mapping.get("training") or {}), "passes": 1}
     return files | {DEFINITION_FILE: yaml.safe_dump(mapping, sort_keys=False).encode()}
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from common.errors import Conflict, HeadraceError
 from common.process.lifecycle import Stop
-from common.registry.catalog import PRODUCTION, FileEntry, Lease, Version
+from common.registry.catalog import PRODUCTION, Lease, Version
 from common.registry.client import RegistryClient
-from common.registry.jobs import Job, JobKind, JobState
+from common.registry.jobs import Job, JobKind, JobState, measured_files
 from services.trainer.rounds.assignment import Failed, Figures, Message, Progress, Raised, Rebuilt, RoundAssignment
 from services.trainer.rounds.zygote_handle import RoundChild, ZygoteHandle
 from services.trainer.settings import TrainerSettings
@@ -96,7 +96,7 @@ class Rebuilds:
         return self._registry.get_version(job.model, known.aliases.get(PRODUCTION, 0) or known.head_version)
 
     def _assignment(self, job: Job, version: Version, work_dir: str) -> RoundAssignment:
-        candidate = tuple(FileEntry(**entry) for entry in job.options.get("files", ()))
+        candidate = measured_files(job.options)
         last = version
         if candidate:
             last = self._registry.get_version(job.model, self._registry.get_model(job.model).head_version)

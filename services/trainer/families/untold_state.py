@@ -1,0 +1,200 @@
+"""What a module keeps, draws from or sets where no checkpoint has it: found when it is loaded, built and traced.
+
+A round is stopped, taken up by another process and trained again to the same bits, and every replica answers alike. So
+what a step reads and changes is in variables that Keras knows of, and an answer changes nothing.
+"""
+
+import random
+import re
+import traceback
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from common.saved_model.operations import REFUSED
+from services.trainer.families.reasons import DefinitionFailedError, layer_of, with_place
+
+Made = Sequence["weakref.ref[tf.Variable]"]
+_ASSIGNS = re.compile(
+    r"Assign\w*VariableOp|Resource(Scatter|Apply|SparseApply|StridedSliceAssign|CountUpTo)\w*|Rng(ReadAndSkip|Skip)"
+)
+_FILLS = re.compile(r"LookupTable(Insert|Remove|Import)\w*")
+_SETTINGS: Sequence[tuple[str, Callable[[], Any], Callable[[Any], None], str]] = (
+    (
+        "Keras's dtype policy",
+        lambda: keras.config.dtype_policy().name,
+        keras.config.set_dtype_policy,
+        "say training.mixed_precision in model.yaml, or give layers a dtype",
+    ),
+    ("Keras's floatx", keras.config.floatx, keras.config.set_floatx, "give layers and inputs a dtype"),
+    (
+        "tf.config.run_functions_eagerly",
+        tf.config.functions_run_eagerly,
+        tf.config.run_functions_eagerly,
+        "say training.execution: eager in model.yaml",
+    ),
+    ("eager execution", tf.executing_eagerly, lambda _: tf.compat.v1.enable_eager_execution(), "leave it on"),
+)
+
+
+@contextmanager
+def no_setting_changed(path: str) -> Iterator[None]:
+    """Raises DefinitionFailedError where the code within sets something of the whole process; it is set back."""
+    before = [read() for _, read, _, _ in _SETTINGS]
+    try:
+        yield
+    finally:  # also where something raised: that may have come of it
+        found = []
+        for (name, read, write, instead), value in zip(_SETTINGS, before, strict=True):
+            if (now := read()) != value:
+                write(value)
+                found.append(f"{name} to {now}, which other models of the process would have too; {instead}")
+        if found:
+            raise DefinitionFailedError(f"{path}: it sets {found[0]}")
+
+
+@contextmanager
+def variables_made() -> Iterator[list["weakref.ref[tf.Variable]"]]:
+    """TensorFlow's variables that are made within; one of Keras's has one of them."""
+    made: list[weakref.ref[tf.Variable]] = []
+
+    def noted(make: Callable[..., tf.Variable], **given: Any) -> tf.Variable:
+        variable = make(**given)
+        made.append(weakref.ref(variable))
+        return variable
+
+    with tf.variable_creator_scope(noted):
+        yield made
+
+
+def unknown_to_keras(
+    made: Iterable["weakref.ref[tf.Variable]"],
+    network: keras.Model,
+    optimizers: Iterable[keras.optimizers.Optimizer],
+) -> Made:
+    """Those that no checkpoint would have, were they used."""
+    known = [*network.variables, *(one for metric in network.metrics for one in metric.variables)]
+    for optimizer in optimizers:
+        known += [*optimizer.variables, *getattr(optimizer, "inner_optimizer", optimizer).variables]
+    ids = {id(one.value) for one in known}
+    return tuple(one for one in made if id(one()) not in ids)
+
+
+def nothing_to_train(unknown: Made) -> DefinitionFailedError:
+    """Said of a model without trainable variables that Keras knows of."""
+    made = next((variable for one in unknown if (variable := one()) is not None), None)
+    why = f"; it made {_said_of(made)}" if made is not None else ""
+    return DefinitionFailedError(f"the model has nothing to train: no trainable variables{why}")
+
+
+@contextmanager
+def only_what_is_told(
+    path: str | None, unknown: Made, *, is_answer: bool = False, makes_layers: bool = False
+) -> Iterator[list[Any]]:
+    """Looks at what the code within adds to the graph that is being made; eager execution is not looked at.
+
+    Gives a list that takes what the code returns: a draw that nothing uses is none.
+
+    Args:
+        path: the module's; None for an estimator, which is not looked at either.
+        unknown: variables that may not be used.
+        is_answer: variables may not be changed.
+        makes_layers: within, so that Keras draws their seeds from Python's generator.
+
+    Raises:
+        DefinitionFailedError: it does what no checkpoint, rebuild or replica could repeat.
+    """
+    results: list[Any] = []
+    if path is None or tf.executing_eagerly():
+        yield results
+        return
+    graph, before = tf.compat.v1.get_default_graph(), _generators(makes_layers)
+    first = len(graph.get_operations())
+    yield results
+    if _generators(makes_layers) != before:
+        raise DefinitionFailedError(
+            f"{path}: the model draws from numpy's or Python's generator in a call, which is drawn once for a graph; "
+            f"use keras.random with a keras.random.SeedGenerator of the layer. A layer that a call makes draws so too; "
+            f"make layers in __init__ or build"
+        )
+    _check_variables(path, graph, unknown)
+    told = "answers (training is false)" if is_answer else "trains"
+    ends = {one.op for one in keras.tree.flatten(results) if isinstance(one, tf.Tensor)}
+    for operation in graph.get_operations()[first:]:
+        for node in _nodes(graph, operation):
+            fault = _fault_of(node, is_answer=is_answer)
+            if fault and _is_used(operation, ends):
+                layer = layer_of(operation.name)
+                said = f"{path}: when the model {told}, {f'layer {layer}' if layer else 'it'} {fault}"
+                raise DefinitionFailedError(with_place(said, "".join(traceback.format_list(operation.traceback))))
+
+
+def _generators(makes_layers: bool) -> tuple[Any, ...]:
+    _, keys, *rest = np.random.get_state(legacy=True)
+    return (np.asarray(keys).tobytes(), *rest, None if makes_layers else random.getstate())
+
+
+def _check_variables(path: str, graph: Any, unknown: Made) -> None:
+    used = {id(outer) for outer, _ in graph.captures}
+    for one in unknown:
+        variable = one()
+        if variable is not None and id(variable.handle) in used:
+            raise DefinitionFailedError(f"{path}: the model uses {_said_of(variable)}")
+
+
+def _said_of(variable: tf.Variable) -> str:
+    name, kind, shape = variable.name.partition(":")[0], variable.dtype.name, tuple(variable.shape)
+    return (
+        f"the variable {name} ({kind} {shape}), which belongs to no layer that Keras knows of, so it would be neither "
+        f"trained nor kept. Make it with self.add_weight, or keras.Variable, in a layer or in the model that "
+        f"build_model returns; layers are attributes of these, or in lists or dicts that are"
+    )
+
+
+def _nodes(graph: Any, operation: tf.Operation) -> Iterator[Any]:
+    """Its node, and those of functions that it calls."""
+    waiting, seen = [operation.node_def] if operation.type != "Const" else [], set[str]()
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for attribute in node.attr.values():
+            for name in {attribute.func.name, *(one.name for one in attribute.list.func)} - seen:
+                seen.add(name)
+                if name and (function := graph._get_function(name)) is not None:
+                    waiting += function.cached_definition.node_def
+
+
+def _fault_of(node: Any, *, is_answer: bool) -> str:
+    if node.op in REFUSED:
+        return f"runs {node.op}, which {REFUSED[node.op]}"
+    if "seed2" in node.attr and not node.op.startswith("CudnnRNN"):
+        return (
+            f"draws with {node.op}, whose place in its numbers is lost when a round is stopped; use keras.random with "
+            f"a keras.random.SeedGenerator of the layer, or keras.layers.Dropout"
+        )
+    if _FILLS.fullmatch(node.op):
+        return f"changes a table ({node.op}), which no checkpoint has; use variables"
+    if is_answer and _ASSIGNS.fullmatch(node.op):
+        return (
+            f"changes a variable ({node.op}), and every replica has its own; change it, and draw, only where "
+            f"`training` is true, and leave out stateful=True"
+        )
+    return ""
+
+
+def _is_used(operation: tf.Operation, ends: set[tf.Operation]) -> bool:
+    """Whether it changes something, or what changes something or is returned depends on it."""
+    waiting, seen = [operation], {operation}
+    while waiting:
+        one = waiting.pop()
+        if one in ends or (one.op_def.is_stateful and "seed2" not in one.node_def.attr):
+            return True
+        following = {user for output in one.outputs for user in output.consumers()} - seen
+        seen |= following
+        waiting += following
+    return False

@@ -11,7 +11,7 @@
 | jit_compile                       | bit                                                                              |
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import keras
@@ -67,6 +67,7 @@ def compiled_of(
         )
     if has_loss or has_train_step:
         _refuse_plans(heads, path)
+    _refuse_untaught(loss, path, heads)
     for one in keras.tree.flatten(loss):
         _refuse_probabilities(one, path, heads)
     has_metrics = getattr(network, "_compile_metrics", None) is not None
@@ -106,6 +107,17 @@ def _refuse_plans(heads: Sequence[Head], path: str) -> None:
         raise DefinitionFailedError(
             f"{path}: the model has a loss of its own, and model.yaml says how head {taught} is taught (loss, weight, "
             f"class_weights, positive_weight or label_smoothing); say it in one of them"
+        )
+
+
+def _refuse_untaught(loss: object, path: str, heads: Sequence[Head]) -> None:
+    """Keras takes an output without a loss for one that is only returned; a head is there to be taught."""
+    given = loss if isinstance(loss, Mapping) else {}
+    without = [f"head {head.name}" for head in heads if given and len(heads) > 1 and given.get(head.name) is None]
+    if without or (isinstance(loss, list | tuple) and None in loss):
+        raise DefinitionFailedError(
+            f"{path}: the compiled loss leaves out {', '.join(without) or 'an output'}, which would never be taught; "
+            f"give it a loss, with loss_weights of 0 where it shall only be measured"
         )
 
 

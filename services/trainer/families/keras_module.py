@@ -33,7 +33,6 @@ import keras
 
 from common.definition.features import Crossed
 from common.definition.heads import Head
-from common.definition.losses import Task
 from common.definition.model import Definition
 from common.schema import Schema
 from common.suggestions import did_you_mean
@@ -43,8 +42,6 @@ from services.trainer.families.model_fn import build_from_model_fn
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
 from services.trainer.families.user_module import UserModule
 from services.trainer.families.wiring import Wiring, wiring_of
-
-_OF_LOGITS: tuple[Task, ...] = ("binary", "multiclass", "multilabel")
 
 
 def build_from_module(module: UserModule, schema: Schema, definition: Definition) -> tuple[keras.Model, Wiring]:
@@ -57,7 +54,7 @@ def build_from_module(module: UserModule, schema: Schema, definition: Definition
     if module.model_fn is not None:
         built, wiring = build_from_model_fn(module.model_fn, schema, definition)
         for head in definition.heads:
-            _check_output(built, wiring, head, path)
+            _check_output(wiring, head, path)
         return built, wiring
     assert module.build_model is not None
     with blame_definition(path):
@@ -68,7 +65,7 @@ def build_from_module(module: UserModule, schema: Schema, definition: Definition
     _check_inputs(keras.tree.flatten(inputs), schema, definition)
     wiring = wiring_of(inputs, outputs, names, _taught_outputs(names, definition, path))
     for head in definition.heads:
-        _check_output(network, wiring, head, path)
+        _check_output(wiring, head, path)
     return network, wiring
 
 
@@ -172,12 +169,7 @@ def _check_inputs(inputs: list[keras.KerasTensor], schema: Schema, definition: D
         )
 
 
-def _check_output(network: keras.Model, wiring: Wiring, head: Head, path: str) -> None:
-    last = network.layers[-1] if network.layers and len(wiring.names) == 1 else None
-    activation = getattr(last, "activation", None)
-    is_squashed = activation in (keras.activations.softmax, keras.activations.sigmoid)
-    if head.task in _OF_LOGITS and (isinstance(last, keras.layers.Softmax) or is_squashed):
-        raise DefinitionFailedError(f"{path}: the last layer is a softmax or sigmoid; return the logits")
+def _check_output(wiring: Wiring, head: Head, path: str) -> None:
     shape = wiring.shape_of(head.name)
     of_head = f" of head {head.name}" if len(wiring.taught) > 1 else ""
     is_vector = len(shape) == 2 and isinstance(shape[1], int) and shape[1] > (1 if head.task == "multiclass" else 0)

@@ -23,6 +23,7 @@ from services.trainer.families.compiled import Compiled
 from services.trainer.families.estimators.batch_tables import BatchTable
 from services.trainer.families.heads import BuiltHead, ByHead
 from services.trainer.families.model_fn import ModelFnEvaluation, ModelFnNetwork
+from services.trainer.families.module_checks import check_logits
 from services.trainer.families.placement import Placement
 from services.trainer.families.port import Arrays, Columns, Signature
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
@@ -173,6 +174,9 @@ class BuiltModel:
     def by_head(self, outputs: Any) -> dict[str, tf.Tensor]:
         """Of what the network returned, as `outputs` gives it."""
         named = self.wiring.named(outputs)
+        if self.definition.module:
+            for head in self.heads:
+                check_logits(head, named[self.wiring.taught[head.name]], self.definition.module)
         return {head.name: head.outputs_of(named[self.wiring.taught[head.name]]) for head in self.heads}
 
     def column_specs(self) -> dict[str, tf.TensorSpec]:

@@ -4,14 +4,35 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import keras
+import tensorflow as tf
 
 from common.definition.labels import check_classes
+from common.definition.losses import Task
 from common.definition.model import Definition
 from services.trainer.families.compiled import Compiled
 from services.trainer.families.heads import BuiltHead
 from services.trainer.families.model_fn import ModelFnNetwork
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.families.user_module import UserModule
+
+_OF_LOGITS: tuple[Task, ...] = ("binary", "multiclass", "multilabel")
+_SAME_NUMBERS = ("Identity", "Reshape", "Squeeze", "ExpandDims", "Cast", "StridedSlice")
+
+
+def check_logits(head: BuiltHead, output: tf.Tensor, path: str) -> None:
+    """Raises DefinitionFailedError where what was traced squashes a head's output, which the loss and serving would do
+    once more.
+    """
+    if head.head.task not in _OF_LOGITS or not tf.is_symbolic_tensor(output):
+        return
+    operation = output.op
+    while operation.type in _SAME_NUMBERS:
+        operation = operation.inputs[0].op
+    if operation.type in ("Sigmoid", "Softmax"):
+        of_head = "" if head.head.name == head.label.name else f" of head {head.head.name}"
+        raise DefinitionFailedError(
+            f"{path}: the last step of the output{of_head} is a {operation.type.lower()}; return the logits"
+        )
 
 
 def check_precision(definition: Definition, network: keras.Model, compiled: Compiled) -> None:

@@ -86,6 +86,15 @@ def placement_of(model: Model) -> dict[str, Any]:
     return model.placement.report() if isinstance(model, BuiltModel) else {}
 
 
+def beginning_of(model: Model) -> dict[str, str]:
+    """Digests of its variables, by path; of trees, which begin with nothing, there are none."""
+    if isinstance(model, TreesModel):
+        return {}
+    assert isinstance(model, BuiltModel)
+    arrays = checkpoint.capture(checkpoint.variables_by_path(model=model.network.variables))
+    return {path: checkpoint.weights_digest({path: array}) for path, array in arrays.items()}
+
+
 def meaning_of(model: Model, statistics: Statistics) -> dict[str, VariableMeaning]:
     """What the rows of its variables mean, by path; without those that are carried by path and shape."""
     if model.definition.module and isinstance(model, BuiltModel):

@@ -20,7 +20,8 @@ from common.registry.client import RegistryClient, manifest_of
 from services.trainer.data.divided_log import DividedLog
 from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families.parameter_bound import at_most
-from services.trainer.families.port import Trainable
+from services.trainer.families.port import Model, Trainable
+from services.trainer.families.user_module import UserModule
 from services.trainer.features import statistics as feature_statistics
 from services.trainer.features.statistics import Fitting, Statistics
 from services.trainer.features.words import row_counts
@@ -42,7 +43,8 @@ from services.trainer.rounds.curve import LossCurve
 from services.trainer.rounds.devices import memory_of_devices
 from services.trainer.rounds.evaluating import BY_CHIEF, Evaluator, Scores
 from services.trainer.rounds.feature_counts import FeatureCounts
-from services.trainer.rounds.inputs import RoundInputs, data_of, fetch_inputs
+from services.trainer.rounds.first_build import first_build
+from services.trainer.rounds.inputs import RoundInputs, data_of, fetch_definition, fetch_inputs
 from services.trainer.rounds.measuring import Measured, measure
 from services.trainer.rounds.pace import RoundPace
 from services.trainer.rounds.publishing import Trained
@@ -156,10 +158,7 @@ class RoundWork:
             self._tell_apart("read", data, (0.0, 0.0))
         with self._stage("build"):
             parent = inputs.parent.built() if inputs.parent else None
-            with at_most(self._assignment.max_parameters):
-                model = adapters.build(
-                    inputs.definition, inputs.schema, self._statistics, inputs.module, seed=self._plan.seed
-                )
+            model = self._built(inputs, begins=not known and not resumed)
             for one in filter(None, map(adapters.bottleneck_of, (model, parent))):
                 one.directory = Path(self._assignment.cache_dir) / _FEATURES
             before = resumed.checkpoint if resumed else known.checkpoint if known else None
@@ -246,6 +245,18 @@ class RoundWork:
                 rows = np.flatnonzero(~block.held_out)
                 fitting.add({name: block.raw[name].numpy()[rows] for name in fitting.raw_names})
         return fitting.result()
+
+    def _built(self, inputs: RoundInputs, *, begins: bool) -> Model:
+        def build(module: UserModule | None) -> Model:
+            with at_most(self._assignment.max_parameters):
+                return adapters.build(inputs.definition, inputs.schema, self._statistics, module, seed=self._plan.seed)
+
+        def import_again() -> UserModule | None:
+            return fetch_definition(self._registry, self._plan.definition_digest, self._work_dir)[1]
+
+        if inputs.module and begins and self._team.is_chief and not self._assignment.rebuild_of:
+            return first_build(build, inputs.module, import_again)
+        return build(inputs.module)
 
     def _restored(self, training: Trainable, inputs: RoundInputs) -> dict[str, Any]:
         """Continues from the parent; what changed, where the definition or a vocabulary had changed in between."""

@@ -88,6 +88,10 @@ def test_a_head_of_weight_0_gets_no_gradient_and_heads_come_and_go(tmp_path: Pat
         (module(source=MODULE + "\nloss = {'delay': lambda labels, outputs: outputs}"),
          "loss names delay, which is no head; the heads are late, amount"),
         (module(source=MODULE + "\nloss = {'late': 3}"), "loss must map heads to functions; late is none"),
+        (module({"late": {"task": "binary"}, "amount": {"task": "regression"}}, training={"batch_size": 8},
+                source=MODULE.replace("return keras.Model(", "made = keras.Model(")
+                + "    made.compile('adam', loss={'amount': 'mse'})\n    return made\n"),
+         "the compiled loss leaves out head late, which would never be taught"),
     ],
 )  # fmt: skip
 def test_a_module_that_does_not_fit_its_heads_is_refused(tmp_path: Path, files: dict[str, bytes], reason: str) -> None:

@@ -45,6 +45,18 @@ def assert_matches(text: str, pattern: str) -> None:
         (MODULE.replace('name="x"', 'name="y"'), "input 'y' is no feature of the stream"),
         (MODULE.replace("Dense(1)", "Dense(1, activation='sigmoid')"), "return the logits"),
         (
+            MODULE.replace("keras.layers.Dense(1)(hidden)", "keras.ops.sigmoid(keras.layers.Dense(1)(hidden))"),
+            "a sigmoid",
+        ),
+        (MODULE.replace("Dense(1)(hidden)", "Lambda(lambda one: tf.nn.sigmoid(one[:, :1]))(hidden)"), "a sigmoid"),
+        (
+            "import numpy as np\n"
+            + MODULE.replace(
+                "Dense(1)", "Dense(1, bias_initializer=lambda *_, **__: np.random.default_rng().random(1))"
+            ),
+            r"built twice from one seed, the model begins with another dense_1/bias each time",
+        ),
+        (
             MODULE + "\ndef loss(labels, outputs):\n    raise RuntimeError('no loss')",
             r"RuntimeError: no loss \(model.py, line 12",
         ),
@@ -58,6 +70,15 @@ def test_a_module_at_fault_fails_the_round_with_the_reason(platform: Platform, s
     assert outcome.kind is FailureKind.DEFINITION
     assert_matches(outcome.reason, reason)
     assert platform.registry.versions == []
+
+
+def test_numbers_of_a_seeded_generator_of_the_module_are_those_of_every_build(platform: Platform) -> None:
+    platform.append(events(20))
+    drawn = "GENERATOR = np.random.default_rng(7)\n" + MODULE.replace(
+        "Dense(1)", "Dense(1, bias_initializer=lambda *_, **__: GENERATOR.normal(size=1))"
+    )
+    done = platform.train(platform.lease(module_definition("import numpy as np\n" + drawn)))
+    assert isinstance(done, Done), done
 
 
 @pytest.mark.covers("hook-nan")

@@ -25,7 +25,7 @@ from common.errors import InvalidInput
 from common.schema import Schema
 from headrace.client.platform import Client
 from headrace.files.definition_folder import DefinitionFolder
-from headrace.files.event_files import fitted_event
+from headrace.files.event_files import events_of_frame
 from headrace.local.check import check_events, check_round
 from headrace.local.doubts import doubts
 from headrace.places import Addresses
@@ -201,8 +201,8 @@ def run(
         raise InvalidInput("the frame has no rows to learn from")
     work_dir = Path(tempfile.mkdtemp(prefix="headrace-run-"))
     columns = {feature.name: feature for feature in checked.columns}
-    rows = [fitted_event(row, columns) for row in frame.to_dict("records")]
-    (work_dir / "events.ndjson").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    rows = events_of_frame(frame, columns)
+    (work_dir / "events.ndjson").write_bytes(b"".join(orjson.dumps(row, default=str) + b"\n" for row in rows))
     found = check_events(work_dir, Schema.from_mapping(stream).to_json())
     first = "".join(f"; row {index}: {reason}" for index, reason in found.refused[:1])
     found.refuse(f"of the {len(frame):,} rows are refused{first}")

@@ -5,6 +5,7 @@ import functools
 import http.client
 import io
 import json
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -14,17 +15,19 @@ import orjson
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError, Message
 
-from common.errors import InvalidInput, Unavailable
+from common.errors import HeadraceError, InvalidInput, Unavailable
 from common.examples.cells import fitted
 from common.examples.codec import ExampleCodec
+from common.examples.repeated_keys import refuse_repeated_keys
 from common.schema import Schema
 from common.topic_source import TopicSource
-from protos.example_pb2 import Example
+from protos.example_pb2 import SequenceExample
 
 Decode = Callable[[bytes], Mapping[str, Any]]
 _AVRO_HEADER_BYTES = 5
 _REGISTRY_TIMEOUT_SECONDS = 10.0
 _MOST_SCHEMA_BYTES = 1 << 20
+_FAILED_SECONDS, _MOST_FAILED = 5.0, 1000
 
 
 class RecordMapper:
@@ -50,25 +53,29 @@ class RecordMapper:
             return self._codec.check(self._picked(value))
         try:
             record = self._decode(value)
-            event = {
-                name: fitted(feature, found)
-                for name, (feature, path) in self._columns.items()
-                if (found := _at(record, path)) is not None
-            }
-            return self._codec.encode(event)
+            event: dict[str, Any] = {}
+            for name, (feature, path) in self._columns.items():
+                try:
+                    event[name] = fitted(feature, _at(record, path))
+                except ValueError as error:
+                    raise InvalidInput(f"{name} {error}") from error
+            return self._codec.encode({name: found for name, found in event.items() if found is not None})
         except RecursionError as error:
             raise InvalidInput("the record is nested too deeply to be read") from error
 
     def _picked(self, value: bytes) -> bytes:
-        """The Example with the features of the schema only, under their names there."""
+        """The Example or SequenceExample with the features of the schema only, under their names there."""
         try:
-            given = Example.FromString(value)
+            given = SequenceExample.FromString(value)
         except DecodeError as error:
             raise InvalidInput("the record is no serialized tf.train.Example") from error
-        picked = Example()
+        picked = SequenceExample()
+        features, lists = given.context.feature, given.feature_lists.feature_list
         for name, (_, path) in self._columns.items():
-            if ".".join(path) in given.features.feature:
-                picked.features.feature[name].CopyFrom(given.features.feature[".".join(path)])
+            if (there := ".".join(path)) in features:
+                picked.context.feature[name].CopyFrom(features[there])
+            if there in lists:
+                picked.feature_lists.feature_list[name].CopyFrom(lists[there])
         return picked.SerializeToString(deterministic=True)
 
 
@@ -90,6 +97,7 @@ def _json(source: TopicSource) -> Decode:
             raise InvalidInput(f"the record is not JSON: {error}") from error
         if not isinstance(record, dict):
             raise InvalidInput(f"the record is {type(record).__name__}, expected a JSON object")
+        refuse_repeated_keys(value, record, "the record")
         return record
 
     return decode
@@ -116,9 +124,7 @@ def _avro(source: TopicSource) -> Decode:
     fixed = parsed(given) if given is not None else None
     url = str(source.options.get("schema_registry", "")).rstrip("/")
 
-    @functools.lru_cache(maxsize=1000)
-    def registered(number: int) -> tuple[Any, Any]:
-        return parsed(_registered_schema(url, number))
+    registered = _registered(url, parsed)
 
     def decode(value: bytes) -> Mapping[str, Any]:
         start = 0
@@ -153,16 +159,49 @@ def _holds_itself(schema: Any, above: frozenset[str] = frozenset()) -> bool:
     return _holds_itself(schema.get("items") or schema.get("values") or schema["type"], above)
 
 
+def _registered(url: str, parsed: Callable[[Any], tuple[Any, Any]]) -> Callable[[int], tuple[Any, Any]]:
+    """Schemas of a registry by number, `parsed`; one that could not be had is not asked for with every record."""
+    failed: dict[int, tuple[float, HeadraceError]] = {}
+
+    @functools.lru_cache(maxsize=1000)
+    def asked(number: int) -> tuple[Any, Any]:
+        return parsed(_registered_schema(url, number))
+
+    def registered(number: int) -> tuple[Any, Any]:
+        until, before = failed.get(number, (0.0, None))
+        if before is not None and time.monotonic() < until:
+            raise type(before)(before.message)
+        try:
+            return asked(number)
+        except HeadraceError as error:
+            if len(failed) >= _MOST_FAILED:
+                failed.clear()
+            failed[number] = (time.monotonic() + _FAILED_SECONDS, error)
+            raise
+
+    return registered
+
+
 def _registered_schema(url: str, number: int) -> Any:
     try:
         with urllib.request.urlopen(f"{url}/schemas/ids/{number}", timeout=_REGISTRY_TIMEOUT_SECONDS) as answer:  # noqa: S310 - the schema checks that it is http
-            return json.loads(json.loads(answer.read(_MOST_SCHEMA_BYTES))["schema"])
+            found = json.loads(answer.read(_MOST_SCHEMA_BYTES))
+            text, kind = str(found["schema"]), found.get("schemaType", "AVRO")
     except urllib.error.HTTPError as error:
         if error.code == 404:
             raise InvalidInput(f"the schema registry {url} has no schema {number}") from error
         raise Unavailable(f"the schema registry {url} answers {error.code}") from error
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, RecursionError) as error:
         raise Unavailable(f"the schema registry {url} does not answer: {error}") from error
+    if kind != "AVRO":
+        raise InvalidInput(
+            f"schema {number} of the schema registry {url} is of type {str(kind)[:100]!r}, expected AVRO, which "
+            f"alone is read by a registry"
+        )
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"schema {number} of the schema registry {url} is no Avro schema: {error}") from error
 
 
 def _protobuf(source: TopicSource) -> Decode:

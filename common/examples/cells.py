@@ -8,7 +8,9 @@ import datetime
 import math
 import re
 import unicodedata
-from collections.abc import Container, Mapping, Sequence
+import uuid
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -20,7 +22,10 @@ from common.schema import Feature, Schema
 MISSING_WORDS = frozenset({"", "na", "n/a", "nan", "null", "none", "nil", "?", "-"})
 """In lower case. A number has no value where its cell reads like this, a text where its cell is empty."""
 TRUTHS: Mapping[str, int] = {"true": 1, "yes": 1, "t": 1, "y": 1, "false": 0, "no": 0, "f": 0, "n": 0}
+_PANDAS_NOTHING = frozenset({"NAType", "NaTType"})
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_EXACT_FLOATS = 2**53
+"""Below this a float64 holds every integer."""
 _UNNAMED = re.compile(r"Unnamed: (\d+)")
 """What pandas calls a column without a header; `headrace init` would call it by its place, too."""
 _LONGEST_NAME = 100
@@ -96,6 +101,8 @@ def typed(feature: Feature, cell: str) -> Any:
         return cell
     if feature.dtype == "bytes":
         return {"b64": _base64(text)}
+    if "_" in text:  # which Python takes between digits
+        raise ValueError(f"is not a {feature.dtype}: expected a number without _")
     if feature.dtype == "float32":
         return _float(text)
     return _integer(text)
@@ -105,33 +112,46 @@ def fitted(feature: Feature, value: Any) -> Any:
     """A value of JSON, Parquet or a DataFrame as the feature's type where it means the same; as it is where not.
 
     true is 1, 2.0 is 2 for an int64, 7 is "7" for a string, a date is epoch seconds, NaN is no value (None).
+
+    Raises:
+        ValueError: a string's bytes are no text; the rest of a sentence that begins with the feature's name.
     """
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return None
     if hasattr(value, "tolist"):
         value = value.tolist()
+    if value is None or type(value).__name__ in _PANDAS_NOTHING:
+        return None
+    if isinstance(value, float | Decimal) and math.isnan(value):
+        return None
     if isinstance(value, list | tuple):
         return [fitted(feature, item) for item in value]
     if feature.dtype == "bytes":
         return {"b64": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
     if isinstance(value, bytes):
-        value = value.decode(errors="replace")
+        try:
+            value = value.decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"holds bytes that are not UTF-8 ({error.reason} at byte {error.start}): write it as UTF-8, or make "
+                f"the feature bytes in the stream"
+            ) from None
     return _as_text(value) if feature.dtype == "string" else _as_number(feature, value)
 
 
 def _as_text(value: Any) -> Any:
-    if isinstance(value, datetime.date):
+    if isinstance(value, datetime.date | datetime.time):
         return value.isoformat()
     if isinstance(value, bool):
         return str(value).lower()
-    return str(value) if isinstance(value, int) else value
+    return str(value) if isinstance(value, int | Decimal | uuid.UUID) else value
 
 
 def _as_number(feature: Feature, value: Any) -> Any:
     if isinstance(value, datetime.date):
         return epoch_seconds(value)
-    if isinstance(value, bool | Decimal):
-        value = float(value)
+    if isinstance(value, Decimal):
+        value = int(value) if value.is_finite() and value == value.to_integral_value() else float(value)
+    if isinstance(value, bool):
+        value = int(value)
     if isinstance(value, str) and feature.is_scalar:
         if is_missing(feature, value) and not feature.required:
             return None
@@ -160,15 +180,30 @@ def with_point(cell: str) -> str:
     return text.replace(".", "").replace(",", ".") if _DECIMAL_COMMA.fullmatch(text) else cell
 
 
-def flattened(event: Mapping[str, Any], known: Container[str] = ()) -> dict[str, Any]:
-    """{"user": {"id": 1}} as {"user.id": 1}. What is `known` by its name, and bytes as {"b64": ...}, stay whole."""
-    flat: dict[str, Any] = {}
-    for name, value in event.items():
-        if isinstance(value, Mapping) and name not in known and value.keys() != {"b64"}:
-            flat |= {f"{name}.{inner}": one for inner, one in flattened(value).items()}
-        else:
-            flat[name] = value
+def flattened(event: Mapping[str, Any], known: Container[str] = (), *, what: str = "the event") -> dict[str, Any]:
+    """{"user": {"id": 1}} as {"user.id": 1}. What is `known` by its name, and bytes as {"b64": ...}, stay whole.
+
+    Raises:
+        InvalidInput: `what` holds two values under one name, or is nested too deeply.
+    """
+    try:
+        pairs = list(_leaves(event, "", known))
+    except RecursionError as error:
+        raise InvalidInput(f"{what} is nested too deeply to be read") from error
+    flat = dict(pairs)
+    if len(flat) < len(pairs):
+        [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
+        raise InvalidInput(f"{what} has {name!r} twice, once within an object; rename one of them")
     return flat
+
+
+def _leaves(event: Mapping[str, Any], prefix: str, known: Container[str]) -> Iterator[tuple[str, Any]]:
+    for key, value in event.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and (prefix or name not in known) and value.keys() != {"b64"}:
+            yield from _leaves(value, f"{name}.", known)
+        else:
+            yield name, value
 
 
 def parse_date(text: str) -> datetime.datetime | None:
@@ -198,13 +233,16 @@ def _base64(text: str) -> str:
 
 def _float(text: str) -> float:
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
         if text.lower() in TRUTHS:
             return float(TRUTHS[text.lower()])
         if found := amount(text):
             return found[0]
         raise ValueError("is not a float32: expected a number like 2.5") from None
+    if math.isinf(number):
+        raise ValueError("is not a float32: expected a finite number")
+    return number
 
 
 def _integer(text: str) -> int:
@@ -224,4 +262,6 @@ def _integer(text: str) -> int:
         raise ValueError("is not a int64: expected a whole number, yes or no, or a date like 2026-01-31") from None
     if not number.is_integer():
         raise ValueError("is not a int64: expected a whole number; make the feature float32 in the stream if it is one")
+    if abs(number) >= _EXACT_FLOATS:
+        raise ValueError("is not a int64: expected a number of this size in digits alone, else some are lost")
     return int(number)

@@ -32,7 +32,7 @@ from headrace.client.looking import Looking
 from headrace.client.predicting import Predicting
 from headrace.client.rebuilds import Rebuild, wait_for
 from headrace.client.tables import Models, Versions
-from headrace.files.event_files import fitted_event
+from headrace.files.event_files import events_of_frame
 from headrace.places import Addresses, addresses_of
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class Client(Lifecycle, Looking, Predicting):
         if not hasattr(events, "to_dict"):
             return list(events)
         columns = {item.name: item for item in Schema.from_json(self.stream(stream).schema_json).columns}
-        return [fitted_event(row, columns) for row in events.to_dict("records")]
+        return [*events_of_frame(events, columns)]
 
     def append_body(
         self,

@@ -285,10 +285,9 @@ def _url(session: Session, url: str, *, use_grpc: bool) -> str:
 
 def _document(text: str) -> Any:
     """A whole request; one instance or a list of them becomes `instances`."""
-    try:
-        document = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise InvalidInput(f"the request is not JSON: {error}") from error
+    from headrace.files.tables import parsed_json
+
+    document = parsed_json(text.encode(errors="surrogateescape"), "the request")
     if isinstance(document, dict) and ("instances" in document or "inputs" in document):
         return document
     return {"instances": document if isinstance(document, list) else [document]}

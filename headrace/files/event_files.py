@@ -1,5 +1,6 @@
 """Files of events, event by event: CSV, NDJSON, Parquet, TFRecord."""
 
+import math
 import struct
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any, BinaryIO, Literal
@@ -8,10 +9,11 @@ import orjson
 
 from common.errors import InvalidInput
 from common.examples.cells import column_name, features_of, fitted, flattened, is_missing, is_number, typed, with_point
+from common.examples.values import shown
 from common.schema import Feature, Schema
 from common.storage import Place
 from headrace.files.packed import opened
-from headrace.files.tables import json_lines, open_csv, parquet_batches, parsed_json
+from headrace.files.tables import json_lines, open_csv, parquet_batches, parsed_json, records_of
 
 NDJSON = "application/x-ndjson"
 TFRECORD = "application/x-tfrecord"
@@ -55,7 +57,7 @@ def events_of(
         elif file_format == "ndjson":
             yield from _fitted_lines(file, place, schema)
         elif file_format == "parquet":
-            yield from _parquet_lines(place, schema)
+            yield from _parquet_lines(place, schema, lenient=lenient)
         else:
             yield from _csv_rows(file, place, schema, lenient=lenient)
 
@@ -63,6 +65,17 @@ def events_of(
 def line_of(event: Mapping[str, Any], columns: Mapping[str, Feature]) -> bytes:
     """An event as a line of NDJSON that fits the schema."""
     return orjson.dumps(fitted_event(event, columns), default=str) + b"\n"
+
+
+def events_of_frame(frame: Any, columns: Mapping[str, Feature]) -> list[dict[str, Any]]:
+    """A DataFrame's rows as `fitted_event` makes them. Raises InvalidInput, with the row, counted from 0."""
+    events = []
+    for number, row in enumerate(records_of(frame)):
+        try:
+            events.append(fitted_event(row, columns))
+        except InvalidInput as error:
+            raise InvalidInput(f"row {number}: {error.message}") from error
+    return events
 
 
 def _tfrecords(file: BinaryIO, path: Place) -> Iterator[tuple[bytes, int]]:
@@ -99,7 +112,7 @@ def _fitted_line(line: bytes, columns: Mapping[str, Feature]) -> bytes:
         return line
     try:
         return orjson.dumps(fitted_event(event, columns)) + b"\n"
-    except (RecursionError, orjson.JSONEncodeError):  # nested too deeply, which ingest says, too
+    except (InvalidInput, RecursionError, orjson.JSONEncodeError):  # which ingest says, too
         return line
 
 
@@ -120,24 +133,44 @@ def fitted_event(event: Mapping[str, Any], columns: Mapping[str, Feature]) -> di
     apart.
 
     Names and values that cannot be made to fit stay as they are, for ingest to say what is wrong.
+
+    Raises:
+        InvalidInput: JSON cannot hold a value, or two are for the same feature.
     """
     made: dict[str, Any] = {}
+    found: set[str] = set()
     for index, (header, value) in enumerate(flattened(event, columns).items()):
         name = header if header in columns else column_name(header, index)
         feature = columns.get(name)
         if feature is None:
             made[header] = value
-        elif (fit := fitted(feature, value)) is not None:
+            continue
+        if name in found:
+            raise InvalidInput(f"more than one column is for {name}; rename all but one")
+        found.add(name)
+        try:
+            fit = fitted(feature, value)
+        except ValueError as error:
+            raise InvalidInput(f"{name} {error}") from error
+        if isinstance(fit, float) and math.isinf(fit):
+            raise InvalidInput(f"{name} is {shown(fit)}, expected a finite number")
+        if fit is not None:
             made[name] = fit
     return made
 
 
-def _parquet_lines(path: Place, schema: Schema) -> Iterator[tuple[bytes, int]]:
+def _parquet_lines(path: Place, schema: Schema, *, lenient: bool) -> Iterator[tuple[bytes, int]]:
     columns = {feature.name: feature for feature in schema.columns}
     size = path.size()
     for rows, first, count in parquet_batches(path):
         for number, row in enumerate(rows, first + 1):
-            yield line_of(row, columns), size * number // count
+            try:
+                line = line_of(row, columns)
+            except InvalidInput as error:
+                if not lenient:
+                    raise InvalidInput(f"{path}, row {number}: {error.message}") from error
+                line = orjson.dumps({f"row {number}: {error.message}": None}) + b"\n"
+            yield line, size * number // count
 
 
 def _csv_rows(file: BinaryIO, path: Place, schema: Schema, *, lenient: bool) -> Iterator[tuple[bytes, int]]:

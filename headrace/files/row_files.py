@@ -12,7 +12,7 @@ from common.errors import InvalidInput
 from common.examples.cells import column_name, fitted, flattened, is_missing, is_number, typed, with_point
 from common.schema import Feature, Schema
 from headrace.files.packed import opened, suffix_of, unknown_format
-from headrace.files.tables import Row, json_lines, parsed_json, rows_of
+from headrace.files.tables import Row, json_lines, parsed_json, records_of, rows_of
 
 SUFFIXES = (".json", ".ndjson", ".jsonl", ".csv", ".tsv", ".parquet", ".pq", ".npy")
 _INTEGERS = ("DT_INT", "DT_UINT")
@@ -70,8 +70,8 @@ def read_rows(path: Path, wanted: Wanted) -> Rows:
         if not isinstance(row, dict) or row.keys() == {"b64"}:
             rows.append(row)
             continue
-        named = _named(flattened(row, wanted.types), wanted)
         place = f"{path}, {where}"
+        named = _named(flattened(row, wanted.types, what=place), wanted, place)
         rows.append({name: _input(name, named, wanted, place) for name in wanted.types})
         labels.append(_label(named, wanted))
     return Rows(rows, labels if any(label is not None for label in labels) else [])
@@ -80,17 +80,20 @@ def read_rows(path: Path, wanted: Wanted) -> Rows:
 def values_of_frame(frame: Any, types: Mapping[str, str]) -> list[dict[str, Any]]:
     """A DataFrame's rows as inputs of a signature. Raises InvalidInput: an input has no column."""
     wanted = Wanted(types)
-    found = [_named(row, wanted) for row in frame.to_dict("records")]
+    found = [_named(row, wanted, "the frame") for row in records_of(frame)]
     return [{name: _input(name, row, wanted, f"row {number}") for name in types} for number, row in enumerate(found, 1)]
 
 
-def _named(row: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
+def _named(row: Mapping[str, Any], wanted: Wanted, place: str) -> dict[str, Any]:
     """By the names that are wanted: the header itself, or the name that `headrace init` makes of it."""
     known = {*wanted.types, *([wanted.label] if wanted.label else [])}
-    return {
-        header if header in known else column_name(header, index): value
-        for index, (header, value) in enumerate(row.items())
-    }
+    named: dict[str, Any] = {}
+    for index, (header, value) in enumerate(row.items()):
+        name = header if header in known else column_name(header, index)
+        if name in known and name in named:
+            raise InvalidInput(f"{place} has more than one column for {name}; rename all but one")
+        named[name] = value
+    return named
 
 
 def _input(name: str, row: Mapping[str, Any], wanted: Wanted, place: str) -> Any:
@@ -104,6 +107,8 @@ def _input(name: str, row: Mapping[str, Any], wanted: Wanted, place: str) -> Any
             value = typed(feature, value) if isinstance(value, str) else fitted(feature, value)
         except ValueError as error:
             raise InvalidInput(f"{place}: {name} {str(value)[:60]!r} {error}") from None
+        except RecursionError as error:
+            raise InvalidInput(f"{place}: {name} is nested too deeply to be read") from error
     elif isinstance(value, str):
         value = _cell(value, wanted.types[name], f"{place}: {name}")
     if value is None:

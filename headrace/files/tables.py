@@ -15,6 +15,7 @@ import orjson
 
 from common.errors import InvalidInput
 from common.examples.cells import flattened
+from common.examples.repeated_keys import refuse_repeated_keys
 from common.storage import Place
 from headrace.files.packed import foreign, opened, suffix_of, unknown_format
 
@@ -202,6 +203,15 @@ def _not_utf_8(path: Path | Place, line: int, error: UnicodeDecodeError) -> Inva
     )
 
 
+def records_of(frame: Any) -> list[dict[str, Any]]:
+    """A DataFrame's rows by their columns' names. Raises InvalidInput: two columns have one name."""
+    names = list(map(str, frame.columns))
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    if twice:
+        raise InvalidInput(f"the frame has the column {twice[0]!r} more than once; rename all but one")
+    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
+
+
 def json_lines(file: BinaryIO, path: Path | Place) -> Iterator[tuple[bytes, int, int]]:
     """(line, its number, bytes up to its end) of what is not blank; of a JSON array of objects, each of them.
 
@@ -237,17 +247,19 @@ def parsed_json(text: bytes, what: str) -> Any:
     """What the text says. NaN, which Python's json writes and JSON does not have, is null: there is no value.
 
     Raises:
-        InvalidInput: it is no JSON.
+        InvalidInput: it is no JSON, or an object in it names a key twice.
     """
     try:
-        return orjson.loads(text)
+        found = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         if b"NaN" not in text:
             raise InvalidInput(f"{what} is not JSON: {error}") from error
         try:
-            return json.loads(text, parse_constant=_constant)
+            found = json.loads(text, parse_constant=_constant)
         except (ValueError, RecursionError):
             raise InvalidInput(f"{what} is not JSON: {error}") from error
+    refuse_repeated_keys(text, found, what)
+    return found
 
 
 def _constant(name: str) -> None:
@@ -275,10 +287,10 @@ def _ndjson_rows(path: Path) -> Iterator[Row]:
             values = parsed_json(line, f"{path}, line {number}")
             if not isinstance(values, dict):
                 raise InvalidInput(f"{path}, line {number} is no JSON object: {line[:60]!r}")
-            yield Row(flattened(values), number)
+            yield Row(flattened(values, what=f"{path}, line {number}"), number)
 
 
 def _parquet_rows(path: Path) -> Iterator[Row]:
     for rows, first, _ in parquet_batches(path):
         for index, values in enumerate(rows, first + 1):
-            yield Row(flattened(values), index)
+            yield Row(flattened(values, what=f"{path}, row {index}"), index)

@@ -2,9 +2,11 @@
 
 import struct
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 
 import orjson
+import pandas
 import pytest
 
 from common.errors import InvalidInput, NotFound
@@ -96,6 +98,63 @@ def test_ndjson_lines_go_as_they_are(tmp_path: Path) -> None:
     (batch,) = batches(path, "ndjson", SCHEMA)
     assert batch.body == b'{"late": 1}\n{"late": 0}\n'
     assert (batch.count, batch.byte_count) == (2, path.stat().st_size)
+
+
+@pytest.mark.parametrize("line", [b'{"late": true, "late": 0}', b'{"x y": 1, "x_y": 2}', b'{"x": {"y": 1}, "x.y": 2}'])
+def test_a_line_that_says_a_thing_twice_goes_as_it_is_for_ingest_to_refuse(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "events.ndjson"
+    path.write_bytes(line + b"\n")
+    schema = Schema.from_mapping(
+        {"features": [{"name": "x_y", "dtype": "string"}], "labels": [{"name": "late", "dtype": "int64"}]}
+    )
+    assert [batch.body for batch in batches(path, "ndjson", schema)] == [line + b"\n"]
+
+
+def test_an_array_that_says_a_thing_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('[{"late": 1},\n{"late": 1, "late": 0}]')
+    with pytest.raises(InvalidInput, match="has the key 'late' twice"):
+        _events(tmp_path / "a.json", "ndjson")
+
+
+@pytest.mark.parametrize(
+    ("values", "fault"),
+    [
+        ({"carrier": ["AA", b"Zo\xeb"]}, r"row 2: carrier holds bytes that are not UTF-8"),
+        ({"late": [1, 2], "delay": [0.0, float("inf")]}, "row 2: delay is Infinity, expected a finite number"),
+        ({"late": [1, 2], "Late": [1, 2], "late ": [1, 2]}, "row 1: more than one column is for late"),
+    ],
+)
+def test_a_value_of_parquet_that_would_be_another_one_is_refused_or_set_aside(
+    tmp_path: Path, values: dict[str, list[object]], fault: str
+) -> None:
+    from pyarrow import Table, array, binary, parquet
+
+    columns = {name: array(v, binary()) if name == "carrier" else array(v) for name, v in values.items()}
+    parquet.write_table(Table.from_pydict(columns), path := tmp_path / "a.parquet")
+    with pytest.raises(InvalidInput, match=fault):
+        list(batches(path, "parquet", SCHEMA))
+    (batch,) = batches_of(SourceFile(place_of(path), "parquet"), SCHEMA, lenient=True)
+    assert fault.split(": ")[1].encode() in batch.body
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("delay\n1e999\n", "expected a finite number"),
+        ("delay\n1_0\n", "expected a number without _"),
+        ('late\n"9,007,199,254,740,993"\n', "expected a number of this size in digits alone"),
+    ],
+)
+def test_a_number_that_would_become_another_one_is_refused(tmp_path: Path, text: str, fault: str) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(InvalidInput, match=fault):
+        _events(tmp_path / "a.csv", "csv")
+
+
+def test_values_of_pandas_that_are_nothing_are_none_and_exact_numbers_stay_exact() -> None:
+    late = SCHEMA.labels[0]
+    assert [fitted(late, one) for one in (pandas.NA, pandas.NaT, Decimal("NaN"))] == [None] * 3
+    assert fitted(late, Decimal(2**53 + 1)) == 2**53 + 1
 
 
 @pytest.mark.parametrize("value", [b"[" * 1000 + b"]" * 1000, b'{"a": ' * 1000 + b"1" + b"}" * 1000])

@@ -35,6 +35,9 @@ def test_a_dataframe_becomes_a_model_that_answers() -> None:
     broken = names["frame"].assign(late=7)
     with pytest.raises(InvalidInput, match=r"600 of the 600 rows are refused; row 0: .*late"):
         headrace.run(names["schema"], names["definition"], broken)
+    twice = broken.set_axis([*broken.columns[:-1], broken.columns[0]], axis="columns")
+    with pytest.raises(InvalidInput, match=r"the frame has the column '.*' more than once"):
+        headrace.run(names["schema"], names["definition"], twice)
     with pytest.raises(InvalidInput, match="the frame has no rows"):
         headrace.run(names["schema"], names["definition"], broken.head(0))
     binary = {**names["definition"], "warm_start": {"from": "w.npz"}}

@@ -208,6 +208,10 @@ def test_classes_are_measured_by_their_probabilities() -> None:
         ("a.csv", "x\n1,2\n", "line 2: 2 values for 1 columns"),
         ("a.csv", "x\nmuch\n", "line 2: x is 'much'"),
         ("a.csv", "x\n", "has no rows"),
+        ("a.ndjson", '{"x": 1, "y": {"z": 1, "z": 2}}', "line 1 has the key 'z' twice"),
+        ("a.json", '[{"x": 1}, {"x": 1, "\\u0078": 2}]', "a.json has the key 'x' twice"),
+        ("a.ndjson", '{"y.z": 1, "y": {"z": 2}}', "row 1 has 'y.z' twice, once within an object"),
+        ("a.ndjson", '{"x": ' + '{"y":' * 1000 + "1" + "}" * 1001, "is nested too deeply to be read"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_told_with_the_place(
@@ -228,6 +232,8 @@ def test_a_file_that_cannot_be_read_is_told_with_the_place(
         (["predict", "m", "[1]", "--async", "--grpc"], InvalidInput, "no gRPC door"),
         (["predict", "m", "[1]", "--async", "--url", "grpc"], InvalidInput, "no gRPC door"),
         (["predict", "m", "[1]", "--grpc", "--url", "http"], InvalidInput, "needs a --url grpc"),
+        (["predict", "m", "[" * 1000 + "]" * 1000, "--url", "http"], InvalidInput, "nested too deeply"),
+        (["predict", "m", '{"instances": [1], "instances": [2]}', "--url", "http"], InvalidInput, "'instances' twice"),
         (["predict", "m", "[1]", "--version", "1", "--label", "a", "--url", "http"], InvalidInput, "not both"),
         (
             ["predict", "m", _EXTRA, "--signature", "mixed", "--output", "n", "--url", "http"],

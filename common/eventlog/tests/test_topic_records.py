@@ -7,6 +7,7 @@ import io
 import json
 import socketserver
 import threading
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,7 +20,7 @@ from common.errors import InvalidInput, Unavailable
 from common.eventlog.topic_records import RecordMapper
 from common.examples.codec import ExampleCodec
 from common.schema import Schema
-from protos.example_pb2 import Example
+from protos.example_pb2 import Example, SequenceExample
 
 FEATURES: Mapping[str, Any] = {
     "features": [
@@ -93,6 +94,7 @@ def test_json_is_found_by_path_and_typed_by_the_schema() -> None:
         (None, "the record has no value"),
         (b"{", "the record is not JSON"),
         (b"[1]", "the record is list, expected a JSON object"),
+        (b'{"payload": {"amount": 1, "amount": 2}}', "the record has the key 'amount' twice"),
         (b'{"payload": 3}', "amount is missing; at is missing; codes is missing; late is missing"),
         (b'{"payload": {"amount": -1, "late": 7}, "at": 1, "codes": []}',
          "amount is -1.0, expected at least 0; late is 7, expected at most 1"),
@@ -115,6 +117,24 @@ def test_avro_by_a_schema_of_its_own() -> None:
 def test_a_record_that_is_nested_too_deeply_is_no_event() -> None:
     with pytest.raises(InvalidInput, match="nested too deeply"):
         mapper(format="json").example(b'{"codes": ' + b"[" * 1000 + b"]" * 1000 + b"}")
+
+
+def test_bytes_that_are_no_text_are_no_event_and_a_uuid_is_its_text() -> None:
+    def event(country: Any, kind: Any) -> bytes:
+        schema = json.loads(json.dumps(AVRO))
+        schema["fields"][1]["type"] = kind
+        reader = mapper(format="avro", avro_schema=schema, fields={**FIELDS, "country": "customer"})
+        file = io.BytesIO()
+        fastavro.schemaless_writer(file, fastavro.parse_schema(schema), {**RECORD, "customer": country})
+        return reader.example(file.getvalue())
+
+    assert event("Zoë".encode(), "bytes") == expected({**EVENT, "country": "Zoë"})
+    with pytest.raises(
+        InvalidInput, match=r"country holds bytes that are not UTF-8 .* at byte 2.*make the feature bytes"
+    ):
+        event("Zoë".encode("latin-1"), "bytes")
+    number = uuid.UUID(int=7)
+    assert event(number, {"type": "string", "logicalType": "uuid"}) == expected({**EVENT, "country": str(number)})
 
 
 def test_avro_records_in_records_in_records_do_not_end_the_process() -> None:
@@ -142,10 +162,18 @@ def test_a_registry_of_schemas_that_answers_nonsense_is_one_that_does_not_answer
 
 
 def test_avro_by_a_registry_of_schemas() -> None:
+    asked: list[str] = []
+
     class Answers(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = json.dumps({"schema": json.dumps(AVRO)}).encode()
-            self.send_response(200 if self.path == "/schemas/ids/7" else 404)
+            asked.append(self.path)
+            kinds = {
+                "/schemas/ids/7": {},
+                "/schemas/ids/5": {"schemaType": "PROTOBUF"},
+                "/schemas/ids/4": {"schema": "{"},
+            }
+            body = json.dumps({"schema": json.dumps(AVRO), **kinds.get(self.path, {})}).encode()
+            self.send_response(200 if self.path in kinds else 404)
             self.end_headers()
             self.wfile.write(body)
 
@@ -157,8 +185,15 @@ def test_avro_by_a_registry_of_schemas() -> None:
     reader = mapper(format="avro", schema_registry=f"http://127.0.0.1:{server.server_port}")
     try:
         assert reader.example(b"\x00" + (7).to_bytes(4) + avro()) == expected()
-        with pytest.raises(InvalidInput, match="has no schema 8"):
-            reader.example(b"\x00" + (8).to_bytes(4) + avro())
+        for number, fault in (
+            (8, "has no schema 8"),
+            (5, "is of type 'PROTOBUF', expected AVRO"),
+            (4, "no Avro schema"),
+        ):
+            for _ in range(2):
+                with pytest.raises(InvalidInput, match=fault):
+                    reader.example(b"\x00" + number.to_bytes(4) + avro())
+            assert asked.count(f"/schemas/ids/{number}") == 1, "what failed is not asked for again with every record"
         with pytest.raises(InvalidInput, match="does not begin with a zero and the number of its Avro schema"):
             reader.example(b"\x01")
     finally:
@@ -208,6 +243,11 @@ def test_examples_are_taken_with_the_features_that_the_schema_names() -> None:
     )
     with pytest.raises(InvalidInput, match=r"no serialized tf\.train\.Example"):
         mapper(format="example").example(b"\xff")
+    sequence = SequenceExample.FromString(expected())
+    steps = sequence.feature_lists.feature_list["items"].feature
+    for number in sequence.context.feature.pop("codes").int64_list.value:
+        steps.add().int64_list.value.append(number)
+    assert mapper(format="example", fields={"codes": "items"}).example(sequence.SerializeToString()) == expected()
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from common.errors import InvalidInput
+from common.examples.repeated_keys import may_repeat_a_key
 from services.ingest.codec.validation import BadLine, check_count
 
 JSON, NDJSON, TFRECORD = "application/json", "application/x-ndjson", "application/x-tfrecord"
@@ -24,7 +25,7 @@ def events_of_json(body: bytes, *, most: int | None = None) -> list[Any]:
         raise InvalidInput('the body must be an object with one member, {"events": [...]}')
     events: list[Any] = document["events"]
     check_count(len(events), most)
-    if body.count(b":") == 1 + _key_count(events) or not _may_repeat_a_key(body, document):
+    if body.count(b":") == 1 + _key_count(events) or not may_repeat_a_key(body, document):
         return events
     told = _telling_repeats(body)
     if isinstance(told, _Repeating):
@@ -40,7 +41,7 @@ def events_of_ndjson(body: bytes, *, most: int | None = None) -> list[Any]:
         events = list(map(orjson.loads, lines))
     except orjson.JSONDecodeError:
         return [_line(number, line) for number, line in enumerate(lines)]
-    if body.count(b":") == _key_count(events) or not _may_repeat_a_key(body, events):
+    if body.count(b":") == _key_count(events) or not may_repeat_a_key(body, events):
         return events
     return [_line(number, line) for number, line in enumerate(lines)]
 
@@ -55,7 +56,7 @@ def _line(index: int, line: bytes) -> object:
         event = _parsed(line, f"event {index}")
     except InvalidInput as error:
         return BadLine(line, error.message)
-    return _unless_repeating(_telling_repeats(line), line) if _may_repeat_a_key(line, event) else event
+    return _unless_repeating(_telling_repeats(line), line) if may_repeat_a_key(line, event) else event
 
 
 def _parsed(text: bytes, what: str) -> Any:
@@ -88,15 +89,6 @@ class _Repeating(dict[str, Any]):
 def _key_count(events: list[Any]) -> int:
     """Of the events themselves; -1 when one is no object."""
     return sum(map(len, events)) if set(map(type, events)) <= {dict} else -1
-
-
-def _may_repeat_a_key(text: bytes, value: object) -> bool:
-    """False when the text, read as `value`, surely names no key of an object twice: written anew it has as many
-    colons, and none comes from an escape."""
-    try:
-        return text.count(b":") != orjson.dumps(value).count(b":") or b"\\u003" in text
-    except orjson.JSONEncodeError:
-        return True
 
 
 def _telling_repeats(text: bytes) -> Any:

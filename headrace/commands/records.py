@@ -22,13 +22,14 @@ _SHARD_BYTES = 100_000_000
 
 @app.command()
 def cat(
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="TFRecord, with gzip around it or without; a path or URL.")
-    ],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="TFRecord, also packed by gzip or zlib; a path or URL.")],
     limit: Annotated[int, typer.Option(min=1, help="Print this many records.")] = 2**31,
     raw: Annotated[bool, typer.Option("--raw", help="Print each record's bytes in base64, whatever it holds.")] = False,
 ) -> None:
-    """Print the tf.train.Examples of a file, a JSON object a line; a damaged record ends it, by number and place."""
+    """Print the tf.train.Examples or SequenceExamples of a file, a JSON object a line.
+
+    A damaged record ends it, by number and place.
+    """
     from headrace.files.shards import records_of
 
     for number, record in enumerate(islice(records_of(place_of(file)), limit)):
@@ -87,15 +88,22 @@ def _schema_of(session: Session, stream: str) -> Schema | None:
 
 
 def _example(record: bytes, place: str) -> dict[str, Any]:
+    """Of a SequenceExample, a list for each step of its feature lists."""
     from google.protobuf.message import DecodeError
 
-    from protos.example_pb2 import Example
+    from protos.example_pb2 import SequenceExample
 
     try:
-        example = Example.FromString(record)
+        example = SequenceExample.FromString(record)
     except DecodeError as error:
         raise InvalidInput(f"{place} is no tf.train.Example ({error}); --raw prints its bytes") from error
-    return {name: _values(feature) for name, feature in sorted(example.features.feature.items())}
+    lists = example.feature_lists.feature_list
+    twice = sorted(example.context.feature.keys() & lists.keys())
+    if twice:
+        raise InvalidInput(f"{place} has {', '.join(twice)} in its context and in its lists; --raw prints its bytes")
+    found = {name: _values(feature) for name, feature in example.context.feature.items()}
+    found |= {name: [_values(step) for step in steps.feature] for name, steps in lists.items()}
+    return dict(sorted(found.items()))
 
 
 def _values(feature: "Feature") -> list[Any]:

@@ -12,7 +12,7 @@ from queue import Full, Queue
 
 from common.schema import Schema
 from common.storage import Place
-from headrace.files.sources import Position, SourceRequest, events_as_bytes, open_source
+from headrace.files.sources import Position, SourceRequest, open_source
 
 BATCH_EVENTS = 5_000
 BATCH_BYTES = 4 * 1024 * 1024
@@ -60,7 +60,7 @@ def batches(file: SourceFile, schema: Schema, *, lenient: bool = False) -> Itera
                 source.byte_count,
             )  # fmt: skip
 
-        for event in events_as_bytes(source, schema):
+        while (event := source.next()) is not None:
             parts.append(event)
             size += len(event)
             if len(parts) == BATCH_EVENTS or size >= BATCH_BYTES:

@@ -12,7 +12,7 @@ from common.examples.cells import column_name, features_of, fitted, flattened, i
 from common.examples.values import shown
 from common.schema import Feature, Schema
 from common.storage import Place
-from headrace.files.packed import opened
+from headrace.files.packed import opened, opened_records
 from headrace.files.tables import json_lines, open_csv, parquet_batches, parsed_json, records_of
 
 NDJSON = "application/x-ndjson"
@@ -51,7 +51,7 @@ def events_of(
     Raises:
         NotFound: there is no such file. InvalidInput: it cannot be read as that format; says where.
     """
-    with opened(place) as file:
+    with opened_records(place) if file_format == "tfrecord" else opened(place) as file:
         if file_format == "tfrecord":
             yield from _tfrecords(file, place)
         elif file_format == "ndjson":

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from common.errors import InvalidInput
+from common.eventlog.tfrecord import HEADER_BYTES, masked_crc32c
 from common.storage import Place
 
 _OPENERS: Mapping[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+_PACKED = frozenset({".csv", ".tsv", ".ndjson", ".jsonl", ".json", ".tfrecord", ".tfrecords"})
 _TO_DO: Mapping[str, str] = {
     ".zip": "unpack it first",
     ".zst": "unpack it first, with `zstd -d`",
@@ -34,6 +36,8 @@ _TO_DO: Mapping[str, str] = {
     ".data": "where it is CSV, name it .csv, with a first line of column names",
     ".psv": "where it is CSV, name it .csv",
 }
+_GZIP, _ZLIB_OR_GZIP = b"\x1f\x8b\x08", 47
+_READ_BYTES = 64 * 1024
 _BEGINNINGS: Mapping[bytes, str] = {
     b"\x1f\x8b": "is packed by gzip; name it .csv.gz",
     b"BZh": "is packed by bzip2; name it .csv.bz2",
@@ -47,10 +51,10 @@ _BEGINNINGS: Mapping[bytes, str] = {
 
 
 def suffix_of(name: str) -> str:
-    """In lower case, without what packs it: `.csv` of day.CSV.gz. Parquet and TFRecord files are not packed so."""
+    """In lower case, without what packs it: `.csv` of day.CSV.gz. Parquet files are not packed so."""
     stem, last = posixpath.splitext(name.lower())
     inner = posixpath.splitext(stem)[1]
-    return inner if last in _OPENERS and inner in (".csv", ".tsv", ".ndjson", ".jsonl", ".json") else last
+    return inner if last in _OPENERS and inner in _PACKED else last
 
 
 def unknown_format(name: str, known: Collection[str]) -> InvalidInput:
@@ -69,9 +73,51 @@ def opened(path: Path | Place) -> BinaryIO:
     return io.BufferedReader(_Unpacked(opener(file), file, str(path)))
 
 
+def opened_records(path: Place) -> BinaryIO:
+    """A TFRecord file open to read, unpacked where gzip or zlib packed it, as tf.io.TFRecordOptions has it.
+
+    What it is its first bytes say: those of a record that is not packed have a checksum.
+    """
+    file = opened(path)
+    beginning = file.read(HEADER_BYTES)
+    file.seek(0)
+    if masked_crc32c(beginning[:8]) == int.from_bytes(beginning[8:], "little"):
+        return file
+    is_zlib = beginning[:1] == b"\x78" and not int.from_bytes(beginning[:2]) % 31  # RFC 1950, 2.2
+    if not (is_zlib or beginning.startswith(_GZIP)):
+        return file
+    return io.BufferedReader(_Unpacked(_Inflated(file), file, str(path)))
+
+
 def foreign(beginning: bytes) -> str:
     """What a file with these first bytes is, which is no text; "" for all others."""
     return next((said for mark, said in _BEGINNINGS.items() if beginning.startswith(mark)), "")
+
+
+class _Inflated:
+    """What zlib or gzip packed, also several times one after the other."""
+
+    def __init__(self, packed: BinaryIO) -> None:
+        self._packed, self._left = packed, b""
+        self._unpacker = zlib.decompressobj(_ZLIB_OR_GZIP)
+
+    def readinto(self, buffer: Any) -> int:
+        while True:
+            packed = self._left or self._packed.read(_READ_BYTES)
+            if self._unpacker.eof:
+                if not packed:
+                    return 0
+                self._unpacker = zlib.decompressobj(_ZLIB_OR_GZIP)
+            found = self._unpacker.decompress(packed, len(buffer))
+            self._left = self._unpacker.unconsumed_tail or self._unpacker.unused_data
+            if found:
+                buffer[: len(found)] = found
+                return len(found)
+            if not packed:
+                raise EOFError("it ends before what is packed does")
+
+    def close(self) -> None:
+        """Whoever opened the packed file closes it."""
 
 
 class _Unpacked(io.RawIOBase):

@@ -8,11 +8,9 @@ A shard is written aside and renamed, and counts once archive.json names it: aft
 again that were not named.
 """
 
-import gzip
 import hashlib
 import json
 import struct
-import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import IO
@@ -22,6 +20,7 @@ from common.eventlog.base import EventLog
 from common.eventlog.tfrecord import cut, frame, masked_crc32c
 from common.eventlog.topics import examples_topic
 from common.storage import Place
+from headrace.files.packed import opened_records
 
 INDEX = "archive.json"
 _MOST_RECORD_BYTES = 1 << 30
@@ -43,18 +42,15 @@ class Shard:
 
 
 def records_of(path: Place) -> Iterator[bytes]:
-    """Every record of a TFRecord file, also of one with gzip around it, its checksums verified.
+    """Every record of a TFRecord file, also of one that gzip or zlib packed, its checksums verified.
 
     Raises:
         InvalidInput: the file cannot be read. DataLoss: a record is damaged or cut short; which and where.
     """
     try:
-        with path.open() as raw:
-            is_gzip = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
-            with gzip.open(raw) if is_gzip else raw as file:
-                yield from _records(file, path)  # type: ignore[arg-type]  # both are binary
-    except (NotFound, OSError, EOFError, zlib.error) as error:
+        with opened_records(path) as file:
+            yield from _records(file, path)
+    except (NotFound, OSError) as error:
         raise InvalidInput(f"{path} cannot be read: {error}") from error
 
 

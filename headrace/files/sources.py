@@ -4,7 +4,12 @@ csv, ndjson, parquet and tfrecord are there always. Another one is a function `o
 registered under its name as an entry point of the group `headrace.sources` (docs/guide/events.md).
 """
 
+import contextlib
+import importlib.metadata
+import json
+import traceback
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol
@@ -16,6 +21,9 @@ from headrace.files import event_files
 from headrace.files.packed import suffix_of, unknown_format
 
 _GROUP = "headrace.sources"
+_OWN_FILES = frozenset({__file__, contextlib.__file__, importlib.__file__, importlib.metadata.__file__})
+_OWN_CODE = "<frozen"
+"""The interpreter's, which imports a plugin."""
 Position = int | str | list[Any] | dict[str, Any] | None
 """What JSON can hold; None is the beginning."""
 
@@ -108,8 +116,8 @@ def source_of(place: Place) -> str:
     return known
 
 
-def open_source(name: str, request: SourceRequest) -> Source:
-    """Opens the place with the source of that name.
+def open_source(name: str, request: SourceRequest) -> "FileSource | _Guarded":
+    """Opens the place with the source of that name; its `next` gives lines or frames, mappings made to fit the schema.
 
     Raises:
         InvalidInput: there is none of that name, it cannot be imported, or it cannot open the place.
@@ -120,49 +128,69 @@ def open_source(name: str, request: SourceRequest) -> Source:
     entry = plugins().get(name)
     if entry is None:
         raise InvalidInput(f"there is no source {name!r}; known here are {', '.join(formats())}")
-    try:
+    what = f"source {name} ({entry.value})"
+    with _telling(f"{what} cannot be imported"):
         found: OpenSource = entry.load()
-    except (ImportError, AttributeError) as error:
-        raise InvalidInput(f"source {name} ({entry.value}) cannot be imported: {error}") from error
+    with _telling(f"{what} cannot open {request.place}"):
+        return _Guarded(found(request), request.schema, f"{what}, {request.place}")
+
+
+@contextmanager
+def _telling(what: str) -> Iterator[None]:
+    """Raises InvalidInput for whatever a plugin raises, with its line."""
     try:
-        return _Guarded(found(request), f"source {name}, {request.place}")
+        yield
     except HeadraceError:
         raise
-    except Exception as error:  # what a plugin raises is not known here
-        raise InvalidInput(f"source {name} cannot open {request.place}: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        steps = [
+            step
+            for step in traceback.extract_tb(error.__traceback__)
+            if step.filename not in _OWN_FILES and not step.filename.startswith(_OWN_CODE)
+        ]
+        own = [step for step in steps if step.filename == steps[0].filename]
+        line = f" in line {own[-1].lineno} of {own[-1].filename}" if own else ""
+        raise InvalidInput(f"{what}: {type(error).__name__}: {error}{line}") from error
 
 
 class _Guarded:
-    """Names the plugin in whatever it raises."""
+    """Names the plugin in whatever it raises, and in what it gives that is no event."""
 
-    def __init__(self, source: Source, what: str) -> None:
+    def __init__(self, source: Source, schema: Schema, what: str) -> None:
         self._source, self._what = source, what
+        self._columns = {feature.name: feature for feature in schema.columns}
         self.content_type = source.content_type
         if self.content_type not in (event_files.NDJSON, event_files.TFRECORD):
             raise InvalidInput(f"{what} has the content type {self.content_type!r}; known are NDJSON and TFRECORD")
 
-    def next(self) -> Mapping[str, Any] | bytes | None:
-        try:
-            return self._source.next()
-        except HeadraceError:
-            raise
-        except Exception as error:  # as above
-            raise InvalidInput(f"{self._what}: {type(error).__name__}: {error}") from error
+    def next(self) -> bytes | None:
+        with _telling(self._what):
+            event = self._source.next()
+        if event is None or isinstance(event, bytes):
+            return event
+        if self.content_type == event_files.NDJSON and isinstance(event, Mapping):
+            try:
+                return event_files.line_of(event, self._columns)
+            except (InvalidInput, RecursionError, TypeError) as error:
+                raise InvalidInput(f"{self._what}: next() gave an event that cannot be sent: {error}") from error
+        given = "a mapping" if isinstance(event, Mapping) else type(event).__name__
+        expected = "a mapping of names and values, or a line as bytes"
+        if self.content_type == event_files.TFRECORD:
+            expected = "a frame as bytes"
+        raise InvalidInput(f"{self._what}: next() gave {given}, expected {expected}, or None at the end")
 
     @property
     def position(self) -> Position:
-        return self._source.position
+        with _telling(f"{self._what}: position"):
+            position = self._source.position
+            json.dumps(position)
+        return position
 
     @property
     def byte_count(self) -> int:
-        return self._source.byte_count
+        with _telling(f"{self._what}: byte_count"):
+            return int(self._source.byte_count)
 
     def close(self) -> None:
-        self._source.close()
-
-
-def events_as_bytes(source: Source, schema: Schema) -> Iterator[bytes]:
-    """Each as a line or frame of the source's content type; mappings are made to fit the schema."""
-    columns = {feature.name: feature for feature in schema.columns}
-    while (event := source.next()) is not None:
-        yield event if isinstance(event, bytes) else event_files.line_of(event, columns)
+        with _telling(f"{self._what}: close()"):
+            self._source.close()

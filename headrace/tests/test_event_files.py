@@ -1,6 +1,8 @@
 """Files of events become request bodies: the same each time, typed by the schema, with the place of every fault."""
 
+import gzip
 import struct
+import zlib
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -182,9 +184,13 @@ def test_a_line_longer_than_a_request_is_refused_with_its_number(tmp_path: Path)
 
 def test_tfrecord_frames_go_as_they_are(tmp_path: Path) -> None:
     path = tmp_path / "events.tfrecord"
-    path.write_bytes(frame([b"one", b"two", b""]))
-    (batch,) = batches(path, "tfrecord", SCHEMA)
-    assert cut(batch.body)[0] == [b"one", b"two", b""]
+    framed = frame([b"one", b"two", b""])
+    for content in (framed, gzip.compress(framed), zlib.compress(framed)):
+        path.write_bytes(content)
+        (batch,) = batches(path, "tfrecord", SCHEMA)
+        assert cut(batch.body)[0] == [b"one", b"two", b""]
+    (packed := tmp_path / "events.tfrecord.gz").write_bytes(gzip.compress(framed))
+    assert [one.body for one in batches(packed, source_of(place_of(packed)), SCHEMA)] == [framed]
     assert batch.content_type == "application/x-tfrecord"
 
 

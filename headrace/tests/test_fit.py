@@ -1,12 +1,15 @@
 """`headrace fit`: a bounded run over files, here of a format that an installed plugin reads."""
 
 import json
+import re
+import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -61,6 +64,13 @@ class FixedWidth:
         self._file.close()
 
 
+class Odd(FixedWidth):
+    gives: Callable[[], Any] = staticmethod(lambda: None)
+
+    def next(self) -> Any:
+        return self.gives()
+
+
 def broken(request: SourceRequest) -> FixedWidth:
     raise ZeroDivisionError(request.place.name)
 
@@ -79,6 +89,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: fixed\nVersion: 1\n")
     (installed / "entry_points.txt").write_text(
         f"[headrace.sources]\nfixed_width = {__name__}:FixedWidth\nbroken = {__name__}:broken\nnone = {__name__}:gone\n"
+        f"odd = {__name__}:Odd\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     return tmp_path
@@ -112,14 +123,38 @@ def test_a_source_goes_on_where_it_was_left_and_is_named_in_its_faults(folder: P
     for _ in range(30):
         first.next()
     rest = open_source("fixed_width", SourceRequest(place, schema, first.position))
-    assert (rest.next() or {})["x"] == " 30"  # type: ignore[call-overload]  # the plugin gives mappings
+    assert orjson.loads(rest.next() or b"")["x"] == 30.0
     for name, fault in (
-        ("broken", "source broken cannot open .*a.fix: ZeroDivisionError: a.fix"),
+        (
+            "broken",
+            r"source broken \(.*:broken\) cannot open .*a.fix: ZeroDivisionError: a.fix in line \d+ of .*test_fit.py",
+        ),
         ("none", "source none .* cannot be imported"),
-        ("other", "there is no source 'other'; known here are csv, ndjson, parquet, tfrecord, broken, fixed_width"),
+        (
+            "other",
+            "there is no source 'other'; known here are csv, ndjson, parquet, tfrecord, broken, fixed_width, none, odd",
+        ),
     ):
         with pytest.raises(InvalidInput, match=fault):
             open_source(name, SourceRequest(place, schema))
+
+
+@pytest.mark.parametrize(
+    ("gives", "fault"),
+    [
+        (lambda: "x,1", r"Odd\), /.*: next\(\) gave str, expected a mapping of names and values, or a line as bytes"),
+        (lambda: sys.exit("done"), r"SystemExit: done in line \d+ of .*test_fit.py"),
+        (lambda: 1 / 0, r"ZeroDivisionError: division by zero in line \d+ of .*test_fit.py"),
+        (lambda: {"word": b"\xff"}, "an event that cannot be sent: word holds bytes that are not UTF-8"),
+    ],
+)
+def test_what_a_source_gives_that_is_no_event_is_told_with_the_source(
+    folder: Path, gives: Callable[[], Any], fault: str
+) -> None:
+    Odd.gives = staticmethod(gives)
+    result = fit(folder, "--data", str(folder / "data"), "--format", "odd", "--to", str(folder / "out"))
+    assert result.exit_code == 3, result.output
+    assert re.search(fault, result.stderr), result.stderr
 
 
 def test_events_that_are_refused_end_the_run_before_it_trains(folder: Path) -> None:

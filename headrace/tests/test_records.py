@@ -4,6 +4,7 @@ import gzip
 import json
 import struct
 import uuid
+import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,7 +18,7 @@ from common.eventlog.tfrecord import frame, masked_crc32c
 from common.storage import place_of
 from headrace.cli import app
 from headrace.files.shards import records_of
-from protos.example_pb2 import Example
+from protos.example_pb2 import Example, SequenceExample
 
 HEADER_BYTES = 12
 
@@ -106,8 +107,21 @@ def test_records_are_printed_as_json(tmp_path: Path) -> None:
     path.write_bytes(frame([example(0), example(1)]))
     lines = [json.loads(line) for line in run("records", "cat", str(path)).output.splitlines()]
     assert lines == [{"id": [n], "word": ["réd", {"b64": "/w=="}], "x": [0.5, 1.5]} for n in (0, 1)]
-    path.write_bytes(gzip.compress(path.read_bytes()))
-    assert len(run("records", "cat", str(path), "--limit", "1").output.splitlines()) == 1
+    plain = path.read_bytes()
+    for packed in (gzip.compress(plain), zlib.compress(plain), gzip.compress(plain[:50]) + gzip.compress(plain[50:])):
+        path.write_bytes(packed)
+        assert [json.loads(line) for line in run("records", "cat", str(path)).output.splitlines()] == lines
+
+
+def test_a_record_whose_length_looks_like_gzip_is_none_and_steps_are_lists(tmp_path: Path) -> None:
+    made = SequenceExample()
+    for number in range(2):
+        made.feature_lists.feature_list["steps"].feature.add().int64_list.value.append(number)
+    made.context.feature["word"].bytes_list.value.append(b"x" * 0x8000)
+    made.context.feature["word"].bytes_list.value[0] += b"x" * (0x8B1F - made.ByteSize())
+    (tmp_path / "a.tfrecord").write_bytes(content := frame([made.SerializeToString()]))
+    assert content[:2] == b"\x1f\x8b"
+    assert json.loads(run("records", "cat", str(tmp_path / "a.tfrecord")).output)["steps"] == [[0], [1]]
 
 
 @pytest.mark.covers("rec-tfrecord")
@@ -133,8 +147,8 @@ def test_a_damaged_record_is_named_by_number_and_place(tmp_path: Path, place: in
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (gzip.compress(frame([example(0)]) * 50)[:-30], "cannot be read"),
-        (gzip.compress(frame([example(0)]) * 50, mtime=0)[:10] + b"\xff" * 40, "cannot be read"),
+        (gzip.compress(frame([example(0)]) * 50)[:-30], "cannot be unpacked"),
+        (gzip.compress(frame([example(0)]) * 50, mtime=0)[:10] + b"\xff" * 40, "cannot be unpacked"),
         (struct.pack("<QI", 1 << 63, masked_crc32c(struct.pack("<Q", 1 << 63))), "claims 9223372036854775808 bytes"),
         (struct.pack("<QI", 1 << 30, masked_crc32c(struct.pack("<Q", 1 << 30))), "is cut short"),
         (frame([b"\x0a\x7f"]), "is no tf.train.Example"),

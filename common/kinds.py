@@ -73,6 +73,8 @@ class TensorKind:
         sizes = tuple(self.shape if self.shape is not None else shape or ())
         if any(size < 0 for size in sizes):
             return f"has the shape {list(sizes)}, expected sizes of at least 0"
+        if math.prod(max(size, 1) for size in sizes) > MAX_VALUES:
+            return f"has the shape {list(sizes)}, expected at most {MAX_VALUES} values, sizes of 0 counted as 1"
         expected = math.prod(sizes) * ITEM_BYTES[self.dtype]
         if len(value) != expected:
             return f"holds {len(value)} bytes, expected {expected}: {self.dtype} {list(sizes)}"
@@ -174,6 +176,11 @@ class ImageKind:
                 f"feature {name}: an image has at most {MAX_VALUES} values, not {height * width * channels}"
             )
         return cls(image_format, height, width, channels, resize, _scale(name, given.get("scale", (0.0, 1.0))))
+
+
+def too_wide(rows: int, longest: int) -> str:
+    """The fault of a list of lists that a model could not see as a table."""
+    return f"has {rows} rows, the longest of {longest} values, expected a product of at most {MAX_VALUES}"
 
 
 def _mapping(name: str, part: str, value: object, known: Mapping[str, str]) -> Any:

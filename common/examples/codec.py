@@ -26,6 +26,7 @@ from google.protobuf.message import DecodeError
 from common.errors import InvalidInput
 from common.examples.steps import flat_steps, in_two_lists, row_lengths_of_steps, values_of_steps
 from common.examples.values import CONVERTERS, flat_nested, shown, text_of, to_float32
+from common.kinds import MAX_VALUES, too_wide
 from common.schema import PADDING, Feature, Schema
 from protos.example_pb2 import SequenceExample
 
@@ -314,9 +315,12 @@ class ExampleCodec:
             if count != expected:
                 faults.append(f"{name} holds {count} weights, {ids} {expected} values; expected one weight for each")
         for feature in self._nested:
-            count, held = len(values.get(feature.name, ())), sum(values.get(feature.row_lengths_name, ()))
+            rows = values.get(feature.row_lengths_name, ())
+            count, held = len(values.get(feature.name, ())), sum(rows)
             if count != held:
                 faults.append(f"{feature.name} holds {count} values, and its rows ({feature.row_lengths_name}) {held}")
+            elif rows and len(rows) * max(rows) > MAX_VALUES:
+                faults.append(f"{feature.name} {too_wide(len(rows), max(rows))}")
         return faults
 
     def _unknown(self, given: Mapping[str, object]) -> list[str]:

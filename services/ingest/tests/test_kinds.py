@@ -106,6 +106,14 @@ def test_what_does_not_fit_is_refused_with_what_was_got_and_expected(name: str, 
     assert sentence in caught.value.message
 
 
+def test_what_is_small_here_and_huge_in_a_batch_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"has the shape \[0, 1000000000\], expected at most 16777216 values"):
+        SIZED.encode({"scan": b64(b""), "sizes": [0, 10**9]})
+    lists = ExampleCodec(Schema.from_mapping({"features": [{"name": "rows", "dtype": "int64", "shape": [None, None]}]}))
+    with pytest.raises(InvalidInput, match="rows has 9001 rows, the longest of 9000 values, expected a product of at"):
+        lists.encode({"rows": [[1] * 9000] + [[]] * 9000})
+
+
 @pytest.mark.parametrize(("sides", "frames"), [((0x2000, 0x2001), 1), ((1024, 1024), 65)])
 def test_the_frames_of_a_gif_count_whatever_size_its_header_says(sides: tuple[int, int], frames: int) -> None:
     """1 x 1 in the header, and frames of more than the 64 MiB of pixels that an image may have."""

@@ -15,13 +15,16 @@ import orjson
 
 from common.definition.inputs import INPUTS_PATH, SignatureInputs, is_nan, parse_inputs
 from common.errors import InvalidInput
+from common.kinds import ITEM_BYTES, MAX_VALUES, too_wide
 from common.schema import PADDING, Feature, Scalar
 from services.serving.wire.codes import Code
-from services.serving.wire.prediction import NUMPY_TYPES, Arrays, RequestFailed
+from services.serving.wire.prediction import NUMPY_TYPES, Arrays, RequestFailed, check_filled
 from services.serving.wire.replica_state import Signature
 
 _TENSORFLOW_TYPES = {"float32": "DT_FLOAT", "int64": "DT_INT64", "string": "DT_STRING", "bytes": "DT_STRING"}
 _WORDS_SHOWN = 10
+_MOST_TIMES = 8
+"""A batch of lists of lists may be so many times as large as a table as its values are, where it is large."""
 
 
 class OutOfBounds(RequestFailed):
@@ -169,10 +172,12 @@ class _Bytes:
     def __init__(self, feature: Feature) -> None:
         self._feature = feature
         self._shape_field = feature.tensor.shape_field if feature.tensor else None
+        self._value_bytes = ITEM_BYTES[feature.seen_dtype]
 
     def __call__(self, inputs: Arrays) -> None:
-        """Raises OutOfBounds."""
+        """Raises OutOfBounds; RequestFailed where all together take too much once they are decoded."""
         feature = self._feature
+        check_filled(feature.name, len(inputs[feature.name]) * (feature.seen_count or 0) * self._value_bytes)
         for row, value in enumerate(inputs[feature.name].ravel().tolist()):
             if self._shape_field is not None and feature.tensor is not None:
                 fault = feature.tensor.fault_of(value, inputs[self._shape_field][row].tolist())
@@ -191,7 +196,7 @@ class _Rows:
         self._padding = padding.encode() if isinstance(padding, str) else padding
 
     def __call__(self, inputs: Arrays) -> None:
-        """Raises OutOfBounds."""
+        """Raises OutOfBounds; RequestFailed where all together take too much as a table."""
         values, lengths = inputs[self._name], inputs[self._lengths]
         is_padding = np.isnan(values) if is_nan(self._padding) else values == self._padding
         counts = np.sum(~np.asarray(is_padding, bool), axis=1)
@@ -202,6 +207,10 @@ class _Rows:
                 f'input "{self._name}", row {row}: {counts[row]} values, and its rows ({self._lengths}) hold '
                 f"{held[row]}",
             )
+        longest = int(lengths.max(initial=0))
+        if lengths.size * longest > max(MAX_VALUES, _MOST_TIMES * values.size):
+            what = too_wide(lengths.size, longest)
+            raise RequestFailed(Code.INVALID_ARGUMENT, f'input "{self._name}" {what}; send large ones alone')
 
 
 class _Check:

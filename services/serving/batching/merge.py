@@ -3,6 +3,7 @@
 A request that fails never takes another one with it: a merged batch that fails is run again one by one.
 """
 
+import math
 import os
 import threading
 import time
@@ -32,6 +33,8 @@ from services.serving.wire.prediction import (
 from services.serving.wire.replica_state import Signature, TensorSpec
 from services.serving.wire.work import UNKNOWN_SIGNATURE, Work, waits_of
 
+_MOST_FILLED_VALUES = 1 << 24
+"""Of a batch whose requests are filled up to the longest; past it they are faster one by one."""
 _UNBATCHED_TAKE = 8
 """Requests that are taken with one command where each is run by itself."""
 
@@ -83,6 +86,8 @@ class Group:
     members: list[Member] = field(default_factory=list)
     rows: int = 0
     has_parts: bool = False
+    largest: tuple[tuple[int, ...], ...] = ()
+    """The sizes after the first that each input is filled up to, where any is."""
 
 
 class Batcher:
@@ -156,6 +161,9 @@ class Batcher:
             group = open_groups.get(key)
             if group is None:
                 group = open_groups[key] = Group()
+            if not self._widen(group, prediction):
+                closed.append(group)
+                group = open_groups[key] = Group()
             if group.rows + prediction.rows > size:
                 open_groups[key] = self._overflow(closed, group, member, size)
                 continue
@@ -174,6 +182,20 @@ class Batcher:
             return tuple(map(len, shapes))
         names = self._signatures[prediction.signature].inputs
         return tuple(len(shape) if name in fillers else shape for name, shape in zip(names, shapes, strict=True))
+
+    def _widen(self, group: Group, prediction: Prediction) -> bool:
+        """Whether the request may join the group, with what its own sizes would have the others filled up to."""
+        if not self._options.pad_variable_length_inputs:
+            return True
+        shapes = prediction.trailing_shapes
+        before = group.largest or (group.members[0].prediction.trailing_shapes if group.members else shapes)
+        largest = tuple(tuple(map(max, one, other)) for one, other in zip(before, shapes, strict=True))
+        if not before == largest == shapes:
+            values = (group.rows + prediction.rows) * sum(map(math.prod, largest))
+            if values > _MOST_FILLED_VALUES:
+                return False
+        group.largest = largest
+        return True
 
     def _overflow(self, closed: list[Group], group: Group, member: Member, size: int) -> Group:
         """Puts in a request that does not fit the open group: where it may be split, its head fills that one. Returns
@@ -268,7 +290,7 @@ class Batcher:
             try:
                 self._contract.check(prediction.signature, prediction.inputs)
                 within.append(member)
-            except OutOfBounds as error:
+            except RequestFailed as error:
                 answers.append(self._fail(member, error))
         return answers + (self._answer_members(within, wait_seconds) if within else [])
 

@@ -10,9 +10,15 @@ from typing import Any
 
 from common.schema import PADDING
 from services.serving.rest_json.values import invalid, is_base64
+from services.serving.wire.prediction import check_filled
 from services.serving.wire.replica_state import Signature, TensorSpec
+from services.serving.wire.tensors import MAX_EXPANDED_BYTES
 
 _Row = dict[str, Any]
+_POINTER_BYTES = 8
+"""Of a value in a list."""
+_MOST_TIMES = 4
+"""Lists that are filled up may be so many times as large as they came, where they are large."""
 
 
 def filled_rows(
@@ -121,6 +127,8 @@ def _has_names(row: Any) -> bool:
 def _fill(rows: Sequence[_Row], name: str, default: Any, signature: Signature) -> None:
     value: Any = default
     sizes = (signature.inputs[name].shape or ())[1:]
+    whole = len(rows) * math.prod(max(size, 1) for size in sizes) * _POINTER_BYTES
+    check_filled(name, whole, most=MAX_EXPANDED_BYTES)
     for size in reversed(sizes):
         value = [] if size < 0 else [value] * size
     for row in rows:
@@ -158,6 +166,9 @@ def _even_out(rows: Sequence[_Row], name: str, padding: Any, step_sizes: Sequenc
         padding = [padding] * size
     longest = max(map(len, lists), default=0)
     if any(len(one) != longest for one in lists):
+        step_bytes = math.prod(step_sizes) * _POINTER_BYTES
+        given, whole = sum(map(len, lists)) * step_bytes, len(lists) * longest * step_bytes
+        check_filled(name, whole, most=max(MAX_EXPANDED_BYTES, _MOST_TIMES * given))
         for row in rows:
             if isinstance(row.get(name), list):
                 row[name] = row[name] + [padding] * (longest - len(row[name]))

@@ -1,5 +1,6 @@
 """A prediction inside a runner: from a PredictionRequest to checked arrays, and from arrays to a PredictionReply."""
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,8 @@ NUMPY_TYPES = {
     "DT_BFLOAT16": "bfloat16",
 }  # fmt: skip
 """TensorFlow's type name -> numpy's type string, for the types that the queue carries."""
+MOST_FILLED_BYTES = 1 << 30
+"""Of an input, in what a call of the model takes."""
 _STRINGS = "O"
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -119,7 +122,19 @@ def default_rows(name: str, signature: Signature, rows: int) -> np.ndarray:
     spec, default = signature.inputs[name], signature.optional[name]
     sizes = tuple(0 if size < 0 else size for size in (spec.shape or ())[1:])
     value = default.encode() if isinstance(default, str) else 0 if default is None else default
-    return np.full((rows, *sizes), value, numpy_type(name, spec))
+    dtype = numpy_type(name, spec)
+    check_filled(name, rows * math.prod(sizes) * dtype.itemsize)
+    return np.full((rows, *sizes), value, dtype)
+
+
+def check_filled(name: str, size: int, *, most: int = MOST_FILLED_BYTES) -> None:
+    """Raises RequestFailed for an input that would take more bytes than `most`, and of which less was sent."""
+    if size > most:
+        raise RequestFailed(
+            Code.INVALID_ARGUMENT,
+            f'input "{name}" takes {size} bytes once all rows are filled up, expected at most {most}; send fewer '
+            "rows at once, and long ones alone",
+        )
 
 
 def _shown_shape(spec: TensorSpec) -> str:

@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from common.definition.text import Cut
 from common.schema import PADDING
+from services.trainer.features.filling import STRING_BYTES, most_values
 
 _NO_WORD = r"[^\pL\pM\pN_]+"
 _SPACE = r"[\pZ\s]+"
@@ -23,6 +24,10 @@ def pieces_of(cut: Cut, texts: tf.Tensor) -> tf.RaggedTensor:
     return tf.strings.ngrams(pieces, tuple(range(1, cut.ngrams + 1)), separator=separator)
 
 
-def listed(pieces: tf.RaggedTensor) -> tf.Tensor:
-    """string [n, longest], filled up as lists of any length are."""
-    return pieces.to_tensor(PADDING["string"])
+def listed(pieces: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """string [n, longest], filled up as lists of any length are; and bool [n], whose pieces are too many for that
+    (filling.py), and are cut off."""
+    lengths = tf.cast(pieces.row_lengths(), tf.int64)
+    most = most_values(tf.reduce_sum(lengths), STRING_BYTES) // tf.maximum(tf.size(lengths, tf.int64), 1)
+    longest = tf.maximum(tf.reduce_max(tf.where(lengths > most, tf.zeros_like(lengths), lengths)), 0)
+    return pieces.to_tensor(PADDING["string"], shape=tf.stack([-1, longest])), lengths > most

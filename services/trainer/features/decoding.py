@@ -10,8 +10,9 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from common.kinds import ImageKind, TensorKind
+from common.kinds import ITEM_BYTES, ImageKind, TensorKind
 from common.schema import Feature, Schema
+from services.trainer.features.filling import checked, reason, rows_beyond
 from services.trainer.features.parsing import Raw
 
 _HIGHEST = 255.0
@@ -52,13 +53,20 @@ class Decoder:
         if not self._features:
             return dict(raw), {}
         given = {name: raw[name] for name in self._names}
-        try:
-            return {**raw, **self._call(given)}, {}
-        except tf.errors.InvalidArgumentError:
-            broken = {row: reason for row in range(len(given[self._names[0]])) if (reason := self._fault(given, row))}
-            if not broken:
-                raise
-        rows = list(broken)
+        broken = self._beyond(given)
+        if not broken:
+            try:
+                return {**raw, **self._call(given)}, {}
+            except tf.errors.InvalidArgumentError:
+                broken = {row: why for row in range(len(given[self._names[0]])) if (why := self._fault(given, row))}
+                if not broken:
+                    raise
+        found, more = self({**raw, **self._without(given, list(broken))})
+        return found, broken | more
+
+    def _without(self, given: Mapping[str, tf.Tensor], rows: Sequence[int]) -> dict[str, tf.Tensor]:
+        """What is decoded, with nothing in these rows."""
+        given = dict(given)
         for feature in self._features:
             given[feature.name] = _emptied(given[feature.name], rows)
             if feature.tensor and feature.tensor.shape_field:
@@ -66,7 +74,17 @@ class Decoder:
                 given[field] = tf.tensor_scatter_nd_update(
                     given[field], [[row] for row in rows], tf.zeros_like(tf.gather(given[field], rows))
                 )
-        return {**raw, **self._call(given)}, broken
+        return given
+
+    def _beyond(self, given: Mapping[str, tf.Tensor]) -> dict[int, str]:
+        """The rows whose tensors are too large for the others (filling.py)."""
+        beyond: dict[int, str] = {}
+        for feature in self._features:
+            if feature.tensor and feature.tensor.shape_field:
+                sizes = given[feature.tensor.shape_field].numpy()
+                for row in rows_beyond(sizes, ITEM_BYTES[feature.tensor.dtype]).tolist():
+                    beyond.setdefault(row, reason(feature.name, sizes[row]))
+        return beyond
 
     def _fault(self, given: Mapping[str, tf.Tensor], row: int) -> str:
         """Why one row cannot be decoded; empty where it can."""
@@ -99,7 +117,8 @@ def _tensors(values: tf.Tensor, kind: TensorKind, sizes: tf.Tensor | None) -> tf
         zeros = tf.constant(bytes(kind.byte_count or 0))
         whole = tf.where(tf.equal(tf.strings.length(values), 0), zeros, values)
         return tf.reshape(tf.io.decode_raw(whole, dtype), [tf.shape(values)[0], *shape])
-    largest = tf.maximum(tf.reduce_max(sizes, axis=0), 0)  # of no rows at all the largest size is the lowest number
+    with tf.control_dependencies([checked(sizes, ITEM_BYTES[kind.dtype], "tensor")]):
+        largest = tf.maximum(tf.reduce_max(sizes, axis=0), 0)  # of no rows at all it is the lowest number
 
     def one(row: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
         flat = tf.io.decode_raw(row[0], dtype)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from common.schema import PADDING, Feature
+from services.trainer.features.filling import MOST_BYTES, STRING_BYTES, checked, reason, rows_beyond
 
 Raw = Mapping[str, tf.Tensor]
 DTYPES: Mapping[str, tf.DType] = {
@@ -23,6 +24,8 @@ DTYPES: Mapping[str, tf.DType] = {
     "string": tf.string,
     "bytes": tf.string,
 }
+_MOST_BYTES_OF_ONE = STRING_BYTES // 2
+"""What a byte of an Example may become: an empty string takes two there."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +57,15 @@ def parse_in_graph(serialized: tf.Tensor, features: Sequence[Feature]) -> dict[s
     The context of a SequenceExample is read as an Example is. A list of any length comes from the feature lists where
     there is one of its name with steps, else from the context.
     """
-    raw = dict(tf.io.parse_example(serialized, parse_spec(features)))
     lists = [feature for feature in features if feature.is_variable_length and not feature.rows_of]
     if not lists:
-        return raw
-    wanted = {feature.name: tf.io.RaggedFeature(DTYPES[feature.dtype]) for feature in lists}
+        return dict(tf.io.parse_example(serialized, parse_spec(features)))
+    wanted = {feature.name: _ragged(feature) for feature in lists}
     _, found, _ = tf.io.parse_sequence_example(serialized, sequence_features=wanted)
+    sizes = _list_sizes(serialized, features) + _step_sizes(found, features)
+    with tf.control_dependencies([checked(each, size_of(feature.dtype), feature.name) for feature, each in sizes]):
+        serialized = tf.identity(serialized)
+    raw = dict(tf.io.parse_example(serialized, parse_spec(features)))
     for feature in lists:
         flat = found[feature.name].merge_dims(1, 2).to_tensor(PADDING[feature.dtype])
         steps = tf.reshape(flat, [tf.shape(flat)[0], tf.shape(flat)[1] // feature.step_size, *feature.raw_shape[1:]])
@@ -100,13 +106,25 @@ def lengths_of(values: tf.Tensor) -> tf.Tensor:
 
 
 def parse(examples: Sequence[bytes], features: Sequence[Feature]) -> Parsed:
-    """Parses all at once; when one does not parse, one by one, so that only the bad ones are set aside."""
+    """Parses all at once; when one does not parse, one by one, so that only the bad ones are set aside. So are those
+    whose lists are too long for the others (filling.py)."""
     spec = parse_spec(features)
     try:
-        raw = tf.io.parse_example(tf.constant(list(examples), tf.string, shape=[len(examples)]), spec)
-        return Parsed(raw, list(range(len(examples))), [])
+        beyond = _beyond(examples, features)
+        if not beyond:
+            raw = tf.io.parse_example(tf.constant(list(examples), tf.string, shape=[len(examples)]), spec)
+            return Parsed(raw, list(range(len(examples))), [])
     except (tf.errors.InvalidArgumentError, UnicodeDecodeError):
-        return _parse_singly(examples, spec)
+        beyond = _faults(examples, spec)
+    left = [index for index in range(len(examples)) if index not in beyond]
+    rest = parse([examples[index] for index in left], features)
+    refused = [*beyond.items(), *((left[index], why) for index, why in rest.refused)]
+    return Parsed(rest.raw, [left[index] for index in rest.kept], sorted(refused))
+
+
+def size_of(dtype: str) -> int:
+    """Bytes of a value in memory; of a string without what it points to."""
+    return STRING_BYTES if DTYPES[dtype] == tf.string else int(DTYPES[dtype].size)
 
 
 def _first_filled(first: tf.Tensor, second: tf.Tensor, feature: Feature) -> tf.Tensor:
@@ -133,19 +151,64 @@ def absent_counts(examples: Sequence[bytes], features: Sequence[Feature]) -> dic
     return {name: int(tf.math.count_nonzero(tf.equal(values.row_lengths(), 0))) for name, values in found.items()}
 
 
-def _parse_singly(examples: Sequence[bytes], spec: Mapping[str, object]) -> Parsed:
-    kept: list[int] = []
-    refused: list[tuple[int, str]] = []
+def _faults(examples: Sequence[bytes], spec: Mapping[str, object]) -> dict[int, str]:
+    """Why examples do not parse, by index."""
+    faults: dict[int, str] = {}
     for index, example in enumerate(examples):
         try:
             tf.io.parse_example([example], spec)
-            kept.append(index)
         except UnicodeDecodeError:  # TensorFlow puts the bytes into its sentence
-            refused.append((index, "not a tf.train.Example"))
+            faults[index] = "not a tf.train.Example"
         except tf.errors.InvalidArgumentError as error:
-            refused.append((index, _reason(error.message)))
-    good = tf.constant([examples[index] for index in kept], tf.string, shape=[len(kept)])
-    return Parsed(tf.io.parse_example(good, spec), kept, refused)
+            faults[index] = _reason(error.message)
+    return faults
+
+
+def _beyond(examples: Sequence[bytes], features: Sequence[Feature]) -> dict[int, str]:
+    """Why examples are left out, by index: their lists are too long for the others."""
+    lists = [feature for feature in features if feature.is_variable_length]
+    largest = len(examples) * max(map(len, examples), default=0) * _MOST_BYTES_OF_ONE
+    if not lists or (largest <= MOST_BYTES and not any(feature.rows_of for feature in lists)):
+        return {}
+    beyond: dict[int, str] = {}
+    for feature, found in _list_sizes(tf.constant(list(examples), tf.string, shape=[len(examples)]), features):
+        sizes = found.numpy()
+        for row in rows_beyond(sizes, size_of(feature.dtype)).tolist():
+            beyond.setdefault(row, reason(feature.name, sizes[row]))
+    return beyond
+
+
+def _list_sizes(serialized: tf.Tensor, features: Sequence[Feature]) -> list[tuple[Feature, tf.Tensor]]:
+    """int64 [n, 1] of each feature of any length: its values. Of a list of lists [n, 2], too: rows, and the longest."""
+    lists = [feature for feature in features if feature.is_variable_length]
+    found = tf.io.parse_example(serialized, {feature.name: _ragged(feature) for feature in lists})
+    sizes = [(feature, found[feature.name].row_lengths()[:, tf.newaxis]) for feature in lists]
+    for feature in lists:
+        if feature.row_lengths_name in found:
+            rows = found[feature.row_lengths_name]
+            sizes.append((feature, tf.stack([rows.row_lengths(), _longest(rows)], axis=1)))
+    return sizes
+
+
+def _step_sizes(found: Mapping[str, tf.RaggedTensor], features: Sequence[Feature]) -> list[tuple[Feature, tf.Tensor]]:
+    """The same of the feature lists of SequenceExamples, ragged [n, steps, values]."""
+    by_name = {feature.name: feature for feature in features}
+    sizes = []
+    for name, steps in found.items():
+        lengths = tf.RaggedTensor.from_row_splits(steps.row_lengths(axis=2).flat_values, steps.row_splits)
+        sizes.append((by_name[name], tf.reduce_sum(lengths, axis=1)[:, tf.newaxis]))
+        if by_name[name].row_lengths_name in by_name:
+            sizes.append((by_name[name], tf.stack([lengths.row_lengths(), _longest(lengths)], axis=1)))
+    return sizes
+
+
+def _ragged(feature: Feature) -> tf.io.RaggedFeature:
+    return tf.io.RaggedFeature(DTYPES[feature.dtype], row_splits_dtype=tf.int64)
+
+
+def _longest(rows: tf.RaggedTensor) -> tf.Tensor:
+    """int64 [n] of row lengths; 0 where there is none."""
+    return tf.maximum(tf.reduce_max(rows, axis=1), 0)
 
 
 def _reason(message: str) -> str:

@@ -111,6 +111,8 @@ class Transform:
     def _rule_in_words(self, name: str) -> str:
         if name in self._weighted:
             return "an example must have a weight for each id"
+        if name not in self._specs:
+            return "a text has too many words to be answered with the others; send it alone"
         return _rule_in_words(self._specs[name])
 
     def _weights(self, spec: FeatureSpec, raw: Raw, done: Transformed) -> tf.Tensor:
@@ -146,7 +148,7 @@ class Transform:
             joined = tf.strings.join(texts, separator=_SEPARATOR)
             done.columns[name] = tf.cast(tf.strings.to_hash_bucket_fast(joined, spec.bins), tf.int32)
         elif isinstance(spec, Text):
-            pieces = listed(pieces_of(spec.cut, raw[spec.of]))
+            pieces, done.refused[length_name(name)] = listed(pieces_of(spec.cut, raw[spec.of]))
             done.columns[name] = self._ids(spec.ids, pieces, is_padding(pieces), done)
         elif isinstance(spec, Vocabulary | Identity | Hashed):
             values = _two_dimensional(raw[spec.of])
@@ -265,6 +267,11 @@ def is_weighted(spec: FeatureSpec) -> bool:
 def weights_name(name: str) -> str:
     """Of the column that holds the weights of a feature's ids."""
     return f"{name}.weights"
+
+
+def length_name(name: str) -> str:
+    """Of what refuses a feature's texts that are too long for the others."""
+    return f"{name}.length"
 
 
 def raw_names_of(specs: Mapping[str, FeatureSpec], name: str) -> set[str]:

@@ -28,7 +28,11 @@ _SAMPLE_EXAMPLES = 8
 _FEW_LABELS, _MISPLACED_SHARE, _SHOWN_LABELS = 3, 0.1, 5
 """A model fails where more labels than this, and more than this share of a round's first block, have no class."""
 _NO_PLACE = "the value has no place in the vocabulary or range, which the definition calls an error"
-_NO_WEIGHT = "there are not as many weights as ids"
+_WHY = {
+    "weights": "there are not as many weights as ids",
+    "length": "it has far more words than the other texts of its block, too many to be filled up to",
+}
+"""By the last part of what refuses a row (transform.py)."""
 _OVERHEAD_BYTES = 128  # per example: Python objects and tensors of strings
 
 
@@ -213,8 +217,9 @@ def prepare(model: Answering, parsed: ParsedBlock) -> PreparedBlock:
     labels, reasons = _labels(model, parsed)
     done = model.transformed(parsed.raw)
     for name, bad in done.refused.items():
-        why = _NO_WEIGHT if name.endswith(".weights") else _NO_PLACE
-        reasons[f"feature {name.removesuffix('.weights')}: {why}"] = bad.numpy()
+        feature, _, rule = name.rpartition(".")
+        why = _WHY.get(rule)
+        reasons[f"feature {feature}: {why}" if why else f"feature {name}: {_NO_PLACE}"] = bad.numpy()
     if (weight := model.schema.weight) is not None:
         given = parsed.raw[weight].numpy().reshape(-1)
         reasons[f"weight {weight} is negative or no finite number"] = ~(np.isfinite(given) & (given >= 0))

@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 import pytest
 
-from common.definition.inputs import INPUTS_PATH
+from common.definition.inputs import INPUTS_PATH, parse_inputs
 from protos import queue_pb2
 from services.serving.batching.input_contract import InputContract, read_contract
 from services.serving.batching.merge import Batcher
@@ -39,6 +39,14 @@ INPUTS = {
     "sizes": TensorSpec("DT_INT64", (-1, 1)),
     "steps": TensorSpec("DT_FLOAT", (-1, -1, 2)),
 }
+LISTS: dict[str, Any] = {
+    "features": [
+        {"name": "rows", "dtype": "int64", "shape": [None, None]},
+        {"name": "rows_row_lengths", "dtype": "int64", "shape": [None], "required": False},
+    ],
+    "padding": {"rows": END, "rows_row_lengths": END},
+}
+OPTIONS = BatchingOptions(pad_variable_length_inputs=True)
 SIGNATURE = Signature("", INPUTS, {"step_count": TensorSpec("DT_INT64", (-1,))})
 
 
@@ -71,8 +79,7 @@ def row(**changed: Any) -> dict[str, np.ndarray]:
 
 
 def answers(contract: InputContract, *inputs: dict[str, np.ndarray]) -> list[queue_pb2.PredictionReply]:
-    options = BatchingOptions(pad_variable_length_inputs=True)
-    batcher = Batcher(StepCounter(contract), version=1, options=options, contract=contract)
+    batcher = Batcher(StepCounter(contract), version=1, options=OPTIONS, contract=contract)
     asked = [request(str(index).encode(), item) for index, item in enumerate(inputs)]
     groups, found = batcher.plan(taken(asked), now_micros=SECOND)
     for group in groups:
@@ -104,6 +111,31 @@ def test_steps_of_different_counts_share_a_call(contract: InputContract) -> None
     replies = answers(contract, row(steps=[]), row(steps=[[0, 0]]), row(steps=[[1, 2], [0, 0], [3, 4]]))
     counts = [np.frombuffer(reply.outputs[0].data, "<i8").tolist() for reply in replies]
     assert counts == [[0], [1], [3]]
+
+
+def test_a_long_list_shares_no_call_that_it_would_have_filled_up(contract: InputContract) -> None:
+    long = row()
+    long["steps"] = np.zeros((1, 1 << 22, 2), "<f4")
+    batcher = Batcher(StepCounter(contract), version=1, options=OPTIONS, contract=contract)
+    asked = [request(str(index).encode(), item) for index, item in enumerate([row(), long, row(), row()])]
+    groups, _ = batcher.plan(taken(asked), now_micros=SECOND)
+    assert sorted(len(group.members) for group in groups) == [1, 1, 2]
+
+
+def test_many_empty_images_are_refused_before_they_are_decoded(contract: InputContract) -> None:
+    wide = {"features": [FEATURES[0] | {"image": {"height": 1000, "width": 1000}}]}
+    one = InputContract(parse_inputs({"serving_default": wide}))
+    one.check("serving_default", {"photo": np.array([b""] * 80, object)})
+    with pytest.raises(RequestFailed, match="takes 1200000000 bytes once all rows are filled up"):
+        one.check("serving_default", {"photo": np.array([b""] * 100, object)})
+
+
+def test_a_list_of_lists_that_would_be_a_huge_table_is_refused() -> None:
+    contract = InputContract(parse_inputs({"serving_default": LISTS}))
+    for lengths in ([9000] + [0] * 8999, [2**62] * 4 + [9000]):
+        inputs = {"rows": np.zeros((1, 9000), np.int64), "rows_row_lengths": np.array([lengths], np.int64)}
+        with pytest.raises(RequestFailed, match=r"rows, the longest of .* expected a product of at most 16777216"):
+            contract.check("serving_default", inputs)
 
 
 @pytest.mark.covers("rec-sequence", "rec-image")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from protos import queue_pb2
 from services.serving.rest_json import reader
 from services.serving.rest_json.predict import Document, read_inputs, write_answer
-from services.serving.wire.prediction import RequestFailed, write_tensor
+from services.serving.wire.prediction import RequestFailed, default_rows, write_tensor
 from services.serving.wire.replica_state import Signature, TensorSpec
 
 _ROW_PREFIX = "Failed to process element: {} of 'instances' list. Error: INVALID_ARGUMENT: "
@@ -62,6 +62,17 @@ def test_columns_gain_no_dimension() -> None:
     inputs = read({"inputs": {"a": [1], "b": {"b64": "dQ=="}, "more": 1}}, TWO)
     assert same(inputs["a"], [1], "i8")
     assert inputs["b"].shape == () and inputs["b"].item() == b"u"  # noqa: PT018
+
+
+def test_few_bytes_that_would_be_many_values_are_refused_before_they_are_written_out() -> None:
+    specs = {"x": TensorSpec("DT_INT64", (-1, -1)), "y": TensorSpec("DT_FLOAT", (-1, 10_000))}
+    asked = Signature("", specs, {}, optional={"y": 0.0}, padding={"x": -(2**63)}, has_schema=True)
+    short: list[dict[str, Any]] = [{"x": []}] * 2000
+    for rows in ([{"x": [1] * 5000}, *short], [{"x": [1], "y": [1.0] * 10_000}, *short]):
+        assert "bytes once all rows are filled up, expected at most 67108864" in fault({"instances": rows}, asked)
+        assert read({"instances": rows[:50]}, asked)["x"].shape[0] == 50
+    with pytest.raises(RequestFailed, match="takes 1200000000 bytes once all rows are filled up"):
+        default_rows("y", asked, 30_000)
 
 
 def test_base64_objects_are_strings_wherever_they_stand() -> None:

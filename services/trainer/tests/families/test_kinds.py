@@ -166,6 +166,21 @@ def test_tensors_of_different_shapes_are_filled_up_with_zeros_and_none_are_none(
     assert decode({name: values[:0] for name, values in raw.items()})[0]["t"].shape == (0, 0, 0)
 
 
+def test_tensors_that_no_batch_could_be_filled_up_to_are_set_aside() -> None:
+    schema = Schema.from_mapping(
+        {"features": [{"name": "t", "dtype": "bytes", "tensor": {"dtype": "uint8", "shape_field": "s"}},
+                      {"name": "s", "dtype": "int64", "shape": [2]}]}
+    )  # fmt: skip
+    sizes = [[1, 1], [100_000, 1], [2, 2], [1, 100_000], [99_999, 1]]
+    raw = {"t": tf.constant([bytes(a * b) for a, b in sizes]), "s": tf.constant(sizes, tf.int64)}
+    with pytest.raises(tf.errors.InvalidArgumentError, match="filled up to the largest, the batch takes more than"):
+        decoded(raw, schema.features)
+    found, broken = Decoder(schema)(raw)
+    assert list(broken) == [3]
+    assert "feature t: its size [1, 100000] is far from that of the other events" in broken[3]
+    assert found["t"].shape == (5, 100_000, 2)
+
+
 @pytest.mark.covers("rec-image")
 @pytest.mark.parametrize("encode", [tf.io.encode_png, tf.io.encode_jpeg], ids=["png", "jpeg"])
 def test_an_image_is_decoded_resized_and_scaled_and_none_is_black(encode: Any) -> None:

@@ -13,7 +13,8 @@ from common.errors import InvalidInput
 from common.examples.codec import ExampleCodec
 from common.schema import Schema
 from protos.example_pb2 import Example, SequenceExample
-from services.trainer.features.parsing import in_rows, parse
+from services.trainer.features.filling import rows_beyond
+from services.trainer.features.parsing import in_rows, parse, parse_in_graph
 from services.trainer.rounds.assignment import Done, Stopped
 from services.trainer.tests.families.test_modules import module
 from services.trainer.tests.support.small_rounds import Platform, rebuilt
@@ -88,6 +89,26 @@ def test_lists_of_lists_train_resume_rebuild_and_are_served(tmp_path: Path, kind
         np.testing.assert_allclose(alone, together[row : row + 1], rtol=1e-5)
     mixed = [as_sequence(one) if row % 2 else one for row, one in enumerate(examples)]
     np.testing.assert_array_equal(export["serving_examples"](tf.constant(mixed))["logits"].numpy(), together)
+
+
+def test_lists_that_no_block_could_be_filled_up_to_are_set_aside_and_long_ones_among_long_ones_are_not() -> None:
+    schema = Schema.from_mapping(
+        {"features": [SCHEMA["features"][0], {"name": "n", "dtype": "int64", "shape": [None]}]}
+    )
+    codec = ExampleCodec(schema)
+    small, long = (codec.encode({"visits": [["a"]], "n": [0] * count}) for count in (1, 450_000))
+    wide = codec.encode({"visits": [["a"] * 4000] + [[]] * 4000, "n": []})
+    given = [small] * 300 + [long] + [small] * 300 + [wide, b"\xff"]
+    parsed = parse(given, schema.features)
+    assert [index for index, _ in parsed.refused] == [300, 601, 602]
+    assert "feature n: its size [450000] is far from that of the other events" in parsed.refused[0][1]
+    assert parsed.raw["n"].shape == (600, 1)
+    assert not parse([long] * 2, schema.features).refused
+    assert rows_beyond(np.full((16_384, 1), 1_000_000), 8).size == 0
+    serve = tf.function(lambda examples: parse_in_graph(examples, schema.features), autograph=False)
+    assert serve(tf.constant([small, as_sequence(small)]))["n"].shape[0] == 2
+    with pytest.raises(tf.errors.InvalidArgumentError, match="n: filled up to the largest"):
+        serve(tf.constant(given[:-2]))
 
 
 SPARSE = """

@@ -184,6 +184,17 @@ def test_words_of_a_text_that_are_not_known_are_counted_and_refused() -> None:
     assert (column, refused, outside) == ([[0, -1, -1], [-1, 0, -1]], [False, True], 2)
 
 
+def test_a_text_that_no_block_could_be_filled_up_to_is_refused() -> None:
+    specs = parse_features({"f": {"type": "text", "of": "word", "bins": 9}}, {})
+    transform = Transform(specs, ["f"], {}, SCHEMA)
+    texts = tf.constant([b"a b"] * 900 + [b"a " * 200_000])
+    done = transform({"word": texts})
+    assert np.flatnonzero(done.refused["f.length"]).tolist() == [900]
+    assert done.columns["f"].shape == (901, 2)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"f\.length: a text has too many words"):
+        transform.strict({"word": texts})
+
+
 @pytest.mark.covers("feat-vocab")
 def test_given_words_have_the_ids_of_their_places() -> None:
     features = {"f": {"type": "vocabulary", "of": "word", "words": ["b", "", "ä"], "oov": "drop"}}

@@ -1,6 +1,7 @@
 """gRPC, sync side: server, channel, and the table between the six errors and status codes, both ways."""
 
 import logging
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from grpc_reflection.v1alpha import reflection
 
 from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable, kind_of
 from common.process.health import Health
+from common.process.rpc_connections import keep_room
 from common.process.rpc_waits import WaitBounds, Waits
 from common.process.tracing import OFF, REQUEST_ID, TRACEPARENT, Span, Tracing
 
@@ -31,6 +33,9 @@ _ERROR_OF: dict[grpc.StatusCode, type[HeadraceError]] = {code: error for error, 
     grpc.StatusCode.CANCELLED: Unavailable,
 }
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+MAX_CONNECTIONS = 1024
+KEPT_CONNECTIONS = MAX_CONNECTIONS * 3 // 4
+"""Past it silent ones give way, so that there is room for who comes (rpc_connections.py)."""
 CHANNEL_OPTIONS = [
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -44,7 +49,7 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_concurrent_streams", 256),
     ("grpc.max_metadata_size", 16 * 1024),
     ("grpc.absolute_max_metadata_size", 32 * 1024),
-    ("grpc.max_allowed_incoming_connections", 1024),
+    ("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS),
     # Identity only: gRPC inflates a compressed message whole before it looks at its size; 1 MB may be 1 GB.
     ("grpc.compression_enabled_algorithms_bitset", 1),
     ("grpc.server_handshake_timeout_ms", 10_000),
@@ -306,6 +311,8 @@ def start_server(
     except RuntimeError as error:
         raise Unavailable(f"cannot listen on {address}: {error}") from error
     server.start()
+    alive = weakref.ref(server)
+    keep_room(port, KEPT_CONNECTIONS, lambda: alive() is not None)
 
     def follow(ready: bool) -> None:
         status = health_pb2.HealthCheckResponse

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import logging
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from typing import Any, NoReturn
@@ -16,6 +17,7 @@ from common.process.health import Health
 from common.process.rpc import (
     CHANNEL_OPTIONS,
     HEALTH_WATCH,
+    KEPT_CONNECTIONS,
     MAX_MESSAGE_BYTES,
     SERVER_OPTIONS,
     begin_traced,
@@ -24,6 +26,7 @@ from common.process.rpc import (
     parser_of,
     status_of,
 )
+from common.process.rpc_connections import keep_room
 from common.process.rpc_waits import Wait, WaitBounds, Waits
 from common.process.tracing import Span, Tracing
 
@@ -273,6 +276,8 @@ async def start_aio_server(
         where = f"{address} or {socket_path}" if socket_path else address
         raise Unavailable(f"cannot listen on {where}: {error}") from error
     await server.start()
+    alive = weakref.ref(server)
+    keep_room(port, KEPT_CONNECTIONS, lambda: alive() is not None)
     _follow_health(service_health, servicer, ("", *service_names))
     return server, int(port)
 

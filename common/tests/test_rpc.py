@@ -11,11 +11,13 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from common.errors import InvalidInput
 from common.process.health import Health
+from common.process.lifecycle import raise_open_files_limit
 from common.process.memory import anonymous_mb
-from common.process.rpc import WAIT_BOUNDS, ErrorInterceptor, details_of, open_channel, start_server
+from common.process.rpc import MAX_CONNECTIONS, WAIT_BOUNDS, ErrorInterceptor, details_of, open_channel, start_server
 from common.registry.wire import json_map
 from protos import registry_pb2_grpc
 
@@ -89,6 +91,19 @@ def test_pings_without_end_take_no_memory() -> None:
         with open_channel(f"127.0.0.1:{port}") as channel:
             grpc.channel_ready_future(channel).result(timeout=60)
         assert anonymous_mb(os.getpid()) - before < 100
+    server.stop(None)
+
+
+def test_connections_that_say_nothing_give_way_to_one_that_comes() -> None:
+    raise_open_files_limit()
+    server, port = start_server("127.0.0.1:0", lambda server: None, service_names=(), service_health=Health())
+    with contextlib.ExitStack() as opened, open_channel(f"127.0.0.1:{port}") as used:
+        grpc.channel_ready_future(used).result(timeout=60)
+        for _ in range(MAX_CONNECTIONS):
+            opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+        for channel in (opened.enter_context(open_channel(f"127.0.0.1:{port}")), used):
+            check = health_pb2_grpc.HealthStub(channel).Check
+            assert check(health_pb2.HealthCheckRequest(), timeout=60, wait_for_ready=True).status
     server.stop(None)
 
 

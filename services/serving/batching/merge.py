@@ -35,6 +35,9 @@ from services.serving.wire.work import UNKNOWN_SIGNATURE, Work, waits_of
 
 _MOST_FILLED_VALUES = 1 << 24
 """Of a batch whose requests are filled up to the longest; past it they are faster one by one."""
+_MOST_ROWS = 16_384
+"""Of a call of the model, where it may have more than a batch: a few bytes may ask for millions of rows, and a layer of
+1,024 units takes 4 KiB of each."""
 _UNBATCHED_TAKE = 8
 """Requests that are taken with one command where each is run by itself."""
 
@@ -370,7 +373,9 @@ class Batcher:
         """Runs one request, in parts where it has more rows than a batch may have. None: its outputs have no rows, or
         the parts' cannot be put together."""
         size, rows = self.batch_size, prediction.rows
-        if rows <= size or not self._options.splits_large_requests:
+        if not self._options.splits_large_requests:
+            size = max(size, _MOST_ROWS)
+        if rows <= size:
             return self._run_batch(prediction, [prediction.inputs], rows, wait_seconds)
         parts = []
         for start in range(0, rows, size):

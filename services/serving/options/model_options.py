@@ -39,7 +39,8 @@ class BatchingOptions:
     enable_large_batch_splitting: bool | None = None
     """Whether a request that does not fit the open batch fills it with its first rows, so that one of more than
     max_batch_size examples is run in parts; False: each stays in one batch, and a larger one is refused. None, where
-    nobody said anything: a larger one is a call of its own, unless named sizes or an objective would not be kept."""
+    nobody said anything: a larger one is a call of its own, or of 16,384 examples each, unless named sizes or an
+    objective would not be kept."""
     max_execution_batch_size: int | None = None
     """The largest batch when requests are split; larger requests than max_batch_size are then refused. None: requests
     of any size, in parts of max_batch_size."""

@@ -73,6 +73,14 @@ def test_where_nobody_asked_for_splitting_a_larger_request_is_a_call_of_its_own(
     assert values_of(replies) == [[[2]] * 3, [[4], [6], [8], [10], [12]], [[14]] * 3, [[16]] * 2]
 
 
+def test_of_which_a_call_takes_16384_rows() -> None:
+    model = RecordingModel()
+    replies, batcher = answers_of(model, requests_of(rows(*range(40_000))), enable_large_batch_splitting=None)
+    assert [len(call) for call in model.calls] == [16_384, 16_384, 7_232]
+    assert values_of(replies) == [[[2 * row] for row in range(40_000)]]
+    assert batcher.report()["requests"] == 1
+
+
 @pytest.mark.parametrize(
     "named", [{"allowed_batch_sizes": (4,)}, {"max_execution_batch_size": 4, "max_batch_size": 8}, {"slo_ms": 50.0}]
 )

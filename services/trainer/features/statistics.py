@@ -146,7 +146,7 @@ class Fitting:
                 self._texts[spec.name].add(values)
                 continue
             if isinstance(spec, Numeric):
-                columns = _shaped(spec, values.reshape(len(values), math.prod(values.shape[1:])))
+                columns = shaped(spec, values.reshape(len(values), math.prod(values.shape[1:])))
                 known, parent = self._moments.get(spec.name), self._parent.get(spec.name)
                 before = known.merged(parent) if known and isinstance(parent, Moments) else known or parent
                 seen = Moments.of(columns, before if isinstance(before, Moments) else None)
@@ -269,7 +269,7 @@ def _fitted_of(arrays: Arrays, prefix: str) -> Fitted:
         raise DataLoss(f"the checkpoint lacks {error.args[0]}") from error
 
 
-def _shaped(spec: Numeric, values: NDArray[np.generic]) -> NDArray[np.float64]:
+def shaped(spec: Numeric, values: NDArray[np.generic]) -> NDArray[np.float64]:
     """As the transform does it, in float64."""
     shaped = values.astype(np.float64)
     if spec.clip is not None:

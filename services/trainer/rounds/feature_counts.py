@@ -1,9 +1,10 @@
 """What a round found in its features: values without an id, defaults that stand in for absent ones, values that no
-statistics take; said with the version."""
+statistics take, scales that do not go together; said with the version."""
 
 from collections import Counter
 from collections.abc import Mapping
 
+from services.trainer.features.scales import Scales
 from services.trainer.rounds.blocks import PreparedBlock
 
 
@@ -16,9 +17,11 @@ class FeatureCounts:
         warn_share: float,
         statistics_warnings: Mapping[str, str],
         rows: Mapping[str, Mapping[str, float]],
+        scales: Scales,
     ) -> None:
         """`statistics_warnings`: as statistics.warnings_of says them; `rows`: as words.row_counts counts them."""
         self._warn_share, self._warnings = warn_share, dict(statistics_warnings)
+        self._scales = scales
         self._rows = {name: dict(counts) for name, counts in rows.items()}
         self._outside, self._present = Counter[str](), Counter[str]()
         self._absent, self._examples = Counter[str](), 0
@@ -27,6 +30,7 @@ class FeatureCounts:
         self._outside.update(block.outside)
         self._present.update(block.present)
         self._absent.update(block.absent)
+        self._scales.add(block.trained_raw)
         self._examples += block.example_count
 
     def metrics(self) -> dict[str, dict[str, float]]:
@@ -44,7 +48,7 @@ class FeatureCounts:
 
     def warnings(self) -> dict[str, str]:
         """Sentences, by what they are about."""
-        warnings = dict(self._warnings)
+        warnings = self._warnings | self._scales.warnings()
         for name, share in self.metrics()["unknown_share"].items():
             if share > self._warn_share:
                 warnings[f"values of {name}"] = (

@@ -13,6 +13,7 @@ from common.registry.catalog import PUSHED, FileEntry
 from common.registry.client import RegistryClient
 from services.trainer.families.foreign import Foreign
 from services.trainer.families.port import Answering
+from services.trainer.features.scales import Scales
 from services.trainer.rounds.assignment import Figures, RoundAssignment
 from services.trainer.rounds.feature_counts import FeatureCounts
 from services.trainer.rounds.inputs import RoundInputs, data_of, version_of
@@ -36,7 +37,7 @@ def figures_of(assignment: RoundAssignment, *, registry: RegistryClient, log: Ev
         candidate,
         _live(assignment, registry, last),
         data_of(assignment, inputs, log),
-        FeatureCounts(warn_share=1.0, statistics_warnings={}, rows={}),
+        FeatureCounts(warn_share=1.0, statistics_warnings={}, rows={}, scales=Scales({}, {}, {})),
         set_aside={},
         left_out=None,
         check_stop=lambda: None,

@@ -23,6 +23,7 @@ from services.trainer.families.parameter_bound import at_most
 from services.trainer.families.port import Model, Trainable
 from services.trainer.families.user_module import UserModule
 from services.trainer.features import statistics as feature_statistics
+from services.trainer.features.scales import Scales
 from services.trainer.features.statistics import Fitting, Statistics
 from services.trainer.features.words import row_counts
 from services.trainer.learn import adapters, checkpoint, warm_start
@@ -138,6 +139,7 @@ class RoundWork:
                     warn_share=trained.model.definition.evaluation.warn_unknown_share,
                     statistics_warnings=feature_statistics.warnings_of(self._carried, self._statistics),
                     rows=row_counts(self._statistics),
+                    scales=Scales(trained.definition.features, self._carried, self._statistics),
                 ),
                 set_aside=trained.set_aside,
                 left_out=trained.left_out,

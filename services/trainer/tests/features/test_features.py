@@ -1,18 +1,20 @@
 """Every kind of feature by hand, the same in training, in the compiled graph and in the exported model."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from common.definition.features import parse_features
 from common.errors import InvalidInput
 from common.schema import Schema
 from services.trainer.families.estimators.layers import Counts, EmbeddingTable
 from services.trainer.features.parsing import absent_counts, parse
+from services.trainer.features.scales import Scales
 from services.trainer.features.statistics import (
     Boundaries,
     Fitted,
@@ -434,3 +436,41 @@ def test_a_vocabulary_file_is_read_from_the_definition(tmp_path: Path) -> None:
     assert column.numpy().tolist() == [[1]]
     with pytest.raises(InvalidInput, match=r"no file words\.txt"):
         parse_features(features, {})
+
+
+def scales(blocks: Sequence[NDArray[np.float64]], before: Sequence[NDArray[np.float64]] = ()) -> str:
+    """What is said of a feature's values, block by block."""
+    specs = parse_features({"f": {"type": "numeric", "of": "x", "normalize": "zscore"}}, {})
+
+    def fitted(parts: Sequence[NDArray[np.float64]], parent: dict[str, Fitted]) -> dict[str, Fitted]:
+        fitting = Fitting(specs, SCHEMA, parent)
+        for part in parts:
+            fitting.add({"x": part})
+        return fitting.result()
+
+    carried = fitted(before, {}) if len(before) else {}
+    found = Scales(specs, carried, fitted(blocks, carried))
+    for block in blocks:
+        found.add({"x": tf.constant(block)})
+    return "".join(found.warnings().values())
+
+
+def test_a_wrong_unit_or_a_sentinel_is_said_and_honest_scales_are_not() -> None:
+    random = np.random.default_rng(3)
+    usual = [random.normal(100.0, 15.0, 1000) for _ in range(10)]
+    for sentinel, share in ((-999999.0, 0.05), (1e9, 0.02), (-9999.0, 0.3)):
+        holed = [np.where(random.random(1000) < share, sentinel, block) for block in usual]
+        assert "the usual values of f lie so close together" in scales(holed), sentinel
+    for good in (6, 9):
+        assert "lie so close together" in scales([*usual[:good], *(block * 1e6 for block in usual[good:])])
+    assert "normalized as the parent does it, a block has mean 6." in scales([usual[0] * 1e6], usual)
+    for honest in (
+        usual,
+        [random.lognormal(0.0, 2.0, 1000) for _ in range(10)],
+        [random.poisson(0.1, 1000).astype(np.float64) for _ in range(10)],
+        [np.where(random.random(1000) < 0.05, random.lognormal(8.0, 1.5, 1000), 0.0) for _ in range(10)],
+        [np.arange(1000.0) + 1000 * number for number in range(10)],
+        [np.append(usual[0], 3e38)],
+    ):
+        assert scales(honest) == ""
+        assert scales(honest[5:], honest[:5]) == "" or len(honest) < 10

@@ -37,6 +37,7 @@ class Scales:
         self._specs = [spec for spec in specs.values() if isinstance(spec, Numeric) and spec.normalize != "none"]
         self._before, self._after = before, after
         self._blocks, self._squashed = Counter[str](), Counter[str]()
+        self._closest: dict[str, float] = {}
         self._jumped: dict[str, str] = {}
 
     def add(self, raw: Mapping[str, tf.Tensor]) -> None:
@@ -51,11 +52,13 @@ class Scales:
             columns = np.unique(np.linspace(0, wide.shape[1] - 1, _MOST_COLUMNS).astype(np.int64))
             taken = plausible(wide[:, columns])
             judged = [
-                _is_squashed(wide[rows, column], fitted.deviation[column])
+                _squashed_to(wide[rows, column], float(fitted.deviation[column]))
                 for column, rows in zip(columns.tolist(), taken.T, strict=True)
             ]
             self._blocks[spec.name] += any(one is not None for one in judged)
-            self._squashed[spec.name] += any(one for one in judged)
+            squashed = [one for one in judged if one]
+            self._squashed[spec.name] += bool(squashed)
+            self._closest[spec.name] = min(squashed, default=self._closest.get(spec.name, 1.0))
             for column, rows in zip(columns.tolist(), taken.T, strict=True):
                 if isinstance(before, Moments) and spec.name not in self._jumped:
                     self._look(spec.name, wide[rows, column], before, column)
@@ -75,21 +78,21 @@ class Scales:
     def warnings(self) -> dict[str, str]:
         """Sentences, by what they are about."""
         squashed = {
-            name: f"the usual values of {name} lie so close together, next to few others, that a network can hardly "
-            f"tell them apart (in {self._squashed[name]} of {blocks} blocks); {_WHAT_TO_DO}"
+            name: f"the usual values of {name} differ by {self._closest[name]:.1g} once normalized, next to "
+            f"few others, so that a network can hardly tell them apart; {_WHAT_TO_DO}"
             for name, blocks in self._blocks.items()
             if self._squashed[name] > _SQUASHED_SHARE * blocks
         }
         return {f"scale of {name}": sentence for name, sentence in (squashed | self._jumped).items()}
 
 
-def _is_squashed(values: NDArray[np.float64], deviation: float) -> bool | None:
-    """None where too few values differ to say."""
-    if len(values) < _ENOUGH:
-        return None
-    away = np.abs(values - np.median(values))
+def _squashed_to(values: NDArray[np.float64], deviation: float) -> float | None:
+    """By which share of the deviation the usual values differ, if they are squashed, else 0; None where too few values
+    differ to say."""
+    away = np.abs(values - np.median(values)) if len(values) else values
     unequal = away[away > 0]
     if len(unequal) < _ENOUGH:
         return None
     usual = float(np.median(unequal))
-    return usual * _SQUASHED < deviation or usual * _SQUASHED_BY_ITS_BLOCK < float(values.std())
+    is_squashed = usual * _SQUASHED < deviation or usual * _SQUASHED_BY_ITS_BLOCK < float(values.std())
+    return usual / max(deviation, usual) if is_squashed else 0.0

@@ -13,8 +13,13 @@ _CLASSES = ("binary", "multiclass")
 _NUMBERS = ("regression", "count")
 _MUCH_WORSE = 1.5
 """Times the loss of the constant answer, from which a model is said to be worse: less may be a small slice's chance."""
+_SURE, _WORSE = 100, 1.0
+"""The same where so many held-out labels say what the constant answer comes to."""
 _ENOUGH = 20
 """Held-out events from which outputs say what they are."""
+_ALIKE = 0.01
+"""Logits, or deviations of the label, by which answers differ that are not alike."""
+_USUAL_REASONS = "values that are not normalized, a learning rate that is too high or too low, or too few steps"
 _ROUNDED = 1e-3
 
 
@@ -34,6 +39,16 @@ class _Labels:
     lowest: float = math.inf
     highest: float = -math.inf
     farthest_sum: float = 0.0
+    bottom: NDArray[np.float64] = field(default_factory=lambda: np.array(math.inf))
+    top: NDArray[np.float64] = field(default_factory=lambda: np.array(-math.inf))
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.weight
+
+    @property
+    def deviation(self) -> float:
+        return math.sqrt(max(self.square / self.weight - self.mean**2, 0.0))
 
 
 class LabelCounts:
@@ -42,12 +57,19 @@ class LabelCounts:
     def __init__(self, heads: Sequence[BuiltHead], *, has_estimator_network: bool) -> None:
         """`has_estimator_network`: numbers of another size than 1 can be told to it by `standardize`."""
         self._heads = heads
-        self._found = {head.name: _Labels() for head in self._heads}
+        self._found, self._held_out = ({head.name: _Labels() for head in self._heads} for _ in range(2))
         self._may_standardize = has_estimator_network
 
     def add(self, labels: ByHead, weights: ByHead) -> None:
+        self._add(self._found, labels, weights)
+
+    def add_held_out(self, labels: ByHead, weights: ByHead) -> None:
+        """By which is judged what a constant would come to."""
+        self._add(self._held_out, labels, weights)
+
+    def _add(self, into: Mapping[str, _Labels], labels: ByHead, weights: ByHead) -> None:
         for head in self._heads:
-            found, given = self._found[head.name], np.asarray(weights[head.name], np.float64)
+            found, given = into[head.name], np.asarray(weights[head.name], np.float64)
             taken, found.seen = given > 0, found.seen + len(given)
             if not taken.any():
                 continue
@@ -65,11 +87,13 @@ class LabelCounts:
                     found.shares += np.bincount(values.astype(np.int64), given, minlength=len(found.shares))
 
     def add_outputs(self, outputs: Mapping[str, NDArray[np.generic]]) -> None:
-        """Of held-out examples, by head: what is taken for logits."""
+        """Of held-out examples, by head: what is taken for logits, and numbers."""
         for head in self._heads:
-            if head.task not in _CLASSES or head.name not in outputs or not len(outputs[head.name]):
+            if head.task not in (*_CLASSES, *_NUMBERS) or head.name not in outputs or not len(outputs[head.name]):
                 continue
             found, values = self._found[head.name], np.asarray(outputs[head.name], np.float64)
+            found.bottom = np.fmin(found.bottom, values.min(axis=0))
+            found.top = np.fmax(found.top, values.max(axis=0))
             found.answered += len(values)
             found.lowest, found.highest = (
                 min(found.lowest, float(values.min())),
@@ -94,8 +118,10 @@ class LabelCounts:
                     f"label {name} is {_word(head, found.least)} in each of {found.count:,} trained events: there is "
                     f"nothing to tell apart"
                 )
-            elif found.answered >= _ENOUGH and (looks := _no_logits(head, found)):
+            elif head.task in _CLASSES and found.answered >= _ENOUGH and (looks := _no_logits(head, found)):
                 told[f"answers of {head.name}"] = looks
+            elif alike := _alike(head, found):
+                told[f"answers of {head.name}"] = alike
             elif worse := self._worse(head, found, candidate, prefix):
                 told[f"answers of {head.name}"] = worse
         return told
@@ -105,21 +131,47 @@ class LabelCounts:
         measured = candidate.get(prefix + metric)
         if measured is None or not found.count or found.least > found.most:
             return ""
-        mean = found.total / found.weight
-        deviation = math.sqrt(max(found.square / found.weight - mean**2, 0.0))
+        mean, deviation = found.mean, found.deviation
         constant, what = deviation, f"{mean:.4g}, the mean label,"
         if head.task in _CLASSES:
             shares = found.shares[found.shares > 0] / found.shares.sum()
             constant, what = float(-(shares * np.log(shares)).sum()), "the share of each class"
-        if measured <= _MUCH_WORSE * constant:
+        held_out = self._held_out[head.name]
+        if head.head.is_plain and held_out.count >= _SURE:  # else it may be worse by this metric and useful
+            constant, worse = _constant_on(head, found, held_out), _WORSE
+        else:
+            worse = _MUCH_WORSE
+        if measured <= worse * constant:
             return ""
-        advice = "values that are not normalized, a learning rate that is too high, or too few steps are usual reasons"
+        advice = f"{_USUAL_REASONS} are usual reasons"
         if head.task == "regression" and self._may_standardize and not head.is_standardized:
             advice = f"tell the network the size of its label: standardize: [{mean:.4g}, {deviation:.4g}]"
         return (
             f"{prefix}{metric} is {measured:.4g}, and {what} would come to {constant:.4g} as an answer to every event; "
             f"{advice}"
         )
+
+
+def _constant_on(head: BuiltHead, found: _Labels, held_out: _Labels) -> float:
+    """The loss on held-out labels of what is constantly right for those that were trained on."""
+    if head.task not in _CLASSES:
+        mean = held_out.mean
+        return math.sqrt(max(held_out.square / held_out.weight - 2 * found.mean * mean + found.mean**2, 0.0))
+    shares, held_out_shares = found.shares / found.shares.sum(), held_out.shares / held_out.shares.sum()
+    there = held_out_shares > 0
+    with np.errstate(divide="ignore"):
+        return float(-(held_out_shares[there] * np.log(shares[there])).sum())
+
+
+def _alike(head: BuiltHead, found: _Labels) -> str:
+    apart = float((found.top - found.bottom).max())
+    size = found.deviation if head.task == "regression" else 1.0
+    if found.answered < _ENOUGH or not found.count or not apart < _ALIKE * size:
+        return ""
+    return (
+        f"the outputs of {head.name} differ by {apart:.2g} at most in {found.answered:,} held-out events, so that it "
+        f"answers all of them alike; {_USUAL_REASONS} are usual reasons"
+    )
 
 
 def _no_logits(head: BuiltHead, found: _Labels) -> str:

@@ -96,6 +96,7 @@ def measure(
                 statistics.add_columns(_made(model.definition, part.columns))
         outputs, bad = scored(score, block.held_out.columns, block.held_out.count)
         labels.add_outputs(outputs)
+        labels.add_held_out(block.held_out.labels, block.held_out.weights)
         aside = {row: reason for (index, row), reason in set_aside.items() if index == block.index}
         compared.next_block(
             block.held_out_raw,

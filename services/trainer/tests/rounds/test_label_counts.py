@@ -23,6 +23,8 @@ def told(head: dict[str, Any], labels: Any, metrics: dict[str, float], **more: A
     heads = built_heads(parse_definition(files).heads, Schema.from_mapping(SCHEMA))
     counts = LabelCounts(heads, has_estimator_network=True)
     counts.add({"answer": tf.constant(labels)}, {"answer": tf.constant(more.get("weights", np.ones(40)), tf.float32)})
+    held_out = np.asarray(more.get("held_out", HALF), np.asarray(labels).dtype)
+    counts.add_held_out({"answer": tf.constant(held_out)}, {"answer": tf.ones(len(held_out))})
     counts.add_outputs({"answer": np.asarray(more.get("outputs", HALF - 0.5), np.float32)})
     return list(counts.warnings(metrics).values())
 
@@ -42,6 +44,13 @@ BINARY, NUMBER = {"label": "late", "task": "binary"}, {"label": "amount", "task"
         (NUMBER, np.float32(5e6 + HALF), {"rmse": 5e6}, {}, "standardize: [5e+06, 0.5]"),
         (NUMBER | {"standardize": [1, 2]}, np.float32(HALF), {"rmse": 9.0}, {}, "too few steps are usual reasons"),
         (NUMBER, np.float32(HALF), {"rmse": 0.4}, {}, ""),
+        (BINARY, HALF, {"log_loss": 0.7}, {}, ""),
+        (BINARY, HALF, {"log_loss": 0.7}, {"held_out": np.tile(HALF, 3)}, "come to 0.6931 as an answer to every"),
+        (BINARY, HALF, {"log_loss": 0.692}, {"held_out": np.tile(HALF, 3)}, ""),
+        (NUMBER, np.float32(HALF), {"rmse": 0.52}, {"held_out": np.tile(HALF, 3)}, "would come to 0.5 as an answer"),
+        (NUMBER, np.float32(HALF), {"rmse": 0.52}, {"held_out": np.full(120, 2)}, ""),
+        (BINARY, HALF, {"log_loss": 0.69}, {"outputs": HALF / 200 - 0.5}, "differ by 0.005 at most in 40 held-out"),
+        (NUMBER, np.float32(900 * HALF), {"rmse": 450.0}, {"outputs": 450 + HALF}, "differ by 1 at most"),
     ],
 )  # fmt: skip
 def test_what_a_round_could_not_learn_from_is_said(

@@ -24,6 +24,7 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _LEADING_ZERO = re.compile(r"[+-]?0\d")
 _FLOAT32_MAX = 3.4e38
 _FLOAT_DIGITS = 2**53
+_FLOAT32_WHOLE = 2**24
 _INT64_MAX = 2**63
 
 
@@ -32,8 +33,8 @@ class Column:
     """One column.
 
     Attributes:
-        kinds: how many rows hold what: truth, whole, integral (2.0), number, date, text, list, nested, empty, marker
-            (a word such as NA).
+        kinds: how many rows hold what: truth, whole (1,234 too), integral (2.0), number, date, text, list, nested,
+            empty, marker (a word such as NA).
         values: how often each value occurs, as long as they are at most MOST_DISTINCT.
         minimum, maximum, total, squares: over numbers and dates (epoch seconds), elements of lists too.
         lengths, elements: of lists: how long they are, and the kinds of what is in them.
@@ -81,11 +82,22 @@ class Column:
             return "text"
         if present == {"truth", "whole"} and self.minimum >= 0 and self.maximum <= 1:
             return "truth"
-        if present <= {"whole", "integral"}:
+        if self.is_whole and ("integral" not in present or self.is_code):
             return "whole"
         if present <= {"whole", "integral", "number"}:
             return "number"
         return "date" if present == {"date"} else "text"
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every value is a whole number, 2.0 too."""
+        present = {kind for kind, count in self.kinds.items() if count} - {"empty", "marker"}
+        return bool(present) and present <= {"whole", "integral"} and len(self.units) < 2
+
+    @property
+    def is_code(self) -> bool:
+        """Whether a float32 would not tell its whole numbers apart."""
+        return max(abs(self.minimum), abs(self.maximum)) > _FLOAT32_WHOLE
 
     @property
     def missing(self) -> int:
@@ -202,7 +214,7 @@ def kind_of(text: str) -> tuple[str, float | None]:
         number = float(text)
         return ("integral" if number.is_integer() and abs(number) < _FLOAT_DIGITS else "number"), number
     if found := amount(text):
-        return ("number" if found[1] or not found[0].is_integer() else "integral"), found[0]
+        return ("number" if found[1] or "." in text else "whole"), found[0]
     moment = parse_date(text)
     return ("date", float(epoch_seconds(moment))) if moment else ("text", None)
 

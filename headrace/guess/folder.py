@@ -38,7 +38,7 @@ def stream_yaml(stream: str, file: str, guesses: Sequence[Guess]) -> str:
     """The stream's schema, each guess as a comment beside it."""
     lines = [
         f"# Guessed by `headrace init` from {file}: read it and correct it before you rely on it.",
-        "# Bounds leave room for one more span of the data on both sides; an event outside them is refused.",
+        "# Numbers have no bounds: with `min: 0, max: 100` an event outside of them is refused.",
         f"stream: {stream}",
     ]
     for part in ("event time", "key"):

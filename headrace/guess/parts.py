@@ -1,13 +1,12 @@
 """What part each column plays: label, event time, key, feature of the model, or stored only."""
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from common.errors import InvalidInput
-from headrace.guess.columns import Column
+from headrace.guess.columns import Column, kind_of
 
 Part = Literal["label", "event time", "key", "feature", "stored"]
 _LABEL_NAMES = ("label", "labels", "target", "class", "y", "outcome", "response")
@@ -78,7 +77,7 @@ def guess(columns: Sequence[Column], label: str) -> tuple[list[Guess], LabelGues
         if column is chosen:
             guesses.append(Guess(column, "label", label_guess.feature, {}, label_guess.why))
         elif column is time:
-            feature = {"name": column.name, "dtype": "int64", "min": 0} | _optional(column, "int64")
+            feature = {"name": column.name, "dtype": "int64"} | _optional(column, "int64")
             guesses.append(
                 Guess(column, "event time", feature, {}, "when it happened, epoch seconds; not learned from")
             )
@@ -122,15 +121,16 @@ def _no_label(column: Column) -> str:
 
 
 def _label_of(column: Column) -> LabelGuess:
-    kind, words = column.kind, column.words()
+    kind, words = "whole" if column.is_whole else column.kind, column.words()
     if not column.many and len(words) < 2:
         raise InvalidInput(f"label {column.header!r} has {len(words)} different values; there is nothing to tell apart")
     base = {"name": column.name}
     if kind == "truth":
         return LabelGuess(base | {"dtype": "int64", "min": 0, "max": 1}, "binary", 2, "yes or no: 1 or 0")
-    if kind == "whole" and not column.many and len({float(word) for word in words}) <= MOST_CLASSES:
+    numbers = {kind_of(word)[1] for word in words}
+    if kind == "whole" and not column.many and len(numbers) <= MOST_CLASSES:
         classes = int(column.maximum) + 1
-        if column.minimum >= 0 and classes <= len({float(word) for word in words}) + _SPARE_CLASSES:
+        if column.minimum >= 0 and classes <= len(numbers) + _SPARE_CLASSES:
             classes = max(2, classes)
             feature = base | {"dtype": "int64", "min": 0, "max": classes - 1}
             return LabelGuess(feature, _task(classes), classes, f"{classes} classes, by their numbers")
@@ -248,14 +248,13 @@ def _list_specs(column: Column) -> tuple[dict[str, dict[str, Any]], str]:
 
 
 def _feature(column: Column) -> dict[str, Any]:
-    """As stream.yaml says it: type, shape, bounds with room, a default where a value may be missing."""
+    """As stream.yaml says it: type, shape, a default where a value may be missing. What lies beyond the file's numbers
+    the file does not say, so they have no bounds."""
     dtype = {"truth": "int64", "whole": "int64", "number": "float32", "date": "int64"}.get(column.kind, "string")
     feature: dict[str, Any] = {"name": column.name, "dtype": dtype}
     if column.kind == "list":
         feature = {"name": column.name, "dtype": _list_dtype(column), "shape": _shape(column)}
         return feature | _optional(column, str(feature["dtype"]))
-    if column.kind in ("whole", "number") and not _KEY_NAME.fullmatch(column.name) and not _is_row_number(column):
-        feature |= _bounds(column)
     if column.kind == "truth":
         feature |= {"min": 0, "max": 1}
     return feature | _optional(column, dtype)
@@ -270,26 +269,6 @@ def _list_dtype(column: Column) -> str:
 def _shape(column: Column) -> list[int | None]:
     is_fixed = len(column.lengths) == 1 and min(column.lengths) > 0 and not column.missing
     return [min(column.lengths)] if is_fixed else [None]
-
-
-def _bounds(column: Column) -> dict[str, float | int]:
-    """One span of room on both sides; what is never negative stays so."""
-    low, high = column.minimum, column.maximum
-    span = (high - low) or abs(high) or 1.0
-    at_least, at_most = _rounded(low - span, math.floor), _rounded(high + span, math.ceil)
-    bounds = {"min": 0.0 if low >= 0 else at_least, "max": 0.0 if high <= 0 else at_most}
-    if column.kind == "whole":
-        limit = 2.0**62
-        return {name: int(max(-limit, min(limit, bound))) for name, bound in bounds.items()}
-    return {name: max(-3e38, min(3e38, bound)) for name, bound in bounds.items()}
-
-
-def _rounded(value: float, towards: Any) -> float:
-    """To two digits, away from the data."""
-    if value == 0:
-        return 0.0
-    unit = 10.0 ** (math.floor(math.log10(abs(value))) - 1)
-    return float(f"{towards(value / unit) * unit:.6g}")
 
 
 def _optional(column: Column, dtype: str) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def test_a_messy_csv_becomes_a_folder_that_is_applied_and_ingested_as_it_is(tmp_
     assert schema.feature("grade").vocabulary == ("bad", "good")
     assert {feature.name: feature.dtype for feature in schema.features} == {
         "id": "int64", "when": "int64", "Full_name": "string", "Zip_Code": "string", "height_cm": "float32",
-        "Member": "int64", "visits": "int64", "city": "string", "note": "string",
+        "Member": "int64", "visits": "float32", "city": "string", "note": "string",
     }  # fmt: skip
     assert [feature.name for feature in schema.features if not feature.required] == ["height_cm", "visits", "note"]
     assert events(path, schema)[1] == {
@@ -106,6 +106,7 @@ def test_a_large_label_is_said_to_be_large(tmp_path: Path, unit: float, said: tu
         ("y", ["<=50K", ">50K"], "binary", {"dtype": "string", "vocabulary": ["<=50K", ">50K"]}),
         ("price", [f"{number}.5" for number in range(40)], "regression", {"dtype": "float32"}),
         ("price", [f"{number}" for number in range(40)], "regression", {"dtype": "float32"}),
+        ("price", [f'"{number},500"' for number in range(1, 41)], "regression", {"dtype": "float32"}),
     ],
 )
 def test_the_label_tells_the_task(
@@ -119,6 +120,18 @@ def test_the_label_tells_the_task(
     assert definition.task == task
     assert schema.feature(label).to_mapping() == {"name": label} | expected
     assert len(events(path, schema)) == 80
+
+
+def test_a_later_file_fits_what_a_first_one_was_taken_for(tmp_path: Path) -> None:
+    (tmp_path / "d.csv").write_text(
+        'at,x,n,code,sum,y\n1901-05-01,5.0,7,16777217.0,"1,234",a\n1902-05-01,6.0,8,16777219.0,9,b\n'
+    )
+    (tmp_path / "later.csv").write_text('at,x,n,code,sum,y\n1899-05-01,-5.5,-70,16777221,"-1,234",a\n')
+    assert init(tmp_path / "d.csv", "--into", tmp_path / "d").exit_code == 0
+    schema, _ = written(tmp_path / "d")
+    assert [feature.dtype for feature in schema.features] == ["int64", "float32", "int64", "int64", "int64"]
+    (later,) = events(tmp_path / "later.csv", schema)
+    assert (later["x"], later["n"], later["code"], later["sum"]) == (-5.5, -70, 16777221, -1234)
 
 
 def test_ndjson_and_parquet_say_the_same_as_csv(tmp_path: Path) -> None:

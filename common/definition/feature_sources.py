@@ -95,9 +95,9 @@ def _check_shape(spec: FeatureSpec, feature: Feature) -> None:
         raise InvalidInput(f"feature {spec.name}: {name} has any length; numeric needs a fixed shape")
     if isinstance(spec, Numeric):
         spec.width(feature.seen_count or 1)
-    if isinstance(spec, Crossed) and feature.value_count != 1:
+    if isinstance(spec, Crossed) and feature.seen_count != 1:
         raise InvalidInput(
-            f"feature {spec.name}: {name} must hold one value to be crossed, its shape is {feature.shape}"
+            f"feature {spec.name}: {name} must hold one value to be crossed, its shape is {list(feature.seen_shape)}"
         )
     if isinstance(spec, Text) and feature.value_count != 1:
         raise InvalidInput(f"feature {spec.name}: {name} must hold one text, its shape is {list(feature.shape)}")

@@ -35,6 +35,7 @@ SCHEMA = Schema.from_mapping(
             {"name": "x", "dtype": "float32"},
             {"name": "word", "dtype": "string"},
             {"name": "tags", "dtype": "string", "shape": [None]},
+            {"name": "grid", "dtype": "bytes", "tensor": {"dtype": "int64", "shape": [3]}},
         ],
         "labels": [
             {"name": "y", "dtype": "int64"},
@@ -239,6 +240,15 @@ def test_features_that_share_a_table_must_agree() -> None:
         ({"features": {"word": {"type": "numeric"}}}, "word is string, expected float32 or int64"),
         ({"features": {"x": {"type": "identity", "size": 2, "out_of_range": "drop"}}}, "x is float32, expected int64"),
         ({"features": {"c": {"type": "crossed", "of": ["word", "tags"], "bins": 2}}}, "tags must hold one value"),
+        (
+            {
+                "features": {
+                    "g": {"type": "bucketized", "of": "grid", "boundaries": [0.0]},
+                    "c": {"type": "crossed", "of": ["word", "g"], "bins": 2},
+                }
+            },
+            r"grid must hold one value to be crossed, its shape is \[3\]",
+        ),
         ({"features": {"y": {"type": "identity", "size": 2, "out_of_range": "drop"}}}, "the stream has no feature 'y'"),
     ],
 )

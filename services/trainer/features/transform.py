@@ -111,6 +111,8 @@ class Transform:
     def _rule_in_words(self, name: str) -> str:
         if name in self._weighted:
             return "an example must have a weight for each id"
+        if name not in self._specs and name.endswith(".size"):
+            return "a number is larger than a float32 can hold"
         if name not in self._specs:
             return "a text has too many words to be answered with the others; send it alone"
         return _rule_in_words(self._specs[name])
@@ -138,7 +140,7 @@ class Transform:
             return done.columns[name]
         spec = self._specs[name]
         if isinstance(spec, Numeric):
-            done.columns[name] = self._numbers(spec, raw)
+            done.columns[name] = self._numbers(spec, raw, done)
         elif isinstance(spec, Bucketized | Quantiles):
             values = _two_dimensional(raw[spec.of])
             values = values if values.dtype in _BUCKETIZED else tf.cast(values, tf.float32)
@@ -155,8 +157,11 @@ class Transform:
             done.columns[name] = self._ids(spec, values, self._absent(spec.of, values), done)
         return done.columns[name]
 
-    def _numbers(self, spec: Numeric, raw: Raw) -> tf.Tensor:
-        values = tf.cast(_two_dimensional(raw[spec.of]), tf.float32)
+    def _numbers(self, spec: Numeric, raw: Raw, done: Transformed) -> tf.Tensor:
+        given = _two_dimensional(raw[spec.of])
+        values = tf.cast(given, tf.float32)
+        if given.dtype == tf.float64:
+            done.refused[size_name(spec.name)] = tf.reduce_any(tf.math.is_inf(values), axis=1)
         if spec.clip is not None:
             values = tf.clip_by_value(values, *spec.clip)
         if spec.log:
@@ -272,6 +277,11 @@ def weights_name(name: str) -> str:
 def length_name(name: str) -> str:
     """Of what refuses a feature's texts that are too long for the others."""
     return f"{name}.length"
+
+
+def size_name(name: str) -> str:
+    """Of what refuses numbers of a tensor that no float32 holds."""
+    return f"{name}.size"
 
 
 def raw_names_of(specs: Mapping[str, FeatureSpec], name: str) -> set[str]:

@@ -191,10 +191,15 @@ def _as_table(
 
 
 def _word_vectors(path: str, content: bytes, digest: str) -> Source:
-    """As word2vec and GloVe write them; word2vec's first line (count and length) is passed over."""
+    """As word2vec and GloVe write them; word2vec's first line says count and length."""
     lines = [line for line in content.decode().split("\n") if line.strip()]
-    if lines and len(lines[0].split()) == 2:
+    said = lines[0].split() if lines else []
+    if len(said) == 2 and all(map(str.isdecimal, said)):
         lines = lines[1:]
+        if len(lines) != int(said[0]):
+            raise InvalidInput(
+                f"warm_start: {path} says that it has {said[0]} words, and has {len(lines)}: is it whole?"
+            )
     rows = [line.rstrip().rsplit(" ", len(lines[0].rstrip().split(" ")) - 1) for line in lines]
     lengths = {len(row) for row in rows}
     words = tuple(row[0] for row in rows)

@@ -29,6 +29,7 @@ _FEW_LABELS, _MISPLACED_SHARE, _SHOWN_LABELS = 3, 0.1, 5
 """A model fails where more labels than this, and more than this share of a round's first block, have no class."""
 _NO_PLACE = "the value has no place in the vocabulary or range, which the definition calls an error"
 _WHY = {
+    "size": "a number is larger than a float32 can hold",
     "weights": "there are not as many weights as ids",
     "length": "it has far more words than the other texts of its block, too many to be filled up to",
 }

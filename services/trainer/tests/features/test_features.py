@@ -353,6 +353,18 @@ def test_statistics_survive_the_checkpoint() -> None:
     np.testing.assert_array_equal(restored["n"].mean, [1.5])  # type: ignore[union-attr] # a numeric feature
 
 
+def test_a_number_of_a_tensor_that_no_float32_holds_is_refused() -> None:
+    schema = Schema.from_mapping(
+        {"features": [{"name": "t", "dtype": "bytes", "tensor": {"dtype": "float64", "shape": [2]}}]}
+    )
+    specs = parse_features({"t": {"type": "numeric"}}, {})
+    transform = Transform(specs, ["t"], {}, schema)
+    raw = {"t": tf.constant([[1.0, 2.0], [1e300, 0.0]], tf.float64)}
+    assert transform(raw).refused["t.size"].numpy().tolist() == [False, True]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="larger than a float32 can hold"):
+        transform.strict(raw)
+
+
 def test_statistics_of_the_parent_are_carried_unless_they_are_updated() -> None:
     specs = parse_features(
         {

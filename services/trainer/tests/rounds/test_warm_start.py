@@ -104,7 +104,8 @@ def test_some_variables_under_other_names_and_frozen(platform: Platform) -> None
 
 def word_vectors(kind: str, words: list[str], vectors: NDArray[np.float32]) -> bytes:
     if kind == "vectors.txt":
-        return "\n".join(" ".join([w, *map(str, row.tolist())]) for w, row in zip(words, vectors, strict=True)).encode()
+        lines = [" ".join([w, *map(str, row.tolist())]) for w, row in zip(words, vectors, strict=True)]
+        return "\n".join([f"{len(words)} {vectors.shape[1]}", *lines]).encode()
     return npz({"words": np.array(words), "vectors": vectors})
 
 
@@ -274,6 +275,7 @@ def grown() -> bytes:
         ("w.npz", npz({"words": np.array(5), "vectors": np.zeros((1, 2))}), "cannot be read"),
         ("w.npz", npz({"words": np.array(["a"]), "vectors": np.array([["x"]])}), "vectors holds <U1, no numbers"),
         ("w.txt", b"red 1 2\nred 1 2", "each word once"),
+        ("w.txt", b"9 2\nred 1 2\nblue 1 2", "says that it has 9 words, and has 2"),
         ("w.txt", b"red 1 x", "cannot be read"),
     ],
 )  # fmt: skip

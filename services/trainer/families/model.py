@@ -31,6 +31,7 @@ from services.trainer.families.user_module import AdaptFunction, LossFunction, M
 from services.trainer.families.wiring import Wiring
 from services.trainer.features.parsing import Raw
 from services.trainer.features.transform import Transform, Transformed
+from services.trainer.shards.bits import is_seed
 from services.trainer.shards.gradients import Whole
 
 _SCORE_ROWS = 4096
@@ -169,7 +170,10 @@ class BuiltModel:
         """untold_state.only_what_is_told, of the module's code that is traced within."""
         makes_layers = isinstance(self.network, ModelFnNetwork)
         path = self.definition.module
-        return untold_state.only_what_is_told(path, self.unknown, is_answer=is_answer, makes_layers=makes_layers)
+        seeds = [self.seed_state, *(one for one in self.network.variables if is_seed(one))]
+        return untold_state.only_what_is_told(
+            path, self.unknown, [one.value for one in seeds], is_answer=is_answer, makes_layers=makes_layers
+        )
 
     def by_head(self, outputs: Any) -> dict[str, tf.Tensor]:
         """Of what the network returned, as `outputs` gives it."""

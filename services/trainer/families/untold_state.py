@@ -94,7 +94,12 @@ def nothing_to_train(unknown: Made) -> DefinitionFailedError:
 
 @contextmanager
 def only_what_is_told(
-    path: str | None, unknown: Made, *, is_answer: bool = False, makes_layers: bool = False
+    path: str | None,
+    unknown: Made,
+    seeds: Iterable[tf.Variable] = (),
+    *,
+    is_answer: bool = False,
+    makes_layers: bool = False,
 ) -> Iterator[list[Any]]:
     """Looks at what the code within adds to the graph that is being made; eager execution is not looked at.
 
@@ -103,6 +108,8 @@ def only_what_is_told(
     Args:
         path: the module's; None for an estimator, which is not looked at either.
         unknown: variables that may not be used.
+        seeds: of Keras's seed generators. An answer may go on in their numbers where it uses none of them: Keras's
+            recurrent layers draw their dropout first, and then look whether they are trained.
         is_answer: variables may not be changed.
         makes_layers: within, so that Keras draws their seeds from Python's generator.
 
@@ -125,10 +132,12 @@ def only_what_is_told(
     _check_variables(path, graph, unknown)
     told = "answers (training is false)" if is_answer else "trains"
     ends = {one.op for one in keras.tree.flatten(results) if isinstance(one, tf.Tensor)}
+    handles = {id(one.handle) for one in seeds}
+    drawn_from = {inner.name for outer, inner in graph.captures if id(outer) in handles}
     for operation in graph.get_operations()[first:]:
         for node in _nodes(graph, operation):
             fault = _fault_of(node, is_answer=is_answer)
-            if fault and _is_used(operation, ends):
+            if fault and _is_used(operation, ends, drawn_from):
                 layer = layer_of(operation.name)
                 said = f"{path}: when the model {told}, {f'layer {layer}' if layer else 'it'} {fault}"
                 raise DefinitionFailedError(with_place(said, "".join(traceback.format_list(operation.traceback))))
@@ -187,14 +196,28 @@ def _fault_of(node: Any, *, is_answer: bool) -> str:
     return ""
 
 
-def _is_used(operation: tf.Operation, ends: set[tf.Operation]) -> bool:
-    """Whether it changes something, or what changes something or is returned depends on it."""
+def _is_used(operation: tf.Operation, ends: set[tf.Operation], drawn_from: set[str]) -> bool:
+    """Whether it changes something, or what changes something or is returned depends on it. A seed that goes on changes
+    nothing: of that one, whether the numbers are used.
+
+    Args:
+        drawn_from: the names of the tensors that lead to the seeds.
+    """
     waiting, seen = [operation], {operation}
+    if _goes_on(operation, drawn_from):
+        reads = [one for one in operation.inputs[0].consumers() if one.type == "ReadVariableOp"]
+        waiting = [user for one in reads for user in one.outputs[0].consumers()]
     while waiting:
         one = waiting.pop()
+        if _goes_on(one, drawn_from):
+            continue
         if one in ends or (one.op_def.is_stateful and "seed2" not in one.node_def.attr):
             return True
         following = {user for output in one.outputs for user in output.consumers()} - seen
         seen |= following
         waiting += following
     return False
+
+
+def _goes_on(operation: tf.Operation, drawn_from: set[str]) -> bool:
+    return bool(_ASSIGNS.fullmatch(operation.type)) and operation.inputs[0].name in drawn_from

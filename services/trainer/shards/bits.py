@@ -17,12 +17,17 @@ def rows_of(values: Any, start: tf.Tensor, end: tf.Tensor) -> Any:
     return tf.nest.map_structure(lambda tensor: tensor[start:end], values)
 
 
+def is_seed(variable: keras.Variable) -> bool:
+    """Whether it is the state of a generator of Keras's."""
+    return bool(variable.name == _SEED_NAME)
+
+
 def keyed(variable: keras.Variable, value: tf.Tensor, shard: int) -> tf.Tensor:
     """What a shard begins with: the value, or, of a generator's state [key, counter], one with a key of its own.
 
     The first shard keeps the key.
     """
-    if not shard or variable.name != _SEED_NAME:
+    if not shard or not is_seed(variable):
         return value
     key = (tf.cast(value[0], tf.int64) + shard * _KEY_STEP) % 2**32
     return tf.stack([tf.cast(key, value.dtype), value[1]])

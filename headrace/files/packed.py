@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from common.errors import InvalidInput
-from common.eventlog.tfrecord import HEADER_BYTES, masked_crc32c
 from common.storage import Place
 
 _OPENERS: Mapping[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
@@ -78,6 +77,8 @@ def opened_records(path: Place) -> BinaryIO:
 
     What it is its first bytes say: those of a record that is not packed have a checksum.
     """
+    from common.eventlog.tfrecord import HEADER_BYTES, masked_crc32c  # numpy, which the client does without
+
     file = opened(path)
     beginning = file.read(HEADER_BYTES)
     file.seek(0)

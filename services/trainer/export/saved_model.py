@@ -32,7 +32,8 @@ from numpy.typing import NDArray
 from common.definition.inputs import INPUTS_PATH, SignatureInputs
 from common.definition.serving import OPTIONS_PATH
 from common.eventlog.tfrecord import frame
-from common.saved_model.graph import MODEL_FILE, read, tagged
+from common.saved_model.calls import Calls
+from common.saved_model.graph import MODEL_FILE, GraphProto, read, tagged
 from common.saved_model.layout import OWN_OPERATIONS_FILE
 from common.saved_model.operations import faults_of
 from protos import tfserving_pb2, warmup_pb2
@@ -153,14 +154,10 @@ def _write_serving_options(model: Model, directory: Path) -> None:
 
 @dataclass(frozen=True)
 class Trial:
-    """Requests made of a few of the round's examples, and the model's own answers to them, in the same order.
-
-    `precision`: what the model computes in.
-    """
+    """Requests made of a few of the round's examples, and the model's own answers to them, in the same order."""
 
     requests: list[warmup_pb2.PredictionLog]
     answers: list[tfserving_pb2.PredictResponse]
-    precision: str
 
 
 def trial_of(model: Model, examples: Sequence[bytes]) -> Trial:
@@ -193,7 +190,7 @@ def trial_of(model: Model, examples: Sequence[bytes]) -> Trial:
     for method, answered in by_methods.items():
         requests.append(_predict_request(method, {by_method.INPUTS: np.array(list(examples), object)}))
         answers.append(_predict_response({name: output.numpy() for name, output in answered.items()}))
-    return Trial(requests, answers, model.definition.training.mixed_precision)
+    return Trial(requests, answers)
 
 
 def write_warmup_requests(model: Model, directory: Path, trial: Trial) -> None:
@@ -213,21 +210,27 @@ def check(directory: Path, trial: Trial, fresh: FreshProcess, work_dir: Path) ->
         DefinitionFailedError: it cannot be loaded there, or an answer differs.
         Unavailable: the process is gone.
     """
-    _refuse_operations(directory)
+    graph = tagged(read((directory / MODEL_FILE).read_bytes()))
+    _refuse_operations(graph, has_own_operations=(directory / OWN_OPERATIONS_FILE).is_file())
     requests, answers = work_dir / "trial" / "requests", work_dir / "trial" / "answers"
     _write_records(requests, trial.requests)
     _write_records(answers, trial.answers)
-    said = fresh.ask(directory, requests, answers, precision=trial.precision)
+    said = fresh.ask(directory, requests, answers, precision=_precision_of(graph))
     if said:
         raise DefinitionFailedError(said)
 
 
-def _refuse_operations(directory: Path) -> None:
+def _refuse_operations(graph: GraphProto, *, has_own_operations: bool) -> None:
     """Raises DefinitionFailedError where the export cannot work, or must not, on another machine."""
-    graph = tagged(read((directory / MODEL_FILE).read_bytes()))
-    fault = next(faults_of(graph, has_own_operations=(directory / OWN_OPERATIONS_FILE).is_file()), "")
+    fault = next(faults_of(graph, has_own_operations=has_own_operations), "")
     if fault:
         raise DefinitionFailedError(f"the model cannot be served: {fault}")
+
+
+def _precision_of(graph: GraphProto) -> str:
+    """The coarsest that anything in it computes in, of answers.TOLERANCES: a layer may have a dtype of its own."""
+    found = {node.attr["T"].type for _, node in Calls(graph).nodes() if "T" in node.attr}
+    return next((name for name in ("bfloat16", "float16") if tf.as_dtype(name).as_datatype_enum in found), "float32")
 
 
 def _write_records(path: Path, messages: Sequence[warmup_pb2.PredictionLog | tfserving_pb2.PredictResponse]) -> None:

@@ -313,6 +313,9 @@ class BuiltModel:
         network, wiring = self.network, self.wiring
 
         def measured(labels: Any, outputs: Any, weights: Any) -> dict[str, float]:
+            # [n, 1] beside [n, 1], as fit has it: of [n] Keras's metrics would give one number, which takes no weights.
+            labels = {name: one[:, None] if outputs[name].ndim == 1 else one for name, one in labels.items()}
+            outputs = {name: one[:, None] if one.ndim == 1 else one for name, one in outputs.items()}
             network.reset_metrics()
             found = network.compute_metrics(
                 x=None,

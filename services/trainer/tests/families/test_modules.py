@@ -102,6 +102,7 @@ def build_model(schema, parameters):
         keras.optimizers.Adam(rate, use_ema=True, ema_momentum=0.5, global_clipnorm=0.5),
         loss=keras.losses.BinaryFocalCrossentropy(from_logits=True),
         metrics=[keras.metrics.BinaryIoU(target_class_ids=[1], threshold=0.0, name="iou")],
+        **{"weighted_metrics": [keras.metrics.BinaryAccuracy(threshold=0.0, name="right")]},
     )
     return model
 """
@@ -179,6 +180,7 @@ def test_it_trains_resumes_exports_and_rebuilds_to_the_same_bits(tmp_path: Path,
     assert version.metrics["parent"]
     if source is COMPILED:
         assert 0.0 <= version.metrics["candidate"]["iou"] <= 1.0
+        assert version.metrics["candidate"]["right"] == pytest.approx(version.metrics["candidate"]["accuracy"])
     if source is PREPROCESSING:
         arrays = checkpoint.read(platform.directory / "cache" / "model" / "1").arrays
         assert arrays["layers/words/word_lengths"].size > 3

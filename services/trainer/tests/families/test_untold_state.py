@@ -178,7 +178,7 @@ def build_model(schema, parameters):
         MODEL_FN.format(called="x = keras.layers.Dropout(0.5)(x, training=mode == 'train')"),
         layer("return self.gru(x[:, :, tf.newaxis])", "self.gru = keras.layers.GRU(2, recurrent_dropout=0.5)"),
     ],
-    ids=["of its own", "Keras's generator, seeded by build_model", "drawn while it is imported", "model_fn", "recurrent"],
+    ids=["of its own", "Keras's generator, seeded by build_model", "drawn in import", "model_fn", "recurrent"],
 )  # fmt: skip
 def test_a_round_goes_on_from_its_checkpoint_in_another_process_as_if_it_had_not_stopped(
     tmp_path: Path, source: str

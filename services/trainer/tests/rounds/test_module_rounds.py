@@ -81,6 +81,13 @@ def test_numbers_of_a_seeded_generator_of_the_module_are_those_of_every_build(pl
     assert isinstance(done, Done), done
 
 
+def test_an_export_with_a_coarse_layer_is_compared_as_one(platform: Platform) -> None:
+    platform.append(events(20))
+    coarse = MODULE.replace("Dense(4,", "Dense(64, dtype='mixed_bfloat16',")
+    done = platform.train(platform.lease(module_definition(coarse)))
+    assert isinstance(done, Done), done
+
+
 @pytest.mark.covers("hook-nan")
 def test_a_loss_that_is_not_finite_fails_the_round_with_the_step(platform: Platform) -> None:
     platform.append(events(60))

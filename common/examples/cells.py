@@ -111,7 +111,8 @@ def typed(feature: Feature, cell: str) -> Any:
 def fitted(feature: Feature, value: Any) -> Any:
     """A value of JSON, Parquet or a DataFrame as the feature's type where it means the same; as it is where not.
 
-    true is 1, 2.0 is 2 for an int64, 7 is "7" for a string, a date is epoch seconds, NaN is no value (None).
+    true is 1, 2.0 is 2 for an int64, 7 and 7.0 are "7" for a string, a date is epoch seconds, a duration its seconds,
+    NaN is no value (None).
 
     Raises:
         ValueError: a string's bytes are no text; the rest of a sentence that begins with the feature's name.
@@ -142,12 +143,16 @@ def _as_text(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, bool):
         return str(value).lower()
-    return str(value) if isinstance(value, int | Decimal | uuid.UUID) else value
+    if isinstance(value, float) and value.is_integer():  # as pandas has whole numbers where some are missing
+        value = int(value)
+    return str(value) if isinstance(value, int | float | Decimal | uuid.UUID) else value
 
 
 def _as_number(feature: Feature, value: Any) -> Any:
     if isinstance(value, datetime.date):
         return epoch_seconds(value)
+    if isinstance(value, datetime.timedelta):
+        value = value.total_seconds()
     if isinstance(value, Decimal):
         value = int(value) if value.is_finite() and value == value.to_integral_value() else float(value)
     if isinstance(value, bool):

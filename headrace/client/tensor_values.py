@@ -86,9 +86,12 @@ def as_input(name: str, value: Any, type_name: str | None) -> Array:
         is_number = wanted.kind in "iuf" and given.dtype.kind in "iub"
         # A Python list has no type of its own, so its integers may become any kind of number.
         casting = "unsafe" if is_number and not hasattr(value, "dtype") else "same_kind"
-        cast: Array = given.astype(wanted, casting=casting, copy=False)  # type: ignore[call-overload]  # not a literal
+        with np.errstate(over="raise"):
+            cast: Array = given.astype(wanted, casting=casting, copy=False)  # type: ignore[call-overload]  # not a literal
+        if wanted.kind in "iu" and not np.array_equal(cast, given):
+            raise ValueError(f"{given[cast != given].ravel()[0]} does not fit")
         return cast
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, FloatingPointError) as error:
         raise InvalidInput(f"input {name} is no tensor of {type_name or 'any type'}: {error}") from error
 
 

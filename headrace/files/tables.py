@@ -155,12 +155,12 @@ def parquet_batches(path: Path | Place) -> Iterator[tuple[list[dict[str, Any]], 
         file = parquet.ParquetFile(path.open() if isinstance(path, Place) else path)
         first = 0
         for batch in file.iter_batches(batch_size=_PARQUET_ROWS):
-            rows = batch.to_pylist()
+            rows = batch.to_pylist(maps_as_pydicts="strict")
             yield rows, first, file.metadata.num_rows
             first += len(rows)
     except (ArrowException, OSError) as error:
         raise InvalidInput(f"{path} is no Parquet file: {error}") from error
-    except (OverflowError, ValueError) as error:  # such as a time after the year 9999
+    except (OverflowError, ValueError, KeyError) as error:  # such as a time after the year 9999, a key twice in a map
         raise InvalidInput(f"{path} holds what cannot be read: {error}") from error
 
 
@@ -198,9 +198,21 @@ def _checked(reader: Any, path: Path | Place) -> Iterator[list[str]]:
 
 def _not_utf_8(path: Path | Place, line: int, error: UnicodeDecodeError) -> InvalidInput:
     return InvalidInput(
-        f"{path} is not UTF-8 near line {line}: {error.reason}; write it as UTF-8, such as with "
-        f"`iconv -f WINDOWS-1252 -t UTF-8`"
+        f"{path} is not UTF-8 {_first_fault(path) or f'near line {line}'}: {error.reason}; write it as UTF-8, such as "
+        f"with `iconv -f WINDOWS-1252 -t UTF-8`"
     )
+
+
+def _first_fault(path: Path | Place) -> str:
+    """Text is decoded many lines at a time: where the first byte is that is no UTF-8; "" for none."""
+    with opened(path) as file:
+        for number, line in enumerate(file, 1):
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                shown = line[max(0, error.start - 20) : error.end + 20].decode(errors="replace").strip()
+                return f"in line {number} ({shown!r})"
+    return ""
 
 
 def records_of(frame: Any) -> list[dict[str, Any]]:

@@ -150,7 +150,7 @@ class Column:
         self.kinds["list"] += 1
         self.lengths.add(len(items))
         for item in items:
-            if item is None or isinstance(item, list | dict):
+            if item is None or isinstance(item, list | tuple | dict):
                 self.elements.add("nested")
                 continue
             kind, number = ("text", None) if isinstance(item, str) else kind_of(cell_of(item))
@@ -227,6 +227,8 @@ def cell_of(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, datetime.date):
         return value.isoformat()
+    if isinstance(value, datetime.timedelta):
+        return str(value.total_seconds())
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
@@ -252,6 +254,8 @@ def _count(column: Column, values: list[Any]) -> None:
             column.add_list(items)
         elif isinstance(value, dict):
             column.kinds["nested"] += 1
+        elif isinstance(value, float) and math.isinf(value):  # which ingest refuses
+            column.kinds["number"] += 1
         else:
             cells.append(value if isinstance(value, str) else cell_of(value))
     column.add(Counter(cells))

@@ -65,7 +65,8 @@ def guess(columns: Sequence[Column], label: str) -> tuple[list[Guess], LabelGues
     for column in columns:
         if column.kind == "nested" or "nested" in column.elements:
             raise InvalidInput(
-                f"column {column.header!r} holds objects, lists in lists or a mixture of lists and single values; a "
+                f"column {column.header!r} holds objects, lists in lists, null in a list or a mixture of lists and "
+                f"single values; a "
                 f"feature is a number, a text or a list of one of them: take it apart or leave it out of the file"
             )
     chosen = _label_column(columns, label)
@@ -206,6 +207,8 @@ def _specs(column: Column) -> tuple[dict[str, dict[str, Any]], str]:
         return specs | {
             f"{name}_columns": {"type": "indicator", "of": name}
         }, f"{column.distinct} whole numbers, each an input"
+    if column.minimum == column.maximum:
+        return {}, f"the same in every row: {column.minimum:g}"
     largest = max(abs(column.minimum), abs(column.maximum))
     if column.maximum - column.minimum < 100 * _FLOAT32_STEP * largest:
         return {}, "numbers too large for their differences to be learned as float32"

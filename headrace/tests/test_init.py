@@ -1,6 +1,7 @@
 """`headrace init`: a file becomes a folder that the platform takes, and every row of the file fits its stream."""
 
 import bz2
+import datetime
 import gzip
 import json
 import lzma
@@ -272,6 +273,38 @@ def test_nan_in_json_is_no_value(tmp_path: Path) -> None:
     assert [event.get("x") for event in events(path, schema)] == [1, None, 3]
     path.write_text('{"x": 1, "y": 0}\n{"x": Infinity, "y": 1}\n')
     assert "line 2 is not JSON" in init(path, "--into", tmp_path / "e").stderr
+
+
+def test_what_parquet_and_json_hold_fits_the_schema_that_is_made_of_it(tmp_path: Path) -> None:
+    from pyarrow import array, int64, map_, parquet, string, table
+
+    half = [float("inf"), 0.5, 1.0]
+    columns = {
+        "m": array([[("k", n)] for n in range(3)], map_(string(), int64())),
+        "took": array([datetime.timedelta(seconds=n + 0.5) for n in range(3)]),
+        "code": array(["a", "b", "c"]),
+        "half": array(half),
+        "y": array(["a", "b", "a"]),
+    }
+    parquet.write_table(table(columns), path := tmp_path / "d.parquet")
+    result = init(path, "--into", tmp_path / "d")
+    assert result.exit_code == 0, result.output
+    schema, _ = written(tmp_path / "d")
+    assert [(f.name, f.dtype) for f in schema.features] == [
+        ("m_k", "int64"), ("took", "float32"), ("code", "string"), ("half", "float32"),
+    ]  # fmt: skip
+    with pytest.raises(InvalidInput, match="row 1: half is Infinity"):
+        events(path, schema)
+    (tmp_path / "d.ndjson").write_text('{"code": 1.5, "took": 1}\n{"code": 7.0, "took": 2}\n{"code": "x", "took": 3}\n')
+    two = Schema.from_mapping({"features": [schema.feature(name).to_mapping() for name in ("code", "took")]})
+    assert [event["code"] for event in events(tmp_path / "d.ndjson", two)] == ["1.5", "7", "x"]
+
+
+def test_bytes_that_are_no_text_are_told_with_their_line(tmp_path: Path) -> None:
+    (tmp_path / "d.csv").write_bytes(b"x,y\n" + b"a,1\n" * 500 + b"Zo\xeb,2\n")
+    result = init(tmp_path / "d.csv", "--into", tmp_path / "d")
+    assert result.exit_code == EXIT_STATUS_OF[InvalidInput]
+    assert "is not UTF-8 in line 502 ('Zo�,2')" in result.stderr
 
 
 def test_what_keeps_a_column_from_being_numbers_is_said(tmp_path: Path) -> None:

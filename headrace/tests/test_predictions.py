@@ -4,12 +4,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
 
 import headrace
 from headrace import InvalidInput, NotFound, Overloaded, PredictionClient, Unavailable
+from headrace.client.tensor_values import as_input
 from headrace.tests.answering_server import Server
 
 _MIXED = {"x": np.array([1.5, 2.5], np.float32), "n": [1, 2], "s": ["a", b"\xfe"]}
@@ -103,6 +105,16 @@ def test_every_fault_is_one_of_the_six_errors(client: PredictionClient) -> None:
         client.predict("m", rows=[])
     with pytest.raises(InvalidInput, match="row 1 has y; row 0 has x"):
         client.predict("m", rows=[{"x": 1}, {"y": 1}])
+
+
+@pytest.mark.parametrize(
+    ("value", "type_name"),
+    [(np.array([1e300]), "DT_FLOAT"), ([1e300], "DT_FLOAT"), ([300], "DT_UINT8"), ([-1], "DT_UINT32")],
+)
+def test_a_number_that_its_type_cannot_hold_is_refused(value: Any, type_name: str) -> None:
+    assert as_input("x", [1], type_name).tolist() == [1]
+    with pytest.raises(InvalidInput, match=f"input x is no tensor of {type_name}"):
+        as_input("x", value, type_name)
 
 
 def test_what_failed_or_took_too_long_is_not_sent_again(client: PredictionClient) -> None:

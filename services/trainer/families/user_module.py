@@ -61,8 +61,10 @@ def load_module(
     package = f"{PACKAGE_PREFIX}{digest}"
     folder = package_folder(directory, digest)
     for name, content in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
+        path_of_file = folder / name
+        path_of_file.parent.mkdir(parents=True, exist_ok=True)
+        if not path_of_file.is_file() or path_of_file.read_bytes() != content:  # a library may be mapped: not cut short
+            path_of_file.write_bytes(content)
     for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
         del sys.modules[name]
     namespace = types.ModuleType(package)

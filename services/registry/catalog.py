@@ -345,9 +345,13 @@ class Catalog:
 
     # reports
 
-    def report(self, report: Report) -> float:
-        """Takes what an instance says of itself; seconds until its next. Production leaves what nobody can load."""
-        self._reports.take(report)
+    def report(self, report: Report, *, peer: str = "") -> float:
+        """Takes what an instance says of itself; seconds until its next. Production leaves what nobody can load.
+
+        Args:
+            peer: the machine that it came from.
+        """
+        self._reports.take(report, peer)
         self._series.take(report)
         for model in {served.model for served in report.serves if served.given_up}:
             self._leave_if_unloadable(model)

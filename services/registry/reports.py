@@ -17,12 +17,20 @@ SILENT_SECONDS = 15.0
 _SETTLING_SECONDS = 3.0
 """A report this long after a move of an alias knows of it: reports come every NEXT_SECONDS."""
 MAX_INSTANCES = 1000
+MAX_ENTRIES = 100_000
+"""Versions, parts and models of all reports: pages look at each of them."""
 
 
 @dataclass(frozen=True)
 class Instance:
     report: Report
     reported_at: float
+    peer: str = ""
+    """The machine that it came from."""
+
+    @property
+    def entries(self) -> int:
+        return len(self.report.serves) + len(self.report.parts) + len(self.report.models)
 
     def to_mapping(self, now: float) -> dict[str, Any]:
         """As GET /v1/instances shows it."""
@@ -69,15 +77,22 @@ class Reports:
         self._lock = threading.Lock()
         self._instances: dict[str, Instance] = {}
 
-    def take(self, report: Report) -> Instance:
-        """Replaces what the instance said before. Raises Overloaded when there are too many of them."""
+    def take(self, report: Report, peer: str = "") -> Instance:
+        """Replaces what the instance said before. Where there are too many, those of the machine with most give way.
+
+        Raises:
+            Overloaded: the instance is itself one of those.
+        """
         now = self._clock()
+        instance = Instance(report, now, peer)
         with self._lock:
             self._forget_silent(now)
-            if report.instance_id not in self._instances and len(self._instances) >= MAX_INSTANCES:
-                raise Overloaded(f"{MAX_INSTANCES} instances report already")
-            instance = Instance(report, now)
-            self._instances[report.instance_id] = instance
+            others = {name: one for name, one in self._instances.items() if name != report.instance_id}
+            entries = instance.entries + sum(one.entries for one in others.values())
+            while len(others) >= MAX_INSTANCES or entries > MAX_ENTRIES:
+                name = _surplus(others, instance)
+                entries -= others.pop(name).entries
+            self._instances = others | {report.instance_id: instance}
         return instance
 
     def instances(self) -> list[Instance]:
@@ -140,6 +155,21 @@ class Reports:
         silent = [name for name, one in self._instances.items() if now - one.reported_at > SILENT_SECONDS]
         for name in silent:
             del self._instances[name]
+
+
+def _surplus(others: Mapping[str, Instance], newcomer: Instance) -> str:
+    """The largest report of the machine with the largest ones. Raises Overloaded where that is the newcomer's."""
+    by_peer: dict[str, int] = {}
+    for one in (newcomer, *others.values()):
+        by_peer[one.peer] = by_peer.get(one.peer, 0) + MAX_ENTRIES // MAX_INSTANCES + one.entries
+    peer = max(by_peer, key=lambda name: by_peer[name])
+    if peer == newcomer.peer:
+        raise Overloaded(
+            f"{len(others)} instances report already, with {sum(one.entries for one in others.values())} versions and "
+            f"parts, most of them from the machine of {newcomer.report.instance_id}; expected at most {MAX_INSTANCES} "
+            f"and {MAX_ENTRIES}"
+        )
+    return max((name for name in others if others[name].peer == peer), key=lambda name: others[name].entries)
 
 
 def _seen(counted: JsonMap) -> int:

@@ -9,7 +9,7 @@ from common.process.lifecycle import Stop
 from common.registry.catalog import PRODUCTION, VersionStatus
 from common.registry.reporting import Report, Reporter, Served, report_of
 from services.registry.catalog import Catalog
-from services.registry.reports import MAX_INSTANCES, SILENT_SECONDS
+from services.registry.reports import MAX_ENTRIES, MAX_INSTANCES, SILENT_SECONDS
 from services.registry.tests.building import Clock, publish
 
 
@@ -51,6 +51,19 @@ def test_reports_are_bounded(catalog: Catalog) -> None:
     for wrong in wrong_ones:
         with pytest.raises(InvalidInput, match="report"):
             report_of(instance_id="a", service="serving", address="", started_at=0.0, body=wrong)
+
+
+def test_where_there_are_too_many_reports_those_of_the_machine_with_most_give_way(catalog: Catalog) -> None:
+    large = [available(version) for version in range(1000)]
+    catalog.report(replica("honest", *large), peer="a")
+    for number in range(MAX_ENTRIES // 1000 - 1):
+        catalog.report(replica(f"i{number}", *large), peer="b")
+    with pytest.raises(HeadraceError, match=r"most of them from the machine of one more; expected at most 1000 and"):
+        catalog.report(replica("one more", available(1)), peer="b")
+    catalog.report(replica("new", *large[:10]), peer="c")
+    names = [one["instance_id"] for one in catalog.instances()]
+    assert len(names) == MAX_ENTRIES // 1000
+    assert {"honest", "new"} <= set(names)
 
 
 def test_a_model_says_when_every_replica_answers_with_production(catalog: Catalog, clock: Clock) -> None:

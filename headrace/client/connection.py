@@ -4,6 +4,7 @@ Only the standard library and orjson, so that importing the client stays quick.
 """
 
 import http.client
+import re
 import select
 import threading
 import time
@@ -33,6 +34,12 @@ _ERROR_OF_STATUS: dict[int, type[HeadraceError]] = {
 _BAD_REQUEST, _REFUSED = 400, 429
 _FAILED = (500, 504)
 _IDLE_CONNECTIONS = 32
+_OBEYED = re.compile(
+    rb"\\\\|\\[bfr]|\\u00(?:0[0-8b-f]|1[0-9a-f]|7f|[89][0-9a-f])|\\u20(?:2[a-e]|6[6-9])"
+    rb"|\x7f|\xc2[\x80-\x9f]|\xe2\x80[\xaa-\xae]|\xe2\x81[\xa6-\xa9]",
+    re.IGNORECASE,
+)
+"""In JSON: what a terminal obeys in place of showing it (controls, marks that turn text around), and a backslash."""
 _BACKOFF = Backoff(first_seconds=0.05, longest_seconds=2.0)
 
 
@@ -43,13 +50,20 @@ class Answer:
     status: int
     headers: Mapping[str, str]
     content: bytes
+    is_shown: bool = False
+    """Whether texts are for a terminal, which would obey some characters."""
 
     def json(self) -> Any:
         """Raises Unavailable when the body is not JSON (something else answers at this address)."""
         try:
-            return orjson.loads(self.content)
+            return orjson.loads(harmless(self.content) if self.is_shown else self.content)
         except orjson.JSONDecodeError as error:
             raise Unavailable(f"the answer is not JSON: {self.content[:80]!r}") from error
+
+
+def harmless(content: bytes) -> bytes:
+    """JSON with U+FFFD for each character that a terminal would obey, but for line feeds and tabs."""
+    return _OBEYED.sub(lambda found: found[0] if found[0] == b"\\\\" else b"\xef\xbf\xbd", content)
 
 
 class Door:
@@ -69,6 +83,7 @@ class Door:
         if parts.scheme != "http" or not parts.hostname or port is None or parts.path not in ("", "/"):
             raise InvalidInput(f"the address of {name} must read http://host:port, got {url!r}")
         self.name = name
+        self.is_shown = False
         self.url = url.rstrip("/")
         self._host, self._port = parts.hostname, port
         self._timeout_seconds = timeout_seconds
@@ -152,7 +167,8 @@ class Door:
             connection.close()
         else:
             self._give_back(connection)
-        return Answer(response.status, {key.lower(): value for key, value in response.getheaders()}, content)
+        headers_of = {key.lower(): value for key, value in response.getheaders()}
+        return Answer(response.status, headers_of, content, self.is_shown)
 
     def _take(self, timeout_seconds: float) -> http.client.HTTPConnection:
         while True:
@@ -182,14 +198,14 @@ def error_of(name: str, status: int, headers: Mapping[str, str], content: bytes)
     Our services say {"error": {"kind", "message", "refused"?}}; serving's TensorFlow Serving routes {"error": "text"}.
     """
     try:
-        document = orjson.loads(content)
+        document = orjson.loads(harmless(content))
     except orjson.JSONDecodeError:
         document = None
     told = document.get("error") if isinstance(document, dict) else None
     if isinstance(told, dict):
         kind = _ERROR_OF_KIND.get(str(told.get("kind")), _ERROR_OF_STATUS.get(status, Unavailable))
         return _raised(kind, str(told.get("message", "")), headers, told.get("refused") or ())
-    message = told if isinstance(told, str) else f"{name} answered {status}: {content[:200].decode(errors='replace')}"
+    message = told if isinstance(told, str) else f"{name} answered {status}: {content[:200].decode(errors='replace')!r}"
     return _raised(_ERROR_OF_STATUS.get(status, Unavailable), message, headers, ())
 
 

@@ -116,6 +116,12 @@ class Client(Lifecycle, Looking, Predicting):
         """
         return cls(addresses_of(Path(data_dir)), timeout_seconds=timeout_seconds, by=by)
 
+    def for_terminal(self) -> "Client":
+        """The same; what a terminal would obey in the services' answers is U+FFFD."""
+        for door in (self._ingest, self._registry, self._trainer):
+            door.is_shown = True
+        return self
+
     def __enter__(self) -> "Client":
         return self
 

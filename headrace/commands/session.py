@@ -44,8 +44,8 @@ class Session:
     def client(self, *, timeout_seconds: float = 10.0) -> Client:
         """Raises NotFound when no such platform runs."""
         if self.kind == COMPOSE:
-            return self.launcher().client(timeout_seconds=timeout_seconds, by=who())
-        return Client.of_platform(self.data_dir, timeout_seconds=timeout_seconds, by=who())
+            return self.launcher().client(timeout_seconds=timeout_seconds, by=who()).for_terminal()
+        return Client.of_platform(self.data_dir, timeout_seconds=timeout_seconds, by=who()).for_terminal()
 
     def show(self, document: Any, print_for_people: Callable[[], None]) -> None:
         """Prints the document as JSON, or whatever people are shown instead."""
@@ -76,6 +76,7 @@ def print_table(
         width: of the terminal, in characters; None asks it.
     """
     from rich.console import Console
+    from rich.text import Text
 
     console = Console(width=width or (None if sys.stdout.isatty() else _PIPE_WIDTH))
     unbounded = console.options.update(max_width=_WIDEST)
@@ -84,11 +85,11 @@ def print_table(
         if console.measure(table, options=unbounded).minimum <= console.width:
             console.print(table)
             return
-    console.print(title, style="bold")
+    console.print(Text(title, style="bold"))
     for row in rows:
         console.print()
         for heading, cell in zip(columns, row, strict=True):
-            console.print(f"{heading:<{max(map(len, columns))}}  {cell}")
+            console.print(Text(f"{heading:<{max(map(len, columns))}}  {cell}"))
 
 
 def print_line(text: str, *, hanging: str = "    ") -> None:
@@ -128,11 +129,11 @@ def table_of(title: str, columns: Mapping[str, str], rows: Sequence[Sequence[obj
     from rich.text import Text
 
     table = Table(
-        title=title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False,
-        padding=(0, gap // 2),
+        title=Text(title) if title else None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD,
+        pad_edge=False, padding=(0, gap // 2),
     )  # fmt: skip
     widths = [
-        max(Text.from_markup(str(text)).cell_len for text in (heading, *(row[index] for row in rows)))
+        max(Text(str(text)).cell_len for text in (heading, *(row[index] for row in rows)))
         for index, heading in enumerate(columns)
     ]
     left = [index for index, side in enumerate(columns.values()) if side == "left"]
@@ -140,9 +141,9 @@ def table_of(title: str, columns: Mapping[str, str], rows: Sequence[Sequence[obj
     for index, (heading, side) in enumerate(columns.items()):
         # Otherwise rich takes it that any column may be as narrow as its longest word, or narrower.
         fixed: dict[str, Any] = {} if index == wrapped else {"no_wrap": True, "min_width": widths[index]}
-        table.add_column(heading, justify="right" if side == "right" else "left", **fixed)
+        table.add_column(Text(heading), justify="right" if side == "right" else "left", **fixed)
     for row in rows:
-        table.add_row(*(str(cell) for cell in row))
+        table.add_row(*(Text(str(cell)) for cell in row))
     return table
 
 

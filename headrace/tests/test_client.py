@@ -14,6 +14,7 @@ import pytest
 from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
 from common.registry.catalog import Decision, RoundState
 from headrace import Addresses, Client
+from headrace.client.connection import Door
 from headrace.tests.answering_server import ROUND, VERSION, Server
 
 
@@ -23,6 +24,20 @@ def client(server: Server) -> Iterator[Client]:
         Addresses(server.url, server.url, server.url, (server.url,)), timeout_seconds=60, by="tester"
     ) as client:
         yield client
+
+
+def test_what_a_terminal_would_obey_is_not_shown(server: Server) -> None:
+    text = "a\x1b]0;x\x07\x7f\x9b2J\u202e\r\n\té\\u001b"
+    harmless = "a\ufffd]0;x\ufffd\ufffd\ufffd2J\ufffd\ufffd\n\té\\u001b"
+    door = Door("registry", server.url, timeout_seconds=60)
+    server.will_answer(200, {"name": text})
+    assert door.ask("/").json() == {"name": text}
+    door.is_shown = True
+    assert door.ask("/").json() == {"name": harmless}
+    server.will_answer(404, {"error": {"kind": "NotFound", "message": text}})
+    with pytest.raises(NotFound) as caught:
+        door.call("GET", "/", repeatable=True)
+    assert caught.value.message == harmless
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,12 @@ def test_a_wide_terminal_shows_a_row_in_a_line(capsys: pytest.CaptureFixture[str
     assert "       2     9,035   reject: auc 0.61 is below the parent's 0.64     9 min 3 s" in _lines(capsys, 100)
 
 
+def test_a_cell_in_brackets_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    for width in (80, 10):
+        print_table("[a]", {"[b]": "left", "c": "left"}, [["[/red][null, 3] :smile:", "[bold]"]], width=width)
+        assert {"[a]", "[b]", "[/red][null,", "3]", ":smile:", "[bold]"} <= set(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize("width", [100, 70, 60, 55, 50, 45, 40, 36, 30])
 def test_no_heading_and_no_word_is_left_out_however_narrow_it_is(
     capsys: pytest.CaptureFixture[str], width: int

@@ -37,7 +37,8 @@ def test_a_wide_terminal_shows_a_row_in_a_line(capsys: pytest.CaptureFixture[str
 def test_a_cell_in_brackets_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     for width in (80, 10):
         print_table("[a]", {"[b]": "left", "c": "left"}, [["[/red][null, 3] :smile:", "[bold]"]], width=width)
-        assert {"[a]", "[b]", "[/red][null,", "3]", ":smile:", "[bold]"} <= set(capsys.readouterr().out.split())
+        shown = "".join(capsys.readouterr().out.split())
+        assert all(text in shown for text in ("[a]", "[b]", "[/red][null,3]:smile:", "[bold]"))
 
 
 @pytest.mark.parametrize("width", [100, 70, 60, 55, 50, 45, 40, 36, 30])

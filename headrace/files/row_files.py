@@ -101,14 +101,14 @@ def _input(name: str, row: Mapping[str, Any], wanted: Wanted, place: str) -> Any
     value = row.get(name)
     if feature is not None:
         value = None if isinstance(value, str) and is_missing(feature, value) else value
-        if value is None and not feature.required:
-            return [] if feature.is_variable_length else _repeated(feature)
         try:
             value = typed(feature, value) if isinstance(value, str) else fitted(feature, value)
         except ValueError as error:
             raise InvalidInput(f"{place}: {name} {str(value)[:60]!r} {error}") from None
         except RecursionError as error:
             raise InvalidInput(f"{place}: {name} is nested too deeply to be read") from error
+        if value is None and not feature.required:
+            return [] if feature.is_variable_length else _repeated(feature)
     elif isinstance(value, str):
         value = _cell(value, wanted.types[name], f"{place}: {name}")
     if value is None:

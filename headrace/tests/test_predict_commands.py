@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -168,6 +169,8 @@ def test_surplus_columns_are_left_out_and_what_is_optional_may_be_missing(tmp_pa
     pair = [0.5, 0.5]
     assert read.rows[:2] == [{"x_m": 2, "kind": "none", "pair": pair}, {"x_m": 1, "kind": "b", "pair": pair}]
     assert read.labels == [1, 0, None]
+    pandas.DataFrame({"x_m": [2.0], "pair": [None], "kind": [float("nan")]}).to_parquet(tmp_path / "a.parquet")
+    assert read_rows(tmp_path / "a.parquet", Wanted(types, schema)).rows == read.rows[:1]
 
 
 @pytest.mark.parametrize(

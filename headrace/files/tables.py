@@ -6,7 +6,7 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,6 +24,7 @@ KIND_OF_SUFFIX: Mapping[str, str] = {
     ".csv": CSV, ".tsv": CSV, ".ndjson": NDJSON, ".jsonl": NDJSON, ".json": NDJSON,
     ".parquet": PARQUET, ".pq": PARQUET,
 }  # fmt: skip
+REPEATED = "has the names of the columns once more, as files that were put together have; take the line out"
 _DELIMITERS = ",;\t|"
 _PARQUET_ROWS = 5_000
 _MAX_LINE_CHARACTERS = 16 * 1024 * 1024
@@ -31,8 +32,6 @@ _MAX_LINE_BYTES = 16 * 1024 * 1024
 """What ingest takes in one request unless told otherwise."""
 _MAX_ARRAY_BYTES = 1 << 30
 _ARRAY = re.compile(rb"\s*\[\s*(\{|$)")
-_END = "\0end of file"
-"""What follows the last line: csv gives what an open quote has swallowed as if it were a cell."""
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -118,14 +117,14 @@ def open_csv(file: BinaryIO, path: Path | Place) -> tuple[CsvTable, io.TextIOWra
     except csv.Error as error:
         text.detach()
         raise InvalidInput(f"{path}, line 1: {error}") from error
-    if headers is None or headers[-1:] == [_END]:
+    if headers is None:
         text.detach()
         raise InvalidInput(f"{path} is empty; a CSV file begins with a line of column names")
     twice = sorted(header for header, count in Counter(headers).items() if count > 1)
     if twice:
         text.detach()
         raise InvalidInput(f"{path} has the column {twice[0]!r} more than once; rename all but one")
-    return CsvTable(headers, delimiter, _checked(reader, path), lines, reader), text
+    return CsvTable(headers, delimiter, _checked(reader, lines, path), lines, reader), text
 
 
 def delimiter_of(header_line: str) -> str:
@@ -167,12 +166,13 @@ def parquet_batches(path: Path | Place) -> Iterator[tuple[list[dict[str, Any]], 
 
 
 class _CountedLines:
-    """Lines of text and how many bytes they were (TextIOWrapper.tell() is off in a loop), and _END."""
+    """Lines of text, those of the last row, and how many bytes they were; TextIOWrapper.tell() is off in a loop."""
 
     def __init__(self, text: io.TextIOWrapper) -> None:
         self._text = text
         self._line_count = 0
         self.byte_count = 0
+        self.of_row: list[str] = []
 
     def __iter__(self) -> Iterator[str]:
         while line := self._text.readline(_MAX_LINE_CHARACTERS + 1):
@@ -180,26 +180,38 @@ class _CountedLines:
             if len(line) > _MAX_LINE_CHARACTERS:
                 raise csv.Error(f"line {self._line_count} is longer than {_MAX_LINE_CHARACTERS} characters; is it CSV?")
             self.byte_count += len(line.encode())
+            self.of_row.append(line)
             yield line
-        yield _END
 
 
-def _checked(reader: Any, path: Path | Place) -> Iterator[list[str]]:
+def _checked(reader: Any, lines: _CountedLines, path: Path | Place) -> Iterator[list[str]]:
     """The rows that are not blank; what is no CSV is an InvalidInput with its line."""
     while True:
         line = reader.line_num + 1
+        lines.of_row.clear()
         try:
             row = next(reader, None)
         except UnicodeDecodeError as error:
             raise _not_utf_8(path, reader.line_num, error) from error
         except csv.Error as error:
             raise InvalidInput(f"{path}, line {reader.line_num}: {error}") from error
-        if row is None or row == [_END]:
+        if row is None:
             return
-        if row and row[-1].endswith(_END):
-            raise InvalidInput(f"{path}, line {line}: a quote is opened there, or below, and never closed")
+        if len(lines.of_row) > 1:
+            _check_quotes(lines.of_row, reader.dialect.delimiter, f"{path}, line {line}")
         if row:
             yield row
+
+
+def _check_quotes(lines: Sequence[str], delimiter: str, place: str) -> None:
+    """Raises InvalidInput: a stray quote has made one row of several lines, which csv gives as it is."""
+    try:
+        list(csv.reader(lines, delimiter=delimiter, strict=True))
+    except csv.Error as error:
+        raise InvalidInput(
+            f"{place}: a quote opens a cell that goes on over {len(lines)} lines and is not closed as it should be "
+            f"({error}); quotes within a quoted cell are doubled"
+        ) from error
 
 
 def _not_utf_8(path: Path | Place, line: int, error: UnicodeDecodeError) -> InvalidInput:
@@ -294,6 +306,8 @@ def _csv_rows(path: Path) -> Iterator[Row]:
                     raise InvalidInput(
                         f"{path}, line {table.line}: {len(cells)} values for {len(table.headers)} columns"
                     )
+                if cells == table.headers:
+                    raise InvalidInput(f"{path}, line {table.line} {REPEATED}")
                 yield Row(dict(zip(table.headers, cells, strict=True)), table.line, table.has_decimal_commas)
         finally:
             text.detach()

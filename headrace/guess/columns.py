@@ -19,7 +19,7 @@ MOST_DISTINCT = 100_000
 _CHUNK_ROWS = 10_000
 _NUMBERS = ("whole", "number")
 _STRAY_SHARE = 0.1
-_WHOLE = re.compile(r"[+-]?(0|[1-9]\d{0,18})")
+_WHOLE = re.compile(r"[+-]?(0|[1-9]\d{0,99})")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _LEADING_ZERO = re.compile(r"[+-]?0\d")
 _FLOAT32_MAX = 3.4e38
@@ -204,8 +204,9 @@ def kind_of(text: str) -> tuple[str, float | None]:
     text = text.strip()
     if not text:
         return "empty", None
-    if _WHOLE.fullmatch(text) and -_INT64_MAX <= int(text) < _INT64_MAX:
-        return "whole", float(text)
+    if _WHOLE.fullmatch(text):
+        is_number = -_INT64_MAX <= int(text) < _INT64_MAX  # else a code: a float would lose its last digits
+        return ("whole", float(text)) if is_number else ("text", None)
     if text.lower() in MISSING_WORDS:
         return "marker", None
     if text.lower() in TRUTHS:

@@ -207,7 +207,7 @@ def _specs(column: Column) -> tuple[dict[str, dict[str, Any]], str]:
         return specs | {
             f"{name}_columns": {"type": "indicator", "of": name}
         }, f"{column.distinct} whole numbers, each an input"
-    if column.minimum == column.maximum:
+    if column.minimum == column.maximum and not column.is_code:
         return {}, f"the same in every row: {column.minimum:g}"
     largest = max(abs(column.minimum), abs(column.maximum))
     if column.maximum - column.minimum < 100 * _FLOAT32_STEP * largest:

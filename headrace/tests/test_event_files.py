@@ -59,7 +59,12 @@ def test_csv_cells_get_the_types_of_the_schema(tmp_path: Path) -> None:
         ("distance,carrier\n1\n", "line 2: 1 values for 2 columns"),
         ("distance,carrier\n1,UA\nfar,UA\n", "line 3: distance 'far' is not a float32"),
         ("late\n1.5\n", "line 2: late '1.5' is not a int64"),
-        ('carrier,late\nAA,1\nBB,"0\nCC,1\nDD,1\n', "line 3: a quote is opened there, or below, and never closed"),
+        (
+            'carrier,late\nAA,1\nBB,"0\nCC,1\nDD,1\n',
+            "line 3: a quote opens a cell that goes on over 3 lines and is not closed",
+        ),
+        ("carrier,late\nAA,1\ncarrier,late\n", "line 3 has the names of the columns once more"),
+        ('carrier,late\n"A,1\n"B,1\n', "line 2: a quote opens a cell that goes on over 2 lines"),
         ("pixels\n1 2\n", "line 2: pixels '1 2' is not a JSON list of float32"),
     ],
 )

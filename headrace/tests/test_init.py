@@ -276,7 +276,7 @@ def test_nan_in_json_is_no_value(tmp_path: Path) -> None:
 
 
 def test_what_parquet_and_json_hold_fits_the_schema_that_is_made_of_it(tmp_path: Path) -> None:
-    from pyarrow import array, int64, map_, parquet, string, table
+    from pyarrow import array, int64, map_, parquet, string, table, uint64
 
     half = [float("inf"), 0.5, 1.0]
     columns = {
@@ -284,6 +284,7 @@ def test_what_parquet_and_json_hold_fits_the_schema_that_is_made_of_it(tmp_path:
         "took": array([datetime.timedelta(seconds=n + 0.5) for n in range(3)]),
         "code": array(["a", "b", "c"]),
         "half": array(half),
+        "hash": array([2**64 - 1 - n for n in range(3)], uint64()),
         "y": array(["a", "b", "a"]),
     }
     parquet.write_table(table(columns), path := tmp_path / "d.parquet")
@@ -291,7 +292,7 @@ def test_what_parquet_and_json_hold_fits_the_schema_that_is_made_of_it(tmp_path:
     assert result.exit_code == 0, result.output
     schema, _ = written(tmp_path / "d")
     assert [(f.name, f.dtype) for f in schema.features] == [
-        ("m_k", "int64"), ("took", "float32"), ("code", "string"), ("half", "float32"),
+        ("m_k", "int64"), ("took", "float32"), ("code", "string"), ("half", "float32"), ("hash", "string"),
     ]  # fmt: skip
     with pytest.raises(InvalidInput, match="row 1: half is Infinity"):
         events(path, schema)

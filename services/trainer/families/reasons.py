@@ -17,7 +17,7 @@ _TRACEBACK = "in user code:"
 _NODE = re.compile(r"\{\{node (\S+?)\}\}")
 _NOISE = re.compile(r"\s*\[\[\{\{.*?\}\}\]\]|\s*\[Op:[^\]]*\]|\{\{.*?\}\}|\x1b\[\d*m")
 _FRAME = re.compile(r'^\s*File ".*", line \d+, in .*$', re.MULTILINE)
-_ARGUMENTS = re.compile(r"\n+Arguments received by .*", re.DOTALL)
+_ARGUMENTS = re.compile(r"\n\s*Arguments received by .*", re.DOTALL)
 _NO_LAYERS = frozenset(
     {"while", "body", "cond", "gradient_tape", "StatefulPartitionedCall", "PartitionedCall", "Assert", "AssertGuard"}
 )
@@ -41,7 +41,7 @@ def describe(error: BaseException) -> str:
     in_graph = _TRACEBACK in text
     text = _ARGUMENTS.sub("", text) if in_graph else text
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    last = (lines[-1] if in_graph else _first_sentence(lines))[:_MAX_CHARS]
+    last = (_NOISE.sub("", lines[-1]) if in_graph else _first_sentence(lines))[:_MAX_CHARS]
     return with_place(last, text if in_graph else _trace_of(error, "")) + _advice(error, last)
 
 

@@ -9,6 +9,7 @@ _FILE = f"/work/{PACKAGE_PREFIX}1/model.py"
 
 
 _KERAS = "Exception encountered when calling A.call().\n\n\x1b[1mThis. Error encountered:\n\nno\x1b[0m\n\nArguments"
+_IN_GRAPH = "in user code:\n\n    ValueError: A.\n    \n    \x1b[1mno\x1b[0m\n    \n    Arguments received by A:\n  * 1"
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,10 @@ _KERAS = "Exception encountered when calling A.call().\n\n\x1b[1mThis. Error enc
         (ValueError("Shapes must be fully-defined"), r"fully-defined\. Give preprocessing layers .* a fixed size"),
         (TypeError(_KERAS), r"calling A\.call\(\)\. This\. Error encountered: no$"),
         (KeyError(_KERAS), r"KeyError: Exception encountered when calling A\.call\(\)\. This\. Error encountered: no$"),
+        (
+            ValueError(_IN_GRAPH),
+            r"model\.py: no$",
+        ),
         (SystemExit(3), r"model.py: it calls sys\.exit\(3\)"),
     ],
 )

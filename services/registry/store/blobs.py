@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 
@@ -58,10 +59,21 @@ class Blobs:
     """Thread-safe; one process per folder."""
 
     def __init__(
-        self, directory: Path, *, max_file_bytes: int, takeover_seconds: float = 5.0, shelf: Shelf | None = None
+        self,
+        directory: Path,
+        *,
+        max_file_bytes: int,
+        takeover_seconds: float = 5.0,
+        shelf: Shelf | None = None,
+        kept_free_bytes: int = 64 * 1024 * 1024,
     ) -> None:
-        """takeover_seconds: an upload that was silent for so long gives way to another of the same file."""
+        """
+        Args:
+            takeover_seconds: an upload that was silent for so long gives way to another of the same file.
+            kept_free_bytes: no file is taken where the disk has less than this left.
+        """
         self._directory = directory
+        self._kept_free_bytes = kept_free_bytes
         self._shelf: Shelf = shelf or InFolder(directory)
         self._blobs = directory / "blobs"
         self._uploads = directory / "uploads"
@@ -222,12 +234,23 @@ class Blobs:
                     if offset > size_bytes:
                         self._part(digest).unlink()
                         raise InvalidInput(f"file {digest} was said to have {size_bytes} bytes, more came")
+                    self._keep_room(part, digest)
                     write_gently(part, chunk)
             with upload.turn(digest):
                 upload.sealed = offset == size_bytes
             os.fsync(part.fileno())
         if offset < size_bytes:
             raise Unavailable(f"the upload of {digest} ended after {offset} of {size_bytes} bytes")
+
+    def _keep_room(self, part: FileIO, digest: str) -> None:
+        """Files may not take what the catalog needs to go on: without it nobody could remove one."""
+        disk = os.fstatvfs(part.fileno())
+        left = disk.f_bavail * disk.f_frsize
+        if left < self._kept_free_bytes:
+            raise Unavailable(
+                f"file {digest} cannot be stored: the disk has {left} bytes left, and {self._kept_free_bytes} are kept "
+                "for the catalog; make room"
+            )
 
     def _publish(self, digest: str, size_bytes: int) -> None:
         part = self._part(digest)

@@ -171,6 +171,13 @@ def test_a_disk_that_refuses_is_reported_and_nothing_partial_is_visible(blobs: B
     assert b"".join(blobs.read(DIGEST)) == CONTENT
 
 
+def test_files_leave_the_catalog_room_on_the_disk(tmp_path: Path) -> None:
+    full = Blobs(tmp_path, max_file_bytes=1 << 20, kept_free_bytes=1 << 62)
+    with pytest.raises(Unavailable, match="bytes left, and 4611686018427387904 are kept for the catalog; make room"):
+        full.receive(DIGEST, len(CONTENT), 0, [CONTENT])
+    assert full.received_bytes(DIGEST) == (0, False)
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.binary(max_size=200), st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), max_size=5))
 def test_however_often_an_upload_breaks_off_the_file_comes_out_whole(

@@ -145,7 +145,11 @@ def _as_text(value: Any) -> Any:
         return str(value).lower()
     if isinstance(value, float) and value.is_integer():  # as pandas has whole numbers where some are missing
         value = int(value)
-    return str(value) if isinstance(value, int | float | Decimal | uuid.UUID) else value
+    if isinstance(value, int | float | Decimal | uuid.UUID | datetime.timedelta):
+        return str(value)
+    if not isinstance(value, str | Mapping):
+        raise ValueError(f"is of type {type(value).__name__}, expected a text")
+    return value
 
 
 def _as_number(feature: Feature, value: Any) -> Any:

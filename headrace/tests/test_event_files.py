@@ -163,6 +163,8 @@ def test_values_of_pandas_that_are_nothing_are_none_and_exact_numbers_stay_exact
     late = SCHEMA.labels[0]
     assert [fitted(late, one) for one in (pandas.NA, pandas.NaT, Decimal("NaN"))] == [None] * 3
     assert fitted(late, Decimal(2**53 + 1)) == 2**53 + 1
+    with pytest.raises(ValueError, match="is of type complex, expected a text"):
+        fitted(SCHEMA.features[1], 1j)
 
 
 @pytest.mark.parametrize("value", [b"[" * 1000 + b"]" * 1000, b'{"a": ' * 1000 + b"1" + b"}" * 1000])

@@ -38,6 +38,8 @@ ModelFunction = Callable[..., Any]
 _ARGUMENTS = ("features", "labels", "mode", "params", "weights")
 _NAMES_OF_ONE = ("logits", "predictions", "prediction", "outputs", "output")
 _KERAS_COUNTERS = ("object_name_uids", "name_scope_stack")
+_VARIABLE_STORES = ("__variable_store",)
+"""Where tf.compat.v1.get_variable looks for what it has made: within one call it makes each once."""
 _EMPTY_ROWS = 2
 
 
@@ -59,10 +61,13 @@ class _Variables:
         kept = {name: global_state.get_global_attribute(name) for name in _KERAS_COUNTERS}
         for name in kept:
             global_state.set_global_attribute(name, None)
+        stores = tf.compat.v1.get_default_graph().get_collection_ref(_VARIABLE_STORES)
+        known, stores[:] = stores[:], []
         try:
             with tf.variable_creator_scope(self._make):
                 yield self._asked
         finally:
+            stores[:] = known
             for name, value in kept.items():
                 global_state.set_global_attribute(name, value)
 

@@ -32,7 +32,9 @@ def net(features, params, mode, units=1):
     hidden = keras.layers.BatchNormalization()(hidden, training=mode == ModeKeys.TRAIN)
     hidden = keras.layers.Dropout(0.3)(hidden, training=mode == ModeKeys.TRAIN)
     scale = tf.Variable(tf.random.normal([1]), name="scale")
-    return keras.layers.Dense(units)(hidden) * (1.0 + scale)
+    with tf.compat.v1.variable_scope("by", reuse=tf.compat.v1.AUTO_REUSE):
+        shift = tf.compat.v1.get_variable("shift", [1])
+    return keras.layers.Dense(units)(hidden) * (1.0 + scale) + shift
 """
 PLAIN = (
     NET

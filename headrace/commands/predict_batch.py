@@ -86,12 +86,14 @@ def _answered(
 
 
 def _rows(asking: "Asking", values: list[bytes], known: "Known | None", path: Path) -> list[Any]:
+    from headrace.files.tables import parsed_json
+
     lines = []
     for value in values:
         try:
-            lines.append(orjson.dumps(orjson.loads(value)) + b"\n")
-        except orjson.JSONDecodeError as error:
-            raise InvalidInput(f"the record is not JSON: {error}") from error
+            lines.append(orjson.dumps(parsed_json(value, "the record")) + b"\n")
+        except orjson.JSONEncodeError as error:
+            raise InvalidInput("the record is nested too deeply to be read") from error
     path.write_bytes(b"".join(lines))
     return asking.rows_in(path, known).rows
 

@@ -131,11 +131,12 @@ def test_each_record_of_a_topic_has_one_in_another_under_its_key(run: Run, kafka
             log.create_topic(topic, partition_count=2)
         given = [(b"k%d" % n, b'{"s": "a", "x": %d, "n": %d}' % (n, n)) for n in range(1200)]
         given[7], given[8] = (b"k7", b"{"), (b"", b'{"s": "a", "x": 1}')
+        given[5], given[6] = (b"k5", b'{"n": 1, "n": 2}'), (b"k6", b'{"n": ' + b"[" * 500 + b"]" * 500 + b"}")
         log.append_keyed(rows, given)
     command = ("--json", "predict", "m", "--file", f"kafka://{kafka_address}/{rows}", "--url", "http")
     options = ("--signature", "mixed", "--output", "n", "--to", f"kafka://{kafka_address}/{answers}")
     told = answer_of(run(*command, *options))
-    assert (told["rows"], told["refused"], told["versions"]) == (1200, 2, [3])
+    assert (told["rows"], told["refused"], told["versions"]) == (1200, 4, [3])
 
     def record_of(message: Any) -> Record:
         assert message.key.decode() == json.loads(message.value)["id"]
@@ -148,6 +149,8 @@ def test_each_record_of_a_topic_has_one_in_another_under_its_key(run: Run, kafka
     assert len(found) == len(by_name) == 1200
     assert by_name["k1100"] == {"id": "k1100", "prediction": 1101, "version": 3}
     assert by_name["k7"]["error"].startswith("the record is not JSON")
+    assert by_name["k5"]["error"].startswith("the record has the key 'n' twice")
+    assert "nested too deeply" in by_name["k6"]["error"]
     (nameless,) = [answer for name, answer in by_name.items() if not name.startswith("k")]
     assert "has no n" in nameless["error"]
     assert "rows of a topic need --to" in run(*command).stderr

@@ -25,6 +25,8 @@ _OTHER_DATE = re.compile(
     r"(\w{3,9},? )?(\d{1,4}[/.-]\d{1,2}[/.-]\d{1,4}|\d{1,2}[ -][A-Za-z]{3,9}\.?,?[ -]\d{2,4}"
     r"|[A-Za-z]{3,9}\.? \d{1,2},? \d{4})([ T,].*)?"
 )
+_BY_POINT = re.compile(r"[+-]?[1-9]\d{0,2}\.\d{3}")
+_BY_COMMA = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 _FLOAT32_STEP = 2.0**-22
 """Numbers that differ by less than this share of their size are hardly told apart as float32."""
 
@@ -214,7 +216,15 @@ def _specs(column: Column) -> tuple[dict[str, dict[str, Any]], str]:
         return {}, "numbers too large for their differences to be learned as float32"
     unit = f" in {min(column.units)}" if column.units else ""
     numeric = {name: {"type": "numeric", "normalize": "zscore"}}
-    return numeric, f"a number from {column.minimum:g} to {column.maximum:g}{unit}"
+    return numeric, f"a number from {column.minimum:g} to {column.maximum:g}{unit}{_doubt(column)}"
+
+
+def _doubt(column: Column) -> str:
+    """What 1.234 or 1,234 is taken for, where nothing in the column says whether the mark is one of thousands."""
+    marked = [word.strip() for word in column.words() if "." in word or "," in word]
+    if marked and any(all(map(pattern.fullmatch, marked)) for pattern in (_BY_POINT, _BY_COMMA)):
+        return f"; {marked[0]} is taken for {kind_of(marked[0])[1]:g}"
+    return ""
 
 
 def _text_specs(column: Column) -> tuple[dict[str, dict[str, Any]], str]:

@@ -301,6 +301,16 @@ def test_what_parquet_and_json_hold_fits_the_schema_that_is_made_of_it(tmp_path:
     assert [event["code"] for event in events(tmp_path / "d.ndjson", two)] == ["1.5", "7", "x"]
 
 
+def test_what_a_mark_between_three_digits_is_taken_for_is_said(tmp_path: Path) -> None:
+    rows = "".join(f"{n}.500;{n},500;{n}.5;{'ab'[n % 2]}\n" for n in range(1, 41))
+    (tmp_path / "d.csv").write_text(f"p;c;x;y\n{rows}")
+    told = json.loads(
+        CliRunner().invoke(app, ["--json", "init", str(tmp_path / "d.csv"), "--into", str(tmp_path / "d")]).stdout
+    )["columns"]
+    assert ["taken for" in column["why"] for column in told] == [True, True, False, False]
+    assert told[0]["why"].endswith("; 1.500 is taken for 1.5")
+
+
 def test_bytes_that_are_no_text_are_told_with_their_line(tmp_path: Path) -> None:
     (tmp_path / "d.csv").write_bytes(b"x,y\n" + b"a,1\n" * 500 + b"Zo\xeb,2\n")
     result = init(tmp_path / "d.csv", "--into", tmp_path / "d")

@@ -1,8 +1,10 @@
 """Learned vocabularies: which words have a row, what a vocabulary that forgets remembers, and who leaves it."""
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +12,8 @@ from numpy.typing import NDArray
 from common.definition.features import Vocabulary
 from common.definition.forgetting import Forgetting
 
+MOST_WORD_BYTES, _MOST_BYTES = 4096, 256 * 1024 * 1024
+"""Of a learned word, and of all that a vocabulary learns: they are constants of the graph, which takes 2 GB."""
 _CANDIDATES_PER_ROW, _FEWEST_CANDIDATES = 4, 1000
 
 
@@ -64,7 +68,10 @@ class Seen:
     examples: int = 0
 
     def add(self, words: list[bytes], rows: NDArray[np.int64], *, example_count: int) -> None:
-        """`rows`: of each word the example's number in the block, rising."""
+        """`rows`: of each word the example's number in the block, rising. Words that are too long are not counted."""
+        if max(map(len, words), default=0) > MOST_WORD_BYTES:
+            short = [index for index, word in enumerate(words) if len(word) <= MOST_WORD_BYTES]
+            words, rows = [words[index] for index in short], rows[short]
         self.counts.update(words)
         self.last.update(zip(words, (rows + (self.examples + 1)).tolist(), strict=True))
         self.examples += example_count
@@ -77,7 +84,7 @@ def grown(spec: Vocabulary, before: Words | None, seen: Seen) -> Words:
         return _turned_over(spec, spec.forgetting, words, before.ledger if before else None, seen)
     have = set(words)
     fresh = [(-count, word) for word, count in seen.counts.items() if count >= spec.min_count and word not in have]
-    return Words((*words, *(word for _, word in sorted(fresh)))[: spec.max_words])
+    return Words((*words, *_fitting(words, [word for _, word in sorted(fresh)]))[: spec.max_words])
 
 
 def _turned_over(
@@ -95,6 +102,7 @@ def _turned_over(
     have = set(words)
     waiting = [word for word, memory in alive.items() if word not in have and memory.count >= spec.min_count]
     waiting.sort(key=lambda word: (-alive[word].count, word))
+    waiting = _fitting(staying, waiting)
     kept = set([*staying, *waiting][: spec.max_words])
     if rule.evict != "none" and len(staying) + len(waiting) > spec.max_words:
         ranked = sorted([*staying, *waiting], key=lambda word: _rank(rule, alive[word], word, is_there=word in have))
@@ -114,6 +122,12 @@ def _turned_over(
             evicted=sum(word not in kept for word in staying),
         ),
     )
+
+
+def _fitting(words: Sequence[bytes], newcomers: Sequence[bytes]) -> list[bytes]:
+    """Those of the newcomers, from the first on, that the vocabulary has room for in bytes."""
+    room = _MOST_BYTES - sum(map(len, words))
+    return list(newcomers[: bisect_right(list(accumulate(map(len, newcomers))), room)])
 
 
 def _is_expired(rule: Forgetting, memory: Memory, rounds: int, examples: int) -> bool:

@@ -1,5 +1,6 @@
 """Vocabularies that turn over: who gets a row, who loses it, and what is remembered between rounds."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from common.definition.features import Vocabulary, parse_features
 from common.errors import InvalidInput
 from common.schema import Schema
 from services.trainer.features.statistics import Fitted, Fitting, from_arrays, to_arrays
-from services.trainer.features.words import Ledger, Memory, Words, row_counts
+from services.trainer.features.words import Ledger, Memory, Seen, Words, grown, row_counts
 
 SCHEMA = Schema.from_mapping({"features": [{"name": "item", "dtype": "string"}]})
 
@@ -42,6 +43,21 @@ def test_a_word_gets_a_row_once_it_was_seen_often_enough_over_all_rounds() -> No
     assert (ledger.admitted, ledger.known) == (2, (Memory(3, 2, 6), Memory(3, 2, 5)))
     words, ledger = after(rule, ["aaab", "b"])
     assert (words, dict(ledger.candidates)) == (["a"], {b"b": Memory(2, 2, 5)})
+
+
+@pytest.mark.parametrize("more", [{}, {"evict": "least_recent"}])
+def test_words_that_the_graph_could_not_hold_are_not_learned(more: dict[str, Any]) -> None:
+    specs = parse_features(growing(max_words=10, **more), {})
+    spec = specs["item"]
+    assert isinstance(spec, Vocabulary)
+    fitting = Fitting(specs, SCHEMA, {})
+    fitting.add({"item": np.array([b"x" * 4097, b"b", b"x" * 4096, b"b"], np.object_)})
+    words = fitting.result()["item"]
+    assert isinstance(words, Words)
+    assert [len(word) for word in words.words] == [1, 4096]
+    large = [bytes((100 << 20) + index) for index in range(3)]
+    seen = Seen(Counter(dict.fromkeys(large, 1)), dict.fromkeys(large, 1), 3)
+    assert len(grown(spec, None, seen).words) == 2
 
 
 @pytest.mark.covers("mode-dynamic-embedding")

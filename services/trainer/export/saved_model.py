@@ -38,13 +38,17 @@ from common.saved_model.layout import OWN_OPERATIONS_FILE
 from common.saved_model.operations import faults_of
 from protos import tfserving_pb2, warmup_pb2
 from services.trainer.export import signatures as by_method
+from services.trainer.export.answers import TOLERANCES
 from services.trainer.export.fresh_process import FreshProcess
+from services.trainer.export.neighbours import Arrays, by_neighbours
 from services.trainer.families.port import Model, Signature
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
 from services.trainer.features.decoding import decoded
 from services.trainer.features.parsing import parse, parse_in_graph, tensor_spec
 
 RAW_SIGNATURE, EXAMPLES_SIGNATURE = "serving_default", "serving_examples"
+_VISIBLE = 1e-3
+"""What an answer may differ by, relative and absolute, from one batch to another."""
 _NO_IDENTIFIER = re.compile(r"[^A-Za-z0-9_]")
 WARMUP_PATH = Path("assets.extra/tf_serving_warmup_requests")
 
@@ -154,10 +158,15 @@ def _write_serving_options(model: Model, directory: Path) -> None:
 
 @dataclass(frozen=True)
 class Trial:
-    """Requests made of a few of the round's examples, and the model's own answers to them, in the same order."""
+    """Requests made of a few of the round's examples, and the model's own answers to them, in the same order.
+
+    `together`, `alone`: its outputs of all of these examples, and of each by itself.
+    """
 
     requests: list[warmup_pb2.PredictionLog]
     answers: list[tfserving_pb2.PredictResponse]
+    together: Arrays
+    alone: list[Arrays]
 
 
 def trial_of(model: Model, examples: Sequence[bytes]) -> Trial:
@@ -171,6 +180,8 @@ def trial_of(model: Model, examples: Sequence[bytes]) -> Trial:
     """
     parts = [[examples[0]], list(examples), *([example] for example in examples[1:])]
     requests, answers = [], []
+    together: Arrays = {}
+    alone: list[Arrays] = []
     by_methods: dict[str, dict[str, tf.Tensor]] = {}
     for part in parts[: len(parts) if len(examples) > 1 else 1]:
         raw = parse(part, model.schema.columns).raw
@@ -184,13 +195,16 @@ def trial_of(model: Model, examples: Sequence[bytes]) -> Trial:
             if name == RAW_SIGNATURE:
                 requests.append(_predict_request(EXAMPLES_SIGNATURE, {"examples": np.array(part, object)}))
                 answers.append(_predict_response(outputs))
+                if len(part) == 1:
+                    alone.append(outputs)
                 if len(part) == len(examples):
+                    together = outputs
                     served = {output: tf.constant(value) for output, value in outputs.items()}
                     by_methods = by_method.answers_by_examples(_of_first_head(model, served), _class_words(model))
     for method, answered in by_methods.items():
         requests.append(_predict_request(method, {by_method.INPUTS: np.array(list(examples), object)}))
         answers.append(_predict_response({name: output.numpy() for name, output in answered.items()}))
-    return Trial(requests, answers)
+    return Trial(requests, answers, together, alone)
 
 
 def write_warmup_requests(model: Model, directory: Path, trial: Trial) -> None:
@@ -203,8 +217,11 @@ def write_warmup_requests(model: Model, directory: Path, trial: Trial) -> None:
         _write_records(directory / WARMUP_PATH, requests)
 
 
-def check(directory: Path, trial: Trial, fresh: FreshProcess, work_dir: Path) -> None:
+def check(directory: Path, trial: Trial, fresh: FreshProcess, work_dir: Path) -> dict[str, str]:
     """Has a process that knows nothing of the model load the export and answer what the model answered.
+
+    Returns:
+        Warnings of a version, by what they are about.
 
     Raises:
         DefinitionFailedError: it cannot be loaded there, or an answer differs.
@@ -215,9 +232,12 @@ def check(directory: Path, trial: Trial, fresh: FreshProcess, work_dir: Path) ->
     requests, answers = work_dir / "trial" / "requests", work_dir / "trial" / "answers"
     _write_records(requests, trial.requests)
     _write_records(answers, trial.answers)
-    said = fresh.ask(directory, requests, answers, precision=_precision_of(graph))
+    precision = _precision_of(graph)
+    said = fresh.ask(directory, requests, answers, precision=precision)
     if said:
         raise DefinitionFailedError(said)
+    mixed = by_neighbours(trial.together, trial.alone, max(_VISIBLE, TOLERANCES[precision]))
+    return {"answers in a batch": mixed} if mixed else {}
 
 
 def _refuse_operations(graph: GraphProto, *, has_own_operations: bool) -> None:

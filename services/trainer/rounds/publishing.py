@@ -104,7 +104,7 @@ def write_files(
     own_operations.add_to(saved_model, _libraries(assignment, trained.definition))
     if measured.sample:
         trial = export.trial_of(model, measured.sample)
-        export.check(saved_model, trial, fresh, work_dir)
+        measured.warnings.update(export.check(saved_model, trial, fresh, work_dir))
         export.write_warmup_requests(model, saved_model, trial)
     formats = _formats(trained, measured, output, work_dir)
     checkpoint.write(output, trained.final, shard_bytes=trained.definition.export.checkpoint_shard_bytes)

@@ -88,6 +88,18 @@ def test_an_export_with_a_coarse_layer_is_compared_as_one(platform: Platform) ->
     assert isinstance(done, Done), done
 
 
+@pytest.mark.parametrize(("of_batch", "warned"), [("hidden - tf.reduce_mean(hidden, 0)", True), ("hidden", False)])
+def test_a_version_warns_of_answers_that_depend_on_who_else_asks(
+    platform: Platform, of_batch: str, warned: bool
+) -> None:
+    platform.append(events(20))
+    source = MODULE.replace("Dense(1)(hidden)", f"Dense(1)(keras.layers.Lambda(lambda hidden: {of_batch})(hidden))")
+    done = platform.train(platform.lease(module_definition(source)))
+    assert isinstance(done, Done), done
+    warnings = platform.registry.versions[0].environment.get("warnings", {})
+    assert ("beside 7 others" in warnings.get("answers in a batch", "")) == warned
+
+
 @pytest.mark.covers("hook-nan")
 def test_a_loss_that_is_not_finite_fails_the_round_with_the_step(platform: Platform) -> None:
     platform.append(events(60))

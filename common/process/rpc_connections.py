@@ -7,11 +7,12 @@ A client that is closed so connects again with its next call. The kernel knows f
 import contextlib
 import os
 import socket
+import stat
 import struct
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 _TCP_INFO_BYTES, _SILENT_AT = 56, 52
@@ -33,19 +34,40 @@ def _look(port: int, most: int, is_running: Callable[[], bool]) -> None:
         time.sleep(max(_LOOK_SECONDS, (time.monotonic() - began) / _MOST_TIME_LOOKING))
 
 
+def connections() -> Iterator[tuple[int, socket.socket]]:
+    """The TCP connections of this process by descriptor, each as a copy of its socket that lasts until the next one."""
+    for path in list(_DESCRIPTORS.iterdir()):
+        descriptor = int(path.name)
+        with contextlib.suppress(OSError):  # Closed meanwhile, or no connection.
+            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                continue
+            with _copy(descriptor) as connection:
+                if connection.family in (socket.AF_INET, socket.AF_INET6):
+                    yield descriptor, connection
+
+
+def _copy(descriptor: int) -> socket.socket:
+    """Raises OSError, and leaves nothing open, for what is no socket."""
+    copy = os.dup(descriptor)
+    try:
+        return socket.socket(fileno=copy)
+    except OSError:
+        os.close(copy)
+        raise
+
+
 def _close_silent(port: int, most: int) -> None:
     by_address: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for path in list(_DESCRIPTORS.iterdir()):
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(path.name))) as connection:
-            if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.getsockname()[1] == port:
+    for descriptor, connection in connections():
+        with contextlib.suppress(OSError):
+            if connection.getsockname()[1] == port:
                 info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
                 (silent_ms,) = struct.unpack_from("I", info, _SILENT_AT)
-                by_address[connection.getpeername()[0]].append((silent_ms, int(path.name)))
-    count = sum(map(len, by_address.values()))
-    for silent in by_address.values():
-        silent.sort()
-    for _ in range(count - most):
-        _, descriptor = max(by_address.values(), key=len).pop()
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
-            if connection.getsockname()[1] == port:
+                by_address[connection.getpeername()[0]].append((silent_ms, descriptor))
+    silent = {address: sorted(found) for address, found in by_address.items()}
+    surplus = sum(map(len, silent.values())) - most
+    closed = {max(silent.values(), key=len).pop()[1] for _ in range(surplus)}
+    for descriptor, connection in connections() if closed else ():
+        with contextlib.suppress(OSError):
+            if descriptor in closed and connection.getsockname()[1] == port:
                 connection.shutdown(socket.SHUT_RDWR)

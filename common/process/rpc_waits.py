@@ -7,18 +7,16 @@ announced.
 """
 
 import contextlib
-import os
 import socket
-import stat
 import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 
 from common.errors import HeadraceError, Overloaded, Unavailable
+from common.process.rpc_connections import connections
 
 _TCP_INFO_BYTES, _BYTES_RECEIVED_AT = 136, 128
 _SMALL_MESSAGE_BYTES = 4096
@@ -213,16 +211,11 @@ def _nothing() -> None:
 def received_bytes() -> dict[str, int]:
     """Of every TCP connection of this process what it was sent since it was opened, by gRPC's name of the peer."""
     found: dict[str, int] = {}
-    for path in Path("/proc/self/fd").iterdir():
-        descriptor = int(path.name)
-        with contextlib.suppress(OSError):  # Closed meanwhile, or no connection.
-            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-                continue
-            with socket.socket(fileno=os.dup(descriptor)) as connection:
-                if connection.family in (socket.AF_INET, socket.AF_INET6):
-                    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-                    (count,) = struct.unpack_from("Q", info, _BYTES_RECEIVED_AT)
-                    found[_peer_of(*connection.getpeername()[:2])] = count
+    for _, connection in connections():
+        with contextlib.suppress(OSError):
+            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+            (count,) = struct.unpack_from("Q", info, _BYTES_RECEIVED_AT)
+            found[_peer_of(*connection.getpeername()[:2])] = count
     return found
 
 

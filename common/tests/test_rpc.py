@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -18,6 +19,7 @@ from common.process.health import Health
 from common.process.lifecycle import raise_open_files_limit
 from common.process.memory import anonymous_mb
 from common.process.rpc import MAX_CONNECTIONS, WAIT_BOUNDS, ErrorInterceptor, details_of, open_channel, start_server
+from common.process.rpc_connections import connections
 from common.registry.wire import json_map
 from protos import registry_pb2_grpc
 
@@ -104,7 +106,17 @@ def test_connections_that_say_nothing_give_way_to_one_that_comes() -> None:
         for channel in (opened.enter_context(open_channel(f"127.0.0.1:{port}")), used):
             check = health_pb2_grpc.HealthStub(channel).Check
             assert check(health_pb2.HealthCheckRequest(), timeout=60, wait_for_ready=True).status
+        before = _files()
+        for _ in range(3):
+            assert len(list(connections())) >= MAX_CONNECTIONS
+        assert _files() < 2 * before, "looking leaves no files open"
     server.stop(None)
+
+
+def _files() -> int:
+    """Open ones that are no connections, which come and go."""
+    paths = list(Path("/proc/self/fd").iterdir())
+    return sum(os.path.lexists(path) and not path.is_socket() for path in paths)
 
 
 def test_a_call_whose_client_does_not_send_its_request_holds_no_thread_for_long() -> None:

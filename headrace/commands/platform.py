@@ -221,9 +221,11 @@ def _live_table(state: PlatformState) -> Any:
 
 
 def _cells(process: Any) -> list[object]:
+    from rich.text import Text
+
     colour = _COLOUR_OF.get(process.phase, "yellow")
     ports = [port or "" for port in (process.http_port, process.grpc_port)]
-    return [process.name, f"[{colour}]{process.phase}[/]", *ports, process.pid or ""]
+    return [process.name, Text(process.phase, style=colour), *ports, process.pid or ""]
 
 
 def _uptime(process: Any) -> str:

@@ -70,7 +70,7 @@ def print_table(
 ) -> None:
     """Columns are {heading: "left" or "right"}. A table that is too wide loses its gaps first, then becomes a list.
 
-    rich would leave out whole columns, and not say so.
+    rich would leave out whole columns, and not say so. Cells are shown as they are, rich's Text in its style.
 
     Args:
         width: of the terminal, in characters; None asks it.
@@ -143,7 +143,7 @@ def table_of(title: str, columns: Mapping[str, str], rows: Sequence[Sequence[obj
         fixed: dict[str, Any] = {} if index == wrapped else {"no_wrap": True, "min_width": widths[index]}
         table.add_column(Text(heading), justify="right" if side == "right" else "left", **fixed)
     for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
+        table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
     return table
 
 

@@ -9,11 +9,13 @@ import struct
 import subprocess
 import sys
 import termios
+from types import SimpleNamespace
 
 import pytest
 
 from headrace.commands.look import _format_facts
 from headrace.commands.models import metric_of
+from headrace.commands.platform import _cells
 from headrace.commands.session import print_table
 
 _COLUMNS = {"version": "right", "trained": "right", "verdict": "left", "age": "right", "live as": "left"}
@@ -39,6 +41,14 @@ def test_a_cell_in_brackets_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]
         print_table("[a]", {"[b]": "left", "c": "left"}, [["[/red][null, 3] :smile:", "[bold]"]], width=width)
         shown = "".join(capsys.readouterr().out.split())
         assert all(text in shown for text in ("[a]", "[b]", "[/red][null,3]:smile:", "[bold]"))
+
+
+def test_the_state_of_a_process_is_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+    process = SimpleNamespace(name="ingest", phase="ready", http_port=1, grpc_port=2, pid=3)
+    columns = dict.fromkeys(("process", "state", "http", "grpc", "pid"), "left")
+    for width in (80, 10):
+        print_table("", columns, [_cells(process)], width=width)
+        assert {"ingest", "ready", "1", "2", "3"} <= set(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("width", [100, 70, 60, 55, 50, 45, 40, 36, 30])

@@ -32,6 +32,7 @@ _MAX_LINE_BYTES = 16 * 1024 * 1024
 """What ingest takes in one request unless told otherwise."""
 _MAX_ARRAY_BYTES = 1 << 30
 _ARRAY = re.compile(rb"\s*\[\s*(\{|$)")
+_FOR_EXCEL = re.compile(r'"?sep=."?', re.IGNORECASE)
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -107,6 +108,9 @@ def open_csv(file: BinaryIO, path: Path | Place) -> tuple[CsvTable, io.TextIOWra
         if "\0" in header_line:
             text.detach()
             raise InvalidInput(f"{path} has zero bytes in its first line, as UTF-16 has; write it as UTF-8")
+        if _FOR_EXCEL.fullmatch(header_line.strip()):
+            text.detach()
+            raise InvalidInput(f"{path} begins with {header_line.strip()}, which is for Excel alone; take the line out")
         delimiter = delimiter_of(header_line)
         text.seek(0)
         lines = _CountedLines(text)

@@ -21,7 +21,10 @@ _PERFECT = 1e-3
 """Deviations of the label by which a perfect regression is off."""
 _ALIKE = 0.01
 """Logits, or deviations of the label, by which answers differ that are not alike."""
-_USUAL_REASONS = "values that are not normalized, a learning rate that is too high or too low, or too few steps"
+_USUAL_REASONS = (
+    "features that say nothing of the label, values that are not normalized, a learning rate that is too high or too "
+    "low, or too few steps"
+)
 _ROUNDED = 1e-3
 
 

@@ -33,8 +33,8 @@ class Column:
     """One column.
 
     Attributes:
-        kinds: how many rows hold what: truth, whole (1,234 too), integral (2.0), number, date, text, list, nested,
-            empty, marker (a word such as NA).
+        kinds: how many rows hold what: truth, whole (1,234 too), integral (2.0), number, date, text, bytes, list,
+            nested, empty, marker (a word such as NA).
         values: how often each value occurs, as long as they are at most MOST_DISTINCT.
         minimum, maximum, total, squares: over numbers and dates (epoch seconds), elements of lists too.
         lengths, elements: of lists: how long they are, and the kinds of what is in them.
@@ -67,12 +67,14 @@ class Column:
 
     @property
     def kind(self) -> str:
-        """truth, whole, number, date, text, list or empty: what every value can be read as."""
+        """truth, whole, number, date, text, bytes, list or empty: what every value can be read as."""
         found = {kind for kind, count in self.kinds.items() if count}
         if "nested" in found or ("list" in found and found - {"list", "empty"}):
             return "nested"
         if "list" in found:
             return "list"
+        if "bytes" in found:
+            return "bytes"
         present = found - {"empty", "marker"}
         if not present:
             return "text" if "marker" in found else "empty"
@@ -253,6 +255,8 @@ def _count(column: Column, values: list[Any]) -> None:
         items = _list_in(value)
         if items is not None:
             column.add_list(items)
+        elif _is_bytes(value):
+            column.kinds["bytes"] += 1
         elif isinstance(value, dict):
             column.kinds["nested"] += 1
         elif isinstance(value, float) and math.isinf(value):  # which ingest refuses
@@ -260,6 +264,17 @@ def _count(column: Column, values: list[Any]) -> None:
         else:
             cells.append(value if isinstance(value, str) else cell_of(value))
     column.add(Counter(cells))
+
+
+def _is_bytes(value: Any) -> bool:
+    """Bytes that are no text, also as {"b64": ...}."""
+    if not isinstance(value, bytes):
+        return isinstance(value, dict) and value.keys() == {"b64"}
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return True
+    return False
 
 
 def _list_in(value: Any) -> list[Any] | None:

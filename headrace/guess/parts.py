@@ -118,8 +118,8 @@ def _no_label(column: Column) -> str:
     """Why nobody would predict it; empty where one may."""
     if column.kind == "empty" or column.missing:
         return f"is empty in {column.missing:,} of {column.rows:,} rows"
-    if column.kind in ("list", "date"):
-        return f"is a {column.kind}"
+    if column.kind in ("list", "date", "bytes"):
+        return "holds bytes" if column.kind == "bytes" else f"is a {column.kind}"
     return "has a different text in most rows" if column.kind == "text" and column.many else ""
 
 
@@ -191,6 +191,8 @@ def _specs(column: Column) -> tuple[dict[str, dict[str, Any]], str]:
         return {}, "empty in every row"
     if kind == "list":
         return _list_specs(column)
+    if kind == "bytes":
+        return {}, "bytes that are no text; say what they are by tensor or image, for a Keras module"
     if not column.many and column.distinct == 1:
         rest = f", or missing in {column.missing:,}" if column.missing else ""
         return {}, f"the same in every row: {_shown(column.words())}{rest}"
@@ -263,7 +265,8 @@ def _list_specs(column: Column) -> tuple[dict[str, dict[str, Any]], str]:
 def _feature(column: Column) -> dict[str, Any]:
     """As stream.yaml says it: type, shape, a default where a value may be missing. What lies beyond the file's numbers
     the file does not say, so they have no bounds."""
-    dtype = {"truth": "int64", "whole": "int64", "number": "float32", "date": "int64"}.get(column.kind, "string")
+    dtypes = {"truth": "int64", "whole": "int64", "number": "float32", "date": "int64", "bytes": "bytes"}
+    dtype = dtypes.get(column.kind, "string")
     feature: dict[str, Any] = {"name": column.name, "dtype": dtype}
     if column.kind == "list":
         feature = {"name": column.name, "dtype": _list_dtype(column), "shape": _shape(column)}
@@ -289,7 +292,7 @@ def _optional(column: Column, dtype: str) -> dict[str, Any]:
         return {}
     if column.kind == "list":
         return {"required": False}
-    if dtype == "string":
+    if dtype in ("string", "bytes"):
         return {"required": False, "default": ""}
     mean = column.mean if column.kind != "empty" else 0.0
     return {"required": False, "default": round(mean) if dtype == "int64" else float(f"{mean:.6g}")}

@@ -285,6 +285,7 @@ def test_what_parquet_and_json_hold_fits_the_schema_that_is_made_of_it(tmp_path:
         "code": array(["a", "b", "c"]),
         "half": array(half),
         "hash": array([2**64 - 1 - n for n in range(3)], uint64()),
+        "raw": array([b"a", None, b"\xff"]),
         "y": array(["a", "b", "a"]),
     }
     parquet.write_table(table(columns), path := tmp_path / "d.parquet")
@@ -293,6 +294,7 @@ def test_what_parquet_and_json_hold_fits_the_schema_that_is_made_of_it(tmp_path:
     schema, _ = written(tmp_path / "d")
     assert [(f.name, f.dtype) for f in schema.features] == [
         ("m_k", "int64"), ("took", "float32"), ("code", "string"), ("half", "float32"), ("hash", "string"),
+        ("raw", "bytes"),
     ]  # fmt: skip
     with pytest.raises(InvalidInput, match="row 1: half is Infinity"):
         events(path, schema)

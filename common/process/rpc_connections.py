@@ -29,8 +29,9 @@ def keep_room(port: int, most: int, is_running: Callable[[], bool]) -> None:
 def _look(port: int, most: int, is_running: Callable[[], bool]) -> None:
     while is_running():
         began = time.monotonic()
-        if sum(1 for _ in _DESCRIPTORS.iterdir()) > most:
-            _close_silent(port, most)
+        with contextlib.suppress(OSError):  # No file is left to look with.
+            if sum(1 for _ in _DESCRIPTORS.iterdir()) > most:
+                _close_silent(port, most)
         time.sleep(max(_LOOK_SECONDS, (time.monotonic() - began) / _MOST_TIME_LOOKING))
 
 

@@ -1,12 +1,14 @@
 """A stream opened for intake: its topics, a writer per partition, and a validator per schema version."""
 
 import itertools
+import os
 from concurrent.futures import Executor
 
-from common.errors import Conflict, NotFound
+from common.errors import Conflict, NotFound, Unavailable
 from common.eventlog.base import EventLog
 from common.eventlog.tfrecord import masked_crc32c
 from common.eventlog.topics import deadletter_topic, examples_topic
+from common.process.lifecycle import open_files_limit
 from common.registry.catalog import Stream
 from services.ingest.codec.validation import Validator
 from services.ingest.intake.chunks import PartitionAppender
@@ -64,14 +66,27 @@ def check_takes_events(name: str, validator: Validator) -> None:
         raise Conflict(f"stream {name} reads Kafka topic {source.topic}; its events go there")
 
 
+def check_files(name: str, limit: int) -> None:
+    """Raises Unavailable past three quarters of the files that this process may have: a log in files opens eight for a
+    stream, and those that are open already need some to go on."""
+    lowest = os.open(os.devnull, os.O_RDONLY)  # the lowest number that is free
+    os.close(lowest)
+    if lowest > limit * 3 // 4:
+        raise Unavailable(
+            f"stream {name} cannot be opened: {lowest} of the {limit} files that this process may have are open, which "
+            "the streams before it need; raise that limit (ulimit -n), or have fewer streams"
+        )
+
+
 def open_stream(
     name: str, log: EventLog, window: KeyWindow, settings: IngestSettings, executor: Executor
 ) -> OpenStream:
     """Makes the topics where they are missing and learns the newest requests; blocks while it reads the log.
 
     Raises:
-        Unavailable: the log does not answer.
+        Unavailable: the log does not answer, or too many files are open for one stream more.
     """
+    check_files(name, open_files_limit())
     limits = WriterLimits(settings.chunk_bytes, settings.chunk_events, settings.linger_seconds)
 
     def writers_of(topic: str, wanted_partitions: int) -> list[PartitionWriter]:

@@ -1,10 +1,12 @@
 """The intake: nothing acknowledged is lost or doubled, whatever fails and however often a request is sent."""
 
 import asyncio
+import contextlib
 import json
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -19,6 +21,7 @@ from services.ingest.codec import bodies
 from services.ingest.codec.validation import Validator
 from services.ingest.intake.accept import AppendRequest, Intake, OnInvalid
 from services.ingest.intake.replay import replay
+from services.ingest.intake.streams import check_files
 from services.ingest.once.keys import Answer, Refusal
 from services.ingest.tests.conftest import SCHEMA, World, event, with_changes
 
@@ -55,6 +58,15 @@ def test_framed_examples_are_stored_byte_for_byte(world: World) -> None:
     body = tfrecord.frame([codec.encode(event(number)) for number in range(5)])
     assert _run(world.intake().append(AppendRequest("flights", body, "tfrecord"))).accepted == 5
     assert b"".join(record.value for record in world.records()) == body
+
+
+def test_no_stream_is_opened_that_would_take_the_files_of_the_others() -> None:
+    with contextlib.ExitStack() as opened:
+        for _ in range(100):
+            opened.enter_context(Path("/proc/self/stat").open())
+        check_files("late", 10_000)
+        with pytest.raises(Unavailable, match=r"late cannot be opened: .* of the 120 files that this process may"):
+            check_files("late", 120)
 
 
 def test_a_stream_nobody_registered_is_not_found(world: World) -> None:

@@ -21,8 +21,8 @@ _SQUASHED, _SQUASHED_BY_ITS_BLOCK = 1e4, 200.0
 """Times smaller than a deviation, of all rounds or of the block, is the usual distance of values that are squashed.
 That of log-normal values with a deviation of 2 is some 60 times smaller."""
 _SQUASHED_SHARE = 0.25
-_ENOUGH, _MOST, _MOST_COLUMNS = 50, 2000, 64
-"""Values, and columns of them, by which a block is judged."""
+_FEW, _ENOUGH, _MOST, _MOST_COLUMNS = 10, 20, 2000, 64
+"""Values by which a block may have jumped, and be squashed; values, and columns of them, that are looked at."""
 _WHAT_TO_DO = (
     "if a unit has changed or a number stands for no value, refuse it by min and max in the stream or mend it where it "
     "comes from; a feature that is so wide needs log or clip"
@@ -46,7 +46,7 @@ class Scales:
             fitted, before = self._after.get(spec.name), self._before.get(spec.name)
             values = raw[spec.of].numpy()
             values = values[:: max(1, len(values) // _MOST)]
-            if len(values) < _ENOUGH or not isinstance(fitted, Moments):
+            if len(values) < _FEW or not isinstance(fitted, Moments):
                 continue
             wide = shaped(spec, values.reshape(len(values), -1))
             columns = np.unique(np.linspace(0, wide.shape[1] - 1, _MOST_COLUMNS).astype(np.int64))
@@ -66,7 +66,7 @@ class Scales:
     def _look(self, name: str, values: NDArray[np.float64], before: Moments, column: int) -> None:
         """Whether the values have jumped from what earlier rounds had."""
         deviation = float(before.deviation[column])
-        if before.count[column] < _ENOUGH or len(values) < _ENOUGH or deviation <= 0:
+        if before.count[column] < _ENOUGH or len(values) < _FEW or deviation <= 0:
             return
         mean, spread = (values.mean() - before.mean[column]) / deviation, values.std() / deviation
         if abs(mean) > _JUMP or spread > _JUMP:

@@ -477,6 +477,7 @@ def test_a_wrong_unit_or_a_sentinel_is_said_and_honest_scales_are_not() -> None:
         later = [block * 1e6 for block in usual[good:]]
         assert "a network can hardly tell them apart" in scales([*usual[:good], *later])
     assert "normalized as the parent does it, a block has mean 6." in scales([usual[0] * 1e6], usual)
+    assert "values of f have jumped" in scales([usual[0][:12] * 1e6], usual)
     for honest in (
         usual,
         [random.lognormal(0.0, 2.0, 1000) for _ in range(10)],

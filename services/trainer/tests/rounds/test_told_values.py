@@ -62,6 +62,10 @@ def test_an_absurd_value_and_unknown_words_are_told_with_the_version_and_forgott
     assert "1 value is no finite number or more than 1000 times" in versions[0].environment["warnings"]["feature x"]
     assert "warnings" not in versions[1].environment
     assert versions[1].metrics["unknown_share"] == {"word": 0.0}, "all six words were learned"
+    random = np.random.default_rng(6)
+    platform.append([serialized({**one, "x": 1e6 * one["x"]}) for one in (event(random) for _ in range(80))])
+    assert isinstance(platform.train(platform.lease(files, parent_version=2)), Done)
+    assert "values of x have jumped: normalized as the parent" in versions[2].environment["warnings"]["scale of x"]
     fitted = checkpoint.read(platform.directory / "cache" / "model" / "2").statistics["x"]
     assert isinstance(fitted, Moments)
     assert 0.5 < fitted.deviation[0] < 2.0

@@ -212,7 +212,7 @@ async def _keep_log(intake: Intake, service_health: Health, open_log: Callable[[
 async def _open_streams(intake: Intake, service_health: Health) -> None:
     """Each by itself; what is damaged is shown by /readyz. Raises InvalidInput: a setting that is wrong stays wrong."""
     damaged: list[str] = []
-    for name in intake.schemas.names():
+    for name in intake.schemas.oldest_first():
         try:
             await intake.open(name)
         except InvalidInput:

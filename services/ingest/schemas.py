@@ -43,6 +43,10 @@ class Schemas:
     def names(self) -> list[str]:
         return sorted(self._newest)
 
+    def oldest_first(self) -> list[str]:
+        """By when their newest schema came: where there is no room for all, the newest wait."""
+        return [stream.name for stream in sorted(self._newest.values(), key=lambda one: (one.created_at, one.name))]
+
     def fetch(self, name: str) -> Stream:
         """Asks the registry for the newest schema.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from common.errors import Unavailable
 from common.process.health import Health
 from common.process.lifecycle import Stop
-from common.registry.catalog import Change, ChangeKind
+from common.registry.catalog import Change, ChangeKind, Stream
 from services.ingest.schemas import Schemas
 from services.ingest.tests.conftest import SCHEMA, StreamsInMemory
 from testing.waiting import wait_until
@@ -45,6 +45,15 @@ def test_the_registry_is_followed_across_breaks() -> None:
     registry.changed.set()
     follower.join(timeout=60)
     assert not follower.is_alive()
+
+
+def test_streams_are_opened_from_the_oldest_on() -> None:
+    registry = StreamsInMemory()
+    registry.streams = {name: [Stream(name, 1, "{}", at)] for name, at in (("a", 3.0), ("b", 1.0), ("c", 2.0))}
+    schemas = Schemas(registry)
+    for name in registry.streams:
+        schemas.fetch(name)
+    assert schemas.oldest_first() == ["b", "c", "a"]
 
 
 def test_a_stream_that_is_gone_is_forgotten_and_does_not_end_the_watch() -> None:

@@ -246,8 +246,10 @@ def _look(state: PlatformState) -> _Seen:
     models: list[dict[str, Any]] = []
     faults: Mapping[str, str] = {}
     serving: Mapping[str, Mapping[str, Any]] = {}
-    client = Client(state.addresses, timeout_seconds=_GLANCE_SECONDS).for_terminal()
-    with contextlib.suppress(HeadraceError), client:
+    with (
+        contextlib.suppress(HeadraceError),
+        Client(state.addresses, timeout_seconds=_GLANCE_SECONDS).for_terminal() as client,
+    ):
         with contextlib.suppress(HeadraceError):
             told = client.trainer_status()
             models, faults = list(told["models"]), dict(told.get("faults") or {})

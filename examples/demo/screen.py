@@ -15,10 +15,10 @@ from rich.text import Text
 from headrace.commands.session import table_of
 
 _VERDICT = {
-    "promote": "[green]promoted[/]",
-    "reject": "[red]rejected[/]",
-    "canary": "canary",
-    "hold": "held back",
+    "promote": Text("promoted", style="green"),
+    "reject": Text("rejected", style="red"),
+    "canary": Text("canary"),
+    "hold": Text("held back"),
 }
 
 

@@ -5,11 +5,13 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from common.errors import InvalidInput, NotFound
@@ -19,6 +21,7 @@ from examples.demo.asker import Answered, AskerSettings, read_answers
 from examples.demo.feeder import FeederSettings, bodies, replay
 from examples.demo.percentiles import percentile
 from examples.demo.report import Expectation, broken_promises, make_report, reload_latencies
+from examples.demo.screen import versions_table
 from examples.demo.watcher import Load, Seen
 from headrace.cli import EXIT_STATUS_OF
 from headrace.client.answers import build
@@ -80,6 +83,11 @@ def test_a_rejected_version_is_listed_but_its_events_count_once(seen: Seen) -> N
     assert [row["freshness_seconds"] for row in report["versions"]] == [2.0, None, 2.0]
     assert (report["events_trained"], report["events_held_out"]) == (270, 30)
     assert broken_promises(report, seen, EXPECTED) == []
+    shown_on = StringIO()
+    console = Console(width=100, file=shown_on)
+    console.print(versions_table(report["versions"], "auc"))
+    shown = shown_on.getvalue().split()
+    assert (shown.count("promoted"), shown.count("rejected")) == (2, 1)  # in colour, not with its markup
 
 
 def test_a_version_is_fresh_when_the_last_replica_serves_it_or_a_later_one(seen: Seen) -> None:

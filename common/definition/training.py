@@ -120,7 +120,8 @@ class Training:
     mixed_precision: what layers compute in; their weights stay float32, and float16 has its loss scaled.
     norms_every_steps: norms of gradients and updates per layer, in one step of every so many.
     fixed_batch: every batch has batch_size rows; those that fill one up weigh nothing.
-    debug: where a loss or gradient is not finite, the step is taken again and the operation named that made it so.
+    debug: where a loss or gradient is not finite, the step is taken again and the operation named that made it so;
+        without it only where the round fails because it is the model, with on_not_finite set_aside.
     bottleneck: a layer of a module; nothing before it learns, and what it returns is computed once per block and kept.
     devices: pattern of layers to where they compute, as TensorFlow names it; the first pattern counts.
     missing_device: what a round does on a trainer that has no such device: fail, or compute on the CPU.

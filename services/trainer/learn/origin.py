@@ -1,7 +1,8 @@
 """Which operation of which layer made a value that is not finite: the step is taken again with TensorFlow's checks on
 every result.
 
-Slow, and only where `training.debug` asks for it: the checks double the graph, which is made for this one batch.
+Slow, and only where `training.debug` asks for it or the round ends with it: the checks double the graph, which is made
+for this one batch.
 """
 
 import re

@@ -332,9 +332,9 @@ class Training:
         self, examples: TrainingSet, rows: NDArray[np.int64], fault: Fault, block: int, *, seen: int
     ) -> Losses:
         self._fault = fault
-        made = self._origin_of(fault, examples, rows)
-        told = {"step": self.step, "operation": made.operation, "layer": made.layer, "place": made.place}
+        made = self._origin_of(fault, examples, rows) if self._is_debugged else Origin()
         if self._policy == "fail":
+            told = self._told_of(made)
             if self._is_debugged:
                 found = culprits.find(rows.tolist(), lambda some: self._fault_of(examples, some), limit=_FEW)
                 told["rows"] = [] if found.are_all else list(found.reasons)
@@ -347,10 +347,11 @@ class Training:
             reasons = found.reasons
             aside = len(self.set_aside) + len(reasons)
             if found.are_all or (aside > _FEW and 2 * aside > seen):
+                made = made if self._is_debugged else self._origin_of(fault, examples, rows)  # it may take its time now
                 raise self._fault.raised(
                     f" at step {self.step}: {aside} of {seen} examples are at fault, so it is the model and not they"
                     f"{made.sentence}",
-                    told,
+                    self._told_of(made),
                 )
         self.set_aside |= {(block, row): reason + made.sentence for row, reason in reasons.items()}
         rest = np.array([row for row in rows.tolist() if row not in reasons], np.int64)
@@ -361,8 +362,11 @@ class Training:
             raise remaining.raised(f" at step {self.step}")
         return losses
 
+    def _told_of(self, made: Origin) -> dict[str, Any]:
+        return {"step": self.step, "operation": made.operation, "layer": made.layer, "place": made.place}
+
     def _origin_of(self, fault: Fault, examples: TrainingSet, rows: NDArray[np.int64]) -> Origin:
-        if not self._is_debugged or not fault.is_numeric:
+        if not fault.is_numeric:
             return Origin()
         before = self._snapshot()
         made = origin.of_fault(self.model, examples, rows)

@@ -147,10 +147,12 @@ def test_norms_of_gradients_and_updates_are_told_in_one_step_of_every_so_many() 
 
 
 @pytest.mark.covers("dbg-tfdbg")
-@pytest.mark.parametrize("policy", ["fail", "set_aside"])
-def test_the_operation_that_made_a_nan_is_named_with_its_line_and_layer(tmp_path: Path, policy: str) -> None:
+@pytest.mark.parametrize(("policy", "debug"), [("fail", True), ("set_aside", True), ("set_aside", False)])
+def test_the_operation_that_made_a_nan_is_named_with_its_line_and_layer(
+    tmp_path: Path, policy: str, debug: bool
+) -> None:
     net = NET.replace("HIDDEN", "hidden = keras.layers.Lambda(lambda one: tf.math.log(one), name='logs')(hidden)")
-    model, block = built(net, tmp_path, debug=True, on_not_finite=policy)
+    model, block = built(net, tmp_path, debug=debug, on_not_finite=policy)
     place = next(number for number, text in enumerate(source_lines(tmp_path), 1) if "tf.math.log" in text)
     training = Training(model, seed=1)
     told = rf"the first operation that was not finite is Log \(net.py, line {place}, in <lambda>\), in layer logs"

@@ -13,7 +13,8 @@ As a mapping (YAML or JSON) it reads:
       - {name: blob, dtype: bytes}                          # any bytes; in JSON {"b64": "..."}
       - {name: scan, dtype: bytes, tensor: {dtype: uint8, shape: [28, 28]}}       # raw values (common/kinds.py)
       - {name: photo, dtype: bytes, image: {format: png, height: 28, width: 28}}  # decoded inside the model
-      - {name: dep_delay, dtype: float32, required: false, default: 0.0}
+      - {name: dep_delay, dtype: float32, required: false, default: 0.0, aliases: [dep-delay]}
+      - {name: rain, dtype: int64, min: 0, max: 1, yes_no: true}   # yes, no, true, false ... too
     labels:
       - {name: late, dtype: int64, min: 0, max: 1}
       - {name: paid, dtype: int64, required: false}         # may be missing: the event then teaches other heads only
@@ -41,7 +42,7 @@ from typing import Any, Literal, Self
 
 from common.errors import InvalidInput
 from common.kinds import MAX_RANK, MAX_VALUES, ImageKind, TensorKind
-from common.schema_links import check_links
+from common.schema_links import check_aliases, check_links
 from common.suggestions import did_you_mean
 from common.topic_source import TopicSource
 
@@ -59,6 +60,7 @@ such a list: ingest refuses it. (The smallest int64 is NumPy's "not a time"; U+F
 it to programs for such an end; NaN is refused in every float.)"""
 ROW_LENGTHS = "_row_lengths"
 """Follows the name of a list of lists in that of its row lengths."""
+MAX_ALIAS_CHARACTERS = 256
 NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
 FEATURE_KEYS: Mapping[str, str] = {
     "name": "a name: a letter or _, then up to 127 letters, digits, _ . -; required",
@@ -74,6 +76,9 @@ FEATURE_KEYS: Mapping[str, str] = {
     "vocabulary": "a list of different strings; strings only; default: any",
     "weights_of": "the name of the feature of shape [null] whose values these weigh: an event with more or fewer of "
     "them is refused; float32 or int64 of shape [null] only",
+    "aliases": "a list of other names, of any characters, under which every door takes the value; default: none",
+    "yes_no": "true or false: every door takes yes, no, y, n, true, false, t and f, in capitals too, and JSON's true "
+    "and false for 1 and 0; float32 and int64 only; default false",
     "tensor": "what raw bytes hold: dtype and shape or shape_field; bytes only; default: any bytes",
     "image": "how an encoded image is decoded: height, width, format, channels, resize, scale; bytes only",
 }
@@ -126,6 +131,8 @@ class Feature:
         weights_of: the feature of which an event holds as many values as of this one.
         tensor, image: what the bytes are; at most one of them.
         rows_of: the list of lists whose row lengths these are.
+        aliases: other names of the value in what is sent (common/examples/naming.py); the log has the name alone.
+        yes_no: words and truth values are taken for 1 and 0.
     """
 
     name: str
@@ -140,6 +147,8 @@ class Feature:
     tensor: TensorKind | None = None
     image: ImageKind | None = None
     rows_of: str = ""
+    aliases: tuple[str, ...] = ()
+    yes_no: bool = False
 
     @property
     def row_lengths_name(self) -> str:
@@ -255,6 +264,8 @@ class Feature:
             weights_of=_weights_of(name, dtype, shape, mapping.get("weights_of")),
             tensor=tensor,
             image=image,
+            aliases=_aliases(name, mapping.get("aliases", ())),
+            yes_no=_yes_no(name, dtype, mapping.get("yes_no", False)),
         )
         if feature.minimum is not None and feature.maximum is not None and feature.minimum > feature.maximum:
             raise InvalidInput(f"feature {name}: min {feature.minimum} is above max {feature.maximum}")
@@ -274,6 +285,10 @@ class Feature:
         mapping.update({key: value for key, value in optional.items() if value is not None})
         if self.vocabulary:
             mapping["vocabulary"] = list(self.vocabulary)
+        if self.aliases:
+            mapping["aliases"] = list(self.aliases)
+        if self.yes_no:
+            mapping["yes_no"] = True
         return mapping
 
 
@@ -334,6 +349,7 @@ class Schema:
         for name in source.fields if source else ():
             schema.feature(name)
         check_links(schema.features, schema.labels)
+        check_aliases(schema.columns)
         return schema
 
     def seen_shape(self, feature: Feature) -> tuple[int | None, ...]:
@@ -420,6 +436,24 @@ def _shape(name: str, value: object) -> tuple[int | None, ...]:
             f"{MAX_VALUES} values in all"
         )
     return shape
+
+
+def _aliases(name: str, value: object) -> tuple[str, ...]:
+    aliases = tuple(_items(f"feature {name}: aliases", value))
+    for alias in aliases:
+        if not _is_text(alias) or not 0 < len(alias) <= MAX_ALIAS_CHARACTERS:
+            raise InvalidInput(
+                f"feature {name}: alias {str(alias)[:100]!r} must be a text of 1 to {MAX_ALIAS_CHARACTERS} characters"
+            )
+    return aliases
+
+
+def _yes_no(name: str, dtype: Dtype, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidInput(f"feature {name}: yes_no must be true or false, got {value!r}")
+    if value and dtype not in ("float32", "int64"):
+        raise InvalidInput(f"feature {name}: yes_no is for float32 and int64, {dtype} takes the words as they are")
+    return value
 
 
 def _weights_of(name: str, dtype: Dtype, shape: tuple[int | None, ...], value: object) -> str | None:

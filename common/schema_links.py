@@ -1,4 +1,4 @@
-"""Features that say something about others of their schema: the shape of a tensor, the weights of ids."""
+"""Features that say something about others of their schema: the shape of a tensor, the weights of ids, their names."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -25,6 +25,22 @@ def check_links(features: "Sequence[Feature]", labels: "Sequence[Feature]") -> N
             _check_shape_field(feature, feature.tensor.shape_field, known)
         if feature.weights_of is not None:
             _check_weights_of(feature, feature.weights_of, known)
+
+
+def check_aliases(columns: "Sequence[Feature]") -> None:
+    """Raises InvalidInput: an alias would hide a feature, or would be for two."""
+    names = {feature.name for feature in columns}
+    name_of: dict[str, str] = {}
+    for feature in columns:
+        for alias in feature.aliases:
+            if alias == feature.name:
+                raise InvalidInput(f"feature {feature.name}: alias {alias!r} is its own name; leave it out")
+            if alias in names:
+                raise InvalidInput(f"feature {feature.name}: alias {alias!r} is the name of another feature")
+            if alias in name_of:
+                both = dict.fromkeys((name_of[alias], feature.name))
+                raise InvalidInput(f"the alias {alias!r} is there twice, of {' and '.join(both)}; expected one feature")
+            name_of[alias] = feature.name
 
 
 def _check_shape_field(feature: "Feature", name: str, known: "Mapping[str, Feature]") -> None:

@@ -272,7 +272,7 @@ class TensorInfo(_message.Message):
     def __init__(self, name: _Optional[str] = ..., dtype: _Optional[_Union[DataType, str]] = ..., tensor_shape: _Optional[_Union[TensorShapeProto, _Mapping]] = ...) -> None: ...
 
 class SignatureDef(_message.Message):
-    __slots__ = ("inputs", "outputs", "method_name", "defaults")
+    __slots__ = ("inputs", "outputs", "method_name", "defaults", "aliases", "yes_no")
     class InputsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -294,15 +294,26 @@ class SignatureDef(_message.Message):
         key: str
         value: TensorProto
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[TensorProto, _Mapping]] = ...) -> None: ...
+    class AliasesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     METHOD_NAME_FIELD_NUMBER: _ClassVar[int]
     DEFAULTS_FIELD_NUMBER: _ClassVar[int]
+    ALIASES_FIELD_NUMBER: _ClassVar[int]
+    YES_NO_FIELD_NUMBER: _ClassVar[int]
     inputs: _containers.MessageMap[str, TensorInfo]
     outputs: _containers.MessageMap[str, TensorInfo]
     method_name: str
     defaults: _containers.MessageMap[str, TensorProto]
-    def __init__(self, inputs: _Optional[_Mapping[str, TensorInfo]] = ..., outputs: _Optional[_Mapping[str, TensorInfo]] = ..., method_name: _Optional[str] = ..., defaults: _Optional[_Mapping[str, TensorProto]] = ...) -> None: ...
+    aliases: _containers.ScalarMap[str, str]
+    yes_no: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, inputs: _Optional[_Mapping[str, TensorInfo]] = ..., outputs: _Optional[_Mapping[str, TensorInfo]] = ..., method_name: _Optional[str] = ..., defaults: _Optional[_Mapping[str, TensorProto]] = ..., aliases: _Optional[_Mapping[str, str]] = ..., yes_no: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SignatureDefMap(_message.Message):
     __slots__ = ("signature_def",)

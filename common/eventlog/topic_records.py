@@ -19,7 +19,7 @@ from common.errors import HeadraceError, InvalidInput, Unavailable
 from common.examples.cells import fitted
 from common.examples.codec import ExampleCodec
 from common.examples.repeated_keys import refuse_repeated_keys
-from common.schema import Schema
+from common.schema import Feature, Schema
 from common.topic_source import TopicSource
 from protos.example_pb2 import SequenceExample
 
@@ -37,7 +37,14 @@ class RecordMapper:
         """Raises InvalidInput: the format's schema cannot be used, or what it needs is not installed."""
         self._source = source
         self._codec = ExampleCodec(schema)
-        self._columns = {feature.name: (feature, source.path_of(feature.name)) for feature in schema.columns}
+        self._columns: dict[str, tuple[Feature, tuple[tuple[str, ...], ...]]] = {
+            feature.name: (feature, (source.path_of(feature.name),)) for feature in schema.columns
+        }
+        self._columns |= {
+            alias: (feature, ((alias,), tuple(alias.split("."))))
+            for feature in schema.columns
+            for alias in feature.aliases
+        }
         self._decode = _DECODERS[source.format](source) if source.format != "example" else None
 
     def example(self, value: bytes | None) -> bytes:
@@ -54,9 +61,10 @@ class RecordMapper:
         try:
             record = self._decode(value)
             event: dict[str, Any] = {}
-            for name, (feature, path) in self._columns.items():
+            for name, (feature, paths) in self._columns.items():
+                there = (found for path in paths if (found := _at(record, path)) is not None)
                 try:
-                    event[name] = fitted(feature, _at(record, path))
+                    event[name] = fitted(feature, next(there, None))
                 except ValueError as error:
                     raise InvalidInput(f"{name} {error}") from error
             return self._codec.encode({name: found for name, found in event.items() if found is not None})
@@ -64,14 +72,14 @@ class RecordMapper:
             raise InvalidInput("the record is nested too deeply to be read") from error
 
     def _picked(self, value: bytes) -> bytes:
-        """The Example or SequenceExample with the features of the schema only, under their names there."""
+        """The Example or SequenceExample with the features of the schema only, under their names or aliases."""
         try:
             given = SequenceExample.FromString(value)
         except DecodeError as error:
             raise InvalidInput("the record is no serialized tf.train.Example") from error
         picked = SequenceExample()
         features, lists = given.context.feature, given.feature_lists.feature_list
-        for name, (_, path) in self._columns.items():
+        for name, (_, (path, *_)) in self._columns.items():
             if (there := ".".join(path)) in features:
                 picked.context.feature[name].CopyFrom(features[there])
             if there in lists:

@@ -17,11 +17,11 @@ from typing import Any
 import orjson
 
 from common.errors import InvalidInput
+from common.examples.values import TRUTHS
 from common.schema import Feature, Schema
 
 MISSING_WORDS = frozenset({"", "na", "n/a", "nan", "null", "none", "nil", "?", "-"})
 """In lower case. A number has no value where its cell reads like this, a text where its cell is empty."""
-TRUTHS: Mapping[str, int] = {"true": 1, "yes": 1, "t": 1, "y": 1, "false": 0, "no": 0, "f": 0, "n": 0}
 _PANDAS_NOTHING = frozenset({"NAType", "NaTType"})
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _EXACT_FLOATS = 2**53
@@ -54,13 +54,15 @@ def column_name(header: str, index: int) -> str:
 
 
 def features_of(headers: Sequence[str], schema: Schema, place: str, *, ignore_unknown: bool = False) -> list[Any]:
-    """The schema's feature of each column, by its header or by the name that is made of it; None for one it ignores.
+    """The schema's feature of each column, by its header, by an alias or by the name that is made of the header; None
+    for one it ignores.
 
     Raises:
         InvalidInput: a column is not in the schema, or two are the same feature.
     """
     columns = {feature.name: feature for feature in schema.columns}
-    found = [columns.get(header) or columns.get(column_name(header, index)) for index, header in enumerate(headers)]
+    called = {name: feature for feature in schema.columns for name in (feature.name, *feature.aliases)}
+    found = [called.get(header) or columns.get(column_name(header, index)) for index, header in enumerate(headers)]
     unknown = [header for header, feature in zip(headers, found, strict=True) if feature is None]
     if unknown and not ignore_unknown:
         raise InvalidInput(

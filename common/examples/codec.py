@@ -24,10 +24,12 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from common.errors import InvalidInput
+from common.examples.naming import name_of_alias, numbers_of_words, under_names, with_truths
 from common.examples.steps import flat_steps, in_two_lists, row_lengths_of_steps, values_of_steps
 from common.examples.values import CONVERTERS, flat_nested, shown, text_of, to_float32
 from common.kinds import MAX_VALUES, too_wide
 from common.schema import PADDING, Feature, Schema
+from common.suggestions import did_you_mean
 from protos.example_pb2 import SequenceExample
 
 Values = list[float] | list[int] | list[bytes]
@@ -70,6 +72,7 @@ class FeatureCodec:
         self.vocabulary = frozenset(word.encode() for word in feature.vocabulary)
         self.entry_key = delimited(b"\x0a", feature.name.encode())
         self._convert: Callable[[Any], Any] = CONVERTERS[feature.dtype]
+        self.reads_words = feature.yes_no
         self.default_entry = self._default_entry()
 
     def entry(self, values: Values) -> bytes:
@@ -82,6 +85,7 @@ class FeatureCodec:
         Raises:
             ValueError: the rest of a sentence that begins with the feature's name.
         """
+        value = with_truths(value) if self.reads_words else value
         items = [value] if self.feature.is_scalar else self._flat(value)
         if self._most is not None and len(items) > self._most:
             raise ValueError(f"holds {len(items)} values, more than fit into the bytes that an event may take")
@@ -130,6 +134,13 @@ class FeatureCodec:
                     raise ValueError(f"is {shown(number)}, expected a finite number")
         self.check_domain(values)
 
+    def without_words(self, kind: str | None, values: list[Any]) -> tuple[str | None, list[Any]]:
+        """Words of a feature that takes them as a list of its numbers; any other list as it is."""
+        if not self.reads_words or kind != KIND_OF["string"]:
+            return kind, values
+        numbers = numbers_of_words(values)
+        return (kind, values) if numbers is None else (KIND_OF[self.feature.dtype], numbers)
+
     def _default_entry(self) -> bytes | None:
         """What stands for an absent feature: nothing for a label that may be missing, None where it must be there."""
         if self.feature.required:
@@ -173,6 +184,7 @@ class ExampleCodec:
         self.schema = schema
         self.columns = tuple(FeatureCodec(feature, max_event_bytes=max_event_bytes) for feature in schema.columns)
         self.column_of = {column.name: column for column in self.columns}
+        self.name_of = name_of_alias(schema.columns)
         self.key_column = self.column_of[schema.key] if schema.key else None
         self._weights = tuple(
             (feature.name, feature.weights_of) for feature in schema.features if feature.weights_of is not None
@@ -201,6 +213,7 @@ class ExampleCodec:
         if not isinstance(event, dict):
             raise InvalidInput(f"the event is {shown(event)}, expected an object of features")
         try:
+            event = self.under_names(event)
             event = in_two_lists(event, self._nested) if self._nested else event
         except ValueError as fault:
             raise InvalidInput(str(fault)) from None
@@ -225,6 +238,10 @@ class ExampleCodec:
         if faults:
             raise InvalidInput("; ".join(faults))
         return delimited(b"\x0a", b"".join(entries))
+
+    def under_names(self, event: dict[str, Any]) -> dict[str, Any]:
+        """The event without aliases. Raises ValueError and InvalidInput as naming.under_names."""
+        return dict(under_names(event, self.name_of)) if self.name_of else event
 
     def check(self, data: bytes) -> bytes:
         """The same for a serialized Example or SequenceExample: the Example with the same values, defaults filled in.
@@ -263,7 +280,7 @@ class ExampleCodec:
             given = SequenceExample.FromString(data)
         except DecodeError as error:
             raise InvalidInput("the bytes are not a serialized tf.train.Example") from error
-        features, lists = given.context.feature, given.feature_lists.feature_list
+        features, lists = self._parts(given)
         faults: list[str] = []
         values: dict[str, Values] = {}
         lengths_of_rows: dict[str, Values] = {}
@@ -280,6 +297,7 @@ class ExampleCodec:
                 else:
                     kind = features[column.name].WhichOneof("kind")
                     found = list(getattr(features[column.name], kind).value) if kind else []
+                    kind, found = column.without_words(kind, found)
                 column.check_list(kind, found)
                 values[column.name] = found
                 if column.name in lists and column.feature.row_lengths_name:
@@ -293,6 +311,17 @@ class ExampleCodec:
         if faults:
             raise InvalidInput("; ".join(faults))
         return values
+
+    def _parts(self, given: SequenceExample) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """Features and feature lists, without aliases."""
+        features, lists = given.context.feature, given.feature_lists.feature_list
+        if self.name_of.keys().isdisjoint((*features, *lists)):
+            return features, lists
+        try:
+            under_names(dict.fromkeys((*features, *lists)), self.name_of)  # one of a name in both, too
+            return under_names(dict(features), self.name_of), under_names(dict(lists), self.name_of)
+        except ValueError as fault:
+            raise InvalidInput(str(fault)) from None
 
     def _misshapen(self, values: Mapping[str, Any]) -> list[str]:
         """Faults of tensors whose shape another feature of the event says."""
@@ -328,7 +357,8 @@ class ExampleCodec:
         if not unknown:
             return []
         named = ", ".join(shown(name) for name in unknown[:5]) + (" ..." if len(unknown) > 5 else "")
-        return [f"{named} {'is' if len(unknown) == 1 else 'are'} not in the schema"]
+        meant = did_you_mean(unknown[:5], (*self.column_of, *self.name_of))
+        return [f"{named} {'is' if len(unknown) == 1 else 'are'} not in the schema{meant}"]
 
 
 def _feature_bytes(dtype: str, values: Sequence[Any]) -> bytes:

@@ -6,6 +6,8 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+TRUTHS: Mapping[str, int] = {"true": 1, "yes": 1, "t": 1, "y": 1, "false": 0, "no": 0, "f": 0, "n": 0}
+"""Words for 1 and 0, in lower case."""
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 _SHOWN_CHARACTERS = 40
 _EXACT_FLOATS = 2**53

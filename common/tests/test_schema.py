@@ -97,6 +97,19 @@ def test_features_know_how_many_values_they_hold() -> None:
         (_one(dtype="string", vocabulary=["x", "x"]), "feature a: vocabulary must be different strings"),
         (_one(dtype="string", vocabulary=[1]), "feature a: vocabulary must be different strings"),
         (_one(dtype="int64", required=False, default=2**63), "is not a int64"),
+        (_one(aliases="b"), "feature a: aliases must be a list, got 'b'"),
+        (_one(aliases=[""]), "feature a: alias '' must be a text of 1 to 256 characters"),
+        (_one(aliases=["a"]), "feature a: alias 'a' is its own name; leave it out"),
+        (
+            _one(aliases=["b"]) | {"labels": [{"name": "b", "dtype": "int64"}]},
+            "alias 'b' is the name of another feature",
+        ),
+        (
+            _one(aliases=["c"]) | {"labels": [{"name": "b", "dtype": "int64", "aliases": ["c"]}]},
+            "the alias 'c' is there twice, of a and b; expected one feature",
+        ),
+        (_one(yes_no="yes"), "feature a: yes_no must be true or false, got 'yes'"),
+        (_one(dtype="string", yes_no=True), "feature a: yes_no is for float32 and int64"),
         (_one(weights_of="b"), "feature a: weights_of needs float32 or int64 of shape [null]"),
         (_one(shape=[None], weights_of="b"), "feature a: weights_of 'b' is no feature; there are a"),
         (_one(shape=[None], weights_of="a"), "weights_of a must be an int64 or string feature of shape [null]"),
@@ -154,6 +167,14 @@ def test_a_stream_keeps_the_topic_that_it_reads() -> None:
         check_compatible(reading(), reading(topic="b"))
     with pytest.raises(Conflict, match="came from ingest and would come from Kafka topic a"):
         check_compatible(Schema.from_mapping(FULL), reading())
+
+
+def test_other_names_and_words_come_and_go() -> None:
+    """The log has the names and the numbers."""
+    bare, called = Schema.from_mapping(_one()), Schema.from_mapping(_one(aliases=["a-b"], yes_no=True))
+    assert Schema.from_json(called.to_json()) == called
+    check_compatible(bare, called)
+    check_compatible(called, bare)
 
 
 def test_a_schema_may_widen() -> None:

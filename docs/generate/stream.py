@@ -21,7 +21,8 @@ features:
   - {name: counts, dtype: float32, shape: [null], weights_of: tags}
   - {name: scan, dtype: bytes, tensor: {dtype: uint8, shape: [28, 28]}}
   - {name: photo, dtype: bytes, image: {format: jpeg, height: 96, width: 96, channels: 3}}
-  - {name: delay, dtype: float32, required: false, default: 0.0}
+  - {name: delay, dtype: float32, required: false, default: 0.0, aliases: ["Delay (min)"]}
+  - {name: rain, dtype: int64, min: 0, max: 1, yes_no: true}
   - {name: importance, dtype: float32, min: 0}
 labels:
   - {name: late, dtype: int64, min: 0, max: 1}
@@ -48,6 +49,9 @@ _MEANING = {
     "max": "upper bound of every value, inclusive. An event above it is refused.",
     "weights_of": "the feature of shape [null] of which an event holds as many values; an event with more or fewer is "
     "refused.",
+    "aliases": "under which ingest, predictions, files and topics take the value, too. The log has the name. An alias "
+    "is no feature's name and no other's alias.",
+    "yes_no": "whether words and truth values are taken for 1 and 0.",
     "tensor": "what the bytes are the values of, little-endian and in C order; a model gets the values.",
     "image": "how the bytes are decoded; a model gets float32 [height, width, channels].",
     "vocabulary": "the words allowed. An event with another one is refused.",

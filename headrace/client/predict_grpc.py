@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 
 from common.errors import DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
+from common.examples.naming import with_truths
 from common.process.retry import Backoff, Pauses
 from headrace.client.prediction_types import Call, PendingPrediction, Prediction, Target
 from headrace.client.tensor_protos import read_tensor, write_tensor
@@ -58,7 +59,9 @@ class GrpcTransport:
         _fill_spec(request.model_spec, call.target)
         given = call.inputs if isinstance(call.inputs, dict) else {_only_input(types): call.inputs}
         for name, value in given.items():
-            write_tensor(as_input(name, value, types.inputs.get(name)), request.inputs[name])
+            called = types.name_of.get(name, name)
+            value = with_truths(_as_list(value)) if called in types.yes_no else value
+            write_tensor(as_input(name, value, types.inputs.get(called)), request.inputs[name])
         try:
             response, told = self._call(self._predict, request, call.deadline, (("x-request-id", call.request_id),))
         except InvalidInput:
@@ -84,6 +87,8 @@ class GrpcTransport:
             {key: names(info.dtype) for key, info in found.inputs.items()},
             {key: names(info.dtype) for key, info in found.outputs.items()},
             frozenset(found.defaults),
+            dict(found.aliases),
+            frozenset(found.yes_no),
         )
 
     def predict_raw(self, target: Target, body: bytes, deadline: float) -> bytes:
@@ -124,6 +129,10 @@ class GrpcTransport:
     def _error(self, code: grpc.StatusCode, details: str) -> HeadraceError:
         kind = _ERROR_OF_CODE.get(code, Unavailable)
         return kind(details if kind is not Unavailable else f"serving at {self._address}: {code.name}: {details}")
+
+
+def _as_list(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _only_input(types: SignatureTypes) -> str:

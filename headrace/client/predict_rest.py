@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from common.errors import InvalidInput, Unavailable
+from common.suggestions import did_you_mean
 from headrace.client.connection import Answer, Door
 from headrace.client.prediction_types import Call, PendingPrediction, Prediction, Target
 from headrace.client.tensor_values import SignatureTypes, from_json, json_body, read_json
@@ -37,7 +38,7 @@ class RestTransport:
         prediction = self._prediction(answer, call.target, call.output_filter, call.deadline)
         if isinstance(call.inputs, Mapping):
             # The server does not look at inputs that it has no use for; over gRPC it refuses them.
-            _check_names(call.inputs, self._types_of(call.target, prediction.version, call.deadline).inputs)
+            _check_names(call.inputs, self._types_of(call.target, prediction.version, call.deadline))
         return prediction
 
     def predict_raw(self, target: Target, body: bytes, deadline: float) -> bytes:
@@ -82,6 +83,8 @@ class RestTransport:
             {key: str(spec["dtype"]) for key, spec in found["inputs"].items()},
             {key: str(spec["dtype"]) for key, spec in found["outputs"].items()},
             frozenset(found.get("defaults", ())),
+            dict(found.get("aliases", {})),
+            frozenset(found.get("yes_no", ())),
         )
 
     def _prediction(
@@ -118,10 +121,13 @@ class RestTransport:
         return known
 
 
-def _check_names(inputs: Mapping[str, Any], types: Mapping[str, str]) -> None:
-    unknown = [name for name in inputs if name not in types]
+def _check_names(inputs: Mapping[str, Any], types: SignatureTypes) -> None:
+    unknown = [name for name in inputs if name not in types.inputs and name not in types.name_of]
     if unknown and inputs.keys() != {"b64"}:
-        raise InvalidInput(f"there is no input {', '.join(unknown)}; the signature has {', '.join(sorted(types))}")
+        raise InvalidInput(
+            f"there is no input {', '.join(unknown)}; the signature has {', '.join(sorted(types.inputs))}"
+            f"{did_you_mean(unknown, types.inputs)}"
+        )
 
 
 def _check_filter(output_filter: tuple[str, ...], types: Any) -> None:

@@ -72,10 +72,10 @@ class Predicting:
     def _instances_of(
         self, model: str, frame: Any, signature_name: str, version: int | None, label: str | None
     ) -> list[dict[str, Any]]:
-        from headrace.files.row_files import values_of_frame
+        from headrace.files.row_files import Wanted, values_of_frame
 
-        types = self.predictions.signature(model, signature_name, version=version, label=label).inputs
-        return values_of_frame(frame, types)
+        known = self.predictions.signature(model, signature_name, version=version, label=label)
+        return values_of_frame(frame, Wanted(known.inputs, name_of=known.name_of, yes_no=known.yes_no))
 
     def predict_raw(self, model: str, body: bytes, *, version: int | None = None, label: str | None = None) -> Answer:
         """Sends a request body of TensorFlow Serving's REST API as it is; the answer names its version."""

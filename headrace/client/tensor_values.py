@@ -6,7 +6,7 @@ Strings are object arrays of bytes; str is taken as UTF-8. DT_BFLOAT16 needs ml_
 import base64
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,10 @@ class SignatureTypes:
     outputs: Mapping[str, str]
     defaults: frozenset[str] = frozenset()
     """The inputs that may be left out."""
+    name_of: Mapping[str, str] = field(default_factory=dict)
+    """{alias: input}."""
+    yes_no: frozenset[str] = frozenset()
+    """The inputs that take words and truth values for 1 and 0."""
 
 
 def numpy_dtype(type_name: str) -> "np.dtype[Any]":

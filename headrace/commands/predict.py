@@ -2,9 +2,9 @@
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from common.schema import Schema
     from headrace.client.prediction_types import Prediction
     from headrace.client.predictions import PredictionClient
+    from headrace.client.tensor_values import SignatureTypes
     from headrace.files.row_files import Rows
 
 _ROWS_AT_ONCE = 1000
@@ -169,7 +170,7 @@ class Asking:
         self._output_filter = output_filter
         self._is_async = is_async
         self._timeout_seconds = timeout_seconds
-        self._types: Mapping[str, str] | None = None
+        self._signature: SignatureTypes | None = None
 
     def file(self, path: Path, known: Known | None) -> dict[str, Any]:
         """The predictions of all rows, the versions that answered, and the metrics where the rows have a label."""
@@ -189,11 +190,13 @@ class Asking:
         from headrace.files.row_files import Wanted, read_rows
 
         target = self._target
-        if self._types is None:
-            self._types = self._client.signature(
+        if self._signature is None:
+            self._signature = self._client.signature(
                 target.model, target.signature_name, version=target.version, label=target.label
-            ).inputs
-        return read_rows(path, Wanted(self._types, known.schema, known.label) if known else Wanted(self._types))
+            )
+        found = self._signature
+        wanted = Wanted(found.inputs, name_of=found.name_of, yes_no=found.yes_no)
+        return read_rows(path, replace(wanted, schema=known.schema, label=known.label) if known else wanted)
 
     def answers(self, rows: list[Any]) -> Iterator[tuple[Any, int]]:
         """(prediction, version) of each row, in order."""

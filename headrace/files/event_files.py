@@ -9,6 +9,7 @@ import orjson
 
 from common.errors import InvalidInput
 from common.examples.cells import column_name, features_of, fitted, flattened, is_missing, is_number, typed, with_point
+from common.examples.naming import name_of_alias
 from common.examples.values import shown
 from common.schema import Feature, Schema
 from common.storage import Place
@@ -139,8 +140,9 @@ def fitted_event(event: Mapping[str, Any], columns: Mapping[str, Feature]) -> di
     """
     made: dict[str, Any] = {}
     found: set[str] = set()
+    name_of = name_of_alias(columns.values())
     for index, (header, value) in enumerate(flattened(event, columns).items()):
-        name = header if header in columns else column_name(header, index)
+        name = name_of.get(header) or (header if header in columns else column_name(header, index))
         feature = columns.get(name)
         if feature is None:
             made[header] = value

@@ -1,7 +1,7 @@
 """Files of rows to predict: JSON, NDJSON, CSV, Parquet, npy."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import orjson
 
 from common.errors import InvalidInput
 from common.examples.cells import column_name, fitted, flattened, is_missing, is_number, typed, with_point
+from common.examples.naming import name_of_alias
 from common.schema import Feature, Schema
 from headrace.files.packed import opened, suffix_of, unknown_format
 from headrace.files.tables import Row, json_lines, parsed_json, records_of, rows_of
@@ -28,11 +29,19 @@ class Wanted:
         schema: the stream's; with it values are read as `headrace ingest` reads them, and what is optional may be
             missing. None where only the signature is known.
         label: of the schema, to be read beside the inputs; "" for none.
+        name_of: {alias: input or label}, besides those of the schema.
+        yes_no: inputs that take words for 1 and 0.
     """
 
     types: Mapping[str, str]
     schema: Schema | None = None
     label: str = ""
+    name_of: Mapping[str, str] = field(default_factory=dict)
+    yes_no: frozenset[str] = frozenset()
+
+    @property
+    def aliases(self) -> Mapping[str, str]:
+        return {**(name_of_alias(self.schema.columns) if self.schema else {}), **self.name_of}
 
 
 @dataclass(frozen=True)
@@ -77,19 +86,23 @@ def read_rows(path: Path, wanted: Wanted) -> Rows:
     return Rows(rows, labels if any(label is not None for label in labels) else [])
 
 
-def values_of_frame(frame: Any, types: Mapping[str, str]) -> list[dict[str, Any]]:
+def values_of_frame(frame: Any, wanted: Wanted) -> list[dict[str, Any]]:
     """A DataFrame's rows as inputs of a signature. Raises InvalidInput: an input has no column."""
-    wanted = Wanted(types)
     found = [_named(row, wanted, "the frame") for row in records_of(frame)]
-    return [{name: _input(name, row, wanted, f"row {number}") for name in types} for number, row in enumerate(found, 1)]
+    return [
+        {name: _input(name, row, wanted, f"row {number}") for name in wanted.types}
+        for number, row in enumerate(found, 1)
+    ]
 
 
 def _named(row: Mapping[str, Any], wanted: Wanted, place: str) -> dict[str, Any]:
-    """By the names that are wanted: the header itself, or the name that `headrace init` makes of it."""
+    """By the names that are wanted: the header itself, one it is an alias of, or the name that `headrace init` makes
+    of it."""
     known = {*wanted.types, *([wanted.label] if wanted.label else [])}
     named: dict[str, Any] = {}
+    name_of = wanted.aliases
     for index, (header, value) in enumerate(row.items()):
-        name = header if header in known else column_name(header, index)
+        name = name_of.get(header) or (header if header in known else column_name(header, index))
         if name in known and name in named:
             raise InvalidInput(f"{place} has more than one column for {name}; rename all but one")
         named[name] = value
@@ -109,7 +122,7 @@ def _input(name: str, row: Mapping[str, Any], wanted: Wanted, place: str) -> Any
             raise InvalidInput(f"{place}: {name} is nested too deeply to be read") from error
         if value is None and not feature.required:
             return [] if feature.is_variable_length else _repeated(feature)
-    elif isinstance(value, str):
+    elif isinstance(value, str) and name not in wanted.yes_no:
         value = _cell(value, wanted.types[name], f"{place}: {name}")
     if value is None:
         raise InvalidInput(
@@ -156,7 +169,7 @@ def _pointed(row: Row, wanted: Wanted) -> dict[str, Any]:
     if not row.has_decimal_commas or not numbers:
         return dict(row.values)
     return {
-        header: with_point(cell) if {header, column_name(header, index)} & numbers else cell
+        header: with_point(cell) if {header, wanted.aliases.get(header), column_name(header, index)} & numbers else cell
         for index, (header, cell) in enumerate(row.values.items())
     }
 

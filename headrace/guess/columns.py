@@ -11,7 +11,8 @@ from typing import Any
 import orjson
 
 from common.errors import InvalidInput
-from common.examples.cells import MISSING_WORDS, TRUTHS, amount, column_name, epoch_seconds, parse_date, with_point
+from common.examples.cells import MISSING_WORDS, amount, column_name, epoch_seconds, parse_date, with_point
+from common.examples.values import TRUTHS
 from headrace.files.tables import Row
 
 MOST_DISTINCT = 100_000

@@ -107,9 +107,7 @@ def _standardize(label: LabelGuess, mean: float, deviation: float) -> list[str]:
 
 def _item(found: Guess) -> str:
     text = f"  - {_flow(found.feature)}"
-    header = "" if found.column.header == found.column.name else f"column {found.column.header!r}; "
-    said = f"{header}{found.why}"
-    return f"{text}  # {''.join(letter if letter.isprintable() else ' ' for letter in said)}"
+    return f"{text}  # {''.join(letter if letter.isprintable() else ' ' for letter in found.why)}"
 
 
 def _flow(mapping: Mapping[str, Any]) -> str:
@@ -124,6 +122,8 @@ def _value(value: Any) -> str:
         return "[" + ", ".join("null" if item is None else _value(item) for item in value) + "]"
     if isinstance(value, str) and value.isidentifier() and value.lower() not in _YAML_WORDS:
         return value
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=not value.isprintable())  # YAML knows no surrogate pairs
     return json.dumps(value)
 
 

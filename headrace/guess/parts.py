@@ -78,9 +78,10 @@ def guess(columns: Sequence[Column], label: str) -> tuple[list[Guess], LabelGues
     guesses = []
     for column in columns:
         if column is chosen:
-            guesses.append(Guess(column, "label", label_guess.feature, {}, label_guess.why))
+            feature = label_guess.feature | _as_sent(column)
+            guesses.append(Guess(column, "label", feature, {}, label_guess.why))
         elif column is time:
-            feature = {"name": column.name, "dtype": "int64"} | _optional(column, "int64")
+            feature = {"name": column.name, "dtype": "int64"} | _optional(column, "int64") | _as_sent(column)
             guesses.append(
                 Guess(column, "event time", feature, {}, "when it happened, epoch seconds; not learned from")
             )
@@ -269,11 +270,17 @@ def _feature(column: Column) -> dict[str, Any]:
     dtype = dtypes.get(column.kind, "string")
     feature: dict[str, Any] = {"name": column.name, "dtype": dtype}
     if column.kind == "list":
-        feature = {"name": column.name, "dtype": _list_dtype(column), "shape": _shape(column)}
-        return feature | _optional(column, str(feature["dtype"]))
+        feature |= {"dtype": _list_dtype(column), "shape": _shape(column)}
+        return feature | _optional(column, str(feature["dtype"])) | _as_sent(column)
     if column.kind == "truth":
         feature |= {"min": 0, "max": 1}
-    return feature | _optional(column, dtype)
+    return feature | _optional(column, dtype) | _as_sent(column)
+
+
+def _as_sent(column: Column) -> dict[str, Any]:
+    """The name and the words of the file, so that every door takes events as they are there."""
+    aliases = {"aliases": [column.header]} if column.header not in ("", column.name) else {}
+    return aliases | ({"yes_no": True} if column.kind == "truth" else {})
 
 
 def _list_dtype(column: Column) -> str:

@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 from common.definition.model import Definition, parse_definition
 from common.errors import InvalidInput
+from common.examples.codec import ExampleCodec
 from common.schema import Schema
 from common.storage import place_of
 from headrace.cli import EXIT_STATUS_OF, app
@@ -83,6 +84,11 @@ def test_a_messy_csv_becomes_a_folder_that_is_applied_and_ingested_as_it_is(tmp_
         "id": 2, "when": 1767695400, "Full_name": 'O"Brien', "Zip_Code": "01239", "Member": 0, "city": "Bonn",
         "note": "line\nbreak", "grade": "bad",
     }  # fmt: skip
+    as_sent = {
+        "id": 2, "when": 1767695400, "Full name": 'O"Brien', "Zip/Code": "01239", "Member?": "no", "city": "Bonn",
+        "note": "line\nbreak", "grade": "bad",
+    }  # fmt: skip
+    assert ExampleCodec(schema).encode(as_sent) == ExampleCodec(schema).encode(events(path, schema)[1])
 
 
 @pytest.mark.parametrize(("unit", "said"), [(1.0, (0.0, 1.0)), (1e5, (995_000.0, 576_600.0))])
@@ -102,7 +108,8 @@ def test_a_large_label_is_said_to_be_large(tmp_path: Path, unit: float, said: tu
     [
         ("target", ["0", "1", "2"], "multiclass", {"dtype": "int64", "min": 0, "max": 2}),
         ("target", ["0.0", "1.0"], "binary", {"dtype": "int64", "min": 0, "max": 1}),
-        ("y", ["yes", "no"], "binary", {"dtype": "int64", "min": 0, "max": 1}),
+        ("y", ["yes", "no"], "binary", {"dtype": "int64", "min": 0, "max": 1, "yes_no": True}),
+        ("y", ["👍", "👎"], "binary", {"dtype": "string", "vocabulary": ["👍", "👎"]}),
         ("y", ["-1", "1"], "binary", {"dtype": "string", "vocabulary": ["-1", "1"]}),
         ("y", ["<=50K", ">50K"], "binary", {"dtype": "string", "vocabulary": ["<=50K", ">50K"]}),
         ("price", [f"{number}.5" for number in range(40)], "regression", {"dtype": "float32"}),

@@ -27,7 +27,7 @@ from headrace.client.tensor_protos import write_tensor
 from headrace.commands.bench import NO_ANSWER
 from headrace.commands.load import LoadReport
 from headrace.commands.predict import Asking
-from headrace.files.row_files import Wanted, read_rows
+from headrace.files.row_files import Wanted, read_rows, values_of_frame
 from headrace.tests.answering_server import Server
 from protos import prediction_log_pb2
 
@@ -172,6 +172,9 @@ def test_surplus_columns_are_left_out_and_what_is_optional_may_be_missing(tmp_pa
     pair = [0.5, 0.5]
     assert read.rows[:2] == [{"x_m": 2, "kind": "none", "pair": pair}, {"x_m": 1, "kind": "b", "pair": pair}]
     assert read.labels == [1, 0, None]
+    aliased = Wanted({"x": "DT_INT64", "wet": "DT_INT64"}, name_of={"x (m)": "x"}, yes_no=frozenset({"wet"}))
+    frame = pandas.DataFrame({"x (m)": [2.0], "wet": ["yes"]})
+    assert values_of_frame(frame, aliased) == [{"x": 2.0, "wet": "yes"}]
     pandas.DataFrame({"x_m": [2.0], "pair": [None], "kind": [float("nan")]}).to_parquet(tmp_path / "a.parquet")
     assert read_rows(tmp_path / "a.parquet", Wanted(types, schema)).rows == read.rows[:1]
 

@@ -88,6 +88,23 @@ def test_json_is_found_by_path_and_typed_by_the_schema() -> None:
     assert mapper(format="json").example(orjson.dumps(record)) == expected({**EVENT, "country": "?"})
 
 
+def test_aliases_are_found_flat_and_in_objects_and_never_beside_the_name() -> None:
+    schema = Schema.from_mapping({
+        "features": [{"name": "user_id", "dtype": "int64", "aliases": ["user.id"]}],
+        "source": {"kafka": {"topic": "orders", "format": "json"}},
+    })  # fmt: skip
+    assert schema.source is not None
+    plain = ExampleCodec(schema).encode({"user_id": 7})
+    for record in (b'{"user.id": 7}', b'{"user": {"id": 7, "x": 1}}', b'{"user_id": 7, "user": 1}'):
+        assert RecordMapper(schema, schema.source).example(record) == plain
+    with pytest.raises(InvalidInput, match="user_id is there twice"):
+        RecordMapper(schema, schema.source).example(b'{"user_id": 7, "user": {"id": 8}}')
+    of_examples = Schema.from_mapping(schema.to_mapping() | {"source": {"kafka": {"topic": "o", "format": "example"}}})
+    assert of_examples.source is not None
+    given = plain.replace(b"user_id", b"user.id")
+    assert RecordMapper(of_examples, of_examples.source).example(given) == plain
+
+
 @pytest.mark.parametrize(
     ("value", "reason"),
     [

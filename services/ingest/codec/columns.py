@@ -10,7 +10,9 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any
 
+from common.errors import InvalidInput
 from common.examples.codec import ExampleCodec, FeatureCodec, varint
+from common.examples.naming import with_truths
 from common.examples.values import INT64_MAX, INT64_MIN, as_int64
 
 ColumnEncoder = Callable[[list[Any]], list[bytes]]
@@ -35,6 +37,7 @@ class ColumnarEncoder:
             if column.default_entry is not None
         }
         self._known = frozenset(self._names)
+        self._under_names = codec.under_names if codec.name_of else None
         self._pick = itemgetter(*self._names) if len(self._names) > 1 else lambda event: (event[self._names[0]],)
         self._heads = _Heads()
         self._is_one_by_one = codec.has_links
@@ -58,7 +61,12 @@ class ColumnarEncoder:
         try:
             rows = list(map(self._pick, events))
         except KeyError:
-            return self._join(self._with_gaps(events))
+            try:
+                return self._join(
+                    self._with_gaps(list(map(self._under_names, events)) if self._under_names else events)
+                )
+            except (ValueError, InvalidInput) as error:
+                raise _NotPlain from error
         if set(map(len, events)) != {len(self._names)}:
             raise _NotPlain
         columns = zip(*rows, strict=True)
@@ -112,6 +120,11 @@ class _Entries(dict[Any, bytes]):
 
 
 def _encoder(column: FeatureCodec) -> ColumnEncoder:
+    encode = _encoder_of_values(column)
+    return (lambda values: encode(with_truths(values))) if column.reads_words else encode
+
+
+def _encoder_of_values(column: FeatureCodec) -> ColumnEncoder:
     if column.feature.is_scalar and column.feature.dtype != "bytes":
         make = {"float32": _scalar_floats, "int64": _scalar_ints, "string": _scalar_words}[column.feature.dtype]
         return make(column)

@@ -153,10 +153,10 @@ class Validator:
 
     def _key_of_event(self, event: dict[str, Any]) -> bytes:
         column = self._codec.key_column
-        value = event.get(column.name) if column else None
+        value = self._codec.under_names(event).get(column.name) if column else None
         if column and value is None:
             value = column.feature.default
-        if column and isinstance(value, dict):
+        if column and (isinstance(value, dict) or column.reads_words):
             (given,) = column.values_of(value)
             return given if isinstance(given, bytes) else varint(int(given))
         return value.encode() if isinstance(value, str) else varint(int(value or 0))

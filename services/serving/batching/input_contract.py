@@ -6,7 +6,7 @@ sets. Only where that fails is it found out whose row it was.
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import orjson
 
 from common.definition.inputs import INPUTS_PATH, SignatureInputs, is_nan, parse_inputs
 from common.errors import InvalidInput
+from common.examples.naming import name_of_alias
 from common.kinds import ITEM_BYTES, MAX_VALUES, too_wide
 from common.schema import PADDING, Feature, Scalar
 from services.serving.wire.codes import Code
@@ -22,6 +23,7 @@ from services.serving.wire.prediction import NUMPY_TYPES, Arrays, RequestFailed,
 from services.serving.wire.replica_state import Signature
 
 _TENSORFLOW_TYPES = {"float32": "DT_FLOAT", "int64": "DT_INT64", "string": "DT_STRING", "bytes": "DT_STRING"}
+_OF_EXAMPLES = ("tensorflow/serving/classify", "tensorflow/serving/regress")
 _WORDS_SHOWN = 10
 _MOST_TIMES = 8
 """A batch of lists of lists may be so many times as large as a table as its values are, where it is large."""
@@ -70,8 +72,11 @@ class InputContract:
         unknown = self._inputs.keys() - signatures.keys()
         if unknown:
             raise _unfit(f"there is no signature {', '.join(sorted(unknown))}")
+        features = [feature for one in self._inputs.values() for feature in one.features]
         return {
-            name: _with_schema(name, signature, self._inputs[name]) if name in self._inputs else signature
+            name: _with_schema(name, signature, self._inputs[name])
+            if name in self._inputs
+            else _of_examples(signature, features)
             for name, signature in signatures.items()
         }
 
@@ -108,8 +113,20 @@ def _with_schema(name: str, signature: Signature, inputs: SignatureInputs) -> Si
     optional = {feature.name: feature.default for feature in inputs.features if not feature.required}
     nested = {feature.name: feature.row_lengths_name for feature in inputs.features if feature.row_lengths_name}
     return dataclasses.replace(
-        signature, optional=optional, padding=inputs.json_padding, nested=nested, has_schema=True
-    )
+        signature, optional=optional, padding=inputs.json_padding, nested=nested, has_schema=True,
+        aliases=name_of_alias(inputs.features), yes_no=_yes_no(inputs.features),
+    )  # fmt: skip
+
+
+def _of_examples(signature: Signature, features: list[Feature]) -> Signature:
+    """With what may stand in the Examples that it takes, where it takes any."""
+    if signature.method_name not in _OF_EXAMPLES:
+        return signature
+    return dataclasses.replace(signature, aliases=name_of_alias(features), yes_no=_yes_no(features))
+
+
+def _yes_no(features: Iterable[Feature]) -> dict[str, str]:
+    return {feature.name: feature.dtype for feature in features if feature.yes_no}
 
 
 def _names(inputs: SignatureInputs) -> set[str]:

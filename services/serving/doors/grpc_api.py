@@ -34,7 +34,7 @@ from services.serving.front.routing import Route
 from services.serving.rest_json.values import invalid
 from services.serving.wire.codes import Code
 from services.serving.wire.keys import DEFAULT_SIGNATURE
-from services.serving.wire.prediction import RequestFailed, check_names
+from services.serving.wire.prediction import RequestFailed, check_names, under_inputs
 from services.serving.wire.tensors import read_tensor_protos, write_tensor_proto
 
 PREDICTION_SERVICE = "tensorflow.serving.PredictionService"
@@ -114,9 +114,10 @@ class _Door:
             signature = route.signature(name)
             if signature is None:
                 raise RequestFailed(Code.FAILED_PRECONDITION, f'Serving signature key "{name}" not found.')
-            check_names(signature, request.inputs, defaults=signature.defaults.keys() | signature.optional.keys())
+            inputs = under_inputs(request.inputs, signature) if signature.aliases else request.inputs
+            check_names(signature, inputs, defaults=signature.defaults.keys() | signature.optional.keys())
             asked = queue_pb2.PredictionRequest(signature=name, output_filter=request.output_filter)
-            given = default_inputs(signature) | dict(request.inputs)
+            given = default_inputs(signature) | dict(inputs)
             read_tensor_protos(given, asked, max_bytes=self._front.max_request_bytes)
             reply = await self._reply(route, asked, entry, context.time_remaining())
             response = tfserving_pb2.PredictResponse(model_spec=_answered_by(spec, reply))

@@ -8,13 +8,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
-from protos import queue_pb2, tfserving_pb2
+from common.examples.naming import numbers_of_words
+from protos import example_pb2, queue_pb2, tfserving_pb2
 from services.serving.front.model_info import signature_text
 from services.serving.front.routing import Route
 from services.serving.wire.codes import Code
 from services.serving.wire.keys import DEFAULT_SIGNATURE
-from services.serving.wire.prediction import NUMPY_TYPES, RequestFailed, read_tensor, with_context, write_tensor
+from services.serving.wire.prediction import (
+    NUMPY_TYPES,
+    RequestFailed,
+    read_tensor,
+    under_inputs,
+    with_context,
+    write_tensor,
+)
 from services.serving.wire.replica_state import Signature
 
 CLASSIFY_METHOD, REGRESS_METHOD = "tensorflow/serving/classify", "tensorflow/serving/regress"
@@ -106,9 +115,35 @@ def request_for(signature_name: str, signature: Signature, examples: Sequence[by
     request = queue_pb2.PredictionRequest(signature=signature_name or DEFAULT_SIGNATURE)
     request.output_filter.extend(name for name in (_CLASSES, _SCORES, _OUTPUTS) if name in signature.outputs)
     strings = np.empty(len(examples), object)
+    if signature.aliases or signature.yes_no:
+        examples = [_as_declared(example, signature) for example in examples]
     strings[:] = examples
     write_tensor(request.inputs.add(), _INPUTS, strings)
     return request
+
+
+def _as_declared(example: bytes, signature: Signature) -> bytes:
+    """The Example with every feature under its name, and with numbers for the words of those that take words; what is
+    no Example as it is.
+
+    Raises:
+        RequestFailed: a feature is there under two names.
+    """
+    try:
+        given = example_pb2.Example.FromString(example)
+    except DecodeError:
+        return example
+    declared = example_pb2.Example()
+    for name, feature in under_inputs(dict(given.features.feature), signature).items():
+        dtype, words = signature.yes_no.get(name), feature.bytes_list.value
+        numbers = numbers_of_words(words) if dtype and words else None
+        if numbers is None:
+            declared.features.feature[name].CopyFrom(feature)
+        elif dtype == "int64":
+            declared.features.feature[name].int64_list.value.extend(numbers)
+        else:
+            declared.features.feature[name].float_list.value.extend(numbers)
+    return declared.SerializeToString()
 
 
 def result_of(method_name: str, reply: queue_pb2.PredictionReply, count: int) -> Result:

@@ -72,6 +72,8 @@ def metadata_json(route: Route) -> dict[str, Any]:
                 )
                 for key, proto in shown_defaults(signature).items()
             },
+            **({"aliases": dict(signature.aliases)} if signature.aliases else {}),
+            **({"yes_no": list(signature.yes_no)} if signature.yes_no else {}),
         }
         for name, signature in route.version.signatures.items()
     }
@@ -122,6 +124,8 @@ def signature_text(signature: Signature) -> str:
 
 def _fill_signature(proto: tfserving_pb2.SignatureDef, signature: Signature) -> None:
     proto.method_name = signature.method_name
+    proto.aliases.update(signature.aliases)
+    proto.yes_no.extend(signature.yes_no)
     for name, default in shown_defaults(signature).items():
         proto.defaults[name].CopyFrom(default)
     for specs, infos in ((signature.inputs, proto.inputs), (signature.outputs, proto.outputs)):

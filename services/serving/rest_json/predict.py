@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from common.examples.naming import with_truths
 from protos import queue_pb2
 from services.serving.rest_json import reader as json_reader
 from services.serving.rest_json.numbers import float_array, float_rows
@@ -17,7 +18,7 @@ from services.serving.rest_json.optional import columns_in_two_lists, even_colum
 from services.serving.rest_json.shared import Shared, parted, repeated
 from services.serving.rest_json.values import invalid, is_base64, read_value, shown
 from services.serving.wire.keys import DEFAULT_SIGNATURE
-from services.serving.wire.prediction import Arrays, RequestFailed
+from services.serving.wire.prediction import Arrays, RequestFailed, under_inputs
 from services.serving.wire.replica_state import Signature, TensorSpec
 from services.serving.wire.tensors import MAX_EXPANDED_BYTES
 
@@ -100,7 +101,9 @@ def _with_empty_steps(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
 
 
 def _read(document: Document, signature: Signature, max_bytes: int) -> Inputs:
-    fields = document.fields
+    fields: Mapping[str, Any] = document.fields
+    if signature.aliases or signature.yes_no:
+        fields = _as_declared(fields, signature)
     rows, columns = "instances" in fields, "inputs" in fields
     if rows and columns:
         raise invalid(
@@ -117,6 +120,27 @@ def _read(document: Document, signature: Signature, max_bytes: int) -> Inputs:
             raise invalid("'context' is what 'instances' share, and 'inputs' are columns; expecting 'instances'")
         return Inputs(_read_columns(fields["inputs"], signature, strict=document.strict), is_rows=False)
     raise invalid("Missing 'inputs' or 'instances' key")
+
+
+def _as_declared(fields: Mapping[str, Any], signature: Signature) -> Mapping[str, Any]:
+    """The body with every input under its name, and with numbers for the words of those that take words.
+
+    Raises:
+        RequestFailed: an input is there under two names.
+    """
+
+    def declared(value: Any) -> Any:
+        if not isinstance(value, dict) or is_base64(value):
+            return with_truths(value) if {*signature.inputs} == {*signature.yes_no} else value
+        named = under_inputs(value, signature)
+        words = {name: with_truths(named[name]) for name in signature.yes_no if name in named}
+        return {**named, **words} if words else named
+
+    given = dict(fields)
+    given |= {key: declared(fields[key]) for key in ("inputs", "context") if key in fields}
+    if isinstance(fields.get("instances"), list):
+        given["instances"] = list(map(declared, fields["instances"]))
+    return given
 
 
 def _read_columns(inputs: Any, signature: Signature, *, strict: bool) -> Arrays:

@@ -8,6 +8,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from common.errors import InvalidInput
+from common.examples.naming import numbers_of_words, under_names
 from protos import queue_pb2
 from services.serving.wire.codes import Code
 from services.serving.wire.keys import DEFAULT_SIGNATURE
@@ -70,6 +72,11 @@ def read_prediction(request: queue_pb2.PredictionRequest, signatures: Mapping[st
         raise RequestFailed(
             Code.INVALID_ARGUMENT, f"an input is given twice; got {len(tensors)} for {len(inputs)} names"
         )
+    if signature.aliases:
+        inputs = dict(under_inputs(inputs, signature))
+    for key, dtype in signature.yes_no.items():
+        if key in inputs:
+            inputs[key] = _with_numbers(inputs[key], dtype)
     check_names(signature, inputs, defaults=signature.optional)
     defaulted = {key: rows for key, rows in request.defaulted.items() if key in signature.optional}
     if len(inputs) < len(signature.inputs):
@@ -171,6 +178,30 @@ def check_names(signature: Signature, names: Mapping[str, object], *, defaults: 
         f"default value provided. Inputs expected to be in the request {{{_joined(names)}}}, "
         f"or default input alias set: {_joined(defaults)}",
     )
+
+
+def under_inputs(values: Mapping[str, Any], signature: Signature) -> Mapping[str, Any]:
+    """The values without aliases of inputs.
+
+    Raises:
+        RequestFailed: an input is there under two names.
+    """
+    try:
+        return under_names(values, signature.aliases)
+    except ValueError as error:
+        raise RequestFailed(Code.INVALID_ARGUMENT, f"input {error}") from error
+    except InvalidInput as error:
+        raise RequestFailed(Code.INVALID_ARGUMENT, error.message) from error
+
+
+def _with_numbers(array: np.ndarray, dtype: str) -> np.ndarray:
+    """An array of words or truth values as 1 and 0; any other, and one with other words in it, as it is."""
+    if array.dtype.kind == "b":
+        return array.astype(dtype)
+    if not array.dtype.hasobject:
+        return array
+    numbers = numbers_of_words(array.ravel().tolist())
+    return array if numbers is None else np.array(numbers, dtype).reshape(array.shape)
 
 
 def _joined(names: Iterable[str]) -> str:

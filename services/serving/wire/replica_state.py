@@ -53,6 +53,10 @@ class Signature:
     """Of inputs of any length, the value that the graph takes for "nothing there"."""
     nested: Mapping[str, str] = field(default_factory=dict)
     """Of inputs that are lists of lists, the name of their row lengths, which may be an input too."""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """{alias: input} as the stream's schema declares them; of serialized Examples, the features in them."""
+    yes_no: Mapping[str, str] = field(default_factory=dict)
+    """The inputs, or features of Examples, for which words and truth values are 1 and 0: float32 or int64, by name."""
     has_schema: bool = False
     """Whether a schema came with the version: then its inputs have exactly the shapes that the signature says."""
 

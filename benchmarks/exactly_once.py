@@ -135,7 +135,8 @@ def _round(settings: dict[str, Any]) -> dict[str, float]:
     from services.trainer import determinism
     from services.trainer.export.fresh_process import FreshProcess
     from services.trainer.learn import checkpoint
-    from services.trainer.rounds.assignment import Done, RoundAssignment
+    from services.trainer.protocol.assignment import RoundAssignment
+    from services.trainer.protocol.messages import Done
     from services.trainer.rounds.process import conduct
 
     directory = Path(settings["directory"])

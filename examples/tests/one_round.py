@@ -15,7 +15,7 @@ import yaml
 from common.registry.catalog import Stream
 from common.schema import Schema
 from services.ingest.codec.validation import Validator
-from services.trainer.rounds.assignment import Done
+from services.trainer.protocol.messages import Done
 from services.trainer.tests.support.small_rounds import Platform
 
 EXAMPLES = Path(__file__).parents[1]

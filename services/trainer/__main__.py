@@ -19,13 +19,13 @@ from common.registry.catalog import Change, ChangeKind
 from common.registry.client import RegistryClient
 from common.registry.follow import follow
 from common.registry.reporting import Part, Report, Reporter
+from services.trainer.control.cluster import Cluster, place_of
+from services.trainer.control.identity import holder_id, holder_secret, own_data_dir
+from services.trainer.control.lease import RoundLoop
+from services.trainer.control.rebuilds import Rebuilds
 from services.trainer.http_api import MAX_BODY_BYTES, create_http_app
 from services.trainer.plan.lineage import code_digest
 from services.trainer.plan.planner import Planner
-from services.trainer.rounds.cluster import Cluster, place_of
-from services.trainer.rounds.holder import holder_id, holder_secret, own_data_dir
-from services.trainer.rounds.lease import RoundLoop
-from services.trainer.rounds.rebuilds import Rebuilds
 from services.trainer.settings import TrainerSettings
 
 logger = logging.getLogger(__name__)

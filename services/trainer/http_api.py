@@ -17,10 +17,10 @@ from common.process.web import BoundedBodies, create_app
 from common.registry.catalog import Round
 from common.registry.client import RegistryClient
 from common.registry.jobs import Job, JobKind
+from services.trainer.control.attempt import Attempt
+from services.trainer.control.lease import RoundLoop
+from services.trainer.control.rebuilds import Rebuilds
 from services.trainer.plan.planner import Planner
-from services.trainer.rounds.attempt import Attempt
-from services.trainer.rounds.lease import RoundLoop
-from services.trainer.rounds.rebuilds import Rebuilds
 from services.trainer.settings import TrainerSettings
 
 MAX_BODY_BYTES = 256 * 1024

@@ -1,1 +1,1 @@
-"""One round from its lease to its end: the attempt, its process, resume points, rebuilds."""
+"""One round in its process, from its assignment to its last message."""

@@ -49,7 +49,8 @@ from common.registry.client import RegistryClient
 from services.trainer import determinism
 from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families.reasons import describe
-from services.trainer.rounds.assignment import Failed, Message, Progress, RoundAssignment
+from services.trainer.protocol.assignment import RoundAssignment
+from services.trainer.protocol.messages import Failed, Message, Progress
 from services.trainer.rounds.process import conduct
 
 _STEP_OF_STAGE = {

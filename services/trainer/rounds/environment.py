@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from common.definition.trees import TREE_ESTIMATORS
-from services.trainer.rounds.assignment import RoundAssignment
+from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.rounds.parameter_servers import asked_of
 
 _CPU_FEATURES = (

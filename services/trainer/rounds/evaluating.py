@@ -25,7 +25,7 @@ from services.trainer import determinism
 from services.trainer.families.port import Arrays, Trainable
 from services.trainer.learn import adapters, checkpoint
 from services.trainer.learn.checkpoint import Checkpoint
-from services.trainer.rounds.assignment import RoundAssignment
+from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.rounds.blocks import RoundData
 from services.trainer.rounds.inputs import data_of, fetch_inputs, log_of, registry_of
 from services.trainer.rounds.validation import Validation

@@ -21,7 +21,7 @@ from services.trainer.features.statistics import Statistics
 from services.trainer.learn import adapters, checkpoint
 from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.learn.warm_start import Source, source_of_file, source_of_version
-from services.trainer.rounds.assignment import RoundAssignment
+from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.rounds.blocks import RoundData
 
 DEFINITIONS = "definitions"

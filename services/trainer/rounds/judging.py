@@ -14,7 +14,8 @@ from common.registry.client import RegistryClient
 from services.trainer.families.foreign import Foreign
 from services.trainer.families.port import Answering
 from services.trainer.features.scales import Scales
-from services.trainer.rounds.assignment import Figures, RoundAssignment
+from services.trainer.protocol.assignment import RoundAssignment
+from services.trainer.protocol.messages import Figures
 from services.trainer.rounds.feature_counts import FeatureCounts
 from services.trainer.rounds.inputs import RoundInputs, data_of, version_of
 from services.trainer.rounds.measuring import measure

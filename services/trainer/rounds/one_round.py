@@ -30,14 +30,9 @@ from services.trainer.learn import adapters, checkpoint, warm_start
 from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.learn.steps import NotFiniteError
 from services.trainer.learn.tracing import StepTracer
+from services.trainer.protocol.assignment import LIVE_EVENTS, RoundAssignment
+from services.trainer.protocol.messages import Done, Message, Progress
 from services.trainer.rounds import publishing, teamwork
-from services.trainer.rounds.assignment import (
-    LIVE_EVENTS,
-    Done,
-    Message,
-    Progress,
-    RoundAssignment,
-)
 from services.trainer.rounds.blocks import PreparedBlock, RoundData
 from services.trainer.rounds.calibrating import calibrate
 from services.trainer.rounds.curve import LossCurve

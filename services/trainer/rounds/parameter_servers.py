@@ -29,7 +29,8 @@ from services.trainer.parameters.door import COMING_SECONDS, Door, dialled, serv
 from services.trainer.parameters.peers import Peer
 from services.trainer.parameters.server import ParameterServer
 from services.trainer.parameters.worker import Worker
-from services.trainer.rounds.assignment import Helped, Message, Progress, RoundAssignment
+from services.trainer.protocol.assignment import RoundAssignment
+from services.trainer.protocol.messages import Helped, Message, Progress
 from services.trainer.rounds.inputs import data_of, fetch_definition, fetch_without_parent, log_of, registry_of
 
 logger = logging.getLogger(__name__)

@@ -15,16 +15,9 @@ from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families.reasons import DefinitionFailedError, describe
 from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.learn.steps import NotFiniteError
+from services.trainer.protocol.assignment import RoundAssignment
+from services.trainer.protocol.messages import Done, Failed, FailureKind, Rebuilt, Shrunk, Stopped
 from services.trainer.rounds import judging, parameter_servers, rebuild_check, teamwork
-from services.trainer.rounds.assignment import (
-    Done,
-    Failed,
-    FailureKind,
-    Rebuilt,
-    RoundAssignment,
-    Shrunk,
-    Stopped,
-)
 from services.trainer.rounds.environment import environment_of
 from services.trainer.rounds.evaluating import BY_CHIEF, Evaluator
 from services.trainer.rounds.inputs import log_of, registry_of
@@ -38,7 +31,7 @@ that word (teamwork.py)."""
 
 
 def run_round(assignment: RoundAssignment, report: Report, stop_requested: Callable[[], bool]) -> None:
-    """As services/trainer/rounds/assignment.py says: ends with Done, Failed or Stopped, or raises one of the six."""
+    """As services/trainer/protocol/messages.py says: ends with Done, Failed or Stopped, or raises one of the six."""
     if assignment.rank:
         if assignment.is_asynchronous:
             parameter_servers.help_along(assignment, report)

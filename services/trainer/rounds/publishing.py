@@ -32,7 +32,7 @@ from services.trainer.families.reasons import blame_definition
 from services.trainer.families.user_module import package_folder
 from services.trainer.learn import adapters, checkpoint, pruning
 from services.trainer.learn.checkpoint import Checkpoint
-from services.trainer.rounds.assignment import RoundAssignment
+from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.rounds.blocks import RoundData
 from services.trainer.rounds.environment import environment_of
 from services.trainer.rounds.format_rows import asked_of

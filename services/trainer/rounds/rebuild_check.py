@@ -20,8 +20,9 @@ from services.trainer.features.statistics import Arrays
 from services.trainer.learn import checkpoint
 from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.plan import lineage
+from services.trainer.protocol.assignment import RoundAssignment
+from services.trainer.protocol.messages import Rebuilt
 from services.trainer.rounds import environment
-from services.trainer.rounds.assignment import Rebuilt, RoundAssignment
 from services.trainer.rounds.parameter_servers import asked_of
 
 _TOLD_DIFFERENCES = 20

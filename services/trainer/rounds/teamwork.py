@@ -17,7 +17,8 @@ from services.trainer.data.divided_log import DividedLog
 from services.trainer.families.port import Arrays
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.learn.steps import NotFiniteError
-from services.trainer.rounds.assignment import Helped, Message, RoundAssignment, Shrunk
+from services.trainer.protocol.assignment import RoundAssignment
+from services.trainer.protocol.messages import Helped, Message, Shrunk
 from services.trainer.shards.cluster_spec import ClusterSpec, on_this_machine
 from services.trainer.shards.introductions import introduce
 from services.trainer.shards.shared_memory import SharedMemory

@@ -4,15 +4,7 @@ A fork is ready in a fraction of a second where a fresh process takes seconds, a
 The zygote stays single-threaded, so a fork copies no lock that another thread holds: numpy's BLAS is told to keep to
 one thread, and neither TensorFlow's runtime nor gRPC is started before the fork.
 
-Control and zygote talk over a Unix socket of packets (SOCK_SEQPACKET), one JSON object each:
-
-    zygote to control   {"ready": import seconds}            once
-    control to zygote   {"spawn": assignment path}           with the write end of a pipe for the child's messages
-    zygote to control   {"spawned": pid}                     the answer
-    control to zygote   {"signal": n, "pid": pid}            ignored when the child has ended; 9 goes to its whole group
-    zygote to control   {"exited": pid, "status": n}         n as in subprocess: -9 is "killed by signal 9"
-
-Control gone: the zygote and its children are killed by the kernel (die_with_parent). Zygote gone: so are its children.
+services/trainer/protocol/forking.py says how control talks to it.
 """
 
 import contextlib
@@ -41,20 +33,13 @@ from common.process.children import Children, readable
 from common.process.lean_imports import without_optional_libraries
 from common.process.lifecycle import die_with_parent
 from common.process.logs import configure_logs
-from services.trainer.rounds import last_words
-from services.trainer.rounds.assignment import Message, Raised, RoundAssignment, RunRound, encode_message
+from services.trainer.protocol import crash_report
+from services.trainer.protocol.assignment import RoundAssignment
+from services.trainer.protocol.forking import CRASHED, MAX_PACKET_BYTES
+from services.trainer.protocol.messages import Message, Raised, RunRound, encode_message
 
 logger = logging.getLogger(__name__)
 
-MAX_PACKET_BYTES = 16 * 1024
-CRASHED = 70
-"""Exit status of a child whose round function raised something that is none of the six (EX_SOFTWARE)."""
-ENVIRONMENT: Mapping[str, str] = {
-    "OPENBLAS_NUM_THREADS": "1",  # else importing numpy starts threads
-    "PYTHONHASHSEED": "0",  # the order of a set must not differ from attempt to attempt
-    "TF_CPP_MIN_LOG_LEVEL": "2",
-}
-"""What control sets for the zygote beyond its own environment."""
 _POLICIES = {"normal": os.SCHED_OTHER, "batch": os.SCHED_BATCH, "idle": os.SCHED_IDLE}
 _OOM_SCORE = 500  # of 1000: the kernel takes the round before it takes a service
 _MAX_REASON_CHARS = 500
@@ -146,7 +131,7 @@ def _child(run_round: RunRound, assignment_path: Path, *, report_fd: int, priori
     try:
         _own(Path(assignment.work_dir))
         _keep_temporary_files(Path(assignment.work_dir) / "tmp")
-        last_words.leave(Path(assignment.work_dir))
+        crash_report.leave(Path(assignment.work_dir))
         run_round(assignment, report, stop_requested)
     except HeadraceError as error:
         report(Raised(type(error).__name__, error.message))

@@ -19,7 +19,7 @@ from services.trainer.features.parsing import parse
 from services.trainer.features.statistics import Fitting
 from services.trainer.learn import checkpoint
 from services.trainer.learn.boosting import Boosting
-from services.trainer.rounds.assignment import Done, Stopped
+from services.trainer.protocol.messages import Done, Stopped
 from services.trainer.tests.support.small_rounds import SCHEMA, Platform, definition, events, fresh_process, rebuilt
 
 FEATURES = {

@@ -10,7 +10,7 @@ import pytest
 from common.definition.model import parse_definition
 from common.errors import InvalidInput
 from services.trainer.learn import checkpoint
-from services.trainer.rounds.assignment import Done, Failed
+from services.trainer.protocol.messages import Done, Failed
 from services.trainer.tests.families.test_modules import module
 from services.trainer.tests.support.small_rounds import Platform, definition, events, rebuilt
 

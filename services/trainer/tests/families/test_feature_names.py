@@ -8,7 +8,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from common.examples.codec import ExampleCodec
 from common.schema import Schema
-from services.trainer.rounds.assignment import Done
+from services.trainer.protocol.messages import Done
 from services.trainer.tests.families.test_modules import module
 from services.trainer.tests.support.small_rounds import Platform, definition
 

@@ -7,7 +7,7 @@ import pytest
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.learn import checkpoint
 from services.trainer.learn.training import Training
-from services.trainer.rounds.assignment import Done, Stopped
+from services.trainer.protocol.messages import Done, Stopped
 from services.trainer.tests.families.test_model_fn import built
 from services.trainer.tests.families.test_modules import module, trained_twice
 from services.trainer.tests.support.small_rounds import Platform, events, rebuilt

@@ -15,7 +15,7 @@ from common.schema import Feature, Schema
 from protos.example_pb2 import Example, SequenceExample
 from services.trainer.features.decoding import Decoder, decoded
 from services.trainer.features.parsing import parse
-from services.trainer.rounds.assignment import Done, Stopped
+from services.trainer.protocol.messages import Done, Stopped
 from services.trainer.tests.families.test_modules import module
 from services.trainer.tests.support.small_rounds import Platform, rebuilt, serialized
 from testing.pictures import broken_inside, chunk, png

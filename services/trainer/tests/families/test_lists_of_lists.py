@@ -15,7 +15,7 @@ from common.schema import Schema
 from protos.example_pb2 import Example, SequenceExample
 from services.trainer.features.filling import rows_beyond
 from services.trainer.features.parsing import in_rows, parse, parse_in_graph
-from services.trainer.rounds.assignment import Done, Stopped
+from services.trainer.protocol.messages import Done, Stopped
 from services.trainer.tests.families.test_modules import module
 from services.trainer.tests.support.small_rounds import Platform, rebuilt
 

@@ -14,7 +14,7 @@ from common.schema import Schema
 from services.trainer.families.module_meaning import meaning_of
 from services.trainer.families.port import Carrying
 from services.trainer.learn import checkpoint
-from services.trainer.rounds.assignment import Done
+from services.trainer.protocol.messages import Done
 from services.trainer.tests.families.test_modules import module
 from services.trainer.tests.support.small_rounds import SCHEMA, Platform, events
 

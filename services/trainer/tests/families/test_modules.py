@@ -16,7 +16,7 @@ from services.trainer.families.port import TrainingSet
 from services.trainer.families.user_module import load_module
 from services.trainer.learn import adapters, checkpoint
 from services.trainer.learn.training import Training
-from services.trainer.rounds.assignment import Done, Failed, Stopped
+from services.trainer.protocol.messages import Done, Failed, Stopped
 from services.trainer.tests.support.small_rounds import SCHEMA, Platform, definition, events, rebuilt
 
 HEAD = "import keras\nimport numpy as np\nimport pathlib\nimport tensorflow as tf\n"

@@ -10,7 +10,7 @@ import tensorflow as tf
 from common.definition.model import parse_definition
 from common.errors import InvalidInput
 from services.trainer.export.answers import compare
-from services.trainer.rounds.assignment import Done
+from services.trainer.protocol.messages import Done
 from services.trainer.tests.support.small_rounds import Platform, definition, events, rebuilt
 from testing import triple_operation
 

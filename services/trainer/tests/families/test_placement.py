@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from common.definition.model import parse_definition
 from common.errors import InvalidInput
-from services.trainer.rounds.assignment import Done, Failed
+from services.trainer.protocol.messages import Done, Failed
 from services.trainer.tests.support.small_rounds import Platform, definition, events
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from common.schema import PADDING, Schema
 from services.trainer.families import module_inputs
-from services.trainer.rounds.assignment import Done, Failed
+from services.trainer.protocol.messages import Done, Failed
 from services.trainer.tests.support.small_rounds import Platform, definition, events, rebuilt
 
 MODULE = """

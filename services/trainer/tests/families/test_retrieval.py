@@ -13,7 +13,7 @@ from common.schema import Schema
 from services.trainer.families.retrieval import NO_RANK, RetrievalModel
 from services.trainer.features.words import Ledger, Memory, Words
 from services.trainer.learn import adapters
-from services.trainer.rounds.assignment import Done, Stopped
+from services.trainer.protocol.messages import Done, Stopped
 from services.trainer.tests.support.small_rounds import Platform, definition, rebuilt, serialized
 
 SCHEMA = {

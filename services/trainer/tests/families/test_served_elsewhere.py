@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.trainer.rounds.assignment import Done, Failed
+from services.trainer.protocol.messages import Done, Failed
 from services.trainer.tests.support.small_rounds import Platform, definition, events, fresh_process
 
 MODULE = """

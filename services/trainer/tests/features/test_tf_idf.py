@@ -16,7 +16,7 @@ from services.trainer.features.frequencies import Frequencies
 from services.trainer.features.statistics import Fitting, Statistics, from_arrays, to_arrays
 from services.trainer.features.transform import Transform
 from services.trainer.learn import checkpoint
-from services.trainer.rounds.assignment import Done
+from services.trainer.protocol.messages import Done
 from services.trainer.tests.support.small_rounds import Platform, definition, events, rebuilt
 
 SCHEMA = Schema.from_mapping({"features": [{"name": "review", "dtype": "string"}]})

@@ -14,7 +14,7 @@ from common.schema import Schema
 from services.trainer.families.estimators.layers import Counts, EmbeddingTable
 from services.trainer.features.parsing import parse
 from services.trainer.features.transform import Transform
-from services.trainer.rounds.assignment import Done
+from services.trainer.protocol.messages import Done
 from services.trainer.tests.support.small_rounds import Platform, definition, serialized
 
 SCHEMA = Schema.from_mapping(

@@ -9,7 +9,7 @@ import pytest
 from common.definition.model import parse_definition
 from common.errors import InvalidInput
 from services.trainer.learn.checkpoint import read
-from services.trainer.rounds.assignment import Done, Stopped
+from services.trainer.protocol.messages import Done, Stopped
 from services.trainer.tests.support.small_rounds import FEATURES, Platform, definition, events, rebuilt
 
 DENSE: dict[str, Any] = {

@@ -12,7 +12,7 @@ from common.eventlog.dead_letters import MAX_PAYLOAD_BYTES
 from common.eventlog.segment_log import SegmentLog
 from common.eventlog.tfrecord import cut
 from protos import example_pb2
-from services.trainer.rounds.assignment import Done, Failed, FailureKind
+from services.trainer.protocol.messages import Done, Failed, FailureKind
 from services.trainer.rounds.publishing import _reasons_of
 from services.trainer.tests.support.small_rounds import (
     FEATURES,

@@ -12,8 +12,8 @@ from sklearn.isotonic import IsotonicRegression
 from common.definition.model import parse_definition
 from common.errors import InvalidInput
 from services.trainer.families.calibration import Calibrator
+from services.trainer.protocol.messages import Done, Failed
 from services.trainer.rounds import calibrating
-from services.trainer.rounds.assignment import Done, Failed
 from services.trainer.tests.families.test_modules import HEAD
 from services.trainer.tests.support.small_rounds import Platform, definition, events, rebuilt
 

@@ -8,7 +8,7 @@ import pytest
 from common.errors import InvalidInput
 from protos import example_pb2
 from services.trainer.learn import checkpoint
-from services.trainer.rounds.assignment import Done
+from services.trainer.protocol.messages import Done
 from services.trainer.tests.support.small_rounds import (
     FEATURES,
     Platform,

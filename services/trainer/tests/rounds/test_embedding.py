@@ -12,7 +12,7 @@ from common.definition.model import parse_definition
 from common.errors import InvalidInput
 from common.schema import Schema
 from services.trainer.learn.metrics.collected import MeasuredHead, Slices
-from services.trainer.rounds.assignment import Done
+from services.trainer.protocol.messages import Done
 from services.trainer.tests.families.test_losses import head, losses
 from services.trainer.tests.families.test_modules import module
 from services.trainer.tests.support.small_rounds import Platform, rebuilt, serialized

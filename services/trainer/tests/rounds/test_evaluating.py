@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from services.trainer.rounds.assignment import Done, Stopped
+from services.trainer.protocol.messages import Done, Stopped
 from services.trainer.rounds.evaluating import Evaluator, Scorer
 from services.trainer.tests.rounds.test_measured_rounds import curves_of
 from services.trainer.tests.support.small_rounds import Platform, definition, events

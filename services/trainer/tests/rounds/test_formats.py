@@ -14,7 +14,7 @@ from common.definition.export import FORMATS
 from common.definition.model import parse_definition
 from common.errors import InvalidInput
 from common.schema import Schema
-from services.trainer.rounds.assignment import Done, Failed
+from services.trainer.protocol.messages import Done, Failed
 from services.trainer.rounds.format_rows import asked_of
 from services.trainer.tests.support.small_rounds import FEATURES, Platform, definition, events
 

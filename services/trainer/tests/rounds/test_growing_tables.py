@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from services.trainer.learn import checkpoint
-from services.trainer.rounds.assignment import Done, Stopped
+from services.trainer.protocol.messages import Done, Stopped
 from services.trainer.tests.support.small_rounds import Platform, definition, event, rebuilt, serialized
 
 FEATURES: dict[str, Any] = {

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from services.trainer.rounds.assignment import Done, Failed
+from services.trainer.protocol.messages import Done, Failed
 from services.trainer.tests.families.test_modules import HEAD, trained_twice
 from services.trainer.tests.support.small_rounds import SCHEMA, Platform, definition, event, events, serialized
 

@@ -10,13 +10,8 @@ import tensorflow as tf
 from common.errors import InvalidInput
 from common.registry.catalog import PUSHED, FileEntry, Lease
 from common.registry.client import manifest_of
-from services.trainer.rounds.assignment import (
-    Done,
-    Figures,
-    RoundAssignment,
-    decode_message,
-    encode_message,
-)
+from services.trainer.protocol.assignment import RoundAssignment
+from services.trainer.protocol.messages import Done, Figures, decode_message, encode_message
 from services.trainer.rounds.judging import figures_of
 from services.trainer.tests.support.small_rounds import Platform, definition, events
 

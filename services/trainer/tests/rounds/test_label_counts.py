@@ -10,7 +10,7 @@ import tensorflow as tf
 from common.definition.model import parse_definition
 from common.schema import Schema
 from services.trainer.families.heads import built_heads
-from services.trainer.rounds.assignment import Done, Failed
+from services.trainer.protocol.messages import Done, Failed
 from services.trainer.rounds.label_counts import LabelCounts
 from services.trainer.tests.support.small_rounds import SCHEMA, Platform, definition, event, serialized
 

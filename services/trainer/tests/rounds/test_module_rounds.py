@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.trainer.rounds.assignment import Done, Failed, FailureKind
+from services.trainer.protocol.messages import Done, Failed, FailureKind
 from services.trainer.tests.support.small_rounds import Platform, definition, events
 
 MODULE = """

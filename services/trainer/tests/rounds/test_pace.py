@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from services.trainer.rounds.assignment import Done, Progress, Stopped
+from services.trainer.protocol.messages import Done, Progress, Stopped
 from services.trainer.tests.rounds.test_measured_rounds import curves_of
 from services.trainer.tests.support.small_rounds import Platform, definition, events, rebuilt
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 
-from services.trainer.rounds.assignment import Done
+from services.trainer.protocol.messages import Done
 from services.trainer.summaries import profile
 from services.trainer.tests.support.small_rounds import Platform, definition, events
 

@@ -12,7 +12,7 @@ from common.errors import InvalidInput
 from common.schema import Schema
 from services.trainer.export import converting
 from services.trainer.features.parsing import parse
-from services.trainer.rounds.assignment import Done
+from services.trainer.protocol.messages import Done
 from services.trainer.tests.families.test_modules import module, trained_twice
 from services.trainer.tests.support.small_rounds import Platform, serialized
 

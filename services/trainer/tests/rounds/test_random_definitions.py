@@ -18,7 +18,7 @@ from hypothesis import given as given_by
 from hypothesis import strategies as draws
 
 from common.definition.model import parse_definition
-from services.trainer.rounds.assignment import Done, Stopped
+from services.trainer.protocol.messages import Done, Stopped
 from services.trainer.tests.families.test_modules import module
 from services.trainer.tests.support.small_rounds import FEATURES, Platform, definition, events, rebuilt
 

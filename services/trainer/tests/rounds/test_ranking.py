@@ -13,7 +13,7 @@ from common.definition.model import parse_definition
 from common.errors import InvalidInput
 from common.schema import Schema
 from services.trainer import determinism
-from services.trainer.rounds.assignment import Done
+from services.trainer.protocol.messages import Done
 from services.trainer.rounds.inputs import RoundInputs, data_of
 from services.trainer.tests.families.test_losses import head, losses
 from services.trainer.tests.families.test_modules import trained_twice

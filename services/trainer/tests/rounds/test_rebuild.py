@@ -11,8 +11,8 @@ import tensorflow as tf
 from common.registry.catalog import Lease, OffsetRange, RoundState, VersionStatus
 from common.registry.client import RegistryClient
 from common.registry.jobs import JobKind, JobState
+from services.trainer.protocol.messages import Done
 from services.trainer.rounds import environment
-from services.trainer.rounds.assignment import Done
 from services.trainer.rounds.rebuild_check import variable_differences
 from services.trainer.tests.support.platform_processes import MODEL, Events, TrainerProcess, last_round
 from services.trainer.tests.support.small_rounds import Platform, definition, events, rebuilt

@@ -15,7 +15,7 @@ from protos import example_pb2, warmup_pb2
 from services.trainer.data.dataset import holdout_mask
 from services.trainer.export.saved_model import WARMUP_PATH
 from services.trainer.learn import checkpoint
-from services.trainer.rounds.assignment import Done
+from services.trainer.protocol.messages import Done
 from services.trainer.tests.support.small_rounds import (
     FEATURES,
     SCHEMA,

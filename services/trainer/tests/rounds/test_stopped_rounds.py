@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import DataLoss
-from services.trainer.rounds.assignment import Done
+from services.trainer.protocol.messages import Done
 from services.trainer.tests.rounds.test_module_rounds import MODULE, module_definition
 from services.trainer.tests.support.small_rounds import Platform, definition, events
 

@@ -20,7 +20,8 @@ from common.definition.summaries import parse_summaries
 from common.errors import InvalidInput
 from common.schema import Schema
 from services.trainer.learn.checkpoint import Checkpoint
-from services.trainer.rounds.assignment import LIVE_EVENTS, Done, Stopped
+from services.trainer.protocol.assignment import LIVE_EVENTS
+from services.trainer.protocol.messages import Done, Stopped
 from services.trainer.summaries import drawings, graphs, pr_curves, projector
 from services.trainer.tests.support.small_rounds import SCHEMA, Platform, definition, event, serialized
 from services.trainer.tests.support.small_rounds import events as small_events

@@ -8,7 +8,7 @@ import pytest
 from common.eventlog.tfrecord import frame
 from services.trainer.features.statistics import Moments
 from services.trainer.learn import checkpoint
-from services.trainer.rounds.assignment import Done
+from services.trainer.protocol.messages import Done
 from services.trainer.summaries.transformed import document_of
 from services.trainer.tests.support.small_rounds import SCHEMA, Platform, definition, event, events, serialized
 

@@ -20,7 +20,7 @@ from common.registry.client import RegistryClient
 from common.schema import Schema
 from protos.example_pb2 import DeadLetter
 from services.trainer.plan.planner import Planner
-from services.trainer.rounds.assignment import Done, Stopped
+from services.trainer.protocol.messages import Done, Stopped
 from services.trainer.settings import TrainerSettings
 from services.trainer.tests.plan.test_planner import finish
 from services.trainer.tests.support.platform_processes import MODEL, STREAM

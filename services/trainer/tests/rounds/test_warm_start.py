@@ -16,7 +16,7 @@ from common.definition.model import parse_definition
 from common.errors import InvalidInput
 from services.trainer.learn import checkpoint
 from services.trainer.learn.warm_start import source_of_file
-from services.trainer.rounds.assignment import Done, Stopped
+from services.trainer.protocol.messages import Done, Stopped
 from services.trainer.tests.support.small_rounds import Platform, definition, events, rebuilt
 
 WORDS = ["red", "green", "blue"]

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-from services.trainer.rounds.assignment import Done
+from services.trainer.protocol.messages import Done
 from services.trainer.summaries import board, events
 from services.trainer.summaries.events import Curves, LiveFile, Seen
 from services.trainer.tests.support.small_rounds import Platform, definition

@@ -22,16 +22,8 @@ from common.registry.catalog import VersionDraft
 from common.registry.client import RegistryClient, manifest_of
 from services.trainer.data.dataset import read_blocks
 from services.trainer.families.package_name import PACKAGE_PREFIX
-from services.trainer.rounds.assignment import (
-    Done,
-    Failed,
-    FailureKind,
-    Message,
-    Progress,
-    Rebuilt,
-    RoundAssignment,
-    Stopped,
-)
+from services.trainer.protocol.assignment import RoundAssignment
+from services.trainer.protocol.messages import Done, Failed, FailureKind, Message, Progress, Rebuilt, Stopped
 from testing.saved_models import saved_model
 
 BEHAVIOUR_FILE = "FAKE_ROUND_FILE"

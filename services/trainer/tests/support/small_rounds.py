@@ -19,16 +19,8 @@ from common.registry.catalog import Lease, OffsetRange
 from common.schema import Schema
 from protos import example_pb2
 from services.trainer.export.fresh_process import FreshProcess
-from services.trainer.rounds.assignment import (
-    Done,
-    Failed,
-    Message,
-    Progress,
-    Rebuilt,
-    RoundAssignment,
-    Shrunk,
-    Stopped,
-)
+from services.trainer.protocol.assignment import RoundAssignment
+from services.trainer.protocol.messages import Done, Failed, Message, Progress, Rebuilt, Shrunk, Stopped
 from services.trainer.rounds.evaluating import BY_CHIEF, Evaluator
 from services.trainer.rounds.process import conduct, rebuild
 from services.trainer.tests.support.local_registry import LocalRegistry

@@ -18,10 +18,10 @@ from common.errors import Conflict
 from common.registry.catalog import PRODUCTION, RoundState
 from common.registry.client import RegistryClient
 from common.registry.jobs import Job, JobKind, JobState
-from services.trainer.rounds.asked_profile import AskedProfile
-from services.trainer.rounds.attempt import Ending, Outcome
-from services.trainer.rounds.holder import holder_id, holder_secret
-from services.trainer.rounds.pauses import ModelPauses
+from services.trainer.control.attempt import Ending, Outcome
+from services.trainer.control.identity import holder_id, holder_secret
+from services.trainer.control.pauses import ModelPauses
+from services.trainer.control.profile_request import ProfileRequest
 from services.trainer.tests.support.platform_processes import (
     MODEL,
     STREAM,
@@ -347,7 +347,7 @@ def test_a_profile_is_kept_while_its_round_runs_and_given_back_where_that_ends_w
         told.append(state)
         return job
 
-    profile = AskedProfile.taken(registry, "t", "m", ttl_seconds=0.0)
+    profile = ProfileRequest.taken(registry, "t", "m", ttl_seconds=0.0)
     assert profile is not None
     assert (profile.first_step, profile.steps) == (2, 3)
     profile.keep()

@@ -1,5 +1,5 @@
-"""What a round's process leaves in its folder, for whoever asks why it died: its log, and where Python was when a
-signal ended it. Signal 9 leaves no time for a place.
+"""What a round's process leaves in its folder to explain its death: its log, and where Python was when a signal
+ended it. Signal 9 leaves no time for a place.
 """
 
 import faulthandler
@@ -19,7 +19,7 @@ _RAISED_AT = re.compile(r"\(([^()]+, line \d+, in [^()\s]+)\)")
 
 
 @dataclass(frozen=True)
-class LastWords:
+class CrashReport:
     """Attributes:
     place: "net.py, line 12, in build_model": the innermost of the user's own lines; empty where none is known.
     lines: the end of the log, oldest first.
@@ -39,12 +39,12 @@ def leave(work_dir: Path) -> None:
     faulthandler.enable((work_dir / _FAULT).open("w"))  # which holds on to the file
 
 
-def read(work_dir: Path) -> LastWords:
+def read(work_dir: Path) -> CrashReport:
     """What there is, after the process has ended."""
     frame = _FRAME.search(_tail(work_dir / _FAULT))  # the most recent call comes first
     place = f"{frame[1]}, line {frame[2]}, in {frame[3]}" if frame else ""
     lines = [line for line in _tail(work_dir / _LOG).splitlines() if line.strip()]
-    return LastWords(place, tuple(line[:_MAX_CHARS] for line in lines[-_LINES:]))
+    return CrashReport(place, tuple(line[:_MAX_CHARS] for line in lines[-_LINES:]))
 
 
 def place_in(reason: str) -> str:

@@ -10,10 +10,11 @@ from common.errors import HeadraceError
 from common.process.lifecycle import Stop
 from common.registry.client import RegistryClient
 from common.registry.teams import ASK_SECONDS, Membership
-from services.trainer.rounds.assignment import Helped, Progress, Raised, RoundAssignment, Shrunk
-from services.trainer.rounds.attempt import LOOK_SECONDS, words_of
-from services.trainer.rounds.cluster import Cluster
-from services.trainer.rounds.zygote_handle import RoundChild, ZygoteHandle
+from services.trainer.control.attempt import LOOK_SECONDS, words_of
+from services.trainer.control.cluster import Cluster
+from services.trainer.control.zygote_client import RoundChild, ZygoteClient
+from services.trainer.protocol.assignment import RoundAssignment
+from services.trainer.protocol.messages import Helped, Progress, Raised, Shrunk
 from services.trainer.settings import TrainerSettings
 
 logger = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ class Helping:
         }
 
     def see_through(
-        self, cluster: Cluster, registry: RegistryClient, zygote: ZygoteHandle, settings: TrainerSettings, stop: Stop
+        self, cluster: Cluster, registry: RegistryClient, zygote: ZygoteClient, settings: TrainerSettings, stop: Stop
     ) -> None:
         """Raises Unavailable: the zygote could not fork; the team is told."""
         team_id = self.membership.team_id
@@ -89,7 +90,7 @@ class Helping:
         details = {"model": self.assignment.plan.model, "rank": self.assignment.rank}
         logger.info("helped with a round", extra={**details, "reason": self._left or self._released})
 
-    def _listen(self, child: RoundChild, zygote: ZygoteHandle) -> None:
+    def _listen(self, child: RoundChild, zygote: ZygoteClient) -> None:
         for message in zygote.wait(child, LOOK_SECONDS):
             if isinstance(message, Progress):
                 self.progress = message
@@ -100,7 +101,7 @@ class Helping:
             elif isinstance(message, Shrunk):
                 self._left = message.reason
 
-    def _end(self, child: RoundChild, zygote: ZygoteHandle) -> None:
+    def _end(self, child: RoundChild, zygote: ZygoteClient) -> None:
         """Kills what still computes; nothing of it is kept."""
         deadline = time.monotonic() + _KILL_SECONDS
         while not child.has_ended and time.monotonic() < deadline:

@@ -17,8 +17,9 @@ from common.process.lifecycle import Stop
 from common.registry.catalog import PRODUCTION, Lease, Version
 from common.registry.client import RegistryClient
 from common.registry.jobs import Job, JobKind, JobState, measured_files
-from services.trainer.rounds.assignment import Failed, Figures, Message, Progress, Raised, Rebuilt, RoundAssignment
-from services.trainer.rounds.zygote_handle import RoundChild, ZygoteHandle
+from services.trainer.control.zygote_client import RoundChild, ZygoteClient
+from services.trainer.protocol.assignment import RoundAssignment
+from services.trainer.protocol.messages import Failed, Figures, Message, Progress, Raised, Rebuilt
 from services.trainer.settings import TrainerSettings
 
 logger = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ class Rebuilds:
             logger.debug("no job can be taken", extra={"error": error.message})
             return None
 
-    def run(self, job: Job, zygote: ZygoteHandle, stop: Stop) -> None:
+    def run(self, job: Job, zygote: ZygoteClient, stop: Stop) -> None:
         """In the thread that owns the zygote; until it has ended, whichever way."""
         self.job, began = job, time.monotonic()
         work_dir = self._settings.data_dir.absolute() / "rebuilds" / job.job_id
@@ -119,7 +120,7 @@ class Rebuilds:
         )
 
     def _accompany(
-        self, assignment: RoundAssignment, zygote: ZygoteHandle, stop: Stop
+        self, assignment: RoundAssignment, zygote: ZygoteClient, stop: Stop
     ) -> tuple[RoundChild, Message | None, str]:
         """Until the child has ended: the child, its last word, and why it was killed where it was."""
         child = zygote.spawn(assignment)

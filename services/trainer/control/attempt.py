@@ -14,20 +14,11 @@ from common.process.lifecycle import Stop
 from common.registry.catalog import RoundState
 from common.registry.client import RegistryClient
 from services.trainer import metrics
-from services.trainer.rounds import last_words
-from services.trainer.rounds.assignment import (
-    Done,
-    Failed,
-    FailureKind,
-    Message,
-    Progress,
-    Raised,
-    RoundAssignment,
-    Shrunk,
-    Stopped,
-)
-from services.trainer.rounds.round_trace import RoundTrace
-from services.trainer.rounds.zygote_handle import RoundChild, ZygoteHandle
+from services.trainer.control.round_trace import RoundTrace
+from services.trainer.control.zygote_client import RoundChild, ZygoteClient
+from services.trainer.protocol import crash_report
+from services.trainer.protocol.assignment import RoundAssignment
+from services.trainer.protocol.messages import Done, Failed, FailureKind, Message, Progress, Raised, Shrunk, Stopped
 from services.trainer.settings import TrainerSettings
 
 logger = logging.getLogger(__name__)
@@ -94,7 +85,7 @@ class Attempt:
         assignment: RoundAssignment,
         *,
         registry: RegistryClient,
-        zygote: ZygoteHandle,
+        zygote: ZygoteClient,
         settings: TrainerSettings,
         company: "Company | None" = None,
         end_grace_seconds: float = _END_GRACE_SECONDS,
@@ -323,10 +314,10 @@ class Attempt:
 
     def _fail(self, reason: str, *, advice: str = "", told: Mapping[str, Any] | None = None) -> Ending:
         """`told`: of a value that is not finite, which only training makes."""
-        left = last_words.read(Path(self.assignment.work_dir))
+        left = crash_report.read(Path(self.assignment.work_dir))
         failure = {
             "stage": "train" if told else self.progress.stage,
-            "place": last_words.place_in(reason) or left.place,
+            "place": crash_report.place_in(reason) or left.place,
             "advice": advice,
             "log": left.lines,
             **({"not_finite": {name: one for name, one in told.items() if one}} if told else {}),

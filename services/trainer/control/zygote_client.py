@@ -13,8 +13,9 @@ from pathlib import Path
 
 from common.errors import InvalidInput, Unavailable
 from common.process.children import readable, start_zygote
-from services.trainer.rounds.assignment import Message, RoundAssignment, decode_message
-from services.trainer.rounds.zygote import ENVIRONMENT, MAX_PACKET_BYTES
+from services.trainer.protocol.assignment import RoundAssignment
+from services.trainer.protocol.forking import ENVIRONMENT, MAX_PACKET_BYTES
+from services.trainer.protocol.messages import Message, decode_message
 from services.trainer.settings import Scheduling
 
 logger = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ class RoundChild:
         return self.status is not None
 
 
-class ZygoteHandle:
+class ZygoteClient:
     """Used by one thread only, the one that starts it: the kernel kills the zygote when that thread ends.
 
     Args:

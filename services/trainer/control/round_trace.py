@@ -4,7 +4,7 @@ import time
 
 from common.process.tracing import REQUEST_ID, Span, Tracing, link_of
 from common.registry.catalog import Lease
-from services.trainer.rounds.assignment import Progress
+from services.trainer.protocol.messages import Progress
 
 
 class RoundTrace:

@@ -17,7 +17,8 @@ from common.process.lifecycle import Stop
 from common.registry.catalog import Lease
 from common.registry.client import RegistryClient
 from common.registry.teams import ASK_SECONDS, Offer, TeamState
-from services.trainer.rounds.assignment import Progress, RoundAssignment
+from services.trainer.protocol.assignment import RoundAssignment
+from services.trainer.protocol.messages import Progress
 from services.trainer.settings import TrainerSettings
 from services.trainer.shards.cluster_spec import ClusterSpec, free_ports
 from services.trainer.shards.tf_config import read_tf_config

@@ -19,7 +19,13 @@ from common.process.lifecycle import Stop
 from common.process.tracing import open_tracing
 from common.registry.catalog import Lease, OffsetRange, Round, RoundPlan, RoundState
 from common.registry.jobs import Job, JobKind, JobState
-from services.trainer.rounds.assignment import (
+from services.trainer.control.attempt import MAX_DEATHS, Attempt, Outcome
+from services.trainer.control.rebuilds import Rebuilds
+from services.trainer.control.round_trace import RoundTrace
+from services.trainer.control.zygote_client import RoundChild, ZygoteClient
+from services.trainer.protocol.assignment import RoundAssignment
+from services.trainer.protocol.forking import CRASHED
+from services.trainer.protocol.messages import (
     Done,
     Failed,
     FailureKind,
@@ -27,16 +33,10 @@ from services.trainer.rounds.assignment import (
     Progress,
     Raised,
     Rebuilt,
-    RoundAssignment,
     Stopped,
     decode_message,
     encode_message,
 )
-from services.trainer.rounds.attempt import MAX_DEATHS, Attempt, Outcome
-from services.trainer.rounds.rebuilds import Rebuilds
-from services.trainer.rounds.round_trace import RoundTrace
-from services.trainer.rounds.zygote import CRASHED
-from services.trainer.rounds.zygote_handle import RoundChild, ZygoteHandle
 from services.trainer.settings import TrainerSettings
 from testing.processes import is_running
 from testing.waiting import wait_until
@@ -65,14 +65,14 @@ def behave(behaviour: Path) -> Callable[[str], None]:
 
 
 @pytest.fixture(scope="module")
-def one_zygote(behaviour: Path) -> Iterator[ZygoteHandle]:
-    handle = ZygoteHandle(FAKE, nice=7, scheduling="batch", log_format="text", log_level="INFO")
+def one_zygote(behaviour: Path) -> Iterator[ZygoteClient]:
+    handle = ZygoteClient(FAKE, nice=7, scheduling="batch", log_format="text", log_level="INFO")
     yield handle
     handle.stop()
 
 
 @pytest.fixture
-def zygote(one_zygote: ZygoteHandle, behave: Callable[[str], None]) -> ZygoteHandle:
+def zygote(one_zygote: ZygoteClient, behave: Callable[[str], None]) -> ZygoteClient:
     """One for all tests, ready."""
     wait_until(lambda: one_zygote.wait_until_ready(0.1), "the zygote is ready")
     return one_zygote
@@ -111,7 +111,7 @@ def assignment(tmp_path: Path) -> RoundAssignment:
     )
 
 
-def run_to_end(zygote: ZygoteHandle, assignment: RoundAssignment) -> tuple[RoundChild, list[Message]]:
+def run_to_end(zygote: ZygoteClient, assignment: RoundAssignment) -> tuple[RoundChild, list[Message]]:
     child = zygote.spawn(assignment)
     messages: list[Message] = []
 
@@ -124,7 +124,7 @@ def run_to_end(zygote: ZygoteHandle, assignment: RoundAssignment) -> tuple[Round
     return child, messages
 
 
-def wait_for_progress(zygote: ZygoteHandle, child: RoundChild) -> None:
+def wait_for_progress(zygote: ZygoteClient, child: RoundChild) -> None:
     wait_until(lambda: bool(zygote.wait(child, 0.1)), "the child says something")
 
 
@@ -143,14 +143,14 @@ def test_what_is_no_message_is_refused(line: bytes) -> None:
         decode_message(line)
 
 
-def test_a_child_reports_and_ends(zygote: ZygoteHandle, assignment: RoundAssignment) -> None:
+def test_a_child_reports_and_ends(zygote: ZygoteClient, assignment: RoundAssignment) -> None:
     child, messages = run_to_end(zygote, assignment)
     assert messages == [Progress("train", 5, 0.5), Done(1, "promote", 5)]
     assert child.status == 0
 
 
 def test_a_child_is_nice_single_threaded_and_the_first_that_the_kernel_kills(
-    zygote: ZygoteHandle, assignment: RoundAssignment, behave: Callable[[str], None]
+    zygote: ZygoteClient, assignment: RoundAssignment, behave: Callable[[str], None]
 ) -> None:
     behave("describe")
     _, messages = run_to_end(zygote, assignment)
@@ -171,7 +171,7 @@ def test_a_child_is_nice_single_threaded_and_the_first_that_the_kernel_kills(
 
 
 def test_one_of_the_six_comes_back_by_name(
-    zygote: ZygoteHandle, assignment: RoundAssignment, behave: Callable[[str], None]
+    zygote: ZygoteClient, assignment: RoundAssignment, behave: Callable[[str], None]
 ) -> None:
     behave("miss_a_service")
     child, messages = run_to_end(zygote, assignment)
@@ -180,7 +180,7 @@ def test_one_of_the_six_comes_back_by_name(
 
 
 def test_any_other_exception_is_a_death(
-    zygote: ZygoteHandle, assignment: RoundAssignment, behave: Callable[[str], None]
+    zygote: ZygoteClient, assignment: RoundAssignment, behave: Callable[[str], None]
 ) -> None:
     behave("crash")
     child, messages = run_to_end(zygote, assignment)
@@ -192,7 +192,7 @@ def test_any_other_exception_is_a_death(
 
 
 def test_a_child_that_is_killed_shows_the_signal(
-    zygote: ZygoteHandle, assignment: RoundAssignment, behave: Callable[[str], None]
+    zygote: ZygoteClient, assignment: RoundAssignment, behave: Callable[[str], None]
 ) -> None:
     behave("die")
     child, _ = run_to_end(zygote, assignment)
@@ -200,7 +200,7 @@ def test_a_child_that_is_killed_shows_the_signal(
 
 
 def test_a_child_is_asked_to_stop_by_sigterm(
-    zygote: ZygoteHandle, assignment: RoundAssignment, behave: Callable[[str], None]
+    zygote: ZygoteClient, assignment: RoundAssignment, behave: Callable[[str], None]
 ) -> None:
     behave("obey")
     child = zygote.spawn(assignment)
@@ -218,7 +218,7 @@ def test_a_child_is_asked_to_stop_by_sigterm(
 
 
 def test_two_children_live_side_by_side(
-    zygote: ZygoteHandle, assignment: RoundAssignment, behave: Callable[[str], None], tmp_path: Path
+    zygote: ZygoteClient, assignment: RoundAssignment, behave: Callable[[str], None], tmp_path: Path
 ) -> None:
     behave("hang")
     first = zygote.spawn(assignment)
@@ -236,7 +236,7 @@ def test_two_children_live_side_by_side(
 
 
 def test_children_die_with_the_zygote_and_a_new_one_is_started(
-    zygote: ZygoteHandle, assignment: RoundAssignment, behave: Callable[[str], None]
+    zygote: ZygoteClient, assignment: RoundAssignment, behave: Callable[[str], None]
 ) -> None:
     behave("hang")
     child = zygote.spawn(assignment)
@@ -261,9 +261,9 @@ def test_zygote_and_child_die_with_the_process_that_started_them(
     (tmp_path / "assignment.json").write_text(assignment.to_json())
     script = f"""
 from pathlib import Path
-from services.trainer.rounds.assignment import RoundAssignment
-from services.trainer.rounds.zygote_handle import ZygoteHandle
-handle = ZygoteHandle({FAKE!r}, nice=0, scheduling="normal", log_format="text", log_level="INFO")
+from services.trainer.protocol.assignment import RoundAssignment
+from services.trainer.control.zygote_client import ZygoteClient
+handle = ZygoteClient({FAKE!r}, nice=0, scheduling="normal", log_format="text", log_level="INFO")
 while not handle.wait_until_ready(0.1):
     pass
 child = handle.spawn(RoundAssignment.from_json(Path({str(tmp_path / "assignment.json")!r}).read_text()))
@@ -286,7 +286,7 @@ while True:
 
 @pytest.mark.covers("perf-threads")
 def test_the_real_zygote_has_imported_tensorflow_and_keeps_to_one_thread(behave: Callable[[str], None]) -> None:
-    handle = ZygoteHandle(
+    handle = ZygoteClient(
         "services.trainer.rounds.process:run_round", nice=0, scheduling="normal", log_format="text", log_level="INFO"
     )
     try:
@@ -299,7 +299,7 @@ def test_the_real_zygote_has_imported_tensorflow_and_keeps_to_one_thread(behave:
 
 
 def test_a_zygote_that_takes_no_more_signals_is_logged_once_and_the_kill_still_comes(
-    zygote: ZygoteHandle,
+    zygote: ZygoteClient,
     assignment: RoundAssignment,
     behave: Callable[[str], None],
     caplog: pytest.LogCaptureFixture,
@@ -435,7 +435,7 @@ class Failures:
 
 
 def test_a_death_by_a_signal_says_stage_place_and_the_last_lines_of_the_log(
-    zygote: ZygoteHandle, behave: Callable[[str], None], assignment: RoundAssignment, tmp_path: Path
+    zygote: ZygoteClient, behave: Callable[[str], None], assignment: RoundAssignment, tmp_path: Path
 ) -> None:
     settings = TrainerSettings(data_dir=tmp_path, event_log="segments:/nowhere", lease_ttl_seconds=1000.0)
     twice = replace(assignment.round, progress={"deaths": MAX_DEATHS - 1})

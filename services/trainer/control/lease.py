@@ -20,16 +20,16 @@ from common.process.tracing import OFF, Tracing
 from common.registry.catalog import Lease
 from common.registry.client import RegistryClient
 from services.trainer import metrics
-from services.trainer.rounds import work_dirs
-from services.trainer.rounds.asked_profile import AskedProfile
-from services.trainer.rounds.assignment import LIVE_EVENTS, RoundAssignment
-from services.trainer.rounds.attempt import LOOK_SECONDS, Attempt, Ending, Outcome
-from services.trainer.rounds.cluster import Cluster, TeamWatch
-from services.trainer.rounds.helping import Helping
-from services.trainer.rounds.pauses import ModelPauses
-from services.trainer.rounds.rebuilds import Rebuilds
-from services.trainer.rounds.round_trace import RoundTrace
-from services.trainer.rounds.zygote_handle import ZygoteHandle
+from services.trainer.control import work_dirs
+from services.trainer.control.attempt import LOOK_SECONDS, Attempt, Ending, Outcome
+from services.trainer.control.cluster import Cluster, TeamWatch
+from services.trainer.control.helping import Helping
+from services.trainer.control.pauses import ModelPauses
+from services.trainer.control.profile_request import ProfileRequest
+from services.trainer.control.rebuilds import Rebuilds
+from services.trainer.control.round_trace import RoundTrace
+from services.trainer.control.zygote_client import ZygoteClient
+from services.trainer.protocol.assignment import LIVE_EVENTS, RoundAssignment
 from services.trainer.settings import TrainerSettings
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class RoundLoop:
     """`run` is the loop, in a thread that lives as long as the service (the zygote's life hangs on it).
 
     Args:
-        holder, secret: the name under which rounds are leased, and what proves it (holder.py).
+        holder, secret: the name under which rounds are leased, and what proves it (identity.py).
         rebuilds: versions to train again; each takes its turn before the next round.
         known_models: the models that there are; asked only while some of them are backing off.
         on_ended: told after each attempt, so that the next round is planned at once.
@@ -74,7 +74,7 @@ class RoundLoop:
         self._secret, self._cluster = secret, cluster
         self._settings, self._registry, self._health = settings, registry, health
         self._rebuilds, self._known_models, self._on_ended = rebuilds, known_models, on_ended
-        self._zygote = ZygoteHandle(
+        self._zygote = ZygoteClient(
             round_function,
             nice=settings.nice,
             scheduling=settings.scheduling,
@@ -230,7 +230,7 @@ class RoundLoop:
             Unavailable: the registry is away; the lease runs out, or comes back to this trainer.
         """
         plan, ttl_seconds = lease.round.plan, self._settings.lease_ttl_seconds
-        profile = AskedProfile.taken(self._registry, self.holder, plan.model, ttl_seconds=ttl_seconds)
+        profile = ProfileRequest.taken(self._registry, self.holder, plan.model, ttl_seconds=ttl_seconds)
         trace = RoundTrace(self._tracing, lease) if self._tracing.is_on else None
         assignment, company = self._assignment(lease), None
         if profile is not None:
@@ -386,7 +386,7 @@ class _Running:
     lease: Lease
     attempt: Attempt
     trace: RoundTrace | None = None
-    profile: AskedProfile | None = None
+    profile: ProfileRequest | None = None
 
     def step(self, stop: Stop, timeout_seconds: float) -> Ending | None:
         if self.profile is not None:

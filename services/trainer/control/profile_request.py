@@ -7,12 +7,12 @@ from typing import Any, Self
 from common.errors import HeadraceError
 from common.registry.client import RegistryClient
 from common.registry.jobs import Job, JobKind, JobState
-from services.trainer.rounds.attempt import Ending, Outcome
+from services.trainer.control.attempt import Ending, Outcome
 
 logger = logging.getLogger(__name__)
 
 
-class AskedProfile:
+class ProfileRequest:
     """Kept while the round runs, so that another trainer gets it only where this one has died."""
 
     def __init__(self, registry: RegistryClient, job: Job, ttl_seconds: float) -> None:

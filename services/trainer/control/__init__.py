@@ -1,0 +1,1 @@
+"""Leases rounds, watches over their processes, settles every ending; never imports TensorFlow."""

@@ -1,0 +1,129 @@
+"""Everything that a round's process is given: its plan under a lease, where things are, how it may compute."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from common.definition.identity import MAX_PARAMETERS
+from common.registry.catalog import FileEntry, Lease, OffsetRange, ResumePoint, Round, RoundPlan, RoundState
+
+LIVE_EVENTS = "live/events.out.tfevents.live"
+"""Below a round's folder: its curve as it grows, for TensorBoard."""
+
+
+@dataclass(frozen=True)
+class RoundAssignment:
+    """Everything a round's process needs; it reads no settings of its own."""
+
+    lease: Lease
+    """The round, the fencing token, and the resume point to take up, if there is one."""
+    registry_address: str
+    event_log: str
+    """For common.eventlog.open.open_event_log."""
+    work_dir: str
+    """Absolute; this round's own. Kept over attempts on this machine, so what an earlier attempt left may be there."""
+    cache_dir: str
+    """Absolute; files of earlier versions under <model>/<version>/. Control keeps the newest few of each model."""
+    intra_op_threads: int
+    inter_op_threads: int
+    resume_interval_seconds: float
+    """Save a resume point at the first block boundary after so long; 0 saves one after every block."""
+    workers: int = 1
+    """Processes that compute the round's shards, on all trainers; no part of the plan."""
+    addresses: tuple[str, ...] = ()
+    """host:port of each of them, in order of rank, where they are on several trainers; else they are all here."""
+    rank: int = 0
+    """Of this process; the chief has 0."""
+    processes: int = 1
+    """Those of this trainer, from `rank` on."""
+    trainers: tuple[str, ...] = ()
+    """The names of those that compute the round, the chief first; empty: this one alone."""
+    team_id: str = ""
+    """Of these; their processes know each other by it."""
+    devices: int = 1
+    """Devices of each process, the GPUs where there are any; no part of the plan."""
+    straggler_seconds: float = 120.0
+    """How long a step waits for the process that has not come to it."""
+    exchange: str = "memory"
+    """How the processes of one machine hand their rows to each other: memory, or collectives; no part of the plan."""
+    profile_first: int = 0
+    profile_steps: int = 0
+    """Steps of this attempt to trace, from 0; 0 steps: none. No part of the plan."""
+    readers: int = 1
+    """Partitions that are read ahead by threads; no part of the plan."""
+    max_parameters: int = MAX_PARAMETERS
+    """Of the round's model; one of more fails the round before anything is trained."""
+    traceparent: str = ""
+    """Of the attempt's span, where it is traced; no part of the plan."""
+    evaluator: str = "chief"
+    """Who scores what training.evaluate_every_steps asks for: chief, or process, one of its own beside the chief."""
+    rebuild_of: int = 0
+    """Not 0: train this version of the plan's model again and compare. The lease then is a form only (token 0): no
+    resume point is saved and nothing is registered."""
+    candidate: tuple[FileEntry, ...] = ()
+    against: int = 0
+    """Where there are files: measure the SavedModel among them beside this version, on the slice that the round of the
+    lease held out. The lease is a form here, too."""
+
+    @property
+    def round(self) -> Round:
+        return self.lease.round
+
+    @property
+    def plan(self) -> RoundPlan:
+        return self.lease.round.plan
+
+    @property
+    def shards(self) -> int:
+        """Parts of each batch, as the definition says; part of the plan."""
+        return int(dict(self.plan.configuration.get("training", {})).get("shards", 1))
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether what several processes exchange travels through memory: they are to, and all of them are here."""
+        return 1 < self.workers == self.processes and self.exchange == "memory"
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether its steps wait for nobody; part of the plan."""
+        return bool(dict(self.plan.configuration.get("training", {})).get("asynchronous"))
+
+    @property
+    def most_processes(self) -> int:
+        """That can compute the round together: one for each shard, or the workers of an asynchronous one."""
+        training = dict(self.plan.configuration.get("training", {}))
+        return int(training["asynchronous"]["workers"]) if self.is_asynchronous else self.shards
+
+    @property
+    def block_examples(self) -> int:
+        """Examples per block; its boundaries are where training can resume. Part of the plan, as it fixes the order."""
+        return int(self.plan.configuration["block_examples"])
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "RoundAssignment":
+        fields = json.loads(text)
+        told: dict[str, Any] = {"lease": _lease(fields["lease"])}
+        told["candidate"] = tuple(FileEntry(**entry) for entry in fields["candidate"])
+        return cls(**(fields | told | {name: tuple(fields[name]) for name in ("addresses", "trainers")}))
+
+
+def _lease(fields: Mapping[str, Any]) -> Lease:
+    point = fields["resume_point"]
+    return Lease(
+        round=_round(fields["round"]),
+        token=fields["token"],
+        expires_at=fields["expires_at"],
+        resume_point=None
+        if point is None
+        else ResumePoint(point["state"], tuple(FileEntry(**entry) for entry in point["files"]), point["saved_at"]),
+    )
+
+
+def _round(fields: Mapping[str, Any]) -> Round:
+    plan = dict(fields["plan"])
+    plan["ranges"] = tuple(OffsetRange(**item) for item in plan["ranges"])
+    return Round(**{**fields, "plan": RoundPlan(**plan), "state": RoundState(fields["state"])})

@@ -1,0 +1,22 @@
+"""Control and zygote talk over a Unix socket of packets (SOCK_SEQPACKET), one JSON object each:
+
+    zygote to control   {"ready": import seconds}            once
+    control to zygote   {"spawn": assignment path}           with the write end of a pipe for the child's messages
+    zygote to control   {"spawned": pid}                     the answer
+    control to zygote   {"signal": n, "pid": pid}            ignored when the child has ended; 9 goes to its whole group
+    zygote to control   {"exited": pid, "status": n}         n as in subprocess: -9 is "killed by signal 9"
+
+Control gone: the zygote and its children are killed by the kernel (die_with_parent). Zygote gone: so are its children.
+"""
+
+from collections.abc import Mapping
+
+MAX_PACKET_BYTES = 16 * 1024
+CRASHED = 70
+"""Exit status of a child whose round function raised something that is none of the six (EX_SOFTWARE)."""
+ENVIRONMENT: Mapping[str, str] = {
+    "OPENBLAS_NUM_THREADS": "1",  # else importing numpy starts threads
+    "PYTHONHASHSEED": "0",  # the order of a set must not differ from attempt to attempt
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+}
+"""What control sets for the zygote beyond its own environment."""

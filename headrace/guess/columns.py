@@ -23,6 +23,8 @@ _STRAY_SHARE = 0.1
 _WHOLE = re.compile(r"[+-]?(0|[1-9]\d{0,99})")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _LEADING_ZERO = re.compile(r"[+-]?0\d")
+_SIGN = re.compile("[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+"""A letter of Thai, Lao, Japanese or Chinese, which are written without spaces between words."""
 _FLOAT32_MAX = 3.4e38
 _FLOAT_DIGITS = 2**53
 _FLOAT32_WHOLE = 2**24
@@ -40,6 +42,7 @@ class Column:
         minimum, maximum, total, squares: over numbers and dates (epoch seconds), elements of lists too.
         lengths, elements: of lists: how long they are, and the kinds of what is in them.
         longest_text: in characters.
+        pieces: how many words the texts have together; of scripts that write without spaces, `signs`, each letter.
         units: of amounts such as $12 and 5 %; numbers in several units are texts.
     """
 
@@ -55,6 +58,8 @@ class Column:
     lengths: set[int] = field(default_factory=set)
     elements: set[str] = field(default_factory=set)
     longest_text: int = 0
+    pieces: int = 0
+    signs: int = 0
     units: set[str] = field(default_factory=set)
 
     @property
@@ -108,6 +113,11 @@ class Column:
         return self.kinds["empty"] + (0 if self.kind == "text" else self.kinds["marker"])
 
     @property
+    def words_a_text(self) -> float:
+        """On average, as `pieces` counts them."""
+        return self.pieces / max(1, self.kinds["text"])
+
+    @property
     def strays(self) -> list[str]:
         """The few texts of a column whose other values are all numbers, or all dates."""
         texts, present = self.kinds["text"], self.rows - self.kinds["empty"] - self.kinds["marker"]
@@ -143,6 +153,9 @@ class Column:
                 self.units |= {found[1] for found in [amount(cell)] if found and found[1]}
             elif kind == "text":
                 self.longest_text = max(self.longest_text, len(cell))
+                signs = len(_SIGN.findall(cell))
+                self.signs += signs * count
+                self.pieces += (signs + len(_SIGN.sub(" ", cell).split())) * count
         if not self.many:
             self.values.update(counts)
             self.many = len(self.values) > MOST_DISTINCT

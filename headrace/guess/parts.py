@@ -21,6 +21,10 @@ _SPARE_CLASSES = 5
 _MOST_COLUMNS_OF_WORDS = 20
 _MOST_LEARNED_WORDS = 20_000
 _FEW_VALUES = 12
+_NAME_WORDS = 2
+"""Texts of more words on average are no names, where most of them differ."""
+_SENTENCE_WORDS = 5
+_TEXT_WORDS, _TEXT_DIMENSION = 10_000, 16
 _OTHER_DATE = re.compile(
     r"(\w{3,9},? )?(\d{1,4}[/.-]\d{1,2}[/.-]\d{1,4}|\d{1,2}[ -][A-Za-z]{3,9}\.?,?[ -]\d{2,4}"
     r"|[A-Za-z]{3,9}\.? \d{1,2},? \d{4})([ T,].*)?"
@@ -203,6 +207,13 @@ def _specs(column: Column) -> tuple[dict[str, dict[str, Any]], str]:
         return {}, "a date; epoch seconds, not learned from"
     if kind == "text":
         return _text_specs(column)
+    if kind == "truth":
+        return {name: {"type": "numeric"}}, "yes or no: 1 or 0"
+    return _number_specs(column)
+
+
+def _number_specs(column: Column) -> tuple[dict[str, dict[str, Any]], str]:
+    name, kind = column.name, column.kind
     if _KEY_NAME.fullmatch(name) and kind == "whole":
         return {}, "an id; add it to the model if it says something"
     few = kind == "whole" and not column.many and column.minimum >= 0 and column.maximum < 2 * _FEW_VALUES
@@ -235,8 +246,11 @@ def _text_specs(column: Column) -> tuple[dict[str, dict[str, Any]], str]:
     strays = f"text, by {_shown(column.strays)}; all else are numbers or dates" if column.strays else ""
     if column.words() and all(_OTHER_DATE.fullmatch(word.strip()) for word in column.words()):
         return {}, "a date in another form than 2026-01-31, which is the one that is read; not learned from"
-    if column.many or (distinct > _FEW_VALUES and distinct > 0.5 * column.rows):
-        return {}, strays or "different in most rows, so free text or an id; not learned from"
+    differs = column.many or distinct > 0.5 * column.rows
+    if not strays and _is_sentences(column, differs=differs):
+        return _sentence_specs(column)
+    if column.many or (distinct > _FEW_VALUES and differs):
+        return {}, strays or "different in most rows, so a name or an id; not learned from"
     words = {"type": "vocabulary", "max_words": max(16, 2 * distinct), "oov": "bucket", "update": True}
     if distinct > _MOST_LEARNED_WORDS:
         words = {"type": "hashed", "bins": 2 * distinct}
@@ -251,6 +265,27 @@ def _text_specs(column: Column) -> tuple[dict[str, dict[str, Any]], str]:
         name: words,
         f"{name}_vector": vector,
     }, strays or f"{distinct:,} words, a vector of {dimension} numbers each"
+
+
+def _is_sentences(column: Column, *, differs: bool) -> bool:
+    """Whether its words say more than the whole: several in a text, and too many texts to be classes of their own."""
+    if differs:
+        return column.words_a_text > _NAME_WORDS
+    is_various = column.distinct > 0.2 * column.rows or column.words_a_text >= _SENTENCE_WORDS
+    return column.words_a_text > _NAME_WORDS and column.distinct > _MOST_COLUMNS_OF_WORDS and is_various
+
+
+def _sentence_specs(column: Column) -> tuple[dict[str, dict[str, Any]], str]:
+    """A vector for each word, averaged over the text; of scripts without spaces, for each letter and pair of them."""
+    name = column.name
+    words: dict[str, Any] = {"type": "text", "of": name, "max_words": _TEXT_WORDS, "oov": "bucket", "update": True}
+    of_signs = column.signs > 0.5 * column.pieces
+    if of_signs:
+        words |= {"split": "characters", "ngrams": 2}
+    vector = {"type": "embedding", "of": f"{name}_words", "dimension": _TEXT_DIMENSION}
+    unit = "letters" if of_signs else "words"
+    why = f"text of about {column.words_a_text:.0f} {unit}; a vector of {_TEXT_DIMENSION} numbers for each"
+    return {f"{name}_words": words, f"{name}_vector": vector}, why
 
 
 def _list_specs(column: Column) -> tuple[dict[str, dict[str, Any]], str]:

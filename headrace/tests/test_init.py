@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pandas
 import pytest
 import yaml
 from typer.testing import CliRunner, Result
@@ -91,6 +92,62 @@ def test_a_messy_csv_becomes_a_folder_that_is_applied_and_ingested_as_it_is(tmp_
     assert ExampleCodec(schema).encode(as_sent) == ExampleCodec(schema).encode(events(path, schema)[1])
 
 
+WORDS = ("the", "a", "my", "order", "box", "phone", "arrived", "today", "was", "please", "help", "with", "team")
+
+
+def sentence(number: int, count: int = 6) -> str:
+    return " ".join(WORDS[(number * (place + 3) + place) % len(WORDS)] + str(number % 7) for place in range(count))
+
+
+@pytest.mark.parametrize(
+    ("texts", "spec"),
+    [
+        ([sentence(number) for number in range(80)], {"type": "text", "max_words": 10_000}),
+        ([sentence(number % 30, 8) for number in range(200)], {"type": "text"}),
+        ([f"今日は荷物が届きました{chr(0x4E00 + number)}" for number in range(40)],
+         {"type": "text", "split": "characters", "ngrams": 2}),
+        (["red", "dark blue", "a very light kind of green"] * 30, {"type": "vocabulary"}),
+        ([f"{place} County" for place in range(60)] * 3, {"type": "vocabulary"}),
+        ([f"{number:08x}-{number * 7919 % 65536:04x}-4a2b" for number in range(80)], None),
+        ([f"Doe{number}, Jane" for number in range(80)], None),
+    ],
+    ids=["sentences", "sentences that come again", "without spaces", "classes of several words", "many classes", "ids",
+         "names"],
+)  # fmt: skip
+def test_texts_are_told_from_classes_names_and_ids(
+    tmp_path: Path, texts: list[str], spec: dict[str, Any] | None
+) -> None:
+    rows = [
+        {"text": text, "n": number % 5 / 2, "label": "ham" if number % 3 else "spam"}
+        for number, text in enumerate(texts)
+    ]
+    frame = pandas.DataFrame(rows)
+    frame.to_csv(tmp_path / "d.csv", index=False)
+    frame.to_parquet(tmp_path / "d.parquet")
+    (tmp_path / "d.ndjson").write_text("\n".join(map(json.dumps, rows)))
+    for name in ("d.csv", "d.parquet", "d.ndjson"):
+        folder = tmp_path / name.replace(".", "_")
+        result = init(tmp_path / name, "--into", folder)
+        assert result.exit_code == 0, result.output
+        _, definition = written(folder)
+        features = yaml.safe_load((folder / "model.yaml").read_text())["features"]
+        of_text = [one for key, one in features.items() if key == "text" or one.get("of") == "text"]
+        assert [one["type"] for one in of_text][:1] == ([spec["type"]] if spec else []), features
+        assert spec is None or spec.items() <= of_text[0].items()
+        assert (definition.task, definition.label) == ("binary", "label")
+
+
+def test_a_message_and_a_label_are_enough(tmp_path: Path) -> None:
+    path = tmp_path / "d.csv"
+    path.write_text(
+        "message,label\n" + "\n".join(f"{sentence(number)},{'ham' if number % 2 else 'spam'}" for number in range(60))
+    )
+    assert init(path, "--into", tmp_path / "d").exit_code == 0
+    schema, definition = written(tmp_path / "d")
+    assert [feature.name for feature in schema.features] == ["message"]
+    assert definition.features["message_vector"].of == "message_words"
+
+
 @pytest.mark.parametrize(("unit", "said"), [(1.0, (0.0, 1.0)), (1e5, (995_000.0, 576_600.0))])
 def test_a_large_label_is_said_to_be_large(tmp_path: Path, unit: float, said: tuple[float, float]) -> None:
     """Of more different values than are counted one by one, too."""
@@ -143,8 +200,6 @@ def test_a_later_file_fits_what_a_first_one_was_taken_for(tmp_path: Path) -> Non
 
 
 def test_ndjson_and_parquet_say_the_same_as_csv(tmp_path: Path) -> None:
-    import pandas
-
     frame = pandas.DataFrame({
         "sepal length (cm)": [5.1, 4.9, None, 6.0] * 5, "ok": [True, False] * 10, "n": [1.0, 2.0, None, 4.0] * 5,
         "at": pandas.to_datetime(["2026-01-01", "2026-01-02"] * 10), "target": ["a", "b"] * 10,

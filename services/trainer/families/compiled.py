@@ -13,6 +13,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -72,6 +73,17 @@ def compiled_of(
         _refuse_probabilities(one, path, heads)
     has_metrics = getattr(network, "_compile_metrics", None) is not None
     return Compiled(optimizers, has_loss, has_metrics, has_train_step, computes_loss)
+
+
+def users_step(network: keras.Model, given: tuple[Any, Any, Any], *, has_weights: bool) -> Any:
+    """What the model's train_step returns of inputs, labels and, where there are any, weights, as `fit` gives them. A
+    module of before, which always takes three, gets three: its versions can be trained again."""
+    try:
+        return network.train_step(given if has_weights else given[:2])
+    except ValueError as error:
+        if has_weights or "not enough values to unpack (expected 3, got 2)" not in str(error):
+            raise
+    return network.train_step(given)
 
 
 def _overrides(network: keras.Model, name: str) -> bool:

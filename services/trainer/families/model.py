@@ -183,6 +183,11 @@ class BuiltModel:
                 check_logits(head, named[self.wiring.taught[head.name]], self.definition.module)
         return {head.name: head.outputs_of(named[self.wiring.taught[head.name]]) for head in self.heads}
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether examples may weigh differently: the stream says so, or a label may be missing."""
+        return self.schema.weight is not None or any(head.label.may_be_missing for head in self.heads)
+
     def column_specs(self) -> dict[str, tf.TensorSpec]:
         """Of the network's inputs, for any number of rows: one compilation serves every block and batch."""
         return {name: tf.TensorSpec(tensor.shape, tensor.dtype) for name, tensor in self.wiring.columns.items()}

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from services.trainer.families.compiled import users_step
 from services.trainer.families.heads import ByHead
 from services.trainer.families.hooks import HookFailedError
 from services.trainer.families.model import BuiltModel
@@ -351,8 +352,9 @@ class Steps:
             metric.reset_state()
         wiring = self._model.wiring
         taught, weighted = wiring.by_output(labels), wiring.weights_by_output(weights)
+        given = (wiring.arranged(columns), taught, weighted)
         with self._model.looked_at() as results:
-            logs = network.train_step((wiring.arranged(columns), taught, weighted))
+            logs = users_step(network, given, has_weights=self._model.has_weights)
             results.append(logs)
         if not isinstance(logs, dict) or not logs:
             raise DefinitionFailedError("train_step must return a dict of numbers, one of them called loss")

@@ -410,11 +410,11 @@ def test_a_module_learns_from_features_alone(
 
 
 def built_on_pairs(
-    directory: Path, source: str, head: dict[str, Any], **optimizer: Any
+    directory: Path, source: str, head: dict[str, Any], *, weight: str | None = None, **optimizer: Any
 ) -> tuple[Training, TrainingSet]:
     """64 examples of `pair` and `x`, learned in one batch."""
     files = module(source, **head, training={"batch_size": 64, **optimizer})
-    schema = Schema.from_mapping({**SCHEMA, "labels": []})
+    schema = Schema.from_mapping({**SCHEMA, "labels": [], "weight": weight})
     own = load_module(files, "net.py", digest=directory.name, directory=directory)
     model = adapters.build(parse_definition(files), schema, {}, own, seed=1)
     training = adapters.trainable_of(model, seed=1)
@@ -487,6 +487,20 @@ def test_a_step_of_a_gan_leaves_the_other_half_untouched(tmp_path: Path) -> None
         assert any(f"/{moves}/" in path for path in changed)
         assert not any(f"/{stays}/" in path or f"of_{stays}" in path for path in changed)
     assert training.curve(np.ones(2, np.float32))[0].tolist() == [0, 1], "each batch has a place in the curve"
+
+
+@pytest.mark.parametrize(
+    ("taken", "weight", "given"),
+    [("inputs, labels", None, 2), ("inputs, labels, weights", "x", 3), ("inputs, labels, weights", None, 3)],
+    ids=["as fit gives it", "with weights", "a module that always takes weights"],
+)
+def test_a_train_step_gets_what_fit_would_give_it(tmp_path: Path, taken: str, weight: str | None, given: int) -> None:
+    source = GAN.replace(
+        "        inputs, labels, weights = data\n", f"        {taken} = data\n        self.given = len(data)\n"
+    )
+    training, block = built_on_pairs(tmp_path, source, {"label": "x", "task": "regression"}, weight=weight)
+    training.train_block(block, pass_index=0, block_index=0)
+    assert training.model.network.given == given
 
 
 def test_a_train_step_is_traced_to_find_its_variables_and_once_more(tmp_path: Path) -> None:

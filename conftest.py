@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from testing import processes
+from testing import processes, programs
 from testing.redis_server import RedisServer
 
 # A machine that is busy elsewhere draws slowly: that says nothing about a strategy. CI's own profile stays below.
@@ -47,6 +47,15 @@ def redis_server(_shared_redis: RedisServer) -> RedisServer:
         _shared_redis.start()
     _shared_redis.flush()
     return _shared_redis
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A test says which programs it needs (testing/programs.py): none is missing in CI, any may be on a laptop."""
+    for name in [name for mark in item.iter_markers("needs") for name in mark.args]:
+        if programs.is_there(name):
+            continue
+        said = f"there is no {name} on this machine (Debian's package {programs.PROGRAMS[name]})"
+        pytest.fail(said, pytrace=False) if os.environ.get("CI") else pytest.skip(said)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -11,7 +11,12 @@ from e2e_tests.teaching import Pupil, await_more
 from e2e_tests.waiting import until
 from testing.browser import chromium
 
-pytestmark = [pytest.mark.slow, pytest.mark.local_only, pytest.mark.timeout(600, method="signal")]
+pytestmark = [
+    pytest.mark.needs("chromium"),
+    pytest.mark.slow,
+    pytest.mark.local_only,
+    pytest.mark.timeout(600, method="signal"),
+]
 
 
 def confirm(page: Page, action: str, reason: str) -> None:

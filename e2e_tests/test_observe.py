@@ -3,7 +3,6 @@
 import contextlib
 import json
 import re
-import shutil
 import socket
 import subprocess
 import urllib.parse
@@ -50,9 +49,7 @@ def prometheus_on(platform: Platform, folder: Path) -> Iterator[str]:
     path = folder / "prometheus.yml"
     path.write_text(yaml.safe_dump(config))
     port = free_port()
-    binary = shutil.which("prometheus")
-    assert binary, "install Prometheus (on Debian: prometheus)"
-    command = [binary, f"--config.file={path}", f"--storage.tsdb.path={folder / 'tsdb'}",
+    command = ["prometheus", f"--config.file={path}", f"--storage.tsdb.path={folder / 'tsdb'}",
                f"--web.listen-address=127.0.0.1:{port}"]  # fmt: skip
     with (folder / "prometheus.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
@@ -85,6 +82,7 @@ def is_there(url: str) -> bool:
 
 
 @pytest.mark.covers("srv-monitoring")
+@pytest.mark.needs("prometheus", "promtool")
 def test_every_query_of_the_dashboards_and_rules_answers(
     platform: Platform, make_pupil: MakePupil, tmp_path: Path
 ) -> None:

@@ -7,7 +7,6 @@ after a block says what the last command of it, which watches, must print before
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -110,7 +109,7 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 @pytest.mark.local_only
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(shutil.which("curl") is None, reason="the tutorial asks with curl")
+@pytest.mark.needs("curl")
 def test_every_command_of_the_tutorial_does_what_the_page_says(tmp_path: Path, environment: dict[str, str]) -> None:
     port_offset = 9000 + os.getpid() % 10_000
     said: dict[str, str] = {}

@@ -40,7 +40,7 @@ class Metric:
 def document() -> str:
     metrics: dict[str, set[Metric]] = {}
     for path in sorted((*_ROOT.glob("services/**/*.py"), *_ROOT.glob("common/**/*.py"))):
-        if "tests" not in path.parts and "prometheus_client" in path.read_text():
+        if "tests" not in path.relative_to(_ROOT).parts and "prometheus_client" in path.read_text():
             service = path.relative_to(_ROOT).parts[1] if "services" in path.parts else "every service"
             metrics.setdefault(service, set()).update(_metrics_of(path))
     parts = [part for service, found in sorted(metrics.items()) if found for part in _section(service, found)]

@@ -27,7 +27,8 @@ def _paragraphs(package: str, order: random.Random) -> list[str]:
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         raise FileNotFoundError(f"{package} is not installed; `make install` installs it")
-    files = sorted(path for path in Path(spec.origin).parent.rglob("*.py") if "tests" not in path.parts)
+    folder = Path(spec.origin).parent
+    files = sorted(path for path in folder.rglob("*.py") if "tests" not in path.relative_to(folder).parts)
     documented = ast.Module | ast.ClassDef | ast.FunctionDef
     paragraphs = {
         " ".join((ast.get_docstring(node) or "").partition("\n\n")[0].lower().split())

@@ -32,6 +32,9 @@ FOCUS = """(wanted) => {
 """None where the focus is elsewhere, else how it is seen."""
 
 
+pytestmark = pytest.mark.needs("chromium")
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with chromium() as found:

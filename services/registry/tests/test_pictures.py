@@ -34,6 +34,9 @@ Theme = Literal["light", "dark"]
 Picture = NDArray[np.float64]
 
 
+pytestmark = pytest.mark.needs("chromium")
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with chromium() as found:

@@ -2,13 +2,19 @@
 
 import os
 import ssl
-import subprocess
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address
 from pathlib import Path
 
 import grpc
 import httpx
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
 
 from common.errors import InvalidInput
 from protos import tfserving_pb2
@@ -21,7 +27,6 @@ from testing.redis_server import RedisServer
 from testing.waiting import wait_until
 
 _METRICS = "/monitoring/prometheus/metrics"
-_OPENSSL_SECONDS = 60
 _ROWS = {"instances": [[1, 2]]}
 
 
@@ -30,18 +35,16 @@ class Certificates:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._run("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-                  "-keyout", "ca.key", "-out", "ca.crt", "-subj", "/CN=test authority")  # fmt: skip
+        authority, authority_name = ec.generate_private_key(ec.SECP256R1()), _name("test authority")
+        self._write("ca", authority, _signed(authority, authority_name, authority, authority_name))
         for name in ("server", "client"):
-            self._run("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-                      "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")  # fmt: skip
-            (directory / "names").write_text("subjectAltName=IP:127.0.0.1\n")
-            self._run("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial",
-                      "-days", "2", "-extfile", "names", "-out", f"{name}.crt")  # fmt: skip
+            key = ec.generate_private_key(ec.SECP256R1())
+            self._write(name, key, _signed(authority, authority_name, key, _name(name)))
 
-    def _run(self, *arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], cwd=self._directory, check=True, capture_output=True,
-                       timeout=_OPENSSL_SECONDS)  # fmt: skip
+    def _write(self, name: str, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
+        form, encryption = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        (self._directory / f"{name}.key").write_bytes(key.private_bytes(Encoding.PEM, form, encryption))
+        (self._directory / f"{name}.crt").write_bytes(certificate.public_bytes(Encoding.PEM))
 
     def pem(self, name: str) -> bytes:
         return (self._directory / name).read_bytes()
@@ -58,6 +61,22 @@ class Certificates:
         if has_client:
             context.load_cert_chain(self._directory / "client.crt", self._directory / "client.key")
         return context
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _signed(
+    authority: ec.EllipticCurvePrivateKey, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, name: x509.Name
+) -> x509.Certificate:
+    """Valid for a day before and after now; for 127.0.0.1, or as an authority where it is the issuer's own."""
+    now, day = datetime.now(UTC), timedelta(days=1)
+    begun = x509.CertificateBuilder().subject_name(name).issuer_name(issuer).public_key(key.public_key())
+    begun = begun.serial_number(x509.random_serial_number()).not_valid_before(now - day).not_valid_after(now + day)
+    address = x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))])
+    begun = begun.add_extension(x509.BasicConstraints(ca=name == issuer, path_length=None), critical=True)
+    return (begun if name == issuer else begun.add_extension(address, critical=False)).sign(authority, hashes.SHA256())
 
 
 @pytest.fixture(scope="module")

@@ -185,7 +185,7 @@ def test_a_tflite_folder_that_cannot_be_served_says_why(
 
 @pytest.mark.covers("api-custom-op")
 @pytest.mark.timeout(300)  # a compiler on a busy machine
-@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.needs("g++")
 def test_a_library_of_custom_ops_that_comes_with_a_version_is_loaded_before_it(
     zygote: Zygote, redis_server: RedisServer, tmp_path: Path
 ) -> None:

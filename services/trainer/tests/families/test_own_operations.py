@@ -32,6 +32,7 @@ def build_model(schema, parameters):
 
 
 @pytest.mark.covers("api-custom-op")
+@pytest.mark.needs("g++")
 @pytest.mark.timeout(400)  # a compiler on a busy machine
 def test_a_library_is_trained_with_listed_carried_and_needed(tmp_path: Path) -> None:
     library = tmp_path / "triple.so"

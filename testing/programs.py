@@ -1,0 +1,59 @@
+"""The programs beside Python that suites may find on PATH, in one place. `.ci/run` installs those of the table and runs
+`make test` with a PATH that holds nothing else. Imports Python's own modules only.
+
+    python testing/programs.py packages     the Debian packages of those that are missing, in a line
+    python testing/programs.py path FOLDER  fills a folder with links to those that are there
+    python testing/programs.py bare FOLDER  the same without those of the table: what every machine has
+"""
+
+import shutil
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+PROGRAMS = {
+    "chromium": "chromium",  # the dashboard in a browser
+    "curl": "curl",  # the tutorial's request
+    "g++": "g++",  # a library of operations for TensorFlow
+    "java": "openjdk-17-jre-headless",  # Kafka
+    "mvn": "maven",  # Kafka's jars
+    "prometheus": "prometheus",  # the dashboards and rules of the profile `observe`
+    "promtool": "prometheus",
+    "redis-server": "redis-server",  # a newer Redis than the wheel of `make install` has
+}
+"""Each with its Debian package. The tests of a program have the mark `needs`: where it is missing they are skipped, and
+fail in CI (conftest.py). Redis comes with `make install`, too, and needs no mark."""
+
+# fmt: off
+_EVERYWHERE = (
+    "as", "basename", "bash", "cat", "chmod", "cp", "cut", "date", "dirname", "echo", "env", "expand", "expr", "false",
+    "find", "grep", "gzip", "head", "id", "ld", "ls", "make", "mkdir", "mktemp", "mv", "nproc", "ps", "readlink",
+    "realpath", "rm", "sed", "sh", "sleep", "sort", "tail", "tar", "tee", "test", "touch", "tr", "true", "uname", "wc",
+    "xargs",
+)
+# fmt: on
+"""What a machine with make and a shell has. The compiler's own two are nothing without g++."""
+
+
+def is_there(name: str) -> bool:
+    return shutil.which(name) is not None
+
+
+def packages() -> list[str]:
+    return sorted({package for name, package in PROGRAMS.items() if not is_there(name)})
+
+
+def link(names: Iterable[str], folder: Path) -> None:
+    """Fills a new folder; names that are not there are left out."""
+    folder.mkdir(parents=True)
+    for name in names:
+        if found := shutil.which(name):
+            (folder / name).symlink_to(found)
+
+
+if __name__ == "__main__":
+    asked, *folders = sys.argv[1:]
+    if asked == "packages":
+        print(*packages())
+    else:
+        link([*_EVERYWHERE, *(PROGRAMS if asked == "path" else ())], Path(folders[0]))

@@ -5,7 +5,8 @@ one of predictions alone; `headrace` on the command line is the rest.
 from typing import TYPE_CHECKING, Any
 
 from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
-from headrace.client.platform import Appended, Client, ServiceStatus
+from headrace.client.ingesting import Appended
+from headrace.client.platform import Client, ServiceStatus
 from headrace.places import Addresses
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,8 +51,6 @@ EXIT_STATUS_OF: dict[type[HeadraceError], int] = {
 }
 INTERRUPTED = 130
 _LISTED_REFUSALS = 10
-_WORDS = "headrace.words"
-_GLANCE_SECONDS = 2.0
 _EPILOG = (
     "Exit status: 0 done, 1 a rebuilt version is not equal, a benchmark got no answer or the platform is not well, "
     "2 wrong usage, "
@@ -79,38 +76,20 @@ class Commands(TyperGroup):
         sys.exit(status or 0)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        ctx.meta[_WORDS] = args
         return list(super().parse_args(ctx, _json_first(args)))
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except HeadraceError as found:
-            error = _with_meant(found, ctx) if isinstance(found, NotFound) else found
+        except HeadraceError as error:
             _show(error, as_json=bool(ctx.params.get("as_json")))
-            raise typer.Exit(EXIT_STATUS_OF[kind_of(error)]) from found
+            raise typer.Exit(EXIT_STATUS_OF[kind_of(error)]) from error
         except KeyboardInterrupt as error:
             raise typer.Exit(INTERRUPTED) from error
         except BrokenPipeError as error:
             # The reader of our output has gone (`headrace versions m | head -1`); the rest of it has nowhere to go.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from error
-
-
-def _with_meant(error: NotFound, ctx: Any) -> NotFound:
-    """The same with "did you mean", where a word of the command looks like the name of a model or a stream."""
-    if not isinstance(ctx.obj, Session) or "did you mean" in error.message:
-        return error
-    try:
-        with ctx.obj.client(timeout_seconds=_GLANCE_SECONDS) as client:
-            names = [*(model.name for model in client.models()), *(stream.name for stream in client.streams())]
-    except HeadraceError:
-        return error
-    for word in (word.partition("@")[0] for word in ctx.meta.get(_WORDS, ()) if not word.startswith("-")):
-        alike = [] if word in names else get_close_matches(word, names, n=1)
-        if alike and word in error.message:
-            return NotFound(f"{error.message}; did you mean {alike[0]}?")
-    return error
 
 
 def _json_first(arguments: list[str]) -> list[str]:

@@ -129,12 +129,9 @@ class ModelView:
         return Picture(f"{self.name}: metrics by version", lines)
 
     def load(self, version: int = 0) -> Any:
-        """A version as a Keras model, in this process, that takes and gives mappings by name; 0: the one in
-        production. `hr.client.load_model` gives TensorFlow's own object."""
-        loaded = self.client.load_model(self.name, version)
-        from headrace.client.loading import as_keras
-
-        return as_keras(loaded)
+        """A version as a Keras model, in this process, whose `predict` takes a DataFrame; 0: the one in production.
+        `hr.client.load_model` gives TensorFlow's own object."""
+        return self.client.load(self.name, version)
 
     def predict(self, frame: "DataFrame", *, version: int | None = None) -> "DataFrame":
         """Asks serving; a row of outputs for each row, under the same index."""
@@ -162,10 +159,10 @@ class Run:
     folder: Path
 
     def load(self) -> Any:
-        """The export as TensorFlow's object, in this process."""
-        from headrace.client.loading import load
+        """The export as a Keras model, in this process; `predict` takes a DataFrame, `signatures` are TensorFlow's."""
+        from headrace.client.loading import load_as_keras
 
-        return load(self.folder, [path for path in self.folder.rglob("*") if path.is_file()])
+        return load_as_keras(self.folder, [path for path in self.folder.rglob("*") if path.is_file()])
 
 
 def run(

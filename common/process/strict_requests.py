@@ -15,6 +15,7 @@ from fastapi import Request
 from fastapi.routing import APIRoute
 
 from common.errors import InvalidInput
+from common.suggestions import did_you_mean
 
 
 async def refuse_what_is_ignored(request: Request) -> None:
@@ -59,7 +60,8 @@ def refuse_unknown_query(request: Request, known: set[str], *, lists: Container[
     unknown = sorted(set(request.query_params) - known)
     if unknown:
         names = ", ".join(sorted(known)) or "none"
-        raise InvalidInput(f"unknown query parameter {', '.join(unknown)}; known: {names}")
+        meant = did_you_mean(unknown, known)
+        raise InvalidInput(f"unknown query parameter {', '.join(unknown)}; known: {names}{meant}")
     given = [name for name, _ in request.query_params.multi_items()]
     twice = sorted({name for name in given if given.count(name) > 1 and name not in lists}) if len(given) > 1 else []
     if twice:

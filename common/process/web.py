@@ -33,6 +33,7 @@ from common.process.http_door import HttpBounds, host_names, is_loopback
 from common.process.http_protocol import protocol_of
 from common.process.lifecycle import open_files_limit
 from common.process.strict_requests import refuse_what_is_ignored
+from common.process.suggested import near_keys, near_path
 from common.process.traced_http import TracedRequests, add_traces_door
 from common.process.tracing import OFF, Tracing
 
@@ -72,7 +73,9 @@ def _error_response(request: Request, error: Exception) -> Response:
 
 def _validation_response(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return _error_response(request, InvalidInput(f"invalid request: {'; '.join(map(_fault, error.errors()))}"))
+    faults = error.errors()
+    said = "; ".join(map(_fault, faults))
+    return _error_response(request, InvalidInput(f"invalid request: {said}{near_keys(request, faults)}"))
 
 
 def _fault(fault: dict[str, Any]) -> str:
@@ -85,8 +88,9 @@ def _http_response(request: Request, error: Exception) -> Response:
     """What the framework refuses itself: paths and methods that nobody serves, bodies that it cannot parse."""
     assert isinstance(error, HTTPException)
     if error.status_code == _NOT_FOUND:
+        path = request.url.path
         return _error_response(
-            request, NotFound(f"there is no {request.url.path} here; /openapi.json has what there is")
+            request, NotFound(f"there is no {path} here; /openapi.json has what there is{near_path(request)}")
         )
     if error.status_code == _METHOD_NOT_ALLOWED:
         taken = (error.headers or {}).get("Allow", "another method")

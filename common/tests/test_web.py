@@ -9,12 +9,17 @@ from typing import Annotated, Any
 import httpx
 import pytest
 from fastapi import Body, Request
+from pydantic import BaseModel
 
 from common.errors import MAX_MESSAGE_CHARACTERS, Conflict
 from common.process.health import Health
 from common.process.web import BoundedBodies, WebServer, bind, create_app
 
 _LIMIT_BYTES = 1_000
+
+
+class Named(BaseModel, extra="forbid"):
+    reason: str = ""
 
 
 @pytest.fixture
@@ -32,6 +37,18 @@ def http() -> Iterator[httpx.Client]:
     @app.post("/sweep")
     def sweep() -> dict[str, bool]:
         return {"swept": True}
+
+    @app.get("/things/{name}/events")
+    def events(name: str) -> str:
+        return name
+
+    @app.get("/things/{name}:close")
+    def close(name: str) -> str:
+        return name
+
+    @app.post("/named")
+    def named(one: Named) -> str:
+        return one.reason
 
     @app.post("/raw")
     async def raw(request: Request) -> dict[str, Any]:
@@ -73,7 +90,10 @@ def test_the_page_of_the_routes_names_no_other_host_and_has_its_files_here(http:
 
 def test_a_path_that_nobody_serves_is_not_found_in_our_own_form(http: httpx.Client) -> None:
     answer = _refused(http.get("/itms"))
-    assert answer == (404, "NotFound", "there is no /itms here; /openapi.json has what there is")
+    meant = "there is no /itms here; /openapi.json has what there is; did you mean /items?"
+    assert answer == (404, "NotFound", meant)
+    assert _refused(http.get("/things/s/evnts"))[2].endswith("did you mean /things/s/events?")
+    assert _refused(http.get("/things/s:clse"))[2].endswith("did you mean /things/s:close?")
 
 
 def test_a_method_that_the_path_does_not_take_is_named(http: httpx.Client) -> None:
@@ -87,6 +107,11 @@ def test_a_query_parameter_that_nobody_reads_is_refused(http: httpx.Client, path
     status, kind, message = _refused(http.get(path, params={"limt": 3}))
     assert (status, kind) == (400, "InvalidInput")
     assert message.startswith("unknown query parameter limt; known: ")
+
+
+def test_a_misspelt_parameter_or_key_is_told_with_what_was_meant(http: httpx.Client) -> None:
+    assert _refused(http.get("/items", params={"limt": 3}))[2].endswith("known: limit; did you mean limit?")
+    assert _refused(http.post("/named", json={"reasn": "x"}))[2].endswith("; did you mean reason?")
 
 
 def test_a_query_parameter_given_twice_is_refused(http: httpx.Client) -> None:

@@ -4,7 +4,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import orjson
+
+from common.definition.inputs import INPUTS_PATH, SignatureInputs, parse_inputs
 from common.errors import InvalidInput
+from common.schema import Schema
+from headrace.client.tensor_values import as_input
+from headrace.files.row_files import Wanted, values_of_frame
+from protos.tfserving_pb2 import DataType
+
+_SIGNATURE = "serving_default"
 
 
 def load(directory: Path, files: Sequence[Path]) -> Any:
@@ -25,20 +34,66 @@ def load(directory: Path, files: Sequence[Path]) -> Any:
     return tf.saved_model.load(str(directory / "saved_model"))
 
 
-def as_keras(loaded: Any) -> Any:
-    """What `load` gave as a Keras model: itself where it is one, else a layer that calls the SavedModel's
-    serving_default, from a mapping of inputs to one of outputs, by name. The layer has no weights to train."""
+def load_as_keras(directory: Path, files: Sequence[Path]) -> Any:
+    """What `load` gives as a Keras model: itself where it is one, else one that calls the SavedModel's serving_default,
+    from inputs to outputs, by name. Its `predict` takes a DataFrame, too. It has no weights to train; `signatures` has
+    the others. Raises as `load`.
+    """
     import tensorflow as tf
 
+    loaded = load(directory, files)
     if isinstance(loaded, tf.keras.Model):
         return loaded
 
     class Served(tf.keras.layers.Layer):  # type: ignore[misc]  # TensorFlow has no types
         def call(self, inputs: Any) -> Any:
-            return loaded.signatures["serving_default"](**inputs)  # the whole, whose variables live as long as it does
+            return loaded.signatures[_SIGNATURE](**inputs)  # the whole, whose variables live as long as it does
 
-    _, wanted = loaded.signatures["serving_default"].structured_input_signature
+    class Version(tf.keras.Model):  # type: ignore[misc]  # TensorFlow has no types
+        @property
+        def signatures(self) -> Any:
+            return loaded.signatures
+
+        def predict(self, x: Any, *arguments: Any, **options: Any) -> Any:
+            columns = columns_of(x, wanted, declared) if hasattr(x, "to_dict") else x
+            if isinstance(columns, dict):  # Keras takes strings as tensors only
+                columns = {name: tf.constant(values) for name, values in columns.items()}
+            return super().predict(columns, *arguments, **options)
+
+    _, wanted = loaded.signatures[_SIGNATURE].structured_input_signature
+    declared = _declared(directory / "saved_model" / INPUTS_PATH)
     inputs = {
         name: tf.keras.Input(shape=spec.shape[1:], dtype=spec.dtype.name, name=name) for name, spec in wanted.items()
     }
-    return tf.keras.Model(inputs, Served(name="served", autocast=False)(inputs))
+    return Version(inputs, Served(name="served", autocast=False)(inputs))
+
+
+def columns_of(frame: Any, specs: Any, declared: SignatureInputs | None) -> dict[str, Any]:
+    """A DataFrame's rows as arrays by input, as serving would read them: by name or alias, defaults filled in, lists of
+    any length filled up.
+
+    Args:
+        specs: {input: tf.TensorSpec}.
+
+    Raises:
+        InvalidInput: a row does not fit; says which.
+    """
+    types = {name: DataType.Name(spec.dtype.as_datatype_enum) for name, spec in specs.items()}
+    schema = Schema(declared.features, ()) if declared else None
+    rows = values_of_frame(frame, Wanted(types, schema))
+    if not rows:
+        raise InvalidInput("the frame has no rows")
+    padding = declared.padding if declared else {}
+    columns = {}
+    for name, spec in specs.items():
+        values = [row[name] for row in rows]
+        if spec.shape.rank is not None and spec.shape.rank > 1 and spec.shape[1] is None:
+            longest = max(map(len, values))
+            values = [[*value, *[padding.get(name, 0)] * (longest - len(value))] for value in values]
+        columns[name] = as_input(name, values, types[name])
+    return columns
+
+
+def _declared(path: Path) -> SignatureInputs | None:
+    """What the stream's schema says of the inputs, where it came with the version."""
+    return parse_inputs(orjson.loads(path.read_bytes())).get(_SIGNATURE) if path.is_file() else None

@@ -3,7 +3,7 @@
     import headrace
 
     client = headrace.Client()
-    client.append("flights", [{"carrier": "UA", "distance": 1400.0, ...}])
+    client.ingest("flights", [{"carrier": "UA", "distance": 1400.0, ...}])   # or a DataFrame, or "flights.csv"
     client.predict("flights-late", instances=[{"carrier": "UA", "distance": 1400.0, ...}])
 
 Thread-safe. Every call has a timeout and raises one of the six errors of common/errors.py. Calls that may be repeated
@@ -13,8 +13,7 @@ Thread-safe. Every call has a timeout and raises one of the six errors of common
 import base64
 import hashlib
 import tempfile
-import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,43 +22,21 @@ from urllib.parse import urlencode
 from common.errors import DataLoss, HeadraceError, NotFound, Unavailable
 from common.registry.catalog import PRODUCTION, AliasChange, FileEntry, Model, Round, Stream, Version
 from common.registry.paths import path_below
-from common.schema import Schema
 from headrace.client.answers import build
 from headrace.client.bodies import JSON, encode, segment
 from headrace.client.connection import Answer, Door
+from headrace.client.ingesting import Ingesting
 from headrace.client.lifecycle import Lifecycle
 from headrace.client.looking import Looking
 from headrace.client.predicting import Predicting
 from headrace.client.rebuilds import Rebuild, wait_for
 from headrace.client.tables import Models, Versions
-from headrace.files.event_files import events_of_frame
 from headrace.places import Addresses, addresses_of
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
-
     from headrace.client.predictions import PredictionClient
 
-Event = Mapping[str, Any]
-OnInvalid = Literal["reject", "deadletter"]
 _STATUS_TIMEOUT_SECONDS = 2.0
-
-
-@dataclass(frozen=True)
-class Appended:
-    """What ingest answered.
-
-    Attributes:
-        accepted: events now in the stream.
-        refused: (index in the request, reason) of each event that went to the dead letters.
-        position: {partition: offset just after the last record with an event of this request}.
-        duplicate: the idempotency key was known; nothing was appended now.
-    """
-
-    accepted: int
-    refused: tuple[tuple[int, str], ...]
-    position: Mapping[int, int]
-    duplicate: bool
 
 
 @dataclass(frozen=True)
@@ -72,7 +49,7 @@ class ServiceStatus:
     conditions: Mapping[str, str]
 
 
-class Client(Lifecycle, Looking, Predicting):
+class Client(Ingesting, Lifecycle, Looking, Predicting):
     """One platform. Use as a context manager, or call close()."""
 
     def __init__(
@@ -157,58 +134,6 @@ class Client(Lifecycle, Looking, Predicting):
         state: Mapping[str, Any] = self._get(self._ingest, f"/v1/streams/{segment(name)}")
         return state
 
-    def append(
-        self,
-        stream: str,
-        events: "Sequence[Event] | DataFrame",
-        *,
-        idempotency_key: str | None = None,
-        on_invalid: OnInvalid = "reject",
-    ) -> Appended:
-        """Appends events; returns when the log holds them. Numpy arrays are fine as values.
-
-        A DataFrame's rows are made to fit the stream's schema as `headrace ingest` does with a file's.
-
-        Args:
-            idempotency_key: the same key again appends nothing; without one, each call makes its own, so that a
-                repetition by this client never doubles events.
-
-        Raises:
-            InvalidInput: an event does not fit the schema; `refused` names each. NotFound: no such stream.
-            Overloaded, Unavailable: the time was over before ingest could take it.
-        """
-        body = encode({"events": self._rows_of(stream, events)})
-        return self.append_body(
-            stream, body, "application/json", idempotency_key=idempotency_key, on_invalid=on_invalid
-        )
-
-    def _rows_of(self, stream: str, events: "Sequence[Event] | DataFrame") -> list[Event]:
-        if not hasattr(events, "to_dict"):
-            return list(events)
-        columns = {item.name: item for item in Schema.from_json(self.stream(stream).schema_json).columns}
-        return [*events_of_frame(events, columns)]
-
-    def append_body(
-        self,
-        stream: str,
-        body: bytes,
-        content_type: str,
-        *,
-        idempotency_key: str | None = None,
-        on_invalid: OnInvalid = "reject",
-    ) -> Appended:
-        """Like append, with a body made elsewhere: JSON, NDJSON lines or TFRecord-framed tf.train.Examples."""
-        query = "" if on_invalid == "reject" else "?" + urlencode({"on_invalid": on_invalid})
-        headers = {"Content-Type": content_type, "Idempotency-Key": idempotency_key or uuid.uuid4().hex}
-        path = f"/v1/streams/{segment(stream)}/events{query}"
-        document = self._ingest.call("POST", path, body, headers=headers, repeatable=True).json()
-        return Appended(
-            accepted=int(document["accepted"]),
-            refused=tuple((int(item["index"]), str(item["reason"])) for item in document.get("refused", ())),
-            position={int(partition): int(offset) for partition, offset in document.get("position", {}).items()},
-            duplicate=bool(document.get("duplicate", False)),
-        )
-
     # models, rounds and versions
 
     def register_model(self, name: str, *, stream: str, files: Mapping[str, bytes]) -> Model:
@@ -246,6 +171,11 @@ class Client(Lifecycle, Looking, Predicting):
                 or the version has neither a SavedModel nor one Keras file.
             DataLoss: a file is not what its digest says.
         """
+        from headrace.client.loading import load
+
+        return load(*self._fetched(model, version, into))
+
+    def _fetched(self, model: str, version: int, into: str | Path | None) -> tuple[Path, list[Path]]:
         number = version or self.model(model).aliases.get(PRODUCTION, 0)
         if not number:
             raise NotFound(f"model {model} has no version in production yet")
@@ -253,9 +183,17 @@ class Client(Lifecycle, Looking, Predicting):
         paths = {path_below(directory, entry.path): entry for entry in self.version(model, number).files}
         for path, entry in paths.items():
             self.fetch_file(entry, path)
-        from headrace.client.loading import load
+        return directory, list(paths)
 
-        return load(directory, list(paths))
+    def load(self, model: str, version: int = 0, *, into: str | Path | None = None) -> Any:
+        """A version as a Keras model, in this process: `client.load("flights-late").predict(frame)`.
+
+        Its `predict` takes a DataFrame, under names and aliases, as `Client.predict` does, or columns by input. It
+        gives arrays by output. Arguments and errors: those of `load_model`.
+        """
+        from headrace.client.loading import load_as_keras
+
+        return load_as_keras(*self._fetched(model, version, into))
 
     def fetch_file(self, entry: FileEntry, path: Path) -> None:
         """Writes one file of a version. Raises DataLoss: it is not what its digest says."""

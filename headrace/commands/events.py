@@ -14,7 +14,8 @@ from common.errors import HeadraceError, InvalidInput
 from common.examples.cells import column_name
 from common.schema import Schema
 from common.storage import Place, place_of
-from headrace.client.platform import Client, OnInvalid
+from headrace.client.ingesting import OnInvalid
+from headrace.client.platform import Client
 from headrace.commands.session import Session
 from headrace.files.upload_state import UploadState
 

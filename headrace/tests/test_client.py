@@ -1,10 +1,12 @@
 """The client against a small HTTP server that answers what the test says."""
 
+import json
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -90,6 +92,29 @@ def test_every_append_has_a_key_of_its_own(server: Server, client: Client) -> No
     client.append("s", [{"x": 1.0}])
     client.append("s", [{"x": 1.0}])
     assert len({request.headers["idempotency-key"] for request in server.requests}) == 2
+
+
+def test_files_are_ingested_in_batches_and_go_on_under_their_keys(
+    server: Server, client: Client, tmp_path: Path
+) -> None:
+    schema = {"features": [{"name": "x_m", "dtype": "float32", "aliases": ["x (m)"]}], "labels": []}
+    (tmp_path / "a.csv").write_text("x (m)\n1\n2\n")
+    (tmp_path / "b.ndjson").write_text('{"x (m)": 3}\n{"x_m": "?"}\n')
+    stream = {"name": "s", "schema_version": 1, "schema_json": json.dumps(schema), "created_at": 0.0}
+    first = {"accepted": 2, "refused": [], "position": {"0": 2}, "duplicate": False}
+    second = {"accepted": 1, "refused": [{"index": 1, "reason": "x_m is '?'"}], "position": {"0": 3, "1": 1}}
+    keys = []
+    for _ in range(2):
+        for answer in (stream, first, second):
+            server.will_answer(200, answer)
+        found = client.ingest("s", f"{tmp_path}/*", idempotency_key="k", on_invalid="deadletter")
+        assert (found.accepted, found.refused, found.position) == (3, ((3, "x_m is '?'"),), {0: 3, 1: 1})
+        keys.append([request.headers["idempotency-key"] for request in server.requests[-2:]])
+    assert keys[0] == keys[1]
+    assert len(set(keys[0])) == 2
+    assert server.requests[-2].body == b'{"x_m":1.0}\n{"x_m":2.0}\n'
+    client.ingest("s", [{"x_m": 1.0}])
+    assert server.requests[-1].body == b'{"events":[{"x_m":1.0}]}'
 
 
 @pytest.mark.parametrize("call", ["train", "rollback", "promote"])

@@ -250,12 +250,6 @@ def test_streams_history_and_dead_letters_are_listed(run: Run) -> None:
     assert "1 appended, 1 still do not fit" in run("deadletters", "s", "--replay", answers=(report,)).stdout
 
 
-def test_a_misspelt_name_is_told_with_the_one_that_was_meant(run: Run) -> None:
-    run.server.will_answer(404, {"error": {"kind": "NotFound", "message": "model flihgts is not registered"}})
-    names: tuple[Any, ...] = ({"models": [MODEL | {"name": "flights"}]}, {"streams": []})
-    assert "not registered; did you mean flights?" in run("versions", "flihgts", answers=names).stderr
-
-
 def test_predict_before_the_first_version_says_that_there_is_none(run: Run) -> None:
     run.server.will_answer(404, {"error": "Servable not found for request: Latest(m)"})
     result = run("predict", "m", "[1]", answers=(MODEL | {"aliases": {}}, {"models": []}, {"streams": []}))

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 
 from common.definition.gate import Gate
@@ -16,6 +17,7 @@ from common.registry.catalog import OffsetRange, RoundPlan, VersionDraft
 from common.registry.client import RegistryClient
 from common.registry.files import manifest_of
 from headrace import Addresses, Client
+from headrace.client.loading import load_as_keras
 from headrace.commands.push import checked, exported_by, saved_model_of
 from headrace.local import inspect
 from headrace.notebook import ModelView
@@ -79,9 +81,38 @@ def save(folder: Path) -> None:
     network = tf.keras.Sequential([tf.keras.Input((1,)), tf.keras.layers.Rescaling(3.0)])
     network.export(folder / "triple/saved_model", verbose=False)
     network.save(folder / "triple/saved_model/model.keras")
+    called = tf.function(
+        lambda n, word, tags: {"y": n * tf.cast(tf.strings.length(word), tf.float32) + tf.cast(
+            tf.reduce_sum(tf.cast(tags != "\uffff", tf.int32), 1), tf.float32)},
+        input_signature=[tf.TensorSpec([None], name="n"), tf.TensorSpec([None], tf.string, name="word"),
+                         tf.TensorSpec([None, None], tf.string, name="tags")],
+    )  # fmt: skip
+    tf.saved_model.save(tf.Module(), str(folder / "called/saved_model"), signatures=called)
+    extra = folder / "called/saved_model/assets.extra"
+    extra.mkdir()
+    (extra / "headrace_inputs.json").write_text(
+        json.dumps({"serving_default": {"features": CALLED, "padding": {"tags": "\uffff"}}})
+    )
     for name in ("double", "triple"):  # No version is without a checkpoint.
         (folder / name / "checkpoint").mkdir()
         (folder / name / "checkpoint/state").write_text("weights")
+
+
+CALLED = [
+    {"name": "n", "dtype": "float32", "aliases": ["the n"], "yes_no": True},
+    {"name": "word", "dtype": "string", "required": False, "default": "abc"},
+    {"name": "tags", "dtype": "string", "shape": [None]},
+]
+
+
+def answers_to_frames(folder: Path) -> tuple[list[float], str]:
+    """Of rows with aliases, words, gaps and lists of different lengths; and what a row that lacks an input is told."""
+    model = load_as_keras(folder, [path for path in folder.rglob("*") if path.is_file()])
+    frame = pandas.DataFrame({"the n": ["yes", 2.0], "word": ["ab", None], "tags": [["a", "b"], []], "other": [1, 2]})
+    found = model.predict(frame, verbose=0)["y"].tolist()
+    with pytest.raises(InvalidInput) as caught:
+        model.predict(frame.drop(columns="the n"), verbose=0)
+    return found, caught.value.message
 
 
 def answers(url: str, into: Path) -> tuple[list[float], list[list[float]], list[float]]:
@@ -106,6 +137,8 @@ def test_a_version_comes_as_its_saved_model_or_as_the_keras_model_that_it_holds(
 ) -> None:
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         pool.submit(save, tmp_path).result(timeout=_TIMEOUT_SECONDS)
+        found, refusal = pool.submit(answers_to_frames, tmp_path / "called").result(timeout=_TIMEOUT_SECONDS)
+        assert (found, "row 1 has no n" in refusal) == ([1 * 2 + 2.0, 2 * 3 + 0.0], True), refusal
         assert [register_version(registry, tmp_path / name) for name in ("double", "triple")] == [1, 2]
         told = pool.submit(answers, registry.url, tmp_path / "into").result(timeout=_TIMEOUT_SECONDS)
     assert told == ([2.0, 4.0], [[3.0]], [6.0])

@@ -12,6 +12,7 @@ from common.errors import Conflict, InvalidInput, NotFound
 from common.registry.catalog import PRODUCTION, ChangeKind, Model
 from common.schema import Schema, check_name
 from services.registry.definitions import streams
+from services.registry.definitions.unknown import not_registered
 from services.registry.store.database import Transaction
 from services.registry.store.history import remember
 from services.registry.store.tables import aliases, definition_files, deleted, models
@@ -76,7 +77,7 @@ def get_model(connection: Connection, name: str) -> Model:
     """Raises NotFound."""
     row = _find(connection, name)
     if row is None:
-        raise NotFound(f"model {name} is not registered")
+        raise not_registered(connection, "model", name)
     named = connection.execute(select(aliases).where(aliases.c.model == name).order_by(aliases.c.alias))
     return _model_of(row, {alias.alias: alias.version for alias in named})
 

@@ -8,6 +8,7 @@ from common.errors import Conflict, InvalidInput, NotFound
 from common.registry.catalog import ChangeKind, Stream
 from common.schema import Schema, check_name
 from common.schema_changes import check_compatible
+from services.registry.definitions.unknown import not_registered
 from services.registry.store.database import Transaction
 from services.registry.store.tables import archived_streams, deleted, streams
 
@@ -53,7 +54,7 @@ def get_stream(connection: Connection, name: str, schema_version: int) -> Stream
         return stream
     if schema_version and _find(connection, name, 0) is not None:
         raise NotFound(f"stream {name} has no schema version {schema_version}")
-    raise NotFound(f"stream {name} is not registered")
+    raise not_registered(connection, "stream", name)
 
 
 def list_streams(connection: Connection) -> list[Stream]:

@@ -70,6 +70,11 @@ def test_unknown_names_are_not_found(catalog: Catalog) -> None:
         catalog.get_stream("s", 9)
     with pytest.raises(NotFound, match="model nobody is not registered"):
         catalog.get_model("nobody")
+    catalog.register_model("late", stream="s", files=definition("late"), by="ada")
+    with pytest.raises(NotFound, match=r"model lat is not registered; did you mean late\?"):
+        catalog.get_model("lat")
+    with pytest.raises(NotFound, match="stream late is not registered; there is a model of that name"):
+        catalog.get_stream("late")
     with pytest.raises(NotFound, match="no definition"):
         catalog.get_definition("0" * 64)
 

@@ -3,8 +3,8 @@
 Memory is counted as bytes arrive, not as they are announced. Where room runs out, whoever has been silent longest gives
 way, so that silent connections cannot keep others out.
 
-Refused are Host names that are not ours on a door that listens on loopback (a page whose name resolves to 127.0.0.1
-could read and write), and methods that change something with an Origin that is not the door's own (a page could post).
+Refused are Host names that are not the door's (a page whose name comes to resolve to this address could read and
+write), and methods that change something in the name of a page that is not the door's own (a page could post).
 """
 
 import asyncio
@@ -19,9 +19,14 @@ from urllib.parse import urlsplit
 import orjson
 import prometheus_client
 
+from common.errors import InvalidInput
+
 REFUSED = prometheus_client.Counter(
     "http_refused", "Requests and connections that were refused before any route saw them.", ["status"]
 )
+ANY_HOST = "*"
+_FOREIGN_SITES = frozenset({b"cross-site", b"same-site"})
+"""Another port of this machine is the same site."""
 _MAX_KNOWN_HOSTS = 256
 _BEGUN_PER_TURN = 32
 """Of all connections' requests that came behind another one; the event loop accepts and reads between two turns."""
@@ -74,15 +79,19 @@ class HttpBounds:
     Attributes:
         max_bodies_bytes: of all requests that are arriving or not answered yet; half of it for one client's address.
         max_connections: at once; half of it for one client's address, unless that is this machine.
-        is_loopback: only this machine can connect, so that only its own names are ours.
-        allowed_hosts: further names in Host and Origin, in lower case, without a port.
+        is_loopback: only this machine can connect.
+        own_names: what Host may say besides localhost and addresses, in lower case, without a port.
+        allowed_hosts: further names in Host, and names of pages that may change something; ANY_HOST leaves Host unread.
+        allowed_hosts_setting: its name in messages.
         any_origin: pages of any origin may post.
     """
 
     max_bodies_bytes: int = 256 * 1024 * 1024
     max_connections: int = 4096
     is_loopback: bool = False
+    own_names: frozenset[str] = frozenset()
     allowed_hosts: frozenset[str] = frozenset()
+    allowed_hosts_setting: str = "ALLOWED_HOSTS"
     any_origin: bool = False
     times: HttpTimes = HttpTimes()
     error_body: Callable[[int, str], bytes] = door_error_body
@@ -94,8 +103,16 @@ def is_loopback(sock: socket.socket) -> bool:
 
 
 def host_names(text: str) -> frozenset[str]:
-    """The names of a setting, separated by commas."""
-    return frozenset(name.strip().lower() for name in text.split(",") if name.strip())
+    """The names of a setting, separated by commas or spaces.
+
+    Raises:
+        InvalidInput: one is no name: it has a port, a scheme or a path.
+    """
+    names = frozenset(text.replace(",", " ").lower().split())
+    for name in names - {ANY_HOST}:
+        if _name_of(name.encode()) != name:
+            raise InvalidInput(f"allowed hosts: {name!r} is no name of a host; expected names without scheme and port")
+    return names
 
 
 @dataclass
@@ -203,28 +220,36 @@ class Door:
 
     def check_host(self, value: bytes) -> None:
         """Raises RefusedByDoor for a name that is not ours."""
-        if self.bounds.is_loopback and not self._is_ours(_name_of(value)):
-            raise RefusedByDoor(
-                _MISDIRECTED,
-                f"Host {value[:100].decode(errors='replace')!r} is not this machine; ALLOWED_HOSTS names further ones",
-            )
+        if not self._is_ours(_name_of(value)):
+            shown, setting = value[:100].decode(errors="replace"), self.bounds.allowed_hosts_setting
+            raise RefusedByDoor(_MISDIRECTED, f"Host {shown!r} is no name of this door; {setting} names further ones")
         if len(self.hosts) < _MAX_KNOWN_HOSTS:
             self.hosts.add(value)
 
-    def check_origin(self, origin: bytes, host: bytes) -> None:
-        """Raises RefusedByDoor for a page that is not this door's own."""
-        if self.bounds.any_origin:
-            return
+    def check_page(self, origin: bytes, site: bytes, host: bytes) -> None:
+        """Raises RefusedByDoor for a page that is not this door's own.
+
+        Args:
+            origin: what Origin says, `null` included; empty without one.
+            site: what Sec-Fetch-Site says of the page, where a browser says so; a name in `allowed_hosts` outweighs it.
+        """
         scheme, _, rest = origin.partition(b"://")
-        is_own = scheme in (b"http", b"https") and rest == host
-        if not is_own and _name_of(rest) not in self.bounds.allowed_hosts:
-            shown = origin[:100].decode(errors="replace")
-            raise RefusedByDoor(
-                _FORBIDDEN, f"a page of {shown!r} may not change anything here; ALLOWED_HOSTS names pages that may"
-            )
+        is_own = not origin or (scheme in (b"http", b"https") and rest == host)
+        if self.bounds.any_origin or (is_own and site not in _FOREIGN_SITES):
+            return
+        if rest and _name_of(rest) in self.bounds.allowed_hosts:
+            return
+        page = origin[:100].decode(errors="replace") or f"another site ({site.decode()})"
+        setting = self.bounds.allowed_hosts_setting
+        raise RefusedByDoor(
+            _FORBIDDEN, f"a page of {page!r} may not change anything here; {setting} names pages that may"
+        )
 
     def _is_ours(self, name: str) -> bool:
-        if name == "localhost" or name.endswith(".localhost") or name in self.bounds.allowed_hosts:
+        bounds = self.bounds
+        if name == "localhost" or name.endswith(".localhost") or name in bounds.own_names | bounds.allowed_hosts:
+            return True
+        if ANY_HOST in bounds.allowed_hosts:
             return True
         try:
             ipaddress.ip_address(name)

@@ -24,8 +24,13 @@ _MOST_WAITING = 16
 """Requests of a connection behind the one at work; what comes after them is left unparsed, and then unread."""
 NONE, HEAD, BODY = 0, 1, 2
 """What of a message has come: nothing or all of it, a part of its head, its head."""
-_SAFE_METHODS = frozenset({b"GET", b"HEAD", b"OPTIONS"})
-_ONLY_ONCE = frozenset({b"origin", b"content-type", b"content-encoding", b"idempotency-key", b"x-request-timeout-ms"})
+SAFE_METHODS = frozenset({b"GET", b"HEAD", b"OPTIONS"})
+_ONLY_ONCE = frozenset(
+    {
+        b"origin", b"sec-fetch-site", b"content-type", b"content-encoding", b"idempotency-key",
+        b"x-request-timeout-ms",
+    }
+)  # fmt: skip
 """Headers of which readers would have to choose one. Of Content-Length the parser takes one only."""
 _URI_TOO_LONG, _HEAD_TOO_LARGE = 414, 431
 
@@ -76,7 +81,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._chunk_bytes = 0
         self._answered_any = False
         self._unread_since = 0.0
-        self._origin = b""
+        self._origin = self._site = b""
         self._host = b""
         self._upgrades = False
         self._is_refused = False
@@ -288,7 +293,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._first_bytes = self._chunk_bytes
         self._beside_body_bytes = 0
         self._seen = set()
-        self._origin = self._host = b""
+        self._origin = self._site = self._host = b""
         self._upgrades = self._is_old_head = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -309,6 +314,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._seen.add(name)
         if name == b"origin":
             self._origin = value
+        elif name == b"sec-fetch-site":
+            self._site = value.lower()
         elif name == b"upgrade":
             self._upgrades = True
         elif name == b"content-length" and value.isdigit():
@@ -344,8 +351,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self.check_head()
-        if self._origin and self.parser.get_method() not in _SAFE_METHODS:
-            self.door.check_origin(self._origin, self._host)
+        if (self._origin or self._site) and self.parser.get_method() not in SAFE_METHODS:
+            self.door.check_page(self._origin, self._site, self._host)
         if self.parser.should_upgrade():
             return  # `_go_on_without_upgrade` comes next.
         self.stage = BODY

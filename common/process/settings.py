@@ -18,8 +18,9 @@ class ServiceSettings(BaseSettings):
     model_config = SettingsConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     allowed_hosts: str = ""
-    """Names besides localhost, separated by commas: a request's Host may have them where the door listens on loopback,
-    and pages of theirs may change something."""
+    """Names of hosts, separated by commas or spaces: an HTTP request's Host may say them, and pages of theirs may
+    change something. Answered without being named here: localhost and names below it, addresses, the service's name
+    (`registry`, ...) and the machine's own. `*` leaves Host unread, for a proxy that checks it."""
     trace_sample: float = Field(default=0.0, ge=0.0, le=1.0)
     """The share of requests that are traced; those with a `traceparent` that says so are, too. 0: none is.
     OpenTelemetry's own variables (OTEL_EXPORTER_OTLP_ENDPOINT and others) say where spans are sent."""

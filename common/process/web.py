@@ -255,19 +255,22 @@ def listeners(sock: socket.socket) -> list[socket.socket]:
 
 
 def bounds_of(
-    sock: socket.socket, *, allowed_hosts: str, max_bodies_bytes: int, any_origin: bool = False
+    sock: socket.socket, *, service: str, allowed_hosts: str, max_bodies_bytes: int, any_origin: bool = False
 ) -> HttpBounds:
     """What the door at this socket allows; see HttpBounds.
 
     Args:
-        allowed_hosts: names, separated by commas.
+        service: its name, under which other containers know it too.
+        allowed_hosts: names, separated by commas or spaces.
         max_bodies_bytes: what the bodies of all requests may take together while they arrive.
     """
     return HttpBounds(
         max_bodies_bytes=max_bodies_bytes,
         max_connections=max(_FEWEST_CONNECTIONS, min(_MOST_CONNECTIONS, open_files_limit() // 4)),
         is_loopback=is_loopback(sock),
+        own_names=frozenset({service, socket.gethostname().lower()}),
         allowed_hosts=host_names(allowed_hosts),
+        allowed_hosts_setting=f"{service.upper()}_ALLOWED_HOSTS",
         any_origin=any_origin,
     )
 
@@ -280,7 +283,9 @@ class WebServer:
     ) -> None:
         self.port: int = sock.getsockname()[1]
         self._sock = sock
-        bounds = bounds or bounds_of(sock, allowed_hosts="", max_bodies_bytes=HttpBounds.max_bodies_bytes)
+        bounds = bounds or bounds_of(
+            sock, service="headrace", allowed_hosts="", max_bodies_bytes=HttpBounds.max_bodies_bytes
+        )
         config = uvicorn.Config(
             app, http=protocol_of(bounds), ws="none", log_config=None, access_log=False, timeout_graceful_shutdown=10
         )

@@ -20,10 +20,10 @@ from uvicorn.server import ServerState
 
 from common.errors import InvalidInput
 from common.process.gzip_bodies import MAX_MEMBERS, inflate
-from common.process.http_door import Door, HttpBounds, HttpTimes
+from common.process.http_door import Door, HttpBounds, HttpTimes, host_names
 from common.process.http_protocol import BoundedHttpProtocol, protocol_of
 from common.process.lifecycle import raise_open_files_limit
-from common.process.web import WebServer, bind
+from common.process.web import WebServer, bind, bounds_of
 
 _QUICK = HttpTimes(head=0.3, silence=0.3, body=0.6, unread=0.3, gives_way=0.05, linger=0.1, look=0.05)
 _TIMEOUT_SECONDS = 60.0
@@ -142,15 +142,41 @@ def test_what_is_too_large_or_is_no_http_is_refused_in_the_form_of_every_error(
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["kind"] == "InvalidInput"
 
 
-def test_names_that_are_not_ours_are_refused_on_loopback(port: int) -> None:
+def test_names_that_are_not_ours_are_refused(port: int) -> None:
     ours = ("localhost", "localhost:1", "127.0.0.1:8701", "[::1]:8701", "ours.example:80", "a.localhost", "LOCALHOST.")
     for name in ours:
         assert status(ask(port, b"GET / HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n\r\n" % name.encode())) == 200
     for name in ("evil.example", "127.0.0.1.evil.example", "localhost.evil.example:8701", "", "a b", "\xff"):
         answer = ask(port, b"GET / HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n\r\n" % name.encode())
         assert status(answer) == 421, name
-    with door(HttpBounds(is_loopback=False)) as outside:
-        assert status(ask(outside, b"GET / HTTP/1.1\r\nHost: ingest\r\nConnection: close\r\n\r\n")) == 200
+
+
+def test_a_published_door_answers_to_its_own_names_only() -> None:
+    """A page of http://evil.example:PORT whose name comes to resolve to this machine sends its own name, as Host and as
+    Origin, and the browser takes it for one site."""
+    with bind("0.0.0.0", 0) as sock:
+        bounds = bounds_of(sock, service="ingest", allowed_hosts="ours.example, b.example", max_bodies_bytes=1 << 20)
+    with door(bounds) as port:
+
+        def asked(host: str, headers: str = "", method: str = "POST") -> int:
+            head = f"{method} / HTTP/1.1\r\nHost: {host}\r\n{headers}Connection: close\r\n\r\n"
+            return status(ask(port, head.encode()))
+
+        rebound = f"evil.example:{port}"
+        assert asked(rebound, f"Origin: http://{rebound}\r\nSec-Fetch-Site: same-origin\r\n") == 421
+        assert [asked(name) for name in ("ingest", socket.gethostname(), "10.0.0.1:8601", "b.example")] == [200] * 4
+        assert [asked(name) for name in ("registry", "evil.example", "ingest.evil.example", "")] == [421] * 4
+
+
+def test_any_host_may_be_allowed_by_name_only() -> None:
+    assert host_names("a.example,  B.example c") == {"a.example", "b.example", "c"}
+    with door(HttpBounds(allowed_hosts=host_names("*"))) as port:
+        head = b"Host: evil.example\r\nConnection: close\r\n"
+        assert status(ask(port, b"POST / HTTP/1.1\r\n" + head + b"\r\n")) == 200
+        assert status(ask(port, b"POST / HTTP/1.1\r\nOrigin: http://other.example\r\n" + head + b"\r\n")) == 403
+    for text in ("http://a.example", "a.example:8701", ".example/"):
+        with pytest.raises(InvalidInput, match="is no name of a host"):
+            host_names(text)
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
@@ -164,6 +190,13 @@ def test_pages_of_others_may_not_change_anything(port: int, method: str) -> None
     for origin in ("http://evil.example", "null", "http://localhost:3000", "http://evil.example/localhost:8701"):
         assert asked(origin) == 403
     assert asked("http://evil.example", "GET") == 200
+    with_site = "{}\r\nSec-Fetch-Site: {}"
+    assert asked(with_site.format("http://localhost:8701", "same-origin")) == 200
+    assert asked(with_site.format("http://ours.example", "cross-site")) == 200
+    for site in ("cross-site", "same-site", "Cross-Site"):
+        assert asked(with_site.format("http://localhost:8701", site)) == 403
+        head = f"{method} / HTTP/1.1\r\nHost: localhost\r\nSec-Fetch-Site: {site}\r\nConnection: close\r\n\r\n"
+        assert status(ask(port, head.encode())) == 403
 
 
 @pytest.mark.parametrize(
@@ -264,7 +297,8 @@ def test_of_many_pipelined_requests_a_connection_holds_a_few_and_answers_all() -
         async with asyncio.timeout(_TIMEOUT_SECONDS), await loop.create_server(make, "127.0.0.1", 0) as server:
             reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
             requests = [
-                b"POST /%d HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx" % number for number in range(count)
+                b"POST /%d HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx" % number
+                for number in range(count)
             ]
             writer.write(b"".join(requests) + LAST)
             answer = await reader.read(-1)

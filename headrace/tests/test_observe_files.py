@@ -71,5 +71,5 @@ def test_prometheus_finds_every_service_of_the_compose_file_and_only_the_profile
         assert found["names"] == [name]
         assert int(services[name]["build"]["args"]["HTTP_PORT"]) == found["port"]
     assert {name for name, one in services.items() if one.get("profiles") == ["observe"]} == {
-        "prometheus", "grafana", "jaeger",
+        "prometheus", "grafana", "jaeger", "observe-proxy",
     }  # fmt: skip

@@ -94,7 +94,9 @@ async def _serve(
         service_health=service_health,
         max_messages_bytes=max(settings.max_in_flight_bytes, MAX_MESSAGE_BYTES),
     )
-    bounds = bounds_of(sock, allowed_hosts=settings.allowed_hosts, max_bodies_bytes=settings.max_in_flight_bytes // 2)
+    bounds = bounds_of(
+        sock, service="ingest", allowed_hosts=settings.allowed_hosts, max_bodies_bytes=settings.max_in_flight_bytes // 2
+    )
     web = _WebInLoop(create_ingest_app(intake, service_health, tracing), protocol_of(bounds))
     serving = asyncio.create_task(web.serve(sockets=listeners(sock)))
     follower = threading.Thread(target=intake.schemas.follow, args=(stop, service_health), name="registry", daemon=True)

@@ -71,7 +71,9 @@ def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> None:
     REGISTRY.register(CatalogMetrics(catalog, data_dir=settings.data_dir))
     service_health.satisfy("catalog")
     sock = bind(settings.host, settings.http_port)
-    bounds = bounds_of(sock, allowed_hosts=settings.allowed_hosts, max_bodies_bytes=_MAX_BODIES_BYTES)
+    bounds = bounds_of(
+        sock, service="registry", allowed_hosts=settings.allowed_hosts, max_bodies_bytes=_MAX_BODIES_BYTES
+    )
     neighbours = Neighbours(settings.ingest_url, settings.trainer_url, settings.serving_url)
     secret = read_secret(settings.data_dir / "pages.secret")
     hooks = read_webhooks(settings.webhooks) if settings.webhooks else ()

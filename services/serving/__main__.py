@@ -198,6 +198,7 @@ async def _serve(start: Start, sock: socket.socket | None, tracing: Tracing) -> 
     bounds = (
         bounds_of(
             sock,
+            service="serving",
             allowed_hosts=settings.allowed_hosts,
             max_bodies_bytes=_BODIES * settings.max_body_bytes,
             any_origin=settings.enable_cors,

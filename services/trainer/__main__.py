@@ -90,7 +90,9 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
         rounds.wake()
 
     sock = bind(settings.host, settings.http_port)
-    bounds = bounds_of(sock, allowed_hosts=settings.allowed_hosts, max_bodies_bytes=_MAX_BODIES_BYTES)
+    bounds = bounds_of(
+        sock, service="trainer", allowed_hosts=settings.allowed_hosts, max_bodies_bytes=_MAX_BODIES_BYTES
+    )
     web = WebServer(create_http_app(planner, rounds, rebuilds, health, settings, registry, tracing), sock, bounds)
     grpc_server, grpc_port = rpc.start_server(
         f"{settings.host}:{settings.grpc_port}",

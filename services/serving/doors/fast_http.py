@@ -27,7 +27,11 @@ TIMEOUT_HEADER = b"x-request-timeout-ms"
 _TRACEPARENT = TRACEPARENT.encode()
 URL_KEY = "headrace.url"
 """Of an ASGI scope: the URL as it came, with what uvicorn drops (a fragment, an empty query)."""
-_ORDINARY_WAY = frozenset({b"expect", b"transfer-encoding", b"content-encoding", b"upgrade", b"connection", b"origin"})
+_ORDINARY_WAY = frozenset(
+    {
+        b"expect", b"transfer-encoding", b"content-encoding", b"upgrade", b"connection", b"origin", b"sec-fetch-site",
+    }
+)  # fmt: skip
 """A request with one of these headers goes the ordinary way, unless it is `Connection: keep-alive`."""
 _MAX_CACHED_PATHS = 4096
 TIMEOUT_DIGITS = 9

@@ -1,7 +1,7 @@
 """TensorBoard over a platform: fetches the curves of every version, and of the round that is training, as they appear.
 
     python -m services.trainer.summaries.board --registry URL [--trainer URL] [--model NAME] --logdir DIR \
-        [--host HOST] [--port PORT] [--inspect]
+        [--host HOST] [--port PORT] [--allowed-hosts NAMES] [--inspect]
 
 A version is immutable, so its folder DIR/<model>/<version> is fetched once, aside, and then renamed. The file of a
 running round is fetched again at each look, into DIR/<model>/live, which goes when the round ends. A fetch that fails
@@ -108,6 +108,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--logdir", required=True, type=Path)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", default=6006, type=int)
+    parser.add_argument("--allowed-hosts", default="", help="further names in Host, separated by commas or spaces")
     parser.add_argument("--inspect", action="store_true")
     return parser.parse_args()
 
@@ -116,14 +117,16 @@ def main() -> int:
     """Exit status 0 after SIGTERM, TensorBoard's own when it ends by itself."""
     given = _arguments()
     given.logdir.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "tensorboard.main", f"--logdir={given.logdir}"]
+    logdir = f"--logdir={given.logdir}"
     if given.inspect:
         _look(given)
-        return subprocess.run([*command, "--inspect"], check=False).returncode
+        command = [sys.executable, "-m", "tensorboard.main", logdir, "--inspect"]
+        return subprocess.run(command, check=False).returncode
     stop = Stop()
     stop.listen_for_signals()
-    served = [*command, f"--host={given.host}", f"--port={given.port}", "--reload_interval=2"]
-    board = subprocess.Popen([*served, "--reload_multifile=true"])
+    door = [sys.executable, "-m", "services.trainer.summaries.board_door", given.allowed_hosts]
+    listens = [f"--host={given.host}", f"--port={given.port}"]
+    board = subprocess.Popen([*door, logdir, *listens, "--reload_interval=2", "--reload_multifile=true"])
     while board.poll() is None:
         _look(given)
         if stop.wait(_LOOK_EVERY_SECONDS):

@@ -77,7 +77,7 @@ def post(row: list[float], *headers: str, path: str = _PATH, body: bytes | None 
 
 def chunked(*parts: bytes) -> bytes:
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
-    return f"POST {_PATH} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode() + chunks
+    return f"POST {_PATH} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".encode() + chunks
 
 
 def predictions(response: tuple[int, dict[str, str], bytes]) -> list[float]:
@@ -96,9 +96,9 @@ def test_pipelined_requests_are_answered_in_order_also_across_both_ways(wire: Wi
     wire.send(
         post([1, 1])
         + post([2, 1])
-        + b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+        + b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
         + post([3, 1], path="/v1/models/other:predict")
-        + b"GET /v1/models/m HTTP/1.1\r\nHost: x\r\n\r\n"
+        + b"GET /v1/models/m HTTP/1.1\r\nHost: localhost\r\n\r\n"
         + post([4, 1])
     )
     assert predictions(wire.response()) == [2.0]

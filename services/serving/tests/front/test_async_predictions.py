@@ -112,7 +112,7 @@ def test_a_client_that_hangs_up_ends_its_wait_at_once_and_nobody_elses(
         stays = pool.submit(client.get, path)
         wait_until(lambda: waiting() == 1)
         with socket.create_connection(("127.0.0.1", front.port)) as gone:
-            gone.sendall(f"GET {path} HTTP/1.1\r\nHost: front\r\n\r\n".encode())
+            gone.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             wait_until(lambda: waiting() == 2)
             assert httpx.get(front.url + "/headrace/status", timeout=60).json()["async_predictions"]["waiting"] == 2
         wait_until(lambda: waiting() == 1)

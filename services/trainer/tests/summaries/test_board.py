@@ -111,8 +111,16 @@ def test_tensorboard_shows_a_tab_for_each_kind_of_what_a_round_keeps(doors: Door
             return False
         return wanted <= {name for name, plugin in listed.items() if plugin["enabled"]}
 
+    def refused(method: str, **headers: str) -> int:
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/", method=method, headers=headers)
+        with pytest.raises(urllib.error.HTTPError) as refusal:
+            urllib.request.urlopen(request, timeout=60)
+        return refusal.value.code
+
     try:
         wait_until(active, "every tab is there", seconds=120.0)
+        assert refused("GET", Host="evil.example") == 421
+        assert refused("POST", Origin="null") == 403
         graph = told("plugin/graphs/graph?run=m%2F1").decode()
         tables = {one["tensorName"]: one for one in json.loads(told("plugin/projector/info?run=m%2F1"))["embeddings"]}
         words = told("plugin/projector/metadata?run=m%2F1&name=word_vector_table%2Ftable").decode().split()

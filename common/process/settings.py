@@ -4,6 +4,7 @@ pydantic-settings ignores a misspelt variable; here it stops the start.
 """
 
 import os
+from collections.abc import Mapping
 from typing import Self
 
 from pydantic import Field, ValidationError
@@ -26,6 +27,11 @@ class ServiceSettings(BaseSettings):
     OpenTelemetry's own variables (OTEL_EXPORTER_OTLP_ENDPOINT and others) say where spans are sent."""
 
     @classmethod
+    def _renamed(cls) -> Mapping[str, str]:
+        """Settings that had another name before: {old: new}. An old one is refused with its new name."""
+        return {}
+
+    @classmethod
     def from_environment(cls) -> Self:
         """Reads the settings.
 
@@ -36,7 +42,9 @@ class ServiceSettings(BaseSettings):
         known = {f"{prefix}{name}".upper() for name in cls.model_fields}
         unknown = sorted(name for name in os.environ if name.upper().startswith(prefix) and name.upper() not in known)
         if prefix and unknown:
-            raise InvalidInput(f"unknown setting {', '.join(unknown)}; {cls.__name__} knows {', '.join(sorted(known))}")
+            renamed = [f"{old} is {new} now" for old, new in cls._renamed().items() if old in map(str.upper, unknown)]
+            found = "; ".join(renamed) or f"{cls.__name__} knows {', '.join(sorted(known))}"
+            raise InvalidInput(f"unknown setting {', '.join(unknown)}; {found}")
         try:
             return cls()
         except ValidationError as error:

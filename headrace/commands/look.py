@@ -10,6 +10,7 @@ import typer
 
 from common.errors import InvalidInput, NotFound
 from common.registry.catalog import Decision, Model, Round, RoundState, Version
+from common.registry.round_words import hindrance_of, regrouped_of
 from common.schema import Schema
 from headrace.client.platform import Client
 from headrace.commands import training_facts
@@ -424,6 +425,7 @@ def _round_row(found: Round) -> list[object]:
     )
     if found.state == RoundState.RUNNING and stage:
         happened = f"{stage}, by {found.lease_holder}"
+    happened = "; ".join(filter(None, (happened, hindrance_of(found), regrouped_of(found))))
     return [
         found.plan.sequence, found.state, found.plan.parent_version or "-", f"{found.plan.example_count:,}",
         found.plan.trigger, age(time.time() - found.planned_at, units=1), found.attempts, found.version or "-",

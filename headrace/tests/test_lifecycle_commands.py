@@ -113,6 +113,28 @@ def test_rounds_are_listed_and_the_open_one_is_ended(run: Run) -> None:
     assert "`fail MODEL [ROUND]`" in run("rounds", "m", "n").stderr
 
 
+@pytest.mark.parametrize(
+    ("progress", "words"),
+    [
+        ({"activity": "starved", "cpu_seconds": 7.1, "wall_seconds": 300.2, "starved_seconds": 290.0},
+         "export, by t; starved: 7 s of processor time in 300 s; it waits for a core for 290 s of them"),
+        ({"activity": "stalled", "wall_seconds": 80.0, "silent_seconds": 62.0},
+         "export, by t; stalled: nothing new for 62 s, and it uses no core (0 s of processor time in 80 s)"),
+        ({"activity": "moves", "regrouped": {"times": 1, "because": "worker 1 of 3 ended"}},
+         "export, by t; went on with other processes 1 time: worker 1 of 3 ended"),
+    ],
+)  # fmt: skip
+def test_a_round_says_what_keeps_it_from_going_on(run: Run, progress: dict[str, Any], words: str) -> None:
+    running = ROUND | {
+        "plan": ROUND,
+        "state": "running",
+        "lease_holder": "t",
+        "progress": {"stage": "export"} | progress,
+    }
+    row = run("rounds", "m", answers=({"rounds": [running]},)).stdout
+    assert words.replace(" ", "") in "".join(row.split()).replace("│", "")
+
+
 def test_why_says_the_failure_its_place_and_what_to_do(run: Run) -> None:
     why = {
         "model": "m", "state": "failing", "sentences": ["2 rounds have failed in a row"], "advice": "mend it",

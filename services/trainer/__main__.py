@@ -115,7 +115,7 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
             faults=tuple(f"{model}: {reason}" for model, reason in planner.faults().items()),
             numbers={
                 "lag_examples": float(sum(model["lag_examples"] for model in status)),
-                "running_rounds": float(rounds.attempt is not None),
+                "running_rounds": float(len(rounds.running)),
                 "helped_rounds": float(rounds.helping is not None),
                 "ready_to_train": float(rounds.zygote_status()["ready"]),
             },

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
@@ -20,6 +21,7 @@ from common.registry.jobs import Job, JobKind
 from services.trainer.control.attempt import Attempt
 from services.trainer.control.lease import RoundLoop
 from services.trainer.control.rebuilds import Rebuilds
+from services.trainer.control.running import RunningRound, in_front
 from services.trainer.plan.planner import Planner
 from services.trainer.settings import TrainerSettings
 
@@ -138,17 +140,22 @@ def create_http_app(
 
     @app.get("/v1/status", tags=["rounds"])
     def status() -> dict[str, Any]:
-        """What this trainer is doing, and per model the lag in examples, the open round and the next trigger."""
+        """What this trainer is doing, and per model the lag in examples, the open round and the next trigger.
+
+        `attempt`: the round that it is busy with; `set_aside`: others whose processes live beside it. `activity` of
+        each: moves; starved: it wants a core and gets next to none (`cpu_seconds` of `wall_seconds`,
+        `starved_seconds` of them without one); stalled: it neither reports anything nor wants a core.
+        """
         return {
             "trainer": rounds.holder,
-            "attempt": None if rounds.attempt is None else _attempt_as_json(rounds.attempt),
+            **_rounds_as_json(rounds.running),
             "helping": None if rounds.helping is None else rounds.helping.shown(),
-            "set_aside": [_attempt_as_json(running.attempt) for running in rounds.set_aside],
             "rebuild": _running_job(rebuilds.job),
             "models": planner.status(),
             "faults": planner.faults(),
             "zygote": rounds.zygote_status(),
             "devices": _devices(),
+            "rounds_at_once": settings.usable_rounds_at_once(),
             "threads": {
                 "intra_op": settings.usable_intra_op_threads(),
                 "inter_op": settings.inter_op_threads,
@@ -211,6 +218,14 @@ def _running_job(job: Job | None) -> dict[str, Any] | None:
     return measurement_as_json(job) if job.kind is JobKind.MEASURE else rebuild_as_json(job)
 
 
+def _rounds_as_json(running: Sequence[RunningRound]) -> dict[str, Any]:
+    front = in_front(running)
+    return {
+        "attempt": None if front is None else _attempt_as_json(front.attempt),
+        "set_aside": [_attempt_as_json(other.attempt) for other in running if other is not front],
+    }
+
+
 def _attempt_as_json(attempt: Attempt) -> dict[str, Any]:
     return {
         "model": attempt.assignment.plan.model,
@@ -220,7 +235,7 @@ def _attempt_as_json(attempt: Attempt) -> dict[str, Any]:
         "workers": attempt.assignment.workers,
         "trainers": list(attempt.assignment.trainers),
         "progress": asdict(attempt.progress),
-        "silent_seconds": round(attempt.silent_seconds, 3),
+        **attempt.usage(),
     }
 
 

@@ -10,6 +10,19 @@ ROUND_SECONDS = Histogram(
     ["model"],
     buckets=(0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600),
 )
+RUNNING_ROUNDS = Gauge(
+    "headrace_trainer_running_rounds",
+    "Rounds whose processes run here: moves, starved (wants a core and gets next to none), stalled (hangs or waits)",
+    ["activity"],
+)
+ROUND_CPU_SECONDS = Counter(
+    "headrace_trainer_round_cpu_seconds", "Processor time of rounds' processes and all that they start", ["model"]
+)
+ROUND_STARVED_SECONDS = Counter(
+    "headrace_trainer_round_starved_seconds",
+    "Wall seconds in which a round wanted a core, or the disk, and did not have it",
+    ["model"],
+)
 EXAMPLES_TRAINED = Counter("headrace_trainer_examples_trained", "Examples in registered versions", ["model"])
 LAG_EXAMPLES = Gauge(
     "headrace_trainer_lag_examples", "Examples in the log that no accepted version and no skip covers", ["model"]

@@ -1,6 +1,7 @@
 """Settings of the trainer, read once in __main__."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -43,15 +44,27 @@ class TrainerSettings(ServiceSettings):
     """How long a running round may take to save a resume point after SIGTERM."""
 
     round_timeout_seconds: float = Field(default=86_400.0, ge=1)
-    """A round that runs for longer is ended and fails."""
+    """A round that runs for longer is ended and fails: wall seconds, whatever the machine does meanwhile."""
     round_silence_seconds: float = Field(default=1800.0, ge=1)
-    """A round that makes no progress for so long (a module that hangs, a deadlock) is ended and fails."""
+    """A round that reports nothing new for so long (a module that hangs, a deadlock) is ended and fails. Seconds in
+    which it wants a core and has none do not count: while it computes, these are CPU seconds."""
 
-    round_set_aside_seconds: float = Field(default=10.0, ge=0.1)
-    """A round that is silent for so long before it has trained anything no longer holds up those of other models."""
+    round_stall_seconds: float = Field(default=10.0, ge=0.1, le=3600)
+    """A round that for so long reports nothing new and uses no core is stalled: rounds of other models run beside it.
+    One that wants a core for so long and gets less than a tenth of one is starved: no other round is begun beside it.
+    Status, `headrace rounds` and the pages show both."""
+    rounds_at_once: int = Field(default=0, ge=0, le=64)
+    """Most rounds whose processes live at once on this trainer: one that computes, and those that are stalled. 0: by
+    the cores that this process may use, 2 to 4."""
+    export_trial_seconds: float = Field(default=300.0, gt=0, le=86_400)
+    """A fresh process may take so long to load a round's export and to answer its warm-up requests; then the round
+    fails. Seconds without a core do not count."""
+    export_conversion_seconds: float = Field(default=900.0, gt=0, le=86_400)
+    """The converters of `export: {formats}` may take so long, all together. Seconds without a core do not count."""
 
     rebuild_timeout_seconds: float = Field(default=3600.0, ge=1, le=86_400)
-    """A version that is trained again for a comparison is given up after so long."""
+    """A version that is trained again for a comparison is given up after so long. Seconds without a core do not
+    count."""
 
     max_parameters: int = Field(default=MAX_PARAMETERS, ge=1)
     """Most parameters that a round's model may have, whoever's code builds it; one of more fails the round before it
@@ -97,6 +110,14 @@ class TrainerSettings(ServiceSettings):
     """For machines on which serving shares the cores (sched(7)). batch: a round's process never takes a core from
     somebody who has just woken up, and its session counts as nice as it is (SCHED_BATCH). idle: it runs only when
     nobody else wants the core (SCHED_IDLE); on a machine that is never idle a round may then never end."""
+
+    @classmethod
+    def _renamed(cls) -> Mapping[str, str]:
+        return {"TRAINER_ROUND_SET_ASIDE_SECONDS": "TRAINER_ROUND_STALL_SECONDS"}
+
+    def usable_rounds_at_once(self) -> int:
+        """Two at least: a module that hangs must not hold up all other models."""
+        return self.rounds_at_once or min(4, max(2, len(os.sched_getaffinity(0))))
 
     def usable_intra_op_threads(self) -> int:
         return self.intra_op_threads or len(os.sched_getaffinity(0))

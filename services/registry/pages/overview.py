@@ -8,6 +8,10 @@ from services.registry.pages import charts
 from services.registry.pages.reading import Place, Reading
 
 _HISTORY = 8
+_ADVICE = {
+    "starved": "leave the trainer more of the machine; TRAINER_NICE and TRAINER_SCHEDULING say how it gives way",
+    "stalled": "wait, or end it: headrace rounds fail MODEL",
+}
 _WELL, _WAITS = "ok", ("paused", "archived")
 
 
@@ -24,6 +28,7 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
         "flow": _flow(reading, models, instances),
         "troubles": troubles,
         "is_well": not troubles,
+        "is_amber": all(trouble.get("is_amber") for trouble in troubles),
         "instances": {
             service: sum(one["service"] == service for one in instances) for service in ("ingest", "trainer", "serving")
         },
@@ -81,7 +86,8 @@ def _row(reading: Reading, model: JsonMap) -> dict[str, Any]:
 
 
 def _troubles(models: Sequence[JsonMap], instances: Sequence[JsonMap], *, has_streams: bool) -> list[dict[str, Any]]:
-    """{"what", "sentences", "advice", "link"} of everything that a person should look at."""
+    """{"what", "sentences", "advice", "link"} of everything that a person should look at; `is_amber` where nothing has
+    failed."""
     found = [
         {
             "what": model["name"],
@@ -96,6 +102,17 @@ def _troubles(models: Sequence[JsonMap], instances: Sequence[JsonMap], *, has_st
         {"what": one["instance_id"], "sentences": faults, "advice": [], "link": "/serving"}
         for one in instances
         if (faults := _own_faults(one))
+    ]
+    found += [
+        {
+            "what": model["name"],
+            "sentences": [f"round {model['open_round']['round_id']} is {model['open_round']['hindrance']}"],
+            "advice": [_ADVICE[model["open_round"]["progress"]["activity"]]],
+            "link": f"/rounds?model={model['name']}",
+            "is_amber": True,
+        }
+        for model in models
+        if model["open_round"] and model["open_round"]["hindrance"]
     ]
     alive = {one["service"] for one in instances}
     if has_streams:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from common.registry.catalog import Round, RoundState, Version
+from common.registry.round_words import hindrance_of, regrouped_of
 from services.registry.pages import charts
 from services.registry.pages.reading import Place, Reading
 
@@ -78,6 +79,8 @@ def _row(found: Round, version: Version | None, now: float, doing: str) -> dict[
         "seconds": ended - found.planned_at,
         "reason": found.reason or str(found.failure.get("message", "")),
         "deaths": int(found.progress.get("deaths", 0)),
+        "hindrance": hindrance_of(found),
+        "regrouped": regrouped_of(found),
     }
 
 

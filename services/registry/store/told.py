@@ -80,6 +80,11 @@ class _Progress(TypedDict, total=False):
     deaths: int
     examples_done: int
     examples_per_second: _Number
+    activity: str
+    cpu_seconds: _Number
+    starved_seconds: _Number
+    wall_seconds: _Number
+    silent_seconds: _Number
 
 
 class _Event(TypedDict):

@@ -235,6 +235,28 @@ def test_a_round_is_shown_from_its_plan_on(browser: httpx.Client, catalog: Catal
     assert planned.round_id in seen(browser.get("/rounds")).text
 
 
+def test_a_round_that_stands_still_is_amber_on_the_overview_and_among_the_rounds(
+    browser: httpx.Client, catalog: Catalog
+) -> None:
+    for service in ("ingest", "trainer", "serving"):
+        catalog.report(Report(service, service, "", 5.0))
+    catalog.plan_round(next_plan(catalog))
+    held = lease(catalog)
+    for activity, words in (
+        ("starved", "starved: 7 s of processor time in 300 s"),
+        ("stalled", "stalled: nothing new"),
+    ):
+        progress = {"stage": "export", "activity": activity, "cpu_seconds": 7.0, "wall_seconds": 300.0}
+        catalog.renew_lease(held.round.round_id, held.token, ttl_seconds=10.0, progress=progress)
+        for path in ("/", "/rounds"):
+            page = seen(browser.get(path))
+            assert words in page.text, path
+            assert any("warn" in str(found.get("class")).split() for found in page.all("span")), path
+    assert seen(browser.get("/")).all("section", **{"class": "card warnbox"})
+    catalog.renew_lease(held.round.round_id, held.token, ttl_seconds=10.0, progress={"activity": "moves"})
+    assert "stalled" not in seen(browser.get("/")).text
+
+
 def test_stages_are_told_in_their_order() -> None:
     assert in_order({"upload": 1.0, "train": 2.0, "mine": 3.0}) == [("train", 2.0), ("upload", 1.0), ("other", 3.0)]
 

@@ -6,6 +6,7 @@ from typing import Any
 from sqlalchemy import Connection, func, select
 
 from common.registry.catalog import PRODUCTION, JsonMap, Model, RoundState, Version
+from common.registry.round_words import hindrance_of
 from services.registry.definitions import models
 from services.registry.rounds import plans as rounds
 from services.registry.store.tables import alias_history, aliases
@@ -62,7 +63,12 @@ def _open_rounds(connection: Connection) -> dict[str, JsonMap]:
     for row in connection.execute(select(rounds_table).where(rounds_table.c.state.in_(states))):
         one = rounds.round_of(row)
         shown = {key: value for key, value in asdict(one).items() if key not in ("plan", "failure")}
-        found[one.plan.model] = {**shown, "examples": one.plan.example_count, "trigger": one.plan.trigger}
+        found[one.plan.model] = {
+            **shown,
+            "examples": one.plan.example_count,
+            "trigger": one.plan.trigger,
+            "hindrance": hindrance_of(one),
+        }
     return found
 
 

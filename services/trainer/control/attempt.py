@@ -3,7 +3,7 @@
 import logging
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from common.errors import Conflict, HeadraceError, NotFound, Overloaded, Unavailable
 from common.process.lifecycle import Stop
+from common.process.own_time import OwnClock, Usage, clock_of
 from common.registry.catalog import RoundState
 from common.registry.client import RegistryClient
 from services.trainer import metrics
@@ -53,6 +54,19 @@ class Outcome(StrEnum):
     """Goes on at once under the same lease, with other trainers: one was lost, wants to leave, or could join."""
 
 
+class Activity(StrEnum):
+    MOVES = "moves"
+    """It has said something new, or used a core."""
+    STARVED = "starved"
+    """It wants a core, or the disk, and has had next to none of it."""
+    STALLED = "stalled"
+    """It has said nothing, used no core and wants none: it hangs, or waits for something that is away."""
+
+
+_STARVED_SHARE, _STALLED_SHARE = 0.1, 0.01
+"""Of one core over the stall limit: with less, a round that wants more is starved, a silent one is stalled."""
+
+
 @dataclass(frozen=True)
 class Ending:
     outcome: Outcome
@@ -90,8 +104,9 @@ class Attempt:
         company: "Company | None" = None,
         end_grace_seconds: float = _END_GRACE_SECONDS,
         trace: RoundTrace | None = None,
+        clock_of: Callable[[int], OwnClock] = clock_of,
     ) -> None:
-        self._trace = trace
+        self._trace, self._clock_of = trace, clock_of
         self.assignment = assignment
         self.progress = Progress("fork")
         self.began_at = time.time()
@@ -110,6 +125,8 @@ class Attempt:
         self._child: RoundChild | None = None
         self._asked_to_stop = False
         self._started_at = self._heard_at = time.monotonic()
+        self._clock = OwnClock(lambda: Usage(0.0, wants=False), self._started_at)
+        self._own_when_heard = 0.0
         self._overdue_because = ""
 
     def run(self, stop: Stop) -> Ending:
@@ -132,6 +149,7 @@ class Attempt:
             self._give_back(error.message)
             raise
         self._started_at = self._heard_at = time.monotonic()
+        self._clock = self._clock_of(self._child.pid)
         self._renew_at = self._started_at + self._settings.lease_ttl_seconds / 3
 
     def step(self, stop: Stop, timeout_seconds: float) -> Ending | None:
@@ -155,10 +173,33 @@ class Attempt:
         """How long the child has said nothing new."""
         return time.monotonic() - self._heard_at
 
+    @property
+    def activity(self) -> Activity:
+        """Over the last TRAINER_ROUND_STALL_SECONDS; a younger round moves."""
+        lately = self._clock.lately(self._settings.round_stall_seconds)
+        if lately is None:
+            return Activity.MOVES
+        share = lately.cpu_seconds / lately.seconds
+        if share < _STARVED_SHARE and lately.starved_seconds > lately.seconds / 2:
+            return Activity.STARVED
+        is_silent = self.silent_seconds > self._settings.round_stall_seconds
+        return Activity.STALLED if is_silent and share < _STALLED_SHARE else Activity.MOVES
+
+    def usage(self) -> dict[str, object]:
+        """How the round fares on this machine; for /v1/status, reports, and the round's progress."""
+        return {
+            "activity": str(self.activity),
+            "cpu_seconds": round(self._clock.cpu_seconds, 1),
+            "starved_seconds": round(self._clock.starved_seconds, 1),
+            "wall_seconds": round(self._clock.wall_seconds, 1),
+            "silent_seconds": round(self.silent_seconds, 1),
+        }
+
     def _look(self, child: RoundChild, stop: Stop, timeout_seconds: float) -> None:
         for message in self._zygote.wait(child, timeout_seconds):
             self._hear(message)
         now = time.monotonic()
+        self._count_own_time(now)
         if stop.is_requested() and not self._asked_to_stop:
             self._asked_to_stop = True
             self._ask_to_stop(child)
@@ -171,16 +212,25 @@ class Attempt:
         if now >= self._renew_at and not child.has_ended and self._is_open():
             self._renew(child)
 
+    def _count_own_time(self, now: float) -> None:
+        clock, model = self._clock, self.assignment.plan.model
+        cpu_before, starved_before = clock.cpu_seconds, clock.starved_seconds
+        clock.look(now)
+        metrics.ROUND_CPU_SECONDS.labels(model).inc(clock.cpu_seconds - cpu_before)
+        metrics.ROUND_STARVED_SECONDS.labels(model).inc(max(0.0, clock.starved_seconds - starved_before))
+
     def _look_at_limits(self, now: float) -> None:
-        """A round that takes too long, or is stuck, is killed and fails: it would do the same again."""
-        settings = self._settings
+        """A round that takes too long, or is stuck, is killed and fails: it would do the same again. Silence does not
+        count the seconds in which the machine kept the round from going on."""
+        settings, clock = self._settings, self._clock
         if self._overdue_because or not self._is_open():
             return
-        where = f"it was in stage {self.progress.stage} after {self.progress.examples_done} examples"
+        used = f"{clock.cpu_seconds:.1f} CPU seconds in {now - self._started_at:.1f} s"
+        where = f"it was in stage {self.progress.stage} after {self.progress.examples_done} examples, with {used}"
         if now - self._started_at > settings.round_timeout_seconds:
             limit = f"{settings.round_timeout_seconds:g} s (TRAINER_ROUND_TIMEOUT_SECONDS)"
             self._overdue_because = f"the round took more than {limit}; {where}"
-        elif now - self._heard_at > settings.round_silence_seconds:
+        elif clock.own_seconds - self._own_when_heard > settings.round_silence_seconds:
             limit = f"{settings.round_silence_seconds:g} s (TRAINER_ROUND_SILENCE_SECONDS)"
             self._overdue_because = f"the round's process made no progress for {limit}; {where}"
         else:
@@ -203,7 +253,7 @@ class Attempt:
         return not isinstance(self._last_word, Done | Failed | Raised)
 
     def _hear(self, message: Message) -> None:
-        self._heard_at = time.monotonic()
+        self._heard_at, self._own_when_heard = time.monotonic(), self._clock.own_seconds
         if isinstance(message, Progress):
             self.progress = message
             if message.asynchronous:
@@ -264,7 +314,7 @@ class Attempt:
     def _progress_map(self) -> dict[str, object]:
         regrouped = self.assignment.round.progress.get("regrouped")
         kept = ({"regrouped": regrouped} if regrouped else {}) | ({"died": self._died} if self._died else {})
-        return {**asdict(self.progress), "deaths": self._deaths, "began_at": self.began_at, **kept}
+        return {**asdict(self.progress), "deaths": self._deaths, "began_at": self.began_at, **self.usage(), **kept}
 
     def _settle(self, child: RoundChild, *, asked_to_stop: bool) -> Ending:
         word = self._last_word

@@ -14,6 +14,7 @@ from typing import Any
 
 from common.errors import Conflict, HeadraceError
 from common.process.lifecycle import Stop
+from common.process.own_time import clock_of
 from common.registry.catalog import PRODUCTION, Lease, Version
 from common.registry.client import RegistryClient
 from common.registry.jobs import Job, JobKind, JobState, measured_files
@@ -124,7 +125,7 @@ class Rebuilds:
     ) -> tuple[RoundChild, Message | None, str]:
         """Until the child has ended: the child, its last word, and why it was killed where it was."""
         child = zygote.spawn(assignment)
-        deadline = time.monotonic() + self._settings.rebuild_timeout_seconds
+        clock = clock_of(child.pid)
         said_at, last_word, killed_because = 0.0, None, ""
         progress = Progress("fork")
         try:
@@ -134,10 +135,12 @@ class Rebuilds:
                         progress = message
                     else:
                         last_word = message
+                clock.look(time.monotonic())
                 if stop.is_requested():
                     killed_because = _STOPPED
-                elif time.monotonic() > deadline:
-                    killed_because = f"it took longer than {self._settings.rebuild_timeout_seconds:g} s"
+                elif clock.own_seconds > self._settings.rebuild_timeout_seconds:
+                    limit = f"{self._settings.rebuild_timeout_seconds:g} s (TRAINER_REBUILD_TIMEOUT_SECONDS)"
+                    killed_because = f"it took longer than {limit}, with {clock.cpu_seconds:.1f} CPU seconds"
                 elif not child.has_ended and time.monotonic() > said_at + self._settings.lease_ttl_seconds / 4:
                     said_at = time.monotonic()
                     far = {"stage": progress.stage, "examples_done": progress.examples_done}

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from common.errors import InvalidInput, Unavailable
 from common.process.children import readable, start_zygote
+from common.process.own_time import clock_of
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.forking import ENVIRONMENT, MAX_PACKET_BYTES
 from services.trainer.protocol.messages import Message, decode_message
@@ -109,9 +110,11 @@ class ZygoteClient:
     def _await_spawned(self, reader: int) -> RoundChild:
         known = set(self._children)
         self._reader_of_next_child = reader
-        deadline = time.monotonic() + _SPAWN_TIMEOUT_SECONDS
-        while time.monotonic() < deadline and self._socket is not None:
+        assert self._process is not None, "there is a socket, so there is a process"
+        clock = clock_of(self._process.pid, with_descendants=False)  # a busy machine must not cost all other rounds
+        while clock.own_seconds < _SPAWN_TIMEOUT_SECONDS and self._socket is not None:
             self._receive(1.0)
+            clock.look(time.monotonic())
             for pid in set(self._children) - known:
                 return self._children[pid]
         os.close(reader)

@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.definition.export import QUANTISED, Export
+from common.process.own_time import clock_of, ends_within
 from services.trainer.export.arrays import Arrays, read_arrays, write_arrays
 from services.trainer.families.reasons import DefinitionFailedError
 
 EXPORTS = "exports"
-TIMEOUT_SECONDS = 900.0
+CONVERSION_SECONDS = 900.0
+"""For all converters together; seconds without a core do not count."""
 _TOLERANCE = 1e-3
 """Of the formats that are not quantised, relative and absolute: they add the same numbers in another order."""
 
@@ -47,7 +50,9 @@ class Asked:
     metric: Callable[[Arrays], tuple[str, float] | None]
 
 
-def write_formats(export: Export, output: Path, work_dir: Path, asked: Asked) -> dict[str, Any]:
+def write_formats(
+    export: Export, output: Path, work_dir: Path, asked: Asked, *, conversion_seconds: float = CONVERSION_SECONDS
+) -> dict[str, Any]:
     """Makes every format of the definition below output/exports; returns the lineage's entry.
 
     Raises:
@@ -63,7 +68,7 @@ def write_formats(export: Export, output: Path, work_dir: Path, asked: Asked) ->
     (question / "question.json").write_text(
         json.dumps({"saved_model": str(output / "saved_model"), "target": str(target), "formats": list(export.formats)})
     )
-    ended = _convert(question)
+    ended = _convert(question, conversion_seconds)
     said = _read(question / "answers.json")
     model = read_arrays(question / "outputs" / "saved_model.npz")
     found: dict[str, Any] = {}
@@ -80,19 +85,28 @@ def write_formats(export: Export, output: Path, work_dir: Path, asked: Asked) ->
     return found
 
 
-def _convert(question: Path) -> str:
+def _convert(question: Path, conversion_seconds: float) -> str:
     """Runs the converters; how their process ended, in words."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
     command = [sys.executable, "-m", "services.trainer.export.converting", str(question)]
-    with (question / "conversion.log").open("wb") as log:
+    with (
+        (question / "conversion.log").open("wb") as log,
+        subprocess.Popen(command, stdout=log, stderr=log, env=environment) as converters,
+    ):
+
+        def ended(seconds: float) -> bool:
+            with suppress(subprocess.TimeoutExpired):
+                converters.wait(seconds)
+            return converters.returncode is not None
+
         try:
-            status = subprocess.run(
-                command, stdout=log, stderr=log, env=environment, timeout=TIMEOUT_SECONDS, check=False
-            ).returncode
-        except subprocess.TimeoutExpired:
-            return f"the converters did not end within {TIMEOUT_SECONDS:g} s"
+            is_in_time = ends_within(conversion_seconds, clock_of(converters.pid), ended)
+        finally:
+            converters.kill()  # does nothing to one that has ended
+    if not is_in_time:
+        return f"the converters did not end within {conversion_seconds:g} s (TRAINER_EXPORT_CONVERSION_SECONDS)"
     last = (question / "conversion.log").read_text(errors="replace").strip().splitlines()[-1:]
-    return f"the converters' process ended with status {status}: {' '.join(last)[:300]}"
+    return f"the converters' process ended with status {converters.returncode}: {' '.join(last)[:300]}"
 
 
 def _compared(name: str, folder: Path, model: Arrays, question: Path, asked: Asked) -> dict[str, Any]:

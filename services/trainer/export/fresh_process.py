@@ -8,24 +8,26 @@ starts TensorFlow or reads a definition, and forks once per question, so that a 
 import json
 import logging
 import os
-import select
 import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from common.errors import Unavailable
+from common.process.children import readable
 from common.process.lifecycle import die_with_parent
+from common.process.own_time import clock_of, ends_within
 from services.trainer.export import answers
 
 logger = logging.getLogger(__name__)
-TIMEOUT_SECONDS = 300.0
-"""For loading an export and answering its warm-up requests."""
+TRIAL_SECONDS = 300.0
+"""For loading an export and answering its warm-up requests; seconds without a core do not count."""
+_ANSWER_SECONDS = 30.0
+"""Beyond the trial itself, for the process that forks it."""
 _PACKET_BYTES = 64 * 1024
 _CRASHED = 70
 
@@ -33,11 +35,11 @@ _CRASHED = 70
 class FreshProcess:
     """`fork` where this process runs no operation yet and has one thread; `start` anywhere. Close it after use."""
 
-    def __init__(self, connection: socket.socket, pid: int) -> None:
-        self._connection, self._pid = connection, pid
+    def __init__(self, connection: socket.socket, pid: int, *, trial_seconds: float) -> None:
+        self._connection, self._pid, self._trial_seconds = connection, pid, trial_seconds
 
     @classmethod
-    def fork(cls) -> "FreshProcess":
+    def fork(cls, *, trial_seconds: float = TRIAL_SECONDS) -> "FreshProcess":
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         parent = os.getpid()
         pid = os.fork()
@@ -49,10 +51,10 @@ class FreshProcess:
             finally:
                 os._exit(0)
         theirs.close()
-        return cls(ours, pid)
+        return cls(ours, pid, trial_seconds=trial_seconds)
 
     @classmethod
-    def start(cls) -> "FreshProcess":
+    def start(cls, *, trial_seconds: float = TRIAL_SECONDS) -> "FreshProcess":
         """A new interpreter: it takes seconds to import TensorFlow."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -60,7 +62,7 @@ class FreshProcess:
                 [sys.executable, "-m", __name__, str(theirs.fileno()), str(os.getpid())], pass_fds=[theirs.fileno()]
             )
         process.returncode = 0  # close() waits for it
-        return cls(ours, process.pid)
+        return cls(ours, process.pid, trial_seconds=trial_seconds)
 
     def ask(
         self,
@@ -69,7 +71,7 @@ class FreshProcess:
         answers: Path,
         *,
         precision: str = "float32",
-        timeout_seconds: float = TIMEOUT_SECONDS,
+        trial_seconds: float | None = None,
     ) -> str:
         """What answers.compare says of the export; or a sentence that it crashed, twice, or took too long.
 
@@ -85,7 +87,7 @@ class FreshProcess:
                     "answers": str(answers),
                     "is_cautious": is_cautious,
                     "precision": precision,
-                    "timeout_seconds": timeout_seconds,
+                    "trial_seconds": self._trial_seconds if trial_seconds is None else trial_seconds,
                 }
             )
             if not said.startswith("crash:"):
@@ -93,15 +95,22 @@ class FreshProcess:
         return said.removeprefix("crash:")
 
     def _ask_once(self, question: Mapping[str, Any]) -> str:
-        self._connection.settimeout(float(question["timeout_seconds"]) + 30.0)
+        said = list[bytes]()
+
+        def heard(seconds: float) -> bool:
+            if readable([self._connection.fileno()], seconds):
+                said.append(self._connection.recv(_PACKET_BYTES))
+            return bool(said)
+
         try:
             self._connection.send(json.dumps(question).encode())
-            packet = self._connection.recv(_PACKET_BYTES)
+            if not ends_within(float(question["trial_seconds"]) + _ANSWER_SECONDS, clock_of(self._pid), heard):
+                raise Unavailable("the process that tries exports does not answer")
         except OSError as error:
             raise Unavailable(f"the process that tries exports is gone: {error}") from error
-        if not packet:
+        if not said[0]:
             raise Unavailable("the process that tries exports has died")
-        return str(json.loads(packet)["said"])
+        return str(json.loads(said[0])["said"])
 
     def close(self) -> None:
         self._connection.close()
@@ -137,14 +146,12 @@ def _tried(question: Mapping[str, Any]) -> str:
         finally:
             os._exit(status)
     os.close(writer)
-    said, is_late = _read(reader, float(question["timeout_seconds"]))
-    if is_late:
+    said, late = _read(reader, pid, float(question["trial_seconds"]))
+    if late:
         os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
-    if is_late:
-        return (
-            f"loading the export and answering its warm-up requests took longer than {question['timeout_seconds']:g} s"
-        )
+    if late:
+        return f"loading the export and answering its warm-up requests took longer than {late}"
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
         return f"crash:loading or running the export ended its process: signal {-code} ({signal.Signals(-code).name})"
@@ -153,18 +160,19 @@ def _tried(question: Mapping[str, Any]) -> str:
     return said.decode()
 
 
-def _read(reader: int, timeout_seconds: float) -> tuple[bytes, bool]:
-    """Until the other end closes, and whether it did not in time."""
-    said, deadline = b"", time.monotonic() + timeout_seconds
+def _read(reader: int, pid: int, trial_seconds: float) -> tuple[bytes, str]:
+    """Until the other end closes; and, where the child took too long, the limit in words."""
+    said, clock = b"", clock_of(pid)
     with os.fdopen(reader, "rb", buffering=0) as file:
-        while True:
-            readable, _, _ = select.select([file], [], [], max(0.0, deadline - time.monotonic()))
-            if not readable:
-                return said, True
+        while ends_within(trial_seconds, clock, lambda seconds: bool(readable([reader], seconds))):
             part = file.read(_PACKET_BYTES)
             if not part:
-                return said, False
+                return said, ""
             said += part
+    return said, (
+        f"{trial_seconds:g} s (TRAINER_EXPORT_TRIAL_SECONDS): {clock.cpu_seconds:.1f} CPU seconds in "
+        f"{clock.wall_seconds:.1f} s"
+    )
 
 
 def _compared(question: Mapping[str, Any]) -> str:

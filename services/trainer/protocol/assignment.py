@@ -47,6 +47,9 @@ class RoundAssignment:
     """How long a step waits for the process that has not come to it."""
     exchange: str = "memory"
     """How the processes of one machine hand their rows to each other: memory, or collectives; no part of the plan."""
+    trial_seconds: float = 300.0
+    conversion_seconds: float = 900.0
+    """Limits of the export's trial and of the converters to other formats; seconds without a core do not count."""
     profile_first: int = 0
     profile_steps: int = 0
     """Steps of this attempt to trace, from 0; 0 steps: none. No part of the plan."""

@@ -38,7 +38,8 @@ def run_round(assignment: RoundAssignment, report: Report, stop_requested: Calla
         else:
             teamwork.help_along(assignment, report, _help)
         return
-    fresh, evaluator = FreshProcess.fork(), Evaluator.of(assignment)  # first: nothing of TensorFlow runs yet
+    fresh = FreshProcess.fork(trial_seconds=assignment.trial_seconds)  # first: nothing of TensorFlow runs yet
+    evaluator = Evaluator.of(assignment)
     with (
         closing(fresh),
         closing(evaluator),

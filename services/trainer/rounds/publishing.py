@@ -106,7 +106,7 @@ def write_files(
         trial = export.trial_of(model, measured.sample)
         measured.warnings.update(export.check(saved_model, trial, fresh, work_dir))
         export.write_warmup_requests(model, saved_model, trial)
-    formats = _formats(trained, measured, output, work_dir)
+    formats = _formats(assignment, trained, measured, output)
     checkpoint.write(output, trained.final, shard_bytes=trained.definition.export.checkpoint_shard_bytes)
     measured.statistics.write(output)
     curves = tensorboard_events.Curves(
@@ -173,11 +173,14 @@ def _hyperparameters(definition: Definition) -> dict[str, Any]:
     return named | {name: value for name, value in chosen.items() if isinstance(value, bool | int | float | str)}
 
 
-def _formats(trained: Trained, measured: Measured, output: Path, work_dir: Path) -> dict[str, Any]:
+def _formats(assignment: RoundAssignment, trained: Trained, measured: Measured, output: Path) -> dict[str, Any]:
     wanted = trained.definition.export
     if not wanted.formats or not measured.sample:
         return {}
-    return write_formats(wanted, output, work_dir, asked_of(trained.model, trained.data, measured.sample))
+    return write_formats(
+        wanted, output, Path(assignment.work_dir), asked_of(trained.model, trained.data, measured.sample),
+        conversion_seconds=assignment.conversion_seconds,
+    )  # fmt: skip
 
 
 def draft_of(

@@ -28,7 +28,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from common.errors import HeadraceError
+from common.errors import HeadraceError, Unavailable
 from common.process.children import Children, readable
 from common.process.lean_imports import without_optional_libraries
 from common.process.lifecycle import die_with_parent
@@ -159,16 +159,20 @@ def _stop_on_sigterm() -> Callable[[], bool]:
 
 
 def _own(work_dir: Path) -> None:
-    """Locks the folder until this process ends: an earlier attempt may still be dying in it."""
+    """Locks the folder until this process ends: an earlier attempt may still be dying in it.
+
+    Raises:
+        Unavailable: it takes its time; no fault of the round's.
+    """
     lock = os.open(work_dir / ".lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
     deadline = time.monotonic() + _WORK_DIR_TIMEOUT_SECONDS
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
-        except BlockingIOError:
+        except BlockingIOError as error:
             if time.monotonic() > deadline:
-                raise
+                raise Unavailable(f"processes of an earlier attempt are still in {work_dir}") from error
             time.sleep(0.02)
 
 

@@ -64,7 +64,7 @@ def trainer(tmp_path: Path, registry_process: RegistryServer, events: Events) ->
             "TRAINER_LEASE_TTL_SECONDS": "2",
             "TRAINER_LEASE_GRACE_SECONDS": "300",
             "TRAINER_STOP_GRACE_SECONDS": "5",
-            "TRAINER_ROUND_SET_ASIDE_SECONDS": "600",  # on a loaded machine a round is silent for long
+            "TRAINER_ROUND_STALL_SECONDS": "600",  # rounds that only sleep would be taken for stalled
             "TRAINER_POLL_INTERVAL_SECONDS": "0.05",
         },
     )

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -14,14 +15,17 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from common.errors import Conflict
-from common.registry.catalog import PRODUCTION, RoundState
+from common.errors import Conflict, InvalidInput
+from common.registry.catalog import PRODUCTION, Lease, Round, RoundState
 from common.registry.client import RegistryClient
 from common.registry.jobs import Job, JobKind, JobState
+from common.registry.round_words import hindrance_of
+from services.trainer.control.assignments import Assignments
 from services.trainer.control.attempt import Ending, Outcome
 from services.trainer.control.identity import holder_id, holder_secret
 from services.trainer.control.pauses import ModelPauses
 from services.trainer.control.profile_request import ProfileRequest
+from services.trainer.settings import TrainerSettings
 from services.trainer.tests.support.platform_processes import (
     MODEL,
     STREAM,
@@ -118,7 +122,7 @@ def test_a_module_that_hangs_stops_neither_other_models_nor_a_person_who_fails_i
     stuck = {"model.yaml": definition().replace(f"name: {MODEL}\n".encode(), b"name: hung\n")}
     registry.register_model("hung", stream=STREAM, files=stuck, by="test")
     trainer.behave("hang_at_import")
-    trainer.environment["TRAINER_ROUND_SET_ASIDE_SECONDS"] = "0.1"
+    trainer.environment["TRAINER_ROUND_STALL_SECONDS"] = "0.1"
     trainer.start()
     events.add(10)
     wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "the other model's version")
@@ -137,6 +141,79 @@ def test_a_module_that_hangs_stops_neither_other_models_nor_a_person_who_fails_i
     assert registry.get_round("hung", hung.round_id).state is RoundState.FAILED
     events.add(10)
     wait_until(lambda: registry.get_model(MODEL).newest_version == 2, "the other model's next version")
+
+
+def _registered(registry: RegistryClient, name: str) -> None:
+    files = {"model.yaml": definition().replace(f"name: {MODEL}\n".encode(), f"name: {name}\n".encode())}
+    registry.register_model(name, stream=STREAM, files=files, by="test")
+
+
+def test_rounds_at_once_are_bounded_and_a_stalled_one_that_loses_a_worker_goes_on_with_the_others(
+    trainer: TrainerProcess, registry: RegistryClient, events: Events, tmp_path: Path
+) -> None:
+    for name in ("hung", "hung-too"):
+        _registered(registry, name)
+    trainer.behave("stall_then_shrink")
+    trainer.environment |= {"TRAINER_ROUND_STALL_SECONDS": "0.1", "TRAINER_ROUNDS_AT_ONCE": "2"}
+    trainer.start()
+    events.add(10)
+    wait_until(lambda: len(trainer.status()["set_aside"]) == 2, "both are stalled")
+    assert {one["activity"] for one in trainer.status()["set_aside"]} == {"stalled"}
+    before = registry.get_model(MODEL).newest_version
+    events.add(10)
+    waiting = wait_until(
+        lambda: [one for one in registry.list_rounds(MODEL) if one.state is RoundState.PLANNED],
+        "the other model's round is planned",
+    )[0]
+    status = trainer.status()
+    assert (status["attempt"], status["rounds_at_once"], len(status["set_aside"])) == (None, 2, 2), "there is no room"
+    assert registry.get_round(MODEL, waiting.round_id).state is RoundState.PLANNED
+    (tmp_path / "goes-on").touch()
+    wait_until(lambda: registry.get_model("hung").newest_version >= 1, "the stalled one's version")
+    wait_until(lambda: registry.get_model(MODEL).newest_version > before, "the waiting one's version")
+    found = registry.get_round("hung", "hung-000001")
+    assert (found.attempts, found.progress["regrouped"]["times"]) == (1, 1), "under the same lease"
+    assert found.progress["regrouped"]["because"] == "worker 1 of 2 ended: signal 9 (SIGKILL)"
+
+
+def test_a_round_that_gets_no_core_says_so_and_no_other_is_begun_beside_it(
+    trainer: TrainerProcess, registry: RegistryClient, events: Events
+) -> None:
+    trainer.behave("obey")
+    trainer.environment["TRAINER_ROUND_STALL_SECONDS"] = "1"
+    trainer.start()
+    events.add(10)
+    wait_until(trainer.is_training, "the child trains")
+    zygote_pid = int(trainer.status()["zygote"]["pid"])
+    child_pid = int(Path(f"/proc/{zygote_pid}/task/{zygote_pid}/children").read_text())
+    os.kill(child_pid, signal.SIGSTOP)
+    wait_until(lambda: trainer.status()["attempt"]["activity"] == "starved", "the trainer says so")
+    found = wait_until(
+        lambda: [one for one in registry.list_rounds(MODEL) if one.progress.get("activity") == "starved"],
+        "the registry hears of it",
+    )
+    assert hindrance_of(found[0]).startswith("starved: 0 s of processor time in ")
+    assert trainer.status()["set_aside"] == []
+    with urllib.request.urlopen(
+        f"http://127.0.0.1:{trainer.environment['TRAINER_HTTP_PORT']}/metrics", timeout=60
+    ) as answer:
+        assert b'headrace_trainer_running_rounds{activity="starved"} 1.0' in answer.read()
+    os.kill(child_pid, signal.SIGCONT)
+
+
+def test_a_setting_that_was_renamed_is_refused_with_its_new_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINER_ROUND_SET_ASIDE_SECONDS", "10")
+    with pytest.raises(InvalidInput, match="TRAINER_ROUND_SET_ASIDE_SECONDS is TRAINER_ROUND_STALL_SECONDS now"):
+        TrainerSettings.from_environment()
+
+
+def test_the_limits_of_an_export_are_the_settings(tmp_path: Path) -> None:
+    settings = TrainerSettings(
+        data_dir=tmp_path, event_log="segments:/nowhere", export_trial_seconds=7.0, export_conversion_seconds=8.0
+    )
+    plan: Any = SimpleNamespace(model="m", configuration={"intra_op_threads": 1, "inter_op_threads": 1})
+    given = Assignments(settings).of(Lease(Round("m-1", plan, 0.0, RoundState.RUNNING), 1, 0.0, None))
+    assert (given.trial_seconds, given.conversion_seconds) == (7.0, 8.0)
 
 
 @pytest.mark.covers("loop-recovery")

@@ -6,109 +6,28 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from common.errors import InvalidInput, Unavailable
-from common.process.lifecycle import Stop
-from common.process.tracing import open_tracing
-from common.registry.catalog import Lease, OffsetRange, Round, RoundPlan, RoundState
-from common.registry.jobs import Job, JobKind, JobState
-from services.trainer.control.attempt import MAX_DEATHS, Attempt, Outcome
-from services.trainer.control.rebuilds import Rebuilds
-from services.trainer.control.round_trace import RoundTrace
 from services.trainer.control.zygote_client import RoundChild, ZygoteClient
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.forking import CRASHED
 from services.trainer.protocol.messages import (
     Done,
     Failed,
-    FailureKind,
     Message,
     Progress,
     Raised,
-    Rebuilt,
     Stopped,
     decode_message,
     encode_message,
 )
-from services.trainer.settings import TrainerSettings
+from services.trainer.tests.control.conftest import FAKE
 from testing.processes import is_running
 from testing.waiting import wait_until
-
-FAKE = "services.trainer.tests.support.fake_rounds:run_round"
-
-
-@pytest.fixture(scope="module")
-def behaviour(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """What the next fake round does, by name."""
-    path = tmp_path_factory.mktemp("behaviour") / "behaviour"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FAKE_ROUND_FILE", str(path))
-        yield path
-
-
-@pytest.fixture
-def behave(behaviour: Path) -> Callable[[str], None]:
-    """Sets what the next fake round does."""
-
-    def behave(name: str) -> None:
-        behaviour.write_text(name)
-
-    behave("finish")
-    return behave
-
-
-@pytest.fixture(scope="module")
-def one_zygote(behaviour: Path) -> Iterator[ZygoteClient]:
-    handle = ZygoteClient(FAKE, nice=7, scheduling="batch", log_format="text", log_level="INFO")
-    yield handle
-    handle.stop()
-
-
-@pytest.fixture
-def zygote(one_zygote: ZygoteClient, behave: Callable[[str], None]) -> ZygoteClient:
-    """One for all tests, ready."""
-    wait_until(lambda: one_zygote.wait_until_ready(0.1), "the zygote is ready")
-    return one_zygote
-
-
-@pytest.fixture
-def assignment(tmp_path: Path) -> RoundAssignment:
-    plan = RoundPlan(
-        model="late",
-        sequence=1,
-        parent_version=0,
-        stream="flights",
-        schema_version=1,
-        ranges=(OffsetRange(0, 0, 5), OffsetRange(1, 2, 9)),
-        definition_digest="d",
-        configuration={"block_examples": 16},
-        configuration_digest="c",
-        code_digest="e",
-        seed=2**62,
-        example_count=12,
-        trigger="manual",
-        last_event_at=1.5,
-    )
-    found = Round("late-000001", plan, 1.0, RoundState.RUNNING)
-    work_dir = tmp_path / "work"
-    work_dir.mkdir()
-    return RoundAssignment(
-        lease=Lease(found, token=3, expires_at=2.0),
-        registry_address="127.0.0.1:1",
-        event_log="segments:/nowhere",
-        work_dir=str(work_dir),
-        cache_dir=str(tmp_path / "cache"),
-        intra_op_threads=2,
-        inter_op_threads=1,
-        resume_interval_seconds=0.0,
-    )
 
 
 def run_to_end(zygote: ZygoteClient, assignment: RoundAssignment) -> tuple[RoundChild, list[Message]]:
@@ -324,185 +243,3 @@ def test_a_zygote_that_takes_no_more_signals_is_logged_once_and_the_kill_still_c
     os.kill(zygote.pid, signal.SIGCONT)
     wait_until(lambda: not zygote.wait(child, 0.1) and child.has_ended, "the end is heard")
     zygote.forget(child)
-
-
-class DeafZygote:
-    """Says that the child has ended after so many turns, whatever it is sent; notes what it is sent."""
-
-    def __init__(self, turns: int) -> None:
-        self.signals: list[int] = []
-        self._turns = turns
-        self._child = RoundChild(pid=1, report_fd=-1)
-
-    def spawn(self, assignment: RoundAssignment) -> RoundChild:
-        return self._child
-
-    def signal(self, child: RoundChild, number: int) -> None:
-        self.signals.append(number)
-
-    def wait(self, child: RoundChild, timeout_seconds: float) -> list[Message]:
-        self._turns -= 1
-        child.status = None if self._turns else 0
-        return [Done(1, "promote", 5)] if self._turns else []
-
-    def forget(self, child: RoundChild) -> None:
-        """It has no pipe."""
-
-
-def test_a_kill_that_is_due_is_sent_now_and_then_and_not_in_every_turn(
-    assignment: RoundAssignment, tmp_path: Path
-) -> None:
-    deaf = DeafZygote(turns=1000)
-    settings = TrainerSettings(data_dir=tmp_path, event_log="segments:/nowhere", lease_ttl_seconds=1000.0)
-    attempt = Attempt(assignment, registry=None, zygote=deaf, settings=settings, end_grace_seconds=0.0)  # type: ignore[arg-type]  # nothing is asked of the registry
-    assert attempt.run(Stop()).outcome is Outcome.DONE
-    assert 1 <= len(deaf.signals) < 100
-
-
-class QuickZygote(DeafZygote):
-    """Its child has said its last word and ended before anybody looks."""
-
-    def __init__(self, word: Message) -> None:
-        super().__init__(turns=1)
-        self._child.status = 0
-        self._words = [word]
-
-    def wait(self, child: RoundChild, timeout_seconds: float) -> list[Message]:
-        words, self._words = self._words, []
-        return words
-
-
-def test_a_round_that_ends_before_the_first_look_has_said_how(assignment: RoundAssignment, tmp_path: Path) -> None:
-    quick = QuickZygote(Done(7, "promote", 5))
-    settings = TrainerSettings(data_dir=tmp_path, event_log="segments:/nowhere")
-    attempt = Attempt(assignment, registry=None, zygote=quick, settings=settings)  # type: ignore[arg-type]  # nothing is asked of the registry
-    ending = attempt.run(Stop())
-    assert (ending.outcome, ending.version) == (Outcome.DONE, 7)
-
-
-class StagedZygote(QuickZygote):
-    """Its child tells two stages before its last word."""
-
-    def __init__(self, word: Message) -> None:
-        super().__init__(word)
-        self._words = [Progress("read"), Progress("train"), Progress("train", 5), word]
-
-
-def test_an_attempt_is_traced_by_stages_and_the_events_that_it_learned_to_the_version(
-    assignment: RoundAssignment, tmp_path: Path
-) -> None:
-    tracing = open_tracing("trainer", 1e-12)
-    posted = f"00-{32 * '1'}-{16 * '2'}-01"
-    trace = RoundTrace(tracing, assignment.lease)
-    settings = TrainerSettings(data_dir=tmp_path, event_log="segments:/nowhere")
-    zygote = StagedZygote(Done(7, "promote", 5, (posted,)))
-    attempt = Attempt(assignment, registry=None, zygote=zygote, settings=settings, trace=trace)  # type: ignore[arg-type]  # nothing is asked of the registry
-    ending = attempt.run(Stop())
-    trace.end(version=ending.version, decision=ending.decision, traces=ending.traces, error="")
-    spans = tracing.kept("late-000001")
-    assert sorted(span["name"] for span in spans) == ["read", "round of late", "train"]
-    whole = next(span for span in spans if span["name"] == "round of late")
-    assert {span["parent_id"] for span in spans} == {"", whole["span_id"]}
-    assert (whole["attributes"]["headrace.version"], whole["attributes"]["headrace.decision"]) == (7, "promote")
-    (learned,) = tracing.kept(32 * "1")
-    assert (learned["name"], learned["parent_id"], learned["links"]) == (
-        "learned by late@7",
-        16 * "2",
-        [whole["trace_id"]],
-    )
-    tracing.close()
-
-
-class SilentZygote(DeafZygote):
-    """Its child says nothing and ends when it is killed."""
-
-    def wait(self, child: RoundChild, timeout_seconds: float) -> list[Message]:
-        time.sleep(0.01)
-        child.status = -9 if self.signals else None
-        return []
-
-
-class Failures:
-    """Of a registry, the one call that a round which fails makes."""
-
-    def __init__(self) -> None:
-        self.reasons: list[str] = []
-        self.failures: list[dict[str, Any]] = []
-
-    def fail_round(self, lease: Lease, *, reason: str, failure: dict[str, Any]) -> None:
-        self.reasons.append(reason)
-        self.failures.append(failure)
-
-
-def test_a_death_by_a_signal_says_stage_place_and_the_last_lines_of_the_log(
-    zygote: ZygoteClient, behave: Callable[[str], None], assignment: RoundAssignment, tmp_path: Path
-) -> None:
-    settings = TrainerSettings(data_dir=tmp_path, event_log="segments:/nowhere", lease_ttl_seconds=1000.0)
-    twice = replace(assignment.round, progress={"deaths": MAX_DEATHS - 1})
-    last = replace(assignment, lease=replace(assignment.lease, round=twice))
-    registry = Failures()
-    behave("abort")
-    attempt = Attempt(last, registry=registry, zygote=zygote, settings=settings)  # type: ignore[arg-type]  # has its calls
-    assert attempt.run(Stop()).outcome is Outcome.FAILED
-    assert "killed by signal 6 (SIGABRT) (in stage train after 24 examples)" in registry.reasons[0]
-    (failure,) = registry.failures
-    assert (failure["stage"], failure["place"]) == ("train", "net.py, line 4, in build_model")
-    assert "the table is damaged" in failure["log"][-1]
-
-    registry = Failures()
-    behave("die")
-    attempt = Attempt(last, registry=registry, zygote=zygote, settings=settings)  # type: ignore[arg-type]  # has its calls
-    assert attempt.run(Stop()).outcome is Outcome.FAILED
-    assert "memory" in registry.failures[0]["advice"]
-    assert (registry.failures[0]["place"], registry.failures[0]["log"]) == ("", ()), "nothing of the attempt before"
-
-
-def test_the_place_of_an_exception_is_told_beside_its_sentence(assignment: RoundAssignment, tmp_path: Path) -> None:
-    quick = QuickZygote(Failed("net.py: ValueError: no (net.py, line 7, in call)", FailureKind.DEFINITION))
-    settings, registry = TrainerSettings(data_dir=tmp_path, event_log="segments:/nowhere"), Failures()
-    attempt = Attempt(assignment, registry=registry, zygote=quick, settings=settings)  # type: ignore[arg-type]  # has its calls
-    assert attempt.run(Stop()).outcome is Outcome.FAILED
-    assert registry.failures[0]["place"] == "net.py, line 7, in call"
-
-
-@pytest.mark.parametrize(
-    ("limits", "reason"),
-    [
-        ({"round_timeout_seconds": 1.0}, "the round took more than 1 s (TRAINER_ROUND_TIMEOUT_SECONDS); it was in"),
-        (
-            {"round_silence_seconds": 1.0},
-            "made no progress for 1 s (TRAINER_ROUND_SILENCE_SECONDS); it was in stage fork",
-        ),
-    ],
-)
-def test_a_round_that_takes_too_long_or_is_stuck_is_killed_and_fails_with_its_stage(
-    assignment: RoundAssignment, tmp_path: Path, limits: dict[str, float], reason: str
-) -> None:
-    silent, registry = SilentZygote(turns=1), Failures()
-    settings = TrainerSettings(data_dir=tmp_path, event_log="segments:/nowhere", lease_ttl_seconds=1000.0, **limits)  # type: ignore[arg-type]  # floats
-    attempt = Attempt(assignment, registry=registry, zygote=silent, settings=settings)  # type: ignore[arg-type]  # has its calls
-    assert attempt.run(Stop()).outcome is Outcome.FAILED
-    assert reason in registry.reasons[0]
-    assert silent.signals
-
-
-def test_a_rebuild_that_ends_before_the_first_look_has_said_how(assignment: RoundAssignment, tmp_path: Path) -> None:
-    settings = TrainerSettings(data_dir=tmp_path, event_log="segments:/nowhere")
-    threads = {"intra_op_threads": 1, "inter_op_threads": 1}
-    plan = replace(assignment.plan, configuration=threads)
-    version: Any = SimpleNamespace(model="late", version=1, round_id="r", weights_digest="0" * 64)
-    said: list[tuple[str, dict[str, Any]]] = []
-
-    def tell(job: Job, *, state: JobState, told: dict[str, Any], ttl_seconds: float) -> Job:
-        said.append((state, told))
-        return job
-
-    registry: Any = SimpleNamespace(
-        get_version=lambda model, number: version,
-        get_round=lambda model, round_id: replace(assignment.round, plan=plan),
-        tell_job=tell,
-    )
-    job = Job("quick", JobKind.REBUILD, "late", 1, "ada", "", 0.0, JobState.RUNNING)
-    rebuilds = Rebuilds(settings, registry, holder="t")
-    rebuilds.run(job, QuickZygote(Rebuilt("0" * 64, 5, differences=())), Stop())  # type: ignore[arg-type]  # has its calls
-    assert (said[-1][0], said[-1][1]["equal"], rebuilds.job) == (JobState.DONE, True, None)

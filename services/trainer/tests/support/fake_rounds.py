@@ -23,7 +23,7 @@ from common.registry.client import RegistryClient, manifest_of
 from services.trainer.data.dataset import read_blocks
 from services.trainer.families.package_name import PACKAGE_PREFIX
 from services.trainer.protocol.assignment import RoundAssignment
-from services.trainer.protocol.messages import Done, Failed, FailureKind, Message, Progress, Rebuilt, Stopped
+from services.trainer.protocol.messages import Done, Failed, FailureKind, Message, Progress, Rebuilt, Shrunk, Stopped
 from testing.saved_models import saved_model
 
 BEHAVIOUR_FILE = "FAKE_ROUND_FILE"
@@ -75,6 +75,18 @@ def hang_at_import(assignment: RoundAssignment, report: Report, stop_requested: 
     """As a module that never comes back; models other than "hung" are registered."""
     while assignment.plan.model == "hung":
         time.sleep(60)
+    register(assignment, report, stop_requested)
+
+
+def stall_then_shrink(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> None:
+    """Models named "hung..." say nothing until a file "goes-on" lies beside the behaviour's, and have lost a worker
+    then; the next attempt registers, as other models do."""
+    goes_on = Path(os.environ[BEHAVIOUR_FILE]).with_name("goes-on")
+    if assignment.plan.model.startswith("hung") and not assignment.round.progress.get("regrouped"):
+        while not goes_on.exists():
+            time.sleep(0.02)
+        report(Shrunk(1, "worker 1 of 2 ended: signal 9 (SIGKILL)"))
+        return
     register(assignment, report, stop_requested)
 
 

@@ -1,0 +1,33 @@
+"""What keeps a running round from going on, in the words of the command line and the pages."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from common.registry.catalog import Round, RoundState
+
+
+def hindrance_of(found: Round) -> str:
+    """ "" where the round moves, or does not run."""
+    progress: Mapping[str, Any] = found.progress if isinstance(found.progress, Mapping) else {}
+    if found.state is not RoundState.RUNNING:
+        return ""
+    used = f"{_seconds(progress, 'cpu_seconds')} of processor time in {_seconds(progress, 'wall_seconds')}"
+    if progress.get("activity") == "starved":
+        return f"starved: {used}; it waits for a core for {_seconds(progress, 'starved_seconds')} of them"
+    if progress.get("activity") == "stalled":
+        return f"stalled: nothing new for {_seconds(progress, 'silent_seconds')}, and it uses no core ({used})"
+    return ""
+
+
+def regrouped_of(found: Round) -> str:
+    """Why the round went on with other processes; "" where it never did."""
+    progress: Mapping[str, Any] = found.progress if isinstance(found.progress, Mapping) else {}
+    regrouped = progress.get("regrouped") or {}
+    times = int(regrouped.get("times", 0))
+    if not times:
+        return ""
+    return f"went on with other processes {times} time{'' if times == 1 else 's'}: {regrouped.get('because', '')}"
+
+
+def _seconds(progress: Mapping[str, Any], name: str) -> str:
+    return f"{float(progress.get(name, 0.0)):.0f} s"

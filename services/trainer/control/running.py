@@ -1,0 +1,57 @@
+"""A round under way on this trainer: its lease, its attempt, and who else looks at it."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from common.process.lifecycle import Stop
+from common.registry.catalog import Lease
+from services.trainer.control.attempt import Activity, Attempt, Ending
+from services.trainer.control.profile_request import ProfileRequest
+from services.trainer.control.round_trace import RoundTrace
+
+
+@dataclass(eq=False)
+class RunningRound:
+    """Args:
+    activity: as it was last noted in the log.
+    """
+
+    lease: Lease
+    attempt: Attempt
+    trace: RoundTrace | None = None
+    profile: ProfileRequest | None = None
+    activity: Activity = field(default=Activity.MOVES)
+
+    @property
+    def model(self) -> str:
+        return self.lease.round.plan.model
+
+    @property
+    def named(self) -> dict[str, object]:
+        """For the log."""
+        return {"model": self.model, "round": self.lease.round.round_id, "attempt": self.lease.round.attempts}
+
+    def step(self, stop: Stop, timeout_seconds: float) -> Ending | None:
+        if self.profile is not None:
+            self.profile.keep()
+        return self.attempt.step(stop, timeout_seconds)
+
+    def settle(self, ending: Ending) -> None:
+        """Says how it ended to those that look at it."""
+        if self.profile is not None:
+            self.profile.settle(ending)
+        if self.trace is not None:
+            self.trace.end(
+                version=ending.version, decision=ending.decision, traces=ending.traces,
+                error="" if ending.version else f"{ending.outcome}: {ending.reason}",
+            )  # fmt: skip
+
+    @property
+    def seconds(self) -> float:
+        return time.time() - self.attempt.began_at
+
+
+def in_front(running: Sequence[RunningRound]) -> RunningRound | None:
+    """The one that the trainer is busy with: the newest that is not stalled."""
+    return next((one for one in reversed(running) if one.attempt.activity is not Activity.STALLED), None)

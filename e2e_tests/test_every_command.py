@@ -23,25 +23,26 @@ DONE = """
 status | ui --no-open | logs registry --lines 1 | models | streams
 init {csv} --into {new} --label above | check {dir} --data {csv} | features {dir} --row {row} | apply {dir}
 ingest {csv} --stream {stream} | versions {model} | show {model}@1 | show {model} | why {model} | account {model}
-rounds {model} | history {model} | deadletters {stream} | deadletters {stream} --replay | rebuild {model}@1
+rounds {model} | history {model} | dead-letters {stream} | dead-letters {stream} --replay | rebuild {model}@1
 predict {model} {row} | predict {model} --file {csv} | bench {serving} --model {model} --seconds 0.2 --connections 1
 model show {model} | model signatures {model} | model graph {model} | model ops {model} | model cost {model}
 checkpoint show {model} | checkpoint export {model} --to {new}/export
 records archive {stream} --to {new}/shards | records cat {new}/shards/{stream}-000-000000.tfrecord --limit 2
 push {model} {made} --judge --reason theirs | diff {model}@1 {model}@2 | promote {model} 2 | rollback {model}
-pause {model} | resume {model} | pin {model} | unpin {model} | archive {model} | restore {model}
+pause {model} | resume {model} | pin {model} | unpin {model} | archive {model} | unarchive {model}
 stats {stream} | stats {model}@1 | tensorboard {model} --inspect --logdir {new}/logs
 """
 REFUSED = """
 up --detach | up --detach --replicas 2 | logs nobody | ingest {csv} --stream nobody | train nobody
 train {model} --from 99:99999999 | versions nobody | rebuild {model}@99 | show nobody | show {model}@99
 diff {model}@1 {model}@99 | why nobody | account nobody | rounds nobody | rounds fail {model} 99999
-history nobody | deadletters nobody | pause nobody | resume {model}
-pin {model} 99 | unpin {model} | archive nobody | restore {model} | delete nobody --yes | delete --stream {stream} --yes
+history nobody | dead-letters nobody | pause nobody | resume {model}
+pin {model} 99 | unpin {model} | archive nobody | unarchive {model} | delete nobody --yes
+delete --stream {stream} --yes
 promote {model} 99 | rollback {model} | predict {model} '[1' | predict nobody {row} | predict {model} {{}}
 push {model} {dir} | init {dir}/model.yaml | check {new}/none --data {csv}
 apply {csv} | features {dir} --row x | fit {dir} --data {dir} --to {new}/fit2
-learning-rate {dir} --data {dir}
+lr-find {dir} --data {dir}
 bench http://127.0.0.1:1 --model {model} --seconds 0.1 | bench x
 model show {model}@99 | model cost nobody | model graph {csv} | model ops nobody | model signatures nobody
 checkpoint show nobody | checkpoint diff {model}@1 {model}@2 | checkpoint export {model}@99 --to {new}/x
@@ -51,9 +52,9 @@ tensorboard nobody --inspect --logdir {new}/logs2 | model tflite {csv} | model e
 model optimize {model}@99 --to {new}/optimized | model tap nobody --tensor x
 model upgrade {new}/none.py --to {new}/upgraded
 """
-"""Those that stand here alone do their work in headrace/tests/ (fit, learning-rate, profile, tflite, optimize, tap,
+"""Those that stand here alone do their work in headrace/tests/ (fit, lr-find, profile, tflite, optimize, tap,
 engines, upgrade); trace in test_looking.py."""
-TABLES = ("models", "streams", "versions", "rounds", "history", "deadletters", "status", "account", "stats")
+TABLES = ("models", "streams", "versions", "rounds", "history", "dead-letters", "status", "account", "stats")
 """Their lines fit a terminal, also when they are piped."""
 
 

@@ -6,7 +6,7 @@ Everything heavy (rich, the launcher, YAML) is imported by the command that need
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -74,6 +74,11 @@ class Commands(TyperGroup):
             _show_json("Usage", error.format_message())
             sys.exit(error.exit_code)
         sys.exit(status or 0)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] in _RENAMED:
+            ctx.fail(f"`headrace {args[0]}` is called `headrace {_RENAMED[args[0]]}` now.")
+        return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return list(super().parse_args(ctx, _json_first(args)))
@@ -170,55 +175,74 @@ def options(
     context.obj = Session(data.absolute(), as_json, platform_kind)
 
 
-app.command()(platform.up)
-app.command()(platform.down)
-app.command()(platform.status)
-app.command()(platform.ui)
-app.command()(platform.logs)
-app.command()(start.init)
-app.command()(start.check)
-app.command()(start.features)
-app.command("fit")(fit.fit)
-app.command("learning-rate")(learning_rate.learning_rate)
-app.command()(models.apply)
-app.command("ingest")(events.ingest)
-app.command()(models.train)
-app.command("models")(models.list_models)
-app.command("versions")(models.list_versions)
-app.command("rebuild")(rebuild.rebuild)
-app.command()(push.push)
-app.command()(models.promote)
-app.command()(models.rollback)
-app.command()(look.show)
-app.command()(look.diff)
-app.command()(look.why)
-app.command()(look.account)
-app.command()(look.streams)
-app.command()(look.rounds)
-app.command()(look.history)
-app.command()(look.deadletters)
-app.command()(lifecycle.pause)
-app.command()(lifecycle.resume)
-app.command()(lifecycle.pin)
-app.command()(lifecycle.unpin)
-app.command()(lifecycle.archive)
-app.command()(lifecycle.restore)
-app.command()(lifecycle.delete)
-app.command()(predict.predict)
-app.command()(bench.bench)
-app.command()(profile.profile)
-app.command()(stats.stats)
-app.command()(tensorboard.tensorboard)
-app.command()(trace.trace)
+_PANELS: Mapping[str, Mapping[str, Callable[..., None]]] = {
+    "Begin here": {
+        "up": platform.up,
+        "init": start.init,
+        "check": start.check,
+        "apply": models.apply,
+        "ingest": events.ingest,
+        "versions": models.list_versions,
+        "predict": predict.predict,
+        "status": platform.status,
+        "why": look.why,
+        "down": platform.down,
+    },
+    "Models, versions and rounds": {
+        "models": models.list_models,
+        "show": look.show,
+        "diff": look.diff,
+        "account": look.account,
+        "history": look.history,
+        "train": models.train,
+        "rounds": look.rounds,
+        "rebuild": rebuild.rebuild,
+        "push": push.push,
+        "promote": models.promote,
+        "rollback": models.rollback,
+    },
+    "Streams and events": {
+        "streams": look.streams,
+        "stats": stats.stats,
+        "dead-letters": look.dead_letters,
+        "predictions-log": predictions_log.predictions_log,
+    },
+    "Without a platform": {
+        "features": start.features,
+        "fit": fit.fit,
+        "lr-find": learning_rate.lr_find,
+    },
+    "Stop, keep, remove": {
+        "pause": lifecycle.pause,
+        "resume": lifecycle.resume,
+        "pin": lifecycle.pin,
+        "unpin": lifecycle.unpin,
+        "archive": lifecycle.archive,
+        "unarchive": lifecycle.unarchive,
+        "delete": lifecycle.delete,
+    },
+    "Measure and look inside": {
+        "ui": platform.ui,
+        "logs": platform.logs,
+        "bench": bench.bench,
+        "profile": profile.profile,
+        "tensorboard": tensorboard.tensorboard,
+        "trace": trace.trace,
+    },
+}
+"""In the order in which `headrace --help` shows them."""
+_RENAMED = {"deadletters": "dead-letters", "learning-rate": "lr-find", "restore": "unarchive"}
+for _panel, _commands in _PANELS.items():
+    for _name, _command in _commands.items():
+        app.command(_name, rich_help_panel=_panel)(_command)
 model_files.app.command()(model_engines.engines)
 model_files.app.command()(model_inside.tap)
 model_files.app.command()(model_inside.optimize)
 model_files.app.command()(model_inside.tflite)
 model_files.app.command()(upgrade.upgrade)
-app.add_typer(model_files.app, name="model")
-app.add_typer(checkpoints.app, name="checkpoint")
-app.add_typer(records.app, name="records")
-app.command("predictions-log")(predictions_log.predictions_log)
+app.add_typer(model_files.app, name="model", rich_help_panel="Measure and look inside")
+app.add_typer(checkpoints.app, name="checkpoint", rich_help_panel="Measure and look inside")
+app.add_typer(records.app, name="records", rich_help_panel="Streams and events")
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from common.counted import counted
 from common.errors import InvalidInput
 from common.examples.naming import name_of_alias, numbers_of_words, under_names, with_truths
 from common.examples.steps import flat_steps, in_two_lists, row_lengths_of_steps, values_of_steps
@@ -88,7 +89,9 @@ class FeatureCodec:
         value = with_truths(value) if self.reads_words else value
         items = [value] if self.feature.is_scalar else self._flat(value)
         if self._most is not None and len(items) > self._most:
-            raise ValueError(f"holds {len(items)} values, more than fit into the bytes that an event may take")
+            raise ValueError(
+                f"holds {counted(len(items), 'value')}, more than fit into the bytes that an event may take"
+            )
         convert = self._convert
         values = [convert(item) for item in items]
         self.check_domain(values)
@@ -125,9 +128,9 @@ class FeatureCodec:
             got = "no list at all" if kind is None else f"a list of {_DTYPE_OF_KIND[kind]}"
             raise ValueError(f"holds {got}, expected {self.feature.dtype}")
         if self.count is not None and len(values) != self.count:
-            raise ValueError(f"holds {len(values)} values, expected {self.count}")
+            raise ValueError(f"holds {counted(len(values), 'value')}, expected {self.count}")
         if self.count is None and len(values) % self.feature.step_size:
-            raise ValueError(f"holds {len(values)} values, expected steps of {self.feature.step_size}")
+            raise ValueError(f"holds {counted(len(values), 'value')}, expected steps of {self.feature.step_size}")
         if self.feature.dtype == "float32":
             for number in values:
                 if not math.isfinite(number):
@@ -168,7 +171,7 @@ class FeatureCodec:
             return flat_nested(value, shape)
         if len(value) != self.count:
             nested = f" (flat, or nested as {list(shape)})" if len(shape) > 1 else ""
-            raise ValueError(f"holds {len(value)} values, expected {self.count}{nested}")
+            raise ValueError(f"holds {counted(len(value), 'value')}, expected {self.count}{nested}")
         return value
 
     def _words(self) -> str:
@@ -347,7 +350,9 @@ class ExampleCodec:
             rows = values.get(feature.row_lengths_name, ())
             count, held = len(values.get(feature.name, ())), sum(rows)
             if count != held:
-                faults.append(f"{feature.name} holds {count} values, and its rows ({feature.row_lengths_name}) {held}")
+                faults.append(
+                    f"{feature.name} holds {counted(count, 'value')}, and its rows ({feature.row_lengths_name}) {held}"
+                )
             elif rows and len(rows) * max(rows) > MAX_VALUES:
                 faults.append(f"{feature.name} {too_wide(len(rows), max(rows))}")
         return faults

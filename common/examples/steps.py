@@ -6,6 +6,7 @@ The steps of a list of lists are its rows: as many values as they like each, and
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from common.counted import counted
 from common.schema import Feature
 from protos.example_pb2 import FeatureList
 
@@ -26,7 +27,9 @@ def flat_steps(value: list[Any], feature: Feature) -> list[Any]:
         values = _flat(step, len(step_shape))
         if len(values) != feature.step_size or not _is_nested_as(step, step_shape):
             nested = f" (flat, or nested as {list(step_shape)})" if len(step_shape) > 1 else ""
-            raise ValueError(f"holds {len(values)} values in step {index}, expected {feature.step_size}{nested}")
+            raise ValueError(
+                f"holds {counted(len(values), 'value')} in step {index}, expected {feature.step_size}{nested}"
+            )
         flat += values
     return flat
 
@@ -51,7 +54,7 @@ def values_of_steps(steps: FeatureList, feature: Feature, *, is_in_context: bool
     for index, step in enumerate(steps.feature):
         found = getattr(step, str(kind)).value if kind else []
         if len(found) != feature.step_size and not feature.row_lengths_name:
-            raise ValueError(f"holds {len(found)} values in step {index}, expected {feature.step_size}")
+            raise ValueError(f"holds {counted(len(found), 'value')} in step {index}, expected {feature.step_size}")
         values += found
     return kind, values
 

@@ -7,6 +7,7 @@ from urllib.parse import quote, urlsplit
 import orjson
 import typer
 
+from common.counted import counted
 from common.errors import InvalidInput, NotFound
 from headrace.commands.session import Session
 
@@ -70,7 +71,7 @@ def _print(document: dict[str, Any], first_error: str, *, is_made: bool) -> None
         )
     if document["unsent"]:
         typer.echo(
-            f"{document['unsent']:,} requests were due and found no free connection: the server is slower than that"
+            f"{counted(document['unsent'], 'request')} due found no free connection: the server is slower than that"
         )
     if document["generator_is_the_limit"]:
         typer.echo(

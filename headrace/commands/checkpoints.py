@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from common.counted import counted
 from common.definition.row_labels import labels_of
 from common.errors import DataLoss, InvalidInput, NotFound
 from common.suggestions import did_you_mean
@@ -147,7 +148,7 @@ def _export_table(session: Session, name: str, table: str, to: Path) -> None:
     (to / "projector_config.pbtxt").write_text(config)
     session.show(
         {"version": title, "table": path, "rows": len(vectors), "dimension": int(vectors.shape[1]), "folder": str(to)},
-        lambda: typer.echo(f"{len(vectors)} rows of {path} of {title}; see them: tensorboard --logdir {to}"),
+        lambda: typer.echo(f"{counted(len(vectors), 'row')} of {path} of {title}; see them: tensorboard --logdir {to}"),
     )
 
 

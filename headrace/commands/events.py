@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from common.counted import counted
 from common.errors import HeadraceError, InvalidInput
 from common.examples.cells import column_name
 from common.schema import Schema
@@ -141,14 +142,15 @@ def _explain(error: BaseException, accepted: int, state: "UploadState", *, taken
     """Before the error itself: how to go on, and how to read its indexes."""
     if taken or not isinstance(error, InvalidInput):
         how = "the same command" if state.path else f"--resume {state.key}"
-        typer.echo(f"{accepted:,} events were taken; {how} goes on without doubling them", err=True)
+        were = "was" if accepted == 1 else "were"
+        typer.echo(f"{counted(accepted, 'event')} {were} taken; {how} goes on without doubling them", err=True)
     if isinstance(error, InvalidInput) and error.refused and taken:
         whole = "the file" if len(state.positions) == 1 and not state.path else "what was sent"
         typer.echo(f"indexes below count from event {taken:,} of {whole}", err=True)
 
 
 def _sentence(totals: dict[str, int], seconds: float, stream: str) -> str:
-    parts = [f"{totals['accepted']:,} events in {stream} in {seconds:.1f} s"]
+    parts = [f"{counted(totals['accepted'], 'event')} in {stream} in {seconds:.1f} s"]
     if totals["accepted"] and seconds > 0:
         parts.append(f"{totals['accepted'] / seconds:,.0f} a second")
     if totals["already_there"]:

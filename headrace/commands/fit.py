@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from common.counted import counted
 from common.errors import Conflict, HeadraceError, InvalidInput
 from common.storage import LOCAL, Place, place_of
 from headrace.commands.session import Session
@@ -71,7 +72,8 @@ def fit(
     def show() -> None:
         metrics = ", ".join(f"{name} {value:.4g}" for name, value in done["metrics"].items() if value is not None)
         typer.echo(
-            f"{definition.name}: {done['trained']:,} events, {done['steps']:,} steps, {done['held_out']:,} held out: "
+            f"{definition.name}: {counted(done['trained'], 'event')}, {counted(done['steps'], 'step')}, "
+            f"{done['held_out']:,} held out: "
             f"{metrics or 'nothing measured'}"
         )
         for sentence in doubts(definition, done):

@@ -1,4 +1,4 @@
-"""learning-rate: which rate a definition learns with, by one short run in which the rate rises from step to step.
+"""lr-find: which rate a definition learns with, by one short run in which the rate rises from step to step.
 
 The range test of Smith (Cyclical Learning Rates, arXiv:1506.01186, section 3.3), by the round that a platform trains.
 """
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from common.counted import counted, is_or_are
 from common.errors import HeadraceError, InvalidInput
 from common.storage import place_of
 from headrace.commands.session import Session
@@ -32,7 +33,7 @@ _LEFT_OUT = ("early_stopping", "evaluate_every_steps", "summaries", "save_every_
 """Of `training`: what ends a round before its rates have risen, and what is only looked at."""
 
 
-def learning_rate(
+def lr_find(
     context: typer.Context,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Holds stream.yaml and model.yaml.")],
     data: Annotated[str, typer.Option("--data", help="The events: a path or URL, a folder, a name with *.")],
@@ -129,7 +130,9 @@ def _rising(
     trained = max(1.0, events * (1 - definition.evaluation.holdout_fraction))
     passes = math.ceil(1.1 * steps * definition.training.batch_size / trained)
     if passes > _MOST_PASSES:
-        raise InvalidInput(f"{events:,} events are too few for {steps} steps; take fewer --steps")
+        raise InvalidInput(
+            f"{counted(events, 'event')} {is_or_are(events)} too few for {steps} steps; take fewer --steps"
+        )
     training |= {"passes": passes, "max_steps": until or steps, "on_not_finite": "fail"}
     mapping["training"] = training
     mapping.pop("export", None)

@@ -1,4 +1,4 @@
-"""pause, resume, pin, unpin, archive, restore, delete: what people decide about a model or a stream."""
+"""pause, resume, pin, unpin, archive, unarchive, delete: what people decide about a model or a stream."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -53,7 +53,7 @@ def unpin(context: typer.Context, model: ModelName, reason: Reason = "") -> None
 
 
 def archive(context: typer.Context, name: Name, stream: IsStream = False, reason: Reason = "") -> None:
-    """Neither train nor serve a model, or take no more events of a stream, until `restore`."""
+    """Neither train nor serve a model, or take no more events of a stream, until `unarchive`."""
     session: Session = context.obj
     with session.client() as client:
         if stream:
@@ -63,11 +63,11 @@ def archive(context: typer.Context, name: Name, stream: IsStream = False, reason
     kept = "its events stay in the log" if stream else "its versions stay"
     option = " --stream" if stream else ""
     session.show(
-        document, lambda: typer.echo(f"{name} is archived, {kept}; `headrace restore {name}{option}` undoes it")
+        document, lambda: typer.echo(f"{name} is archived, {kept}; `headrace unarchive {name}{option}` undoes it")
     )
 
 
-def restore(context: typer.Context, name: Name, stream: IsStream = False, reason: Reason = "") -> None:
+def unarchive(context: typer.Context, name: Name, stream: IsStream = False, reason: Reason = "") -> None:
     """Undo `archive`."""
     session: Session = context.obj
     with session.client() as client:

@@ -169,7 +169,7 @@ def history(
     session.show([asdict(entry) for entry in found], table)
 
 
-def deadletters(
+def dead_letters(
     context: typer.Context,
     stream: Annotated[str, typer.Argument(metavar="STREAM")],
     limit: Limit = 20,

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from common.counted import counted
 from common.errors import InvalidInput
 from common.registry.catalog import PRODUCTION, Model, Version, VersionMetrics
 from common.schema import Schema
@@ -53,7 +54,8 @@ def _print_applied(applied: Applied, *, dry_run: bool) -> None:
         stream = applied.stream
         count = len(Schema.from_json(stream.schema_json).features)
         print_line(
-            f"stream {stream.name} {applied.stream_change}: schema version {stream.schema_version}, {count} features"
+            f"stream {stream.name} {applied.stream_change}: schema version {stream.schema_version}, "
+            f"{counted(count, 'feature')}"
         )
     if applied.model is not None:
         model = applied.model
@@ -100,7 +102,8 @@ def train(
     session.show(
         asdict(planned),
         lambda: typer.echo(
-            f"round {planned.plan.sequence} of {model} is {planned.state}: {planned.plan.example_count:,} examples, "
+            f"round {planned.plan.sequence} of {model} is {planned.state}: "
+            f"{counted(planned.plan.example_count, 'example')}, "
             f"from {f'version {planned.plan.parent_version}' if planned.plan.parent_version else 'nothing'}"
         ),
     )

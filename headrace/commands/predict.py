@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import orjson
 import typer
 
+from common.counted import counted
 from common.errors import InvalidInput, NotFound, Unavailable
 from common.registry.catalog import PRODUCTION
 from common.storage import place_of
@@ -96,7 +97,9 @@ def predict(
         _show(answer)
         if "metrics" in answer and not session.as_json:
             told = ", ".join(f"{name} {value:.4g}" for name, value in answer["metrics"].items())
-            typer.echo(f"{answer['labelled']:,} rows with {known.label if known else 'a label'}: {told}", err=True)
+            typer.echo(
+                f"{counted(answer['labelled'], 'row')} with {known.label if known else 'a label'}: {told}", err=True
+            )
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
+from common.counted import counted
 from common.errors import InvalidInput
 from common.storage import place_of
 from headrace.client.tensor_values import plain
@@ -54,7 +55,7 @@ def answer_all(asking: "Asking", source: str, to: str, known: "Known | None") ->
 def sentence_of(totals: dict[str, Any]) -> str:
     refused = f", {totals['refused']:,} of them refused with the reason" if totals["refused"] else ""
     by = ", ".join(map(str, totals["versions"])) or "none"
-    return f"{totals['rows']:,} rows answered in {totals['to']} by version {by}{refused}"
+    return f"{counted(totals['rows'], 'row')} answered in {totals['to']} by version {by}{refused}"
 
 
 def _answers(asking: "Asking", source: str, known: "Known | None") -> Iterator[list[dict[str, Any]]]:

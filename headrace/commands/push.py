@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from common.counted import counted
 from common.errors import InvalidInput
 from common.storage import place_of
 from headrace.commands.models import ModelName, Reason
@@ -59,7 +60,8 @@ def push(
 
     def told() -> None:
         typer.echo(
-            f"{model}@{version.version} is registered: {len(version.files)} files, {version.weights_digest[:12]}"
+            f"{model}@{version.version} is registered: {counted(len(version.files), 'file')}, "
+            f"{version.weights_digest[:12]}"
         )
         if judge:
             typer.echo(f"  the gate says: {version.verdict.decision}")

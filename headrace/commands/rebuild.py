@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from common.counted import counted
 from common.errors import InvalidInput
 from headrace.client.rebuilds import Rebuild
 from headrace.commands.session import Session
@@ -49,9 +50,11 @@ def _print(found: Rebuild) -> None:
     if not found.reproducible:
         typer.echo(f"{name} was trained asynchronously, so its weights need not be equal; its metrics were compared")
         within = "within" if found.equal else "NOT within"
-        typer.echo(f"{name} is {within} its tolerance: {found.events_trained:,} examples, {found.seconds:.1f} s")
+        typer.echo(
+            f"{name} is {within} its tolerance: {counted(found.events_trained, 'example')}, {found.seconds:.1f} s"
+        )
         return
     if found.equal:
-        typer.echo(f"{name} is equal: {found.events_trained:,} examples, {found.seconds:.1f} s")
+        typer.echo(f"{name} is equal: {counted(found.events_trained, 'example')}, {found.seconds:.1f} s")
         return
     typer.echo(f"{name} is NOT equal to what its lineage gives")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from common.counted import counted
 from common.errors import InvalidInput, NotFound, Unavailable
 from common.schema import Schema
 from common.storage import place_of
@@ -73,7 +74,8 @@ def archive(
     session.show(
         {"stream": stream, "position": position, "examples": examples, "shards": [asdict(shard) for shard in made]},
         lambda: typer.echo(
-            f"{examples:,} events in {len(made)} new shards of {to}, {sum(shard.bytes for shard in made):,} bytes"
+            f"{counted(examples, 'event')} in {counted(len(made), 'new shard')} of {to}, "
+            f"{sum(shard.bytes for shard in made):,} bytes"
         ),
     )
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from common.counted import counted
 from common.errors import HeadraceError, InvalidInput
 from common.schema import check_name
 from common.storage import place_of
@@ -73,11 +74,11 @@ def init(
             ]
             for found in guesses
         ]
-        print_table(f"{file.name}: {chosen.rows:,} rows, {len(guesses)} columns", headings, rows)
+        print_table(f"{file.name}: {counted(chosen.rows, 'row')}, {counted(len(guesses), 'column')}", headings, rows)
         typer.echo(f"{directory / 'stream.yaml'} and {directory / 'model.yaml'}: {target.task} on {chosen.header}")
         if unlabelled:
             typer.echo(
-                f"{unlabelled:,} rows have no {chosen.header}: nothing can be learned from them. "
+                f"{counted(unlabelled, 'row')} without {chosen.header}: nothing can be learned from them. "
                 f"`headrace ingest --on-invalid deadletter` sets them aside."
             )
         typer.echo("Read both files, then:")
@@ -132,8 +133,8 @@ def check(
     def show() -> None:
         metrics = ", ".join(f"{name} {value:.4g}" for name, value in done["metrics"].items() if value is not None)
         typer.echo(
-            f"{definition.name} can be applied. One pass over {done['trained']:,} events, {done['held_out']:,} held "
-            f"out: {metrics or 'nothing measured'}"
+            f"{definition.name} can be applied. One pass over {counted(done['trained'], 'event')}, "
+            f"{done['held_out']:,} held out: {metrics or 'nothing measured'}"
         )
         for sentence in doubts(definition, done):
             typer.echo(f"warning: {sentence}")
@@ -173,7 +174,7 @@ def features(
         headings = {"feature": "left", "type": "left", "of": "left", "gives": "left"}
         of = [found["of"] if isinstance(found["of"], str) else " × ".join(found["of"]) for found in shown]
         rows = [[found["feature"], found["type"], of[n], _given(found)] for n, found in enumerate(shown)]
-        print_table(f"{definition.name}: {len(shown)} features", headings, rows)
+        print_table(f"{definition.name}: {counted(len(shown), 'feature')}", headings, rows)
 
     session.show({"model": definition.name, "features": shown}, show)
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from common.counted import counted
 from common.registry.catalog import Version
 from headrace.commands.session import print_table
 
@@ -21,7 +22,7 @@ def course(version: Version) -> str:
         return "-"
     best = f", the best evaluation at step {told['best_step']:,}" if "best_step" in told else ""
     rates = f"{told['steps_per_second']:,.1f} steps and {told['examples_per_second']:,.0f} examples a second"
-    return f"{told['steps']:,} steps, ended by {told['ended_by']}{best}; {rates}{_asynchronous(told)}"
+    return f"{counted(told['steps'], 'step')}, ended by {told['ended_by']}{best}; {rates}{_asynchronous(told)}"
 
 
 def _asynchronous(told: Mapping[str, Any]) -> str:

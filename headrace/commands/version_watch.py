@@ -12,6 +12,7 @@ from typing import Any
 
 import typer
 
+from common.counted import counted
 from common.errors import Unavailable
 from common.registry.catalog import AliasChange, Version
 from headrace.client.platform import Client
@@ -100,7 +101,7 @@ def changes(before: Look, after: Look) -> list[Happening]:
 def _registered(version: Version) -> Happening:
     parent = f" from version {version.parent_version}" if version.parent_version else ""
     text = (
-        f"version {version.version}{parent} is {version.status}: {version.events_trained:,} events trained, "
+        f"version {version.version}{parent} is {version.status}: {counted(version.events_trained, 'event')} trained, "
         f"{version.events_held_out:,} held out"
     )
     reasons = list(version.verdict.reasons)

@@ -7,6 +7,7 @@ from typing import Any, BinaryIO, Literal
 
 import orjson
 
+from common.counted import counted
 from common.errors import InvalidInput
 from common.examples.cells import column_name, features_of, fitted, flattened, is_missing, is_number, typed, with_point
 from common.examples.naming import name_of_alias
@@ -190,9 +191,15 @@ def _csv_rows(file: BinaryIO, path: Place, schema: Schema, *, lenient: bool) -> 
                     row = [with_point(cell) if is_number(feature) else cell for feature, cell in both]
                 event = dict(_cells(features, row, f"{path}, line {table.line}", lenient=lenient))
             elif lenient:
-                event = {f"line {table.line} has {len(row)} values for {len(features)} columns": row[:20]}
+                event = {
+                    f"line {table.line} has {counted(len(row), 'value')} for {counted(len(features), 'column')}": row[
+                        :20
+                    ]
+                }
             else:
-                raise InvalidInput(f"{path}, line {table.line}: {len(row)} values for {len(features)} columns")
+                raise InvalidInput(
+                    f"{path}, line {table.line}: {counted(len(row), 'value')} for {counted(len(features), 'column')}"
+                )
             yield orjson.dumps(event) + b"\n", table.byte_count
     finally:
         text.detach()

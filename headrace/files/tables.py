@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 import orjson
 
+from common.counted import counted
 from common.errors import InvalidInput
 from common.examples.cells import flattened
 from common.examples.repeated_keys import refuse_repeated_keys
@@ -308,7 +309,8 @@ def _csv_rows(path: Path) -> Iterator[Row]:
             for cells in table.rows:
                 if len(cells) != len(table.headers):
                     raise InvalidInput(
-                        f"{path}, line {table.line}: {len(cells)} values for {len(table.headers)} columns"
+                        f"{path}, line {table.line}: {counted(len(cells), 'value')} for "
+                        f"{counted(len(table.headers), 'column')}"
                     )
                 if cells == table.headers:
                     raise InvalidInput(f"{path}, line {table.line} {REPEATED}")

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from common.counted import counted
 from common.errors import InvalidInput
 from headrace.guess.columns import Column, kind_of
 
@@ -144,7 +145,7 @@ def _label_of(column: Column) -> LabelGuess:
             return LabelGuess(feature, _task(classes), classes, f"{classes} classes, by their numbers")
         if all(word.strip().lstrip("+-").isdigit() for word in words):
             words = sorted(words, key=int)
-            why = f"{len(words)} classes, by these numbers as words"
+            why = f"{counted(len(words), 'class')}, by these numbers as words"
             return LabelGuess(base | {"dtype": "string", "vocabulary": words}, _task(len(words)), len(words), why)
     if kind in ("whole", "number"):
         quantity = f"a quantity from {column.minimum:g} to {column.maximum:g}"
@@ -152,7 +153,7 @@ def _label_of(column: Column) -> LabelGuess:
     if kind == "text" and not column.many and len(words) <= _MOST_WORD_CLASSES:
         words = sorted(words)
         feature = base | {"dtype": "string", "vocabulary": words}
-        return LabelGuess(feature, _task(len(words)), len(words), f"{len(words)} classes: {_shown(words)}")
+        return LabelGuess(feature, _task(len(words)), len(words), f"{counted(len(words), 'class')}: {_shown(words)}")
     what = "a date" if kind == "date" else f"{kind} with {column.distinct:,} different values"
     raise InvalidInput(
         f"label {column.header!r} is {what}; "
@@ -264,7 +265,7 @@ def _text_specs(column: Column) -> tuple[dict[str, dict[str, Any]], str]:
     return {
         name: words,
         f"{name}_vector": vector,
-    }, strays or f"{distinct:,} words, a vector of {dimension} numbers each"
+    }, strays or f"{counted(distinct, 'word')}, a vector of {dimension} numbers each"
 
 
 def _is_sentences(column: Column, *, differs: bool) -> bool:

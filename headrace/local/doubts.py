@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from common.counted import counted
 from common.definition.model import Definition
 
 
@@ -12,7 +13,7 @@ def doubts(definition: Definition, done: Mapping[str, Any]) -> Iterator[str]:
     share = unusable / max(1, done["trained"] + done["held_out"] + unusable)
     if unusable:
         reasons = "; ".join(f"{count:,}: {reason}" for reason, count in done["reasons"].items())
-        yield f"{unusable:,} events cannot be used by the model: {reasons}"
+        yield f"{counted(unusable, 'event')} cannot be used by the model: {reasons}"
     if share > evaluation.max_unusable:
         yield (
             f"{share:.1%} of the events cannot be used, and a version with more than {evaluation.max_unusable:.1%} is "

@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -258,7 +259,7 @@ def test_without_a_stream_the_file_names_it(run: Run, server: Server, tmp_path: 
     server.will_answer(200, {"streams": [STREAM]})
     server.will_answer(200, STREAM)
     server.will_answer(200, {"accepted": 1})
-    assert "1 events in s" in run("ingest", str(path)).stdout
+    assert "1 event in s" in run("ingest", str(path)).stdout
     server.will_answer(200, {"streams": [STREAM]})
     result = run("ingest", str(path.rename(tmp_path / "other.csv")))
     assert "no stream is named other, like the file; say --stream NAME: there are s" in result.stderr
@@ -273,7 +274,7 @@ def test_a_cell_of_another_type_is_sent_on_to_the_dead_letters(run: Run, server:
     assert (result.exit_code, "2 refused, in the dead letters" in result.stdout) == (0, True)
     first, second, third = map(orjson.loads, server.requests[-1].body.splitlines())
     assert (first, third) == ({"distance": "far"}, {"distance": 3.0})
-    assert second == {"line 3 has 2 values for 1 columns": ["1", "2"]}
+    assert second == {"line 3 has 2 values for 1 column": ["1", "2"]}
 
 
 def test_a_resumed_upload_sends_each_batch_under_the_key_it_had(run: Run, server: Server, tmp_path: Path) -> None:
@@ -371,3 +372,25 @@ def test_the_help_loads_nothing_heavy() -> None:
 def test_the_dashboards_address_is_printed(run: Run, server: Server) -> None:
     assert run("ui", "--no-open").stdout == f"{server.url}/\n"
     assert json.loads(run("--json", "ui").stdout) == {"url": f"{server.url}/", "opened": False}
+
+
+def test_help_begins_with_the_ten_commands_of_the_first_hour() -> None:
+    told = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80", "NO_COLOR": "1"}).output
+    panels = re.split(r"╭─ (.*?) ─+╮", told)
+    titles, blocks = panels[1::2], panels[2::2]
+    first = blocks[titles.index("Begin here")]
+    assert re.findall(r"^│ (\S+)", first, re.MULTILINE) == [
+        "up", "init", "check", "apply", "ingest", "versions", "predict", "status", "why", "down",
+    ]  # fmt: skip
+    assert "Commands" not in titles, "every command belongs to a group"
+    assert titles[1] == "Begin here"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("deadletters", "dead-letters"), ("learning-rate", "lr-find"), ("restore", "unarchive")]
+)
+def test_a_command_that_was_renamed_is_refused_with_its_name(old: str, new: str) -> None:
+    found = CliRunner().invoke(app, [old, "x"], env={"COLUMNS": "80", "NO_COLOR": "1"})
+    assert found.exit_code == 2
+    assert f"`headrace {old}` is called `headrace {new}` now." in found.output
+    assert CliRunner().invoke(app, [new, "--help"]).exit_code == 0

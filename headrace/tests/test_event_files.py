@@ -57,7 +57,7 @@ def test_csv_cells_get_the_types_of_the_schema(tmp_path: Path) -> None:
         ("", "is empty; a CSV file begins with a line of column names"),
         ("distance,colour\n1,red\n", "columns that the schema does not know: colour; it knows distance, carrier"),
         ("sep=;\ndistance;carrier\n1;UA\n", "begins with sep=;, which is for Excel alone"),
-        ("distance,carrier\n1\n", "line 2: 1 values for 2 columns"),
+        ("distance,carrier\n1\n", "line 2: 1 value for 2 columns"),
         ("distance,carrier\n1,UA\nfar,UA\n", "line 3: distance 'far' is not a float32"),
         ("late\n1.5\n", "line 2: late '1.5' is not a int64"),
         (

@@ -1,4 +1,4 @@
-"""`headrace learning-rate`: one run whose rate rises from step to step, and what it says."""
+"""`headrace lr-find`: one run whose rate rises from step to step, and what it says."""
 
 import json
 from pathlib import Path
@@ -45,9 +45,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def asked(folder: Path, *options: str) -> Result:
-    return CliRunner().invoke(
-        app, ["--json", "learning-rate", str(folder), "--data", str(folder / "data.ndjson"), *options]
-    )
+    return CliRunner().invoke(app, ["--json", "lr-find", str(folder), "--data", str(folder / "data.ndjson"), *options])
 
 
 def test_the_rate_rises_by_one_factor_and_what_diverges_is_told_apart_from_what_learns(folder: Path) -> None:

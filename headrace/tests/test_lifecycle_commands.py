@@ -73,8 +73,12 @@ def run(server: Server, tmp_path: Path) -> Iterator[Run]:
         (("resume", "m"), "/v1/models/m:resume", "rounds of m are planned again"),
         (("pin", "m", "2"), "/v1/models/m:pin", "production of m stays at version 2 until `headrace unpin`"),
         (("unpin", "m"), "/v1/models/m:unpin", "the next version of m that passes the gate is promoted"),
-        (("archive", "m"), "/v1/models/m:archive", "m is archived, its versions stay; `headrace restore m` undoes it"),
-        (("restore", "m"), "/v1/models/m:restore", "m is in use again"),
+        (
+            ("archive", "m"),
+            "/v1/models/m:archive",
+            "m is archived, its versions stay; `headrace unarchive m` undoes it",
+        ),
+        (("unarchive", "m"), "/v1/models/m:restore", "m is in use again"),
     ],
 )
 def test_each_decision_about_a_model_is_one_call_with_its_reason(
@@ -262,14 +266,14 @@ def test_streams_history_and_dead_letters_are_listed(run: Run) -> None:
     assert "promote 2" in told
     assert run.last[1] == "/v1/history?model=m&by=ann&limit=50"
     letters = {"dead_letters": [{"offset": 3, "reason": "x is missing", "payload": {"y": 1}}]}
-    assert "x is missing" in run("deadletters", "s", answers=(letters,)).stdout
+    assert "x is missing" in run("dead-letters", "s", answers=(letters,)).stdout
     report = {
         "replayed": 1,
         "replayed_before": 0,
         "refused_count": 1,
         "refused": [{"offset": 3, "index": 0, "reason": "no"}],
     }
-    assert "1 appended, 1 still do not fit" in run("deadletters", "s", "--replay", answers=(report,)).stdout
+    assert "1 appended, 1 still do not fit" in run("dead-letters", "s", "--replay", answers=(report,)).stdout
 
 
 def test_predict_before_the_first_version_says_that_there_is_none(run: Run) -> None:

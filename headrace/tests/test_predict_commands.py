@@ -214,7 +214,7 @@ def test_classes_are_measured_by_their_probabilities() -> None:
         ("a.npy", "", "not an npy file"),
         ("a.csv", "", "is empty"),
         ("a.csv", "y\n1\n", "line 2 has no x: it has y; the signature has the inputs x"),
-        ("a.csv", "x\n1,2\n", "line 2: 2 values for 1 columns"),
+        ("a.csv", "x\n1,2\n", "line 2: 2 values for 1 column"),
         ("a.csv", "x\nmuch\n", "line 2: x is 'much'"),
         ("a.csv", "x\n", "has no rows"),
         ("a.ndjson", '{"x": 1, "y": {"z": 1, "z": 2}}', "line 1 has the key 'z' twice"),

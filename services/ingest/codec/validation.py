@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from common.counted import counted
 from common.errors import DataLoss, InvalidInput
 from common.eventlog import tfrecord
 from common.examples.codec import ExampleCodec, varint
@@ -165,7 +166,7 @@ class Validator:
 def check_count(event_count: int, most: int | None) -> None:
     """Raises InvalidInput: a request has more events than it may."""
     if most is not None and event_count > most:
-        raise InvalidInput(f"the request has {event_count} events, expected at most {most}")
+        raise InvalidInput(f"the request has {counted(event_count, 'event')}, expected at most {most}")
 
 
 def _pairs(passed: Passed) -> Iterable[tuple[int, int]]:

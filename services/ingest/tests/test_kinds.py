@@ -83,7 +83,7 @@ def test_what_is_absent_is_the_default_and_for_an_image_no_bytes() -> None:
         ("blob", "text", 'blob is \'text\', expected bytes as {"b64": "..."}'),
         ("blob", {"b64": "*"}, "blob holds '*' under b64, expected base64"),
         ("blob", {"b64": None}, "blob holds null under b64"),
-        ("pair", [b64(b"x")], "pair holds 1 values, expected 2"),
+        ("pair", [b64(b"x")], "pair holds 1 value, expected 2"),
         ("small", b64(bytes(5)), "small holds 5 bytes, expected 6: uint8 [2, 3]"),
         ("small", b64(b""), "small holds 0 bytes, expected 6"),
         ("half", b64(bytes(6)), "half holds 6 bytes, expected 4: float16 [2]"),
@@ -92,7 +92,7 @@ def test_what_is_absent_is_the_default_and_for_an_image_no_bytes() -> None:
         ("photo", b64(b"\xff\xd8\xff\xe0 JFIF \xff\xd9"), "photo is a jpeg image, expected a png image"),
         ("photo", b64(PNG[: len(PNG) // 2]), "photo is a png image that is cut off after"),
         ("photo", b64(PNG[:16] + struct.pack(">II", 2**31 - 1, 9) + PNG[24:]), "of 2147483647 x 9 pixels"),
-        ("steps", [[1, 2], [3]], "steps holds 1 values in step 1, expected 2"),
+        ("steps", [[1, 2], [3]], "steps holds 1 value in step 1, expected 2"),
         ("steps", [1, 2], "steps holds one value in step 0, expected a list of 2"),
         ("steps", [[[1], [2]]], "steps is [1], expected a number"),
         ("steps", [[1, float("nan")]], "steps is NaN, expected a finite number"),
@@ -221,7 +221,7 @@ def test_a_sequence_example_that_does_not_fit_is_refused_by_name() -> None:
             CODEC.check(data)
         return caught.value.message
 
-    assert "steps holds 1 values in step 1, expected 2" in refusal(_sequence(GOOD, steps=[[1, 2], [3]]))
+    assert "steps holds 1 value in step 1, expected 2" in refusal(_sequence(GOOD, steps=[[1, 2], [3]]))
     twice = _sequence(GOOD)
     twice.feature_lists.CopyFrom(_sequence(GOOD, steps=[[1, 2]]).feature_lists)
     assert "steps is in the context and in the feature lists" in refusal(twice)

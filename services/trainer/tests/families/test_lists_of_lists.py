@@ -192,7 +192,7 @@ def test_events_with_lists_of_lists_are_taken_in_three_forms_and_faults_are_name
     assert CODEC.check(encoded) == encoded
     for visits, sentence in (
         ([["a"], "b"], "visits holds one value in row 1, expected a list"),
-        (["a"], "visits holds 1 values, and its rows (visits_row_lengths) 0"),
+        (["a"], "visits holds 1 value, and its rows (visits_row_lengths) 0"),
         ([["a", 3]], "visits is 3, expected a string"),
         (None, "visits is null"),
     ):

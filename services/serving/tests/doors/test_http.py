@@ -71,7 +71,7 @@ def wire(front: FrontThread) -> Iterator[Wire]:
 
 def post(row: list[float], *headers: str, path: str = _PATH, body: bytes | None = None) -> bytes:
     body = json.dumps({"instances": [row]}).encode() if body is None else body
-    lines = [f"POST {path} HTTP/1.1", "Host: x", *headers, f"Content-Length: {len(body)}", "", ""]
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", *headers, f"Content-Length: {len(body)}", "", ""]
     return "\r\n".join(lines).encode() + body
 
 

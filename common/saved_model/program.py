@@ -1,0 +1,26 @@
+"""Which files of a SavedModel are its program and which its state: versions with equal programs differ in state only.
+
+A program is everything that loading costs time for: the graph, its assets, libraries of operations. The state is the
+variables, the warm-up requests (they are drawn from a round's own events) and TensorFlow's fingerprint of both.
+"""
+
+import hashlib
+from collections.abc import Mapping
+
+_STATE_FOLDER = "variables/"
+_STATE_FILES = ("fingerprint.pb", "assets.extra/tf_serving_warmup_requests")
+
+
+def is_state(path: str) -> bool:
+    """`path`: relative to the SavedModel's folder, with slashes."""
+    return path.startswith(_STATE_FOLDER) or path in _STATE_FILES
+
+
+def program_digest(digests: Mapping[str, str]) -> str:
+    """SHA-256, in hex, of the program's paths and contents.
+
+    Args:
+        digests: {path relative to the SavedModel's folder: SHA-256 of the content, in hex} of every file.
+    """
+    lines = [f"{path}\t{digest}\n" for path, digest in sorted(digests.items()) if not is_state(path)]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()

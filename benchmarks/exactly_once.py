@@ -137,6 +137,7 @@ def _round(settings: dict[str, Any]) -> dict[str, float]:
     from services.trainer.learn import checkpoint
     from services.trainer.protocol.assignment import RoundAssignment
     from services.trainer.protocol.messages import Done
+    from services.trainer.rounds.one_round import Surroundings
     from services.trainer.rounds.process import conduct
 
     directory = Path(settings["directory"])
@@ -157,9 +158,7 @@ def _round(settings: dict[str, Any]) -> dict[str, float]:
             assignment,
             lambda message: progress.append(getattr(message, "resume_points", 0)),
             lambda: False,
-            registry=registry,
-            log=log,
-            fresh=fresh,
+            Surroundings(registry, log, fresh),
         )
         assert isinstance(done, Done), done
         version = registry.get_version(lease.round.plan.model, done.version)

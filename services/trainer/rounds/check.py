@@ -51,6 +51,7 @@ from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families.reasons import describe
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.messages import Failed, Message, Progress
+from services.trainer.rounds.one_round import Surroundings
 from services.trainer.rounds.process import conduct
 
 _STEP_OF_STAGE = {
@@ -148,7 +149,7 @@ def _round(
         )  # fmt: skip
         determinism.configure(intra_op_threads=cores, inter_op_threads=1)
         one = cast(RegistryClient, registry)
-        ended = conduct(assignment, report, lambda: False, registry=one, log=log, fresh=fresh)
+        ended = conduct(assignment, report, lambda: False, Surroundings(one, log, fresh))
     finally:
         log.close()
         fresh.close()

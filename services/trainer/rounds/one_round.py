@@ -1,4 +1,8 @@
-"""One round's work, from the plan to a registered version. The happy path is `RoundWork.run`."""
+"""One round's work, from the plan to a registered version. The happy path is `RoundWork.run`.
+
+What a round computes with is in program.py, what it needs of its process in `Surroundings`; RoundWork is what begins
+and ends with the round.
+"""
 
 import logging
 import shutil
@@ -6,57 +10,70 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from common.definition import identity
-from common.definition.identity import VariableMeaning
 from common.errors import InvalidInput, Overloaded, Unavailable
 from common.eventlog.base import EventLog
 from common.process.tracing import traceparent_of
 from common.registry.client import RegistryClient, manifest_of
 from services.trainer.data.divided_log import DividedLog
 from services.trainer.export.fresh_process import FreshProcess
-from services.trainer.families.parameter_bound import at_most
-from services.trainer.families.port import Model, Trainable
-from services.trainer.families.user_module import UserModule
+from services.trainer.families.port import Trainable
 from services.trainer.features import statistics as feature_statistics
 from services.trainer.features.scales import Scales
 from services.trainer.features.statistics import Fitting, Statistics
 from services.trainer.features.words import row_counts
-from services.trainer.learn import adapters, checkpoint, warm_start
+from services.trainer.learn import adapters, checkpoint
 from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.learn.steps import NotFiniteError
 from services.trainer.learn.tracing import StepTracer
 from services.trainer.protocol.assignment import LIVE_EVENTS, RoundAssignment
 from services.trainer.protocol.messages import Done, Message, Progress
-from services.trainer.rounds import publishing, teamwork
+from services.trainer.rounds import program, publishing, teamwork
 from services.trainer.rounds.blocks import PreparedBlock, RoundData
 from services.trainer.rounds.calibrating import calibrate
 from services.trainer.rounds.curve import LossCurve
 from services.trainer.rounds.devices import memory_of_devices
 from services.trainer.rounds.evaluating import BY_CHIEF, Evaluator, Scores
 from services.trainer.rounds.feature_counts import FeatureCounts
-from services.trainer.rounds.first_build import first_build
-from services.trainer.rounds.inputs import RoundInputs, data_of, fetch_definition, fetch_inputs
+from services.trainer.rounds.inputs import RoundInputs, data_of, fetch_inputs
 from services.trainer.rounds.measuring import Measured, measure
 from services.trainer.rounds.pace import RoundPace
+from services.trainer.rounds.program import Begun, Program
 from services.trainer.rounds.publishing import Trained
 from services.trainer.rounds.rates import Rates
 from services.trainer.rounds.resume import Place, Resumed, ResumePoints
-from services.trainer.shards.team import Team
+from services.trainer.shards.team import ALONE, Team
 from services.trainer.summaries.observing import Observer
 
 logger = logging.getLogger(__name__)
-_FEATURES = ".bottleneck"
-"""Below the cache, beside the models, none of which may have this name."""
 Report = Callable[[Message], None]
 
 
 class StopRequestedError(Exception):
     """The trainer is being stopped; what there is to save is saved."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a round's process has beside the round.
+
+    Attributes:
+        fresh: in which exports are tried; None for a worker, which exports nothing.
+        team: the processes that compute the round together.
+        evaluator: scores on the way.
+    """
+
+    registry: RegistryClient
+    log: EventLog
+    fresh: FreshProcess | None
+    team: Team = ALONE
+    evaluator: Evaluator = BY_CHIEF
 
 
 class RoundWork:
@@ -67,30 +84,25 @@ class RoundWork:
         assignment: RoundAssignment,
         report: Report,
         stop_requested: Callable[[], bool],
-        registry: RegistryClient,
-        log: EventLog,
-        fresh: FreshProcess | None,
-        team: Team,
-        evaluator: Evaluator = BY_CHIEF,
+        around: Surroundings,
     ) -> None:
         self._assignment, self._plan = assignment, assignment.plan
         self._report, self._stop_requested = report, stop_requested
-        self._registry, self._log, self._fresh, self._team = registry, log, fresh, team
+        self._around, self._registry, self._log, self._team = around, around.registry, around.log, around.team
         self._work_dir = Path(assignment.work_dir)
         self._points = ResumePoints(
-            registry, assignment.lease, self._work_dir, interval_seconds=assignment.resume_interval_seconds
+            self._registry, assignment.lease, self._work_dir, interval_seconds=assignment.resume_interval_seconds
         )
         self._seconds = defaultdict[str, float](float, queue=max(0.0, time.time() - assignment.round.planned_at))
         self._input: DividedLog | None = None
-        self._evaluator = evaluator
         self._scores: Scores | None = None
         self._curve = LossCurve()
         self._pace: RoundPace | None = None
         self._rates = Rates()
         self._carried: Statistics = {}
         self._statistics: Statistics = {}
-        self._meaning: dict[str, VariableMeaning] = {}
-        self._training: Trainable | None = None
+        self._program: Program | None = None
+        self._begun = Begun({}, {})
         self._observer: Observer | None = None
         self._tracer: StepTracer | None = None
         self._final: Checkpoint | None = None  # what goes on; the model may hold averages then
@@ -100,9 +112,10 @@ class RoundWork:
     def run(self) -> Done:
         trained = self.trained()
         measured = self.measured(trained)
-        assert self._fresh is not None, "a worker exports nothing"
+        fresh = self._around.fresh
+        assert fresh is not None, "a worker exports nothing"
         with self._stage("export"):
-            output, formats = publishing.write_files(self._assignment, trained, measured, self._fresh)
+            output, formats = publishing.write_files(self._assignment, trained, measured, fresh)
             if self._tracer:
                 publishing.write_profile(self._assignment, output, self._tracer.traced_steps, self._seconds)
         with self._stage("upload"):
@@ -154,22 +167,9 @@ class RoundWork:
             self._statistics = resumed.checkpoint.statistics if resumed else self._fitted(inputs, data)
             self._tell_apart("read", data, (0.0, 0.0))
         with self._stage("build"):
-            parent = inputs.parent.built() if inputs.parent else None
-            model = self._built(inputs, begins=not known and not resumed)
-            for one in filter(None, map(adapters.bottleneck_of, (model, parent))):
-                one.directory = Path(self._assignment.cache_dir) / _FEATURES
-            before = resumed.checkpoint if resumed else known.checkpoint if known else None
-            model.fit(
-                before.arrays if before else {}, lambda: (block.trained.columns for block in data.prepared(model))
-            )
-            training = adapters.trainable_of(model, seed=self._plan.seed, team=self._team)
-            started = self._restored(training, inputs)
-            self._pace = self._paced(training, data)
-            if resumed:
-                self._resume(training, resumed)
-            else:
-                training.begin_round()
-            teamwork.check_begins_alike(self._team, training.captured())
+            self._pace = self._begin(inputs, data, resumed)
+        assert self._program is not None, "it is built"
+        training = self._program.training
         if self._team.coordinator:
             shutil.rmtree(self._team.coordinator.checkpoint, ignore_errors=True)
             point = adapters.for_contributors(inputs.definition, self._captured(training))
@@ -187,14 +187,14 @@ class RoundWork:
         training.use_averages()
         calibrated: dict[str, Any] = {}
         if self._team.is_chief:
-            learned, calibrated = calibrate(model, data)
+            learned, calibrated = calibrate(training.model, data)
             final.arrays.update(learned)
         steps, losses, added = self._curve.by_step(training)
         return Trained(
             definition=inputs.definition,
             data=data,
-            parent=parent,
-            model=model,
+            parent=self._program.parent,
+            model=training.model,
             final=final,
             steps=steps.tolist(),
             losses=losses,
@@ -202,7 +202,7 @@ class RoundWork:
             last_pass=self._curve.means_of_last_pass(),
             learning_rates=training.rates(steps),
             set_aside=dict(training.set_aside),
-            warm_start=started,
+            warm_start=self._begun.changes,
             seen=self._observer.seen if self._observer else [],
             evaluations=self._pace.evaluations,
             norms=self._curve.norms(training.norm_names),
@@ -215,22 +215,46 @@ class RoundWork:
             calibration=calibrated,
         )
 
+    def _begin(self, inputs: RoundInputs, data: RoundData, resumed: Resumed | None) -> RoundPace:
+        """The program with the weights that training starts from."""
+        known = inputs.parent or inputs.source_version
+        before = resumed.checkpoint.arrays if resumed else known.checkpoint.arrays if known else {}
+        self._program = program.build(
+            inputs,
+            self._statistics,
+            before,
+            lambda model: (block.trained.columns for block in data.prepared(model)),
+            assignment=self._assignment,
+            registry=self._registry,
+            team=self._team,
+        )
+        training = self._program.training
+        self._begun = program.begin(self._program, inputs, self._statistics)
+        pace = self._paced(training, data)
+        if resumed:
+            self._resume(training, pace, resumed)
+        else:
+            training.begin_round()
+        teamwork.check_begins_alike(self._team, training.captured())
+        return pace
+
     def _members(self, *, age_seconds: float = 0.0) -> list[dict[str, Any]]:
         return self._input.counts_of_all(age_seconds=age_seconds) if self._input and self._team.is_chief else []
 
     @property
     def examples_trained(self) -> int:
         """Each counted once, however many passes went over it; without those that were set aside."""
-        if self._training is None or self._pace is None:
+        if self._program is None or self._pace is None:
             return 0
-        return self._pace.examples - len(self._training.set_aside)
+        return self._pace.examples - len(self._program.training.set_aside)
 
     def _paced(self, training: Trainable, data: RoundData) -> RoundPace:
         asked = training.model.definition.training
         if not asked.evaluate_every_steps:
             return RoundPace(asked, training, self._curve, None)
         if self._team.is_chief or asked.early_stopping:
-            self._scores = Scores(training, data, feature_statistics.to_arrays(self._statistics), self._evaluator)
+            statistics = feature_statistics.to_arrays(self._statistics)
+            self._scores = Scores(training, data, statistics, self._around.evaluator)
             return RoundPace(asked, training, self._curve, self._scores.of_this_step)
         return RoundPace(asked, training, self._curve, dict)  # the chief's scores are the round's
 
@@ -243,43 +267,17 @@ class RoundWork:
                 fitting.add({name: block.raw[name].numpy()[rows] for name in fitting.raw_names})
         return fitting.result()
 
-    def _built(self, inputs: RoundInputs, *, begins: bool) -> Model:
-        def build(module: UserModule | None) -> Model:
-            with at_most(self._assignment.max_parameters):
-                return adapters.build(inputs.definition, inputs.schema, self._statistics, module, seed=self._plan.seed)
-
-        def import_again() -> UserModule | None:
-            return fetch_definition(self._registry, self._plan.definition_digest, self._work_dir)[1]
-
-        if inputs.module and begins and self._team.is_chief and not self._assignment.rebuild_of:
-            return first_build(build, inputs.module, import_again)
-        return build(inputs.module)
-
-    def _restored(self, training: Trainable, inputs: RoundInputs) -> dict[str, Any]:
-        """Continues from the parent; what changed, where the definition or a vocabulary had changed in between."""
-        self._meaning = adapters.meaning_of(training.model, self._statistics)
-        report: dict[str, Any] = {}
-        parent, said = inputs.parent, inputs.definition.warm_start
-        if parent:
-            carrying = parent.carrying_to(training.model.definition, self._meaning)
-            report = training.carry(parent.checkpoint.arrays, step=parent.checkpoint.step, carrying=carrying)
-        if said and inputs.source:
-            report |= warm_start.start(training, said, inputs.source, self._meaning)
-        return report
-
-    def _resume(self, training: Trainable, resumed: Resumed) -> None:
+    def _resume(self, training: Trainable, pace: RoundPace, resumed: Resumed) -> None:
         training.restore(resumed.checkpoint.arrays)
         training.set_aside = {(block, row): reason for block, row, reason in resumed.checkpoint.state["set_aside"]}
         self.place = self._saved_place = resumed.place
-        assert self._pace is not None, "a round has a pace before it is resumed"
-        self._curve = self._pace.curve = LossCurve(resumed.losses)
+        self._curve = pace.curve = LossCurve(resumed.losses)
         if "pace" in resumed.checkpoint.state:
-            self._pace.restore(resumed.checkpoint.state["pace"], resumed.best)
+            pace.restore(resumed.checkpoint.state["pace"], resumed.best)
         else:
-            self._pace.came_from(resumed.place.examples_done)
+            pace.came_from(resumed.place.examples_done)
 
     def _train(self, training: Trainable, pace: RoundPace, data: RoundData) -> None:
-        self._training = training
         if self._team.is_chief and not self._assignment.rebuild_of:
             self._observer = Observer(training, self._work_dir / LIVE_EVENTS)
             if steps := self._assignment.profile_steps:
@@ -364,7 +362,7 @@ class RoundWork:
             "set_aside": [[block, row, reason] for (block, row), reason in sorted(training.set_aside.items())],
         }
         about = identity.statistics_of(training.model.definition)
-        return Checkpoint(arrays, state, identity.to_mapping(self._meaning, about))
+        return Checkpoint(arrays, state, identity.to_mapping(self._begun.meaning, about))
 
     def _save_point(self, training: Trainable) -> None:
         """Without a registry the round goes on; a crash then costs what was done since the point before."""
@@ -384,8 +382,8 @@ class RoundWork:
     def _check_stop(self, stage: str) -> None:
         if not self._stop_requested():
             return
-        if self._training is not None and self.place != self._saved_place and not self._assignment.rebuild_of:
-            self._save_point(self._training)
+        if self._program is not None and self.place != self._saved_place and not self._assignment.rebuild_of:
+            self._save_point(self._program.training)
         logger.info("the round stops as asked", extra={"stage": stage, "examples_done": self.place.examples_done})
         raise StopRequestedError
 

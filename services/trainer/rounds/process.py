@@ -4,13 +4,10 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
-from typing import Any
 
 import tensorflow as tf
 
 from common.errors import InvalidInput
-from common.eventlog.base import EventLog
-from common.registry.client import RegistryClient
 from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families.reasons import DefinitionFailedError, describe
 from services.trainer.learn.checkpoint import Checkpoint
@@ -19,11 +16,11 @@ from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.messages import Done, Failed, FailureKind, Rebuilt, Shrunk, Stopped
 from services.trainer.rounds import judging, parameter_servers, rebuild_check, teamwork
 from services.trainer.rounds.environment import environment_of
-from services.trainer.rounds.evaluating import BY_CHIEF, Evaluator
+from services.trainer.rounds.evaluating import Evaluator
 from services.trainer.rounds.inputs import log_of, registry_of
-from services.trainer.rounds.one_round import Report, RoundWork, StopRequestedError
+from services.trainer.rounds.one_round import Report, RoundWork, StopRequestedError, Surroundings
 from services.trainer.rounds.publishing import Trained
-from services.trainer.shards.team import ALONE, Team, WorkerLostError
+from services.trainer.shards.team import Team, WorkerLostError
 
 _WATCH_SECONDS = 2.0
 """A step that fails is heard of before the worker that was lost is seen to have ended; the watch ends this process with
@@ -52,11 +49,9 @@ def run_round(assignment: RoundAssignment, report: Report, stop_requested: Calla
             if assignment.candidate:
                 report(judging.figures_of(assignment, registry=registry, log=log))
                 return
-            given: dict[str, Any] = {"registry": registry, "log": log, "fresh": fresh, "team": team}
-            if assignment.rebuild_of:
-                report(rebuild(assignment, report, stop_requested, **given))
-            else:
-                report(conduct(assignment, report, stop_requested, evaluator=evaluator, **given))
+            around = Surroundings(registry, log, fresh, team, evaluator)
+            doing = rebuild if assignment.rebuild_of else conduct
+            report(doing(assignment, report, stop_requested, around))
 
 
 def _help(assignment: RoundAssignment, team: Team, report: Report) -> None:
@@ -64,22 +59,17 @@ def _help(assignment: RoundAssignment, team: Team, report: Report) -> None:
     registry = registry_of(assignment)
     log = log_of(assignment, registry)  # stays open: until the round ends, others may ask for parts of it
     with closing(registry):
-        RoundWork(assignment, report, lambda: False, registry, log, fresh=None, team=team).trained()
+        RoundWork(assignment, report, lambda: False, Surroundings(registry, log, None, team)).trained()
 
 
 def conduct(
     assignment: RoundAssignment,
     report: Report,
     stop_requested: Callable[[], bool],
-    *,
-    registry: RegistryClient,
-    log: EventLog,
-    fresh: FreshProcess,
-    team: Team = ALONE,
-    evaluator: Evaluator = BY_CHIEF,
+    around: Surroundings,
 ) -> Done | Failed | Stopped | Shrunk:
-    """The round with its two neighbours given; reports progress and returns the last word."""
-    work = RoundWork(assignment, report, stop_requested, registry, log, fresh, team, evaluator)
+    """The round; reports progress and returns the last word."""
+    work = RoundWork(assignment, report, stop_requested, around)
     try:
         return work.run()
     except StopRequestedError:
@@ -99,14 +89,10 @@ def rebuild(
     assignment: RoundAssignment,
     report: Report,
     stop_requested: Callable[[], bool],
-    *,
-    registry: RegistryClient,
-    log: EventLog,
-    fresh: FreshProcess,
-    team: Team = ALONE,
+    around: Surroundings,
 ) -> Rebuilt | Stopped:
     """Trains the version again from its lineage and compares; see rebuild_check.py. Changes nothing anywhere."""
-    work = RoundWork(assignment, report, stop_requested, registry, log, fresh, team)
+    work = RoundWork(assignment, report, stop_requested, around)
     here = environment_of(assignment)
 
     made: list[Trained] = []
@@ -122,6 +108,8 @@ def rebuild(
         return work.measured(made[0]).metrics["candidate"]
 
     try:
-        return rebuild_check.compare(assignment, train_again, measured, here=here, registry=registry, log=log)
+        return rebuild_check.compare(
+            assignment, train_again, measured, here=here, registry=around.registry, log=around.log
+        )
     except StopRequestedError:
         return Stopped(work.place.examples_done)

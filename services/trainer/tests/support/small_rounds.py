@@ -22,6 +22,7 @@ from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.messages import Done, Failed, Message, Progress, Rebuilt, Shrunk, Stopped
 from services.trainer.rounds.evaluating import BY_CHIEF, Evaluator
+from services.trainer.rounds.one_round import Surroundings
 from services.trainer.rounds.process import conduct, rebuild
 from services.trainer.tests.support.local_registry import LocalRegistry
 
@@ -194,11 +195,12 @@ class Platform:
             assignment,
             self.messages.append,
             stop_requested,
-            registry=self.registry,  # type: ignore[arg-type] # LocalRegistry has the calls that a round makes
-            log=self.log,
-            fresh=fresh_process(),
-            evaluator=evaluator,
+            self.around(evaluator),
         )
+
+    def around(self, evaluator: Evaluator = BY_CHIEF) -> Surroundings:
+        registry: Any = self.registry  # which has the calls that a round makes
+        return Surroundings(registry, self.log, fresh_process(), evaluator=evaluator)
 
 
 def rebuilt(platform: Platform, lease: Lease, version: int) -> Rebuilt:
@@ -218,9 +220,7 @@ def rebuilt(platform: Platform, lease: Lease, version: int) -> Rebuilt:
         assignment,
         platform.messages.append,
         lambda: False,
-        registry=platform.registry,  # type: ignore[arg-type]  # LocalRegistry has the calls that a round makes
-        log=platform.log,
-        fresh=fresh_process(),
+        platform.around(),
     )
     assert isinstance(found, Rebuilt)
     return found

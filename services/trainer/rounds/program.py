@@ -1,0 +1,114 @@
+"""What a round computes with: the definition's model with its traced steps, and the frozen parent beside it.
+
+Nothing in it is of one round: `begin` gives it a round's statistics, seed and weights.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.definition.identity import VariableMeaning
+from common.registry.client import RegistryClient
+from services.trainer.families.parameter_bound import at_most
+from services.trainer.families.port import Arrays, Columns, Model, Trainable
+from services.trainer.families.user_module import UserModule
+from services.trainer.features.statistics import Statistics
+from services.trainer.learn import adapters, warm_start
+from services.trainer.protocol.assignment import RoundAssignment
+from services.trainer.rounds.first_build import first_build
+from services.trainer.rounds.inputs import RoundInputs, fetch_definition
+from services.trainer.shards.team import Team
+
+_FEATURES = ".bottleneck"
+"""Below the cache, beside the models, none of which may have this name."""
+Blocks = Callable[[Model], Iterator[Columns]]
+"""The columns of the round's trained examples, for a model."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """Attributes:
+    parent: what the candidate is compared with; None for a model's first round.
+    """
+
+    model: Model
+    training: Trainable
+    parent: Model | None
+
+
+@dataclass(frozen=True)
+class Begun:
+    """Where a round's training starts.
+
+    Attributes:
+        meaning: of the rows of the model's variables.
+        changes: JSON-ready, where the definition or a vocabulary had changed since the parent; else empty.
+    """
+
+    meaning: Mapping[str, VariableMeaning]
+    changes: dict[str, Any]
+
+
+def build(
+    inputs: RoundInputs,
+    statistics: Statistics,
+    before: Arrays,
+    blocks: Blocks,
+    *,
+    assignment: RoundAssignment,
+    registry: RegistryClient,
+    team: Team,
+) -> Program:
+    """Made anew, from nothing that the process may have kept.
+
+    Args:
+        before: arrays of the resume point, or else of the parent; empty where the round begins from nothing.
+
+    Raises:
+        DefinitionFailedError: the definition does not give a usable model.
+    """
+    parent = inputs.parent.built() if inputs.parent else None
+    is_first = inputs.module is not None and not before and team.is_chief and not assignment.rebuild_of
+    model = _model(inputs, statistics, assignment, registry, is_first=is_first)
+    for one in filter(None, map(adapters.bottleneck_of, (model, parent))):
+        one.directory = Path(assignment.cache_dir) / _FEATURES
+    model.fit(before, lambda: blocks(model))
+    return Program(model, adapters.trainable_of(model, seed=assignment.plan.seed, team=team), parent)
+
+
+def begin(program: Program, inputs: RoundInputs, statistics: Statistics) -> Begun:
+    """The parent's weights, and those of what the definition's warm_start names.
+
+    Raises:
+        InvalidInput: something can neither be carried nor may it start anew.
+    """
+    training, parent, said = program.training, inputs.parent, inputs.definition.warm_start
+    meaning = adapters.meaning_of(training.model, statistics)
+    changes: dict[str, Any] = {}
+    if parent:
+        carrying = parent.carrying_to(training.model.definition, meaning)
+        changes = training.carry(parent.checkpoint.arrays, step=parent.checkpoint.step, carrying=carrying)
+    if said and inputs.source:
+        changes |= warm_start.start(training, said, inputs.source, meaning)
+    return Begun(meaning, changes)
+
+
+def _model(
+    inputs: RoundInputs,
+    statistics: Statistics,
+    assignment: RoundAssignment,
+    registry: RegistryClient,
+    *,
+    is_first: bool,
+) -> Model:
+    def build(module: UserModule | None) -> Model:
+        with at_most(assignment.max_parameters):
+            return adapters.build(inputs.definition, inputs.schema, statistics, module, seed=assignment.plan.seed)
+
+    def import_again() -> UserModule | None:
+        return fetch_definition(registry, assignment.plan.definition_digest, Path(assignment.work_dir))[1]
+
+    if is_first and inputs.module:
+        return first_build(build, inputs.module, import_again)
+    return build(inputs.module)

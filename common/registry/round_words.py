@@ -1,9 +1,22 @@
-"""What keeps a running round from going on, in the words of the command line and the pages."""
+"""How far a round is and what keeps it from going on, in the words of the command line and the pages."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from common.registry.catalog import Round, RoundState
+
+
+def progress_of(found: Round) -> str:
+    """How far an open round is; "" where it has ended."""
+    progress: Mapping[str, Any] = found.progress if isinstance(found.progress, Mapping) else {}
+    if found.state is RoundState.PLANNED:
+        return "waits for a trainer"
+    if found.state is not RoundState.RUNNING:
+        return ""
+    done, rate = int(progress.get("examples_done") or 0), float(progress.get("examples_per_second") or 0.0)
+    count = found.plan.example_count
+    far = f": {done:,}{f' of {count:,}' if done <= count else ''} events" if done else ""
+    return f"{progress.get('stage') or 'leased'}{far}{f', {rate:,.0f} a second' if rate and far else ''}"
 
 
 def hindrance_of(found: Round) -> str:

@@ -179,9 +179,9 @@ class Lifecycle:
         """Undoes archiving."""
         return self._change_model(model, "restore", reason)
 
-    def delete_model(self, model: str, *, reason: str = "") -> None:
-        """Removes an archived model with its versions. Raises Conflict with what uses it."""
-        self._delete(f"/v1/models/{segment(model)}", reason)
+    def delete_model(self, model: str, *, reason: str = "", dry_run: bool = False) -> None:
+        """Removes an archived model with its versions. Raises Conflict with what uses it, also with dry_run."""
+        self._delete(f"/v1/models/{segment(model)}", reason, dry_run=dry_run)
 
     def archive_stream(self, stream: str, *, reason: str = "") -> Stream:
         """Takes neither events nor models any more. Raises Conflict while a model learns from it."""
@@ -191,9 +191,10 @@ class Lifecycle:
         """Undoes archiving."""
         return build(Stream, self._post(f"/v1/streams/{segment(stream)}:restore", reason))
 
-    def delete_stream(self, stream: str, *, reason: str = "") -> None:
-        """Removes an archived stream; its events stay in the log. Raises Conflict with what uses it."""
-        self._delete(f"/v1/streams/{segment(stream)}", reason)
+    def delete_stream(self, stream: str, *, reason: str = "", dry_run: bool = False) -> None:
+        """Removes an archived stream; its events stay in the log. Raises Conflict with what uses it, also with
+        dry_run."""
+        self._delete(f"/v1/streams/{segment(stream)}", reason, dry_run=dry_run)
 
     def fail_round(self, model: str, round_id: str, *, reason: str = "") -> Round:
         """Ends a round that is planned or running, whoever holds it."""
@@ -262,6 +263,6 @@ class Lifecycle:
         body = orjson.dumps({"by": self._by, "reason": reason, **more})
         return self._registry.call("POST", path, body, headers=JSON, repeatable=False).json()
 
-    def _delete(self, path: str, reason: str) -> None:
-        query = urlencode({"by": self._by, "reason": reason})
+    def _delete(self, path: str, reason: str, *, dry_run: bool) -> None:
+        query = urlencode({"by": self._by, "reason": reason} | ({"dry_run": "true"} if dry_run else {}))
         self._registry.call("DELETE", f"{path}?{query}", repeatable=False)

@@ -29,7 +29,7 @@ from headrace.client.ingesting import Ingesting
 from headrace.client.lifecycle import Lifecycle
 from headrace.client.looking import Looking
 from headrace.client.predicting import Predicting
-from headrace.client.rebuilds import Rebuild, wait_for
+from headrace.client.rebuilds import OnWait, Rebuild, wait_for
 from headrace.client.tables import Models, Versions
 from headrace.places import Addresses, addresses_of
 
@@ -211,10 +211,10 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
     def version(self, model: str, version: int) -> Version:
         return build(Version, self._get(self._registry, f"/v1/models/{segment(model)}/versions/{version:d}"))
 
-    def rounds(self, model: str, *, limit: int = 50) -> list[Round]:
-        """Newest first."""
-        path = f"/v1/models/{segment(model)}/rounds?{urlencode({'limit': limit})}"
-        return [build(Round, item) for item in self._read(path, "rounds")]
+    def rounds(self, model: str = "", *, limit: int = 50) -> list[Round]:
+        """Of the model, or of all models together; newest first."""
+        below = f"/models/{segment(model)}" if model else ""
+        return [build(Round, item) for item in self._read(f"/v1{below}/rounds?{urlencode({'limit': limit})}", "rounds")]
 
     def train(
         self,
@@ -242,8 +242,13 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
         # The trainer puts the plan's fields beside the round's own.
         return build(Round, {"plan": document, **document})
 
-    def rebuild(self, model: str, version: int, *, wait_seconds: float = 3600.0) -> Rebuild:
+    def rebuild(
+        self, model: str, version: int, *, wait_seconds: float = 3600.0, on_wait: OnWait | None = None
+    ) -> Rebuild:
         """Has a trainer train the version again from its lineage, and compares; changes nothing.
+
+        Args:
+            on_wait: called at every look before the end, with the trainer's answer: "state" is waiting or running.
 
         Raises:
             NotFound: no such version. Overloaded: too many wait for trainers already.
@@ -251,7 +256,7 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
         """
         path = f"/v1/models/{segment(model)}/versions/{version:d}:rebuild"
         asked = self._trainer.call("POST", path, repeatable=True).json()
-        return wait_for(self._trainer, str(asked["rebuild_id"]), wait_seconds=wait_seconds)
+        return wait_for(self._trainer, str(asked["rebuild_id"]), wait_seconds=wait_seconds, on_wait=on_wait)
 
     def trainer_status(self) -> Mapping[str, Any]:
         """Per model: lag in examples, the running round and its progress, the next trigger. Sent once."""

@@ -1,7 +1,7 @@
 """What came of training a version again, or of measuring a model made elsewhere, as the trainer tells it."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,8 @@ from common.errors import Unavailable
 from headrace.client.connection import Door
 
 _POLL_SECONDS = 0.25
+OnWait = Callable[[Mapping[str, Any]], None]
+"""Gets the trainer's answer at every look before the end: "state", "trainer", "stage", "examples_done"."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,10 @@ class Rebuild:
     reproducible: bool = True
 
 
-def wait_for(trainer: Door, rebuild_id: str, *, wait_seconds: float) -> Rebuild:
+def wait_for(trainer: Door, rebuild_id: str, *, wait_seconds: float, on_wait: OnWait | None = None) -> Rebuild:
     """Raises Unavailable: not ready in time, or failed for a reason that is told."""
-    return _rebuild_of(_done(trainer, f"/v1/rebuilds/{rebuild_id}", "rebuild", wait_seconds=wait_seconds))
+    path = f"/v1/rebuilds/{rebuild_id}"
+    return _rebuild_of(_done(trainer, path, "rebuild", wait_seconds=wait_seconds, on_wait=on_wait))
 
 
 def measured(trainer: Door, measurement_id: str, *, wait_seconds: float) -> dict[str, Any]:
@@ -51,7 +54,7 @@ def measured(trainer: Door, measurement_id: str, *, wait_seconds: float) -> dict
     return figures
 
 
-def _done(trainer: Door, path: str, what: str, *, wait_seconds: float) -> dict[str, Any]:
+def _done(trainer: Door, path: str, what: str, *, wait_seconds: float, on_wait: OnWait | None = None) -> dict[str, Any]:
     deadline = time.monotonic() + wait_seconds
     while True:
         answer: dict[str, Any] = trainer.call("GET", path, repeatable=True).json()
@@ -63,6 +66,8 @@ def _done(trainer: Door, path: str, what: str, *, wait_seconds: float) -> dict[s
             raise Unavailable(f"{_name(answer)} could not be rebuilt: {answer['reason']}")
         if time.monotonic() > deadline:
             raise Unavailable(f"the {what} is not done within {wait_seconds:g} s; it is {answer['state']}")
+        if on_wait is not None:
+            on_wait(answer)
         time.sleep(_POLL_SECONDS)
 
 

@@ -87,15 +87,23 @@ def delete(
 ) -> None:
     """Remove an archived model with its versions, or an archived stream; refused while something uses it."""
     session: Session = context.obj
-    what = f"stream {name}; its events stay in the log" if stream else f"model {name} with all its versions"
-    if not yes and not typer.confirm(f"Delete {what}? This cannot be undone.", err=True):
-        raise InvalidInput("nothing is deleted")
     with session.client() as client:
-        if stream:
-            client.delete_stream(name, reason=reason)
-        else:
-            client.delete_model(name, reason=reason)
+        remove = client.delete_stream if stream else client.delete_model
+        if not yes:
+            remove(name, reason=reason, dry_run=True)
+            _confirm(f"stream {name}; its events stay in the log" if stream else f"model {name} with all its versions")
+        remove(name, reason=reason)
     session.show({"deleted": name}, lambda: typer.echo(f"{name} is deleted"))
+
+
+def _confirm(what: str) -> None:
+    """Raises InvalidInput: the answer is no, or there is no terminal to ask at."""
+    try:
+        is_sure = typer.confirm(f"Delete {what}? This cannot be undone.", err=True)
+    except typer.Abort as error:
+        raise InvalidInput("nothing is deleted: there was no answer; --yes does not ask") from error
+    if not is_sure:
+        raise InvalidInput("nothing is deleted")
 
 
 def _show(session: Session, model: Model, sentence: str) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from common.errors import InvalidInput, NotFound
 from common.registry.catalog import Decision, Model, Round, RoundState, Version
-from common.registry.round_words import hindrance_of, regrouped_of
+from common.registry.round_words import hindrance_of, progress_of, regrouped_of
 from common.schema import Schema
 from headrace.client.platform import Client
 from headrace.commands import training_facts
@@ -119,25 +119,36 @@ def streams(context: typer.Context) -> None:
 def rounds(
     context: typer.Context,
     words: Annotated[
-        list[str], typer.Argument(metavar="MODEL | fail MODEL [ROUND]", help="`fail` ends the open round, or ROUND.")
-    ],
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL] | fail MODEL [ROUND]",
+            help="Without MODEL those of all models. `fail` ends the open round, or ROUND.",
+        ),
+    ] = None,
     limit: Limit = 20,
     reason: Reason = "",
 ) -> None:
-    """List the rounds of a model, or end one that is planned or running."""
+    """List the rounds of a model or of all, or end one that is planned or running."""
     session: Session = context.obj
+    words = words or []
     if len(words) in (2, 3) and words[0] == "fail":
         _fail_round(session, words[1], words[2] if len(words) == 3 else "", reason)
         return
-    if len(words) != 1:
+    if len(words) > 1:
         raise InvalidInput(f"rounds takes MODEL or `fail MODEL [ROUND]`, got {' '.join(words)!r}")
+    model = words[0] if words else ""
     with session.client() as client:
-        found = client.rounds(words[0], limit=limit)
+        found = client.rounds(model, limit=limit)
 
     def table() -> None:
-        columns = {"round": "right", "state": "left", "from": "right", "events": "right", "trigger": "left"}
+        if not found:
+            typer.echo(f"no round {f'of {model} ' if model else ''}has been planned; `headrace status` says why")
+            return
+        columns = {} if model else {"model": "left"}
+        columns |= {"round": "right", "state": "left", "from": "right", "events": "right", "trigger": "left"}
         columns |= {"age": "right", "tries": "right", "version": "right", "what happened": "left"}
-        print_table(f"rounds of {words[0]}", columns, [_round_row(item) for item in found])
+        rows = [_round_row(item) if model else [item.plan.model, *_round_row(item)] for item in found]
+        print_table(f"rounds of {model or 'all models'}", columns, rows)
 
     session.show([asdict(item) for item in found], table)
 
@@ -419,13 +430,9 @@ def _print_replay(report: Mapping[str, Any]) -> None:
 
 
 def _round_row(found: Round) -> list[object]:
-    happened = found.reason
-    stage = getattr(found.progress, "stage", None) or (
-        found.progress.get("stage") if isinstance(found.progress, Mapping) else ""
-    )
-    if found.state == RoundState.RUNNING and stage:
-        happened = f"{stage}, by {found.lease_holder}"
-    happened = "; ".join(filter(None, (happened, hindrance_of(found), regrouped_of(found))))
+    by = f", by {found.lease_holder}" if found.state is RoundState.RUNNING else ""
+    told = (found.reason, progress_of(found) + by, hindrance_of(found), regrouped_of(found))
+    happened = "; ".join(filter(None, told))
     return [
         found.plan.sequence, found.state, found.plan.parent_version or "-", f"{found.plan.example_count:,}",
         found.plan.trigger, age(time.time() - found.planned_at, units=1), found.attempts, found.version or "-",

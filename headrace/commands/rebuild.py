@@ -1,14 +1,16 @@
 """rebuild: is a version what its lineage says?"""
 
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from common.counted import counted
-from common.errors import InvalidInput
+from common.errors import HeadraceError, InvalidInput
+from headrace.client.platform import Client
 from headrace.client.rebuilds import Rebuild
-from headrace.commands.session import Session
+from headrace.commands.session import Session, StatusLine
 
 NOT_EQUAL = 1
 """Exit status."""
@@ -24,11 +26,43 @@ def rebuild(
     """Train a version again from its lineage and compare the weights; changes nothing. Exit status 1: not equal."""
     session: Session = context.obj
     model, version = _parsed(name)
+    line = StatusLine.of(session)
     with session.client() as client:
-        found = client.rebuild(model, version, wait_seconds=wait_seconds)
+
+        def on_wait(answer: Mapping[str, Any]) -> None:
+            line.show(f"{name} {_far(answer, client)}", part=f"{answer['state']} {answer.get('stage')}")
+
+        try:
+            found = client.rebuild(model, version, wait_seconds=wait_seconds, on_wait=on_wait)
+        finally:
+            line.clear()
     session.show(asdict(found), lambda: _print(found))
     if not found.equal:
         raise typer.Exit(NOT_EQUAL)
+
+
+def _far(answer: Mapping[str, Any], client: Client) -> str:
+    if answer["state"] != "waiting":
+        done = f", {counted(answer['examples_done'], 'example')} so far" if answer.get("examples_done") else ""
+        return f"is trained again by {answer.get('trainer')}: {answer.get('stage') or 'it begins'}{done}"
+    return f"waits for a trainer that is free{_trainers(client)}"
+
+
+def _trainers(client: Client) -> str:
+    """What each trainer does; empty where none reports, or the registry is away."""
+    try:
+        found = [one for one in client.instances() if one.get("service") == "trainer"]
+    except HeadraceError:
+        return ""
+    if not found:
+        return ": none reports to the registry; `headrace status` says why"
+    busy = [
+        f"{one['instance_id']} runs {one['does'].get('round_id', 'a round')} ({one['does'].get('stage', 'leased')})"
+        if one["does"]
+        else f"{one['instance_id']} runs no round"
+        for one in found
+    ]
+    return f": {'; '.join(busy)}"
 
 
 def _parsed(name: str) -> tuple[str, int]:

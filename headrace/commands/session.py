@@ -56,6 +56,35 @@ class Session:
         print_for_people()
 
 
+@dataclass
+class StatusLine:
+    """How far something is, on standard error: a terminal shows one line that changes, a pipe a line for each part."""
+
+    is_terminal: bool
+    _part: str = ""
+
+    @classmethod
+    def of(cls, session: Session) -> "StatusLine":
+        return cls(is_terminal=sys.stderr.isatty() and not session.as_json)
+
+    def show(self, sentence: str, *, part: str) -> None:
+        """`part` says which part it is in, such as the stage of a round."""
+        if self.is_terminal:
+            room = shutil.get_terminal_size().columns - 1
+            sys.stderr.write(f"\r\x1b[K{sentence[:room]}")
+            sys.stderr.flush()
+        elif part != self._part:
+            sys.stderr.write(f"{sentence}\n")
+            sys.stderr.flush()
+        self._part = part
+
+    def clear(self) -> None:
+        """Before a line that stays."""
+        if self.is_terminal and self._part:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
 def who() -> str:
     """user@host, recorded with what is done."""
     try:

@@ -1,4 +1,4 @@
-"""`versions --watch`: what happens to a model's versions and aliases, line by line.
+"""`versions --watch`: what happens to a model's versions and aliases, line by line, and how far the next one is.
 
 The registry's HTTP door has no watch, so it is asked again and again. Nothing is lost in between, because versions stay
 and aliases have a history.
@@ -7,16 +7,28 @@ and aliases have a history.
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import typer
 
 from common.counted import counted
 from common.errors import Unavailable
-from common.registry.catalog import AliasChange, Version
+from common.registry.catalog import AliasChange, RoundState, Version
+from common.registry.round_words import hindrance_of, progress_of
 from headrace.client.platform import Client
-from headrace.commands.session import Session
+from headrace.commands.session import Session, StatusLine
+
+_ROUNDS_LOOKED_AT = 100
+_OPEN = (RoundState.PLANNED, RoundState.RUNNING)
+
+
+@dataclass(frozen=True)
+class Way:
+    """How far the next version is: a sentence, and which part of the way that is."""
+
+    sentence: str = ""
+    part: str = ""
 
 
 @dataclass(frozen=True)
@@ -25,6 +37,7 @@ class Look:
 
     history: Sequence[AliasChange]
     versions: Mapping[int, Version]
+    way: Way = field(default_factory=Way)
 
 
 @dataclass(frozen=True)
@@ -48,28 +61,49 @@ def watch_versions(session: Session, model: str, *, interval_seconds: float) -> 
         def look() -> Look:
             return look_at(client, model)
 
-        first = look()
+        first, line = look(), StatusLine.of(session)
         newest = max(first.versions, default=0)
         telling = f"watching {model}, newest version {newest or '-'}; asking every {interval_seconds:g} s until Ctrl-C"
         typer.echo(telling, err=True)
-        for happening in follow(
-            first,
-            look,
-            pause=lambda: time.sleep(interval_seconds),
-            on_away=lambda reason: typer.echo(f"the registry is away, and is asked again ({reason})", err=True),
-        ):
-            typer.echo(happening.line(as_json=session.as_json))
+        line.show(first.way.sentence, part=first.way.part)
+
+        def on_away(reason: str) -> None:
+            line.clear()
+            typer.echo(f"the registry is away, and is asked again ({reason})", err=True)
+
+        looks = follow(first, look, pause=lambda: time.sleep(interval_seconds), on_away=on_away)
+        for happenings, way in looks:
+            line.clear()
+            for happening in happenings:
+                typer.echo(happening.line(as_json=session.as_json))
+            line.show(way.sentence, part=way.part)
 
 
 def look_at(client: Client, model: str) -> Look:
     history = client.alias_history(model)  # First, so that no alias is told to move to a version that was not told.
-    return Look(history, {version.version: version for version in client.versions(model)})
+    versions = {version.version: version for version in client.versions(model)}
+    return Look(history, versions, _way(client, model))
+
+
+def _way(client: Client, model: str) -> Way:
+    """The open round with its stage, progress and place in the queue; without one, what the next round waits for."""
+    open_rounds = [found for found in client.rounds(limit=_ROUNDS_LOOKED_AT) if found.state in _OPEN]
+    own = next((found for found in open_rounds if found.plan.model == model), None)
+    if own is None:
+        waiting_for = str(client.why(model).get("waiting_for") or "")
+        return Way(f"no round is open: {waiting_for}" if waiting_for else "", "waits")
+    before = sum(found.planned_at < own.planned_at for found in open_rounds)
+    queue = f", {counted(before, 'round')} before it" if before and own.state is RoundState.PLANNED else ""
+    hindrance = hindrance_of(own)
+    sentence = f"round {own.plan.sequence} {progress_of(own)}{queue}{f'; {hindrance}' if hindrance else ''}"
+    return Way(sentence, f"{own.round_id} {own.state} {own.progress.get('stage')} {hindrance.partition(':')[0]}")
 
 
 def follow(
     seen: Look, look: Callable[[], Look], *, pause: Callable[[], None], on_away: Callable[[str], None]
-) -> Iterator[Happening]:
-    """Endless; on_away is told once whenever the registry goes away."""
+) -> Iterator[tuple[list[Happening], Way]]:
+    """For each look what has changed since the one before; endless. on_away is told once whenever the registry goes
+    away."""
     is_away = False
     while True:
         pause()
@@ -81,7 +115,7 @@ def follow(
             is_away = True
             continue
         is_away = False
-        yield from changes(seen, now)
+        yield changes(seen, now), now.way
         seen = now
 
 

@@ -104,8 +104,16 @@ def test_streams_are_archived_and_deleted_by_name(run: Run) -> None:
 
 
 def test_nothing_is_deleted_without_a_yes(run: Run) -> None:
-    assert run("delete", "m").exit_code != 0
-    assert not run.server.requests
+    refused = run("delete", "m", answers=({"deleted": ""},))
+    assert (refused.exit_code, "there was no answer; --yes does not ask" in refused.stderr) == (3, True)
+    (checked,) = run.server.requests
+    assert (checked.method, parse_qs(urlsplit(checked.path).query)["dry_run"]) == ("DELETE", ["true"])
+
+
+def test_what_cannot_be_deleted_is_not_asked_about(run: Run) -> None:
+    run.server.will_answer(409, {"error": {"kind": "Conflict", "message": "model m is in use; archive it first"}})
+    refused = run("delete", "m")
+    assert (refused.exit_code, refused.stderr) == (5, "error: model m is in use; archive it first\n")
 
 
 def test_rounds_are_listed_and_the_open_one_is_ended(run: Run) -> None:
@@ -115,6 +123,13 @@ def test_rounds_are_listed_and_the_open_one_is_ended(run: Run) -> None:
     assert run("rounds", "fail", "m", answers=answers).stdout == "round 3 of m is failed\n"
     assert run.last[:2] == ("POST", "/v1/models/m/rounds/r:fail")
     assert "`fail MODEL [ROUND]`" in run("rounds", "m", "n").stderr
+
+
+def test_rounds_without_a_model_are_those_of_all(run: Run) -> None:
+    shown = run("rounds", answers=({"rounds": [ROUND | {"plan": ROUND}]},)).stdout
+    assert run.last[:2] == ("GET", "/v1/rounds?limit=20")
+    assert "rounds of all models" in shown
+    assert "waitsforatrainer" in "".join(shown.split()), "a narrow table wraps it"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from common.registry.catalog import AliasChange, Version, VersionStatus
 from headrace.cli import EXIT_STATUS_OF
 from headrace.client.answers import build
 from headrace.commands.version_watch import Look, changes, follow
-from headrace.tests.answering_server import VERSION, Server
+from headrace.tests.answering_server import ROUND, VERSION, Server
 from headrace.tests.test_cli import Run, run
 
 __all__ = ["run"]
@@ -29,10 +29,20 @@ def look(*versions: Version, moves: tuple[dict[str, Any], ...] = ()) -> Look:
     return Look([build(AliasChange, move) for move in moves], {version.version: version for version in versions})
 
 
-def will_show(server: Server, versions: list[dict[str, Any]], moves: list[dict[str, Any]]) -> None:
-    """For one look: the history, then the versions."""
+def will_show(
+    server: Server, versions: list[dict[str, Any]], moves: list[dict[str, Any]], *rounds: dict[str, Any]
+) -> None:
+    """For one look: the history, the versions, the rounds, and where none is open what the next waits for."""
     server.will_answer(200, {"changes": moves})
     server.will_answer(200, {"versions": versions})
+    server.will_answer(200, {"rounds": list(rounds)})
+    if not rounds:
+        server.will_answer(200, {"waiting_for": "7 of 10 new examples"})
+
+
+def open_round(state: str, *, model: str = "m", planned_at: float = 1.0, **progress: object) -> dict[str, Any]:
+    plan = ROUND | {"model": model}
+    return plan | {"plan": plan, "state": state, "planned_at": planned_at, "progress": progress}
 
 
 @pytest.mark.parametrize("as_json", [False, True])
@@ -59,6 +69,22 @@ def test_each_change_is_a_line_as_it_happens(run: Run, server: Server, as_json: 
     assert lines == [
         "1970-01-01 00:01:01Z  version 3 from version 2 is accepted: 90 events trained, 10 held out",
         "1970-01-01 00:01:02Z  production is version 3, was version 2 (by gate)",
+    ]
+
+
+def test_how_far_the_next_version_is_is_told_by_stage_progress_and_queue(run: Run, server: Server) -> None:
+    will_show(server, [VERSION], [])
+    will_show(server, [VERSION], [], open_round("planned", planned_at=2.0), open_round("running", model="other"))
+    will_show(server, [VERSION], [], open_round("running", stage="train", examples_done=10))
+    will_show(server, [VERSION], [], open_round("running", stage="train", examples_done=20))
+    will_show(server, [VERSION], [], open_round("running", stage="export", examples_done=30))
+    server.will_answer(404, {"error": {"kind": "NotFound", "message": "the test is over"}})
+    told = run("versions", "m", "--watch", "--interval", "0.1").stderr.splitlines()[1:-1]
+    assert told == [
+        "no round is open: 7 of 10 new examples",
+        "round 3 waits for a trainer, 1 round before it",
+        "round 3 train: 10 of 30 events",
+        "round 3 export: 30 of 30 events",
     ]
 
 
@@ -89,7 +115,8 @@ def test_a_registry_that_is_away_is_told_once_and_asked_again() -> None:
 
     away: list[str] = []
     told = follow(look(SECOND), ask, pause=lambda: None, on_away=away.append)
-    assert next(told).document["version"] == 3
+    ((happening,), _) = next(told)
+    assert happening.document["version"] == 3
     with pytest.raises(NotFound):
         next(told)
     assert away == ["gone", "gone again"]

@@ -447,12 +447,22 @@ class Catalog:
         with self._database.write() as transaction:
             return change(transaction, name, by=by, reason=reason)
 
-    def delete_model(self, name: str, *, by: str, reason: str) -> None:
+    def delete_model(self, name: str, *, by: str, reason: str, dry_run: bool = False) -> None:
+        """With dry_run only refuses what could not be deleted."""
+        users = self._reports.users_of(name)
+        if dry_run:
+            with self._database.read() as connection:
+                lifecycle.check_model_deletable(connection, name, users=users)
+            return
         with self._database.write() as transaction:
-            users = self._reports.users_of(name)
             lifecycle.delete_model(transaction, name, users=users, by=by, reason=reason)
 
-    def delete_stream(self, name: str, *, by: str, reason: str) -> None:
+    def delete_stream(self, name: str, *, by: str, reason: str, dry_run: bool = False) -> None:
+        """With dry_run only refuses what could not be deleted."""
+        if dry_run:
+            with self._database.read() as connection:
+                lifecycle.check_stream_deletable(connection, name)
+            return
         with self._database.write() as transaction:
             lifecycle.delete_stream(transaction, name, by=by, reason=reason)
 

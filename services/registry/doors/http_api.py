@@ -120,6 +120,12 @@ def _add_versions(app: FastAPI, catalog: Catalog) -> None:
         """Newest first."""
         return json_answer({"rounds": [asdict(found) for found in catalog.list_rounds(model, limit)]})
 
+    @app.get("/v1/rounds")
+    def list_rounds_of_all(limit: Annotated[int, Query(gt=0, le=1000)] = 50) -> Response:
+        """Of all models together, newest first."""
+        names = [model.name for model in catalog.list_models()]
+        return json_answer({"rounds": [asdict(found) for found in catalog.recent_rounds(names, limit)]})
+
     @app.get("/v1/models/{model}/rounds/{round_id}")
     def get_round(model: str, round_id: str) -> Response:
         return json_answer(asdict(catalog.get_round(model, round_id)))

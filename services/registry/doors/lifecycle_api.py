@@ -88,16 +88,16 @@ def _add_apply(app: FastAPI, catalog: Catalog) -> None:
 
 def _add_deletion(app: FastAPI, catalog: Catalog) -> None:
     @app.delete("/v1/models/{model}")
-    def delete_model(model: str, by: str, reason: str = "") -> Response:
-        """Removes an archived model that nobody serves."""
-        catalog.delete_model(model, by=by, reason=reason)
-        return json_answer({"deleted": model})
+    def delete_model(model: str, by: str, reason: str = "", dry_run: bool = False) -> Response:
+        """Removes an archived model that no replica serves; with `dry_run` only answers whether that is possible."""
+        catalog.delete_model(model, by=by, reason=reason, dry_run=dry_run)
+        return json_answer({"deleted": "" if dry_run else model})
 
     @app.delete("/v1/streams/{stream}")
-    def delete_stream(stream: str, by: str, reason: str = "") -> Response:
-        """Removes an archived stream that no model names; its events stay in the log."""
-        catalog.delete_stream(stream, by=by, reason=reason)
-        return json_answer({"deleted": stream})
+    def delete_stream(stream: str, by: str, reason: str = "", dry_run: bool = False) -> Response:
+        """Removes an archived stream that no model names; its events stay in the log. `dry_run` as for a model."""
+        catalog.delete_stream(stream, by=by, reason=reason, dry_run=dry_run)
+        return json_answer({"deleted": "" if dry_run else stream})
 
 
 def _add_record(app: FastAPI, catalog: Catalog) -> None:

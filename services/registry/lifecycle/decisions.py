@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, delete, insert, select
 from sqlalchemy.dialects.sqlite import insert as upsert
 
+from common.counted import counted
 from common.errors import Conflict
 from common.registry.catalog import PRODUCTION, ChangeKind, Model, Stream
 from services.registry.definitions import models, streams
@@ -87,26 +88,35 @@ def restore_model(transaction: Transaction, name: str, *, by: str, reason: str) 
 def delete_model(transaction: Transaction, name: str, *, users: Sequence[str], by: str, reason: str) -> None:
     """Removes an archived model with its rounds and versions; its history stays, and version numbers never come back.
 
-    Args:
-        users: sentences that say who still serves it.
-
-    Raises:
-        Conflict: it is not archived, a round of it is open, or somebody serves it.
+    Raises as `check_model_deletable` does.
     """
     check_author(by, reason)
     connection = transaction.connection
+    model = check_model_deletable(connection, name, users=users)
+    for table in (version_files, versions, aliases, rounds, jobs):
+        connection.execute(delete(table).where(table.c.model == name))
+    connection.execute(delete(models_table).where(models_table.c.name == name))
+    _keep_counting(connection, "model", name, model.newest_version, model.round_sequence)
+    remember(transaction, "delete", by=by, reason=reason, model=name, detail=counted(model.newest_version, "version"))
+    transaction.record(ChangeKind.MODEL, name)
+
+
+def check_model_deletable(connection: Connection, name: str, *, users: Sequence[str]) -> Model:
+    """Gives the model.
+
+    Args:
+        users: a sentence for each instance that serves it.
+
+    Raises:
+        Conflict: it is not archived, a round of it is open, or a replica serves it. NotFound.
+    """
     model = models.get_model(connection, name)
     if not model.archived:
         raise Conflict(f"model {name} is in use: {_uses(model)}; archive it first")
     _refuse_open_round(connection, name, "deleted")
     if users:
         raise Conflict(f"model {name} is in use: {'; '.join(users)}")
-    for table in (version_files, versions, aliases, rounds, jobs):
-        connection.execute(delete(table).where(table.c.model == name))
-    connection.execute(delete(models_table).where(models_table.c.name == name))
-    _keep_counting(connection, "model", name, model.newest_version, model.round_sequence)
-    remember(transaction, "delete", by=by, reason=reason, model=name, detail=f"{model.newest_version} versions")
-    transaction.record(ChangeKind.MODEL, name)
+    return model
 
 
 def archive_stream(transaction: Transaction, name: str, *, by: str, reason: str) -> Stream:
@@ -134,13 +144,10 @@ def restore_stream(transaction: Transaction, name: str, *, by: str, reason: str)
 
 
 def delete_stream(transaction: Transaction, name: str, *, by: str, reason: str) -> None:
-    """Removes the stream's schemas; its events stay in the log. Raises Conflict while any model names it."""
+    """Removes the stream's schemas; its events stay in the log. Raises as `check_stream_deletable` does."""
     check_author(by, reason)
     connection = transaction.connection
-    stream = streams.get_stream(connection, name, 0)
-    _refuse_learners(connection, name, "deleted", but_archived=False)
-    if not streams.is_archived(connection, name):
-        raise Conflict(f"stream {name} is in use: it takes events; archive it first")
+    stream = check_stream_deletable(connection, name)
     _keep_counting(connection, "stream", name, stream.schema_version, 0)
     for table in (streams_table, archived_streams):
         connection.execute(delete(table).where(table.c.name == name))
@@ -148,10 +155,19 @@ def delete_stream(transaction: Transaction, name: str, *, by: str, reason: str) 
     transaction.record(ChangeKind.STREAM, name)
 
 
+def check_stream_deletable(connection: Connection, name: str) -> Stream:
+    """Gives the stream. Raises Conflict while a model names it or it is not archived; NotFound."""
+    stream = streams.get_stream(connection, name, 0)
+    _refuse_learners(connection, name, "deleted", but_archived=False)
+    if not streams.is_archived(connection, name):
+        raise Conflict(f"stream {name} is in use: it takes events; archive it first")
+    return stream
+
+
 def _keep_counting(connection: Connection, kind: str, name: str, newest_version: int, round_sequence: int) -> None:
-    counted = {"newest_version": newest_version, "round_sequence": round_sequence}
-    row = upsert(deleted).values(kind=kind, name=name, **counted)
-    connection.execute(row.on_conflict_do_update(index_elements=["kind", "name"], set_=counted))
+    numbers = {"newest_version": newest_version, "round_sequence": round_sequence}
+    row = upsert(deleted).values(kind=kind, name=name, **numbers)
+    connection.execute(row.on_conflict_do_update(index_elements=["kind", "name"], set_=numbers))
 
 
 def _changed(
@@ -191,6 +207,7 @@ def _refuse_learners(connection: Connection, stream: str, what: str, *, but_arch
     learners = [row.name for row in connection.execute(query) if not (but_archived and row.archived)]
     if learners:
         todo = "archive" if but_archived else "delete"
+        learn, them = ("learns", "it") if len(learners) == 1 else ("learn", "them")
         raise Conflict(
-            f"stream {stream} cannot be {what}: {', '.join(sorted(learners))} learn from it; {todo} them first"
+            f"stream {stream} cannot be {what}: {', '.join(sorted(learners))} {learn} from it; {todo} {them} first"
         )

@@ -61,6 +61,7 @@ def test_versions_and_rounds_are_shown_with_the_catalogs_field_names(http: httpx
     assert (version["end_position"], version["seed"]) == ({"0": 20}, 2**64 - 1)
     assert version["verdict"]["decision"] == "reject"
     rounds = http.get("/v1/models/m/rounds", params={"limit": 1}).json()["rounds"]
+    assert http.get("/v1/rounds", params={"limit": 1}).json()["rounds"] == rounds
     assert [(found["round_id"], found["state"], found["plan"]["parent_version"]) for found in rounds] == [
         ("m-000002", "done", 1)
     ]
@@ -116,6 +117,12 @@ REFUSED: dict[str, tuple[Callable[[httpx.Client], httpx.Response], int, str]] = 
     "unknown model": (lambda http: http.get("/v1/models/nobody"), 404, "model nobody is not registered"),
     "unknown version": (lambda http: http.get("/v1/models/m/versions/3"), 404, "no version 3"),
     "no number": (lambda http: http.get("/v1/models/m/versions/three"), 400, "valid integer"),
+    "limit of all rounds": (lambda http: http.get("/v1/rounds?limit=1001"), 400, "limit"),
+    "a dry run of a deletion": (
+        lambda http: http.delete("/v1/models/m", params={"by": "ada", "dry_run": "true"}),
+        409,
+        "archive it first",
+    ),
     "bad limit": (lambda http: http.get("/v1/models/m/rounds?limit=0"), 400, "limit"),
     "huge limit": (lambda http: http.get("/v1/models/m/rounds?limit=100000"), 400, "limit must be 1 to 1000"),
     "no JSON": (

@@ -127,8 +127,22 @@ def test_a_model_in_use_is_not_deleted_and_its_numbers_never_come_back(catalog: 
     assert {"apply", "archive", "delete", "promote"} == {entry.action for entry in catalog.history(model="m")}
 
 
+def test_a_dry_run_of_a_deletion_refuses_as_the_deletion_would_and_deletes_nothing(catalog: Catalog) -> None:
+    publish(catalog)
+    with pytest.raises(Conflict, match="archive it first"):
+        catalog.delete_model("m", by="ada", reason="", dry_run=True)
+    with pytest.raises(Conflict, match="delete it first"):
+        catalog.delete_stream("s", by="ada", reason="", dry_run=True)
+    catalog.change_model("m", "archive", by="ada", reason="")
+    catalog.delete_model("m", by="ada", reason="", dry_run=True)
+    catalog.delete_model("m", by="ada", reason="")
+    catalog.change_stream("s", "archive", by="ada", reason="")
+    catalog.delete_stream("s", by="ada", reason="", dry_run=True)
+    catalog.delete_stream("s", by="ada", reason="")
+
+
 def test_a_stream_that_somebody_learns_from_is_neither_archived_nor_deleted(catalog: Catalog) -> None:
-    with pytest.raises(Conflict, match="m learn from it; archive them first"):
+    with pytest.raises(Conflict, match="m learns from it; archive it first"):
         catalog.change_stream("s", "archive", by="ada", reason="")
     catalog.change_model("m", "archive", by="ada", reason="")
     assert catalog.change_stream("s", "archive", by="ada", reason="").archived
@@ -136,7 +150,7 @@ def test_a_stream_that_somebody_learns_from_is_neither_archived_nor_deleted(cata
         catalog.register_model("m2", stream="s", files=definition("m2"), by="ada")
     with pytest.raises(Conflict, match="which is archived; restore the stream first"):
         catalog.change_model("m", "restore", by="ada", reason="")
-    with pytest.raises(Conflict, match="delete them first"):
+    with pytest.raises(Conflict, match="delete it first"):
         catalog.delete_stream("s", by="ada", reason="")
     catalog.delete_model("m", by="ada", reason="")
     catalog.delete_stream("s", by="ada", reason="")

@@ -113,7 +113,8 @@ class _Door:
             name = spec.signature_name or DEFAULT_SIGNATURE
             signature = route.signature(name)
             if signature is None:
-                raise RequestFailed(Code.FAILED_PRECONDITION, f'Serving signature key "{name}" not found.')
+                sentence = f'Serving signature key "{name}" not found{route.meant(name) or "."}'
+                raise RequestFailed(Code.FAILED_PRECONDITION, sentence)
             inputs = under_inputs(request.inputs, signature) if signature.aliases else request.inputs
             check_names(signature, inputs, defaults=signature.defaults.keys() | signature.optional.keys())
             asked = queue_pb2.PredictionRequest(signature=name, output_filter=request.output_filter)

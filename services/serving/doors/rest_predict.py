@@ -148,7 +148,8 @@ class RestPredict:
         route = self._front.resolve(path.model, version=path.version, label=path.label)
         signature = route.signature(document.signature_name)
         if signature is None:
-            raise invalid(f'Serving signature name: "{document.signature_name}" not found in signature def')
+            name = document.signature_name
+            raise invalid(f'Serving signature name: "{name}" not found in signature def{route.meant(name)}')
         inputs = read_inputs(document, signature, max_bytes=self._front.max_request_bytes)
         if inputs.sharing:
             self._front.contexts.add(path.model, inputs.sharing)

@@ -6,6 +6,7 @@ A route stands for a target of a model, a version or an alias, and names the ver
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from common.suggestions import did_you_mean
 from services.serving.queue.client import Queue
 from services.serving.wire.codes import Code
 from services.serving.wire.keys import DEFAULT_TARGET, alias_target, version_target
@@ -22,6 +23,10 @@ class Route:
 
     def signature(self, name: str) -> Signature | None:
         return self.version.signatures.get(name)
+
+    def meant(self, name: str) -> str:
+        """A clause with the signature that a misspelt name was probably meant to be, where a schema came with it."""
+        return did_you_mean([name], [key for key, known in self.version.signatures.items() if known.has_schema])
 
 
 class Routing:
@@ -110,7 +115,8 @@ class Routing:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in state.conditions.items() if reason)
             return RequestFailed(Code.UNAVAILABLE, f"this replica does not know its models yet ({reasons})")
         if label is not None:
-            return RequestFailed(Code.INVALID_ARGUMENT, f"Unrecognized servable version label: {label}")
+            near = did_you_mean([label], aliases)
+            return RequestFailed(Code.INVALID_ARGUMENT, f"Unrecognized servable version label: {label}{near}")
         asked = f"Latest({model})" if version is None else f"Specific({model}, {version})"
         return RequestFailed(Code.NOT_FOUND, f"Servable not found for request: {asked}")
 

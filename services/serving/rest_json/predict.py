@@ -18,7 +18,7 @@ from services.serving.rest_json.optional import columns_in_two_lists, even_colum
 from services.serving.rest_json.shared import Shared, parted, repeated
 from services.serving.rest_json.values import invalid, is_base64, read_value, shown
 from services.serving.wire.keys import DEFAULT_SIGNATURE
-from services.serving.wire.prediction import Arrays, RequestFailed, under_inputs
+from services.serving.wire.prediction import Arrays, RequestFailed, meant, under_inputs
 from services.serving.wire.replica_state import Signature, TensorSpec
 from services.serving.wire.tensors import MAX_EXPANDED_BYTES
 
@@ -161,7 +161,7 @@ def _read_columns(inputs: Any, signature: Signature, *, strict: bool) -> Arrays:
         specs = {name: spec for name, spec in specs.items() if name not in optional or inputs.get(name) is not None}
     for name in specs:
         if name not in inputs:
-            raise invalid(f"Missing named input: {name} in 'inputs' object.")
+            raise invalid(f"Missing named input: {name} in 'inputs' object{meant(signature, inputs) or '.'}")
     return {name: read_value(inputs[name], spec, strict=strict) for name, spec in specs.items()}
 
 
@@ -216,7 +216,8 @@ def _read_rows(instances: Any, fields: Mapping[str, Any], signature: Signature, 
             return Inputs(arrays, is_rows=True, defaulted=defaulted)
         except RequestFailed:
             pass  # Row by row finds out which one it is, and in which words.
-    return Inputs(_read_row_by_row(instances, specs, has_names=has_names), is_rows=True, defaulted=defaulted)
+    arrays = _read_row_by_row(instances, signature, specs, has_names=has_names)
+    return Inputs(arrays, is_rows=True, defaulted=defaulted)
 
 
 def _columns_of(instances: Sequence[Any], specs: Mapping[str, TensorSpec]) -> dict[str, list[Any]] | None:
@@ -230,7 +231,9 @@ def _columns_of(instances: Sequence[Any], specs: Mapping[str, TensorSpec]) -> di
         return None
 
 
-def _read_row_by_row(instances: Sequence[Any], specs: Mapping[str, TensorSpec], *, has_names: bool) -> Arrays:
+def _read_row_by_row(
+    instances: Sequence[Any], signature: Signature, specs: Mapping[str, TensorSpec], *, has_names: bool
+) -> Arrays:
     """In the order in which TensorFlow Serving looks at values, so that the same fault is the first one."""
     columns: dict[str, list[np.ndarray]] = {name: [] for name in specs}
     for index, row in enumerate(instances):
@@ -243,7 +246,9 @@ def _read_row_by_row(instances: Sequence[Any], specs: Mapping[str, TensorSpec], 
             row = dict.fromkeys(specs, row)
         for name, value in row.items():
             try:
-                _add_value(columns, name, value, specs)
+                if name not in specs:
+                    raise invalid(f"JSON object: does not have named input: {name}{meant(signature, [name])}")
+                _add_value(columns[name], value, specs[name])
             except RequestFailed as error:
                 raise _row_error(index, name if has_names else "", error) from error
         if len(row) != len(specs):
@@ -254,12 +259,8 @@ def _read_row_by_row(instances: Sequence[Any], specs: Mapping[str, TensorSpec], 
     return {name: np.stack(arrays) for name, arrays in columns.items()}
 
 
-def _add_value(columns: dict[str, list[np.ndarray]], name: str, value: Any, specs: Mapping[str, TensorSpec]) -> None:
-    spec = specs.get(name)
-    if spec is None:
-        raise invalid(f"JSON object: does not have named input: {name}")
+def _add_value(arrays: list[np.ndarray], value: Any, spec: TensorSpec) -> None:
     array = read_value(value, spec, strict=True)
-    arrays = columns[name]
     if arrays and array.size != arrays[0].size:
         raise invalid(f"Expecting tensor size: {arrays[0].size} but got: {array.size}")
     if arrays and array.shape != arrays[0].shape:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from services.serving.rest_json.values import invalid, is_base64, shown
-from services.serving.wire.prediction import Arrays
+from services.serving.wire.prediction import Arrays, meant
 from services.serving.wire.replica_state import Signature
 
 _STRING_BYTES = 48
@@ -51,7 +51,8 @@ def parted(fields: Mapping[str, Any], signature: Signature) -> Shared | None:
         raise invalid(f"JSON Value: {shown(context)} Expecting 'context' to be an object of named inputs")
     for name in context:
         if name not in signature.inputs:
-            raise invalid(f"Failed to process 'context': JSON object: does not have named input: {name}")
+            what = f"Failed to process 'context': JSON object: does not have named input: {name}"
+            raise invalid(what + meant(signature, context))
     if not rows:
         raise invalid("instances is a list of values, but expecting list of objects beside a 'context'")
     context = {name: value for name, value in context.items() if value is not None or name not in signature.optional}

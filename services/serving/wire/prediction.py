@@ -10,6 +10,7 @@ import numpy as np
 
 from common.errors import InvalidInput
 from common.examples.naming import numbers_of_words, under_names
+from common.suggestions import did_you_mean
 from protos import queue_pb2
 from services.serving.wire.codes import Code
 from services.serving.wire.keys import DEFAULT_SIGNATURE
@@ -169,15 +170,22 @@ def check_names(signature: Signature, names: Mapping[str, object], *, defaults: 
             f"input size does not match signature: {len(names)}!={len(expected)} "
             f"len({{{_joined(names)}}}) != len({{{_joined(expected)}}}). "
             f"Sent extra: {{{_joined(names.keys() - expected.keys())}}}. "
-            f"Missing but required: {{{_joined(missing)}}}.",
+            f"Missing but required: {{{_joined(missing)}}}{meant(signature, names) or '.'}",
         )
     first = min(missing - set(defaults) or missing)
     raise RequestFailed(
         Code.INVALID_ARGUMENT,
         f"Signature input alias: {first}(feed name: {expected[first].tensor_name}) not found in request and no "
         f"default value provided. Inputs expected to be in the request {{{_joined(names)}}}, "
-        f"or default input alias set: {_joined(defaults)}",
+        f"or default input alias set: {_joined(defaults)}{meant(signature, names)}",
     )
+
+
+def meant(signature: Signature, names: Iterable[str]) -> str:
+    """A clause with the inputs that unknown names were probably meant to be; empty where TensorFlow Serving's own
+    words are all that is expected: of a version that came without a schema."""
+    unknown = [name for name in names if name not in signature.inputs]
+    return did_you_mean(unknown, {*signature.inputs, *signature.aliases}) if signature.has_schema else ""
 
 
 def under_inputs(values: Mapping[str, Any], signature: Signature) -> Mapping[str, Any]:

@@ -71,6 +71,38 @@ def test_what_is_doubtful_is_refused(row: dict[str, Any], sentence: str) -> None
     assert sentence in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (
+            {"instances": [{"distance-kn": 1, "rain": 0}]},
+            "does not have named input: distance-kn; did you mean distance-km?",
+        ),
+        (
+            {"inputs": {"distance_km": [1], "rian": [0]}},
+            "Missing named input: rain in 'inputs' object; did you mean rain?",
+        ),
+        ({"inputs": {"distance_km": [1]}}, "Missing named input: rain in 'inputs' object."),
+        (
+            {"instances": [{"rain": 0}], "context": {"distance_kn": 1}},
+            "does not have named input: distance_kn; did you mean distance_km?",
+        ),
+    ],
+)
+def test_a_misspelt_input_is_answered_with_the_one_that_was_meant(body: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(RequestFailed) as caught:
+        read(**body)
+    assert caught.value.message.endswith(sentence)
+
+
+def test_a_misspelt_input_of_the_queue_is_answered_with_the_one_that_was_meant() -> None:
+    request = queue_pb2.PredictionRequest()
+    for name in ("distance_km", "rian"):
+        write_tensor(request.inputs.add(), name, np.array([1], np.float32))
+    with pytest.raises(RequestFailed, match=r"did you mean rain\?"):
+        read_prediction(request, SIGNATURES)
+
+
 def test_tensors_of_grpc_and_of_the_queue_are_taken_as_they_are_called_and_said() -> None:
     request = queue_pb2.PredictionRequest()
     for name, array in {

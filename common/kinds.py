@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+from common.counted import counted
 from common.errors import InvalidInput
 from common.images import FORMATS, fault_of_image, format_of_image, jpeg_components
 from common.suggestions import did_you_mean
@@ -180,7 +181,7 @@ class ImageKind:
 
 def too_wide(rows: int, longest: int) -> str:
     """The fault of a list of lists that a model could not see as a table."""
-    return f"has {rows} rows, the longest of {longest} values, expected a product of at most {MAX_VALUES}"
+    return f"has {counted(rows, 'row')}, the longest of {longest} values, expected a product of at most {MAX_VALUES}"
 
 
 def _mapping(name: str, part: str, value: object, known: Mapping[str, str]) -> Any:

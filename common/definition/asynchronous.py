@@ -52,7 +52,7 @@ def parse_asynchronous(section: object) -> Asynchronous | None:
     )
     fields.finish()
     if found.take and found.take > found.workers:
-        raise InvalidInput(f"asynchronous: take is {found.take}, and there are {found.workers} workers to take from")
+        raise InvalidInput(f"asynchronous: take is {found.take}, expected at most workers, {found.workers}")
     if found.take and found.max_staleness is not None:
         raise InvalidInput(
             "asynchronous: with take no gradient of an earlier step counts; leave max_staleness out, or take"

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from common.counted import counted
 from common.definition import identity
 from common.definition.features import Quantiles
 from common.definition.identity import Axis, VariableMeaning
@@ -135,7 +136,7 @@ def _why(old: VariableMeaning, new: VariableMeaning) -> str:
     reasons = [f"{' '.join(label)[:80]} is new" for label in sorted(come - gone)[:3]]
     reasons += [f"{' '.join(label)[:80]} is gone" for label in sorted(gone - come)[:3]]
     if len(old.axes) > 1 and old.axes[1] != new.axes[1]:
-        reasons.append(f"{old.shape[1]} columns become {new.shape[1]}")
+        reasons.append(f"{counted(old.shape[1], 'column')} before, {new.shape[1]} now")
     return ", ".join(reasons)
 
 

@@ -14,6 +14,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from common.counted import counted
 from common.definition.fields import Fields
 from common.definition.metrics import Metric, read_metrics
 from common.errors import InvalidInput
@@ -110,7 +111,7 @@ def _slices(entries: object) -> tuple[SliceBy, ...]:
         raise InvalidInput(f"evaluation: slices must be a list, got {entries!r}")
     found = tuple(_slice(entry) for entry in entries)
     if len(found) > _MAX_SLICES:
-        raise InvalidInput(f"evaluation: slices has {len(found)} entries, at most {_MAX_SLICES} are taken")
+        raise InvalidInput(f"evaluation: slices has {counted(len(found), 'entry')}, at most {_MAX_SLICES} are taken")
     names = [one.by for one in found]
     repeated = next((by for by in names if names.count(by) > 1), None)
     if repeated:

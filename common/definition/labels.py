@@ -1,5 +1,6 @@
 """Which labels of a stream a head may learn, and how many classes and outputs that makes."""
 
+from common.counted import counted
 from common.definition.heads import CLASSIFIERS, Head
 from common.errors import InvalidInput
 from common.schema import Feature, Schema
@@ -38,7 +39,7 @@ def check_head(head: Head, schema: Schema, *, place: str, is_estimator: bool) ->
         _check_classes_label(head, label, place)
         count = class_count(head, label)
         if head.classes and head.classes != count:
-            raise InvalidInput(f"{place} has {count} classes, the head says classes: {head.classes}")
+            raise InvalidInput(f"{place} has {counted(count, 'class')}, the head says classes: {head.classes}")
         if count:
             check_classes(head, label, count, place=place)
         elif is_estimator or head.task == "multilabel":
@@ -163,8 +164,8 @@ def check_classes(head: Head, label: Feature, classes: int, *, place: str) -> No
     words = len(label.vocabulary)
     if label.dtype == "string" and words != classes:
         raise InvalidInput(
-            f"{place} has {words} classes in its vocabulary and the model has {classes}; an estimator says "
-            f"parameters: {{classes: {words}}}, a module's last layer has {words} units"
+            f"{place} has {counted(words, 'class')} in its vocabulary and the model has {classes}; an estimator says "
+            f"parameters: {{classes: {words}}}, a module's last layer has {counted(words, 'unit')}"
         )
     has_numbers = label.dtype == "int64" and (label.value_count == 1 or label.is_variable_length)
     if has_numbers and label.minimum is not None and label.minimum < 0:
@@ -172,8 +173,8 @@ def check_classes(head: Head, label: Feature, classes: int, *, place: str) -> No
     if has_numbers and label.maximum is not None and label.maximum > classes - 1:
         most = int(label.maximum)
         raise InvalidInput(
-            f"{place} may be {most}, and the model has {classes} classes, 0 to {classes - 1}; an estimator says "
-            f"parameters: {{classes: {most + 1}}}, a module's last layer has {most + 1} units"
+            f"{place} may be {most}, and the model has {counted(classes, 'class')}, 0 to {classes - 1}; an "
+            f"estimator says parameters: {{classes: {most + 1}}}, a module's last layer has {counted(most + 1, 'unit')}"
         )
     known = label.vocabulary or tuple(str(number) for number in range(classes))
     if not any(head.class_weights.get(name, 1.0) for name in known):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from common.counted import counted
 from common.definition.fields import is_number
 from common.errors import InvalidInput
 from common.suggestions import did_you_mean
@@ -72,10 +73,15 @@ def columns_after(steps: tuple[Step, ...], width: int, place: str) -> int:
         if kind.takes == "columns" and max(step.given) >= width:
             raise InvalidInput(f"{place}: transform: take {max(step.given):g}: there are columns 0 to {width - 1}")
         if kind.takes == "mask" and len(step.given) != width:
-            raise InvalidInput(f"{place}: transform: mask has {len(step.given)} values, and there are {width} columns")
+            raise InvalidInput(
+                f"{place}: transform: mask has {counted(len(step.given), 'value')}, and the input "
+                f"{counted(width, 'column')}"
+            )
         width = kind.width(width, step.given)
         if not 0 < width <= MOST_COLUMNS:
-            raise InvalidInput(f"{place}: transform: {step.name} leaves {width} columns, expected 1 to {MOST_COLUMNS}")
+            raise InvalidInput(
+                f"{place}: transform: {step.name} leaves {counted(width, 'column')}, expected 1 to {MOST_COLUMNS}"
+            )
     return width
 
 

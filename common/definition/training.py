@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Literal
 
+from common.counted import counted
 from common.definition.asynchronous import Asynchronous, parse_asynchronous
 from common.definition.fields import Fields, is_number
 from common.definition.keras_names import OPTIMIZERS, Value, read_options
@@ -237,8 +238,8 @@ def _check_together(training: Training) -> None:
         raise InvalidInput("training: early_stopping looks at evaluations on the way; say evaluate_every_steps too")
     if training.fixed_batch and training.batch_size % training.shards:
         raise InvalidInput(
-            f"training: fixed_batch cuts batch_size {training.batch_size} into {training.shards} shards of one size; "
-            f"make it a multiple of {training.shards}"
+            f"training: fixed_batch cuts batch_size {training.batch_size} into {counted(training.shards, 'shard')} of "
+            f"one size; make it a multiple of {training.shards}"
         )
     if training.compress and training.shards == 1:
         raise InvalidInput("training: compress is for gradients of shards, and there is one; say shards: K")

@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 
+from common.counted import counted
 from common.errors import DataLoss, HeadraceError, InvalidInput
 from common.eventlog import tfrecord
 from common.eventlog.base import EventLog
@@ -22,8 +23,8 @@ def _describe(log: EventLog, topic: str, partition: int, start: int, end: int) -
         newest = max(newest, info.headers.ingest_time)
     age = f"newest {time.time() - newest:.1f} s old" if records else "empty"
     return (
-        f"partition {partition}: offsets [{start}, {end}), {records} records, {examples} examples, "
-        f"{size_bytes} bytes, {age}"
+        f"partition {partition}: offsets [{start}, {end}), {counted(records, 'record')}, "
+        f"{counted(examples, 'example')}, {size_bytes} bytes, {age}"
     )
 
 
@@ -34,11 +35,11 @@ def _verify(log: EventLog, topic: str, partition: int, start: int, end: int) -> 
         found = len(tfrecord.cut(record.value)[0])
         if found != record.headers.example_count:
             raise DataLoss(
-                f"topic {topic!r}, partition {partition}: offset {record.offset} holds {found} examples; "
+                f"topic {topic!r}, partition {partition}: offset {record.offset} holds {counted(found, 'example')}; "
                 f"its headers say {record.headers.example_count}"
             )
         examples += found
-    return f"verified {examples} examples"
+    return f"verified {counted(examples, 'example')}"
 
 
 def _apply_retention(log: EventLog, url: str) -> str:

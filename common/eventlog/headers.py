@@ -8,6 +8,7 @@ import math
 import struct
 from collections.abc import Iterable, Sequence
 
+from common.counted import counted
 from common.errors import DataLoss, InvalidInput
 from common.eventlog.base import RecordHeaders, RequestMark
 from common.process.tracing import LINK_BYTES, TRACEPARENT, link_of, traceparent_of
@@ -54,7 +55,7 @@ def check_headers(headers: RecordHeaders) -> None:
     if len(headers.traces) > MOST_TRACES or any(len(trace) != LINK_BYTES for trace in headers.traces):
         raise InvalidInput(f"a record has at most {MOST_TRACES} traces of {LINK_BYTES} bytes")
     if len(headers.requests) > _MARKS_LIMIT:
-        raise InvalidInput(f"record names {len(headers.requests)} requests; at most {_MARKS_LIMIT} fit")
+        raise InvalidInput(f"record names {counted(len(headers.requests), 'request')}; at most {_MARKS_LIMIT} fit")
 
 
 def as_pairs(headers: RecordHeaders) -> list[tuple[str, bytes]]:

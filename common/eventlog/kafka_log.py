@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from kafka import IsolationLevel, KafkaAdminClient, KafkaConsumer, KafkaProducer, OffsetSpec, TopicPartition
 from kafka import errors as kafka_errors
 
+from common.counted import counted
 from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
 from common.eventlog.base import NewRecord, Record, RecordHeaders, RecordInfo
 from common.eventlog.headers import as_pairs, check_headers, from_pairs
@@ -98,7 +99,7 @@ class KafkaLog:
             )
         existing = self.partition_count(topic)
         if existing != partition_count:
-            raise Conflict(f"topic {topic!r} has {existing} partitions; asked for {partition_count}")
+            raise Conflict(f"topic {topic!r} has {counted(existing, 'partition')}; asked for {partition_count}")
 
     def partition_count(self, topic: str) -> int:
         known = self._partition_counts.get(topic)

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from common.counted import counted
 from common.errors import Conflict, DataLoss, InvalidInput, NotFound, Unavailable
 from common.eventlog.base import NewRecord, Record, RecordInfo
 from common.eventlog.segment_files import CommitFile, create_segment, sync_directory
@@ -51,13 +52,15 @@ class SegmentLog:
         if not _TOPIC_NAME.fullmatch(topic):
             raise InvalidInput(f"topic {topic!r} is not a name of letters, digits, '.', '_' and '-' (249 at most)")
         if not 1 <= partition_count <= 10_000:
-            raise InvalidInput(f"topic {topic!r} cannot have {partition_count} partitions; expected 1 to 10000")
+            raise InvalidInput(
+                f"topic {topic!r} cannot have {counted(partition_count, 'partition')}; expected 1 to 10000"
+            )
         with _file_errors(f"topic {topic}"):
             if not (self._directory / topic).exists():
                 self._make_topic(topic, partition_count)
         existing = self.partition_count(topic)
         if existing != partition_count:
-            raise Conflict(f"topic {topic!r} has {existing} partitions; asked for {partition_count}")
+            raise Conflict(f"topic {topic!r} has {counted(existing, 'partition')}; asked for {partition_count}")
 
     def _make_topic(self, topic: str, partition_count: int) -> None:
         # A crash in between leaves a folder that begins with a dot, which is no topic.

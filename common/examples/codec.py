@@ -345,7 +345,10 @@ class ExampleCodec:
         for name, ids in self._weights:
             count, expected = len(values.get(name, ())), len(values.get(ids, ()))
             if count != expected:
-                faults.append(f"{name} holds {count} weights, {ids} {expected} values; expected one weight for each")
+                faults.append(
+                    f"{name} holds {counted(count, 'weight')}, {ids} {counted(expected, 'value')}; expected one weight "
+                    "for each"
+                )
         for feature in self._nested:
             rows = values.get(feature.row_lengths_name, ())
             count, held = len(values.get(feature.name, ())), sum(rows)

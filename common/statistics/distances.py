@@ -17,6 +17,8 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from common.counted import counted
+
 _SOME, _LARGE, _CHANCE = 0.1, 0.25, 3.0
 _TENTHS, _MISSING = 10, 0.1
 _DRIFTS = ("none", "some", "large")
@@ -37,7 +39,7 @@ def sentences(distances: Mapping[str, Told], *, most: int = 8) -> list[str]:
     told = [(name, one) for name, one in distances.items() if _is_told(one)]
     told.sort(key=lambda item: (-_DRIFTS.index(item[1].get("drift", "none")), -item[1].get("psi", 0.0), item[0]))
     if told:
-        more = [f"and {len(told) - most} fields more"] if len(told) > most else []
+        more = [f"and {counted(len(told) - most, 'field')} more"] if len(told) > most else []
         return [_sentence(name, one) for name, one in told[:most]] + more
     known = [(one["psi"], name) for name, one in distances.items() if "psi" in one]
     if not known:

@@ -58,7 +58,7 @@ def bench(
 
 def _print(document: dict[str, Any], first_error: str, *, is_made: bool) -> None:
     how = f"{document['rate']:g} requests/s due" if document["rate"] else "closed loop"
-    typer.echo(f"{document['url']}: {document['connections']} connections, {document['seconds']:g} s, {how}")
+    typer.echo(f"{document['url']}: {counted(document['connections'], 'connection')}, {document['seconds']:g} s, {how}")
     typer.echo(
         f"{document['predictions_per_second']:,.0f} predictions/s   p50 {document['p50_ms']:.2f} ms   "
         f"p95 {document['p95_ms']:.2f} ms   p99 {document['p99_ms']:.2f} ms"

@@ -54,7 +54,8 @@ def show(context: typer.Context, name: Name) -> None:
             typer.echo(f"{feature}: " + ", ".join(f"{count:,} {what}" for what, count in counts.items()))
         slots = sum(path.startswith("optimizer/") for path in found)
         typer.echo(
-            f"{len(found)} tensors, {slots} of them the optimizer's, {sum(a.nbytes for a in arrays.values()):,} bytes"
+            f"{counted(len(found), 'tensor')}, {slots} of them the optimizer's, "
+            f"{sum(a.nbytes for a in arrays.values()):,} bytes"
         )
 
     session.show({"version": title, "tensors": found, "vocabularies": vocabularies}, told)
@@ -128,7 +129,7 @@ def export(
         run("checkpoint", source, to.absolute())
     session.show(
         {"version": title, "prefix": str(to), "tensors": len(arrays)},
-        lambda: typer.echo(f"{len(arrays)} tensors of {title} in {to}.index and {to}.data-00000-of-00001"),
+        lambda: typer.echo(f"{counted(len(arrays), 'tensor')} of {title} in {to}.index and {to}.data-00000-of-00001"),
     )
 
 

@@ -131,7 +131,7 @@ def _rising(
     passes = math.ceil(1.1 * steps * definition.training.batch_size / trained)
     if passes > _MOST_PASSES:
         raise InvalidInput(
-            f"{counted(events, 'event')} {is_or_are(events)} too few for {steps} steps; take fewer --steps"
+            f"{counted(events, 'event')} {is_or_are(events)} too few for {counted(steps, 'step')}; take fewer --steps"
         )
     training |= {"passes": passes, "max_steps": until or steps, "on_not_finite": "fail"}
     mapping["training"] = training

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from common.counted import counted
 from common.errors import InvalidInput, NotFound
 from common.registry.catalog import Decision, Model, Round, RoundState, Version
 from common.registry.round_words import hindrance_of, progress_of, regrouped_of
@@ -329,7 +330,7 @@ def _format_facts(found: Mapping[str, Any]) -> str:
         on = (
             ""
             if "rows" not in found
-            else f" on {found['rows']:,} {'held-out' if found['held_out'] else 'learned'} events"
+            else f" on {counted(found['rows'], ('held-out' if found['held_out'] else 'learned') + ' event')}"
         )
         facts.append(f"differs from the SavedModel by up to {found['largest_difference']:.3g}{on}")
     if found.get("differing_share"):

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from common.counted import counted
 from common.errors import InvalidInput
 from headrace.commands.model_files import Name, fetched
 from headrace.commands.session import Session, print_table
@@ -134,7 +135,7 @@ def engines(
         asked = question(files.directory, sizes, answers, signature=signature, is_reference=True)
         reference = processes.enter_context(VariantProcess(asked))
         for size, refused in reference.ready["refused"].items():
-            raise InvalidInput(f"{files.title} does not answer {size} rows: {refused}")
+            raise InvalidInput(f"{files.title} does not answer {counted(size, 'row')}: {refused}")
         signature = str(reference.ready["signature"])
         listed = _chosen(
             variants(processors=reference.ready["processors"], is_onednn=reference.ready["onednn"]), only or []
@@ -179,7 +180,9 @@ def _in_turns(
                 refused = process.ready["refused"]
                 try:
                     if refused:
-                        raise InvalidInput("; ".join(f"at {rows} rows: {said}" for rows, said in refused.items()))
+                        raise InvalidInput(
+                            "; ".join(f"at {counted(rows, 'row')}: {said}" for rows, said in refused.items())
+                        )
                     times[name][size].append(process.milliseconds(size, seconds / _TURNS))
                 except InvalidInput as error:
                     failed[name] = error.message

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from common.counted import counted
 from common.errors import InvalidInput, NotFound
 from common.registry.catalog import PRODUCTION, Version
 from headrace.client.platform import Client
@@ -153,7 +154,7 @@ def graph(
     def told() -> None:
         rows = [[node["function"], node["name"], node["op"], ", ".join(node["inputs"])] for node in nodes]
         columns = {"function": "left", "node": "left", "op": "left", "inputs": "left"}
-        print_table(f"{len(nodes):,} nodes", columns, rows[:_SHOWN_NODES])
+        print_table(f"{counted(len(nodes), 'node')}", columns, rows[:_SHOWN_NODES])
         if len(rows) > _SHOWN_NODES:
             typer.echo(f"and {len(rows) - _SHOWN_NODES:,} more; --json lists them all")
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from common.counted import counted
 from common.errors import InvalidInput, NotFound
 from common.registry.catalog import Version
 from headrace.client.platform import Client
@@ -66,7 +67,7 @@ def profile(
         typer.echo(told["advice"])
         columns = {view: "left", "times": "right", "micros": "right", "mean": "right"}
         shown = [[row["name"], row["count"], f"{row['micros']:,.1f}", f"{row['mean']:,.1f}"] for row in rows[:top]]
-        title = f"{model}@{version.version}: {told['steps']} steps from step {told['first_step']}"
+        title = f"{model}@{version.version}: {counted(told['steps'], 'step')} from step {told['first_step']}"
         print_table(title, columns, shown)
         if len(rows) > top:
             typer.echo(f"and {len(rows) - top:,} more; --top or --json lists them")

@@ -30,9 +30,11 @@ def _asynchronous(told: Mapping[str, Any]) -> str:
     if not found:
         return ""
     staleness = found["staleness"]
-    counts = f"{found['workers']} workers and {found['servers']} servers, {found['updates']:,} updates"
+    processes = f"{counted(found['workers'], 'worker')} and {counted(found['servers'], 'server')}"
+    counts = f"{processes}, {counted(found['updates'], 'update')}"
     stale = f"staleness {staleness['mean']:g} in the mean and {staleness['max']} at most"
-    again = f"{found['dropped_gradients']} gradients dropped, {found['computed_again']} batches computed again"
+    dropped = f"{counted(found['dropped_gradients'], 'gradient')} dropped"
+    again = f"{dropped}, {counted(found['computed_again'], 'batch')} computed again"
     held, served = max(found.get("held_bytes_by_worker", [0])), found.get("served_bytes", 0)
     shares = f", a worker held {held:,} of {served:,} bytes at most" if served else ""
     return f"; asynchronous: {counts}, {stale}, {again}{shares}"

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol
 
+from common.counted import counted
 from common.errors import HeadraceError, InvalidInput
 from common.schema import Schema
 from common.storage import Place
@@ -81,7 +82,9 @@ class FileSource:
             raise InvalidInput(f"{request.place}: a position in a file is a number of events, got {before!r}")
         while self._given < before:
             if self.next() is None:
-                raise InvalidInput(f"{request.place} has {self._given} events, and reading was to go on after {before}")
+                raise InvalidInput(
+                    f"{request.place} has {counted(self._given, 'event')}, and reading was to go on after {before}"
+                )
 
     def next(self) -> bytes | None:
         item = next(self._items, None)

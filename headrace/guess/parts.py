@@ -142,7 +142,7 @@ def _label_of(column: Column) -> LabelGuess:
         if column.minimum >= 0 and classes <= len(numbers) + _SPARE_CLASSES:
             classes = max(2, classes)
             feature = base | {"dtype": "int64", "min": 0, "max": classes - 1}
-            return LabelGuess(feature, _task(classes), classes, f"{classes} classes, by their numbers")
+            return LabelGuess(feature, _task(classes), classes, f"{counted(classes, 'class')}, by their numbers")
         if all(word.strip().lstrip("+-").isdigit() for word in words):
             words = sorted(words, key=int)
             why = f"{counted(len(words), 'class')}, by these numbers as words"
@@ -259,7 +259,7 @@ def _text_specs(column: Column) -> tuple[dict[str, dict[str, Any]], str]:
         return {
             name: words,
             f"{name}_columns": {"type": "indicator", "of": name},
-        }, strays or f"{distinct} words: {_shown(column.words())}"
+        }, strays or f"{counted(distinct, 'word')}: {_shown(column.words())}"
     dimension = min(16, max(2, round(distinct**0.35)))
     vector = {"type": "embedding", "of": name, "dimension": dimension}
     return {
@@ -292,7 +292,7 @@ def _sentence_specs(column: Column) -> tuple[dict[str, dict[str, Any]], str]:
 def _list_specs(column: Column) -> tuple[dict[str, dict[str, Any]], str]:
     name = column.name
     if column.elements <= {"whole", "integral", "number"} and len(column.lengths) == 1:
-        return {name: {"type": "numeric", "normalize": "zscore"}}, f"{min(column.lengths)} numbers"
+        return {name: {"type": "numeric", "normalize": "zscore"}}, f"{counted(min(column.lengths), 'number')}"
     if column.elements == {"text"}:
         bags = {"type": "hashed", "bins": 1000}
         return {name: bags, f"{name}_vector": {"type": "embedding", "of": name, "dimension": 8}}, "a list of words"

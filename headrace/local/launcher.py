@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from common.counted import counted
 from common.errors import Conflict, HeadraceError, InvalidInput, NotFound, Unavailable
 from headrace.client.platform import Client
 from headrace.local.ports import PortsTaken, find_free_offset
@@ -186,7 +187,9 @@ class Launcher:
             raise InvalidInput(f"a local platform has 1 to {MAX_REPLICAS} serving replicas, not {replicas}")
         self._desire(replace(self._desired(), replica_count=replicas))
         self._poll(
-            lambda: len(self.state().addresses.serving) == replicas, 45.0, f"serving did not become {replicas} replicas"
+            lambda: len(self.state().addresses.serving) == replicas,
+            45.0,
+            f"serving did not become {counted(replicas, 'replica')}",
         )
 
     def _make_data_dir(self) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from sqlalchemy import create_engine
 
+from common.counted import counted
 from common.errors import Conflict, DataLoss, HeadraceError, NotFound
 from common.storage import LOCAL, Place, place_of
 from services.registry.store.blobs import CHUNK_BYTES
@@ -148,9 +149,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if parsed.verify:
             with place_of(parsed.data_dir).as_local() as directory:
                 count, faults = verify(directory)
-            print("\n".join([*faults, f"{count} files, {len(faults)} missing or damaged"]))
+            print("\n".join([*faults, f"{counted(count, 'file')}, {len(faults)} missing or damaged"]))
             return 1 if faults else 0
-        print(f"catalog and {back_up_to(Path(parsed.data_dir), place_of(parsed.target))} files in {parsed.target}")
+        stored = back_up_to(Path(parsed.data_dir), place_of(parsed.target))
+        print(f"catalog and {counted(stored, 'file')} in {parsed.target}")
     except HeadraceError as error:
         print(f"backup: {error.message}", file=sys.stderr)
         return 1

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from common.counted import counted
 from common.errors import Overloaded
 from common.registry.catalog import PRODUCTION, JsonMap, Model
 from common.registry.reporting import Report, Served
@@ -164,13 +165,13 @@ def _surplus(others: Mapping[str, Instance], newcomer: Instance) -> str:
         by_peer[one.peer] = by_peer.get(one.peer, 0) + MAX_ENTRIES // MAX_INSTANCES + one.entries
     peer = max(by_peer, key=lambda name: by_peer[name])
     if peer == newcomer.peer:
+        entries = counted(sum(one.entries for one in others.values()), "entry")
         raise Overloaded(
-            f"{len(others)} instances report already, with {sum(one.entries for one in others.values())} versions and "
-            f"parts, most of them from the machine of {newcomer.report.instance_id}; expected at most {MAX_INSTANCES} "
-            f"and {MAX_ENTRIES}"
+            f"{len(others)} instances report already, with {entries} of versions and parts, most of them from the "
+            f"machine of {newcomer.report.instance_id}; expected at most {MAX_INSTANCES} and {MAX_ENTRIES}"
         )
     return max((name for name in others if others[name].peer == peer), key=lambda name: others[name].entries)
 
 
-def _seen(counted: JsonMap) -> int:
-    return sum(counted.get("log_end", {}).values())
+def _seen(told: JsonMap) -> int:
+    return sum(told.get("log_end", {}).values())

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from common.counted import counted, is_or_are
 from common.errors import HeadraceError, InvalidInput
 from common.eventlog import tfrecord
 from common.process.rpc_aio import traced_call
@@ -114,8 +115,8 @@ async def _added(total: Answer, first_index: int, task: asyncio.Task[Answer]) ->
     except InvalidInput as error:
         refused = tuple((first_index + index, reason) for index, reason in error.refused)
         raise InvalidInput(
-            f"the message with events from {first_index} on is refused ({total.accepted} events before it are taken): "
-            f"{error.message}",
+            f"the message with events from {first_index} on is refused ({counted(total.accepted, 'event')} before it "
+            f"{is_or_are(total.accepted)} taken): {error.message}",
             refused=refused,
         ) from error
     position = dict(total.position)

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
+from common.counted import counted, is_or_are
 from common.errors import Conflict, HeadraceError, InvalidInput, Unavailable
 from common.eventlog.base import EventLog
 from common.eventlog.topics import deadletter_topic
@@ -395,6 +396,7 @@ def _refusal(refused: tuple[Refusal, ...], event_count: int) -> InvalidInput:
     named = "; ".join(f"event {item.index}: {item.reason}" for item in refused[:_NAMED_REFUSALS])
     more = f"; and {len(refused) - _NAMED_REFUSALS} more" if len(refused) > _NAMED_REFUSALS else ""
     return InvalidInput(
-        f"{len(refused)} of {event_count} events are refused and none is taken: {named}{more}",
+        f"{len(refused)} of {counted(event_count, 'event')} {is_or_are(len(refused))} refused and none is taken: "
+        f"{named}{more}",
         refused=tuple((item.index, item.reason) for item in refused),
     )

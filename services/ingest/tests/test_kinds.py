@@ -110,7 +110,7 @@ def test_what_is_small_here_and_huge_in_a_batch_is_refused() -> None:
     with pytest.raises(InvalidInput, match=r"has the shape \[0, 1000000000\], expected at most 16777216 values"):
         SIZED.encode({"scan": b64(b""), "sizes": [0, 10**9]})
     lists = ExampleCodec(Schema.from_mapping({"features": [{"name": "rows", "dtype": "int64", "shape": [None, None]}]}))
-    with pytest.raises(InvalidInput, match="rows has 9001 rows, the longest of 9000 values, expected a product of at"):
+    with pytest.raises(InvalidInput, match="rows has 9,001 rows, the longest of 9000 values, expected a product of at"):
         lists.encode({"rows": [[1] * 9000] + [[]] * 9000})
 
 
@@ -298,9 +298,9 @@ def test_the_lockstep_passes_tensors_of_integers_without_a_closer_look() -> None
 @pytest.mark.parametrize(
     ("event", "sentence"),
     [
-        ({"counts": [0.5]}, "counts holds 1 weights, ids 0 values; expected one weight for each"),
+        ({"counts": [0.5]}, "counts holds 1 weight, ids 0 values; expected one weight for each"),
         ({"ids": [7, 7]}, "counts holds 0 weights, ids 2 values; expected one weight for each"),
-        ({"ids": [7, 8], "counts": [0.5]}, "counts holds 1 weights, ids 2 values; expected one weight for each"),
+        ({"ids": [7, 8], "counts": [0.5]}, "counts holds 1 weight, ids 2 values; expected one weight for each"),
         ({"ids": [7, 8], "counts": [0.5, 2]}, ""),
         ({"ids": [], "counts": []}, ""),
         ({}, ""),

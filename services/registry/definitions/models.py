@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from sqlalchemy import Connection, Row, insert, select, update
 
+from common.counted import counted
 from common.definition.model import parse_definition
 from common.definition.python_files import check_python
 from common.errors import Conflict, InvalidInput, NotFound
@@ -36,7 +37,7 @@ def register_model(transaction: Transaction, name: str, *, stream: str, files: M
     """
     check_name("model", name)
     if len(files) > _MAX_FILES:
-        raise InvalidInput(f"the definition has {len(files)} files, at most {_MAX_FILES} are taken")
+        raise InvalidInput(f"the definition has {counted(len(files), 'file')}, at most {_MAX_FILES} are taken")
     definition = parse_definition(files)
     check_python(files, definition.module)
     if (definition.name, definition.stream) != (name, stream):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+from common.counted import counted
 from common.errors import Conflict, NotFound
 from common.registry.catalog import PRODUCTION, PUSHED, Model, VersionStatus
 from common.registry.jobs import JobKind
@@ -190,7 +191,7 @@ def _tell_profile(reading: Reading, place: Place) -> Told:
     model = _model(reading, place)
     first, steps = _PROFILED["first_step"], _PROFILED["steps"]
     sentences = (
-        f"The next round of {model.name} is traced for {steps} steps from step {first}, by whichever trainer takes it.",
+        f"The trainer that takes the next round of {model.name} traces {counted(steps, 'step')} from step {first} on.",
         "Its version says how long operations took, and whether the round waited for events or computed.",
         "No weight depends on it. The traced steps take a little longer.",
     )

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from common.counted import counted
 from common.definition.gate import Gate, Rule
 from common.registry.catalog import Decision, JsonMap, Verdict, VersionMetrics
 
@@ -151,7 +152,7 @@ def _in_words(where: Mapping[str, str]) -> str:
 def _judge_one(rule: Rule, figures: _Figures, *, has_parent: bool, is_by_interval: bool) -> _Said:
     said = _Said()
     if rule.slice and not figures.count:
-        few = f"no slice has {rule.min_examples} examples" if rule.min_examples and not figures.where else ""
+        few = f"no slice has {counted(rule.min_examples, 'example')}" if rule.min_examples and not figures.where else ""
         said.say("not_enough_evidence", f"{figures.name}: {few or 'no held-out example is of this slice'}")
         return said
     if figures.count < rule.min_examples:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from common.counted import counted
 from common.definition.inputs import INPUTS_PATH, SignatureInputs, is_nan, parse_inputs
 from common.errors import InvalidInput
 from common.examples.naming import name_of_alias
@@ -221,8 +222,8 @@ class _Rows:
         for row in np.flatnonzero(counts != held)[:1]:
             raise OutOfBounds(
                 Code.INVALID_ARGUMENT,
-                f'input "{self._name}", row {row}: {counts[row]} values, and its rows ({self._lengths}) hold '
-                f"{held[row]}",
+                f'input "{self._name}", row {row}: {counted(counts[row], "value")}, and its rows ({self._lengths}) '
+                f"hold {held[row]}",
             )
         longest = int(lengths.max(initial=0))
         if lengths.size * longest > max(MAX_VALUES, _MOST_TIMES * values.size):
@@ -291,8 +292,8 @@ class _Weights:
         for row in np.flatnonzero(counts != expected)[:1].tolist():
             raise OutOfBounds(
                 Code.INVALID_ARGUMENT,
-                f'input "{self._name}", row {row} holds {counts[row]} weights, {self._ids} {expected[row]} values; '
-                "expected one weight for each",
+                f'input "{self._name}", row {row} holds {counted(counts[row], "weight")}, {self._ids} '
+                f"{counted(expected[row], 'value')}; expected one weight for each",
             )
 
 

@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 
+from common.counted import counted
 from services.serving.engines.warm_up import repeated
 from services.serving.wire.prediction import Prediction, numpy_type
 from services.serving.wire.replica_state import Signature, TensorSpec
@@ -41,7 +42,7 @@ def make_probes(signature: Signature, recorded: Sequence[Prediction], sizes: Seq
         yield Probe("plain", f"recorded request {number}", dict(prediction.inputs))
         if has_rows and prediction.rows > 0:
             for size in sizes:
-                yield Probe("plain", f"recorded request {number} as {size} rows", repeated(prediction, size))
+                yield Probe("plain", f"recorded request {number} as {counted(size, 'row')}", repeated(prediction, size))
     inner_sizes = _INNER_SIZES if any(_has_inner(spec) for spec in signature.inputs.values()) else _INNER_SIZES[:1]
     for inner in inner_sizes:
         for size in sizes:
@@ -94,4 +95,4 @@ def _has_inner(spec: TensorSpec) -> bool:
 
 
 def _words(rows: int, inner: int) -> str:
-    return f"{rows} rows" if inner == 1 else f"{rows} rows of {inner}"
+    return f"{counted(rows, 'row')}" if inner == 1 else f"{counted(rows, 'row')} of {inner}"

@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from common.counted import counted
 from services.serving.batching.merge import warm_up_inputs
 from services.serving.batching.row_independence import varied
 from services.serving.engines import onednn
@@ -107,7 +108,7 @@ class _Variant:
             )  # fmt: skip
             largest = max(largest, difference)
             if problem:
-                return largest, f"{problem} at {rows} rows"
+                return largest, f"{problem} at {counted(int(rows), 'row')}"
         return largest, ""
 
 

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from common.counted import counted, is_or_are
 from services.serving.options.model_options import BatchingOptions
 from services.serving.wire.codes import Code
 from services.serving.wire.prediction import RequestFailed
@@ -130,7 +131,7 @@ class Admission:
         """
         room = self._limit - open_count
         if room <= 0:
-            message = f"this front has {self._limit} requests open, its limit; try again"
+            message = f"this front has {counted(self._limit, 'request')} open, its limit; try again"
             raise self._refusal(model, "front full", message)
         if load.open_count >= _ROOM_FACTOR * room:
             raise self._refusal(
@@ -144,8 +145,8 @@ class Admission:
         if load.is_too_late(timeout_seconds):
             raise self._refusal(
                 model, "too late",
-                f"{load.open_count} requests for model {model} are ahead, {load.rate:.0f} are answered in a second, "
-                f"and the deadline is in {timeout_seconds:.2f} s; try again",
+                f"{counted(load.open_count, 'request')} for model {model} {is_or_are(load.open_count)} ahead, "
+                f"{load.rate:.0f} are answered in a second, and the deadline is in {timeout_seconds:.2f} s; try again",
             )  # fmt: skip
 
     def _refusal(self, model: str, reason: str, message: str) -> RequestFailed:

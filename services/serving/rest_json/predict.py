@@ -216,8 +216,8 @@ def _read_rows(instances: Any, fields: Mapping[str, Any], signature: Signature, 
             return Inputs(arrays, is_rows=True, defaulted=defaulted)
         except RequestFailed:
             pass  # Row by row finds out which one it is, and in which words.
-    arrays = _read_row_by_row(instances, signature, specs, has_names=has_names)
-    return Inputs(arrays, is_rows=True, defaulted=defaulted)
+    read = _read_row_by_row(instances, signature, specs, has_names=has_names)
+    return Inputs(read, is_rows=True, defaulted=defaulted)
 
 
 def _columns_of(instances: Sequence[Any], specs: Mapping[str, TensorSpec]) -> dict[str, list[Any]] | None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from common.counted import counted
 from services.serving.rest_json.numbers import float_text
 from services.serving.wire.codes import Code
 from services.serving.wire.prediction import NUMPY_TYPES, RequestFailed
@@ -153,7 +154,7 @@ def _read_one_by_one(value: Any, spec: TensorSpec) -> np.ndarray:
             break
         first = first[0]
     if len(shape) > _HIGHEST_RANK:
-        raise invalid(f"the value is nested {len(shape)} levels deep, expected {_HIGHEST_RANK} at most")
+        raise invalid(f"the value is nested {counted(len(shape), 'level')} deep, expected {_HIGHEST_RANK} at most")
     leaves = [_leaf(item, spec.dtype) for item in _leaves(value, 0, shape)]
     dtype = _NUMPY_DTYPES.get(spec.dtype)
     if dtype is None:  # an empty list of a type that the queue cannot carry

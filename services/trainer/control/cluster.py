@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, replace
 
+from common.counted import counted, is_or_are
 from common.errors import Conflict, HeadraceError, InvalidInput
 from common.process.lifecycle import Stop
 from common.registry.catalog import Lease
@@ -213,5 +214,5 @@ class TeamWatch:
             together = assignment.processes + int(progress.asynchronous.get("workers_elsewhere", 0))
         can_join = found.free > 0 and together < assignment.most_processes
         if can_join and progress.stage == "train" and seconds > self._regroup_seconds:
-            change = change or f"{found.free} processes of other trainers are free"
+            change = change or f"{counted(found.free, 'process')} of other trainers {is_or_are(found.free)} free"
         return found.lost, change

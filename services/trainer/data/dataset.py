@@ -194,5 +194,7 @@ def _cut(topic: str, record: Record) -> tuple[list[bytes], NDArray[np.uint32]]:
     except DataLoss as error:
         raise DataLoss(f"{place}: {error.message}") from error
     if len(examples) != record.headers.example_count:
-        raise DataLoss(f"{place}: the record says {record.headers.example_count} examples and holds {len(examples)}")
+        raise DataLoss(
+            f"{place}: the header says example_count {record.headers.example_count}, there are {len(examples)}"
+        )
     return examples, crcs

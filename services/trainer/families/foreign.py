@@ -23,6 +23,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from common.counted import counted
 from common.definition.losses import Task
 from common.definition.model import Definition
 from common.errors import InvalidInput
@@ -129,8 +130,8 @@ class Foreign:
             values = values.reshape(count, *head.output_width)
         if values.shape != (count, *head.output_width):
             raise InvalidInput(
-                f"output {key} has shape {list(values.shape)} for {count} events; head {head.name} ({head.task}) needs "
-                f"{[count, *head.output_width]}"
+                f"output {key} has shape {list(values.shape)} for {counted(count, 'event')}; head {head.name} "
+                f"({head.task}) needs {[count, *head.output_width]}"
             )
         return _as_trained(head.task, name, key, values)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import keras
 import tensorflow as tf
 
+from common.counted import counted
 from common.definition.labels import check_classes
 from common.definition.losses import Task
 from common.definition.model import Definition
@@ -53,8 +54,8 @@ def check_width(head: BuiltHead, width: int, path: str) -> None:
         check_classes(head.head, head.label, head.class_count, place=f"{path}: label {head.label.name}")
     if head.units != width:
         raise DefinitionFailedError(
-            f"{path}: the output of head {head.name} has {width} numbers per example, a {head.task} head of label "
-            f"{head.label.name} has {head.units}"
+            f"{path}: the output of head {head.name} has {counted(width, 'number')} per example, a {head.task} head of "
+            f"label {head.label.name} has {head.units}"
         )
 
 

@@ -17,6 +17,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from common.counted import counted
 from common.definition import identity
 from common.definition.identity import Run, VariableMeaning
 from common.definition.training import is_meant
@@ -198,7 +199,8 @@ def _word_vectors(path: str, content: bytes, digest: str) -> Source:
         lines = lines[1:]
         if len(lines) != int(said[0]):
             raise InvalidInput(
-                f"warm_start: {path} says that it has {said[0]} words, and has {len(lines)}: is it whole?"
+                f"warm_start: {path} says that it has {counted(int(said[0]), 'word')}, and has {len(lines)}: is "
+                "it whole?"
             )
     rows = [line.rstrip().rsplit(" ", len(lines[0].rstrip().split(" ")) - 1) for line in lines]
     lengths = {len(row) for row in rows}

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from common.counted import counted
 from common.errors import DataLoss
 
 WHOLE, INDEX = "weights.npz", "index.json"
@@ -56,7 +57,9 @@ def read(folder: Path) -> dict[str, NDArray[np.generic]]:
         if content is None or hashlib.sha256(content).hexdigest() != said["sha256"]:
             what = "is missing" if content is None else "is damaged"
             held = ", ".join(said["tensors"][:3]) + (" ..." if len(said["tensors"]) > 3 else "")
-            raise DataLoss(f"shard {name} of {len(shards)} {what}; it holds {len(said['tensors'])} tensors: {held}")
+            raise DataLoss(
+                f"shard {name} of {len(shards)} {what}; it holds {counted(len(said['tensors']), 'tensor')}: {held}"
+            )
         found |= _arrays(content)
     return {path: found[path] for path in sorted(found)}
 

@@ -293,7 +293,7 @@ def _refuse_classes(model: Answering, head: BuiltHead, raw_labels: tf.Tensor, mi
         more = "an estimator says parameters: {classes: N}"
     raise DefinitionFailedError(
         f"label {head.label.name} is {shown}{' and more' if len(values) > _SHOWN_LABELS else ''} in {count} of the "
-        f"first {len(misplaced)} examples, and the model has {head.class_count} classes, 0 to {most}; "
+        f"first {len(misplaced)} examples, and the model has classes 0 to {most}; "
         f"for more, {more}"
     )
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from common.counted import counted
 from common.errors import DataLoss, InvalidInput, NotFound
 from common.eventlog.base import EventLog
 from common.eventlog.topics import examples_topic
@@ -76,7 +77,8 @@ def compare(
     if stored and (of_files := checkpoint.weights_digest(stored.arrays)) != version.weights_digest:
         found.append(f"the stored checkpoint's weights have digest {of_files}, the catalog names another")
     if events_trained != version.events_trained:
-        found.append(f"{events_trained} examples were trained on, the catalog says {version.events_trained}")
+        trained_on = counted(events_trained, "example")
+        found.append(f"it was trained on {trained_on}, the catalog says {version.events_trained}")
     return Rebuilt(digest, events_trained, damage, tuple(found), (*warnings, *note), metrics, asked is None)
 
 

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 import xgboost
 
+from common.counted import counted
 from services.serving.engines.platforms.loading import LoadRequest
 from services.serving.wire.codes import Code
 from services.serving.wire.prediction import Arrays, RequestFailed
@@ -33,7 +34,7 @@ class XGBoostModel:
     def __init__(self, booster: xgboost.Booster) -> None:
         self._booster = booster
         self._width = booster.num_features()
-        self.kind = f"xgboost {xgboost.__version__}, {booster.num_boosted_rounds()} rounds"
+        self.kind = f"xgboost {xgboost.__version__}, {counted(booster.num_boosted_rounds(), 'round')}"
         self._classes = self._predict(np.zeros((1, self._width), np.float32)).shape[1:]
         self.signatures = {
             "serving_default": Signature(

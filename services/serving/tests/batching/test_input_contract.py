@@ -253,4 +253,4 @@ def test_a_row_with_more_or_fewer_weights_than_ids_is_refused() -> None:
     contract.check("s", given | {"counts": np.array([[0.5, 2.0], [1.0, math.nan], [math.nan] * 2], np.float32)})
     with pytest.raises(OutOfBounds) as caught:
         contract.check("s", given | {"counts": np.array([[1.0, 2.0], [1.0, 1.0], [math.nan] * 2], np.float32)})
-    assert caught.value.message == 'input "counts", row 1 holds 2 weights, ids 1 values; expected one weight for each'
+    assert caught.value.message == 'input "counts", row 1 holds 2 weights, ids 1 value; expected one weight for each'

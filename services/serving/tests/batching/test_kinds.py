@@ -180,7 +180,7 @@ def test_lists_of_lists_come_nested_in_json_and_as_two_inputs_elsewhere(tmp_path
     only = read_inputs(Document(orjson.dumps(by_row)), without_lengths).arrays
     assert list(only) == ["visits"], "an estimator takes the values of all rows"
     arrays["visits_row_lengths"][3, 0] = 2
-    with pytest.raises(RequestFailed, match=r'input "visits", row 3: 1 values, .* \(visits_row_lengths\) hold 2'):
+    with pytest.raises(RequestFailed, match=r'input "visits", row 3: 1 value, .* \(visits_row_lengths\) hold 2'):
         contract.check("serving_default", arrays)
     with pytest.raises(RequestFailed, match='input "visits" is a list of lists, and one of its rows is no list'):
         read_inputs(Document(orjson.dumps({"instances": [{"visits": [[1], 2]}]})), signature)

@@ -299,6 +299,8 @@ def test_unknown_models_versions_and_labels_have_tensorflow_servings_words(front
     assert asked("/v1/models/other:predict") == (404, "Servable not found for request: Latest(other)")
     assert asked("/v1/models/m/versions/9:predict") == (404, "Servable not found for request: Specific(m, 9)")
     assert asked("/v1/models/m/labels/blue:predict") == (400, "Unrecognized servable version label: blue")
+    meant = "Unrecognized servable version label: prodution; did you mean production?"
+    assert asked("/v1/models/m/labels/prodution:predict") == (400, meant)
 
 
 def test_a_label_that_was_taken_away_is_unknown_while_a_runner_still_reads_its_queue(redis_server: RedisServer) -> None:

@@ -124,7 +124,7 @@ def test_a_record_that_claims_other_examples_than_it_holds_is_named() -> None:
     log.add(0, 1.0, [b"a", b"b"])
     record = log.partitions[0][0]
     log.partitions[0][0] = replace(record, headers=replace(record.headers, example_count=1_000_000))
-    with pytest.raises(DataLoss, match="offset 0: the record says 1000000 examples and holds 2"):
+    with pytest.raises(DataLoss, match="offset 0: the header says example_count 1000000, there are 2"):
         list(read_blocks(cast(EventLog, log), TOPIC, [OffsetRange(0, 0, 1)], block_examples=10))
 
 

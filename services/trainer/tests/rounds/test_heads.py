@@ -80,7 +80,7 @@ def test_a_head_of_weight_0_gets_no_gradient_and_heads_come_and_go(tmp_path: Pat
     [
         (module({**TWO_HEADS, "kind": {"task": "regression"}}), "none is named after head kind; return a dict"),
         (module({"late": {"task": "binary"}, "amount": {"task": "quantiles", "levels": [0.1, 0.9]}}),
-         "the output of head amount has 1 numbers per example, a quantiles head of label amount has 2"),
+         "the output of head amount has 1 number per example, a quantiles head of label amount has 2"),
         (module(source=MODULE + "\ndef loss(labels, outputs):\n    return outputs['late']"), "say it in one of them"),
         (module({"late": {"task": "binary"}, "amount": {"task": "regression"}},
                 MODULE + "\ndef loss(labels, outputs):\n    return outputs['late']"),

@@ -14,7 +14,8 @@
 
 The warm-up requests hold real examples of the round; `export: {warmup_requests: 0}` in model.yaml leaves them out.
 
-The transform, its vocabularies and statistics are part of the graph; a module's lookup tables travel with it.
+saved_model.pb follows from the definition and its code alone: what rounds learn and fit (words, statistics, weights) is
+in variables/. A module's lookup tables travel with the graph.
 """
 
 import json
@@ -39,6 +40,7 @@ from common.saved_model.operations import faults_of
 from protos import tfserving_pb2, warmup_pb2
 from services.trainer.export import signatures as by_method
 from services.trainer.export.answers import TOLERANCES
+from services.trainer.export.canonical import canonicalise
 from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.export.neighbours import Arrays, by_neighbours
 from services.trainer.families.port import Model, Signature
@@ -84,6 +86,7 @@ def export(model: Model, directory: Path) -> Any:
     tf.saved_model.save(module, str(directory), signatures=signatures, options=options)
     by_method.name_methods(directory)
     by_method.name_inputs(directory, names)
+    canonicalise(directory / MODEL_FILE)
     (directory / "fingerprint.pb").unlink(missing_ok=True)
     _write_inputs(model, directory)
     _write_serving_options(model, directory)

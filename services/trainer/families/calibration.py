@@ -27,8 +27,12 @@ class Calibrator:
 
     def __init__(self, method: str) -> None:
         self.method = method
-        unfitted = np.zeros((2, _KNOTS)) if method == "isotonic" else np.array([1.0, 0.0])
-        self.variable = tf.Variable(unfitted, dtype=tf.float32, trainable=False, name="calibration")
+        self._unfitted = np.zeros((2, _KNOTS)) if method == "isotonic" else np.array([1.0, 0.0])
+        self.variable = tf.Variable(self._unfitted, dtype=tf.float32, trainable=False, name="calibration")
+
+    def reset(self) -> None:
+        """As it was before it was fitted."""
+        self.variable.assign(self._unfitted.astype(np.float32))
 
     @property
     def state(self) -> NDArray[np.float32]:

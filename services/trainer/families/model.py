@@ -30,6 +30,7 @@ from services.trainer.families.reasons import DefinitionFailedError, blame_defin
 from services.trainer.families.user_module import AdaptFunction, LossFunction, MetricsFunction
 from services.trainer.families.wiring import Wiring
 from services.trainer.features.parsing import Raw
+from services.trainer.features.statistics import Statistics
 from services.trainer.features.transform import Transform, Transformed
 from services.trainer.shards.bits import is_seed
 from services.trainer.shards.gradients import Whole
@@ -150,6 +151,14 @@ class BuiltModel:
             feature.name: PADDING[feature.dtype] for feature in self.inputs if lists & {feature.name, feature.rows_of}
         }
 
+    def restate(self, statistics: Statistics) -> bool:
+        if self.transform and not self.transform.fitted.restate(statistics):
+            return False
+        for head in self.heads:
+            if head.calibrator:
+                head.calibrator.reset()
+        return True
+
     @property
     def exported(self) -> list[object]:
         """Lookup tables and plain tf.Variables anywhere in the network too: an export has to be told of each."""
@@ -158,7 +167,8 @@ class BuiltModel:
             one for one in found if isinstance(one, tf.saved_model.experimental.TrackableResource | tf.Variable)
         ]
         calibrations = [head.calibrator.variable for head in self.heads if head.calibrator]
-        return [*(variable.value for variable in self.network.variables), *resources, *calibrations]
+        fitted = self.transform.fitted.variables if self.transform else []
+        return [*(variable.value for variable in self.network.variables), *resources, *calibrations, *fitted]
 
     def outputs(self, columns: Columns, *, training: bool) -> dict[str, tf.Tensor]:
         """By head, float32 [n] or [n, units]: logits or predictions, as families/heads.py says."""

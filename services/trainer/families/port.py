@@ -25,6 +25,7 @@ from common.definition.model import Definition
 from common.schema import Feature, Scalar, Schema
 from services.trainer.families.heads import BuiltHead, ByHead
 from services.trainer.features.parsing import Raw
+from services.trainer.features.statistics import Statistics
 from services.trainer.features.transform import Transformed
 
 Arrays: TypeAlias = Mapping[str, NDArray[np.generic]]
@@ -134,6 +135,14 @@ class Model(Answering, Protocol):
 
         Args:
             blocks: gives the columns of the round's trained examples, block by block; may be called several times.
+        """
+
+    def restate(self, statistics: Statistics) -> bool:
+        """Has the model hold these statistics as if it had been built with them: what was traced stays good.
+
+        What features were fitted to takes them, and calibrations are unfitted again; what is learned in steps is for
+        Trainable.carry and restore, layers that adapt for `fit`. False where the shapes would be others (a vocabulary
+        has outgrown its room, or needs less): then nothing has changed, and the model has to be built anew.
         """
 
     def signatures(self) -> Mapping[str, Signature]:

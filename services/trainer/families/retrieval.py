@@ -30,33 +30,66 @@ from services.trainer.families.heads import BuiltHead, ByHead, built_heads
 from services.trainer.families.model import BuiltModel
 from services.trainer.families.port import Columns, Signature
 from services.trainer.families.wiring import wiring_of
-from services.trainer.features.parsing import DTYPES, Raw
+from services.trainer.features.fitted import capacity, fitted_variable
+from services.trainer.features.parsing import Raw
 from services.trainer.features.statistics import Statistics
 from services.trainer.features.transform import Transform
 from services.trainer.features.words import Words
 
 NO_RANK = 1e9
+_LEAST_CANDIDATES = 64
+"""Places for candidates, each of which costs every request; their number doubles."""
 _FAR = -1e9
 """A logit or score that nothing reaches."""
 
 
-@dataclass(frozen=True)
 class Candidates:
-    """Items that can be answered, in order of their ids.
+    """Items that can be answered, in order of their ids, as variables: of places past the last one nothing is used.
 
     Attributes:
-        items: [m], in the label's dtype.
-        columns: of the item tower, m rows.
+        items: [capacity], in the label's dtype.
+        count: int32 scalar.
         log_frequency: float32 [rows of the table]: logarithm of each item's share of the trained examples.
     """
 
-    items: tf.Tensor
-    columns: Columns
-    log_frequency: NDArray[np.float32]
+    def __init__(self, spec: Vocabulary, item: Feature, statistics: Statistics) -> None:
+        self._spec, self._item = spec, item
+        items, count, logs = self._arrays(statistics)
+        self.items = fitted_variable("candidates/items", items)
+        self.count = fitted_variable("candidates/count", count)
+        self.log_frequency = fitted_variable("candidates/log_frequency", logs)
 
     @property
-    def count(self) -> int:
+    def capacity(self) -> int:
         return int(self.items.shape[0])
+
+    @property
+    def is_there(self) -> tf.Tensor:
+        """bool [capacity]."""
+        return tf.range(self.capacity) < self.count
+
+    def raw(self) -> Raw:
+        """What the item tower's transform takes, a row for each place."""
+        return {self._item.name: tf.reshape(tf.convert_to_tensor(self.items), [self.capacity, *self._item.shape])}
+
+    def have_room_for(self, statistics: Statistics) -> bool:
+        return len(self._arrays(statistics)[0]) == self.capacity
+
+    def restate(self, statistics: Statistics) -> None:
+        for variable, array in zip((self.items, self.count, self.log_frequency), self._arrays(statistics), strict=True):
+            variable.assign(array)
+
+    def _arrays(self, statistics: Statistics) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        words, most = statistics[self._spec.name], self._spec.max_words
+        assert isinstance(words, Words)
+        size = capacity(len(words.words), most, least=_LEAST_CANDIDATES)
+        is_number = self._item.dtype == "int64"
+        items: NDArray[Any] = np.zeros(size, np.int64) if is_number else np.full(size, b"", object)
+        items[: len(words.words)] = [int(word) for word in words.words] if is_number else words.words
+        counts = np.array([one.count for one in words.ledger.known] if words.ledger else [], np.float64)
+        logs = np.zeros(most, np.float32)
+        logs[: len(counts)] = np.log(counts / counts.sum()) if len(counts) else 0.0
+        return items, np.array(len(words.words), np.int32), logs
 
 
 @dataclass(frozen=True)
@@ -78,14 +111,12 @@ class RetrievalModel(BuiltModel):
     def outputs(self, columns: Columns, *, training: bool) -> dict[str, tf.Tensor]:
         """Ranks float32 [n] of the events' own items."""
         found = self.wiring.named(self.network(self.wiring.arranged(columns), training=training))
-        ids = found[ITEM_ID]
-        nowhere = tf.fill(tf.shape(ids), NO_RANK)
-        if not self.candidates.count:
-            return {self.heads[0].name: nowhere}
+        ids, last = found[ITEM_ID], self.candidates.capacity - 1
         scores = tf.matmul(found[USER], self._vectors(), transpose_b=True)
-        own = tf.gather(scores, tf.clip_by_value(ids, 0, self.candidates.count - 1), batch_dims=1)
-        ranks = tf.reduce_sum(tf.cast(scores >= own[:, tf.newaxis], tf.float32), axis=1)
-        return {self.heads[0].name: tf.where(ids >= 0, ranks, nowhere)}
+        own = tf.gather(scores, tf.clip_by_value(ids, 0, last), batch_dims=1)
+        is_nearer = tf.logical_and(scores >= own[:, tf.newaxis], self.candidates.is_there)
+        ranks = tf.reduce_sum(tf.cast(is_nearer, tf.float32), axis=1)
+        return {self.heads[0].name: tf.where(ids >= 0, ranks, NO_RANK)}
 
     def _losses(self, labels: ByHead, outputs: Any) -> dict[str, tf.Tensor]:
         """Softmax over the items of the batch, each logit less the logarithm of its item's frequency.
@@ -97,7 +128,7 @@ class RetrievalModel(BuiltModel):
         found = self.wiring.named(outputs)
         ids = found[ITEM_ID]
         logits = tf.matmul(found[USER], found[ITEM], transpose_b=True) / self.said.temperature
-        logits -= tf.gather(tf.constant(self.candidates.log_frequency), tf.maximum(ids, 0))
+        logits -= tf.gather(tf.convert_to_tensor(self.candidates.log_frequency), tf.maximum(ids, 0))
         count = tf.shape(ids)[0]
         is_own = tf.eye(count, dtype=tf.bool)
         is_no_negative = tf.logical_or(ids[:, tf.newaxis] == ids, (ids < 0)[tf.newaxis, :])
@@ -106,21 +137,27 @@ class RetrievalModel(BuiltModel):
         return {self.heads[0].name: tf.where(ids >= 0, losses, 0.0)}
 
     def _vectors(self) -> tf.Tensor:
-        """float32 [m, dimension] of the candidates, by the tower as it is."""
-        return self.towers.item(self.candidates.columns, training=False)
+        """float32 [capacity, dimension] of the candidates, by the tower as it is."""
+        return self.towers.item(dict(self.by_item(self.candidates.raw()).columns), training=False)
 
     @cached_property
     def _exported_vectors(self) -> tf.Variable:
-        return tf.Variable(tf.zeros([self.candidates.count, self.said.dimension]), trainable=False, name="candidates")
+        shape = [self.candidates.capacity, self.said.dimension]
+        return tf.Variable(tf.zeros(shape), trainable=False, name="candidates")
+
+    def restate(self, statistics: Statistics) -> bool:
+        if not self.candidates.have_room_for(statistics) or not super().restate(statistics):
+            return False
+        self.candidates.restate(statistics)
+        return True
 
     @property
     def exported(self) -> list[object]:
-        return [*super().exported, self._exported_vectors]
+        return [*super().exported, self._exported_vectors, self.candidates.items, self.candidates.count]
 
     def signatures(self) -> dict[str, Signature]:
         """The candidates' vectors are those of the weights as they are when this is called."""
-        if self.candidates.count:
-            self._exported_vectors.assign(self._vectors())
+        self._exported_vectors.assign(self._vectors())
         item = tuple(self.schema.feature(name) for name in self.by_item.raw_names)
         return {
             tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY: Signature(self.inputs, self._nearest),
@@ -137,11 +174,12 @@ class RetrievalModel(BuiltModel):
     def _nearest(self, raw: Raw) -> dict[str, tf.Tensor]:
         vectors, wanted = self._user_embedding(raw)["embedding"], self.said.top_k
         scores = tf.matmul(vectors, tf.convert_to_tensor(self._exported_vectors), transpose_b=True)
-        missing = max(0, wanted - self.candidates.count)
+        scores = tf.where(self.candidates.is_there, scores, _FAR)
+        missing = max(0, wanted - self.candidates.capacity)
         nothing = tf.zeros([missing], tf.int64) if self.candidates.items.dtype == tf.int64 else tf.fill([missing], "")
         scores = tf.pad(scores, [[0, 0], [0, missing]], constant_values=_FAR)
         found = tf.math.top_k(scores, k=wanted)
-        items = tf.gather(tf.concat([self.candidates.items, nothing], axis=0), found.indices)
+        items = tf.gather(tf.concat([tf.convert_to_tensor(self.candidates.items), nothing], axis=0), found.indices)
         return {"items": items, "scores": found.values}
 
 
@@ -156,10 +194,10 @@ def build_retrieval(
     assert parameters is not None
     assert parameters.towers is not None
     said = parameters.towers
-    transform, by_user, by_item = (
-        Transform(definition.features, names, statistics, schema)
-        for names in (said.user + said.item, said.user, said.item)
-    )
+    transform = Transform(definition.features, said.user + said.item, statistics, schema)
+    by_user, by_item = transform.part(said.user), transform.part(said.item)
+    spec = definition.features[said.candidates]
+    assert isinstance(spec, Vocabulary)
     towers = build_towers(definition, transform, tables)
     heads: tuple[BuiltHead, ...] = built_heads(definition.heads, schema)
     wiring = wiring_of(
@@ -180,20 +218,5 @@ def build_retrieval(
         towers=towers,
         by_user=by_user,
         by_item=by_item,
-        candidates=_candidates(definition, said, schema.feature(heads[0].head.label), statistics, by_item),
+        candidates=Candidates(spec, schema.feature(heads[0].head.label), statistics),
     )
-
-
-def _candidates(
-    definition: Definition, said: TwoTower, item: Feature, statistics: Mapping[str, object], by_item: Transform
-) -> Candidates:
-    spec, words = definition.features[said.candidates], statistics[said.candidates]
-    assert isinstance(spec, Vocabulary)
-    assert isinstance(words, Words)
-    texts = tf.constant(words.words, tf.string, shape=[len(words.words)])
-    items = tf.strings.to_number(texts, tf.int64) if item.dtype == "int64" else texts
-    counts = np.array([one.count for one in words.ledger.known] if words.ledger else [], np.float64)
-    logs = np.zeros(spec.max_words, np.float32)
-    logs[: len(counts)] = np.log(counts / counts.sum()) if len(counts) else 0.0
-    raw = {item.name: tf.reshape(tf.cast(items, DTYPES[item.dtype]), [len(words.words), *item.shape])}
-    return Candidates(items, dict(by_item(raw).columns), logs)

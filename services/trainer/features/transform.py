@@ -1,12 +1,13 @@
 """The transform: raw tensors to ids and numbers. The same graph in training, evaluation and every export.
 
 Ids are int32 [n, values], -1 where there is none; numbers are float32 [n, columns]. Everything is plain tensor
-arithmetic on constants (no lookup tables, no assets), so a frozen graph needs no initialisation. TensorFlow's kernels
-decide the edge cases: Bucketize puts a boundary into the upper bucket, string_to_hash_bucket_fast is Fingerprint64.
+arithmetic on constants of the definition and on variables of what was fitted (fitted.py): no lookup tables, no assets,
+so a frozen graph needs no initialisation. TensorFlow's kernels decide the edge cases: Bucketize puts a boundary into
+the upper bucket, string_to_hash_bucket_fast is Fingerprint64.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,17 +27,15 @@ from common.definition.features import (
     Text,
     Vocabulary,
 )
-from common.errors import InvalidInput
 from common.schema import Schema
 from services.trainer.features.cutting import listed, pieces_of
-from services.trainer.features.frequencies import Frequencies
+from services.trainer.features.fitted import FittedValues, buckets, learned_vocabulary, word_arrays, word_ids
 from services.trainer.features.parsing import Raw, is_padding
 from services.trainer.features.plausible import FARTHEST
-from services.trainer.features.statistics import Boundaries, Moments, Statistics, known_words
+from services.trainer.features.statistics import Statistics, known_words
 from services.trainer.features.steps import applied
 
 _SEPARATOR = "\x1f"
-_FINGERPRINTS = 2**63 - 1
 _BUCKETIZED = (tf.int32, tf.int64, tf.float32, tf.float64)
 """What the kernel takes."""
 _NO_SCOPE = re.compile(r"[^A-Za-z0-9_.-]")
@@ -58,23 +57,35 @@ class Transformed:
 
 
 class Transform:
-    """Holds the specs that a network needs, their statistics and the schema; stateless otherwise."""
+    """Holds the specs that a network needs, what was fitted of them and the schema; stateless otherwise."""
 
     def __init__(
         self, specs: Mapping[str, FeatureSpec], needed: Iterable[str], statistics: Statistics, schema: Schema
     ) -> None:
         """`needed`: what the network takes; an embedding or indicator stands for its ids."""
-        self._specs, self._statistics, self._schema = specs, statistics, schema
         names = list(needed)
+        below = set().union(*({name} | _features_below(specs, ids_of(specs, name)) for name in names))
+        self._take(specs, names, FittedValues(specs, below, statistics), schema)
+
+    def part(self, needed: Iterable[str]) -> "Transform":
+        """What makes some of the same columns, from the same variables."""
+        made = object.__new__(Transform)
+        made._take(self._specs, list(needed), self.fitted, self._schema)
+        return made
+
+    def _take(
+        self, specs: Mapping[str, FeatureSpec], names: Sequence[str], fitted: FittedValues, schema: Schema
+    ) -> None:
+        self._specs, self._schema, self.fitted = specs, schema, fitted
         self._weighted = {weights_name(name): specs[name] for name in names if is_weighted(specs[name])}
         self.outputs = sorted({ids_of(specs, name) for name in names} | self._weighted.keys())
         below = {raw for name in names for raw in raw_names_of(specs, ids_of(specs, name))}
         self.raw_names = sorted(below | {raw for spec in self._weighted.values() if (raw := weights_of(spec))})
         vocabularies = [spec.ids if isinstance(spec, Text) else spec for spec in specs.values()]
-        self._lookups = {
-            spec.name: _WordLookup(known_words(spec, statistics))
+        self._given_words = {
+            spec.name: word_arrays(known_words(spec, {}), len(spec.words))
             for spec in vocabularies
-            if isinstance(spec, Vocabulary)
+            if isinstance(spec, Vocabulary) and spec.words
         }
 
     def __call__(self, raw: Raw) -> Transformed:
@@ -122,9 +133,7 @@ class Transform:
         ids = self._compute(ids_of(self._specs, spec.name), raw, done)
         name = weights_of(spec)
         if name is None:
-            fitted = self._statistics[spec.name]
-            assert isinstance(fitted, Frequencies)
-            return tf.where(ids >= 0, tf.gather(tf.constant(fitted.weights), tf.maximum(ids, 0)), 0.0)
+            return tf.where(ids >= 0, tf.gather(self.fitted.of(spec.name, "weights"), tf.maximum(ids, 0)), 0.0)
         values = _two_dimensional(raw[name])
         if not self._schema.feature(name).is_variable_length:
             return tf.cast(values, tf.float32)
@@ -144,7 +153,7 @@ class Transform:
         elif isinstance(spec, Bucketized | Quantiles):
             values = _two_dimensional(raw[spec.of])
             values = values if values.dtype in _BUCKETIZED else tf.cast(values, tf.float32)
-            done.columns[name] = tf.raw_ops.Bucketize(input=values, boundaries=self._boundaries(spec))
+            done.columns[name] = self._buckets(spec, values)
         elif isinstance(spec, Crossed):
             texts = [self._member_text(member, raw, done) for member in spec.of]
             joined = tf.strings.join(texts, separator=_SEPARATOR)
@@ -169,21 +178,13 @@ class Transform:
         values = applied(spec.steps, values)
         if spec.normalize == "none":
             return values
-        moments = self._statistics[spec.name]
-        assert isinstance(moments, Moments)
-        zscore = spec.normalize == "zscore"
-        offset = moments.mean if zscore else moments.minimum
-        size = moments.deviation if zscore else moments.maximum - moments.minimum
-        scale = np.divide(1.0, size, out=np.zeros_like(size), where=size > 0)
-        normalized = (values - offset.astype(np.float32)) * scale.astype(np.float32)
+        normalized = (values - self.fitted.of(spec.name, "offset")) * self.fitted.of(spec.name, "scale")
         return tf.clip_by_value(normalized, -FARTHEST, FARTHEST)  # what statistics leave out must not flood the network
 
-    def _boundaries(self, spec: Bucketized | Quantiles) -> list[float]:
+    def _buckets(self, spec: Bucketized | Quantiles, values: tf.Tensor) -> tf.Tensor:
         if isinstance(spec, Bucketized):
-            return list(spec.boundaries)
-        fitted = self._statistics[spec.name]
-        assert isinstance(fitted, Boundaries)
-        return list(fitted.values)
+            return tf.raw_ops.Bucketize(input=values, boundaries=list(spec.boundaries))
+        return buckets(values, self.fitted.of(spec.name, "boundaries"), self.fitted.of(spec.name, "count"))
 
     def _ids(
         self, spec: Vocabulary | Identity | Hashed, values: tf.Tensor, absent: tf.Tensor, done: Transformed
@@ -202,12 +203,19 @@ class Transform:
 
     def _word_ids(self, spec: Vocabulary, values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         words = _text(values)
-        ids = self._lookups[spec.name](words)
+        ids = self._known_ids(spec, words)
         outside = ids < 0
         if spec.oov == "bucket":
             bucket = tf.cast(tf.strings.to_hash_bucket_fast(words, spec.oov_buckets), tf.int32)
             ids = tf.where(outside, spec.max_words + bucket, ids)
         return ids, outside
+
+    def _known_ids(self, spec: Vocabulary, words: tf.Tensor) -> tf.Tensor:
+        parts = ("fingerprints", "words", "ids")
+        if learned_vocabulary(spec):
+            return word_ids(words, *(self.fitted.of(spec.name, part) for part in parts))
+        given = self._given_words[spec.name]
+        return word_ids(words, *(tf.constant(given[part]) for part in parts))
 
     def _absent(self, raw_name: str, values: tf.Tensor) -> tf.Tensor:
         """What pads a feature of any length; elsewhere every value is a value."""
@@ -217,30 +225,6 @@ class Transform:
 
     def _member_text(self, member: str, raw: Raw, done: Transformed) -> tf.Tensor:
         return _text(self._compute(member, raw, done) if member in self._specs else _two_dimensional(raw[member]))
-
-
-class _WordLookup:
-    """Word to id by binary search over fingerprints, then a comparison with the word itself."""
-
-    def __init__(self, words: tuple[bytes, ...]) -> None:
-        fingerprints = tf.strings.to_hash_bucket_fast(tf.constant(words, tf.string, shape=[len(words)]), _FINGERPRINTS)
-        keys = fingerprints.numpy()
-        if len(np.unique(keys)) != len(words):
-            raise InvalidInput("two words of a vocabulary have the same fingerprint, remove one of them")
-        order = np.argsort(keys)
-        self._keys = keys[order]
-        self._words = [words[index] for index in order]
-        self._ids = order.astype(np.int32)
-
-    def __call__(self, words: tf.Tensor) -> tf.Tensor:
-        """int32 ids, -1 for an unknown word; the shape of `words`."""
-        if not len(self._keys):
-            return tf.fill(tf.shape(words), -1)
-        flat = tf.reshape(words, [-1])
-        found = tf.searchsorted(self._keys, tf.strings.to_hash_bucket_fast(flat, _FINGERPRINTS))
-        found = tf.minimum(found, len(self._keys) - 1)
-        is_known = tf.equal(tf.gather(tf.constant(self._words, tf.string), found), flat)
-        return tf.reshape(tf.where(is_known, tf.gather(self._ids, found), -1), tf.shape(words))
 
 
 def width_of(spec: FeatureSpec, schema: Schema) -> int | None:
@@ -291,6 +275,13 @@ def raw_names_of(specs: Mapping[str, FeatureSpec], name: str) -> set[str]:
     if isinstance(spec, Crossed | Embedding | Indicator):
         return {raw for member in members for raw in (raw_names_of(specs, member) if member in specs else {member})}
     return set(members)
+
+
+def _features_below(specs: Mapping[str, FeatureSpec], name: str) -> set[str]:
+    """The feature and those that it is made of, without raw ones."""
+    spec = specs[name]
+    members = [member for member in spec.of if member in specs] if isinstance(spec, Crossed) else []
+    return {name}.union(*(_features_below(specs, member) for member in members))
 
 
 def categorical(specs: Mapping[str, FeatureSpec], name: str) -> Categorical:

@@ -13,7 +13,7 @@ from common.definition.features import Vocabulary
 from common.definition.forgetting import Forgetting
 
 MOST_WORD_BYTES, _MOST_BYTES = 4096, 256 * 1024 * 1024
-"""Of a learned word, and of all that a vocabulary learns: they are constants of the graph, which takes 2 GB."""
+"""Of a learned word, and of all that a vocabulary learns: each version of the model stores and loads them."""
 _CANDIDATES_PER_ROW, _FEWEST_CANDIDATES = 4, 1000
 
 

@@ -105,10 +105,13 @@ class TreesModel:
     def padding(self) -> Mapping[str, Scalar]:
         return {feature.name: PADDING[feature.dtype] for feature in self.inputs if feature.is_variable_length}
 
+    def restate(self, statistics: Statistics) -> bool:
+        return self.transform.fitted.restate(statistics)
+
     @property
     def exported(self) -> list[object]:
-        """All of it is constants of the graph."""
-        return []
+        """The trees themselves are constants of the graph."""
+        return list(self.transform.fitted.variables)
 
     def restore(self, arrays: Arrays) -> None:
         """Raises DataLoss where these are not the arrays of the same trees."""

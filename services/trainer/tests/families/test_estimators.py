@@ -184,11 +184,13 @@ def test_the_schemas_defaults_and_bounds_travel_with_the_export(learned: Callabl
     assert lengths
 
 
-def test_the_export_holds_weights_but_no_optimizer_slots(learned: Callable[[str], Learned]) -> None:
+def test_the_export_holds_weights_and_what_was_fitted_but_no_optimizer_slots(learned: Callable[[str], Learned]) -> None:
     done = learned("linear_classifier")
     stored = tf.train.list_variables(str(done.saved_model / "variables" / "variables"))
     shapes = sorted(tuple(shape) for name, shape in stored if "OBJECT_GRAPH" not in name)
-    assert shapes == sorted(tuple(variable.shape) for variable in done.model.network.variables)
+    assert done.model.transform is not None
+    variables = [*done.model.network.variables, *done.model.transform.fitted.variables]
+    assert shapes == sorted(tuple(variable.shape) for variable in variables)
 
 
 def test_an_export_of_other_weights_does_not_pass_the_check(tmp_path: Path) -> None:

@@ -1,0 +1,112 @@
+"""A version's program follows from its definition and code: what a round learns or fits is state."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common.registry.client import manifest_of
+from common.saved_model.program import is_state, program_digest
+from services.trainer.protocol.messages import Done
+from services.trainer.tests.support.small_rounds import FEATURES, SCHEMA, Platform, definition, event, serialized
+
+WIDE: dict[str, Any] = {
+    **FEATURES,
+    "x_tenth": {"type": "bucketized", "of": "x", "quantiles": 10},
+    "text": {"type": "text", "of": "word", "split": "characters", "max_words": 40, "oov": "bucket"},
+    "text_columns": {"type": "indicator", "of": "text", "counts": "tf_idf"},
+    "grown": {"type": "vocabulary", "of": "word", "max_words": 20, "oov": "drop", "evict": "least_recent"},
+    "grown_vector": {"type": "embedding", "of": "grown", "dimension": 2},
+}
+ESTIMATOR: dict[str, Any] = {
+    "features": WIDE,
+    "calibration": "isotonic",
+    "evaluation": {"holdout_fraction": 0.5, "calibration_fraction": 0.5},
+    "training": {"batch_size": 8, "optimizer": {"name": "adam", "learning_rate": 0.01, "use_ema": True}},
+}
+OF_ONE_S_OWN: dict[str, Any] = {"estimator": None, "features": None, "parameters": {}, "task": "binary"}
+NETWORK = """
+import keras
+import tensorflow as tf
+from common.model_fn import EstimatorSpec, ModeKeys
+
+def build_model(schema, parameters):
+    x = keras.Input((), name="x", dtype="float32")
+    word = keras.Input((), name="word", dtype="string")
+    ids = keras.layers.Hashing(8)(keras.layers.Reshape((1,))(word))
+    joined = keras.layers.Concatenate()(
+        [keras.layers.Reshape((1,))(x), keras.layers.Flatten()(keras.layers.Embedding(8, 2)(ids))]
+    )
+    hidden = keras.layers.Dropout(0.5)(keras.layers.Dense(4, activation="relu")(joined))
+    gate = keras.layers.Lambda(lambda one: tf.cond(tf.shape(one)[0] > 1, lambda: one, lambda: one * 1.0))(hidden)
+    return keras.Model([x, word], keras.layers.Dense(1)(gate))
+"""
+MODEL_FN = """
+import keras
+import tensorflow as tf
+from common.model_fn import EstimatorSpec, ModeKeys
+
+def model_fn(features, labels, mode, params):
+    hidden = keras.layers.Dense(4, activation="relu")(tf.reshape(features["x"], [-1, 1]))
+    logits = keras.layers.Dense(1)(hidden)
+    if mode == ModeKeys.PREDICT:
+        return EstimatorSpec(mode, {"logits": logits}, export_outputs={"halves": {"half": logits / 2.0}})
+    loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(labels, tf.float32), logits[:, 0]))
+    return EstimatorSpec(mode, {"logits": logits}, loss=loss, optimizer=keras.optimizers.Adam(0.02))
+"""
+TOWERS: dict[str, Any] = {
+    "estimator": "two_tower",
+    "label": "word",
+    "features": {
+        "x": {"type": "numeric", "normalize": "zscore", "update": True},
+        "item": {"type": "vocabulary", "of": "word", "max_words": 50, "oov": "drop", "evict": "least_recent"},
+        "item_vector": {"type": "embedding", "of": "item", "dimension": 4},
+    },
+    "parameters": {"user": ["x"], "item": ["item_vector"], "dimension": 4, "hidden_units": [4], "top_k": 3},
+    "gate": None,
+}
+DEFINITIONS: Mapping[str, dict[str, Any]] = {
+    "an estimator with every kind of statistics": ESTIMATOR,
+    "a Keras module": {**OF_ONE_S_OWN, "module": "net.py", "net_py": NETWORK, "calibration": "platt"}
+    | {"evaluation": ESTIMATOR["evaluation"]},
+    "a module behind features": {**OF_ONE_S_OWN, "module": "net.py"}
+    | {"features": {"z": {**FEATURES["x"], "of": "x"}}, "net_py": NETWORK.replace('(), name="x"', '(1,), name="z"')},
+    "model_fn": {**OF_ONE_S_OWN, "module": "net.py", "net_py": MODEL_FN} | {"training": {"batch_size": 8}},
+    "two towers": TOWERS,
+}
+
+
+def drifting_events(count: int, *, seed: int) -> list[bytes]:
+    """Each seed has another mean, another spread and words of its own."""
+    random, found = np.random.default_rng(seed), []
+    for number in range(count):
+        values = event(random)
+        values |= {"x": 3.0 * seed + (1 + seed) * values["x"], "word": f"{values['word']}{seed}{number % 3}"}
+        found.append(serialized(values))
+    return found
+
+
+def digests_of(saved_model: Path) -> dict[str, str]:
+    return {entry.path: entry.digest for entry in manifest_of(saved_model)}
+
+
+def saved_model_of(platform: Platform, version: int) -> Path:
+    return platform.directory / "cache" / "model" / str(version) / "saved_model"
+
+
+@pytest.mark.parametrize("sections", DEFINITIONS.values(), ids=DEFINITIONS)
+def test_versions_of_a_definition_differ_in_state_only(tmp_path: Path, sections: dict[str, Any]) -> None:
+    platform = Platform(tmp_path, {**SCHEMA, "labels": []} if sections is TOWERS else SCHEMA)
+    for number in range(3):
+        platform.append(drifting_events(240, seed=number))
+        lease = platform.lease(definition(**sections), block_examples=80, parent_version=number)
+        outcome = platform.train(lease)
+        assert isinstance(outcome, Done), outcome
+    found = [digests_of(saved_model_of(platform, version)) for version in (1, 2, 3)]
+    differing = {path for one in found for path in one if {two.get(path) for two in found} != {one[path]}}
+    assert {path for path in differing if not is_state(path)} == set()
+    assert len({program_digest(one) for one in found}) == 1
+    data = {path for path in differing if path.startswith("variables/")}
+    assert data, "each round has learned"

@@ -8,11 +8,13 @@ slices:
   - {by: distance, boundaries: [500, 1000]}
 calibration_fraction: 0.5             # of what is held out: where a head has calibration
 group_by: session                     # examples of one session compete: what ndcg and mrr ask for
+split_by: user                        # a user's events are all held out, or none of them
+keep_equal_together: true             # the same of events whose features are equal
 """
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from common.counted import counted
 from common.definition.fields import Fields
@@ -49,7 +51,7 @@ class SliceBy:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """An example is held out iff splitmix64(its masked CRC32C xor seed) < holdout_fraction * 2^64.
+    """An example is held out by its position in the log, unless split_by or keep_equal_together says what stays whole.
 
     Attributes:
         warn_unknown_share: the version warns of a feature of whose values more than this share has no id of its own.
@@ -66,18 +68,32 @@ class Evaluation:
     group_by: str | None = None
     calibration_fraction: float = 0.0
     """Share of the held-out examples by which heads are calibrated, and which judge nobody."""
-    holdout_by: str = ""
-    """A feature by whose value instead of the example's checksum events are held out, so that groups stay whole."""
+    split_by: str = ""
+    """A feature by whose value events are held out."""
+    keep_equal_together: bool = False
+    """Whether events with equal features are on one side."""
 
     def to_configuration(self) -> dict[str, float | str]:
-        """What the plan of a round says of it: the choice of examples, and no metric."""
+        """What the plan of a round says of it: the choice of examples, and no metric. The trainer's splitting.py says
+        what `split` may be; plans of before November 2026 have none."""
+        split = "group" if self.split_by else "equal" if self.keep_equal_together else "position"
         return {
             "holdout_fraction": self.holdout_fraction,
             "warn_unknown_share": self.warn_unknown_share,
             "max_unusable": self.max_unusable,
             **({"calibration_fraction": self.calibration_fraction} if self.calibration_fraction else {}),
-            **({"holdout_by": self.holdout_by} if self.holdout_by else {}),
+            "split": split,
+            **({"split_by": self.split_by} if self.split_by else {}),
         }
+
+    def of_ranking(self, group: str) -> "Evaluation":
+        """Raises InvalidInput where the split would tear the groups that a ranking orders."""
+        if self.split_by not in ("", group) or self.keep_equal_together:
+            raise InvalidInput(
+                f"evaluation: a ranking's groups stay whole, so events are held out by {group}; leave out "
+                f"{'keep_equal_together' if self.keep_equal_together else 'split_by'}"
+            )
+        return replace(self, group_by=self.group_by or group, split_by=group)
 
     def check_schema(self, schema: Schema, *, place: str) -> None:
         """Raises InvalidInput when a slice is by what the stream does not have, or cannot be cut."""
@@ -85,7 +101,9 @@ class Evaluation:
             for name in one.by:
                 _check_feature(one, name, schema, place)
         if self.group_by is not None:
-            _check_group(self.group_by, schema, place)
+            _check_group("groups", self.group_by, schema, place)
+        if self.split_by:
+            _check_group("splits", self.split_by, schema, place)
 
 
 def parse_evaluation(section: object, heads: Mapping[str, str]) -> Evaluation:
@@ -100,10 +118,22 @@ def parse_evaluation(section: object, heads: Mapping[str, str]) -> Evaluation:
     slices = _slices(fields.take("slices", []))
     group_by = fields.text("group_by") if fields.has("group_by") else None
     calibrating = fields.optional_number("calibration_fraction", None, minimum=0.01)
+    split_by = fields.text("split_by") if fields.has("split_by") else ""
+    keeps_equal = fields.flag("keep_equal_together", Evaluation.keep_equal_together)
     fields.finish()
+    if split_by and keeps_equal:
+        raise InvalidInput(
+            f"evaluation: split_by keeps the events of one {split_by} together, keep_equal_together those with equal "
+            "features; give one of them"
+        )
+    if (split_by or keeps_equal) and not fraction:
+        raise InvalidInput("evaluation: holdout_fraction is 0, so there is nothing to split by")
     if calibrating is not None and calibrating >= 1.0:
         raise InvalidInput(f"evaluation: calibration_fraction must be below 1, got {calibrating}")
-    return Evaluation(fraction, warn_share, max_unusable, metrics, slices, group_by, calibrating or 0.0)
+    share = calibrating or 0.0
+    return Evaluation(
+        fraction, warn_share, max_unusable, metrics, slices, group_by, share, split_by, keeps_equal
+    )  # fmt: skip
 
 
 def _slices(entries: object) -> tuple[SliceBy, ...]:
@@ -158,12 +188,12 @@ def _check_feature(one: SliceBy, name: str, schema: Schema, place: str) -> None:
         )
 
 
-def _check_group(name: str, schema: Schema, place: str) -> None:
+def _check_group(verb: str, name: str, schema: Schema, place: str) -> None:
     known = {feature.name: feature for feature in schema.features}
     if name not in known:
         raise InvalidInput(
-            f"{place}: evaluation groups by {name!r}, which is no feature of the stream{did_you_mean([name], known)}; "
+            f"{place}: evaluation {verb} by {name!r}, which is no feature of the stream{did_you_mean([name], known)}; "
             f"it has {', '.join(known)}"
         )
     if not known[name].is_scalar or known[name].dtype not in ("string", "int64"):
-        raise InvalidInput(f"{place}: evaluation groups by {name}, which is not one string or int64 value")
+        raise InvalidInput(f"{place}: evaluation {verb} by {name}, which is not one string or int64 value")

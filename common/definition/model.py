@@ -422,7 +422,7 @@ def _measured(
     evaluation = parse_evaluation(fields.take("evaluation", {}), tasks)
     evaluation = replace(evaluation, calibration_fraction=_calibrating(heads, evaluation))
     if group := _ranked_group(heads):
-        evaluation = replace(evaluation, group_by=evaluation.group_by or group, holdout_by=group)
+        evaluation = evaluation.of_ranking(group)
     measurable = Measurable(tasks, evaluation, own_metrics)
     gate = read_gate(fields.take("gate", {}), measurable)
     if training.evaluate_every_steps and not evaluation.holdout_fraction:

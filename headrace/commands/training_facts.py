@@ -16,6 +16,12 @@ def left_out(version: Version) -> str:
     return f", {found['examples']:,} left out ({found['reason']})" if found else ""
 
 
+def duplicates(version: Version) -> str:
+    """How many of the held-out events were trained on as well; empty where none was, or nobody has counted."""
+    found = version.evaluation.get("duplicates", {}).get("same_features", 0)
+    return f" ({found:,} with the features of a trained one)" if found else ""
+
+
 def course(version: Version) -> str:
     told = version.environment.get("training")
     if not told:

@@ -21,8 +21,9 @@ def doubts(definition: Definition, done: Mapping[str, Any]) -> Iterator[str]:
         )
     yield from done["warnings"]
     for metric in dict.fromkeys(rule.metric for rule in definition.gate.asked if not rule.slice):
-        if done["metrics"] and done["metrics"].get(metric) is None:
+        if done["held_out"] and done["metrics"].get(metric) is None:
+            why = done["undefined"].get(metric)
             yield (
-                f"the gate asks for {metric}, which these {done['held_out']:,} held-out events do not give; with more "
-                f"events, or too few of a class?"
+                f"the gate asks for {metric}, which "
+                f"{f'is not defined: {why}' if why else 'is not measured on the held-out events'}"
             )

@@ -143,9 +143,10 @@ def test_what_the_gate_would_mind_is_said(folder: Path) -> None:
         "reasons": {"loss is nan": 10},
         "warnings": ["w"],
         "metrics": {},
+        "undefined": {"auc": "all 10 held-out events have the label 1"},
     }
     told = "\n".join(doubts(definition, done | {"metrics": {"log_loss": 1.0}}))
     assert "10 events cannot be used by the model: 10: loss is nan\n10.0% of the events" in told
     assert "more than 1.0% is rejected" in told
-    assert "w\nthe gate asks for auc, which these 10 held-out events do not give" in told
+    assert "w\nthe gate asks for auc, which is not defined: all 10 held-out events have the label 1" in told
     assert not list(doubts(definition, done | {"unusable": 0, "warnings": [], "metrics": {"auc": 0.5}}))

@@ -1,6 +1,7 @@
 """`headrace fit`: a bounded run over files, here of a format that an installed plugin reads."""
 
 import json
+import random
 import re
 import sys
 import uuid
@@ -182,3 +183,26 @@ def test_shards_of_examples_are_checked_as_ingest_checks_them(folder: Path) -> N
 def replace_max(schema: Schema) -> Schema:
     """Without the bound, so that values past it can be written."""
     return replace(schema, features=tuple(replace(feature, maximum=None) for feature in schema.features))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_few_distinct_events_teach_what_they_say(tmp_path: Path, seed: int) -> None:
+    """Held out by their bytes, all copies of a word with one label were out, and the model learned the other label."""
+    drawn = random.Random(1)
+    rates = dict(zip("abcdefgh", (0.95, 0.05, 0.9, 0.1, 0.9, 0.1, 0.9, 0.1), strict=True))
+    rows = [(word, int(drawn.random() < rates[word])) for word in (drawn.choice("abcdefgh") for _ in range(4000))]
+    (tmp_path / "words.csv").write_text("word,y\n" + "".join(f"{word},{y}\n" for word, y in rows))
+    (tmp_path / "stream.yaml").write_text(
+        "stream: s\nfeatures: [{name: word, dtype: string}]\nlabels: [{name: y, dtype: int64, min: 0, max: 1}]\n"
+    )
+    (tmp_path / "model.yaml").write_text(
+        f"name: m\nstream: s\nlabel: y\nseed: {seed}\nestimator: linear_classifier\n"
+        "features: {word: {type: vocabulary, words: [a, b, c, d, e, f, g, h], oov: drop}}\n"
+        "training: {passes: 10, optimizer: {name: adam, learning_rate: 0.05}}\nevaluation: {holdout_fraction: 0.1}\n"
+    )
+    result = fit(tmp_path, "--data", str(tmp_path / "words.csv"), "--to", str(tmp_path / "out"))
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert 300 < told["held_out"] < 500
+    assert told["metrics"]["auc"] > 0.9
+    assert told["warnings"] == []

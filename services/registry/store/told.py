@@ -27,6 +27,7 @@ class _Slice(TypedDict):
     metrics: _Values
     value_count: NotRequired[int]
     intervals: NotRequired[_Intervals]
+    undefined: NotRequired[dict[str, str]]
 
 
 class _Confusion(TypedDict):
@@ -48,11 +49,18 @@ class _Curves(TypedDict, total=False):
     confusion: _Confusion
 
 
+class _Duplicates(TypedDict, total=False):
+    same_features: int
+    same_event: int
+
+
 class _Evaluation(TypedDict, total=False):
     slices: list[_Slice]
     intervals: _Intervals
     curves: dict[str, dict[str, _Curves]]
     by_step: list[dict[str, Any]]
+    duplicates: _Duplicates
+    undefined: dict[str, str]
 
 
 class _LeftOut(TypedDict):

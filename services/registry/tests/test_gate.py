@@ -89,6 +89,30 @@ def test_reasons_are_sentences_with_numbers() -> None:
     assert _judge(rule, math.nan).reasons == ("the candidate's auc is missing or not a number",)
 
 
+def test_a_metric_without_a_value_says_why() -> None:
+    undefined = {"auc": "all 40 held-out events have the label 1"}
+    evaluation: dict[str, Any] = {
+        "undefined": undefined,
+        "slices": [{"by": ["c"], "where": {"c": "AA"}, "count": 4, "metrics": {}, "undefined": undefined}],
+    }
+    whole: dict[str, Any] = {"metric": "auc", "min_value": 0.5}
+    verdict = judge(
+        read_gate({"rules": [whole | {"slice": {"c": "AA"}}, whole]}),
+        metrics={"candidate": {}, "parent": {}}, evaluation=evaluation, has_parent=False, held_out_count=40,
+    )  # fmt: skip
+    assert [one["sentence"] for one in verdict.outcomes] == [
+        "the candidate's auc where c is AA is not defined: all 40 held-out events have the label 1",
+        "the candidate's auc is not defined: all 40 held-out events have the label 1",
+    ]
+    compared = judge(
+        read_gate({"metric": "auc", "max_regression": 0.1}),
+        metrics={"candidate": {"auc": 0.7}, "parent": {}}, evaluation=evaluation, has_parent=True, held_out_count=40,
+    )  # fmt: skip
+    assert compared.reasons[-1].startswith("the parent's auc is not defined: all 40 held-out events have")
+    none = judge(read_gate({"metric": "auc"}), metrics={}, has_parent=False, held_out_count=0)
+    assert none.reasons == ("the candidate's auc is not defined: no event is held out",)
+
+
 @pytest.mark.parametrize("metric", ["log_loss", "rmse", "mae"])
 def test_less_of_an_error_is_better(metric: str) -> None:
     rule = {"metric": metric, "max_regression": 0.0}

@@ -182,6 +182,7 @@ def test_a_versions_page_shows_its_rules_slices_and_curves(browser: httpx.Client
             {"by": ["carrier"], "where": {"carrier": "AA"}, "count": 9, "metrics": {"candidate": {"auc": 0.4321}}},
             {"by": ["carrier"], "where": None, "value_count": 7, "count": 1, "metrics": {}},
         ],
+        "duplicates": {"same_features": 3, "same_event": 1},
         "curves": {
             "candidate": {
                 "late": {"roc": [[0.0, 0.0], [0.1234, 0.5], [1, 1]], "confusion": {"classes": [0], "counts": [[5]]}}
@@ -195,6 +196,7 @@ def test_a_versions_page_shows_its_rules_slices_and_curves(browser: httpx.Client
     text = page.text
     for words in ("by carrier", "AA", "0.4321", "7 others", "roc of late", "0.1234", "confusion of late"):
         assert words in text, words
+    assert "3 of them with the features of a trained one" in text
     assert "auc where carrier is AA 0.4321 is below the least allowed, 0.45" in text
     plots = [json.loads(str(found["data-plot"])) for _, found in page.tags if "data-plot" in found]
     assert [plot["lines"]["true positive rate"] for plot in plots] == [{"value": [0.0, 0.5, 1]}]

@@ -31,6 +31,7 @@ class _Figures:
         where: of the slice; empty for all held-out examples.
         metrics: {"candidate": {...}, "parent": {...}}.
         intervals: {metric: {"candidate": [low, high], "difference": [low, high]}}.
+        undefined: {metric: why it has no value on these examples}.
     """
 
     name: str
@@ -38,6 +39,14 @@ class _Figures:
     count: int
     metrics: VersionMetrics
     intervals: JsonMap
+    undefined: JsonMap
+
+    def shown(self, rule: Rule, value: float) -> str:
+        """What a value that is no number is, as the rest of a sentence."""
+        if not math.isnan(value):
+            return "infinite"
+        why = self.undefined.get(rule.metric) or ("" if self.count else "no event is held out")
+        return f"not defined: {why}" if why else "missing or not a number"
 
 
 @dataclass
@@ -126,7 +135,8 @@ def _figures(rule: Rule, metrics: VersionMetrics, evaluation: JsonMap, held_out_
     Of every value only those count that have the examples that the rule needs.
     """
     if not rule.slice:
-        yield _Figures(rule.metric, {}, held_out_count, metrics, evaluation.get("intervals", {}))
+        of_all = (evaluation.get("intervals", {}), evaluation.get("undefined", {}))
+        yield _Figures(rule.metric, {}, held_out_count, metrics, *of_all)
         return
     found = [one for one in evaluation.get("slices", ()) if one["where"] and _is_meant(rule, one["where"])]
     if None in rule.slice.values():
@@ -134,11 +144,13 @@ def _figures(rule: Rule, metrics: VersionMetrics, evaluation: JsonMap, held_out_
     for one in found:
         where = one["where"]
         name = f"{rule.metric} where {_in_words(where)}"
-        yield _Figures(name, where, one["count"], one["metrics"], one.get("intervals", {}))
+        yield _Figures(
+            name, where, one["count"], one["metrics"], one.get("intervals", {}), one.get("undefined", {})
+        )  # fmt: skip
     if not found:
         meant = {name: value for name, value in rule.slice.items() if value is not None}
         words = _in_words(meant) if meant else f"by {' and '.join(rule.slice)}"
-        yield _Figures(f"{rule.metric} {f'where {words}' if meant else words}", meant, 0, {}, {})
+        yield _Figures(f"{rule.metric} {f'where {words}' if meant else words}", meant, 0, {}, {}, {})
 
 
 def _is_meant(rule: Rule, where: Mapping[str, str]) -> bool:
@@ -161,9 +173,8 @@ def _judge_one(rule: Rule, figures: _Figures, *, has_parent: bool, is_by_interva
         return said
     candidate = _metric(figures.metrics, "candidate", rule.metric)
     if not math.isfinite(candidate):
-        said.say(
-            "not_enough_evidence" if rule.slice else "failed", f"the candidate's {figures.name} is {_shown(candidate)}"
-        )
+        outcome: Outcome = "not_enough_evidence" if rule.slice else "failed"
+        said.say(outcome, f"the candidate's {figures.name} is {figures.shown(rule, candidate)}")
         return said
     parent = _metric(figures.metrics, "parent", rule.metric)
     compares = has_parent and rule.max_regression is not None
@@ -215,7 +226,7 @@ def _judge_difference(
     assert rule.max_regression is not None
     candidate, parent = values
     if not math.isfinite(parent):
-        said.say("failed", f"the parent's {figures.name} is {_shown(parent)}, nothing to compare with")
+        said.say("failed", f"the parent's {figures.name} is {figures.shown(rule, parent)}, nothing to compare with")
         return
     allowed = f"{rule.max_regression:.6g} worse is allowed"
     if interval is None:
@@ -254,7 +265,7 @@ def _range(low: float, high: float) -> str:
 def _compare(rule: Rule, figures: _Figures, candidate: float, parent: float) -> tuple[bool, str]:
     assert rule.max_regression is not None
     if not math.isfinite(parent):
-        return False, f"the parent's {figures.name} is {_shown(parent)}, nothing to compare with"
+        return False, f"the parent's {figures.name} is {figures.shown(rule, parent)}, nothing to compare with"
     worse_by = candidate - parent if rule.direction == "lower" else parent - candidate
     change = f"{abs(worse_by):.6g} {'worse' if worse_by > 0 else 'better'} than the parent's {parent:.6g}"
     allowed = f"{rule.max_regression:.6g} worse is allowed"
@@ -285,7 +296,3 @@ def _metric(metrics: VersionMetrics, side: str, name: str) -> float:
         return float(value)
     except OverflowError:
         return math.inf
-
-
-def _shown(value: float) -> str:
-    return "missing or not a number" if math.isnan(value) else "infinite"

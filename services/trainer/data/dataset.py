@@ -8,9 +8,8 @@ blocks that the undisturbed reader would have given, and a killed round arrives 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,11 +17,9 @@ from common.errors import DataLoss, InvalidInput
 from common.eventlog.base import EventLog, Position, Record
 from common.eventlog.tfrecord import cut
 from common.registry.catalog import OffsetRange
+from services.trainer.data.holdout import Keys, position_keys
 from services.trainer.data.read_ahead import ReadAhead
 
-_GAMMA = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
 _MOST_TRACES = 64
 
 
@@ -41,6 +38,8 @@ class Block:
     """Serialized tf.train.Example, in the round's order."""
     crcs: NDArray[np.uint32]
     """Masked CRC32C of each example, as in its TFRecord frame, shape [len(examples)]."""
+    keys: Keys
+    """Of each example's position in the log (holdout.py), same shape."""
     next_position: dict[int, int]
     """Where reading goes on after this block: {partition: offset}, every partition of the ranges."""
     last_ingest_time: float
@@ -79,6 +78,7 @@ def read_blocks(
     remaining = [OffsetRange(item.partition, position[item.partition], item.to_offset) for item in ranges]
     examples: list[bytes] = []
     crcs: list[NDArray[np.uint32]] = []
+    places: list[tuple[int, int, int]] = []
     faults: dict[int, str] = {}
     last_ingest_time = 0.0
     for record in _merged(log, topic, remaining, readers):
@@ -89,45 +89,16 @@ def read_blocks(
             faults[len(examples)] = record.fault
         examples += record_examples
         crcs.append(record_crcs)
+        places.append((record.partition, record.offset, len(record_examples)))
         position[record.partition] = record.offset + 1
         last_ingest_time = max(last_ingest_time, record.headers.ingest_time)
         if len(examples) >= block_examples:
-            yield Block(examples, np.concatenate(crcs), dict(position), last_ingest_time, faults)
-            examples, crcs, faults, last_ingest_time = [], [], {}, 0.0
+            keys = position_keys(places)
+            yield Block(examples, np.concatenate(crcs), keys, dict(position), last_ingest_time, faults)
+            examples, crcs, places, faults, last_ingest_time = [], [], [], {}, 0.0
     if examples:
         end = {item.partition: item.to_offset for item in ranges}
-        yield Block(examples, np.concatenate(crcs), end, last_ingest_time, faults)
-
-
-def group_keys(values: NDArray[Any]) -> NDArray[np.uint64]:
-    """What `holdout_mask` takes in place of checksums: of each int64 its bits, of each string its CRC32C."""
-    flat = values.reshape(-1)
-    if flat.dtype == np.int64:
-        return flat.view(np.uint64)
-    return np.array([google_crc32c.value(text) for text in flat.tolist()], np.uint64)
-
-
-def holdout_mask(crcs: NDArray[np.uint32] | NDArray[np.uint64], *, seed: int, fraction: float) -> NDArray[np.bool_]:
-    """Which examples are held out: splitmix64(masked CRC32C XOR seed) < fraction * 2^64. Shape of `crcs`.
-
-    Depends on an example's bytes alone, so the same event falls on the same side in every round, however it was
-    partitioned. splitmix64 as in Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators (2014).
-
-    Raises:
-        InvalidInput: the fraction is not in [0, 1).
-    """
-    if not 0.0 <= fraction < 1.0:
-        raise InvalidInput(f"the held-out fraction must be at least 0 and below 1, got {fraction}")
-    threshold = np.uint64(int(fraction * 2.0**64))
-    return splitmix64(crcs.astype(np.uint64) ^ np.uint64(seed % 2**64)) < threshold
-
-
-def splitmix64(states: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The first output of a splitmix64 generator for each state, same shape."""
-    mixed = states + _GAMMA
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX_1
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIX_2
-    return mixed ^ (mixed >> np.uint64(31))
+        yield Block(examples, np.concatenate(crcs), position_keys(places), end, last_ingest_time, faults)
 
 
 def count_examples(log: EventLog, topic: str, ranges: Sequence[OffsetRange]) -> int:

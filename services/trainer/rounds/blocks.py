@@ -1,7 +1,7 @@
 """A round's examples as tensors, block by block: parsed, split into trained, held out and unusable.
 
-The split depends on an example's bytes, the schema and the model alone, so every pass over the range, in every attempt,
-splits it the same way; nothing about it needs saving.
+The split depends on where an example is in the log, or on what the plan says instead (splitting.py), so every pass over
+the range, in every attempt, splits it the same way; nothing about it needs saving.
 """
 
 import time
@@ -16,12 +16,15 @@ from common.definition.model import Definition
 from common.eventlog.base import Position
 from common.registry.catalog import OffsetRange
 from common.schema import Schema
-from services.trainer.data.dataset import Block, Reading, group_keys, holdout_mask, read_blocks
+from services.trainer.data.dataset import Block, Reading, read_blocks
+from services.trainer.data.holdout import Keys
 from services.trainer.families.heads import BuiltHead, ByHead
 from services.trainer.families.port import Answering, TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.features.decoding import Decoder
 from services.trainer.features.parsing import absent_counts, lengths_of, parse
+from services.trainer.rounds.equality import equal_keys
+from services.trainer.rounds.splitting import Split
 
 _CACHE_LIMIT_BYTES = 512 * 1024 * 1024
 _SAMPLE_EXAMPLES = 8
@@ -41,8 +44,10 @@ _OVERHEAD_BYTES = 128  # per example: Python objects and tensors of strings
 class ParsedBlock:
     """Attributes:
     index: 0 for the round's first block.
-    examples: the serialized ones that parse; `raw`, `held_out` and `calibrating` (bool) have one row for each.
+    examples: the serialized ones that parse; `raw`, `held_out` and `calibrating` (bool), `crcs` and `equal` have one
+        row for each.
     calibrating: those of the held-out ones by which heads are calibrated.
+    equal: as equality.py gives them.
     refused: (serialized, reason) of the others.
     absent: in how many of `examples` an optional feature is absent, so that its default stands in, by feature.
     """
@@ -55,6 +60,8 @@ class ParsedBlock:
     calibrating: NDArray[np.bool_]
     refused: list[tuple[bytes, str]]
     absent: Mapping[str, int]
+    crcs: NDArray[np.uint32]
+    equal: Keys
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,7 @@ class PreparedBlock:
             each input of any length.
         outside: values without an id of their own, by feature, trained and held out together.
         present: all values of the same features.
-        absent: as ParsedBlock has it.
+        absent, crcs, equal: as ParsedBlock has them.
         example_count: the examples that parse.
     calibrating: held out too, but in none of `held_out`.
     """
@@ -87,6 +94,8 @@ class PreparedBlock:
     absent: Mapping[str, int]
     example_count: int
     calibrating: TrainingSet
+    crcs: NDArray[np.uint32]
+    equal: Keys
 
 
 @dataclass
@@ -100,6 +109,7 @@ class RoundData:
     block_examples: int
     schema: Schema
     definition: Definition
+    split: Split
     readers: int = 1
     extract_seconds: float = field(default=0.0, init=False)
     """Spent so far on waiting for the log and cutting its records, and on parsing and decoding them."""
@@ -185,32 +195,26 @@ class RoundData:
     def _parse(self, index: int, block: Block) -> ParsedBlock:
         rows = [row for row in range(len(block.examples)) if row not in block.faults]
         parsed = parse([block.examples[row] for row in rows], self.schema.columns)
+        equal = equal_keys(parsed.raw, self.schema, len(parsed.kept))
         raw, broken = self._decode(parsed.raw)
         kept = [rows[row] for place, row in enumerate(parsed.kept) if place not in broken]
         examples = [block.examples[row] for row in kept]
         refused = [(rows[row], reason) for row, reason in parsed.refused] + list(block.faults.items())
         refused += [(rows[parsed.kept[place]], reason) for place, reason in broken.items()]
         if broken:
-            raw = _select(raw, np.array([place for place in range(len(parsed.kept)) if place not in broken], np.int64))
+            whole = np.array([place for place in range(len(parsed.kept)) if place not in broken], np.int64)
+            raw, equal = _select(raw, whole), equal[whole]
         return ParsedBlock(
             index,
             block.next_position,
             examples,
             raw,
-            *self._held_out(block, kept, raw),
+            *self.split.masks(block, kept, raw, equal),
             [(block.examples[row], reason) for row, reason in sorted(refused)],
             absent_counts(examples, self.schema.features),
+            block.crcs[kept],
+            equal,
         )
-
-    def _held_out(
-        self, block: Block, kept: Sequence[int], raw: Mapping[str, tf.Tensor]
-    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """What is, and what of it calibrates: by the example's checksum, or by the group that it belongs to, which then
-        is held out whole."""
-        asked, seed = self.definition.evaluation, self.definition.seed
-        keys = group_keys(raw[asked.holdout_by].numpy()) if asked.holdout_by else block.crcs[kept]
-        held_out = holdout_mask(keys, seed=seed, fraction=asked.holdout_fraction)
-        return held_out, held_out & holdout_mask(keys, seed=~seed, fraction=asked.calibration_fraction)
 
 
 def prepare(model: Answering, parsed: ParsedBlock) -> PreparedBlock:
@@ -246,6 +250,8 @@ def prepare(model: Answering, parsed: ParsedBlock) -> PreparedBlock:
         absent=parsed.absent,
         example_count=len(parsed.examples),
         calibrating=_rows(calibrating, done.columns, labels, weights),
+        crcs=parsed.crcs,
+        equal=parsed.equal,
     )
 
 

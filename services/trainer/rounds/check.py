@@ -25,7 +25,7 @@ import numpy as np
 import tensorflow as tf
 import yaml
 
-from common.definition.model import DEFINITION_FILE
+from common.definition.model import DEFINITION_FILE, parse_definition
 from common.definition.strict_yaml import read_yaml
 from common.errors import HeadraceError, InvalidInput
 from common.eventlog.base import NewRecord, RecordHeaders
@@ -129,6 +129,7 @@ def _round(
     fresh = FreshProcess.fork()  # first: nothing of TensorFlow runs yet
     files = _definition(work_dir / "definition", whole=whole)
     mapping: Any = read_yaml(files[DEFINITION_FILE], DEFINITION_FILE)
+    evaluation = parse_definition(files).evaluation
     registry = _OneRound((work_dir / "schema.json").read_text(), files)
     examples, _ = cut((work_dir / "examples.tfrecord").read_bytes())
     stream = str(mapping["stream"])
@@ -137,7 +138,8 @@ def _round(
         end = _fill(log, f"examples.{stream}", examples)
         plan = RoundPlan(
             model=str(mapping["name"]), sequence=1, parent_version=0, stream=stream, schema_version=1,
-            ranges=(OffsetRange(0, 0, end),), definition_digest="checked", configuration={"block_examples": 10_000},
+            ranges=(OffsetRange(0, 0, end),), definition_digest="checked",
+            configuration={"block_examples": 10_000, "evaluation": evaluation.to_configuration()},
             configuration_digest="", code_digest="", seed=int(mapping.get("seed", 0)), example_count=len(examples),
             trigger="manual", last_event_at=0.0,
         )  # fmt: skip
@@ -165,7 +167,8 @@ def _round(
         "trained": draft.events_trained, "held_out": draft.events_held_out, "unusable": draft.events_unusable,
         "reasons": dict(draft.unusable.get("reasons", {})),
         "warnings": [f"{about}: {said}" for about, said in draft.environment.get("warnings", {}).items()],
-        "metrics": draft.metrics.get("candidate", {}), "answers": answers,
+        "metrics": draft.metrics.get("candidate", {}), "undefined": dict(draft.evaluation.get("undefined", {})),
+        "duplicates": dict(draft.evaluation.get("duplicates", {})), "answers": answers,
         "size_bytes": sum(entry.size_bytes for entry in draft.files), "steps": draft.step,
         "timings": dict(draft.timings), "weights_digest": draft.weights_digest, "model": plan.model,
     }  # fmt: skip

@@ -23,6 +23,7 @@ from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.learn.warm_start import Source, source_of_file, source_of_version
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.rounds.blocks import RoundData
+from services.trainer.rounds.splitting import Split
 
 DEFINITIONS = "definitions"
 _REGISTRY_TIMEOUT_SECONDS = 30.0
@@ -96,6 +97,7 @@ def data_of(assignment: RoundAssignment, inputs: RoundInputs, log: Reading) -> R
         sys.maxsize if adapters.takes_whole_range(inputs.definition) else assignment.block_examples,
         inputs.schema,
         inputs.definition,
+        Split.of(assignment.plan.configuration, inputs.definition.evaluation, seed=inputs.definition.seed),
         assignment.readers,
     )
 

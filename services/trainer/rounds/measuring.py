@@ -17,6 +17,7 @@ from services.trainer.learn.metrics.collected import Slices, measured_heads
 from services.trainer.learn.metrics.comparison import Comparison, Side
 from services.trainer.learn.scoring import scored
 from services.trainer.rounds.blocks import PreparedBlock, RoundData
+from services.trainer.rounds.equal_events import EqualEvents
 from services.trainer.rounds.feature_counts import FeatureCounts
 from services.trainer.rounds.label_counts import LabelCounts
 from services.trainer.rounds.pace import LeftOut
@@ -86,6 +87,7 @@ def measure(
     tally = _Tally()
     asked = model.definition.training.summaries
     worst = WorstExamples(model.heads, asked.worst, asked.audio)
+    equal = EqualEvents()
     statistics = RoundStatistics(model.schema)
     labels = LabelCounts(model.heads, has_estimator_network=_is_network(model.definition))
     for block in data.prepared(model):
@@ -118,6 +120,7 @@ def measure(
                 _add(compared, side, examples, ours, without=dict(without) | unanswered)
         _count(tally, block, aside=aside, bad=bad, left_out=left_out)
         features.add(block)
+        equal.add(block)
         labels.add(block.trained.labels, block.trained.weights)
     tally.unusable += data.serialized(tally.faults)
     held_out = compared.count("candidate") + tally.calibrating
@@ -128,7 +131,7 @@ def measure(
         metrics[name] = (one.result() if one else {}) | dict(metrics[name])
     return Measured(
         {**metrics, "examples": counts, **features.metrics()},
-        compared.details(),
+        compared.details() | ({"duplicates": equal.counts()} if held_out else {}),
         tally.trained,
         tally.left_out,
         held_out,
@@ -152,14 +155,15 @@ def _is_network(definition: Definition) -> bool:
 
 
 def _without_metrics(definition: Definition, trained: int, held_out: int) -> dict[str, str]:
-    """A sentence where a slice was asked for and is empty: equal events share one fate, and small ranges have few."""
+    """A sentence where a slice was asked for and is empty."""
     asked = definition.evaluation
     if held_out or not trained or not asked.holdout_fraction:
         return {}
-    what = f"values of {asked.holdout_by}" if asked.holdout_by else "events that differ"
+    few = f"the range has few values of {asked.split_by}" if asked.split_by else "the range has few events"
+    few = "the range has few events that differ" if asked.keep_equal_together else few
     sentence = (
         f"none of {trained:,} events is held out, so nothing is measured: evaluation.holdout_fraction is "
-        f"{asked.holdout_fraction:g}, equal events fall on the same side, and the range has few {what}"
+        f"{asked.holdout_fraction:g}, and {few}"
     )
     return {"held-out slice": sentence}
 

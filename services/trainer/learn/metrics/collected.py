@@ -14,6 +14,7 @@ from services.trainer.families.port import Outputs
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
 from services.trainer.learn.metrics.judged import Judged, joined, judged
 from services.trainer.learn.metrics.table import measured
+from services.trainer.learn.metrics.undefined import why
 
 Labels: TypeAlias = Mapping[str, NDArray[np.generic]]
 """By head."""
@@ -118,6 +119,22 @@ class Slices:
         except DefinitionFailedError:
             return self._of_heads(chosen)
 
+    def undefined(self, chosen: Chosen | None = None) -> dict[str, str]:
+        """By metric that is asked for and has no value, why."""
+        found: dict[str, str] = {}
+        for name, head in self._heads.items():
+            data = self.judged(name)
+            if data is None:
+                continue
+            data = data if chosen is None else data.at(chosen)
+            values = measured(head.asked, data)
+            missing = [metric for metric in head.asked if metric.name not in values]
+            found |= {self._stored_name(name, metric.name): why(metric, data) for metric in missing}
+        return found
+
+    def _stored_name(self, head: str, metric: str) -> str:
+        return f"{head}/{metric}" if self._are_named else metric
+
     def _measured(self, chosen: Chosen | None) -> dict[str, float]:
         found = self._of_heads(chosen)
         own = self._own_metrics(chosen) if found or self._weighs(chosen) else {}
@@ -134,7 +151,7 @@ class Slices:
             if data is None:
                 continue
             values = measured(head.asked, data if chosen is None else data.at(chosen))
-            found |= {f"{name}/{metric}" if self._are_named else metric: value for metric, value in values.items()}
+            found |= {self._stored_name(name, metric): value for metric, value in values.items()}
         return found
 
     def _own_metrics(self, chosen: Chosen | None) -> dict[str, float]:

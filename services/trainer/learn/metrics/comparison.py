@@ -81,16 +81,18 @@ class Comparison:
         return {side: self._sides[side].metrics() for side in _SIDES}
 
     def details(self) -> dict[str, Any]:
-        """`Version.evaluation`: curves, slices and intervals, each where there is something."""
+        """`Version.evaluation`: curves, slices, intervals, and why a metric has no value; each where there is any."""
         cuts = [(column, part) for column in self._columns if self.count("candidate") for part in self._parts(column)]
         masks = [self._mask(column, part, "candidate") for column, part in cuts]
         told = [self._slice(column, part) for column, part in cuts]
         overall = self._intervals(cuts, masks, told)
+        undefined = self._sides["candidate"].undefined()
         drawn = {side: self._drawn(side) for side in ("candidate", "parent") if self._sides[side].count}
         return {
             **({"curves": drawn} if drawn else {}),
             **({"slices": told} if told else {}),
             **({"intervals": overall} if overall else {}),
+            **({"undefined": undefined} if undefined else {}),
         }
 
     def _parts(self, column: _Column) -> Iterator[Part]:
@@ -117,7 +119,10 @@ class Comparison:
         }
         told: dict[str, Any] = {"by": list(names), "where": where}
         told |= {} if part.values else {"value_count": len(part.codes)}
-        return told | {"count": int(self._mask(column, part, "candidate").sum()), "metrics": measured}
+        chosen = self._mask(column, part, "candidate")
+        undefined = self._sides["candidate"].undefined(chosen)
+        told |= {"undefined": undefined} if undefined else {}
+        return told | {"count": int(chosen.sum()), "metrics": measured}
 
     def _drawn(self, side: Side) -> dict[str, Any]:
         part = self._sides[side]

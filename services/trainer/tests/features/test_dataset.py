@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +13,7 @@ from common.errors import DataLoss, InvalidInput
 from common.eventlog.base import EventLog, Record, RecordHeaders, RecordInfo
 from common.eventlog.tfrecord import frame
 from common.registry.catalog import OffsetRange
-from services.trainer.data.dataset import Block, count_examples, holdout_mask, read_blocks, splitmix64
+from services.trainer.data.dataset import Block, count_examples, read_blocks
 
 TOPIC = "examples.flights"
 
@@ -135,33 +134,6 @@ def test_a_start_outside_the_ranges_is_refused() -> None:
         list(read_blocks(as_event_log(ListLog()), TOPIC, [OffsetRange(1, 0, 5)], block_examples=1, start={0: 1}))
 
 
-def test_splitmix64_gives_the_published_sequence() -> None:
-    """Seed 1234567 of the reference implementation (https://rosettacode.org/wiki/Pseudo-random_numbers/Splitmix64)."""
-    gamma = 0x9E3779B97F4A7C15
-    states = np.array([(1234567 + index * gamma) % 2**64 for index in range(3)], dtype=np.uint64)
-    assert splitmix64(states).tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423]
-
-
-def test_the_held_out_fraction_is_what_was_asked_for() -> None:
-    crcs = np.arange(100_000, dtype=np.uint32)
-    share = holdout_mask(crcs, seed=7, fraction=0.1).mean()
-    assert 0.095 < share < 0.105
-    assert not holdout_mask(crcs, seed=7, fraction=0.0).any()
-
-
-@given(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=50), st.integers(0, 2**64 - 1))
-def test_a_larger_fraction_holds_out_the_same_examples_and_more(crcs: list[int], seed: int) -> None:
-    array = np.array(crcs, dtype=np.uint32)
-    small, large = (holdout_mask(array, seed=seed, fraction=fraction) for fraction in (0.1, 0.4))
-    assert (small <= large).all()
-    assert (holdout_mask(array[::-1], seed=seed, fraction=0.1) == small[::-1]).all()
-
-
-def test_a_fraction_of_one_or_more_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="below 1"):
-        holdout_mask(np.zeros(1, np.uint32), seed=1, fraction=1.0)
-
-
 @pytest.mark.covers("pipe-etl")
 def test_partitions_that_are_read_at_once_give_the_blocks_of_one_reader() -> None:
     log = ListLog()
@@ -170,8 +142,8 @@ def test_partitions_that_are_read_at_once_give_the_blocks_of_one_reader() -> Non
     alone = blocks_of(log, 37)
     found = read_blocks(as_event_log(log), TOPIC, ranges_of(log), block_examples=37, readers=4)
     for one, other in zip(alone, found, strict=True):
-        assert (one.examples, one.next_position, one.crcs.tolist()) == (
-            other.examples, other.next_position, other.crcs.tolist(),
+        assert (one.examples, one.next_position, one.crcs.tolist(), one.keys.tolist()) == (
+            other.examples, other.next_position, other.crcs.tolist(), other.keys.tolist(),
         )  # fmt: skip
 
 

@@ -125,6 +125,8 @@ def test_losses_of_an_order_by_hand() -> None:
         ({"training": {"shards": 2}}, "shards would cut the batches"),
         ({"training": {"fixed_batch": True}}, "compares every two examples"),
         ({"loss": "huber"}, "cannot teach a ranking head"),
+        ({"evaluation": {"split_by": "code"}}, "groups stay whole, so events are held out by word; leave out split_by"),
+        ({"evaluation": {"keep_equal_together": True}}, "leave out keep_equal_together"),
     ],
 )
 def test_what_cannot_order_a_group_is_refused(sections: dict[str, Any], sentence: str) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from common.definition.serving import OPTIONS_PATH
 from common.errors import InvalidInput
-from common.eventlog.tfrecord import cut, frame
+from common.eventlog.tfrecord import cut
 from protos import example_pb2, warmup_pb2
-from services.trainer.data.dataset import holdout_mask
+from services.trainer.data.holdout import holdout_mask, position_keys
 from services.trainer.export.saved_model import WARMUP_PATH
 from services.trainer.learn import checkpoint
 from services.trainer.protocol.messages import Done
@@ -37,8 +37,7 @@ def test_a_label_of_words_teaches_what_its_places_in_the_vocabulary_teach(tmp_pa
         drawn = [event(random) for _ in range(60)]
         platform.append([serialized({**values, "kind": of(values["kind"])}) for values in drawn])
         sections = {"label": "kind", "parameters": {"classes": 3, "hidden_units": [4]}}
-        # What is held out depends on an example's bytes, and these differ.
-        done = platform.train(platform.lease(definition(**sections, evaluation={"holdout_fraction": 0.0})))
+        done = platform.train(platform.lease(definition(**sections)))
         assert isinstance(done, Done)
         digests.append(platform.registry.versions[0].weights_digest)
     assert digests[0] == digests[1]
@@ -128,13 +127,14 @@ def test_without_learning_the_candidate_scores_exactly_as_its_parent(platform: P
 
 def test_held_out_examples_touch_neither_weights_nor_statistics(tmp_path: Path) -> None:
     examples = events(100)
-    is_held_out = holdout_mask(cut(frame(examples))[1], seed=3, fraction=0.25)
+    is_held_out = holdout_mask(position_keys([(0, record, 10) for record in range(10)]), seed=3, fraction=0.25)
     kept = [example for example, held_out in zip(examples, is_held_out, strict=True) if not held_out]
     versions = []
-    for name, given in (("all", examples), ("kept", kept)):
+    for name, given, fraction in (("all", examples, 0.25), ("kept", kept, 0)):
         platform = Platform(tmp_path / name)
         platform.append(given)
-        platform.train(platform.lease(definition(), block_examples=1000))
+        asked = definition(evaluation={"holdout_fraction": fraction})
+        platform.train(platform.lease(asked, block_examples=1000))
         versions.append(platform.registry.versions[0])
     assert [version.events_held_out for version in versions] == [int(is_held_out.sum()), 0]
     assert versions[0].weights_digest == versions[1].weights_digest

@@ -29,7 +29,7 @@ def test_events_through_a_versions_transform_are_what_its_network_was_given(plat
     for name, one in told.items():
         assert one["examples"] == again[name]["examples"] == 100
         assert one["missing"] == again[name]["missing"]
-        assert one.get("top") == again[name].get("top")
+        assert sorted(one.get("top", [])) == sorted(again[name].get("top", []))  # ties come as they are met
         assert one.get("mean") == pytest.approx(again[name].get("mean"), abs=1e-9)
     assert told["x"]["mean"] == pytest.approx(0.0, abs=0.2), "normalised by what the round fitted"
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from common.definition.model import parse_definition
 from common.errors import DataLoss, Unavailable
 from common.registry.catalog import (
     Decision,
@@ -112,10 +113,16 @@ class LocalRegistry:
         block_examples: int,
         seed: int = 11,
         parent_version: int = 0,
+        evaluation: JsonMap | None = None,
     ) -> Lease:
-        """Stores the definition and leases a round over the ranges."""
+        """Stores the definition and leases a round over the ranges.
+
+        Args:
+            evaluation: of the plan; by default what the definition says.
+        """
         digest = hashlib.sha256(repr(sorted(definition.items())).encode()).hexdigest()
         self.definitions[digest] = dict(definition)
+        split = parse_definition(definition).evaluation.to_configuration() if evaluation is None else evaluation
         plan = RoundPlan(
             model="model",
             sequence=len(self.versions) + 1,
@@ -124,7 +131,7 @@ class LocalRegistry:
             schema_version=1,
             ranges=ranges,
             definition_digest=digest,
-            configuration={"block_examples": block_examples},
+            configuration={"block_examples": block_examples, "evaluation": split},
             configuration_digest="",
             code_digest="",
             seed=seed,

@@ -1,0 +1,63 @@
+"""By which rule a round holds out events. The plan names it, so that a version made by an older rule can be rebuilt.
+
+position   where an event is in the log: the same share of whatever events
+group      the value of a feature (`evaluation: {split_by}`): a user's or a session's events stay together
+equal      the features: equal events stay together (`evaluation: {keep_equal_together}`)
+content    the event's bytes; of plans that name no rule (before November 2026), where none is of a group
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.definition.evaluation import Evaluation
+from common.registry.catalog import JsonMap
+from services.trainer.data.dataset import Block
+from services.trainer.data.holdout import Keys, group_keys, holdout_mask
+from services.trainer.features.parsing import Raw
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Split:
+    """`by`: the feature of a group."""
+
+    rule: str
+    by: str
+    seed: int
+    holdout_fraction: float
+    calibration_fraction: float
+
+    @classmethod
+    def of(cls, configuration: JsonMap, evaluation: Evaluation, *, seed: int) -> "Split":
+        """
+        Args:
+            configuration: of the round's plan.
+            seed: the definition's, which is the same in every round.
+        """
+        planned: Mapping[str, Any] = configuration.get("evaluation", {})
+        by = str(planned.get("split_by", planned.get("holdout_by", "")))
+        rule = str(planned.get("split", "group" if by else "content"))
+        return cls(rule, by, seed, evaluation.holdout_fraction, evaluation.calibration_fraction)
+
+    def masks(self, block: Block, kept: Sequence[int], raw: Raw, equal: Keys) -> tuple[Mask, Mask]:
+        """Which of the block's examples `kept` are held out, and which of these heads are calibrated by.
+
+        Args:
+            raw: their features.
+            equal: as equal_keys gives them.
+        """
+        keys = self._keys(block, kept, raw, equal)
+        held_out = holdout_mask(keys, seed=self.seed, fraction=self.holdout_fraction)
+        return held_out, held_out & holdout_mask(keys, seed=~self.seed, fraction=self.calibration_fraction)
+
+    def _keys(self, block: Block, kept: Sequence[int], raw: Raw, equal: Keys) -> Keys:
+        if self.rule == "group":
+            return group_keys(raw[self.by].numpy())
+        if self.rule == "equal":
+            return equal
+        return (block.crcs.astype(np.uint64) if self.rule == "content" else block.keys)[kept]

@@ -304,6 +304,11 @@ class Catalog:
         with self._database.read() as connection:
             return versions.versions_of(connection, keys)
 
+    def configurations(self, model: str) -> dict[int, JsonMap]:
+        """{version: what its round was configured with}."""
+        with self._database.read() as connection:
+            return versions.configurations_of(connection, model)
+
     def compare(self, model: str, first: int, second: int) -> JsonMap:
         with self._database.read() as connection:
             return compare(connection, model, first, second)

@@ -52,6 +52,8 @@ class Serving:
     """How the replicas stand with what production names."""
 
     version: int
+    moved_at: float
+    """When production moved to it."""
     replicas: tuple[str, ...]
     """Instances that serve the model, whatever version."""
     available: tuple[str, ...]
@@ -63,6 +65,7 @@ class Serving:
     def to_mapping(self) -> dict[str, Any]:
         return {
             "version": self.version,
+            "moved_at": self.moved_at,
             "replicas": list(self.replicas),
             "available": list(self.available),
             "failed": dict(self.failed),
@@ -118,7 +121,7 @@ class Reports:
         failed = {i.report.instance_id: s.reason for i, s in ours if s.given_up and s.reason}
         everywhere = bool(replicas) and set(available) == set(replicas)
         converged_at = max((moved_at, *available.values())) if everywhere else None
-        return Serving(version, tuple(replicas), tuple(sorted(available)), failed, converged_at)
+        return Serving(version, moved_at, tuple(replicas), tuple(sorted(available)), failed, converged_at)
 
     def unloadable(self, model: Model, *, moved_at: float) -> dict[str, str]:
         """{instance: reason} when every replica of the model has given up what production names and none serves it."""

@@ -42,6 +42,39 @@ def bars(shares: Sequence[float]) -> str:
     )
 
 
+def overlaid(lines: Mapping[str, tuple[Sequence[float], Points]], *, label: str) -> dict[str, Any]:
+    """Lines over one another in a box of WIDTH x HEIGHT, from the least to the greatest of all their values.
+
+    Returns:
+        {"label": of the values across, "x" and "y": (least, greatest), "lines": [{"name", "d" of its path, "last": its
+        last value}]}; {} where less than two points are known of every line.
+    """
+    known = {
+        name: [(at, value) for at, value in zip(across, up, strict=True) if value is not None]
+        for name, (across, up) in lines.items()
+    }
+    known = {name: points for name, points in known.items() if len(points) > 1}
+    if not known:
+        return {}
+    edges = [[point[side] for points in known.values() for point in points] for side in (0, 1)]
+    x, y = ((min(values), max(values)) for values in edges)
+    return {
+        "label": label,
+        "x": x,
+        "y": y,
+        "lines": [
+            {"name": name, "d": _path(points, x, y), "last": points[-1][1]} for name, points in known.items()
+        ],
+    }  # fmt: skip
+
+
+def _path(points: Sequence[tuple[float, float]], x: tuple[float, float], y: tuple[float, float]) -> str:
+    """Within a margin of 2 above and below, so that a flat line is not at the edge."""
+    wide, high = (WIDTH / ((x[1] - x[0]) or 1.0), (HEIGHT - 4) / ((y[1] - y[0]) or 1.0))
+    places = [f"{(at - x[0]) * wide:.2f} {HEIGHT - 2 - (value - y[0]) * high:.2f}" for at, value in points]
+    return f"M{'L'.join(places)}"
+
+
 def added(rows: Sequence[Points], *, largest: bool = False) -> list[float | None]:
     """One series of several: their sum, or the largest, point by point."""
     found: list[float | None] = []

@@ -18,7 +18,20 @@ from common.errors import HeadraceError, NotFound
 from common.process.strict_requests import refuse_unknown_query
 from common.process.web import HTTP_STATUS_OF
 from services.registry.catalog import Catalog
-from services.registry.pages import actions, history, model, overview, rounds, serving, statistics, streams, version
+from services.registry.pages import (
+    actions,
+    comparison,
+    history,
+    model,
+    overview,
+    rounds,
+    serving,
+    statistics,
+    streams,
+    trying,
+    version,
+    versions,
+)
 from services.registry.pages.forms import BY_COOKIE, SESSION_COOKIE, Sessions, read_form
 from services.registry.pages.neighbours import Neighbours
 from services.registry.pages.reading import Place, Reading
@@ -61,7 +74,9 @@ class Page:
 PAGES = (
     Page("/", "overview.html", overview.page),
     Page("/models/{model}", "model.html", model.page, frozenset({"before", "done"})),
-    Page("/models/{model}/versions/{version}", "version.html", version.page, frozenset({"against", "done"})),
+    Page("/models/{model}/versions/{version}", "version.html", version.page, frozenset({"done"})),
+    Page("/models/{model}/versions", "versions.html", versions.page, frozenset({"sort", "order", "page"})),
+    Page("/models/{model}/compare", "compare.html", comparison.page, frozenset({"left", "right"})),
     Page("/streams", "streams.html", streams.listed),
     Page("/streams/{stream}", "stream.html", streams.page, frozenset({"done", "letters", "schema"})),
     Page("/rounds", "rounds.html", rounds.page, frozenset({"model", "before"})),
@@ -225,7 +240,7 @@ class _Door:
         fields = await read_form(request, {"request"})
         self._sessions.check(request, fields)
         place = self._place(request)
-        context = await run_in_threadpool(version.tried, self._reading(), place, fields.get("request", ""))
+        context = await run_in_threadpool(trying.tried, self._reading(), place, fields.get("request", ""))
         return self._rendered("answer.html", context, place)
 
     async def _since(self, request: Request) -> Response:

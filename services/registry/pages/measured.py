@@ -1,9 +1,14 @@
 """What a version's evaluation says beyond single numbers, as tables of a page: rules, slices, curves."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from common.definition.model import parse_definition
+from common.errors import HeadraceError
 from common.registry.catalog import Version
+from common.schema import Schema
+from services.registry.catalog import Catalog
 
 _MOST_ROWS = 400
 _FEWEST_POINTS = 3
@@ -21,7 +26,32 @@ _HEADINGS: Mapping[str, tuple[str, ...]] = {
 _DRAWN = {"roc": (0, 1), "pr": (0, 1), "calibration": (0, 1), "predicted": (0, 1)}
 """Columns that are drawn as a curve; where both are equal is drawn beside it but for pr."""
 _EVEN = "with both equal"
-Rows = list[list[Any]]
+_OF_CLASSES = ("classes", "labels")
+"""Tables whose rows begin with the number of a class."""
+Words = Mapping[str, Sequence[str]]
+"""By head the words of its classes, in the order of their numbers."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """`above`: what the headings after the first have in common."""
+
+    headings: Sequence[Any]
+    rows: Sequence[Sequence[Any]]
+    above: str = ""
+
+
+def words_of(catalog: Catalog, version: Version) -> Words:
+    """Of the heads whose label is a word."""
+    schema = Schema.from_json(catalog.get_stream(version.stream, version.schema_version).schema_json)
+    known = {label.name: label.vocabulary for label in schema.labels if label.vocabulary}
+    if not known:
+        return {}
+    try:
+        heads = parse_definition(catalog.get_definition(version.definition_digest)).heads
+    except HeadraceError:  # Of a release that allowed what this one refuses.
+        return known
+    return {head.name: known[head.label] for head in heads if head.label in known}
 
 
 def curves_of(version: Version) -> dict[str, dict[str, Any]]:
@@ -38,23 +68,27 @@ def curves_of(version: Version) -> dict[str, dict[str, Any]]:
                 x = [point[0] for point in points]
                 lines = {_HEADINGS[name][up]: {"value": [point[1] for point in points]}}
                 even = {} if name == "pr" else {_EVEN: {"value": x}}
-                found[f"{name} of {head} ({side})"] = {"x": x, "label": _HEADINGS[name][across], "lines": lines | even}
+                found[_title(name, head, side)] = {"x": x, "label": _HEADINGS[name][across], "lines": lines | even}
     return found
 
 
-def tables_of(version: Version) -> dict[str, Rows]:
-    """By title; the first row of each are its headings. docs/guide/evaluate.md says the forms."""
-    return dict(_rules(version)) | dict(_slices(version)) | dict(_curves(version))
+def _title(kind: str, head: str, side: str) -> str:
+    return f"{kind.replace('_', ' ')} of {head} ({side})"
 
 
-def _rules(version: Version) -> Iterator[tuple[str, Rows]]:
-    told = version.verdict.outcomes
-    if told:
-        rows = [[str(one["outcome"]).replace("_", " "), one["sentence"]] for one in told]
-        yield "rules of the gate", [["outcome", "why"], *rows[:_MOST_ROWS]]
+def tables_of(version: Version, words: Words) -> dict[str, Table]:
+    """By title. docs/guide/evaluate.md says the forms."""
+    return dict(_rules(version)) | dict(_slices(version)) | dict(_curves(version, words))
 
 
-def _slices(version: Version) -> Iterator[tuple[str, Rows]]:
+def _rules(version: Version) -> Iterator[tuple[str, Table]]:
+    outcomes = version.verdict.outcomes[:_MOST_ROWS]
+    if outcomes:
+        rows = [[str(one["outcome"]).replace("_", " "), one["sentence"]] for one in outcomes]
+        yield "rules of the gate", Table(("outcome", "why"), rows)
+
+
+def _slices(version: Version) -> Iterator[tuple[str, Table]]:
     slices: list[Mapping[str, Any]] = list(version.evaluation.get("slices", ()))
     for by in dict.fromkeys(tuple(one["by"]) for one in slices):
         mine = [one for one in slices if tuple(one["by"]) == by]
@@ -62,20 +96,31 @@ def _slices(version: Version) -> Iterator[tuple[str, Rows]]:
         names = list(dict.fromkeys((name, side) for side, values in sides for name in values))
         rows = [[_value(one), one["count"], *(one["metrics"].get(s, {}).get(n) for n, s in names)] for one in mine]
         heading = [" and ".join(by), "held out", *(f"{name} ({side})" for name, side in names)]
-        yield f"by {' and '.join(by)}", [heading, *rows[:_MOST_ROWS]]
+        yield f"by {' and '.join(by)}", Table(heading, rows[:_MOST_ROWS])
 
 
 def _value(one: Mapping[str, Any]) -> str:
     return " and ".join(one["where"].values()) if one["where"] else f"{one['value_count']} others"
 
 
-def _curves(version: Version) -> Iterator[tuple[str, Rows]]:
+def _curves(version: Version, words: Words) -> Iterator[tuple[str, Table]]:
     for side, heads in version.evaluation.get("curves", {}).items():
         for head, drawn in heads.items():
-            for name, rows in drawn.items():
-                title = f"{name} of {head} ({side})"
+            of_head = words.get(head, ())
+            for name, found in drawn.items():
+                title = _title(name, head, side)
                 if name == "confusion":
-                    counts = zip(rows["classes"], rows["counts"], strict=True)
-                    yield title, [["label", *rows["classes"]], *([label, *row] for label, row in counts)]
+                    classes = [_class(one, of_head) for one in found["classes"]]
+                    rows = [[label, *counts] for label, counts in zip(classes, found["counts"], strict=True)]
+                    yield title, Table(("label", *classes), rows, above="predicted")
                 elif name in _HEADINGS:
-                    yield title, [list(_HEADINGS[name]), *rows[:_MOST_ROWS]]
+                    rows = found[:_MOST_ROWS]
+                    if name in _OF_CLASSES:
+                        rows = [[_class(row[0], of_head), *row[1:]] for row in rows]
+                    yield title, Table(_HEADINGS[name], rows)
+
+
+def _class(number: object, words: Sequence[str]) -> str:
+    """Its word where it has one: "others" is what it is, and a class beyond the words is its number."""
+    is_known = isinstance(number, int) and 0 <= number < len(words)
+    return words[int(str(number))] if is_known else str(number)

@@ -1,11 +1,16 @@
 """One model: how its versions fare and why, where its events are, what the next round waits for."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
+from urllib.parse import quote
 
-from common.registry.catalog import PRODUCTION, JsonMap, RoundState, Version
+from common.registry.catalog import PRODUCTION, JsonMap, Model, Round, RoundState, Version
+from common.registry.round_words import hindrance_of
 from services.registry.pages import actions, charts
 from services.registry.pages.reading import Place, Reading
+from services.registry.pages.stalls import Stall, stalls_of
+from services.registry.reports import Serving
 
 SHOWN_VERSIONS = 100
 _HISTORY = 10
@@ -22,6 +27,7 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
     model = catalog.get_model(name)
     versions = catalog.list_versions(name)
     rounds = catalog.list_rounds(name, 1)
+    round_ = rounds[0] if rounds and rounds[0].state in _OPEN else None
     account = catalog.account(name)
     serving = catalog.serving(model)
     production = model.aliases.get(PRODUCTION, 0)
@@ -35,6 +41,8 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
     return {
         "shape": f"{bool(versions)} {model.definition_digest[:12]} {' '.join(form.name for form in possible)}",
         "model": model,
+        "at": f"/models/{quote(name, safe='')}",
+        "pair": _pair(shown, production) if not place.is_live else {},
         "production": production,
         "newest": _row(versions[-1], production, line) if versions else None,
         "freshness": fresh,
@@ -44,12 +52,13 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
         "version_count": len(versions),
         "older": place.link(before=str(shown[0].version)) if len(wanted) > len(shown) else "",
         "curve": _curve(versions, _slices(reading, versions)),
-        "metric": main_metric(versions[-1]) if versions else "",
+        "metric": _metric(versions),
         "account": account,
         "shares": charts.shares({
             kind: account["examples"][kind] or 0 for kind in ("trained", "held_out", "unusable", "left_out", "waiting")
         }),
-        "round": rounds[0] if rounds and rounds[0].state in _OPEN else None,
+        "round": round_,
+        "stalls": _stalls(model, round_, serving, catalog.now),
         "predictions": reading.now("requests_per_second", service="serving", model=name, version=production),
         "p99": reading.now("request_p99_seconds", service="serving", model=name, version=production),
         "queue": reading.now("queue_requests", service="serving", model=name),
@@ -60,14 +69,24 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
         "history": catalog.history_page(model=name, limit=_HISTORY).entries,
         "actions": possible,
         "notice": actions.notice(place),
-        "definition": _text(catalog.get_definition(model.definition_digest)),
+        "definition": text_of(catalog.get_definition(model.definition_digest)),
     }  # fmt: skip
+
+
+def _stalls(model: Model, found: Round | None, serving: Serving, now: float) -> list[Stall]:
+    open_round = {**asdict(found), "hindrance": hindrance_of(found)} if found else None
+    return stalls_of({**asdict(model), "open_round": open_round, "serving": serving.to_mapping()}, now)
 
 
 def main_metric(version: Version) -> str:
     """The one that the gate looks at, else the first that was measured."""
     named = version.verdict.rule.shown_metric
     return named or next(iter(scalars(version, "candidate")), "")
+
+
+def _metric(versions: Sequence[Version]) -> str:
+    """That of the newest version that has one: a pushed one has none."""
+    return next((metric for version in reversed(versions) if (metric := main_metric(version))), "")
 
 
 def scalars(version: Version, part: str) -> dict[str, float]:
@@ -77,6 +96,16 @@ def scalars(version: Version, part: str) -> dict[str, float]:
         for name, value in version.metrics.get(part, {}).items()
         if isinstance(value, int | float) and not isinstance(value, bool)
     }
+
+
+def _pair(shown: Sequence[Version], production: int) -> dict[str, int]:
+    """What the page offers to compare: production and the newest, or the two newest. Not by live parts: a reader's
+    choice stays."""
+    numbers = [version.version for version in shown[-2:]]
+    if len(numbers) < 2:
+        return {}
+    is_shown = production != numbers[1] and any(version.version == production for version in shown)
+    return {"left": production if is_shown else numbers[0], "right": numbers[1]}
 
 
 def _line(versions: Sequence[Version], production: int) -> set[int]:
@@ -123,7 +152,7 @@ def _curve(versions: Sequence[Version], slices: Slices) -> dict[str, Any]:
     for name in names:
         parts = {part: [scalars(one, part).get(name) for one in versions] for part in _LINES}
         lines[name] = {part: values for part, values in parts.items() if any(value is not None for value in values)}
-    metric = main_metric(versions[-1]) if versions else ""
+    metric = _metric(versions)
     for where in list(dict.fromkeys(name for by in reversed(slices.values()) for name in by))[:_SLICES]:
         lines[f"{metric}, {where}"] = {
             side: [slices.get(one.version, {}).get(where, {}).get(side, {}).get(metric) for one in versions]
@@ -136,9 +165,10 @@ def _where(one: JsonMap) -> str:
     return " and ".join(f"{name} {value}" for name, value in one["where"].items())
 
 
-def _text(files: dict[str, bytes]) -> dict[str, str]:
+def text_of(files: dict[str, bytes]) -> dict[str, str]:
+    """What a person reads of a definition."""
     return {
-        path: content[:20_000].decode(errors="replace")
+        path: content[:_MAX_TEXT].decode(errors="replace")
         for path, content in files.items()
         if path.endswith((".yaml", ".py"))
     }

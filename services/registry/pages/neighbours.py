@@ -51,11 +51,6 @@ class Neighbours:
     def replay(self, stream: str) -> Any:
         return self._ask("ingest", "POST", f"/v1/streams/{quote(stream)}/deadletters:replay", {})
 
-    def signatures(self, model: str, version: int) -> Any:
-        """0: of production."""
-        chosen = f"/versions/{version}" if version else ""
-        return self._ask("serving", "GET", f"/v1/models/{quote(model)}{chosen}/metadata")
-
     def predict(self, model: str, version: int, request: object) -> Any:
         return self._ask("serving", "POST", f"/v1/models/{quote(model)}/versions/{version}:predict", request)
 

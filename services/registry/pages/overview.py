@@ -6,12 +6,9 @@ from typing import Any
 from common.registry.catalog import JsonMap
 from services.registry.pages import charts
 from services.registry.pages.reading import Place, Reading
+from services.registry.pages.stalls import stalls_of
 
 _HISTORY = 8
-_ADVICE = {
-    "starved": "leave the trainer more of the machine; TRAINER_NICE and TRAINER_SCHEDULING say how it gives way",
-    "stalled": "wait, or end it: headrace rounds fail MODEL",
-}
 _WELL, _WAITS = "ok", ("paused", "archived")
 
 
@@ -20,7 +17,8 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
     streams = reading.catalog.list_streams()
     instances = reading.instances
     rows = [_row(reading, model) for model in models]
-    troubles = _troubles(models, instances, has_streams=bool(streams))
+    now = reading.catalog.now
+    troubles = _troubles(models, instances, now, has_streams=bool(streams))
     return {
         "shape": f"{bool(streams)} {bool(rows)}",
         "streams": streams,
@@ -79,13 +77,16 @@ def _row(reading: Reading, model: JsonMap) -> dict[str, Any]:
         **model,
         "replicas": len(serving["replicas"]),
         "available": len(serving["available"]),
+        "stall": next(iter(stalls_of(model, reading.catalog.now)), None),
         "is_converged": serving["converged_at"] is not None,
         "predictions": reading.now("requests_per_second", service="serving", model=name, version=serving["version"]),
         "p99": reading.now("request_p99_seconds", service="serving", model=name, version=serving["version"]),
     }
 
 
-def _troubles(models: Sequence[JsonMap], instances: Sequence[JsonMap], *, has_streams: bool) -> list[dict[str, Any]]:
+def _troubles(
+    models: Sequence[JsonMap], instances: Sequence[JsonMap], now: float, *, has_streams: bool
+) -> list[dict[str, Any]]:
     """{"what", "sentences", "advice", "link"} of everything that a person should look at; `is_amber` where nothing has
     failed."""
     found = [
@@ -106,13 +107,13 @@ def _troubles(models: Sequence[JsonMap], instances: Sequence[JsonMap], *, has_st
     found += [
         {
             "what": model["name"],
-            "sentences": [f"round {model['open_round']['round_id']} is {model['open_round']['hindrance']}"],
-            "advice": [_ADVICE[model["open_round"]["progress"]["activity"]]],
-            "link": f"/rounds?model={model['name']}",
+            "sentences": [stall.sentence],
+            "advice": [stall.advice],
+            "link": stall.link,
             "is_amber": True,
         }
         for model in models
-        if model["open_round"] and model["open_round"]["hindrance"]
+        for stall in stalls_of(model, now)
     ]
     alive = {one["service"] for one in instances}
     if has_streams:

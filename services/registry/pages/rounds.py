@@ -52,8 +52,25 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
         "start": start,
         "end": end if before else None,
         "older": place.link(before=rounds[-1].round_id) if len(found) > _SHOWN else "",
-        "stages": STAGES,
+        "stages": _by_stage(rows),
     }
+
+
+def _by_stage(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """{stage: seconds of all rounds that are shown}, in the order of stages."""
+    found = dict.fromkeys(STAGES, 0.0)
+    for row in rows:
+        for stage, seconds in row["stages"].items():
+            found[stage] += seconds
+    return {stage: seconds for stage, seconds in found.items() if seconds > 0}
+
+
+def _longest(pieces: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """{stage: seconds} of the pieces of one round, the longest first."""
+    found: dict[str, float] = {}
+    for piece in pieces:
+        found[piece["stage"]] = found.get(piece["stage"], 0.0) + piece["to"] - piece["from"]
+    return {stage: found[stage] for stage in sorted(found, key=lambda stage: -found[stage]) if found[stage] > 0}
 
 
 def _row(found: Round, version: Version | None, now: float, doing: str) -> dict[str, Any]:
@@ -76,6 +93,7 @@ def _row(found: Round, version: Version | None, now: float, doing: str) -> dict[
         "version": version,
         "planned_at": found.planned_at,
         "pieces": pieces,
+        "stages": _longest(pieces),
         "seconds": ended - found.planned_at,
         "reason": found.reason or str(found.failure.get("message", "")),
         "deaths": int(found.progress.get("deaths", 0)),

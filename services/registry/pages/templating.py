@@ -16,6 +16,11 @@ _DASH = "–"
 _LONG = 1e15
 """From here on digits say less than a power of ten."""
 _THOUSANDS, _BYTES = ("k", "M", "G", "T"), ("kB", "MB", "GB", "TB")
+VERDICTS: Mapping[str, tuple[str, str]] = {
+    "promote": ("passed", "good"), "canary": ("canary", "note"),
+    "reject": ("rejected", "bad"), "hold": ("held", "warn"),
+}  # fmt: skip
+"""By decision of the gate: its word, and the colour of the word and of its reasons."""
 Context = Mapping[str, Any]
 
 
@@ -30,8 +35,9 @@ def make_environment() -> Environment:
     )
     environment.filters |= {
         "number": number, "count": count, "duration": duration, "size": size, "moment": moment, "plain": plain,
-        "change": change,
+        "change": change, "latency": latency,
     }  # fmt: skip
+    environment.globals["verdicts"] = VERDICTS
     # Macros of a template's top are out of reach when one of its blocks is rendered alone.
     environment.globals["ui"] = environment.get_template("parts.html").module
     return environment
@@ -90,6 +96,14 @@ def duration(seconds: object) -> str:
                 else f"{seconds / divisor:.0f} {word}"
             )
     return f"{seconds / 86_400:,.0f} d"
+
+
+def latency(seconds: object) -> str:
+    """In milliseconds, however many: 0.412 ms, 4.2 ms, 1,250 ms."""
+    if not isinstance(seconds, int | float) or not math.isfinite(seconds):
+        return _DASH
+    milliseconds = seconds * 1000
+    return f"{milliseconds:,.0f} ms" if abs(milliseconds) >= 999.5 else f"{milliseconds:.3g} ms"
 
 
 def size(value: object) -> str:

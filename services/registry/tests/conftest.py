@@ -3,11 +3,16 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from sqlalchemy import Engine, event
 
+from common.process.health import Health
+from common.process.web import WebServer, bind
 from common.registry.client import RegistryClient
 from services.registry.catalog import Catalog
+from services.registry.doors.http_api import create_registry_app
+from services.registry.pages.neighbours import Neighbours
 from services.registry.tests.building import Clock, new_catalog
 from testing.registry_server import RegistryServer
 
@@ -23,6 +28,18 @@ def catalog(tmp_path: Path, clock: Clock) -> Iterator[Catalog]:
     made = new_catalog(tmp_path, clock)
     yield made
     made.close()
+
+
+@pytest.fixture
+def browser(catalog: Catalog) -> Iterator[httpx.Client]:
+    """Keeps its cookies, as a browser does."""
+    app = create_registry_app(catalog, Health(), neighbours=Neighbours(), secret=b"s" * 32)
+    server = WebServer(app, bind("127.0.0.1", 0))
+    server.start()
+    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as client:
+        yield client
+    catalog.end_watches()
+    server.stop()
 
 
 @pytest.fixture

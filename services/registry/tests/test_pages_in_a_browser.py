@@ -1,25 +1,28 @@
 """The pages in a real browser: clicks, numbers that change by themselves, a registry that restarts, axe."""
 
+import io
 import json
-from collections.abc import Iterator, Sequence
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Literal
 
+import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from PIL import Image
+from playwright.sync_api import Browser, FloatRect, Page, expect
 
-from common.process.health import Health
-from common.process.web import WebServer, bind
-from common.registry.catalog import JsonMap
 from common.registry.reporting import Part, Report, Served
 from services.registry.catalog import Catalog
-from services.registry.doors.http_api import create_registry_app
-from services.registry.tests.building import SCHEMA, Clock, definition, publish
+from services.registry.tests.building import SCHEMA, Clock, definition, publish, store
+from services.registry.tests.seeing import Site, say
 from testing.browser import chromium, faults_of
-from testing.processes import free_port
+from testing.saved_models import saved_model
 
-SECRET = b"s" * 32
 PATHS = ("/", "/models/m", "/models/m/versions/2", "/streams", "/streams/s", "/rounds", "/serving", "/history",
-         "/models/m/do/rollback", "/models/nobody")  # fmt: skip
+         "/models/m/do/rollback", "/models/nobody", "/models/m/versions",
+         "/models/m/compare?left=1&right=2")  # fmt: skip
 FOCUS = """(wanted) => {
   if (document.activeElement !== wanted) return null;
   const box = wanted.getBoundingClientRect(), style = getComputedStyle(wanted);
@@ -39,28 +42,6 @@ pytestmark = pytest.mark.needs("chromium")
 def browser() -> Iterator[Browser]:
     with chromium() as found:
         yield found
-
-
-class Site:
-    """The registry's HTTP door over a catalog, which can be stopped and started at its port."""
-
-    def __init__(self, catalog: Catalog) -> None:
-        self._catalog, self.port = catalog, free_port()
-        self.start()
-
-    def start(self) -> None:
-        self._catalog.is_open = True
-        self._server = WebServer(
-            create_registry_app(self._catalog, Health(), secret=SECRET), bind("127.0.0.1", self.port)
-        )
-        self._server.start()
-
-    def stop(self) -> None:
-        self._catalog.is_open = False
-        self._server.stop()
-
-    def url(self, path: str) -> str:
-        return f"http://127.0.0.1:{self.port}{path}"
 
 
 @pytest.fixture
@@ -83,16 +64,6 @@ def page(browser: Browser) -> Iterator[Page]:
     yield made
     made.close()
     assert not said
-
-
-def say(catalog: Catalog, rate: float, *, left_out: Sequence[JsonMap] = ()) -> None:
-    numbers = {"requests_per_second": rate, "request_p99_seconds": 0.004}
-    served = Served("m", 2, "AVAILABLE", since=7.0, aliases=("production",))
-    part = Part(model="m", version=2, numbers=numbers)
-    catalog.report(Report("r", "serving", "", 5.0, serves=(served,), numbers=numbers, parts=(part,)))
-    catalog.report(Report("i", "ingest", "", 5.0, numbers={"accepted_events_per_second": 1000 + rate}))
-    counted = {"head_version": 2, "waiting": 7, "waiting_for": "7 of 10 new examples", "left_out": list(left_out)}
-    catalog.report(Report("t", "trainer", "", 5.0, models={"m": counted}))
 
 
 def reach(page: Page, role: Literal["link", "button", "searchbox"], name: str, *, key: str = "Tab") -> None:
@@ -194,7 +165,9 @@ def test_names_of_sixty_letters_make_no_page_wider_than_a_phone(catalog: Catalog
         *PATHS[3:],
         f"/streams/{stream}",
         at,
+        f"{at}/versions",
         f"{at}/versions/1",
+        f"{at}/compare",
         f"{at}/do/pin",
         f"{at}/versions/1/do/rebuild",
     ):
@@ -361,3 +334,99 @@ def test_the_focus_and_what_was_opened_stay_through_a_live_change(site: Site, ca
     expect(first).to_be_focused()
     page.keyboard.press("Enter")
     expect(page).to_have_url(site.url("/models/m/versions/1"))
+
+
+def push(catalog: Catalog, *, inputs: int) -> None:
+    """A version that takes none of the inputs of before, which its reasons say one by one."""
+    saved = saved_model(inputs={f"a_long_input_name_{number}": ("DT_FLOAT", (-1, 4)) for number in range(inputs)})
+    file = replace(store(catalog, saved), path="saved_model/saved_model.pb")
+    catalog.push_version("m", [file], origin="/home/ada", by="ada", reason="")
+
+
+def test_a_long_reason_leaves_room_for_other_versions_until_it_is_opened_and_stays_so(
+    site: Site, catalog: Catalog, page: Page
+) -> None:
+    push(catalog, inputs=60)
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.goto(site.url("/models/m"))
+    expect(page.locator("#live")).to_have_text("live")
+    row = page.locator("#v3")
+    whole = row.get_by_text("pushed by ada")
+    closed = int(row.evaluate("(row) => row.offsetHeight"))
+    assert closed < 130
+    page.locator("#v2").scroll_into_view_if_needed()
+    row.locator("summary").focus()
+    page.keyboard.press("Enter")
+    expect(row.locator("details")).to_have_attribute("open", "")
+    assert int(whole.evaluate("(reason) => reason.offsetHeight")) > closed, "all of it is there"
+    publish(catalog)
+    expect(page.locator("#v4")).to_have_count(1)
+    expect(row.locator("details")).to_have_attribute("open", "")
+
+
+def test_two_versions_are_chosen_by_keyboard_and_compared_also_while_new_ones_come(
+    site: Site, catalog: Catalog, page: Page
+) -> None:
+    publish(catalog)
+    page.goto(site.url("/models/m"))
+    expect(page.locator("#live")).to_have_text("live")
+    page.get_by_role("radio", name="version 1 on the left").focus()
+    page.keyboard.press("Space")
+    page.get_by_role("radio", name="version 3 on the right").focus()
+    page.keyboard.press("ArrowDown")
+    publish(catalog)
+    expect(page.locator("#v4")).to_have_count(1)
+    expect(page.get_by_role("radio", name="version 1 on the left")).to_be_checked()
+    reach(page, "button", "Compare two", key="Shift+Tab")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("/models/m/compare[?]right=2&left=1$"))
+    expect(page.get_by_role("heading", level=1)).to_have_text("m: version 1 and version 2")
+
+
+def test_a_legend_has_the_newest_values_while_nothing_is_pointed_at(site: Site, catalog: Catalog, page: Page) -> None:
+    publish(catalog, auc=0.8125)
+    push(catalog, inputs=1)
+    page.goto(site.url("/models/m"))
+    legend = page.locator("#curve .u-legend")
+    expect(legend).to_contain_text("0.8125")
+    expect(legend.locator(".u-value").first).to_have_text("3")
+    page.goto(site.url("/serving"))
+    expect(page.locator("#latency .u-legend")).to_contain_text("4 ms")
+    expect(page.locator("#latency .u-legend .u-value").first).to_have_text(re.compile(r"^(\S+ )?\d\d:\d\d:\d\d$"))
+
+
+def test_times_have_one_form_whatever_the_language_of_the_browser(
+    site: Site, catalog: Catalog, clock: Clock, browser: Browser
+) -> None:
+    clock.now = time.time()
+    publish(catalog)
+    page = browser.new_page(locale="en-US", timezone_id="America/New_York")
+    page.goto(site.url("/models/m"))
+    expect(page.locator("#v3 time")).to_have_text(re.compile(r"^\d\d:\d\d:\d\d$"))
+    expect(page.locator("#v2 time")).to_have_text(re.compile(r"^1970-01-12 \d\d:\d\d:\d\d$"))
+    page.close()
+    plain = browser.new_page(java_script_enabled=False)
+    plain.goto(site.url("/models/m"))
+    expect(plain.locator("#v2 time")).to_have_text("1970-01-12 13:46:40 UTC")
+    plain.close()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_underscores_of_a_link_are_not_lost_in_its_underline(
+    catalog: Catalog, browser: Browser, theme: Literal["light", "dark"]
+) -> None:
+    catalog.register_stream("a_b", json.dumps(SCHEMA))
+    site = Site(catalog)
+    page = browser.new_page(color_scheme=theme, device_scale_factor=2, bypass_csp=True)
+    page.goto(site.url("/streams"))
+    link = page.locator("#stream-a_b a").first
+    link.evaluate("(link) => { link.textContent = '____' }")
+    box = link.bounding_box()
+    assert box
+    clip: FloatRect = {"x": box["x"], "y": box["y"], "width": box["width"], "height": box["height"] + 8}
+    picture = np.asarray(Image.open(io.BytesIO(page.screenshot(clip=clip))).convert("L"), np.float64)
+    inked = np.abs(picture - picture[0, 0]).max(axis=1) > 60
+    bands = int(np.count_nonzero(np.diff(inked.astype(int)) == 1))
+    page.close()
+    site.stop()
+    assert bands == 2, "the underscores, and the line below them"

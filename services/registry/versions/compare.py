@@ -17,7 +17,7 @@ _MAX_LINES = 2000
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """{"section.key": (before, after)} of what is not equal; None stands for what is not there."""
-    old, new = _flat(before), _flat(after)
+    old, new = flattened(before), flattened(after)
     return {key: (old.get(key), new.get(key)) for key in sorted(set(old) | set(new)) if old.get(key) != new.get(key)}
 
 
@@ -97,12 +97,13 @@ def _events(version: Version) -> dict[str, Any]:
     }
 
 
-def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flattened(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"section.key": value} of a mapping of mappings."""
     found: dict[str, Any] = {}
     for key, item in value.items():
         name = f"{prefix}{key}"
         if isinstance(item, Mapping) and item:
-            found |= _flat(item, f"{name}.")
+            found |= flattened(item, f"{name}.")
         else:
             found[name] = item
     return found

@@ -227,6 +227,13 @@ def versions_of(connection: Connection, keys: Sequence[tuple[str, int]]) -> dict
     return {(found.model, found.version): found for found in find_versions(connection, chosen)} if keys else {}
 
 
+def configurations_of(connection: Connection, model: str) -> dict[int, JsonMap]:
+    """{version: what its round was configured with}, in one question for however many versions."""
+    query = select(versions.c.version, rounds.c.plan_json).where(versions.c.model == model)
+    rows = connection.execute(query.join(rounds, rounds.c.round_id == versions.c.round_id))
+    return {row.version: json.loads(row.plan_json)["configuration"] for row in rows}
+
+
 def _joined() -> Any:
     """Versions with the plan of their round; the columns of a row carry the tables' names."""
     return select(versions, rounds.c.plan_json).join(rounds, rounds.c.round_id == versions.c.round_id)

@@ -5,17 +5,17 @@
   const root = document.documentElement;
   const all = (selector, within = document) => Array.from(within.querySelectorAll(selector));
 
-  // Times: the server writes UTC.
-  const today = new Date();
+  // Times: the server writes UTC. One form everywhere: 24 hours, the day before them where it is not today.
+  const two = (number) => String(number).padStart(2, "0");
+  const clock = (at) => [at.getHours(), at.getMinutes(), at.getSeconds()].map(two).join(":");
+  function moment(at) {
+    const day = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+    return at.toDateString() === new Date().toDateString() ? clock(at) : `${day} ${clock(at)}`;
+  }
   function localTimes(within) {
     for (const element of all("time[datetime]", within)) {
       const at = new Date(element.getAttribute("datetime"));
-      if (Number.isNaN(at.getTime())) continue;
-      const sameDay = at.toDateString() === today.toDateString();
-      const text = sameDay
-        ? at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" })
-        : at.toLocaleString([], { year: "numeric", month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
-      if (element.textContent !== text) element.textContent = text;
+      if (!Number.isNaN(at.getTime()) && element.textContent !== moment(at)) element.textContent = moment(at);
     }
   }
 
@@ -63,7 +63,7 @@
     chosen.set(table, {});
     Array.from(table.tHead.rows[0].cells).forEach((heading, place) => {
       const name = heading.textContent.trim();
-      if (heading.querySelector(".hidden")) return;
+      if ("fixed" in heading.dataset) return;
       const button = document.createElement("button");
       button.type = "button";
       button.className = "sort";
@@ -99,8 +99,8 @@
   const strokes = () => [0, 1, 2, 3, 4, 5].map((place) => ink(`--c${place}`));
   const dashes = [[], [6, 4], [2, 3], [8, 3, 2, 3], [4, 4], [1, 3]];
   function clockTimes(_, moments) {
-    const form = { hourCycle: "h23", hour: "2-digit", minute: "2-digit", ...(moments.at(-1) - moments[0] < 600 ? { second: "2-digit" } : {}) };
-    return moments.map((at) => new Date(at * 1000).toLocaleTimeString([], form));
+    const length = moments.at(-1) - moments[0] < 600 ? 8 : 5;
+    return moments.map((at) => clock(new Date(at * 1000)).slice(0, length));
   }
   // Moments as upright dashed lines; the page has them in words too.
   function mark(element, plot) {
@@ -118,6 +118,17 @@
       ctx.stroke();
     }
     ctx.restore();
+  }
+  const written = (value) => (value == null ? "–" : Number(value.toPrecision(5)).toString());
+  // What the legend says: of the moment that is pointed at, and the newest that is known while none is.
+  function inLegend(write) {
+    return (plot, value, series, index) => {
+      if (index != null) return write(value);
+      const [across, ...lines] = plot.data;
+      const newest = (line) => line.findLastIndex((one) => one != null);
+      const at = series ? newest(plot.data[series]) : Math.max(...lines.map(newest));
+      return at < 0 ? "–" : write((series ? plot.data[series] : across)[at]);
+    };
   }
   // The same numbers as a table: at most a hundred rows, evenly chosen, the newest first.
   function tabulate(element, x, lines, isTime) {
@@ -138,10 +149,9 @@
     for (const [at, heading] of [...table.tHead.rows[0].cells].entries()) heading.title = (at ? element.dataset.says : element.dataset.xSays) || "";
     const body = table.createTBody();
     for (let at = x.length - 1; at >= 0; at -= every) {
-      const moment = isTime && new Date(x[at] * 1000);
-      const when = moment ? moment.toLocaleTimeString([], { hourCycle: "h23" }) : x[at];
-      add(body, "td", [when, ...names.map((name) => (lines[name][at] == null ? "–" : Number(lines[name][at].toPrecision(5))))]);
-      if (moment) body.rows[body.rows.length - 1].cells[0].title = moment.toISOString().replace("T", " ").replace(".000Z", " UTC");
+      const when = isTime && new Date(x[at] * 1000);
+      add(body, "td", [when ? moment(when) : x[at], ...names.map((name) => written(lines[name][at]))]);
+      if (when) body.rows[body.rows.length - 1].cells[0].title = when.toISOString().replace("T", " ").replace(".000Z", " UTC");
     }
     place.replaceChildren(table);
   }
@@ -178,10 +188,10 @@
         hooks: { draw: [(drawn) => mark(element, drawn)] },
         axes: [
           { ...axis, ...(isTime ? { space: Math.round(size * 4.8), values: clockTimes } : { values: (_, ticks) => ticks.map(shortly) }), incrs: !isTime && x.every(Number.isInteger) ? steps : undefined },
-          { ...axis, values: (_, ticks) => ticks.map(shortly), size: (_, ticks) => Math.round(size * Math.max(4.2, 1.6 + 0.5 * Math.max(...(ticks || [""]).map((text) => text.length)))) },
+          { ...axis, label: element.dataset.y, labelFont: axis.font, labelSize: Math.round(size * 1.4), values: (_, ticks) => ticks.map(shortly), size: (_, ticks) => Math.round(size * Math.max(4.2, 1.6 + 0.5 * Math.max(...(ticks || [""]).map((text) => text.length)))) },
         ],
         series: [
-          { label: element.dataset.x || "x" },
+          { label: element.dataset.x || "x", value: inLegend((value) => (isTime ? moment(new Date(value * 1000)) : written(value))) },
           ...names.map((name, place) => ({
             label: name,
             stroke: colours[place % 6],
@@ -189,7 +199,7 @@
             dash: dashes[place % 6],
             spanGaps: isTime,
             points: { show: few, size: 6, fill: colours[place % 6] },
-            value: (_, value) => (value == null ? "–" : Number(value.toPrecision(5)).toString()),
+            value: inLegend((value) => [written(value), element.dataset.unit].filter(Boolean).join(" ")),
           })),
         ],
       },
@@ -212,9 +222,10 @@
     if (!answer.ok) return draw(element, [], {}, true);
     const told = await answer.json();
     const lines = {};
+    const times = Number(element.dataset.times || 1);
     for (const one of told.series) {
       if (element.dataset.query?.includes("service=serving") && !one.model) continue;
-      lines[[one.model, one.version || "", one.instance_id].filter(Boolean).join(" ")] = one.points;
+      lines[[one.model, one.version || "", one.instance_id].filter(Boolean).join(" ")] = one.points.map((value) => (value == null ? null : value * times));
     }
     const length = told.series[0]?.points.length || 0;
     let first = 0;
@@ -236,7 +247,7 @@
     for (const element of all("[data-series]")) drawSeries(element);
   }
 
-  // What a live change leaves alone: what the reader has opened or filtered away, and where the focus is.
+  // What a live change leaves alone: what the reader has opened, filtered away or chosen, and where the focus is.
   const FOCUSABLE = "a[href], button, input, select, textarea, summary, [tabindex]";
   let held = null;
   function hold(target) {
@@ -260,7 +271,9 @@
   }
   if (typeof Idiomorph !== "undefined")
     Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, element) =>
-      !(name === "open" && element.localName === "details") && !(name === "hidden" && element.localName === "tr");
+      !(name === "open" && element.localName === "details") &&
+      !(name === "hidden" && element.localName === "tr") &&
+      !(name === "checked" && element.localName === "input");
 
   // What is not live of a page, such as a table where there was nothing, changes by loading it again; not while somebody
   // writes in it.

@@ -1,0 +1,145 @@
+"""All versions of a model as one table: what each was configured with and measured at, sorted by any column.
+
+Sorted here and not in the browser, so that the first row is the first of all, of thousands as well as of three.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import quote
+
+from common.errors import InvalidInput
+from common.registry.catalog import HEAD_BEFORE, LEFT_OUT, PRODUCTION, PUSHED, SKIPPED, Version
+from services.registry.pages.model import scalars
+from services.registry.pages.reading import Place, Reading
+from services.registry.pages.templating import VERDICTS
+from services.registry.versions.compare import flattened
+
+_SHOWN = 100
+_MOST_METRICS, _MOST_PARAMETERS = 16, 24
+_OF_THE_ROUND = (HEAD_BEFORE, LEFT_OUT, SKIPPED, PUSHED, "requested")
+"""What a round's configuration says of the round and not of the model."""
+Kind = Literal["version", "moment", "verdict", "count", "number", "value"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """`name`: what the address sorts by; `kind`: how its values are written; `values`: by version."""
+
+    name: str
+    title: str
+    kind: Kind
+    values: Mapping[int, Any]
+    about: str = ""
+
+    @property
+    def is_right(self) -> bool:
+        return self.kind not in ("moment", "verdict", "value")
+
+
+def page(reading: Reading, place: Place) -> dict[str, Any]:
+    name, catalog = place.names["model"], reading.catalog
+    model = catalog.get_model(name)
+    versions = {version.version: version for version in catalog.list_versions(name)}
+    metrics, left_out = _metrics(list(versions.values()))
+    parameters, same, more = _parameters(catalog.configurations(name))
+    columns = [*_own(versions), *metrics, *parameters]
+    order = _ordered(columns, place, list(versions))
+    number, pages = place.asked("page", 1), max(1, -(-len(order) // _SHOWN))
+    shown = order[(number - 1) * _SHOWN : number * _SHOWN]
+    return {
+        "model": model,
+        "at": f"/models/{quote(name, safe='')}",
+        "production": model.aliases.get(PRODUCTION, 0),
+        "columns": [{"column": column, **_sorting(column, place)} for column in columns],
+        "versions": [versions[one] for one in shown],
+        "count": len(order),
+        "first": (number - 1) * _SHOWN + 1,
+        "before": place.link(page=str(number - 1)) if 1 < number <= pages else "",
+        "after": place.link(page=str(number + 1)) if number < pages else "",
+        "same": same,
+        "left_out": left_out + more,
+        "pair": {"left": shown[1], "right": shown[0]} if len(shown) > 1 else {},
+    }
+
+
+def _own(versions: Mapping[int, Version]) -> list[Column]:
+    def column(name: str, title: str, kind: Kind, values: Any, about: str = "") -> Column:
+        return Column(name, title, kind, {number: values(one) for number, one in versions.items()}, about)
+
+    return [
+        column("version", "Version", "version", lambda one: one.version),
+        column("made", "Made", "moment", lambda one: one.created_at),
+        column("verdict", "Verdict", "verdict", lambda one: VERDICTS[one.verdict.decision][0], "What the gate decided"),
+        column("trained", "Trained", "count", lambda one: one.events_trained, "Events that it was trained on"),
+        column("held_out", "Held out", "count", lambda one: one.events_held_out, "Events that it was measured on"),
+        column("seconds", "Seconds", "number", lambda one: sum(one.timings.values()) or None, "What its round took"),
+    ]
+
+
+def _metrics(versions: Sequence[Version]) -> tuple[list[Column], int]:
+    """The columns, and how many more there are."""
+    found = {version.version: scalars(version, "candidate") for version in versions}
+    names = list(dict.fromkeys(name for values in reversed(found.values()) for name in values))
+    about = "On the events held out of the version's own round"
+    columns = [
+        Column(f"metric.{name}", name, "number", {number: one.get(name) for number, one in found.items()}, about)
+        for name in names[:_MOST_METRICS]
+    ]
+    return columns, len(names) - len(columns)
+
+
+def _parameters(configurations: Mapping[int, Mapping[str, Any]]) -> tuple[list[Column], dict[str, Any], int]:
+    """Columns of what differs from version to version, {name: value} of what does not, and how many columns more there
+    are."""
+    found = {number: _scalars(one) for number, one in configurations.items()}
+    names = sorted({name for one in found.values() for name in one})
+    made = [number for number, one in found.items() if one]
+    same, columns = {}, []
+    for name in names:
+        values = {number: one.get(name) for number, one in found.items()}
+        if len({repr(values[number]) for number in made}) == 1:
+            same[name] = values[made[0]]
+        else:
+            kind: Kind = "number" if all(_is_number(values[number]) for number in made) else "value"
+            columns.append(Column(name, name, kind, values, "Of the definition that it was made with"))
+    return columns[:_MOST_PARAMETERS], same, max(0, len(columns) - _MOST_PARAMETERS)
+
+
+def _scalars(configuration: Mapping[str, Any]) -> dict[str, Any]:
+    of_model = {name: value for name, value in configuration.items() if name not in _OF_THE_ROUND}
+    return {
+        name: value for name, value in flattened(of_model).items() if isinstance(value, str | int | float | bool)
+    }  # fmt: skip
+
+
+def _sorting(column: Column, place: Place) -> dict[str, str]:
+    """`href`: of its heading, which turns the order around where it is the one; `order`: of now, "" for none."""
+    name, order = place.query.get("sort", "version"), place.query.get("order", "descending")
+    if column.name != name:
+        return {"href": place.link(sort=column.name, order="descending", page=""), "order": ""}
+    other = "ascending" if order == "descending" else "descending"
+    return {"href": place.link(sort=name, order=other, page=""), "order": order}
+
+
+def _ordered(columns: Sequence[Column], place: Place, numbers: list[int]) -> list[int]:
+    """Versions without a value come last, whatever the order; among equals the newest comes first."""
+    name, order = place.query.get("sort", "version"), place.query.get("order", "descending")
+    column = next((one for one in columns if one.name == name), None)
+    if column is None:
+        raise InvalidInput(f"sort is {name!r}, expected one of {', '.join(one.name for one in columns)}")
+    if order not in ("ascending", "descending"):
+        raise InvalidInput(f"order is {order!r}, expected ascending or descending")
+    known = [number for number in reversed(numbers) if column.values.get(number) is not None]
+    unknown = [number for number in reversed(numbers) if column.values.get(number) is None]
+    known.sort(key=lambda number: _rank(column.values[number]), reverse=order == "descending")
+    return [*known, *unknown]
+
+
+def _rank(value: Any) -> tuple[bool, float, str]:
+    """Numbers before words."""
+    return (False, float(value), "") if _is_number(value) else (True, 0.0, str(value))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -44,7 +44,7 @@ _GATE = b"gate: {metric: auc, max_regression: 0.05, min_value: 0.5, on_reject: r
 _POSTS_PER_SECOND = 10
 _LOOK_SECONDS = 0.5
 _DRAIN_SECONDS = 90.0
-_TARGET_SECONDS = 15.0
+_TARGET_SECONDS = 2.0
 _STAGES = ("download", "read", "build", "train", "evaluate", "export", "upload")
 
 

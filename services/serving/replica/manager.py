@@ -160,7 +160,15 @@ class Manager:
                 self._configured.reload(message["id"], config, is_restored=message["is_restored"])
 
     def _tell_front(self) -> None:
-        """At each change, and each second as a sign of life."""
+        """At each change, and each second as a sign of life. A front that is busy gets the newest snapshot when it reads
+        again; one that has ended closes the channel."""
+        try:
+            if self._front.flush():
+                self._offer_snapshot()
+        except ChannelClosed:
+            self._begin_stop()
+
+    def _offer_snapshot(self) -> None:
         source_reason = self._source.reason()
         unsettled = [] if source_reason else self._replica.unsettled()
         names = ", ".join(f"{model}/{version}" for model, version in sorted(unsettled)[:5])
@@ -182,10 +190,7 @@ class Manager:
         if line == self._last_line and time.monotonic() < self._snapshot_at:
             return
         self._last_line, self._snapshot_at = line, time.monotonic() + SNAPSHOT_SECONDS
-        try:
-            self._front.send_line(line)
-        except ChannelClosed:
-            self._begin_stop()
+        self._front.offer_line(line)
 
     # The models' source
 

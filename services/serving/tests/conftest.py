@@ -109,10 +109,11 @@ def start_manager(tmp_path: Path, redis_server: RedisServer, registry: RegistryP
     """Starts managers with the settings given; none of them outlives the test."""
     started: list[ManagerProcess] = []
 
-    def start(**settings: str) -> ManagerProcess:
+    def start(*, front_room_bytes: int = 0, **settings: str) -> ManagerProcess:
         manager = ManagerProcess(
-            tmp_path / "serving", redis_url=redis_server.url, registry_address=registry.address, **settings
-        )
+            tmp_path / "serving", redis_url=redis_server.url, registry_address=registry.address,
+            front_room_bytes=front_room_bytes, **settings,
+        )  # fmt: skip
         manager.start()
         started.append(manager)
         return manager

@@ -1,6 +1,7 @@
 """Messages between the processes of one replica: JSON objects, one a line, over a Unix socket pair."""
 
 import contextlib
+import select
 import socket
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,6 +12,8 @@ Message = Mapping[str, Any]
 _RECEIVE_BYTES = 64 * 1024
 _MOST_FDS = 16
 _SEND_TIMEOUT_SECONDS = 5.0
+_FLUSH_MILLISECONDS = 20
+"""For a side that reads, but not as fast as a long line is written."""
 
 
 class ChannelClosed(Exception):
@@ -24,6 +27,7 @@ class JsonChannel:
         self._socket = end
         self._socket.settimeout(_SEND_TIMEOUT_SECONDS)
         self._partial = b""
+        self._unsent = b""
         self._fds: list[int] = []
 
     def fileno(self) -> int:
@@ -41,6 +45,23 @@ class JsonChannel:
                 self._socket.sendall(line[sent:])
         except OSError as error:
             raise ChannelClosed(str(error)) from error
+
+    def offer_line(self, line: bytes) -> None:
+        """As send_line, but waits for nobody: what the other side has no room for yet is sent by `flush`, which must
+        have said that nothing of another line is left."""
+        self._unsent = line
+        self.flush()
+
+    def flush(self) -> bool:
+        """Whether everything offered is sent now; waits some milliseconds at most. Raises ChannelClosed."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLOUT)
+        try:
+            while self._unsent and poll.poll(_FLUSH_MILLISECONDS):
+                self._unsent = self._unsent[self._socket.send(self._unsent) :]
+        except OSError as error:
+            raise ChannelClosed(str(error)) from error
+        return not self._unsent
 
     def receive(self) -> list[dict[str, Any]]:
         """The messages that are there; call when the socket is readable. Raises ChannelClosed at the end."""

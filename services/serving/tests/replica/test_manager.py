@@ -271,3 +271,17 @@ def test_a_zygote_that_dies_is_replaced_with_all_its_runners(
     replies = asker.wait_for(*(b"%d" % i for i in range(50)))
     assert [reply.error_code for reply in replies] == [0] * 50
     assert manager.stop() == 0
+
+
+def test_a_manager_goes_on_while_its_front_is_too_busy_to_read_and_tells_it_the_newest_afterwards(
+    registry: RegistryProcess, start_manager: StartManager, asker: Asker, saved_models: Path
+) -> None:
+    registry.add_version("m", saved_models / "affine/1")
+    manager = start_manager(front_room_bytes=1)
+    manager.wait_available("m", 1, "production")
+    for version in (2, 3):  # Each of them changes what the front is told, which it does not read.
+        registry.add_version("m", saved_models / f"affine/{version}")
+        assert asker.ask(request(b"%d" % version, x(5)), target=f"version/{version}").version == version
+    manager.wait_available("m", 3, "production")
+    manager.wait_state("m", 2, ServingState.END)
+    assert manager.stop() == 0

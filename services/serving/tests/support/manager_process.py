@@ -21,7 +21,11 @@ DEADLINE_SECONDS = 120.0
 class ManagerProcess:
     """Started with the settings given, as environment variables without their prefix."""
 
-    def __init__(self, data_dir: Path, *, redis_url: str, registry_address: str, **settings: str) -> None:
+    def __init__(
+        self, data_dir: Path, *, redis_url: str, registry_address: str, front_room_bytes: int = 0, **settings: str
+    ) -> None:
+        """front_room_bytes: what the kernel keeps of snapshots that the test has not read; 0: as much as usual."""
+        self._front_room_bytes = front_room_bytes
         self._variables = {
             "SERVING_DATA_DIR": str(data_dir),
             "SERVING_REDIS_URL": redis_url,
@@ -34,6 +38,8 @@ class ManagerProcess:
 
     def start(self) -> None:
         ours, theirs = socket.socketpair()
+        if self._front_room_bytes:
+            theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._front_room_bytes)
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("SERVING_")}
         with theirs:
             self.process = subprocess.Popen(

@@ -39,6 +39,7 @@ from common.registry.reporting import Reporter
 from services.serving.doors import grpc_api
 from services.serving.doors.fast_http import protocol_for
 from services.serving.doors.http_api import CORS_HEADERS, create_serving_app
+from services.serving.doors.large_messages import LargeMessages
 from services.serving.doors.model_doors import add_model_doors
 from services.serving.doors.rest_predict import RestPredict
 from services.serving.front import core as front_core
@@ -60,6 +61,7 @@ from services.serving.replica import manager_process
 from services.serving.replica.manager_process import ManagerProcess
 from services.serving.replica.sources.configured_models import check_first_labels, starting_config
 from services.serving.wire.keys import NEWEST_ALIAS
+from services.serving.wire.limits import Limits
 from services.serving.wire.replica_state import ConfigState, ReplicaState
 
 logger = logging.getLogger(__name__)
@@ -194,7 +196,8 @@ async def _serve(start: Start, sock: socket.socket | None, tracing: Tracing) -> 
     latency = ApiLatency() if start.monitoring.path else None
     counts = _counts_of(front)
     journal = Journal(counts, request_log, latency, tracing)
-    predict = RestPredict(front, journal, timeout_seconds=settings.rest_timeout_seconds)
+    large = LargeMessages(front.limits)
+    predict = RestPredict(front, journal, large, timeout_seconds=settings.rest_timeout_seconds)
     bounds = (
         bounds_of(
             sock,
@@ -210,7 +213,7 @@ async def _serve(start: Start, sock: socket.socket | None, tracing: Tracing) -> 
     update = LoadTrace(tracing, front.update) if tracing.is_on else front.update
     manager = ManagerProcess(on_state=following(update, request_log, settings), health=health)
     await manager.start()
-    grpc_server, grpc_port = await _start_grpc(start, front, journal, manager, health)
+    grpc_server, grpc_port = await _start_grpc(start, front, journal, large, manager, health)
     web = loop.create_task(web_server.serve(listeners(sock)) if sock is not None else _no_rest(stop))
     others = [loop.create_task(front.queue_client.run()), loop.create_task(manager.run())]
     logger.info("serving", extra={"http_port": sock.getsockname()[1] if sock else None, "grpc_port": grpc_port})
@@ -244,7 +247,7 @@ def _make_front(start: Start, health: Health) -> Front:
         timeout_seconds=max(settings.request_timeout_seconds, settings.rest_timeout_seconds or 0.0),
         health=health,
         namespace=settings.namespace(),
-        max_request_bytes=settings.max_body_bytes,
+        limits=Limits(settings.max_body_bytes, settings.max_rows, settings.max_lists),
     )
     if start.state is not None:
         front.update(start.state)
@@ -285,14 +288,14 @@ def _start_reports(start: Start, front: Front, counts: RequestCounts, sock: sock
 
 
 async def _start_grpc(
-    start: Start, front: Front, journal: Journal, manager: ManagerProcess, health: Health
+    start: Start, front: Front, journal: Journal, large: LargeMessages, manager: ManagerProcess, health: Health
 ) -> tuple[grpc.aio.Server, int]:
     """The server of the gRPC door, and its port."""
     settings = start.settings
     return await start_aio_server(
         f"{settings.host}:{settings.grpc_port}",
         lambda server: grpc_api.add_services(
-            server, front, journal, reload=manager.reload if settings.is_standalone() else None
+            server, front, journal, large, reload=manager.reload if settings.is_standalone() else None
         ),
         service_names=grpc_api.SERVICE_NAMES,
         service_health=health,

@@ -126,6 +126,8 @@ class Batcher:
         self._limit = _limit_of(options)
         self._limit_lock = threading.Lock()
         self.queue_ahead_seconds = 0.0
+        self.between_calls: Callable[[], None] = _nothing
+        """Called between two calls of the model for one request, so that others need not wait for all of them."""
         self.work = Work()
 
     @property
@@ -380,6 +382,8 @@ class Batcher:
         parts = []
         for start in range(0, rows, size):
             stop = min(start + size, rows)
+            if start:
+                self.between_calls()
             inputs = rows_of(prediction, start, stop).inputs
             part = self._run_batch(prediction, [inputs], stop - start, wait_seconds)
             if part is None or not _has_rows(part, stop - start):
@@ -425,6 +429,15 @@ class Batcher:
         except RequestFailed as error:
             return self._fail(member, error)
         return Answer(taken, reply)
+
+
+def is_long(request: queue_pb2.PredictionRequest) -> bool:
+    """Whether it may take several calls of the model."""
+    return any(tensor.shape[0] > _MOST_ROWS for tensor in request.inputs if tensor.shape)
+
+
+def _nothing() -> None:
+    """Nobody else is to be served meanwhile."""
 
 
 def _note_batch(group: Group, answers: Sequence[Answer], began_at: int) -> None:

@@ -9,11 +9,13 @@ DELETE /v1/predictions/{id}                 200 {"id", "was_open"}
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from urllib.parse import parse_qsl, unquote
 
 import orjson
 
 from common.process.tracing import OFF, Tracing
+from services.serving.doors.readings import predict_json
 from services.serving.doors.rest_predict import (
     VERSION_HEADER,
     ModelPath,
@@ -23,7 +25,6 @@ from services.serving.doors.rest_predict import (
 )
 from services.serving.front.async_predictions import AsyncPredictions, UntilGone
 from services.serving.front.async_trace import AsyncTrace
-from services.serving.rest_json.predict import Document, write_answer
 from services.serving.rest_json.values import invalid
 from services.serving.wire.codes import Code
 from services.serving.wire.prediction import RequestFailed
@@ -111,9 +112,12 @@ class AsyncDoor:
         span = self._trace.submitted(path.model, asked.tag, asked.traceparent)
         error = "the request was not answered"
         try:
-            route, request, rows = self._predict.read(path, Document(body))
-            request.traceparent = span.traceparent if span is not None else ""
-            prediction_id = await self._predictions.submit(route, request, rows=rows, deadline_seconds=deadline_seconds)
+            route, reading = await self._predict.read_any(path, body)
+            reading.request.traceparent = span.traceparent if span is not None else ""
+            prediction_id = await self._predictions.submit(
+                route, reading.request,
+                rows=reading.is_rows, deadline_seconds=deadline_seconds, serialized=reading.serialized,
+            )  # fmt: skip
             error = ""
         except RequestFailed as failed:
             error = failed.message
@@ -134,7 +138,7 @@ class AsyncDoor:
         code, message = reply.error_code, reply.error_message
         if not code:
             try:
-                written = write_answer(reply, rows=stored.rows)
+                written = await self._predict.write_any(reply, partial(predict_json, rows=stored.rows))
                 return Answered(200, b'%b,"version":%d}' % (written[:-1], reply.version), headers)
             except RequestFailed as error:
                 code, message = error.code, error.message

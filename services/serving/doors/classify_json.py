@@ -11,17 +11,18 @@ from services.serving.front.classify import Result
 from services.serving.rest_json.numbers import float_text
 from services.serving.rest_json.predict import string_json
 from services.serving.rest_json.values import invalid, is_base64, kind, read_string, shown
+from services.serving.wire.limits import Limits
 from services.serving.wire.prediction import with_context
 
 _HIGHEST_INT64 = 2**63 - 1
 _KIND_NAMES = {"bytes_list": "bytes", "float_list": "float", "int64_list": "int64"}
 
 
-def read_examples(fields: Mapping[str, Any], *, max_bytes: int) -> list[bytes]:
+def read_examples(fields: Mapping[str, Any], limits: Limits) -> list[bytes]:
     """The Examples of a body, serialized; a context comes before each of them.
 
     Raises:
-        RequestFailed: they are missing, hold what no feature can, or take more than `max_bytes` together.
+        RequestFailed: they are missing, hold what no feature can, or are more than the limits allow.
     """
     context = _example(fields["context"]) if "context" in fields else b""
     if "examples" not in fields:
@@ -33,7 +34,8 @@ def read_examples(fields: Mapping[str, Any], *, max_bytes: int) -> list[bytes]:
         raise invalid(f"JSON Value: {shown(fields)} Expecting 'examples' value to be an list/array")
     if not examples:
         raise invalid(f"JSON Value: {shown(fields)} 'examples' value is an empty array")
-    return with_context(context, [_example(example) for example in examples], max_bytes=max_bytes)
+    limits.check_rows(len(examples))
+    return with_context(context, [_example(example) for example in examples], max_bytes=limits.max_bytes)
 
 
 def _example(value: Any) -> bytes:

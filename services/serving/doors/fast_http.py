@@ -17,7 +17,15 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from common.process.http_door import Door, HttpBounds
 from common.process.http_protocol import BODY, HEAD, NONE, BoundedHttpProtocol
 from common.process.tracing import TRACEPARENT
-from services.serving.doors.rest_predict import VERSION_HEADER, ModelPath, RestPredict, error_body, predict_path
+from services.serving.doors.rest_predict import (
+    INTERNAL_ERROR,
+    VERSION_HEADER,
+    Abandon,
+    ModelPath,
+    RestPredict,
+    error_body,
+    predict_path,
+)
 from services.serving.front.journal import MAX_TAG_BYTES, REQUEST_ID_HEADER, log_fields
 from services.serving.wire.prediction import RequestFailed
 
@@ -37,7 +45,6 @@ _MAX_CACHED_PATHS = 4096
 TIMEOUT_DIGITS = 9
 """Milliseconds of eleven days."""
 _VERSION_LINE = VERSION_HEADER.encode() + b": %d\r\n"
-_INTERNAL_ERROR = error_body("the prediction failed unexpectedly; the log of the server says why")
 
 
 class _NoEvent:
@@ -51,7 +58,7 @@ class _Prediction:
     """One request on the short way. Has the attributes of uvicorn's RequestResponseCycle that the protocol touches."""
 
     __slots__ = (
-        "body", "disconnected", "has_body", "is_its_turn", "keep_alive", "more_body", "path", "protocol", "request_id",
+        "abandon", "body", "disconnected", "has_body", "is_its_turn", "keep_alive", "more_body", "path", "protocol",
         "response_complete", "tag", "timeout_seconds", "traceparent",
     )  # fmt: skip
     message_event = _NoEvent()
@@ -76,16 +83,17 @@ class _Prediction:
         self.more_body = True
         self.disconnected = False
         self.response_complete = False
-        self.request_id: bytes | None = None
+        self.abandon: Abandon | None = None
 
     def start_if_ready(self) -> None:
         if not (self.has_body and self.is_its_turn):
             return
         self.protocol.current = self
+        body, self.body = bytes(self.body), b""
         try:
-            self.request_id = self.protocol.predict.start(
+            self.abandon = self.protocol.predict.start(
                 self.path,
-                bytes(self.body),
+                body,
                 self.answer,
                 timeout_seconds=self.timeout_seconds,
                 tag=self.tag,
@@ -93,7 +101,7 @@ class _Prediction:
             )
         except Exception:
             logger.exception("a prediction failed unexpectedly", extra=log_fields(self.tag, self.path.model))
-            self.answer(500, _INTERNAL_ERROR, 0)
+            self.answer(500, INTERNAL_ERROR, 0)
 
     def answer(self, status: int, body: bytes, version: int) -> None:
         if self.response_complete or self.disconnected:
@@ -125,8 +133,8 @@ class PredictProtocol(BoundedHttpProtocol):
         current = self.current
         if current is not None and not current.response_complete:
             current.disconnected = True
-            if current.request_id is not None:
-                self.predict.abandon(current.request_id)
+            if current.abandon is not None:
+                current.abandon()
         for waiting, _ in self.pipeline:
             waiting.disconnected = True
         self.pipeline.clear()

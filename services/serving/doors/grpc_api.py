@@ -7,35 +7,41 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
-from google.protobuf.message import DecodeError
 
 from common.process.tracing import TRACEPARENT
 from protos import queue_pb2, tfserving_config_pb2, tfserving_pb2
+from services.serving.doors.large_messages import LARGE_BYTES, LargeMessages
+from services.serving.doors.message_heads import head_of
+from services.serving.doors.readings import (
+    Reading,
+    examples_message,
+    parsed,
+    predict_message,
+    predict_response,
+    read_input,
+    read_predict_request,
+)
 from services.serving.doors.reload_door import Reload, ReloadDoor
 from services.serving.doors.rest_predict import VERSION_HEADER
 from services.serving.front.classify import (
     CLASSIFY_METHOD,
     REGRESS_METHOD,
     check_method,
-    examples_of,
     name_for,
-    request_for,
     result_of,
-    signature_for,
 )
 from services.serving.front.core import Front
 from services.serving.front.journal import MAX_TAG_BYTES, REQUEST_ID_HEADER, Entry, Journal, Tags
-from services.serving.front.model_info import SIGNATURE_DEF, default_inputs, metadata_proto, status_proto, versions_of
+from services.serving.front.model_info import SIGNATURE_DEF, metadata_proto, status_proto, versions_of
 from services.serving.front.request_counts import CLASSIFY, MULTI_INFERENCE, PREDICT, REGRESS
 from services.serving.front.routing import Route
 from services.serving.rest_json.values import invalid
-from services.serving.wire.codes import Code
 from services.serving.wire.keys import DEFAULT_SIGNATURE
-from services.serving.wire.prediction import RequestFailed, check_names, under_inputs
-from services.serving.wire.tensors import read_tensor_protos, write_tensor_proto
+from services.serving.wire.prediction import RequestFailed
 
 PREDICTION_SERVICE = "tensorflow.serving.PredictionService"
 MODEL_SERVICE = "tensorflow.serving.ModelService"
@@ -43,12 +49,20 @@ SERVICE_NAMES = (PREDICTION_SERVICE, MODEL_SERVICE)
 _STATUS_CODES = {code.value[0]: code for code in grpc.StatusCode}
 _LONGEST_MESSAGE = 1024
 _REQUEST_ID = REQUEST_ID_HEADER.decode()
-_Handler = Callable[[Any, Any], Awaitable[Any]]
+_Handler = Callable[..., Awaitable[Any]]
+_HAVE_INPUTS = (
+    tfserving_pb2.PredictRequest,
+    tfserving_pb2.ClassificationRequest,
+    tfserving_pb2.RegressionRequest,
+    tfserving_pb2.MultiInferenceRequest,
+)
 
 
-def add_services(server: grpc.aio.Server, front: Front, journal: Journal, *, reload: Reload | None = None) -> None:
+def add_services(
+    server: grpc.aio.Server, front: Front, journal: Journal, large: LargeMessages, *, reload: Reload | None = None
+) -> None:
     """Registers both services at a server that is not started yet; `reload` where models come from a configuration."""
-    door = _Door(front, journal)
+    door = _Door(front, journal, large)
     messages = tfserving_pb2
     prediction = {
         "Classify": _unary(door.classify, messages.ClassificationRequest),
@@ -72,7 +86,7 @@ def add_services(server: grpc.aio.Server, front: Front, journal: Journal, *, rel
 def _unary(behaviour: _Handler, request: Any) -> Any:
     return grpc.unary_unary_rpc_method_handler(
         _answering(behaviour, request),
-        response_serializer=lambda response: response.SerializeToString(),
+        response_serializer=lambda answer: answer if isinstance(answer, bytes) else answer.SerializeToString(),
     )
 
 
@@ -81,7 +95,9 @@ def _answering(behaviour: _Handler, message_type: Any) -> _Handler:
 
     async def call(serialized: bytes, context: Any) -> Any:
         try:
-            return await behaviour(_parsed(serialized, message_type), context)
+            if len(serialized) <= LARGE_BYTES or message_type not in _HAVE_INPUTS:
+                return await behaviour(parsed(serialized, message_type), context)
+            return await behaviour(head_of(serialized, message_type), context, serialized)
         except RequestFailed as error:
             message = error.message
             if len(message) > _LONGEST_MESSAGE:
@@ -91,74 +107,74 @@ def _answering(behaviour: _Handler, message_type: Any) -> _Handler:
     return call
 
 
-def _parsed(serialized: bytes, message_type: Any) -> Any:
-    """Raises RequestFailed: what cannot be parsed is the caller's fault."""
-    try:
-        return message_type.FromString(serialized)
-    except DecodeError as error:
-        raise RequestFailed(Code.INVALID_ARGUMENT, f"the request is no {message_type.DESCRIPTOR.name}") from error
-
-
 class _Door:
-    def __init__(self, front: Front, journal: Journal) -> None:
+    """`whole`: a large request, of which `request` has the head alone."""
+
+    def __init__(self, front: Front, journal: Journal, large: LargeMessages) -> None:
         self._front = front
+        self._large = large
         self._journal = journal
         self._tags = Tags()
 
-    async def predict(self, request: tfserving_pb2.PredictRequest, context: Any) -> tfserving_pb2.PredictResponse:
+    async def predict(
+        self, request: tfserving_pb2.PredictRequest, context: Any, whole: bytes = b""
+    ) -> tfserving_pb2.PredictResponse | bytes:
         with self._entry(request.model_spec.name, context, PREDICT) as entry:
             route = self._route(request)
-            spec = request.model_spec
-            self._front.check_room(spec.name, *_asked_for(spec), context.time_remaining())
-            name = spec.signature_name or DEFAULT_SIGNATURE
-            signature = route.signature(name)
-            if signature is None:
-                sentence = f'Serving signature key "{name}" not found{route.meant(name) or "."}'
-                raise RequestFailed(Code.FAILED_PRECONDITION, sentence)
-            inputs = under_inputs(request.inputs, signature) if signature.aliases else request.inputs
-            check_names(signature, inputs, defaults=signature.defaults.keys() | signature.optional.keys())
-            asked = queue_pb2.PredictionRequest(signature=name, output_filter=request.output_filter)
-            given = default_inputs(signature) | dict(inputs)
-            read_tensor_protos(given, asked, max_bytes=self._front.max_request_bytes)
-            reply = await self._reply(route, asked, entry, context.time_remaining())
-            response = tfserving_pb2.PredictResponse(model_spec=_answered_by(spec, reply))
-            for tensor in reply.outputs:
-                write_tensor_proto(tensor, response.outputs[tensor.name])
-            return response
+            spec, seconds = request.model_spec, context.time_remaining()
+            self._front.check_room(spec.name, *_asked_for(spec), seconds)
+            if whole:
+                reading = await self._large.read(predict_message, whole, route, timeout_seconds=self._most(seconds))
+            else:
+                reading = read_predict_request(request, route, self._front.limits)
+            reply = await self._reply(route, reading, entry, context.time_remaining())
+            write = partial(predict_response, spec=_answered_by(spec, reply))
+            if reply.ByteSize() <= LARGE_BYTES:
+                return write(reply)
+            return await self._large.write(write, reply, timeout_seconds=self._most(context.time_remaining()))
+
+    def _most(self, seconds: float | None) -> float:
+        return self._front.timeout_seconds if seconds is None else min(seconds, self._front.timeout_seconds)
 
     async def classify(
-        self, request: tfserving_pb2.ClassificationRequest, context: Any
+        self, request: tfserving_pb2.ClassificationRequest, context: Any, whole: bytes = b""
     ) -> tfserving_pb2.ClassificationResponse:
         with self._entry(request.model_spec.name, context, CLASSIFY) as entry:
-            spec, result = await self._on_examples(CLASSIFY_METHOD, request, entry, context)
+            spec, result = await self._on_examples(CLASSIFY_METHOD, request, entry, context, whole)
             return tfserving_pb2.ClassificationResponse(model_spec=spec, result=result)
 
-    async def regress(self, request: tfserving_pb2.RegressionRequest, context: Any) -> tfserving_pb2.RegressionResponse:
+    async def regress(
+        self, request: tfserving_pb2.RegressionRequest, context: Any, whole: bytes = b""
+    ) -> tfserving_pb2.RegressionResponse:
         with self._entry(request.model_spec.name, context, REGRESS) as entry:
-            spec, result = await self._on_examples(REGRESS_METHOD, request, entry, context)
+            spec, result = await self._on_examples(REGRESS_METHOD, request, entry, context, whole)
             return tfserving_pb2.RegressionResponse(model_spec=spec, result=result)
 
     async def _on_examples(
-        self, method: str, request: Any, entry: Entry, context: Any
+        self, method: str, request: Any, entry: Entry, context: Any, whole: bytes
     ) -> tuple[tfserving_pb2.ModelSpec, Any]:
         """Classifies or regresses: which version answered, and what."""
         route = self._route(request)
         return await self._run_method(
-            _Call(route, method, request.model_spec, entry, context.time_remaining()), request.input
+            _Call(route, method, request.model_spec, entry, context.time_remaining()), request, whole
         )
 
-    async def _run_method(self, call: "_Call", given: tfserving_pb2.Input) -> tuple[tfserving_pb2.ModelSpec, Any]:
-        name = name_for(call.method, call.route, call.spec.signature_name)
-        signature = signature_for(call.method, call.route, name)
-        examples = examples_of(given, max_bytes=self._front.max_request_bytes)
-        if given.WhichOneof("kind") == "example_list_with_context":
-            self._front.contexts.add(call.spec.name, len(examples))
-        asked = request_for(name, signature, examples)
-        reply = await self._reply(call.route, asked, call.entry, call.timeout_seconds)
-        return _answered_by(call.spec, reply), result_of(call.method, reply, len(examples))
+    async def _run_method(self, call: "_Call", request: Any, whole: bytes) -> tuple[tfserving_pb2.ModelSpec, Any]:
+        name, seconds = call.spec.signature_name, call.timeout_seconds
+        if whole:
+            arguments = (type(request), call.method, name)
+            reading = await self._large.read(
+                examples_message, whole, call.route, *arguments, timeout_seconds=self._most(seconds)
+            )
+        else:
+            reading = read_input(request.input, call.route, self._front.limits, call.method, name)
+        if reading.sharing:
+            self._front.contexts.add(call.spec.name, reading.sharing)
+        reply = await self._reply(call.route, reading, call.entry, seconds)
+        return _answered_by(call.spec, reply), result_of(call.method, reply, reading.rows)
 
     async def multi_inference(
-        self, request: tfserving_pb2.MultiInferenceRequest, context: Any
+        self, request: tfserving_pb2.MultiInferenceRequest, context: Any, whole: bytes = b""
     ) -> tfserving_pb2.MultiInferenceResponse:
         model = request.tasks[0].model_spec.name if request.tasks else ""
         with self._entry(model, context, MULTI_INFERENCE) as entry:
@@ -167,7 +183,7 @@ class _Door:
             answers = await asyncio.gather(
                 *(
                     self._run_method(
-                        _Call(route, task.method_name, task.model_spec, entry, timeout_seconds), request.input
+                        _Call(route, task.method_name, task.model_spec, entry, timeout_seconds), request, whole
                     )
                     for task in request.tasks
                 )
@@ -259,7 +275,7 @@ class _Door:
         return self._front.resolve(spec.name, version=version, label=label)
 
     async def _reply(
-        self, route: Route, request: queue_pb2.PredictionRequest, entry: Entry, timeout_seconds: float | None
+        self, route: Route, reading: Reading, entry: Entry, timeout_seconds: float | None
     ) -> queue_pb2.PredictionReply:
         """Raises RequestFailed with what the runner or the front says is wrong."""
         answered: asyncio.Future[queue_pb2.PredictionReply] = asyncio.get_running_loop().create_future()
@@ -268,18 +284,21 @@ class _Door:
             if not answered.done():
                 answered.set_result(reply)
 
-        is_sampled = self._journal.takes(entry.model)
+        request = reading.request
+        sampled = reading.whole() if self._journal.takes(entry.model) else None
         if entry.span is not None:
             request.traceparent = entry.span.traceparent
-        request_id = self._front.submit(route, request, answer, timeout_seconds=timeout_seconds)
+        request_id = self._front.submit(
+            route, request, answer, timeout_seconds=timeout_seconds, serialized=reading.serialized, rows=reading.rows
+        )
         try:
             reply = await answered
         finally:
             self._front.forget(request_id)
         entry.take(reply)
         entry.signature = request.signature or DEFAULT_SIGNATURE
-        if is_sampled:
-            self._journal.sample(entry, request, reply)
+        if sampled is not None:
+            self._journal.sample(entry, sampled, reply)
         if reply.error_code:
             raise RequestFailed(reply.error_code, reply.error_message)
         return reply

@@ -120,7 +120,7 @@ class _Door:
                 answered.set_result(_response(status, content, version=version))
 
         traceparent = request.headers.get(TRACEPARENT, "").encode("latin-1")
-        request_id = self._predict.start(
+        abandon = self._predict.start(
             path, body, answer, tag=tag, timeout_seconds=_timeout_of(request), traceparent=traceparent
         )
         gone = asyncio.ensure_future(_until_gone(request))
@@ -129,8 +129,8 @@ class _Door:
             return answered.result() if answered.done() else _unread()
         finally:
             gone.cancel()
-            if request_id is not None:
-                self._predict.abandon(request_id)
+            if abandon is not None:
+                abandon()
 
     async def _body(self, request: Request) -> bytes | None:
         """The body, inflated where it is gzip; None when it is too large. What does not inflate counts as empty."""

@@ -3,36 +3,44 @@
 Predict, classify and regress differ in what they read from the body and how they write the answer.
 """
 
+import asyncio
+import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 from urllib.parse import unquote
 
 import orjson
 
 from protos import queue_pb2
-from services.serving.doors.classify_json import read_examples, write_result
-from services.serving.front import request_counts
-from services.serving.front.classify import (
-    CLASSIFY_METHOD,
-    REGRESS_METHOD,
-    name_for,
-    request_for,
-    result_of,
-    signature_for,
+from services.serving.doors.large_messages import LARGE_BYTES, LargeMessages
+from services.serving.doors.readings import (
+    Reading,
+    examples_body,
+    predict_body,
+    predict_json,
+    read_document,
+    read_example_document,
+    result_json,
 )
+from services.serving.front import request_counts
+from services.serving.front.classify import CLASSIFY_METHOD, REGRESS_METHOD
 from services.serving.front.core import Front
 from services.serving.front.journal import Entry, Journal, Tags
 from services.serving.front.routing import Route
-from services.serving.rest_json.predict import Document, read_inputs, write_answer
+from services.serving.rest_json.predict import Document
 from services.serving.rest_json.values import invalid
 from services.serving.wire.codes import Code
-from services.serving.wire.prediction import RequestFailed, write_tensor
+from services.serving.wire.prediction import RequestFailed
+
+logger = logging.getLogger(__name__)
 
 Write = Callable[[queue_pb2.PredictionReply], bytes]
 OnAnswer = Callable[[int, bytes, int], None]
 """(HTTP status, JSON body, the version that answered: 0 with an error)."""
+Abandon = Callable[[], None]
 VERSION_HEADER = "headrace-version"
 """Names that version in every REST answer; gRPC's have it in their model_spec."""
 _MAX_INT64 = 2**63 - 1
@@ -85,16 +93,23 @@ def error_body(message: str) -> bytes:
     return orjson.dumps({"error": message.encode(errors="surrogateescape").decode(errors="replace")})
 
 
+INTERNAL_ERROR = error_body("the prediction failed unexpectedly; the log of the server says why")
+
+
 class RestPredict:
     """Starts predictions; never raises: every fault is an answer."""
 
-    def __init__(self, front: Front, journal: Journal, *, timeout_seconds: float | None = None) -> None:
+    def __init__(
+        self, front: Front, journal: Journal, large: LargeMessages, *, timeout_seconds: float | None = None
+    ) -> None:
         self._front = front
+        self._large = large
         self._timeout_seconds = timeout_seconds
         """Of requests that name none; None: the front's."""
         self._journal = journal
         self.tags = Tags()
-        self._write_rows, self._write_columns = partial(write_answer, rows=True), partial(write_answer, rows=False)
+        self._write_rows, self._write_columns = partial(predict_json, rows=True), partial(predict_json, rows=False)
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def start(
         self,
@@ -105,7 +120,7 @@ class RestPredict:
         tag: bytes,
         timeout_seconds: float | None = None,
         traceparent: bytes = b"",
-    ) -> bytes | None:
+    ) -> Abandon | None:
         """Begins one prediction; `on_answer` is called once, possibly before this returns.
 
         Args:
@@ -113,7 +128,7 @@ class RestPredict:
             traceparent: of the client's span, where it says one.
 
         Returns:
-            What `abandon` takes to forget the request, or None when it is answered already.
+            What forgets the request, for when the client is gone; None when it is answered already.
         """
         entry = Entry(path.model, "http", tag, _APIS[path.method])
         if self._journal.is_tracing:
@@ -121,70 +136,149 @@ class RestPredict:
         try:
             timeout_seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
             self._front.check_room(path.model, path.version, path.label, timeout_seconds)
-            document = Document(body)
+            if len(body) > LARGE_BYTES:
+                return self._begin(self._run_large(entry, path, body, on_answer, timeout_seconds), on_answer)
+            document = Document(body, self._front.limits)
+            route = self._route(path)
             if path.method:
-                route, request, write = self._read_examples(path, document)
+                reading = read_example_document(document, route, self._front.limits, path.method)
             else:
-                route, request, rows = self.read(path, document)
-                write = self._write_rows if rows else self._write_columns
-            if self._journal.takes(path.model):
-                entry.request = request
-            if entry.span is not None:
-                request.traceparent = entry.span.traceparent
-            entry.signature = request.signature
-            finish = partial(self._finish, entry, on_answer, write)
-            return self._front.submit(route, request, finish, timeout_seconds=timeout_seconds)
+                reading = read_document(document, route, self._front.limits)
+            finish = partial(self._finish, entry, on_answer, self._writer(path, reading))
+            return partial(self._front.forget, self._submit(entry, path, route, reading, finish, timeout_seconds))
         except RequestFailed as error:
-            self._journal.refused(entry, error.code, error.message, is_known=self._front.knows(path.model))
-            on_answer(error.code.http_status, error_body(error.message), 0)
+            self._refuse(entry, on_answer, error)
             return None
 
-    def read(self, path: ModelPath, document: Document) -> tuple[Route, queue_pb2.PredictionRequest, bool]:
-        """A predict call: where it goes, what the queue carries, and whether its answer is in rows.
+    async def _run_large(
+        self, entry: Entry, path: ModelPath, body: bytes, on_answer: OnAnswer, timeout_seconds: float | None
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        timeout_seconds = self._front.timeout_seconds if timeout_seconds is None else timeout_seconds
+        deadline = loop.time() + timeout_seconds
+        replied: asyncio.Future[queue_pb2.PredictionReply] = loop.create_future()
+        try:
+            route, reading = await self.read_large(path, body, timeout_seconds)
+            seconds = max(deadline - loop.time(), 0.0)
+            request_id = self._submit(entry, path, route, reading, partial(_reply, replied), seconds)
+        except RequestFailed as error:
+            self._refuse(entry, on_answer, error)
+            return
+        try:
+            reply = await replied
+        finally:
+            self._front.forget(request_id)
+        self._finish(entry, on_answer, self._writer(path, reading), reply)
+
+    async def read_any(self, path: ModelPath, body: bytes) -> tuple[Route, Reading]:
+        """A predict call of any size: where it goes and what the queue carries.
 
         Raises:
             RequestFailed: the model, the signature or the inputs are not what is served.
         """
-        route = self._front.resolve(path.model, version=path.version, label=path.label)
-        signature = route.signature(document.signature_name)
-        if signature is None:
-            name = document.signature_name
-            raise invalid(f'Serving signature name: "{name}" not found in signature def{route.meant(name)}')
-        inputs = read_inputs(document, signature, max_bytes=self._front.max_request_bytes)
-        if inputs.sharing:
-            self._front.contexts.add(path.model, inputs.sharing)
-        request = queue_pb2.PredictionRequest(signature=document.signature_name)
-        for name, array in inputs.arrays.items():
-            write_tensor(request.inputs.add(), name, array)
-        if inputs.defaulted:
-            request.defaulted.update(inputs.defaulted)
-        return route, request, inputs.is_rows
+        if len(body) > LARGE_BYTES:
+            route, reading = await self.read_large(path, body, self._front.timeout_seconds)
+        else:
+            document, route = Document(body, self._front.limits), self._route(path)
+            reading = read_document(document, route, self._front.limits)
+        if reading.sharing:
+            self._front.contexts.add(path.model, reading.sharing)
+        return route, reading
 
-    def _read_examples(self, path: ModelPath, document: Document) -> tuple[Route, queue_pb2.PredictionRequest, Write]:
-        """Classify and regress. Raises RequestFailed."""
-        examples = read_examples(document.fields, max_bytes=self._front.max_request_bytes)
-        route = self._front.resolve(path.model, version=path.version, label=path.label)
-        name = name_for(path.method, route, document.fields.get("signature_name", ""))
-        signature = signature_for(path.method, route, name)
-        if "context" in document.fields:
-            self._front.contexts.add(path.model, len(examples))
-        request = request_for(name, signature, examples)
-        return route, request, partial(_write_result, path.method, len(examples))
+    async def read_large(self, path: ModelPath, body: bytes, timeout_seconds: float) -> tuple[Route, Reading]:
+        """The same, beside this process. Raises RequestFailed."""
+        route = self._route(path)
+        if path.method:
+            reading = self._large.read(examples_body, body, route, path.method, timeout_seconds=timeout_seconds)
+        else:
+            reading = self._large.read(predict_body, body, route, timeout_seconds=timeout_seconds)
+        return route, await reading
 
-    def abandon(self, request_id: bytes) -> None:
-        """The client is gone."""
-        self._front.forget(request_id)
+    async def write_any(self, reply: queue_pb2.PredictionReply, write: Write) -> bytes:
+        """An answer of any size. Raises RequestFailed."""
+        if reply.ByteSize() <= LARGE_BYTES:
+            return write(reply)
+        return await self._large.write(write, reply, timeout_seconds=self._front.timeout_seconds)
+
+    def _route(self, path: ModelPath) -> Route:
+        return self._front.resolve(path.model, version=path.version, label=path.label)
+
+    def _submit(
+        self,
+        entry: Entry,
+        path: ModelPath,
+        route: Route,
+        reading: Reading,
+        on_reply: Callable[[queue_pb2.PredictionReply], None],
+        timeout_seconds: float | None,
+    ) -> bytes:
+        """Raises RequestFailed."""
+        if reading.sharing:
+            self._front.contexts.add(path.model, reading.sharing)
+        if self._journal.takes(path.model):
+            entry.request = reading.whole()
+        if entry.span is not None:
+            reading.request.traceparent = entry.span.traceparent
+        entry.signature = reading.request.signature
+        return self._front.submit(
+            route, reading.request, on_reply,
+            timeout_seconds=timeout_seconds, serialized=reading.serialized, rows=reading.rows,
+        )  # fmt: skip
+
+    def _writer(self, path: ModelPath, reading: Reading) -> Write:
+        if path.method:
+            return partial(result_json, method=path.method, count=reading.rows)
+        return self._write_rows if reading.is_rows else self._write_columns
+
+    def _begin(self, work: Coroutine[Any, Any, None], on_answer: OnAnswer) -> Abandon:
+        def ended(task: "asyncio.Task[None]") -> None:
+            self._tasks.discard(task)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                logger.error("a prediction failed unexpectedly", exc_info=error)
+                on_answer(500, INTERNAL_ERROR, 0)
+
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(ended)
+        return partial(_cancel, task)
+
+    def _refuse(self, entry: Entry, on_answer: OnAnswer, error: RequestFailed) -> None:
+        self._journal.refused(entry, error.code, error.message, is_known=self._front.knows(entry.model))
+        on_answer(error.code.http_status, error_body(error.message), 0)
 
     def _finish(self, entry: Entry, on_answer: OnAnswer, write: Write, reply: queue_pb2.PredictionReply) -> None:
         code, message = reply.error_code, reply.error_message
-        if code:
-            status, body = Code.of(code).http_status, error_body(message)
-        else:
+        body = b""
+        if not code and reply.ByteSize() > LARGE_BYTES:
+            self._begin(self._finish_large(entry, on_answer, write, reply), on_answer)
+            return
+        if not code:
             try:
-                status, body = 200, write(reply)
+                body = write(reply)
             except RequestFailed as error:
                 code, message = error.code, error.message
-                status, body = Code.of(code).http_status, error_body(message)
+        self._answer(entry, on_answer, reply, body, (code, message))
+
+    async def _finish_large(
+        self, entry: Entry, on_answer: OnAnswer, write: Write, reply: queue_pb2.PredictionReply
+    ) -> None:
+        body, fault = b"", (0, "")
+        try:
+            body = await self.write_any(reply, write)
+        except RequestFailed as error:
+            fault = (int(error.code), error.message)
+        self._answer(entry, on_answer, reply, body, fault)
+
+    def _answer(
+        self,
+        entry: Entry,
+        on_answer: OnAnswer,
+        reply: queue_pb2.PredictionReply,
+        body: bytes,
+        fault: tuple[int, str],
+    ) -> None:
+        code, message = fault
+        status, body = (Code.of(code).http_status, error_body(message)) if code else (200, body)
         entry.take(reply)
         self._journal.answered(entry, code, message)
         if entry.request is not None:
@@ -192,5 +286,10 @@ class RestPredict:
         on_answer(status, body, 0 if code else reply.version)
 
 
-def _write_result(method: str, count: int, reply: queue_pb2.PredictionReply) -> bytes:
-    return write_result(result_of(method, reply, count))
+def _reply(replied: "asyncio.Future[queue_pb2.PredictionReply]", reply: queue_pb2.PredictionReply) -> None:
+    if not replied.done():
+        replied.set_result(reply)
+
+
+def _cancel(task: "asyncio.Task[None]") -> None:
+    task.cancel()

@@ -116,9 +116,18 @@ class AsyncPredictions(Collector):
         self._counts: Counter[str] = Counter()
 
     async def submit(
-        self, route: Route, request: queue_pb2.PredictionRequest, *, rows: bool, deadline_seconds: float | None = None
+        self,
+        route: Route,
+        request: queue_pb2.PredictionRequest,
+        *,
+        rows: bool,
+        deadline_seconds: float | None = None,
+        serialized: bytes = b"",
     ) -> str:
         """Enqueues a request whose signature and inputs are filled in; returns the prediction's id once Redis has it.
+
+        Args:
+            serialized: the inputs and the rest of it where they are serialized already.
 
         Raises:
             RequestFailed: nothing was enqueued (nobody serves the model, or a bound is reached), or Redis went away and
@@ -142,7 +151,7 @@ class AsyncPredictions(Collector):
             SUBMIT,
             [route.queue.key, route.queue.serving_key, request.reply_to, _INDEX, _BYTES, _OPEN],
             [
-                self._limit_of(route), request.SerializeToString(), prediction_id, orjson.dumps(header),
+                self._limit_of(route), request.SerializeToString() + serialized, prediction_id, orjson.dumps(header),
                 int((seconds + limits.result_seconds) * 1000), limits.count, limits.total_bytes, PREFIX,
             ],
         )  # fmt: skip

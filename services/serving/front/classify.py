@@ -5,7 +5,7 @@ scores or as values. Words and codes are TensorFlow Serving's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -13,9 +13,9 @@ from google.protobuf.message import DecodeError
 from common.examples.naming import numbers_of_words
 from protos import example_pb2, queue_pb2, tfserving_pb2
 from services.serving.front.model_info import signature_text
-from services.serving.front.routing import Route
 from services.serving.wire.codes import Code
 from services.serving.wire.keys import DEFAULT_SIGNATURE
+from services.serving.wire.limits import Limits
 from services.serving.wire.prediction import (
     NUMPY_TYPES,
     RequestFailed,
@@ -33,11 +33,18 @@ _TYPE_NAMES = {np.dtype(text): name for name, text in NUMPY_TYPES.items() if nam
 Result = tfserving_pb2.ClassificationResult | tfserving_pb2.RegressionResult
 
 
+class Signatures(Protocol):
+    """What a version is asked for: a Route, or its signatures alone."""
+
+    def signature(self, name: str) -> Signature | None: ...
+    def meant(self, name: str) -> str: ...
+
+
 def _invalid(message: str) -> RequestFailed:
     return RequestFailed(Code.INVALID_ARGUMENT, message)
 
 
-def signature_for(method_name: str, route: Route, signature_name: str) -> Signature:
+def signature_for(method_name: str, route: Signatures, signature_name: str) -> Signature:
     """The signature to call, as `name_for` gives its name; its own method_name is not looked at.
 
     Raises:
@@ -51,7 +58,7 @@ def signature_for(method_name: str, route: Route, signature_name: str) -> Signat
     return signature
 
 
-def name_for(method_name: str, route: Route, signature_name: str) -> str:
+def name_for(method_name: str, route: Signatures, signature_name: str) -> str:
     """The signature that a request means. One that names none means `serving_default`; where that predicts and the
     version has TensorFlow's own `classification` or `regression`, as trained versions do, it means that one.
     """
@@ -94,15 +101,16 @@ def _check_regress(signature: Signature) -> None:
             raise _invalid(f"No regression {name} found in SignatureDef: {signature_text(signature)}")
 
 
-def examples_of(given: tfserving_pb2.Input, *, max_bytes: int) -> list[bytes]:
+def examples_of(given: tfserving_pb2.Input, limits: Limits) -> list[bytes]:
     """The serialized Examples of a request; a context comes before each of them.
 
     Raises:
-        RequestFailed: there is none, or they take more than `max_bytes` together.
+        RequestFailed: there is none, or there are more than the limits allow.
     """
+    limits.check_rows(len(given.example_list_with_context.examples) + len(given.example_list.examples))
     if given.WhichOneof("kind") == "example_list_with_context":
         listed = given.example_list_with_context
-        examples = with_context(listed.context, listed.examples, max_bytes=max_bytes)
+        examples = with_context(listed.context, listed.examples, max_bytes=limits.max_bytes)
     else:
         examples = list(given.example_list.examples)
     if not examples:

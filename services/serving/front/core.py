@@ -26,9 +26,9 @@ from services.serving.queue.admission import BATCHES_FULL, Admission
 from services.serving.queue.client import NO_RUNNER, REFUSED, Queue, QueueClient, Span
 from services.serving.wire.codes import Code
 from services.serving.wire.keys import replies_key
+from services.serving.wire.limits import DEFAULT_LIMITS, Limits
 from services.serving.wire.prediction import RequestFailed
 from services.serving.wire.replica_state import ReplicaState
-from services.serving.wire.tensors import MAX_EXPANDED_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -75,15 +75,14 @@ class Front:
         timeout_seconds: float,
         health: Health,
         namespace: str = "",
-        max_request_bytes: int = MAX_EXPANDED_BYTES,
+        limits: Limits = DEFAULT_LIMITS,
     ) -> None:
-        """max_request_bytes: what the inputs of one request may take once they are written out."""
         self._health = health
         self._routing = Routing(namespace)
         self.resolve = self._routing.resolve
         """Its own, and no method around it, because every request asks it."""
         self.timeout_seconds = timeout_seconds
-        self.max_request_bytes = max_request_bytes
+        self.limits = limits
         self.admission = Admission(in_flight_limit)
         self.cancelled: Counter[str] = Counter()
         """By model: requests taken off their queue because nobody waited for them any more."""
@@ -143,16 +142,22 @@ class Front:
         request: queue_pb2.PredictionRequest,
         on_reply: OnReply,
         *,
+        rows: int = 1,
         timeout_seconds: float | None = None,
+        serialized: bytes = b"",
     ) -> bytes:
         """Enqueues a request whose signature and inputs are filled in; returns its id.
+
+        Args:
+            rows: how many it has.
+            serialized: the inputs and the rest of it where they are serialized already: protobuf merges the two.
 
         Raises:
             RequestFailed: nothing was accepted (too much is open, or Redis is away); `on_reply` is not called.
         """
         timeout = self.timeout_seconds if timeout_seconds is None else min(timeout_seconds, self.timeout_seconds)
         queue, load = route.queue, route.queue.load
-        rows = _rows_of(request) if load.most_rows else 1
+        rows = rows if load.most_rows else 1
         try:
             self.admission.check(queue.model, load, open_count=len(self._open), rows=rows, timeout_seconds=timeout)
         except RequestFailed:
@@ -164,7 +169,7 @@ class Front:
         request.request_id = request_id
         request.reply_to = self._reply_to
         request.deadline_at_micros = int((time.time() + timeout) * 1e6)
-        serialized = request.SerializeToString()
+        serialized = request.SerializeToString() + serialized  # The script looks for the id at the beginning.
         now = self._loop.time()
         deadline = now + timeout
         load.opened(rows)
@@ -366,8 +371,3 @@ class Front:
 
 def _failure(request_id: bytes, code: int, message: str) -> queue_pb2.PredictionReply:
     return queue_pb2.PredictionReply(request_id=request_id, error_code=code, error_message=message)
-
-
-def _rows_of(request: queue_pb2.PredictionRequest) -> int:
-    """Size of dimension 0 of the first input; 1 where there is none."""
-    return next((tensor.shape[0] for tensor in request.inputs if tensor.shape), 1)

@@ -10,7 +10,7 @@ from common.suggestions import did_you_mean
 from services.serving.queue.client import Queue
 from services.serving.wire.codes import Code
 from services.serving.wire.keys import DEFAULT_TARGET, alias_target, version_target
-from services.serving.wire.prediction import RequestFailed
+from services.serving.wire.prediction import RequestFailed, meant_signature
 from services.serving.wire.replica_state import ReplicaState, ServingState, Signature, VersionState
 
 
@@ -25,8 +25,7 @@ class Route:
         return self.version.signatures.get(name)
 
     def meant(self, name: str) -> str:
-        """A clause with the signature that a misspelt name was probably meant to be, where a schema came with it."""
-        return did_you_mean([name], [key for key, known in self.version.signatures.items() if known.has_schema])
+        return meant_signature(self.version.signatures, name)
 
 
 class Routing:

@@ -13,6 +13,7 @@ from common.definition.serving import EngineName
 from common.process.logs import LogFormat
 from common.process.settings import ServiceSettings
 from services.serving.options.model_options import BatchingOptions, EngineOptions, WarmUpOptions
+from services.serving.wire.limits import DEFAULT_LIMITS
 
 _SLOWEST_DOWNLOAD = 20_000_000
 """Sixteen files at a time share it, and the registry's client gives a file up that comes at less than a megabyte per
@@ -43,6 +44,12 @@ class ServingSettings(ServiceSettings):
     """Deadline of a request whose client names none, and the longest a client may ask for."""
     max_body_bytes: int = Field(64 * 1024 * 1024, ge=1024)
     """Largest request body, inflated, and largest gRPC request; past it, 413 and RESOURCE_EXHAUSTED."""
+    max_rows: int = Field(DEFAULT_LIMITS.max_rows, ge=1)
+    """Instances or examples of a request, and rows of a trained version's inputs; past it, 400: one request of millions
+    of rows would hold a runner for seconds."""
+    max_lists: int = Field(DEFAULT_LIMITS.max_lists, ge=1)
+    """Lists in a JSON body; past it, 400, as past four objects for each of max_rows. Three bytes would become 60
+    to 200."""
     async_deadline_seconds: float = Field(600.0, gt=0, le=86_400)
     """Deadline of an asynchronous prediction whose client names none, and the longest it may ask for."""
     async_result_seconds: float = Field(600.0, gt=0, le=86_400)

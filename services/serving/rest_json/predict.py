@@ -13,14 +13,15 @@ import orjson
 from common.examples.naming import with_truths
 from protos import queue_pb2
 from services.serving.rest_json import reader as json_reader
+from services.serving.rest_json.counted import check_counts
 from services.serving.rest_json.numbers import float_array, float_rows
 from services.serving.rest_json.optional import columns_in_two_lists, even_columns, filled_rows
 from services.serving.rest_json.shared import Shared, parted, repeated
 from services.serving.rest_json.values import invalid, is_base64, read_value, shown
 from services.serving.wire.keys import DEFAULT_SIGNATURE
+from services.serving.wire.limits import DEFAULT_LIMITS, Limits
 from services.serving.wire.prediction import Arrays, RequestFailed, meant, under_inputs
 from services.serving.wire.replica_state import Signature, TensorSpec
-from services.serving.wire.tensors import MAX_EXPANDED_BYTES
 
 _JSON_DTYPES = {code: np.dtype(code) for code in ("<f4", "<f8", "|i1", "<i2", "<i4", "<i8", "|u1", "<u4", "<u8", "|b1")}
 _UNWRITTEN = {"<f2": "half", "<c8": "complex64", "<c16": "complex128", "<u2": "uint16"}
@@ -31,8 +32,13 @@ class Document:
 
     __slots__ = ("fields", "signature_name", "strict")
 
-    def __init__(self, body: bytes) -> None:
-        """Raises RequestFailed when the body is not a JSON object or names its signature by anything but a string."""
+    def __init__(self, body: bytes | bytearray, limits: Limits = DEFAULT_LIMITS) -> None:
+        """
+        Raises:
+            RequestFailed: the body is not a JSON object, names its signature by anything but a string, or has more
+                lists or objects than it may.
+        """
+        check_counts(body, limits)
         try:
             fields = orjson.loads(body)
         except orjson.JSONDecodeError:
@@ -65,20 +71,17 @@ class Inputs:
     """How many rows share a context, which was read once."""
 
 
-def read_inputs(document: Document, signature: Signature, *, max_bytes: int = MAX_EXPANDED_BYTES) -> Inputs:
+def read_inputs(document: Document, signature: Signature, limits: Limits = DEFAULT_LIMITS) -> Inputs:
     """The inputs by name.
 
-    Args:
-        max_bytes: what a context may take once it is written out for every row.
-
     Raises:
-        RequestFailed: the document does not fit the signature.
+        RequestFailed: the document does not fit the signature, or asks for more than the limits allow.
     """
     fields = document.fields
     if not signature.inputs:
         raise invalid(f"Failed to get input map for signature: {fields.get('signature_name') or 'DEFAULT'}")
     try:
-        found = _read(document, signature, max_bytes)
+        found = _read(document, signature, limits)
     except RequestFailed as error:
         lists = [name for name, spec in signature.inputs.items() if -1 in (spec.shape or ())[1:]]
         if not signature.has_schema or " size: " not in error.message or set(lists) <= signature.padding.keys():
@@ -100,8 +103,10 @@ def _with_empty_steps(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
     return array.reshape(array.shape[0], 0, *step) if is_empty else array
 
 
-def _read(document: Document, signature: Signature, max_bytes: int) -> Inputs:
+def _read(document: Document, signature: Signature, limits: Limits) -> Inputs:
     fields: Mapping[str, Any] = document.fields
+    if isinstance(fields.get("instances"), list):
+        limits.check_rows(len(fields["instances"]))
     if signature.aliases or signature.yes_no:
         fields = _as_declared(fields, signature)
     rows, columns = "instances" in fields, "inputs" in fields
@@ -114,11 +119,14 @@ def _read(document: Document, signature: Signature, max_bytes: int) -> Inputs:
         shared = parted(fields, signature)
         if shared is None:
             return _read_rows(fields["instances"], fields, signature, strict=document.strict)
-        return _read_shared(shared, fields, signature, strict=document.strict, max_bytes=max_bytes)
+        return _read_shared(shared, fields, signature, strict=document.strict, max_bytes=limits.max_bytes)
     if columns:
         if signature.has_schema and "context" in fields:
             raise invalid("'context' is what 'instances' share, and 'inputs' are columns; expecting 'instances'")
-        return Inputs(_read_columns(fields["inputs"], signature, strict=document.strict), is_rows=False)
+        arrays = _read_columns(fields["inputs"], signature, strict=document.strict)
+        if signature.has_schema:
+            limits.check_rows(max((len(array) for array in arrays.values() if array.ndim), default=0))
+        return Inputs(arrays, is_rows=False)
     raise invalid("Missing 'inputs' or 'instances' key")
 
 

@@ -28,7 +28,7 @@ _LOWEST_INT, _HIGHEST_INT, _INT_DIGITS = -(2**63), 2**64 - 1, 20
 _SHOWN_DIGITS = 30
 
 
-def may_repeat_a_key(body: bytes, fields: dict[str, Any]) -> bool:
+def may_repeat_a_key(body: bytes | bytearray, fields: dict[str, Any]) -> bool:
     """False when a body, read as `fields`, surely names every key once: it has no more colons than there are keys.
 
     Texts with colons in them take a second look, and the rare text with a quote before the colon takes a careful one.
@@ -53,7 +53,7 @@ def _count_keys(value: Any) -> int:
     return keys
 
 
-def loads(body: bytes) -> Any:
+def loads(body: bytes | bytearray) -> Any:
     """The document. Text that is no UTF-8 comes with Python's surrogate escapes.
 
     Raises:

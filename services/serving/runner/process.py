@@ -23,7 +23,7 @@ from common.process.memory import give_back_free_memory
 from common.process.retry import Backoff, Pauses
 from common.process.scheduling import LoadPriority
 from services.serving.batching.input_contract import read_contract
-from services.serving.batching.merge import Batcher, Taken
+from services.serving.batching.merge import Batcher, Taken, is_long
 from services.serving.engines.platforms import plugins as platforms
 from services.serving.engines.platforms.loading import LoadedModel, LoadRequest
 from services.serving.engines.warm_up import dependent_signatures, warm_up
@@ -41,6 +41,7 @@ _BLOCK_MILLISECONDS = 1000
 _IDLE_WAIT_SECONDS = 1.0
 _SLOT_SECONDS = 0.1
 _MOST_PENDING = 10_000
+_MOST_DEFERRED = 16
 _EMPTY_SECONDS = 10.0
 _REDIS_BACKOFF = Backoff(first_seconds=0.02, longest_seconds=1.0)
 
@@ -65,6 +66,11 @@ class Runner:
         self._threads = threads
         self._unsent: list[Completion] = []
         self._targets: tuple[str, ...] = ()
+        self._deferred: list[Taken] = []
+        """Requests of many calls that came while another one of them ran."""
+        self._is_between_calls = self._is_alone = False
+        if threads is None:
+            batcher.between_calls = self._serve_others
 
     def run(self) -> None:
         """Returns when the runner was told to leave and everything it took is answered."""
@@ -84,6 +90,30 @@ class Runner:
                 continue
             if taken:
                 self._answer(taken)
+
+    def _serve_others(self) -> None:
+        """Answers what came while a request of many calls runs; the next such one, and a suspect, wait for its end."""
+        if self._is_between_calls or self._is_alone or len(self._deferred) >= _MOST_DEFERRED:
+            return
+        self._is_between_calls = True
+        taken: list[Taken] = []
+        try:
+            for item in self._take_now():
+                waits = is_long(item.request) or item.request.failed_attempts
+                (self._deferred if waits else taken).append(item)
+            self._answer(taken)
+            self._flush()
+        except Unavailable as error:
+            logger.warning("%s", error.message)  # The loop connects again; what was taken is pending here until then.
+        finally:
+            self._is_between_calls = False
+            self._assignment.calls[0] = time.monotonic()
+
+    def _take_now(self) -> list[Taken]:
+        size = self._batcher.take_size
+        taken = self._queue.exchange(self._unsent, self._targets, count=size, block_milliseconds=0)
+        self._unsent = []
+        return taken
 
     def _can_run(self) -> bool:
         """Whether a batch that is taken now runs at once. What is done is sent before anything is waited for."""
@@ -156,8 +186,12 @@ class Runner:
                 self._queue.mark_alone(suspect)
             except Unavailable:
                 break  # They stay pending here and are taken up after the reconnect.
+            self._is_alone = True
             self._run([suspect])
+            self._is_alone = False
             self._finish_batches()
+        while self._deferred and not self._is_between_calls:
+            self._answer([self._deferred.pop(0)])
 
     def _run(self, taken: Sequence[Taken]) -> None:
         groups, refused = self._batcher.plan(taken, now_micros=time.time_ns() // 1000)
@@ -172,8 +206,11 @@ class Runner:
         for index, group in enumerate(groups):
             if index:
                 self._flush_if_possible()
+                if group.has_parts:
+                    self._serve_others()
             calls[0] = time.monotonic()
-            self._unsent += completions(self._batcher.answer(group))
+            done = completions(self._batcher.answer(group))  # Others may be answered meanwhile.
+            self._unsent += done
             calls[0] = 0.0
 
     def _flush(self) -> None:

@@ -39,6 +39,9 @@ class RequestFailed(Exception):
         self.code = Code.of(code)
         self.message = message
 
+    def __reduce__(self) -> tuple[type["RequestFailed"], tuple[int, str]]:
+        return RequestFailed, (int(self.code), self.message)  # It crosses from the process that reads large messages.
+
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
@@ -186,6 +189,11 @@ def meant(signature: Signature, names: Iterable[str]) -> str:
     words are all that is expected: of a version that came without a schema."""
     unknown = [name for name in names if name not in signature.inputs]
     return did_you_mean(unknown, {*signature.inputs, *signature.aliases}) if signature.has_schema else ""
+
+
+def meant_signature(signatures: Mapping[str, Signature], name: str) -> str:
+    """A clause with the signature that a misspelt name was probably meant to be, where a schema came with it."""
+    return did_you_mean([name], [key for key, known in signatures.items() if known.has_schema])
 
 
 def under_inputs(values: Mapping[str, Any], signature: Signature) -> Mapping[str, Any]:

@@ -17,6 +17,7 @@ from services.serving.rest_json.predict import Document, Inputs, read_inputs
 from services.serving.tests.support.fake_runner import FakeRunner
 from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.replica_states import replica_state, version
+from services.serving.wire.limits import Limits
 from services.serving.wire.prediction import RequestFailed
 from services.serving.wire.replica_state import Signature, TensorSpec
 from testing.redis_server import RedisServer
@@ -41,7 +42,9 @@ _USER = {"user": "ann", "place": [1.5, 2.5]}
 
 
 def read(signature: Signature, instances: list[Any], **more: Any) -> Inputs:
-    return read_inputs(Document(json.dumps({"instances": instances, **more}).encode()), signature, max_bytes=100_000)
+    return read_inputs(
+        Document(json.dumps({"instances": instances, **more}).encode()), signature, Limits(max_bytes=100_000)
+    )
 
 
 @pytest.mark.covers("perf-shared-context")

@@ -15,6 +15,7 @@ from common.process.web import bind
 from services.serving.doors import grpc_api
 from services.serving.doors.fast_http import protocol_for
 from services.serving.doors.http_api import CORS_HEADERS, create_serving_app
+from services.serving.doors.large_messages import LargeMessages
 from services.serving.doors.rest_predict import RestPredict
 from services.serving.front.async_predictions import AsyncLimits, AsyncPredictions
 from services.serving.front.core import CONDITION, Front
@@ -22,11 +23,13 @@ from services.serving.front.journal import Journal
 from services.serving.front.request_counts import ApiLatency, RequestCounts
 from services.serving.front.request_log import RequestLog
 from services.serving.tests.support.fake_runner import FakeRunner
+from services.serving.wire.limits import DEFAULT_LIMITS, Limits
 from services.serving.wire.replica_state import ReplicaState
 
 _Result = TypeVar("_Result")
 _TIMEOUT_SECONDS = 60.0
 _ASYNC_LIMITS = AsyncLimits()
+_GRPC_BYTES = 4 << 20
 
 
 class FrontThread:
@@ -36,9 +39,9 @@ class FrontThread:
         self, redis_url: str, state: ReplicaState | None, *, queue_limit: int = 64, in_flight_limit: int = 64,
         timeout_seconds: float = 60.0, max_body_bytes: int = 1 << 20, keep_alive_seconds: int = 5,
         enable_cors: bool = False, request_log: RequestLog | None = None,
-        async_limits: AsyncLimits = _ASYNC_LIMITS, tracing: Tracing = OFF,
+        async_limits: AsyncLimits = _ASYNC_LIMITS, tracing: Tracing = OFF, limits: Limits = DEFAULT_LIMITS,
     ) -> None:  # fmt: skip
-        self._tracing = tracing
+        self._tracing, self._limits = tracing, limits
         self._redis_url = redis_url
         self._state = state
         self._queue_limit, self._in_flight_limit = queue_limit, in_flight_limit
@@ -88,14 +91,15 @@ class FrontThread:
         self._stop = asyncio.Event()
         self.front = Front(
             redis_url=self._redis_url, front_id="front", timeout_seconds=self._timeout_seconds, health=self.health,
-            queue_limit=self._queue_limit, in_flight_limit=self._in_flight_limit,
+            queue_limit=self._queue_limit, in_flight_limit=self._in_flight_limit, limits=self._limits,
         )  # fmt: skip
         if self._state is not None:
             self.front.update(self._state)
         counts = RequestCounts(lambda: self.front.open_count)
         self.asynchronous = AsyncPredictions(self._redis_url, queue_limit=self._queue_limit, limits=self._async_limits)
         journal = Journal(counts, self.request_log, self.latency, self._tracing)
-        predict = RestPredict(self.front, journal)
+        large = LargeMessages(self.front.limits)
+        predict = RestPredict(self.front, journal, large)
         self.server = uvicorn.Server(
             uvicorn.Config(
                 create_serving_app(
@@ -113,8 +117,9 @@ class FrontThread:
             )
         )  # fmt: skip
         grpc_server, self.grpc_port = await start_aio_server(
-            "127.0.0.1:0", lambda server: grpc_api.add_services(server, self.front, journal),
+            "127.0.0.1:0", lambda server: grpc_api.add_services(server, self.front, journal, large),
             service_names=grpc_api.SERVICE_NAMES, service_health=self.health,
+            options=[("grpc.max_receive_message_length", max(self._max_body_bytes, _GRPC_BYTES))],
         )  # fmt: skip
         queue = self._loop.create_task(self.front.queue_client.run())
         web = self._loop.create_task(self.server.serve([self._sock]))

@@ -1,0 +1,39 @@
+"""What one request may ask for, counted before memory is taken for it."""
+
+from dataclasses import dataclass
+
+from services.serving.wire.codes import Code
+from services.serving.wire.prediction import RequestFailed
+from services.serving.wire.tensors import MAX_EXPANDED_BYTES
+
+_OBJECTS_OF_A_ROW = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """
+    Attributes:
+        max_bytes: what the inputs may take once they are written out.
+        max_rows: instances or examples, and rows of inputs where a schema says that they are rows.
+        max_lists: lists in a JSON body.
+    """
+
+    max_bytes: int = MAX_EXPANDED_BYTES
+    max_rows: int = 262_144
+    max_lists: int = 8_388_608
+
+    @property
+    def max_objects(self) -> int:
+        """In a JSON body: a row, and some values in it that are base64."""
+        return _OBJECTS_OF_A_ROW * self.max_rows
+
+    def check_rows(self, count: int) -> None:
+        """Raises RequestFailed for too many."""
+        if count > self.max_rows:
+            raise RequestFailed(
+                Code.INVALID_ARGUMENT,
+                f"the request has {count} rows, expected at most {self.max_rows}; send fewer at once",
+            )
+
+
+DEFAULT_LIMITS = Limits()

@@ -9,12 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from common.counted import counted
+from common.definition.class_words import Words
 from common.errors import InvalidInput, NotFound
 from common.registry.catalog import Decision, Model, Round, RoundState, Version
 from common.registry.round_words import hindrance_of, progress_of, regrouped_of
 from common.schema import Schema
 from headrace.client.platform import Client
-from headrace.commands import training_facts
+from headrace.commands import evaluation_tables, training_facts
+from headrace.commands.evaluation_tables import number_of
 from headrace.commands.session import Session, age, print_facts, print_table
 
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="How many, the newest first.")]
@@ -33,7 +35,8 @@ def show(
         model = client.model(name)
         if version:
             found = client.version(name, version)
-            session.show(asdict(found), lambda: _print_version(found, model))
+            words = {} if session.as_json else evaluation_tables.class_words(client, found)
+            session.show(asdict(found), lambda: _print_version(found, model, words))
             return
         definition = client.definition(model.definition_digest)
     text = definition["model.yaml"].decode(errors="replace")
@@ -245,7 +248,7 @@ def _model_facts(model: Model) -> dict[str, object]:
     return facts | ({"last failure": model.last_failure} if model.last_failure else {})
 
 
-def _print_version(version: Version, model: Model) -> None:
+def _print_version(version: Version, model: Model, words: Words) -> None:
     live = ", ".join(alias for alias, number in model.aliases.items() if number == version.version)
     reasons = "; ".join(version.verdict.reasons)
     facts: dict[str, object] = {
@@ -280,46 +283,13 @@ def _print_version(version: Version, model: Model) -> None:
     whose = [name for name in ("candidate", "parent", "progressive") if metrics.get(name)]
     names = dict.fromkeys(name for part in whose for name in metrics[part])
     if whose:
-        rows = [[name, *(_number(metrics[part].get(name)) for part in whose)] for name in names]
+        rows = [[name, *(number_of(metrics[part].get(name)) for part in whose)] for name in names]
         print_table("", {"metric": "left"} | dict.fromkeys(whose, "right"), rows)
-    _print_losses(metrics.get("training", {}))
+    evaluation_tables.print_losses(metrics.get("training", {}))
     training_facts.print_evaluations(version)
-    _print_slices(version)
-    _print_rules(version)
-
-
-def _print_losses(training: Mapping[str, float]) -> None:
-    """Of the last pass over the range."""
-    if "regularization_loss" in training:
-        data, added = _number(training["data_loss"]), _number(training["regularization_loss"])
-        typer.echo(f"loss      {_number(training['loss'])} in training: data {data}, regularization {added}")
-
-
-def _print_slices(version: Version) -> None:
-    """A table for each way of cutting: a line per value and metric."""
-    slices: list[Mapping[str, Any]] = list(version.evaluation.get("slices", ()))
-    for by in dict.fromkeys(tuple(one["by"]) for one in slices):
-        rows = [row for one in slices if tuple(one["by"]) == by for row in _slice_rows(one)]
-        columns = {" and ".join(by): "left", "held out": "right", "metric": "left", "candidate": "right"}
-        print_table("", columns | {"parent": "right"}, rows)
-
-
-def _slice_rows(one: Mapping[str, Any]) -> list[list[object]]:
-    value = " and ".join(one["where"].values()) if one["where"] else f"{one['value_count']} others"
-    sides = (one["metrics"].get("candidate", {}), one["metrics"].get("parent", {}))
-    names = list(dict.fromkeys(name for side in sides for name in side)) or ["-"]
-    shown = [[name, *(_number(side.get(name)) for side in sides)] for name in names]
-    return [[value if not place else "", f"{one['count']:,}" if not place else "", *row]
-            for place, row in enumerate(shown)]  # fmt: skip
-
-
-def _print_rules(version: Version) -> None:
-    """What became of each rule, where there are several or one was judged by its interval."""
-    told = version.verdict.outcomes
-    if len(told) < 2 and version.verdict.rule.confidence is None:
-        return
-    rows = [[one["outcome"].replace("_", " "), one["sentence"]] for one in told]
-    print_table("", {"rule": "left", "why": "left"}, rows)
+    evaluation_tables.print_classes(version, words)
+    evaluation_tables.print_slices(version)
+    evaluation_tables.print_rules(version)
 
 
 def _format_facts(found: Mapping[str, Any]) -> str:
@@ -356,7 +326,7 @@ def _print_diff(found: Mapping[str, Any]) -> None:
     model, one, other = found["model"], f"@{found['from']}", f"@{found['to']}"
     typer.secho(f"{model}: {one} and {other}; {found['relation']}", bold=True)
     metrics = [
-        [name, _number(values["from"]), _number(values["to"]), _number(values["change"])]
+        [name, number_of(values["from"]), number_of(values["to"]), number_of(values["change"])]
         for name, values in found["metrics"].items()
     ]
     if metrics:
@@ -443,10 +413,6 @@ def _round_row(found: Round) -> list[object]:
 
 def _clock(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(at))
-
-
-def _number(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, int | float) else "-"
 
 
 def _short(value: object) -> str:

@@ -1,5 +1,6 @@
 """The commands that look at and lead a model's life, against a server that answers what the test says."""
 
+import base64
 import json
 import subprocess
 import sys
@@ -236,6 +237,24 @@ def test_show_tells_the_slices_of_a_version_and_what_became_of_each_rule(run: Ru
     shown = json.loads(run("show", "m@2", "--json", answers=(MODEL, answer)).stdout)
     assert shown["evaluation"]["slices"] == slices
     assert shown["verdict"]["outcomes"] == outcomes
+
+
+def test_show_tells_confusions_and_classes_by_their_words(run: Run) -> None:
+    drawn = {
+        "confusion": {"classes": [0, 2, "others"], "counts": [[96.0, 1.0, 0.0], [2.0, 79.0, 0.0], [0.0, 3.0, 1234.5]]},
+        "classes": [[2, 0.75, 0.5, 0.25], [0, None, 0.125, 0.625]],
+    }
+    answer = VERSION | {"evaluation": {"curves": {"candidate": {"kind": drawn}}}}
+    schema = {"features": [{"name": "x", "dtype": "float32"}],
+              "labels": [{"name": "kind", "dtype": "string", "vocabulary": ["angry", "calm", "happy"]}]}  # fmt: skip
+    model_yaml = "name: m\nstream: s\nlabel: kind\nestimator: linear_classifier\nfeatures:\n  x: {type: numeric}\n"
+    definition = {"digest": "d", "files": {"model.yaml": base64.b64encode(model_yaml.encode()).decode()}}
+    stream = STREAM | {"schema_json": json.dumps(schema)}
+    told = run("show", "m@2", answers=(MODEL, answer, stream, definition)).stdout.splitlines()
+    rows = [" ".join(line.split()) for line in told]
+    for row in ("label angry happy others", "happy 2 79 0", "others 0 3 1,234.5", "happy 0.7500 0.5000 0.2500",
+                "angry - 0.1250 0.6250"):  # fmt: skip
+        assert row in rows, row
 
 
 def test_show_and_diff_take_a_model_and_its_versions(run: Run) -> None:

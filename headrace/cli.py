@@ -23,6 +23,7 @@ from headrace.commands import (
     lifecycle,
     look,
     model_engines,
+    model_export,
     model_files,
     model_inside,
     models,
@@ -239,6 +240,7 @@ model_files.app.command()(model_engines.engines)
 model_files.app.command()(model_inside.tap)
 model_files.app.command()(model_inside.optimize)
 model_files.app.command()(model_inside.tflite)
+model_files.app.command()(model_export.export)
 model_files.app.command()(upgrade.upgrade)
 app.add_typer(model_files.app, name="model", rich_help_panel="Measure and look inside")
 app.add_typer(checkpoints.app, name="checkpoint", rich_help_panel="Measure and look inside")

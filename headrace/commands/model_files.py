@@ -27,7 +27,7 @@ Name = Annotated[
     str,
     typer.Argument(metavar="MODEL[@VERSION]", help="A version, the one in production, or a folder of this machine."),
 ]
-_FOLDER = "saved_model/"
+FOLDER = "saved_model/"
 _SHOWN_NODES = 200
 
 
@@ -261,15 +261,15 @@ def fetched(session: Session, name: str, folder: Path, *wanted: str) -> _Files:
         return _Files(name, local, sizes)
     with session.client() as client:
         version = chosen_version(client, name)
-        entries = {file.path.removeprefix(_FOLDER): file for file in version.files if file.path.startswith(_FOLDER)}
+        entries = {file.path.removeprefix(FOLDER): file for file in version.files if file.path.startswith(FOLDER)}
         for path, entry in entries.items():
             if not wanted or path in wanted:
-                client.fetch_file(entry, folder / _FOLDER / path)
+                client.fetch_file(entry, folder / FOLDER / path)
         for file in version.files:
             if not wanted and file.path.startswith("checkpoint/weights"):
                 client.fetch_file(file, folder / file.path)
     sizes = {path: entry.size_bytes for path, entry in entries.items()}
-    return _Files(f"{version.model}@{version.version}", folder / _FOLDER, sizes)
+    return _Files(f"{version.model}@{version.version}", folder / FOLDER, sizes)
 
 
 def _parameters_by_layer(variables: "Mapping[str, Variable]", checkpoint: Path) -> dict[str, int]:

@@ -60,6 +60,27 @@ def test_a_versions_saved_model_is_shown_without_tensorflow(server: Server, run:
     assert found["files"] == {"saved_model.pb": len(GRAPH)}
 
 
+def test_a_version_is_exported_whole_as_tensorflow_serving_reads_it(server: Server, run: Run, tmp_path: Path) -> None:  # noqa: F811
+    contents = {"saved_model/saved_model.pb": GRAPH, "saved_model/variables/variables.index": b"index"}
+    found = version(contents | {"checkpoint/state.json": b"{}"})
+    cut_short = tmp_path / "m" / ".2.partial" / "of_before"
+    cut_short.parent.mkdir(parents=True)
+    cut_short.touch()
+    for answer in (found, *contents.values()):
+        server.will_answer(200, answer)
+    told = run("model", "export", "m@2", "--to", str(tmp_path / "m"))
+    assert told.output == f"m@2 is in {tmp_path / 'm' / '2'}: 2 files\n"
+    written = {
+        str(path.relative_to(tmp_path)): path.read_bytes() for path in (tmp_path / "m").rglob("*") if path.is_file()
+    }
+    assert written == {"m/2/saved_model.pb": GRAPH, "m/2/variables/variables.index": b"index"}
+    server.will_answer(200, found)
+    again = run("model", "export", "m@2", "--to", str(tmp_path / "m"))
+    assert (again.exit_code, "is there already" in again.output) == (5, True)
+    server.will_answer(200, version({"exports/x.onnx": b"x"}))
+    assert run("model", "export", "m@2", "--to", str(tmp_path / "n")).exit_code == 4
+
+
 @pytest.mark.covers("fmt-op-list")
 def test_the_operations_of_a_folder_are_counted_and_those_told_that_nobody_can_run(run: Run, tmp_path: Path) -> None:  # noqa: F811
     (tmp_path / "own").mkdir()
@@ -151,7 +172,7 @@ def test_what_needs_tensorflow_is_done_by_a_process_that_has_it(server: Server, 
     server.will_answer(200, content)
     result = run("checkpoint", "export", "m@2", "--only", "model/*", "--to", str(tmp_path / "tf" / "ckpt"))
     assert result.exit_code == 0, result.output
-    assert "1 tensors of m@2" in result.output
+    assert "1 tensor of m@2" in result.output
     server.will_answer(200, version({"checkpoint/weights.npz": content}))
     server.will_answer(200, content)
     result = run("checkpoint", "export", "m@2", "--only", "modle/dense/kernel", "--to", str(tmp_path / "no"))

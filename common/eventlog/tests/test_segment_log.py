@@ -279,7 +279,7 @@ def test_the_inspector_tells_what_a_topic_holds_and_finds_damage(log: SegmentLog
     log.append(TOPIC, 0, [NewRecord(record(b"one").value, replace(record().headers, example_count=5))])
     wrong = _inspect(directory, TOPIC)
     assert wrong.returncode == 1
-    assert "offset 2 holds 1 examples; its headers say 5" in wrong.stderr
+    assert "offset 2 holds 1 example; its headers say 5" in wrong.stderr
     absent = _inspect(directory, "examples.nowhere")
     assert absent.returncode == 1
     assert "no topic 'examples.nowhere'" in absent.stderr

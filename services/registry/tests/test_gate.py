@@ -188,7 +188,7 @@ def test_a_rule_of_every_value_names_the_value_that_breaks_it() -> None:
         ({"slice": {"carrier": "ZZ"}}, "auc where carrier is ZZ: no held-out example is of this slice"),
         ({"slice": {"carrier": "AA"}, "min_examples": 100}, "auc where carrier is AA: 90 held-out examples"),
         ({"slice": {"carrier": "B6"}}, "the candidate's auc where carrier is B6 is missing or not a number"),
-        ({"slice": "carrier", "min_examples": 1000}, "auc by carrier: no slice has 1000 examples"),
+        ({"slice": "carrier", "min_examples": 1000}, "auc by carrier: no slice has 1,000 examples"),
     ],
 )
 def test_a_slice_without_examples_is_not_enough_evidence(of: Mapping[str, Any], sentence: str) -> None:

@@ -16,7 +16,7 @@ class SavedModel(_message.Message):
     def __init__(self, saved_model_schema_version: _Optional[int] = ..., meta_graphs: _Optional[_Iterable[_Union[MetaGraphDef, _Mapping]]] = ...) -> None: ...
 
 class MetaGraphDef(_message.Message):
-    __slots__ = ("meta_info_def", "graph_def", "saver_def", "signature_def", "asset_file_def")
+    __slots__ = ("meta_info_def", "graph_def", "saver_def", "collection_def", "signature_def", "asset_file_def", "object_graph_def")
     class MetaInfoDef(_message.Message):
         __slots__ = ("stripped_op_list", "tags", "tensorflow_version", "stripped_default_attrs")
         STRIPPED_OP_LIST_FIELD_NUMBER: _ClassVar[int]
@@ -28,6 +28,13 @@ class MetaGraphDef(_message.Message):
         tensorflow_version: str
         stripped_default_attrs: bool
         def __init__(self, stripped_op_list: _Optional[_Union[OpList, _Mapping]] = ..., tags: _Optional[_Iterable[str]] = ..., tensorflow_version: _Optional[str] = ..., stripped_default_attrs: bool = ...) -> None: ...
+    class CollectionDefEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: CollectionDef
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[CollectionDef, _Mapping]] = ...) -> None: ...
     class SignatureDefEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -38,14 +45,61 @@ class MetaGraphDef(_message.Message):
     META_INFO_DEF_FIELD_NUMBER: _ClassVar[int]
     GRAPH_DEF_FIELD_NUMBER: _ClassVar[int]
     SAVER_DEF_FIELD_NUMBER: _ClassVar[int]
+    COLLECTION_DEF_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_DEF_FIELD_NUMBER: _ClassVar[int]
     ASSET_FILE_DEF_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_GRAPH_DEF_FIELD_NUMBER: _ClassVar[int]
     meta_info_def: MetaGraphDef.MetaInfoDef
     graph_def: GraphDef
     saver_def: SaverDef
+    collection_def: _containers.MessageMap[str, CollectionDef]
     signature_def: _containers.MessageMap[str, _tfserving_pb2.SignatureDef]
     asset_file_def: _containers.RepeatedCompositeFieldContainer[AssetFileDef]
-    def __init__(self, meta_info_def: _Optional[_Union[MetaGraphDef.MetaInfoDef, _Mapping]] = ..., graph_def: _Optional[_Union[GraphDef, _Mapping]] = ..., saver_def: _Optional[_Union[SaverDef, _Mapping]] = ..., signature_def: _Optional[_Mapping[str, _tfserving_pb2.SignatureDef]] = ..., asset_file_def: _Optional[_Iterable[_Union[AssetFileDef, _Mapping]]] = ...) -> None: ...
+    object_graph_def: SavedObjectGraph
+    def __init__(self, meta_info_def: _Optional[_Union[MetaGraphDef.MetaInfoDef, _Mapping]] = ..., graph_def: _Optional[_Union[GraphDef, _Mapping]] = ..., saver_def: _Optional[_Union[SaverDef, _Mapping]] = ..., collection_def: _Optional[_Mapping[str, CollectionDef]] = ..., signature_def: _Optional[_Mapping[str, _tfserving_pb2.SignatureDef]] = ..., asset_file_def: _Optional[_Iterable[_Union[AssetFileDef, _Mapping]]] = ..., object_graph_def: _Optional[_Union[SavedObjectGraph, _Mapping]] = ...) -> None: ...
+
+class CollectionDef(_message.Message):
+    __slots__ = ("node_list",)
+    class NodeList(_message.Message):
+        __slots__ = ("value",)
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        value: _containers.RepeatedScalarFieldContainer[str]
+        def __init__(self, value: _Optional[_Iterable[str]] = ...) -> None: ...
+    NODE_LIST_FIELD_NUMBER: _ClassVar[int]
+    node_list: CollectionDef.NodeList
+    def __init__(self, node_list: _Optional[_Union[CollectionDef.NodeList, _Mapping]] = ...) -> None: ...
+
+class SavedObjectGraph(_message.Message):
+    __slots__ = ("nodes", "concrete_functions")
+    class ConcreteFunctionsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: SavedConcreteFunction
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[SavedConcreteFunction, _Mapping]] = ...) -> None: ...
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    CONCRETE_FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
+    nodes: _containers.RepeatedCompositeFieldContainer[SavedObject]
+    concrete_functions: _containers.MessageMap[str, SavedConcreteFunction]
+    def __init__(self, nodes: _Optional[_Iterable[_Union[SavedObject, _Mapping]]] = ..., concrete_functions: _Optional[_Mapping[str, SavedConcreteFunction]] = ...) -> None: ...
+
+class SavedObject(_message.Message):
+    __slots__ = ("asset",)
+    class Asset(_message.Message):
+        __slots__ = ("asset_file_def_index",)
+        ASSET_FILE_DEF_INDEX_FIELD_NUMBER: _ClassVar[int]
+        asset_file_def_index: int
+        def __init__(self, asset_file_def_index: _Optional[int] = ...) -> None: ...
+    ASSET_FIELD_NUMBER: _ClassVar[int]
+    asset: SavedObject.Asset
+    def __init__(self, asset: _Optional[_Union[SavedObject.Asset, _Mapping]] = ...) -> None: ...
+
+class SavedConcreteFunction(_message.Message):
+    __slots__ = ("bound_inputs",)
+    BOUND_INPUTS_FIELD_NUMBER: _ClassVar[int]
+    bound_inputs: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, bound_inputs: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class OpList(_message.Message):
     __slots__ = ("op",)
@@ -109,12 +163,21 @@ class FunctionDefLibrary(_message.Message):
     def __init__(self, function: _Optional[_Iterable[_Union[FunctionDef, _Mapping]]] = ...) -> None: ...
 
 class FunctionDef(_message.Message):
-    __slots__ = ("signature", "node_def")
+    __slots__ = ("signature", "node_def", "attr")
+    class AttrEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: AttrValue
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[AttrValue, _Mapping]] = ...) -> None: ...
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     NODE_DEF_FIELD_NUMBER: _ClassVar[int]
+    ATTR_FIELD_NUMBER: _ClassVar[int]
     signature: OpDef
     node_def: _containers.RepeatedCompositeFieldContainer[NodeDef]
-    def __init__(self, signature: _Optional[_Union[OpDef, _Mapping]] = ..., node_def: _Optional[_Iterable[_Union[NodeDef, _Mapping]]] = ...) -> None: ...
+    attr: _containers.MessageMap[str, AttrValue]
+    def __init__(self, signature: _Optional[_Union[OpDef, _Mapping]] = ..., node_def: _Optional[_Iterable[_Union[NodeDef, _Mapping]]] = ..., attr: _Optional[_Mapping[str, AttrValue]] = ...) -> None: ...
 
 class NodeDef(_message.Message):
     __slots__ = ("name", "op", "input", "attr")

@@ -17,8 +17,16 @@ _ARGUMENTS_FROM = {"PartitionedCall": 0, "StatefulPartitionedCall": 0, "While": 
                    "StatelessIf": 1, "Case": 1, "StatelessCase": 1}  # fmt: skip
 """The input of a calling node that is the function's first argument."""
 _PASSES_ON = {"Identity", "IdentityN"}
-_READS_VARIABLE = "ReadVariableOp"
+_READS_VARIABLE, _VARIABLE = "ReadVariableOp", "VarHandleOp"
 _MOST_STEPS = 1_000_000
+_Place = tuple[str, Node, int | None]
+"""An input of a node by its scope and number; None where the number is not known."""
+LOADERS_OWN = ("__saved_model_init_op", "__saved_model_train_op")
+"""Signatures that a loader runs, with its assets' paths; one that gives a tensor can be called like any other."""
+_RUN_BY_LOADERS = ("saved_model_main_op", "legacy_init_op")
+"""Collections of TensorFlow 1 that name what a loader runs."""
+_SWAPPED = "api_implements"
+"""Of a function: TensorFlow calls it in the place of others that have the same value there."""
 
 
 @dataclass(frozen=True)
@@ -39,17 +47,20 @@ class Calls:
         self._graph = graph
         self._scopes = {GRAPH: {node.name: node for node in graph.graph_def.node}}
         self._arguments: dict[str, dict[str, int]] = {GRAPH: {}}
+        self._functions = {function.signature.name: function for function in graph.graph_def.library.function}
+        self._objects = graph.object_graph_def
         for function in graph.graph_def.library.function:
             self._scopes[function.signature.name] = {node.name: node for node in function.node_def}
             self._arguments[function.signature.name] = {a.name: i for i, a in enumerate(function.signature.input_arg)}
         self._saver = graph.saver_def
-        self._run = [tensor.name for signature in graph.signature_def.values() for tensor in signature.outputs.values()]
+        self._called, self._loading = _runs(graph)
         self._assets = {_node_name(asset.tensor_info.name) for asset in graph.asset_file_def}
+        self._saver_file = {_node_name(self._saver.filename_tensor_name)} - {""}
         self._users: dict[str, list[Node]] = defaultdict(list)
         for node in graph.graph_def.node:
             for name in {_node_name(one) for one in node.input}:
                 self._users[name].append(node)
-        self._surely_assets: set[tuple[str, str]] = set()
+        self._surely: dict[bool, set[tuple[str, str]]] = {True: set(), False: set()}
         self._callers: dict[str, list[tuple[str, Node]]] = defaultdict(list)
         for scope, node in self.nodes():
             for called in set(_functions_of(node)):
@@ -67,54 +78,85 @@ class Calls:
         return set(self._scopes) - {GRAPH}
 
     def by_signatures(self) -> Reached:
-        """What runs when a signature is called or the version is loaded, its variables' saver apart."""
-        return self._reached(self._run)
+        """What runs when a signature is called: no loader gives an asset its path then."""
+        return self._reached(self._called)
 
-    def by_saver(self) -> Reached:
-        """What runs when variables are saved or restored."""
-        return self._reached([self._saver.save_tensor_name, self._saver.restore_op_name])
+    def by_loading(self) -> Reached:
+        """What runs when the version is loaded, the restoring of its variables apart."""
+        return self._reached(self._loading)
+
+    def by_saving(self) -> Reached:
+        """What runs when variables are saved, which no replica does."""
+        return self._reached([self._saver.save_tensor_name])
+
+    def by_restoring(self) -> Reached:
+        return self._reached([self._saver.restore_op_name])
 
     def is_asset(self, scope: str, node: Node, place: int) -> bool:
         """Whether an input of a node is the path of a file below assets/, or an argument that is one in every call.
 
         Each place of the graph is walked through once, however many inputs lead there and however often it is asked.
         """
-        waiting: list[tuple[str, Node, int | None]] = [(scope, node, place)]
+        return self._comes_from(scope, node, place, is_asset=True)
+
+    def is_saver_file(self, scope: str, node: Node, place: int) -> bool:
+        """Whether an input of a node is the path that a loader gives the saver: the version's own variables."""
+        return self._comes_from(scope, node, place, is_asset=False)
+
+    def _comes_from(self, scope: str, node: Node, place: int, *, is_asset: bool) -> bool:
+        surely = self._surely[is_asset]
+        waiting: list[_Place] = [(scope, node, place)]
         seen: set[tuple[str, str]] = set()
-
-        def is_new(where: str, what: str) -> bool:
-            step = (where, what)
-            known = step in seen or step in self._surely_assets
-            seen.add(step)
-            return not known
-
         for _ in range(_MOST_STEPS):
             if not waiting:
-                self._surely_assets |= seen
+                surely |= seen
                 return True
             where, reader, wanted = waiting.pop()
             if wanted is None or wanted >= len(reader.input):
                 return False
-            source = _node_name(reader.input[wanted])
-            before = self._scopes[where].get(source)
-            if before is not None and before.op in _PASSES_ON:
-                output = _output_of(reader.input[wanted])
-                if is_new(where, f"{source}:{output}"):
-                    waiting.append((where, before, output))
-            elif where == GRAPH and source in self._assets:
+            step = (where, reader.input[wanted])
+            if step in seen or step in surely:
                 continue
-            elif where == GRAPH and before is not None and before.op == _READS_VARIABLE:
-                variable = _node_name(next(iter(before.input), ""))
-                if is_new(_READS_VARIABLE, variable):
-                    waiting += self._values_of(variable)
-            elif before is not None or source not in self._arguments[where]:
+            seen.add(step)
+            before = self._before(*step, is_asset=is_asset)
+            if before is None:
                 return False
-            elif is_new(where, source):
-                argument = self._arguments[where][source]
-                waiting += [(outer, call, _input_of(call, where, argument)) for outer, call in self._callers[where]]
+            waiting += before
         return False
 
-    def _values_of(self, variable: str) -> list[tuple[str, Node, int | None]]:
+    def _before(self, where: str, tensor: str, *, is_asset: bool) -> list[_Place] | None:
+        """The inputs that a tensor is made of, none for a path that a loader gives; None where nobody can say."""
+        name = _node_name(tensor)
+        source = self._scopes[where].get(name)
+        if source is not None and source.op in _PASSES_ON:
+            return [(where, source, _output_of(tensor))]
+        if where == GRAPH and name in (self._assets if is_asset else self._saver_file):
+            return []
+        if where == GRAPH and source is not None and source.op == _READS_VARIABLE:
+            return [(where, source, 0)]
+        if where == GRAPH and source is not None and source.op == _VARIABLE:
+            return self._values_of(name)
+        argument = self._arguments[where].get(name) if source is None else None
+        if argument is None or not self._is_only_called(where, argument, is_asset=is_asset):
+            return None
+        return [(outer, call, _input_of(call, where, argument)) for outer, call in self._callers[where]]
+
+    def _is_only_called(self, function: str, argument: int, *, is_asset: bool) -> bool:
+        """Whether calls in the graph say all that an argument may be: tf.saved_model.load gives functions of objects
+        what it captured, and their callers the rest; TensorFlow swaps functions that implement the same."""
+        found = self._functions[function]
+        if _SWAPPED in found.attr:
+            return False
+        bound = self._objects.concrete_functions
+        if function not in bound:
+            return True
+        captured = bound[function].bound_inputs
+        place = argument - (len(found.signature.input_arg) - len(captured))
+        if not is_asset or not 0 <= place < len(captured) or not 0 <= captured[place] < len(self._objects.nodes):
+            return False
+        return self._objects.nodes[captured[place]].HasField("asset")
+
+    def _values_of(self, variable: str) -> list[_Place]:
         """What the graph itself assigns to a variable; an unknown place where others could assign to it too."""
         users = self._users[variable]
         known = {_READS_VARIABLE, "AssignVariableOp", "VarIsInitializedOp"}
@@ -152,6 +194,20 @@ def _functions_of(node: Node) -> Iterator[str]:
             yield value.func.name
         for one in value.list.func:
             yield one.name
+
+
+def _runs(graph: GraphProto) -> tuple[list[str], list[str]]:
+    """The tensors and nodes that calls of signatures ask for, and those that loading the version does."""
+    called: list[str] = []
+    loading: list[str] = []
+    for name, signature in graph.signature_def.items():
+        wanted = [tensor.name for tensor in signature.outputs.values()]
+        is_loaders = name in LOADERS_OWN and not any(":" in tensor for tensor in wanted)
+        (loading if is_loaders else called).extend(wanted)
+    for name in _RUN_BY_LOADERS:
+        if name in graph.collection_def:
+            loading += graph.collection_def[name].node_list.value
+    return called, loading
 
 
 def _node_name(tensor: str) -> str:

@@ -118,11 +118,14 @@ def tagged(saved_model: Proto, tags: tuple[str, ...] = (SERVE,)) -> GraphProto:
     """The graph that has exactly these tags, in any order, as TensorFlow's loader finds it.
 
     Raises:
-        InvalidInput: there is none; the sentence says which there are.
+        InvalidInput: there is none; the sentence says which there are. Or there are several, and loaders differ in the
+            one that they take.
     """
-    for graph in saved_model.meta_graphs:
-        if set(graph.meta_info_def.tags) == set(tags):
-            return graph
+    named = [graph for graph in saved_model.meta_graphs if set(graph.meta_info_def.tags) == set(tags)]
+    if len(named) > 1:
+        raise InvalidInput(f"{len(named)} graphs of the SavedModel are tagged {','.join(tags)}; one is served")
+    if named:
+        return named[0]
     found = "; ".join(",".join(graph.meta_info_def.tags) or "no tag" for graph in saved_model.meta_graphs)
     raise InvalidInput(f"no graph of the SavedModel is tagged {','.join(tags)}; its graphs are tagged: {found}")
 

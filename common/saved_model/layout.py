@@ -1,7 +1,7 @@
 """Whether a folder is a SavedModel that can be served: its parts, its tags, its operations."""
 
 from collections.abc import Callable, Mapping
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from common.errors import InvalidInput
 from common.saved_model.graph import MODEL_FILE, SERVE, GraphProto, nodes_of, read, signatures_of, tagged
@@ -54,6 +54,20 @@ def check_layout(sizes: Mapping[str, int], read_file: ReadFile, *, tags: tuple[s
     if fault:
         raise InvalidInput(f"the model cannot be served: {fault}")
     return graph
+
+
+def check_folder(directory: Path, *, tags: tuple[str, ...] = (SERVE,)) -> GraphProto:
+    """check_layout of a SavedModel on this machine.
+
+    Raises:
+        InvalidInput: as there, or a file cannot be read.
+    """
+    try:
+        files = [path for path in directory.rglob("*") if path.is_file()]
+        sizes = {path.relative_to(directory).as_posix(): path.stat().st_size for path in files}
+        return check_layout(sizes, lambda path: (directory / path).read_bytes(), tags=tags)
+    except OSError as error:
+        raise InvalidInput(f"the SavedModel cannot be read: {error}") from error
 
 
 def _check_node_count(graph: GraphProto) -> None:

@@ -113,6 +113,7 @@ SUPPORTED: tuple[Flag, ...] = (
     Flag("redis_url", "The Redis beside it (SERVING_REDIS_URL)", str, _as("redis_url")),
     Flag("host", "Address that both doors listen on (SERVING_HOST)", str, _as("host")),
     Flag("rest_tls", "Whether --ssl_config_file counts for REST (true)", bool, _as("rest_tls")),
+    Flag("allow_operations", "listed: versions that could read others' files fail (all)", str, _as("allow_operations")),
     Flag("queue_namespace", "Servers with the same one share queues", str, _as("queue_namespace")),
 )  # fmt: skip
 UNSUPPORTED: tuple[Flag, ...] = (

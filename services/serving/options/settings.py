@@ -4,7 +4,7 @@ TensorFlow Serving's flags (flags.py) become such variables before they are read
 """
 
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
@@ -95,6 +95,10 @@ class ServingSettings(ServiceSettings):
     enable_per_model_batching_parameters: bool = False
     """Whether batching_params.pbtxt beside a model's or version's files counts; a model without it is not batched."""
 
+    allow_operations: Literal["all", "listed"] = "all"
+    """`listed`: each version is looked at before it is loaded, and one that could read files that are not its own, or
+    reach other machines, fails to load. `all`: folders are loaded as they are; a registry looked when it took its
+    versions."""
     models: str = ""
     """Names of the models to serve, separated by commas; empty: every model of the registry."""
     model_base_path: str = ""

@@ -26,8 +26,9 @@ from common.process.memory import private_bytes
 from common.process.pace import Pace
 from common.process.scheduling import LoadPriority
 from common.registry.catalog import PRODUCTION
+from common.saved_model.layout import check_folder
 from services.serving.options import option_sources
-from services.serving.options.platform_names import platform_names
+from services.serving.options.platform_names import TENSORFLOW, platform_names
 from services.serving.options.runner_spec import RunnerSpec
 from services.serving.options.settings import ServingSettings
 from services.serving.queue.recovery_worker import RecoveryWorker
@@ -229,6 +230,8 @@ class Manager:
                     platform=platform,
                     is_per_model_batching=self._settings.enable_per_model_batching_parameters,
                 )
+                if self._settings.allow_operations == "listed" and options.platform == TENSORFLOW:
+                    check_folder(directory, tags=options.engine.saved_model_tags)
             except HeadraceError as error:
                 failure = error
                 self._post(lambda: self._replica.on_fetch_failed(model, version, failure))

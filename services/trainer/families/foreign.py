@@ -27,7 +27,7 @@ from common.counted import counted
 from common.definition.losses import Task
 from common.definition.model import Definition
 from common.errors import InvalidInput
-from common.saved_model.layout import check_layout
+from common.saved_model.layout import check_folder
 from common.schema import Schema
 from services.trainer.families.heads import BuiltHead
 from services.trainer.families.port import Answering, Columns, Outputs, OwnEvaluation, ScoreFunction
@@ -63,8 +63,7 @@ class Foreign:
     """
 
     def __init__(self, directory: Path, like: Answering) -> None:
-        files = {str(path.relative_to(directory)): path for path in directory.rglob("*") if path.is_file()}
-        check_layout({name: path.stat().st_size for name, path in files.items()}, lambda path: files[path].read_bytes())
+        check_folder(directory)
         self._like = like
         try:
             self._loaded: Any = tf.saved_model.load(str(directory))

@@ -16,7 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from common.saved_model.operations import REFUSED
+from common.saved_model.operations import reason_of
 from services.trainer.families.reasons import DefinitionFailedError, layer_of, with_place
 
 Made = Sequence["weakref.ref[tf.Variable]"]
@@ -179,8 +179,8 @@ def _nodes(graph: Any, operation: tf.Operation) -> Iterator[Any]:
 
 
 def _fault_of(node: Any, *, is_answer: bool) -> str:
-    if node.op in REFUSED:
-        return f"runs {node.op}, which {REFUSED[node.op]}"
+    if reason := reason_of(node.op):
+        return f"runs {node.op}, which {reason}"
     if "seed2" in node.attr and not node.op.startswith("CudnnRNN"):
         return (
             f"draws with {node.op}, whose place in its numbers is lost when a round is stopped; use keras.random with "

@@ -98,6 +98,21 @@ def server(place: Place, redis_beside: RedisServer) -> Iterator[StandaloneServer
     started.kill()
 
 
+SPY = """
+import sys
+import tensorflow as tf
+
+class Spy(tf.Module):
+    @tf.function(input_signature=[tf.TensorSpec([None, 3], tf.float32, "x")])
+    def __call__(self, x):
+        read = tf.raw_ops.ImmutableConst(dtype=tf.uint8, shape=[6], memory_region_name=sys.argv[2])
+        return {"y": tf.repeat(tf.cast(tf.reduce_sum(tf.cast(read, tf.int32)), tf.float32), tf.shape(x)[0])}
+
+tf.saved_model.save(Spy(), sys.argv[1])
+"""
+"""Writes a SavedModel that answers with the bytes of a file of the machine that serves it."""
+
+
 def answer_of(server: StandaloneServer, path: str) -> tuple[int, Any]:
     response = server.predict(path, [1, 2, 3])
     return response.status_code, response.json().get("predictions", response.json().get("error"))
@@ -313,6 +328,27 @@ def test_sigterm_answers_what_was_accepted_and_exits_0(server: StandaloneServer)
     for asker in askers:
         asker.join(60)
     assert set(statuses) == {200}
+
+
+def test_what_reads_others_files_is_loaded_only_where_all_operations_are_allowed(
+    place: Place, redis_beside: RedisServer, tmp_path: Path
+) -> None:
+    (tmp_path / "secret").write_bytes(b"secret")
+    spy = [sys.executable, "-c", SPY, str(place.base("spy") / "1"), str(tmp_path / "secret")]
+    subprocess.run(spy, check=True, timeout=120, capture_output=True)
+    folder = f"--model_base_path={place.base('spy')}"
+    for flags, state in (((), "AVAILABLE"), (("--allow_operations=listed",), "END")):
+        started = StandaloneServer(redis_beside.url, folder, *flags)
+        try:
+            started.wait_ready()
+            (status,) = started.get("/v1/models/default").json()["model_version_status"]
+            assert status["state"] == state
+            if state == "AVAILABLE":
+                assert answer_of(started, "default") == (200, [float(sum(b"secret"))])
+            else:
+                assert "(ImmutableConst) reads or writes files" in status["status"]["error_message"]
+        finally:
+            started.kill()
 
 
 def test_reload_is_refused_where_the_registry_decides(redis_beside: RedisServer) -> None:

@@ -58,6 +58,7 @@ SET: list[tuple[str, dict[str, Any]]] = [
     ("--host=0.0.0.0", {"host": "0.0.0.0"}),
     ("--norest_tls", {"rest_tls": False}),
     ("--queue_namespace=blue", {"queue_namespace": "blue"}),
+    ("--allow_operations=listed", {"allow_operations": "listed"}),
     # Whatever way it is written; the last one counts.
     ("-port 7 --port=8", {"grpc_port": 8}),
     ("--rest_api_enable_cors_support=True", {"enable_cors": True}),

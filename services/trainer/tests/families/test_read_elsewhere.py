@@ -6,13 +6,10 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
-from tensorflow.core.framework import op_def_pb2
-from tensorflow.python.client import pywrap_tf_session
 
 from common.errors import InvalidInput
 from common.saved_model.graph import GraphProto, signatures_of
 from common.saved_model.layout import check_layout
-from common.saved_model.operations import known
 from common.saved_model.variables import INDEX_FILE, read_index
 
 
@@ -113,7 +110,7 @@ def _after(made: object, x: tf.Tensor) -> tf.Tensor:
     [
         (lambda x: x + tf.cast(tf.strings.length(tf.io.read_file("/etc/passwd")), tf.float32), "(ReadFile) reads or"),
         (lambda x: _after(tf.io.write_file("/tmp/x", "y"), x), "(WriteFile) reads or"),
-        (lambda x: _after(tf.print("y", output_stream="file:///tmp/x"), x), "(PrintV2) prints into a file"),
+        (lambda x: _after(tf.print("y", output_stream="file:///tmp/x"), x), "(PrintV2) prints into file:///tmp/x"),
         (lambda x: x + tf.cast(_table_of(tf.constant("/etc/passwd")), tf.float32), "none of its assets"),
         (lambda x: x + tf.cast(_table_of_argument(tf.constant("/etc/passwd")), tf.float32), "none of its assets"),
         (lambda x: _after(tf.raw_ops.SaveV2(prefix="/tmp/x", tensor_names=["a"], shape_and_slices=[""], tensors=[x]),
@@ -121,6 +118,16 @@ def _after(made: object, x: tf.Tensor) -> tf.Tensor:
         (lambda x: x + tf.reshape(tf.raw_ops.RestoreV2(prefix="/tmp/x", tensor_names=["a"], shape_and_slices=[""],
                                                        dtypes=[tf.float32])[0], []), "(RestoreV2) is the saver's"),
         (lambda x: x + tf.cast(tf.data.TFRecordDataset("/etc/passwd").cardinality(), tf.float32), "TFRecordDataset"),
+        (lambda x: x + tf.raw_ops.ImmutableConst(dtype=tf.float32, shape=[], memory_region_name="/etc/passwd"),
+         "(ImmutableConst) reads or"),
+        (lambda x: x + tf.cast(tf.size(tf.raw_ops.RecordInput(file_pattern="/etc/*")), tf.float32),
+         "(RecordInput) reads or"),
+        (lambda x: x + tf.random.fixed_unigram_candidate_sampler([[0]], 1, 1, False, 9, "/etc/passwd")[2][0],
+         "(FixedUnigramCandidateSampler) reads its vocabulary from a file"),
+        (lambda x: _after(tf.raw_ops.CollectiveReduceV2(input=x, group_size=2, group_key=1, instance_key=1,
+                                                        ordering_token=[], merge_op="Add", final_op="Id"), x),
+         "(CollectiveReduceV2) speaks to other machines"),
+        (lambda x: tf.raw_ops.DebugIdentityV2(input=x, debug_urls=["file:///tmp/x"]), "(DebugIdentityV2) reads or"),
         (lambda x: _after(tf.raw_ops.Abort(error_msg="x"), x), "(Abort) ends the process"),
     ],
 )  # fmt: skip
@@ -163,11 +170,3 @@ def _table(block: bytes, places: list[tuple[int, int]]) -> bytes:
 def _number(value: int) -> bytes:
     """A varint."""
     return bytes([value & 0x7F | 0x80]) + _number(value >> 7) if value > 0x7F else bytes([value])
-
-
-@pytest.mark.covers("fmt-op-list")
-def test_the_list_of_operations_is_tensorflows() -> None:
-    listed = pywrap_tf_session.TF_GetBuffer(pywrap_tf_session.TF_GetAllOpList())
-    registered = {op.name for op in op_def_pb2.OpList.FromString(listed).op}
-    assert registered <= known() | {"HeadraceTriple"}
-    assert {"MatMul", "StatefulPartitionedCall", "XlaCallModule", "PyFunc"} <= known()

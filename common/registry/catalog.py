@@ -54,6 +54,15 @@ class Model:
     """Neither trained nor served."""
     head_version: int = 0
     """The parent of the next round: production, or a canary or a held version that came after it; 0: none."""
+    rolled_back: JsonMap = field(default_factory=dict)
+    """What only versions have learned that production was moved back from: {"head_version": where it went,
+    "newest_version": that there was then, "events": LEARN or LEAVE_OUT, "examples", "end_position": {partition: where
+    they end}}. It counts while the head is that one (`rolled_back_now`); {}: production was never moved back."""
+
+    def rolled_back_now(self) -> JsonMap:
+        """rolled_back while the next round starts from where production was moved to, else {}."""
+        is_current = bool(self.rolled_back) and self.rolled_back["head_version"] == self.head_version
+        return self.rolled_back if is_current else {}
 
 
 @dataclass(frozen=True, order=True)
@@ -65,6 +74,8 @@ class OffsetRange:
     to_offset: int
 
 
+LEARN, LEAVE_OUT = "learn", "leave_out"
+"""What becomes of the events of versions that were rolled back: the next round learns them, or no round does."""
 SKIPPED = "skipped"
 """The key of a plan's configuration under which ranges stand that are left out: those of a rejected round where the
 rule says on_reject: skip, or records that the log no longer keeps. See `ranges_as_json`."""

@@ -293,9 +293,9 @@ class RegistryClient:
         request = pb.SetAliasRequest(model=model, alias=alias, version=version, by=by, reason=reason)
         return wire.model_from_wire(self._call(self._stub.SetAlias, request))
 
-    def rollback(self, model: str, *, by: str, reason: str) -> Model:
+    def rollback(self, model: str, *, by: str, reason: str, events: str = "") -> Model:
         """Moves production back to the version before. Never tried twice. Raises NotFound, Conflict, InvalidInput."""
-        request = pb.RollbackRequest(model=model, by=by, reason=reason)
+        request = pb.RollbackRequest(model=model, by=by, reason=reason, events=events)
         with self._errors("the registry"):
             return wire.model_from_wire(self._stub.Rollback(request, timeout=self._timeout_seconds))
 

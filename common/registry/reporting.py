@@ -162,6 +162,7 @@ def _counted(told: Mapping[str, Any]) -> JsonMap:
         "head_version": int(told.get("head_version", 0)),
         "waiting": int(told.get("waiting", 0)),
         "judged_before": int(told.get("judged_before", 0)),
+        "judged": {str(reason)[:_MAX_NAME]: int(n) for reason, n in list(told.get("judged", {}).items())[:16]},
         "left_out": [_piece(entry) for entry in list(told.get("left_out", []))[:1000]],
         "log_start": _offsets(told.get("log_start", {})),
         "log_end": _offsets(told.get("log_end", {})),

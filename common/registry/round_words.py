@@ -1,9 +1,10 @@
-"""How far a round is and what keeps it from going on, in the words of the command line and the pages."""
+"""How far a round is, what keeps it from going on, and why events wait: in the words of command line and pages."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from common.registry.catalog import Round, RoundState
+from common.counted import counted, is_or_are
+from common.registry.catalog import LEARN, Round, RoundState
 
 
 def progress_of(found: Round) -> str:
@@ -40,6 +41,38 @@ def regrouped_of(found: Round) -> str:
     if not times:
         return ""
     return f"went on with other processes {times} time{'' if times == 1 else 's'}: {regrouped.get('because', '')}"
+
+
+def rolled_back_words(events: str, examples: int) -> str:
+    """What becomes of events that only versions have learned that production was moved back from."""
+    known = f"{counted(examples, 'event')} that only rolled-back versions have learned"
+    if events == LEARN:
+        return f"{known} {'waits' if examples == 1 else 'wait'}: the next round learns {_them(examples)} again"
+    return f"{known} {is_or_are(examples)} left out: no version learns {_them(examples)}"
+
+
+def waiting_words(judged: Mapping[str, int]) -> list[str]:
+    """A sentence for each reason why events that were in a round wait.
+
+    Args:
+        judged: {a reason to leave out (common/registry/catalog.py): examples}.
+    """
+    told = []
+    for reason, examples in sorted(judged.items()):
+        if not examples:
+            continue
+        if reason == "rollback":
+            told.append(rolled_back_words(LEARN, examples))
+            continue
+        wait = f"{counted(examples, 'event')} {'waits' if examples == 1 else 'wait'}"
+        kind = {"canary": "a canary that was taken away", "held": "a version that was held back"}.get(reason, "")
+        of = kind or "a round that was rejected"
+        told.append(f"{wait}, of {of}: the next round judges {_them(examples)} again, with what follows")
+    return told
+
+
+def _them(examples: int) -> str:
+    return "it" if examples == 1 else "them"
 
 
 def _seconds(progress: Mapping[str, Any], name: str) -> str:

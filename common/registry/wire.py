@@ -95,6 +95,7 @@ def model_to_wire(model: Model) -> pb.Model:
         pinned_version=model.pinned_version,
         archived=model.archived,
         head_version=model.head_version,
+        rolled_back_json=json_text(model.rolled_back),
     )
 
 
@@ -115,6 +116,7 @@ def model_from_wire(message: pb.Model) -> Model:
         pinned_version=message.pinned_version,
         archived=message.archived,
         head_version=message.head_version,
+        rolled_back=json_map("rolled_back_json", message.rolled_back_json),
     )
 
 

@@ -278,13 +278,17 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
         path = f"/v1/models/{segment(model)}/aliases/{segment(alias)}"
         return build(Model, self._put(path, body, repeatable=False).json())
 
-    def rollback(self, model: str, *, reason: str = "") -> Model:
+    def rollback(self, model: str, *, reason: str = "", events: str = "") -> Model:
         """Points production at the version that it named before.
+
+        Args:
+            events: what becomes of those that only rolled-back versions have learned: "learn": the next round
+                learns them again; "leave_out": no round does; "": as gate.on_reject has it.
 
         Raises:
             Conflict: there is none.
         """
-        body = encode({"by": self._by, "reason": reason})
+        body = encode({"by": self._by, "reason": reason, "events": events})
         path = f"/v1/models/{segment(model)}:rollback"
         return build(Model, self._registry.call("POST", path, body, headers=JSON, repeatable=False).json())
 

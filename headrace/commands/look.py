@@ -358,9 +358,11 @@ def _print_account(found: Mapping[str, Any]) -> None:
         typer.echo(f"unusable: {count:,}, {reason}")
     for part in found["left_out"]:
         place = f"{part['partition']}:{part['from_offset']} to {part['to_offset']}"
-        place = f"version {part['version']}" if part["partition"] is None else place
+        place = f"version {part['version'] or 'to come'}" if part["partition"] is None else place
         typer.echo(f"left out: {_count(part['examples'])} at {place}, {part['reason']}")
     waiting = found["waiting"]
+    for sentence in waiting.get("sentences", []):
+        typer.echo(sentence)
     if waiting.get("waiting_for"):
         typer.echo(f"waiting for: {waiting['waiting_for']}")
     for problem in found["problems"]:

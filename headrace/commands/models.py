@@ -12,6 +12,7 @@ import typer
 from common.counted import counted
 from common.errors import InvalidInput
 from common.registry.catalog import PRODUCTION, Model, Version, VersionMetrics
+from common.registry.round_words import rolled_back_words
 from common.schema import Schema
 from headrace.client.lifecycle import Applied
 from headrace.commands.session import Session, age, print_line, print_table
@@ -22,6 +23,15 @@ AllowSignatureChange = Annotated[
     typer.Option("--allow-signature-change", help="Versions may break the signatures of the version before them."),
 ]
 Reason = Annotated[str, typer.Option("--reason", help="Recorded with the change.")]
+RolledBack = Annotated[
+    str,
+    typer.Option(
+        "--events",
+        metavar="learn|leave-out",
+        help="What becomes of events that only rolled-back versions have learned: the next round learns them "
+        "again, or none does; without it, as gate.on_reject in model.yaml has it.",
+    ),
+]
 
 
 def apply(
@@ -194,12 +204,16 @@ def promote(
     session.show(asdict(after), lambda: typer.echo(f"{alias} of {model} is version {after.aliases[alias]}"))
 
 
-def rollback(context: typer.Context, model: ModelName, reason: Reason = "") -> None:
+def rollback(context: typer.Context, model: ModelName, events: RolledBack = "", reason: Reason = "") -> None:
     """Make the version live again that was in production before."""
     session: Session = context.obj
     with session.client() as client:
-        after = client.rollback(model, reason=reason)
-    session.show(asdict(after), lambda: typer.echo(f"{PRODUCTION} of {model} is version {after.aliases[PRODUCTION]}"))
+        after = client.rollback(model, reason=reason, events=events.replace("-", "_"))
+    behind = after.rolled_back_now()
+    words = f"; {rolled_back_words(behind['events'], behind['examples'])}" if behind else ""
+    session.show(
+        asdict(after), lambda: typer.echo(f"{PRODUCTION} of {model} is version {after.aliases[PRODUCTION]}{words}")
+    )
 
 
 def _live(model: Model) -> str:

@@ -362,3 +362,17 @@ def test_a_data_frame_is_appended_as_the_schema_wants_it(server: Server) -> None
         server.will_answer(200, {"accepted": 2})
         client.append("s", pandas.DataFrame({"x": [1.5, 2.0], "y": [True, False]}))
     assert orjson.loads(server.requests[-1].body) == {"events": [{"x": 1.5, "y": 1}, {"x": 2.0, "y": 0}]}
+
+
+def test_a_rollback_takes_what_becomes_of_the_events_behind_it_and_says_it(run: Run) -> None:
+    behind = {"head_version": 1, "newest_version": 2, "events": "leave_out", "examples": 4000, "end_position": {"0": 9}}
+    after = MODEL | {"aliases": {"production": 1}, "head_version": 1, "rolled_back": behind}
+    told = run("rollback", "m", "--events", "leave-out", "--reason", "bad fares", answers=(after,)).stdout
+    assert told == (
+        "production of m is version 1; 4,000 events that only rolled-back versions have learned are left out: no "
+        "version learns them\n"
+    )
+    method, path, body = run.last
+    assert (method, path, body["events"], body["reason"]) == (
+        "POST", "/v1/models/m:rollback", "leave_out", "bad fares",
+    )  # fmt: skip

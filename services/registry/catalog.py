@@ -36,7 +36,7 @@ from services.registry.lifecycle import decisions as lifecycle
 from services.registry.lifecycle.apply import Applied, apply
 from services.registry.lifecycle.takeover import takeover
 from services.registry.reports import NEXT_SECONDS, Reports, Serving
-from services.registry.rounds import leases
+from services.registry.rounds import leases, rolled_back
 from services.registry.rounds import plans as rounds
 from services.registry.rounds.account import account, why
 from services.registry.rounds.jobs import Jobs
@@ -317,14 +317,16 @@ class Catalog:
         with self._database.write() as transaction:
             return aliases.set_alias(transaction, model, alias, version, by=by, reason=reason)
 
-    def rollback(self, model: str, *, by: str, reason: str) -> Model:
+    def rollback(self, model: str, *, by: str, reason: str, events: str = "") -> Model:
         with self._database.write() as transaction:
-            return aliases.rollback(transaction, model, by=by, reason=reason)
+            return aliases.rollback(transaction, model, by=by, reason=reason, events=events)
 
-    def rollback_target(self, model: str) -> int:
-        """Where a rollback would lead now. Raises Conflict when there is nowhere to go."""
+    def rollback_target(self, model: str) -> tuple[int, JsonMap]:
+        """Where a rollback would lead now, and Model.rolled_back of then. Raises Conflict: there is nowhere to go."""
         with self._database.read() as connection:
-            return aliases.back_to(connection, models.get_model(connection, model))
+            before = models.get_model(connection, model)
+            target = aliases.back_to(connection, before)
+            return target, rolled_back.outcome(connection, before, target, "")
 
     def alias_history(self, model: str) -> list[AliasChange]:
         with self._database.read() as connection:

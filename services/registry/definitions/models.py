@@ -151,4 +151,5 @@ def _model_of(row: Row[tuple[object, ...]], named: Mapping[str, int]) -> Model:
         pinned_version=row.pinned_version,
         archived=row.archived,
         head_version=row.head_version or named.get(PRODUCTION, 0),
+        rolled_back=json.loads(row.rolled_back_json),
     )

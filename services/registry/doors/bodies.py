@@ -41,6 +41,12 @@ class AuthorBody(BaseModel):
     reason: Text = ""
 
 
+class RollbackBody(AuthorBody):
+    """A rollback, and what becomes of the events behind it."""
+
+    events: Literal["", "learn", "leave_out"] = ""
+
+
 class AliasBody(AuthorBody):
     """Where an alias shall point."""
 

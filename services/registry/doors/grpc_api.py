@@ -208,7 +208,9 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         )
 
     def Rollback(self, request: pb.RollbackRequest, context: grpc.ServicerContext) -> pb.Model:
-        return wire.model_to_wire(self._catalog.rollback(request.model, by=request.by, reason=request.reason))
+        return wire.model_to_wire(
+            self._catalog.rollback(request.model, by=request.by, reason=request.reason, events=request.events)
+        )
 
     def ListAliasHistory(
         self, request: pb.ListAliasHistoryRequest, context: grpc.ServicerContext

@@ -19,8 +19,8 @@ from services.registry.catalog import Catalog
 from services.registry.doors.bodies import (
     END,
     AliasBody,
-    AuthorBody,
     ModelBody,
+    RollbackBody,
     VersionNumber,
     decoded,
     json_answer,
@@ -182,9 +182,14 @@ def _add_versions(app: FastAPI, catalog: Catalog) -> None:
         return json_answer(asdict(catalog.set_alias(model, alias, 0, by=by, reason=reason)))
 
     @app.post("/v1/models/{model}:rollback")
-    def rollback(model: str, body: AuthorBody) -> Response:
-        """Moves production back to the version it named before."""
-        return json_answer(asdict(catalog.rollback(model, by=body.by, reason=body.reason)))
+    def rollback(model: str, body: RollbackBody) -> Response:
+        """Moves production back to the version it named before.
+
+        `events` says what becomes of those that only rolled-back versions have learned: the next round learns
+        them again (`learn`), or no round does (`leave_out`); without it, as `gate.on_reject` has it. The answer has it
+        and their number under `rolled_back`.
+        """
+        return json_answer(asdict(catalog.rollback(model, by=body.by, reason=body.reason, events=body.events)))
 
 
 def _add_instances(app: FastAPI, catalog: Catalog) -> None:

@@ -1,14 +1,15 @@
 """What a reader can change: each with a page that says what it will do, a name, a reason, an entry in the history."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
 from common.counted import counted
 from common.errors import Conflict, NotFound
-from common.registry.catalog import PRODUCTION, PUSHED, Model, VersionStatus
+from common.registry.catalog import LEARN, LEAVE_OUT, PRODUCTION, PUSHED, Model, VersionStatus
 from common.registry.jobs import JobKind
+from common.registry.round_words import rolled_back_words
 from services.registry.pages.reading import Place, Reading, positive
 from services.registry.store.history import check_author
 
@@ -22,6 +23,8 @@ class Told:
 
     sentences: tuple[str, ...]
     obstacle: str = ""
+    choices: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """{a field of the form: {value: what comes of it}}; the first of the values is chosen beforehand."""
 
 
 @dataclass(frozen=True)
@@ -143,16 +146,17 @@ def _tell_rollback(reading: Reading, place: Place) -> Told:
     model = _model(reading, place)
     current = model.aliases.get(PRODUCTION, 0)
     try:
-        target = reading.catalog.rollback_target(model.name)
+        target, behind = reading.catalog.rollback_target(model.name)
     except Conflict as error:
         return Told(("Production would move back to the version that it named before.",), error.message)
     sentences = (
         f"Production of {model.name} moves back from version {current} to version {target}, on every replica.",
         "No request fails while replicas change over.",
         f"Version {current} stays and can be promoted again. The next round goes on from version {target}.",
-        f"Events that only version {current} has learned from are left out, and stand in the account.",
     )
-    return Told(sentences, _pinned(model))
+    usual = (behind["events"], LEAVE_OUT if behind["events"] == LEARN else LEARN) if behind else ()
+    words = {events: f"{rolled_back_words(events, behind['examples'])}." for events in usual}
+    return Told(sentences, _pinned(model), {"events": words} if words else {})
 
 
 def _tell_pin(reading: Reading, place: Place) -> Told:
@@ -237,7 +241,8 @@ def _promote(reading: Reading, place: Place, fields: Fields) -> None:
 
 
 def _rollback(reading: Reading, place: Place, fields: Fields) -> None:
-    reading.catalog.rollback(place.names["model"], by=fields["by"], reason=fields["reason"])
+    by, reason = fields["by"], fields["reason"]
+    reading.catalog.rollback(place.names["model"], by=by, reason=reason, events=fields.get("events", ""))
 
 
 def _train(reading: Reading, place: Place, fields: Fields) -> None:
@@ -279,7 +284,7 @@ FORMS = (
     Form("promote", "Promote a version", "Promote", "/models/{model}/versions/{version}/do/promote", _tell_promote,
          _promote, "Production has moved. Replicas follow within a second.", is_grave=True),
     Form("rollback", "Roll back", "Roll back", _of_model("rollback"), _tell_rollback, _rollback,
-         "Production has moved back. Replicas follow within a second.", is_grave=True),
+         "Production has moved back. Replicas follow within a second.", fields=("from", "events"), is_grave=True),
     Form("pin", "Pin production", "Pin", _of_model("pin"), _tell_pin, _pin, "Production is pinned."),
     Form("unpin", "Unpin production", "Unpin", _of_model("unpin"), _tell_unpin, _unpin, "Production is not pinned."),
     Form("profile", "Profile the next round", "Profile next round", _of_model("profile"), _tell_profile, _profile,

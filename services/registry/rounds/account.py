@@ -15,7 +15,18 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from common.registry.catalog import LEFT_OUT, PRODUCTION, SKIPPED, JsonMap, Model, RoundPlan, RoundState
+from common.registry.catalog import (
+    LEARN,
+    LEAVE_OUT,
+    LEFT_OUT,
+    PRODUCTION,
+    SKIPPED,
+    JsonMap,
+    Model,
+    RoundPlan,
+    RoundState,
+)
+from common.registry.round_words import waiting_words
 from services.registry.definitions import models
 from services.registry.rounds import plans as rounds
 from services.registry.rounds.descent import line_of, parents_of
@@ -53,7 +64,8 @@ def account(connection: Connection, name: str, counted: JsonMap | None) -> JsonM
     model = models.get_model(connection, name)
     parents = parents_of(connection, name)
     line = _line(connection, name, line_of(parents, model.head_version))
-    pending = list(counted.get("left_out", [])) if counted and counted["head_version"] == model.head_version else []
+    is_current = counted is not None and counted["head_version"] == model.head_version
+    pending = list(counted.get("left_out", [])) if counted and is_current else _about_to_go(model)
     beyond = _beyond(connection, name, parents, line, counted)
     about_to_go = sum(entry["examples"] or 0 for entry in pending)
     waiting = None if beyond is None else beyond - about_to_go
@@ -78,11 +90,16 @@ def account(connection: Connection, name: str, counted: JsonMap | None) -> JsonM
         },
         "unusable": {"reasons": line.reasons, "samples": line.samples[:_MAX_SAMPLES]},
         "left_out": [*line.left_out, *({**entry, "version": 0} for entry in pending)],
-        "waiting": _waiting(connection, model, counted, waiting),
+        "waiting": {**_waiting(connection, model, counted if is_current else None, waiting), **_log_of(counted)},
         "versions": line.versions,
         "adds_up": not problems,
         "problems": problems,
     }
+
+
+def learned(connection: Connection, name: str, version: int) -> int:
+    """Examples of the log that the version and those before it on its line account for."""
+    return _line(connection, name, line_of(parents_of(connection, name), version)).total
 
 
 def _line(connection: Connection, name: str, numbers: list[int]) -> _Line:
@@ -185,15 +202,36 @@ def _waiting(connection: Connection, model: Model, counted: JsonMap | None, wait
     open_states = [str(RoundState.PLANNED), str(RoundState.RUNNING)]
     query = select(rounds_table).where(rounds_table.c.model == model.name, rounds_table.c.state.in_(open_states))
     row = connection.execute(query).first()
-    is_current = counted is not None and counted["head_version"] == model.head_version
+    judged = counted.get("judged", {}) if counted else _judged_again(model)
     return {
         "examples": waiting,
         "in_round": rounds.plan_of(row).example_count if row is not None else 0,
         "round_id": row.round_id if row is not None else "",
-        "judged_before": counted.get("judged_before", 0) if counted and is_current else 0,
+        "judged_before": counted.get("judged_before", 0) if counted else sum(judged.values()),
+        "judged": judged,
+        "sentences": waiting_words(judged),
+    }
+
+
+def _log_of(counted: JsonMap | None) -> JsonMap:
+    return {
         "log_end": counted.get("log_end", {}) if counted else {},
         "waiting_for": counted.get("waiting_for", "") if counted else "",
     }
+
+
+def _about_to_go(model: Model) -> list[dict[str, Any]]:
+    """What the next round leaves out, until a trainer has counted it from where production is now."""
+    behind = model.rolled_back_now()
+    if behind.get("events") != LEAVE_OUT or not behind["examples"]:
+        return []
+    nowhere = dict.fromkeys(("partition", "from_offset", "to_offset"))
+    return [{**nowhere, "examples": behind["examples"], "reason": "rollback"}]
+
+
+def _judged_again(model: Model) -> dict[str, int]:
+    behind = model.rolled_back_now()
+    return {"rollback": behind["examples"]} if behind.get("events") == LEARN and behind["examples"] else {}
 
 
 def why(model: Model, counted: JsonMap | None, failed_replicas: Mapping[str, str]) -> JsonMap:

@@ -58,6 +58,8 @@ models = Table(
     Column("archived", Boolean, nullable=False, server_default="0"),
     # The parent of the next round; 0: production.
     Column("head_version", Integer, nullable=False, server_default="0"),
+    # common.registry.catalog.Model.rolled_back.
+    Column("rolled_back_json", Text, nullable=False, server_default="{}"),
 )
 
 rounds = Table(

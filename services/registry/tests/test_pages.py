@@ -17,6 +17,7 @@ from common.errors import NotFound
 from common.process.health import Health
 from common.process.web import WebServer, bind
 from common.registry.reporting import Part, Report, Served
+from common.registry.round_words import rolled_back_words
 from common.schema import Schema
 from common.statistics.sketches import of_arrays, to_document
 from services.registry.catalog import Catalog
@@ -346,6 +347,38 @@ def test_a_stream_shows_its_newest_events(catalog: Catalog) -> None:
     told = streams.page(Reading(catalog, Ingest()), place)["newest"]
     assert (told[0], told[-1], len(told)) == ('{"x": 9.0}', '{"x": 0.0}', 10)
     assert streams.page(Reading(catalog, Neighbours()), place)["newest_fault"].endswith("REGISTRY_INGEST_URL is empty")
+
+
+@pytest.mark.parametrize(
+    ("events", "words", "place"),
+    [
+        ("learn", "1,000 events that only rolled-back versions have learned wait: the next round learns them again",
+         "waiting"),
+        ("leave_out", "1,000 events that only rolled-back versions have learned are left out: no version learns them",
+         "left_out"),
+    ],
+)  # fmt: skip
+def test_what_becomes_of_the_events_behind_a_rollback_is_chosen_and_told_in_the_same_words_everywhere(
+    browser: httpx.Client, catalog: Catalog, events: str, words: str, place: str
+) -> None:
+    publish(catalog)
+    publish(catalog)
+    told = {"head_version": 2, "waiting": 0, "judged_before": 0, "left_out": [], "log_end": {"0": 20}}
+    catalog.report(Report("t", "trainer", "", 1.0, models={"m": told}))
+    path = "/models/m/do/rollback"
+    assert words in seen(browser.get(path)).text
+    assert browser.post(path, data=form_of(browser, path, by="ada", events=events)).status_code == 303
+    found = catalog.account("m")
+    assert {name: found["examples"][name] for name in ("trained", "left_out", "waiting")} == {
+        "trained": 900, "left_out": 0, "waiting": 0, place: 1000,
+    }  # fmt: skip
+    behind = catalog.get_model("m").rolled_back_now()
+    assert rolled_back_words(behind["events"], behind["examples"]) == words
+    if place == "waiting":
+        assert found["waiting"]["sentences"] == [words]
+        assert f"{words}." in seen(browser.get("/models/m")).text
+    else:
+        assert [(entry["examples"], entry["reason"]) for entry in found["left_out"]] == [(1000, "rollback")]
 
 
 def test_a_change_is_confirmed_with_what_it_will_do_and_stands_in_the_history(

@@ -16,6 +16,7 @@ from common.registry.catalog import CANARY, PRODUCTION, AliasChange, ChangeKind,
 from common.schema import check_name
 from services.registry.definitions import models
 from services.registry.rounds.descent import follow_canary, follow_production
+from services.registry.rounds.rolled_back import check_events, note
 from services.registry.store.database import Transaction
 from services.registry.store.history import check_author
 from services.registry.store.tables import alias_history, aliases, versions
@@ -53,31 +54,38 @@ def set_alias(transaction: Transaction, model: str, alias: str, version: int, *,
     move(transaction, model, alias, current, version, how=SET, by=by, reason=reason)
     if alias == PRODUCTION:
         follow_production(transaction, before, version)
+        note(transaction, before, events="")
     if alias == CANARY:
         follow_canary(transaction, before, version)
     return models.get_model(transaction.connection, model)
 
 
-def rollback(transaction: Transaction, model: str, *, by: str, reason: str) -> Model:
+def rollback(transaction: Transaction, model: str, *, by: str, reason: str, events: str = "") -> Model:
     """Moves production back to the version it named before (see the module's text).
+
+    Args:
+        events: LEARN or LEAVE_OUT: what becomes of those that only rolled-back versions have learned; "": as
+            gate.on_reject of the definition has it.
 
     Raises:
         Conflict: there is no version to go back to.
         NotFound, InvalidInput.
     """
     check_author(by, reason)
+    check_events(events)
     before = models.get_model(transaction.connection, model)
     refuse_pinned(before)
-    _roll_back(transaction, before, by=by, reason=reason)
+    _roll_back(transaction, before, by=by, reason=reason, events=events)
     return models.get_model(transaction.connection, model)
 
 
-def _roll_back(transaction: Transaction, before: Model, *, by: str, reason: str) -> int:
+def _roll_back(transaction: Transaction, before: Model, *, by: str, reason: str, events: str = "") -> int:
     """Where production went. Raises Conflict when there is nowhere to go."""
     model, current = before.name, before.aliases.get(PRODUCTION, 0)
     target = back_to(transaction.connection, before)
     move(transaction, model, PRODUCTION, current, target, how=ROLLBACK, by=by, reason=reason)
     follow_production(transaction, before, target)
+    note(transaction, before, events=events)
     return target
 
 

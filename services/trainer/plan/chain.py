@@ -9,7 +9,8 @@ planned again before anything new has come.
     became the head                    begin = its end                    begin = its end
     was not promoted                   begin = its start: judged again    begin = its end; its stretch is left out
                                        with what followed
-    was rolled back by somebody        begin = the head's end             begin = its end
+    was rolled back by somebody        as the model says (Model.rolled_back): begin = the head's end, or behind what
+                                       only versions learned that production was moved back from
     failed                             as if it had never been planned    the same
 
 A stretch that is judged again comes on top of the max_round_examples new ones. When it has grown past
@@ -26,7 +27,7 @@ from dataclasses import dataclass
 from common.definition.model import Definition
 from common.errors import InvalidInput
 from common.eventlog.base import Position
-from common.registry.catalog import SKIPPED, Model, OffsetRange, Round, RoundState, ranges_from_json
+from common.registry.catalog import LEAVE_OUT, SKIPPED, Model, OffsetRange, Round, RoundState, ranges_from_json
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,22 @@ class ModelState:
     def head(self) -> int:
         """The version that the next round starts from; 0: none."""
         return self.model.head_version
+
+    @property
+    def rolled_back_to(self) -> Position:
+        """Where the events end that only rolled-back versions have learned; {} where there are none."""
+        told = self.model.rolled_back_now().get("end_position", {})
+        return {int(partition): offset for partition, offset in told.items()}
+
+    @property
+    def leaves_rolled_back_out(self) -> bool:
+        return self.model.rolled_back_now().get("events") == LEAVE_OUT
+
+    @property
+    def was_rolled_back(self) -> bool:
+        """Whether the last finished round's version is among those that production was moved back from, or before."""
+        newest = self.model.rolled_back_now().get("newest_version", 0)
+        return self.last_finished is not None and self.last_finished.version <= newest
 
     @property
     def open_round(self) -> Round | None:
@@ -80,8 +97,10 @@ def beginning_of(state: ModelState, log_start: Position) -> Beginning:
         if finished.plan.parent_version == state.head:
             starts = {item.partition: item.from_offset for item in finished.plan.ranges}
             begin = chain_end | _ends_of(finished) | starts
-        if state.definition.gate.on_reject == "skip":
+        if state.definition.gate.on_reject == "skip" and not state.was_rolled_back:
             begin = judged_to
+    if state.leaves_rolled_back_out:
+        begin = _at_least(begin, state.rolled_back_to)
     begin = _at_least(_at_least(begin, _after_failures(state)), log_start)
     return Beginning(chain_end, begin, _at_least(judged_to, begin))
 

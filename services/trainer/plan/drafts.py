@@ -11,6 +11,7 @@ from common.registry.catalog import (
     LEFT_OUT,
     SKIPPED,
     Decision,
+    OffsetRange,
     RoundPlan,
     ranges_as_json,
 )
@@ -86,18 +87,28 @@ class Drafts:
     ) -> list[dict[str, Any]]:
         """What lies before the beginning and no round takes, as the account shows it; without a reason, as the chain
         of versions has it."""
-        pieces = left_out(beginning)
-        if not pieces:
-            return []
-        topic = examples_topic(state.model.stream)
-        return entries_of(pieces, self._counts, topic, log.start, reason or self._reason_of(state))
+        entries: list[dict[str, Any]] = []
+        rolled_back_to = state.rolled_back_to if state.leaves_rolled_back_out and not reason else {}
+        for piece in left_out(beginning):
+            end = min(max(piece.from_offset, rolled_back_to.get(piece.partition, 0)), piece.to_offset)
+            parts = [(OffsetRange(piece.partition, piece.from_offset, end), "rollback")]
+            parts.append((OffsetRange(piece.partition, end, piece.to_offset), reason))
+            for part, why in parts:
+                if part.from_offset < part.to_offset:
+                    topic = examples_topic(state.model.stream)
+                    entries += entries_of([part], self._counts, topic, log.start, why or self._reason_of(state))
+        return entries
 
     def _reason_of(self, state: ModelState) -> str:
-        """Why events before the next round's beginning are left out; asked once per finished round."""
-        finished = state.last_finished
+        """Why events before the next round's beginning are left out."""
         triggers = state.definition.triggers
         if triggers.on_failure == "leave_out" and state.model.consecutive_failures >= triggers.max_failures:
             return "failed"
+        return self.fate_of_finished(state)
+
+    def fate_of_finished(self, state: ModelState) -> str:
+        """Why no version holds what the last finished round learned; asked once per round."""
+        finished = state.last_finished
         if finished is None or finished.version == state.head:
             return "retention"
         key = (state.model.name, finished.version)

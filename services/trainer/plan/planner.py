@@ -338,11 +338,26 @@ class Planner:
             "head_version": state.head,
             "waiting": tracked.backlog.examples,
             "judged_before": tracked.backlog.examples - fresh,
+            "judged": self._judged(tracked, beginning, fresh),
             "left_out": self._drafts.left_out_of(state, log, beginning),
             "log_start": {str(partition): offset for partition, offset in log.start.items()},
             "log_end": {str(partition): offset for partition, offset in log.end.items()},
             "waiting_for": tracked.waiting.reason,
         }
+
+    def _judged(self, tracked: Tracked, beginning: Beginning, fresh: int) -> dict[str, int]:
+        """Of what waits and was in a round, why it waits: {a reason to leave out: examples}."""
+        judged = tracked.backlog.examples - fresh
+        if not judged:
+            return {}
+        behind = judged
+        if tracked.state.rolled_back_to:
+            behind = max(0, tracked.backlog.examples_from(tracked.state.rolled_back_to) - fresh)
+        reasons = {"rollback": judged - behind} if behind < judged else {}
+        if behind:
+            reason = self._drafts.fate_of_finished(tracked.state)
+            reasons[reason] = reasons.get(reason, 0) + behind
+        return reasons
 
     def _situation(self, tracked: Tracked, fresh: int, *, asked_for: bool = False) -> Situation:
         model, rounds = tracked.state.model, tracked.state.rounds

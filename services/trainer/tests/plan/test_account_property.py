@@ -26,8 +26,8 @@ from testing.registry_server import RegistryServer
 from testing.saved_models import saved_model
 
 _ACTIONS = (
-    "append", "append", "look", "look", "good", "good", "bad", "unusable", "fail", "rollback", "promote", "train",
-    "from", "scratch", "retry", "skip", "kill",
+    "append", "append", "look", "look", "good", "good", "bad", "unusable", "fail", "learn", "leave_out", "promote",
+    "train", "from", "scratch", "retry", "skip", "kill",
 )  # fmt: skip
 
 
@@ -67,8 +67,8 @@ class _World:
                 for found in self._client.list_rounds(self.model, limit=1):
                     self._post(f"/rounds/{found.round_id}:fail", by="ada")
                 self._post(":resume", by="ada")
-            case "rollback":
-                self._post(":rollback", by="ada", reason="")
+            case "learn" | "leave_out":
+                self._post(":rollback", by="ada", events=action)
             case "promote":
                 version = self._chance.randint(1, max(1, self._client.get_model(self.model).newest_version))
                 body = {"version": version, "by": "ada"}

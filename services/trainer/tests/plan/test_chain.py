@@ -23,9 +23,15 @@ def state_of(
     parent: int = 0,
     version: int = 0,
     on_reject: str = "retry",
+    rolled_back: str = "",
 ) -> ModelState:
     named = {PRODUCTION: production} if production else {}
-    model = Model(MODEL, STREAM, "d", 1.0, named, newest_version=version, head_version=production)
+    behind = {"head_version": production, "newest_version": version, "events": rolled_back, "examples": 40,
+              "end_position": {"0": 9}}  # fmt: skip
+    model = Model(
+        MODEL, STREAM, "d", 1.0, named, newest_version=version, head_version=production,
+        rolled_back=behind if rolled_back else {},
+    )  # fmt: skip
     plan = RoundPlan(MODEL, 1, parent, STREAM, 1, finished, "d", {}, "c", "e", 1, 10, "manual", 1.0)
     done = Round("late-000001", plan, 1.0, RoundState.DONE, version=version)
     gate = f"{{min_value: 0.5, max_regression: null, on_reject: {on_reject}}}"
@@ -44,6 +50,28 @@ def test_a_partition_without_records_in_the_rejected_round_begins_where_producti
     ranges = (OffsetRange(0, 5, 9),)
     state = state_of(production=1, production_end={0: 5, 1: 3}, finished=ranges, parent=1, version=2)
     assert beginning_of(state, {0: 0, 1: 0}) == Beginning({0: 5, 1: 3}, {0: 5, 1: 3}, {0: 9, 1: 3})
+
+
+@pytest.mark.parametrize(
+    ("rolled_back", "on_reject", "finished", "begin", "judged_to"),
+    [
+        ("learn", "retry", OffsetRange(0, 5, 9), 5, 9),
+        ("learn", "skip", OffsetRange(0, 5, 9), 5, 9),
+        ("leave_out", "retry", OffsetRange(0, 5, 9), 9, 9),
+        ("leave_out", "skip", OffsetRange(0, 5, 9), 9, 9),
+        ("learn", "retry", OffsetRange(0, 9, 12), 5, 12),
+        ("leave_out", "retry", OffsetRange(0, 9, 12), 9, 12),
+    ],
+)
+def test_what_was_rolled_back_is_learned_again_or_left_out_as_somebody_said(
+    rolled_back: str, on_reject: str, finished: OffsetRange, begin: int, judged_to: int
+) -> None:
+    """The last of them: a round that went on from the version that was rolled back, and was rejected."""
+    state = state_of(
+        production=1, production_end={0: 5}, finished=(finished,), parent=1 if finished.from_offset == 5 else 2,
+        version=2, on_reject=on_reject, rolled_back=rolled_back,
+    )  # fmt: skip
+    assert beginning_of(state, {0: 0}) == Beginning({0: 5}, {0: begin}, {0: judged_to})
 
 
 def test_of_what_was_judged_only_the_newest_stays_when_it_is_too_much() -> None:

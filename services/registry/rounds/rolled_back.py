@@ -1,0 +1,64 @@
+"""What becomes of the events that only versions have learned that production was moved back from (Model.rolled_back).
+
+Said once, when production moves: the next round learns them again, or no round does. Plans, the account, the pages and
+the command line go by it.
+"""
+
+import json
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from common.definition.model import parse_definition
+from common.errors import InvalidInput
+from common.registry.catalog import LEARN, LEAVE_OUT, JsonMap, Model
+from services.registry.definitions import models
+from services.registry.rounds.account import learned
+from services.registry.rounds.descent import line_of, parents_of, trained_version
+from services.registry.store.database import Transaction
+from services.registry.store.tables import versions
+
+
+def check_events(events: str) -> None:
+    """Raises InvalidInput: it says neither."""
+    if events not in ("", LEARN, LEAVE_OUT):
+        raise InvalidInput(f"events must be {LEARN} or {LEAVE_OUT}, got {events[:100]!r}")
+
+
+def note(transaction: Transaction, before: Model, *, events: str) -> None:
+    """Production has moved from where it was in `before`: keeps what becomes of what was learned behind it."""
+    head = models.get_model(transaction.connection, before.name).head_version
+    if head != before.head_version:
+        told = outcome(transaction.connection, before, head, events)
+        models.change(transaction, before.name, rolled_back_json=json.dumps(told, sort_keys=True))
+
+
+def outcome(connection: Connection, before: Model, version: int, events: str) -> JsonMap:
+    """Model.rolled_back once production is at `version`; {} where that is not back on the line.
+
+    Args:
+        events: "": as gate.on_reject of the definition has it.
+    """
+    head = trained_version(connection, before.name, version)
+    if head == before.head_version or head not in line_of(parents_of(connection, before.name), before.head_version):
+        return {}
+    earlier = before.rolled_back_now()
+    end: dict[str, Any] = dict(earlier.get("end_position", {}))
+    query = select(versions.c.end_position_json).where(
+        versions.c.model == before.name, versions.c.version == before.head_version
+    )
+    for partition, offset in json.loads(connection.execute(query).scalar_one()).items():
+        end[partition] = max(offset, end.get(partition, 0))
+    behind = learned(connection, before.name, before.head_version) - learned(connection, before.name, head)
+    return {
+        "head_version": head,
+        "newest_version": before.newest_version,
+        "events": events or _usual(connection, before),
+        "examples": behind + earlier.get("examples", 0),
+        "end_position": end,
+    }
+
+
+def _usual(connection: Connection, model: Model) -> str:
+    definition = parse_definition(models.get_definition(connection, model.definition_digest))
+    return LEAVE_OUT if definition.gate.on_reject == "skip" else LEARN

@@ -42,6 +42,7 @@ class InputContract:
         self._checks: dict[str, tuple[Callable[[Arrays], None], ...]] = {
             name: (
                 *(_Gaps(feature.name, PADDING[feature.dtype]) for feature in one.features if _ends_lists(one, feature)),
+                *(_Finite(feature, one.padding.get(feature.name)) for feature in one.features if _is_float(feature)),
                 *(_Check(feature, one.padding.get(feature.name)) for feature in one.features if _is_bound(feature)),
                 *(_Bytes(feature) for feature in one.features if feature.is_decoded),
                 *(_Rows(feature) for feature in one.features if feature.row_lengths_name in _names(one)),
@@ -138,6 +139,12 @@ def _is_bound(feature: Feature) -> bool:
     return bool(feature.vocabulary) or feature.minimum is not None or feature.maximum is not None
 
 
+def _is_float(feature: Feature) -> bool:
+    """Whose values its bounds do not keep finite."""
+    is_within = feature.minimum is not None and feature.maximum is not None
+    return feature.dtype == "float32" and not feature.is_decoded and not is_within
+
+
 def _ends_lists(inputs: SignatureInputs, feature: Feature) -> bool:
     """Versions of before took the empty word or -1 for "nothing there", wherever it stood in a list."""
     given = inputs.padding.get(feature.name)
@@ -182,6 +189,27 @@ class _Gaps:
                 "value of one",
             )
         return missing
+
+
+class _Finite:
+    """Of one input of floats: as in events, NaN and infinities are no values. NaN may fill lists up."""
+
+    def __init__(self, feature: Feature, padding: Any) -> None:
+        self._name, self._is_filled = feature.name, padding is not None and is_nan(padding)
+
+    def __call__(self, inputs: Arrays) -> None:
+        """Raises OutOfBounds."""
+        array = inputs[self._name]
+        flat = array.ravel()
+        if math.isfinite(np.vdot(flat, flat)):  # One pass; of numbers whose squares are infinite it is not sure.
+            return
+        is_wrong = np.isinf(array) if self._is_filled else ~np.isfinite(array)
+        if is_wrong.any():
+            place = tuple(np.argwhere(is_wrong)[0])
+            raise OutOfBounds(
+                Code.INVALID_ARGUMENT,
+                f'input "{self._name}", row {place[0]}: the value {array[place]} is no finite number of float32',
+            )
 
 
 class _Bytes:

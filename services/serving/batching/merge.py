@@ -9,11 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
 from protos import queue_pb2
+from services.serving.batching.broken_rules import with_place
 from services.serving.batching.input_contract import InputContract, OutOfBounds
 from services.serving.batching.objective import BatchSizeLimit
 from services.serving.batching.padding import merge, padded_size
@@ -368,8 +370,14 @@ class Batcher:
             if outputs is None:
                 outputs = self._call(prediction, prediction.inputs, max(prediction.rows, 1), 0, wait_seconds)
         except RequestFailed as error:
-            return self._fail(member, error)
+            return self._fail(member, with_place(error, prediction, partial(self._try_rows, prediction)))
         return self._reply(member, outputs)
+
+    def _try_rows(self, prediction: Prediction, start: int, stop: int) -> None:
+        """Runs some rows for the error that they make. Raises RequestFailed."""
+        for first in range(start, stop, _MOST_ROWS):
+            inputs = rows_of(prediction, first, min(first + _MOST_ROWS, stop)).inputs
+            self._model.run(prediction.signature, inputs, prediction.output_filter)
 
     def _run_in_parts(self, prediction: Prediction, wait_seconds: float) -> dict[str, np.ndarray] | None:
         """Runs one request, in parts where it has more rows than a batch may have. None: its outputs have no rows, or

@@ -117,7 +117,11 @@ class Routing:
             near = did_you_mean([label], aliases)
             return RequestFailed(Code.INVALID_ARGUMENT, f"Unrecognized servable version label: {label}{near}")
         asked = f"Latest({model})" if version is None else f"Specific({model}, {version})"
-        return RequestFailed(Code.NOT_FOUND, f"Servable not found for request: {asked}")
+        not_found = f"Servable not found for request: {asked}"
+        if version is None and model in state.models:
+            return RequestFailed(Code.NOT_FOUND, f"{model} has no live version yet ({not_found})")
+        near = did_you_mean([model], state.models) if model not in state.models else ""
+        return RequestFailed(Code.NOT_FOUND, not_found + near)
 
     def knows(self, model: str) -> bool:
         """Whether the replica has the model at all, so that it may have counters of its own."""

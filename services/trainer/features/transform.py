@@ -105,7 +105,7 @@ class Transform:
         """The columns; running it fails with InvalidArgument when an example breaks a rule (serving)."""
         done = self(raw)
         checks = [
-            tf.debugging.assert_equal(tf.reduce_any(refused), False, message=f"{name}: {self._rule_in_words(name)}")
+            tf.debugging.Assert(tf.logical_not(tf.reduce_any(refused)), [f"input {self._rule_in_words(name)}"])
             for name, refused in done.refused.items()
         ]
         with tf.control_dependencies([check for check in checks if check is not None]):
@@ -120,13 +120,18 @@ class Transform:
         return width_of(self._specs[name], self._schema)
 
     def _rule_in_words(self, name: str) -> str:
+        """`"INPUT": the value …`: serving adds the row and the value (services/serving/batching/broken_rules.py)."""
         if name in self._weighted:
-            return "an example must have a weight for each id"
-        if name not in self._specs and name.endswith(".size"):
-            return "a number is larger than a float32 can hold"
-        if name not in self._specs:
-            return "a text has too many words to be answered with the others; send it alone"
-        return _rule_in_words(self._specs[name])
+            spec = self._weighted[name]
+            ids = str(self._specs[ids_of(self._specs, spec.name)].of)
+            return f'"{weights_of(spec)}": its weights are not one for each value of {ids}'
+        if name in self._specs:
+            return f'"{self._specs[name].of}": {_rule_in_words(self._specs[name])}'
+        owner = name.rpartition(".")[0]
+        given = self._specs[owner].of if owner in self._specs else owner
+        if name.endswith(".size"):
+            return f'"{given}": the value is larger than a float32 can hold'
+        return f'"{given}": the value has too many words to be answered with the others; send it alone'
 
     def _weights(self, spec: FeatureSpec, raw: Raw, done: Transformed) -> tf.Tensor:
         """float32, the shape of the ids; 0.0 where a list is filled up."""
@@ -300,8 +305,8 @@ def _identity_ids(spec: Identity, values: tf.Tensor) -> tuple[tf.Tensor, tf.Tens
 
 def _rule_in_words(spec: FeatureSpec) -> str:
     if isinstance(spec, Identity):
-        return f"a value is outside 0..{spec.size - 1}"
-    return "a word is not in the vocabulary"
+        return f"the value is not from 0 to {spec.size - 1}"
+    return "the value is not in the vocabulary"
 
 
 def _two_dimensional(values: tf.Tensor) -> tf.Tensor:

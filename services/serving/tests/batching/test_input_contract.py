@@ -110,6 +110,21 @@ def test_no_number_outside_of_the_bounds_gets_in(tmp_path: Path, value: float) -
     assert (reply.error_code, model.calls) == (Code.INVALID_ARGUMENT, [])
 
 
+@pytest.mark.parametrize(("value", "shown"), [(np.nan, "nan"), (np.inf, "inf"), (-np.inf, "-inf")])
+def test_a_number_that_is_not_finite_is_refused_also_where_there_are_no_bounds(
+    tmp_path: Path, value: float, shown: str
+) -> None:
+    pixels = np.ones((3, 2, 2), "<f4")
+    pixels[1, 0, 1] = value
+    given = {"distance": np.ones(3, "<f4"), "carrier": np.full(3, b"AA", object), "pixels": pixels}
+    given["tags"] = np.full((3, 0), b"", object)
+    (reply,), model, _ = answers(contract_of(tmp_path), given)
+    assert reply.error_message == f'input "pixels", row 1: the value {shown} is no finite number of float32'
+    assert model.calls == []
+    (large,), _, _ = answers(contract_of(tmp_path / "large"), given | {"pixels": np.full((3, 2, 2), 3e38, "<f4")})
+    assert large.error_code == 0, "its square is infinite, and it is not"
+
+
 def test_the_whole_shape_is_checked_where_a_schema_says_it(tmp_path: Path) -> None:
     flat = one() | {"pixels": np.zeros((1, 4), "<f4")}
     more = one() | {"pixels": np.zeros((3, 2, 2), "<f4")}

@@ -299,6 +299,11 @@ def test_unknown_models_versions_and_labels_have_tensorflow_servings_words(front
     assert asked("/v1/models/other:predict") == (404, "Servable not found for request: Latest(other)")
     assert asked("/v1/models/m/versions/9:predict") == (404, "Servable not found for request: Specific(m, 9)")
     assert asked("/v1/models/m/labels/blue:predict") == (400, "Unrecognized servable version label: blue")
+    with_near = "Servable not found for request: Latest(flihgts); did you mean flights?"
+    front.call(lambda: front.front.update(replica_state(version(), aliases={"production": 3}, late={}, flights={})))
+    assert asked("/v1/models/flihgts:predict") == (404, with_near)
+    late = "late has no live version yet (Servable not found for request: Latest(late))"
+    assert asked("/v1/models/late:predict") == asked("/v1/models/late:predictAsync") == (404, late)
     meant = "Unrecognized servable version label: prodution; did you mean production?"
     assert asked("/v1/models/m/labels/prodution:predict") == (400, meant)
 

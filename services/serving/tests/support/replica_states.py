@@ -24,11 +24,15 @@ def version(
 
 
 def replica_state(
-    *versions: VersionState, aliases: Mapping[str, int] | None = None, conditions: Mapping[str, str] | None = None
+    *versions: VersionState,
+    aliases: Mapping[str, int] | None = None,
+    conditions: Mapping[str, str] | None = None,
+    **others: Mapping[str, int],
 ) -> ReplicaState:
+    """others: further models, with their aliases."""
     return ReplicaState(
         replica="replica",
         conditions=conditions or {},
-        models={"m": aliases if aliases is not None else {"production": 3}},
+        models={"m": aliases if aliases is not None else {"production": 3}, **others},
         versions=versions,
     )
